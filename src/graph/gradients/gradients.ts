@@ -118,7 +118,7 @@ class Backpropagation {
     const total = this.#total(output);
     if (total === undefined) return undefined;
     if (!stops.has(output)) this.#partial.set(output, [total]);
-    return total instanceof IndexedSlices ? whole(this.#g, total) : total;
+    return this.#wholeOf(total);
   }
 
   #total(output: Output): Gradient {
@@ -126,13 +126,8 @@ class Backpropagation {
     if (parts === undefined) return undefined;
     if (parts.length === 1) return parts[0];
     const slices = parts.filter((part) => part instanceof IndexedSlices);
-    const total =
-      slices.length === parts.length
-        ? joined(this.#g, slices)
-        : addN(
-            this.#g,
-            parts.map((part) => this.#wholeOf(part)),
-          );
+    const wholes = (): Floats[] => parts.map((part) => this.#wholeOf(part));
+    const total = slices.length === parts.length ? joined(this.#g, slices) : addN(this.#g, wholes());
     this.#partial.set(output, [total]);
     return total;
   }
@@ -157,19 +152,9 @@ export function joined(g: GraphBuilder, parts: readonly IndexedSlices[]): Indexe
     return { values: reshape(g, values, { shape: [null, ...width] }), indices: reshape(g, indices, { shape: [null] }) };
   };
   const flat = parts.map(rows);
-  return new IndexedSlices(
-    concat(
-      g,
-      flat.map(({ values }) => values),
-      { axis: 0 },
-    ),
-    concat(
-      g,
-      flat.map(({ indices }) => indices),
-      { axis: 0 },
-    ),
-    first.of,
-  );
+  const values = flat.map((part) => part.values);
+  const indices = flat.map((part) => part.indices);
+  return new IndexedSlices(concat(g, values, { axis: 0 }), concat(g, indices, { axis: 0 }), first.of);
 }
 
 function ones(g: GraphBuilder, y: Floats): Floats {

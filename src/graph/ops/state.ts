@@ -1,7 +1,7 @@
 /** Variables and sparse tables. A variable's output is a reference; operations that change it run on its device. */
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
-import type { InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
+import type { Fail, InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import { formatShape, mergeShapes, type Dimension, type Shape } from '../structure/shape.ts';
@@ -62,7 +62,8 @@ export const gather = op<Gather>({
 
 function scatter(name: string, attributes: OpDefinition['attributes']): OpDefinition {
   const inputs = [ref, ...inputsOf({ indices: 'Tindices', updates: 'T' })];
-  return { name, inputs, attributes, infer: scattered, isStateful: true, isSparse: true };
+  const infer = (context: InferContext): readonly OutputSpec[] => changedRows(context.inputs, 'updates have', context.fail);
+  return { name, inputs, attributes, infer, isStateful: true, isSparse: true };
 }
 
 type Scatter<In extends GraphDType> = <D extends In>(
@@ -153,12 +154,13 @@ function sameAsVariable({ inputs: [variable, value], fail }: InferContext): read
   return [{ dtype: variable.dtype, shape: variable.shape, isRef: true }];
 }
 
-function scattered({ inputs: [table, indices, updates], fail }: InferContext): readonly OutputSpec[] {
+/** The variable, whose rows at `indices` get others. @param have for messages: `updates have`. */
+export function changedRows([table, indices, updates]: readonly OutputSpec[], have: string, fail: Fail): readonly OutputSpec[] {
   const rows = table.shape === 'unknown' ? table.shape : table.shape.slice(1);
   if (table.shape !== 'unknown' && table.shape.length === 0) fail('the variable must have rows');
   if (rows !== 'unknown' && indices.shape !== 'unknown' && mergeShapes([...indices.shape, ...rows], updates.shape) === undefined) {
     const expected = formatShape([...indices.shape, ...rows]);
-    fail(`updates have shape ${formatShape(updates.shape)}, but indices and variable need ${expected}`);
+    fail(`${have} shape ${formatShape(updates.shape)}, but indices and variable need ${expected}`);
   }
   return [{ dtype: table.dtype, shape: table.shape, isRef: true }];
 }

@@ -7,6 +7,7 @@ import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '
 import type { Output } from '../structure/node.ts';
 import { formatShape, mergeShapes } from '../structure/shape.ts';
 import { op, type Op } from './op.ts';
+import { changedRows } from './state.ts';
 
 const reals: readonly GraphDType[] = ['float32', 'float64'];
 const real = { T: { kind: 'type', allowed: reals } } as const;
@@ -120,10 +121,5 @@ function updatedRows({ inputs, fail }: InferContext, states: number): readonly O
     if (mergeShapes(variable.shape, state.shape) === undefined)
       fail(`a state of ${formatShape(state.shape)} beside a variable of ${formatShape(variable.shape)}`);
   }
-  const rows = variable.shape === 'unknown' ? variable.shape : variable.shape.slice(1);
-  if (variable.shape !== 'unknown' && variable.shape.length === 0) fail('the variable must have rows');
-  if (rows !== 'unknown' && indices.shape !== 'unknown' && mergeShapes([...indices.shape, ...rows], grad.shape) === undefined) {
-    fail(`grad has shape ${formatShape(grad.shape)}, but indices and variable need ${formatShape([...indices.shape, ...rows])}`);
-  }
-  return [{ dtype: variable.dtype, shape: variable.shape, isRef: true }];
+  return changedRows([variable, indices, grad], 'grad has', fail);
 }

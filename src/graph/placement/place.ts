@@ -50,11 +50,8 @@ export function place({ nodes }: Graph, devices: DeviceSet, defaultDevice: strin
   const chosen = new Map<Node, Device>();
   for (const node of nodes) {
     const leader = leaderOf(node);
-    let device = chosen.get(leader);
-    if (device === undefined) {
-      device = choose(groups.get(leader), devices, fallback);
-      chosen.set(leader, device);
-    }
+    const device = chosen.get(leader) ?? choose(groups.get(leader), devices, fallback);
+    chosen.set(leader, device);
     placement.set(node, device);
   }
   return placement;
