@@ -108,7 +108,7 @@ function single(node: Node): Pick<Box, 'label' | 'detail' | 'kind'> {
   const kind = isDrawn ? control : 'control';
   const names = node.attributes.tensor_name;
   const fused = control === 'fuse-recv' && Array.isArray(names) ? `: ${names.join(', ')}` : '';
-  return { label: node.name, detail: `${describeNode(node.op, node.name)}${fused}`, kind };
+  return { label: node.name, detail: `${describeNode(node)}${fused}`, kind };
 }
 
 function scope(key: string, count: number): Pick<Box, 'label' | 'detail' | 'kind'> {

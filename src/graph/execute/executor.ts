@@ -196,7 +196,7 @@ class PartitionRun {
     if (this.#isOver) return;
     this.#isOver = true;
     const cause = ShoalError.from(thrown, 'aborted');
-    const message = `${describeNode(node.op, node.name)} on ${node.device}: ${cause.message}`;
+    const message = `${describeNode(node)} on ${node.device}: ${cause.message}`;
     this.#reject(new ShoalError(cause.code, message, { cause: thrown }));
   }
 }

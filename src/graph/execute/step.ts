@@ -56,7 +56,7 @@ export async function runStep(executors: readonly Executor[], options: StepOptio
     const waiting = [
       ...rendezvous.awaited.map((key) => `for ${describeKey(key)} (${key})`),
       ...runs.flatMap(({ running }) =>
-        running.filter(({ control }) => control === 'kernel').map(({ op, name, device }) => `for ${describeNode(op, name)} on ${device}`),
+        running.filter(({ control }) => control === 'kernel').map((node) => `for ${describeNode(node)} on ${node.device}`),
       ),
     ];
     return new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: it waits ${listed(waiting)}`, { timeoutMs });

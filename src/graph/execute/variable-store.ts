@@ -20,7 +20,7 @@ export class Reference implements Value {
     this.#keep = keep;
     [this.#spec] = node.outputs;
     this.dtype = this.#spec.dtype;
-    this.#label = `${describeNode(node.op, node.name)} on ${node.device}`;
+    this.#label = `${describeNode(node)} on ${node.device}`;
   }
 
   get shape(): readonly number[] {

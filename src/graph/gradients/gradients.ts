@@ -86,7 +86,7 @@ class Backpropagation {
   #propagate(node: Node, stops: ReadonlySet<Output>): void {
     if (node.inputs.length === 0 || !node.outputs.some((output) => this.#partial.has(output))) return;
     const rule = gradientRules[node.op];
-    if (rule === undefined) throw new ShoalError('unsupported', `gradients: ${describeNode(node.op, node.name)} has no gradient`);
+    if (rule === undefined) throw new ShoalError('unsupported', `gradients: ${describeNode(node)} has no gradient`);
     const g = this.#g;
     g.withScope(`${node.name.replaceAll('/', '_')}_grad`, () => {
       const incoming = node.outputs.map((output) => this.#dense(output, stops));

@@ -102,17 +102,14 @@ function product(multiply: typeof matMul, [flagA, flagB]: readonly [string, stri
 
 /** Output 1 of the operation is the gradient per row. */
 const softmaxLoss: GradientRule = ({ g, node, gradients: [dy, dGradient], outputs: [, gradient] }) => {
-  if (dGradient !== undefined) throw new ShoalError('unsupported', `gradients: ${describeNode(node.op, node.name)}: of its second output`);
+  if (dGradient !== undefined) throw new ShoalError('unsupported', `gradients: ${describeNode(node)}: of its second output`);
   return dy === undefined ? [] : [mul(g, reshape(g, dy, { shape: [null, 1] }), gradient)];
 };
 
 const callRule: GradientRule = ({ g, node, inputs, outputs, gradients }) => {
   const vjp = node.attributes.gradient as CallFunction | string;
   if (vjp === noGradient)
-    throw new ShoalError(
-      'unsupported',
-      `gradients: ${describeNode(node.op, node.name)} has no gradient; give it one: call(…, { gradient })`,
-    );
+    throw new ShoalError('unsupported', `gradients: ${describeNode(node)} has no gradient; give it one: call(…, { gradient })`);
   const all = gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot]));
   const isFloat = (input: Output): boolean => floatDTypes.includes(input.dtype as FloatDType);
   const wanted = inputs.filter(isFloat);

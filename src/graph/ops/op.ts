@@ -45,7 +45,7 @@ export function checkedOptions({ name, attributes }: OpDefinition, given: unknow
   for (const key of Object.keys(given)) {
     if (known.includes(key)) continue;
     const nearest = nearestName(key, known);
-    const label = describeNode(name, 'name' in given && typeof given.name === 'string' ? given.name : name);
+    const label = describeNode({ op: name, name: 'name' in given && typeof given.name === 'string' ? given.name : name });
     throw new ShoalError('usage', `${label}: has no attribute '${key}'${nearest === undefined ? '' : `; did you mean '${nearest}'?`}`);
   }
   return given as Readonly<Record<string, unknown>>;

@@ -78,6 +78,6 @@ function endsOf(key: string): string {
   return key.split(';', 3).join(';');
 }
 
-function label({ op, name, device }: Node): string {
-  return `${describeNode(op, name)} on ${device}`;
+function label(node: Node): string {
+  return `${describeNode(node)} on ${node.device}`;
 }

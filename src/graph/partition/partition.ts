@@ -3,7 +3,6 @@
  *      a ──▶ b          a ──▶ Send  ┄┄┄▶  Recv ──▶ b                       a value
  *      a ┄^┄ b          a ┄^┄ Const ──▶ Send  ┄┄┄▶  Recv ──▶ Identity ┄^┄ b    only that a has run, or is dead */
 import { assert, must } from '../../base/assert.ts';
-import { ShoalError } from '../../base/errors.ts';
 import { checkFields, optionTable } from '../../base/settings/options.ts';
 import { constantDefinition, identity } from '../ops/array.ts';
 import { fuseRecvDefinition, recvDefinition, sendDefinition } from '../ops/transfer.ts';
@@ -13,7 +12,7 @@ import { emptyTensor, planTransfers, type Transfer, type TransferTable } from '.
 import { checkNode } from '../structure/check-node.ts';
 import type { Attributes, OpDefinition } from '../structure/definition.ts';
 import { Graph } from '../structure/graph.ts';
-import { describeNode, Node, type Output } from '../structure/node.ts';
+import { nodeError, Node, type Output } from '../structure/node.ts';
 import { deadlockProblems } from './deadlock.ts';
 
 export interface PartitionOptions {
@@ -118,13 +117,12 @@ class Emitter {
     return source.device === node.device ? undefined : this.#transfers.find(source, slot, node.device);
   }
 
-  #draft({ op, name, device }: Node): PartitionDraft {
+  #draft(node: Node): PartitionDraft {
+    const { device } = node;
     const found = this.#drafts.get(device);
     if (found !== undefined) return found;
     const known = this.#devices.find(device);
-    if (known === undefined) {
-      throw new ShoalError('usage', `${describeNode(op, name)}: device '${device}' does not exist; ${this.#devices.suggestion(device)}`);
-    }
+    if (known === undefined) throw nodeError(node, `device '${device}' does not exist; ${this.#devices.suggestion(device)}`);
     const draft = { device: known, nodes: [], names: new Set<string>() };
     this.#drafts.set(device, draft);
     return draft;

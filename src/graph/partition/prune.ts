@@ -80,5 +80,5 @@ function neededNodes(fetches: readonly Output[], targets: readonly Node[], fed: 
 }
 
 function notFed(node: Node): ShoalError {
-  return new ShoalError('usage', `${describeNode(node.op, node.name)} must be fed: a fetch of this step needs it`);
+  return new ShoalError('usage', `${describeNode(node)} must be fed: a fetch of this step needs it`);
 }

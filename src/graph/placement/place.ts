@@ -3,7 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { parseDeviceName, type DeviceName } from '../structure/device-name.ts';
 import type { Graph } from '../structure/graph.ts';
-import { describeNode, type Node } from '../structure/node.ts';
+import { describeNode, nodeError, type Node } from '../structure/node.ts';
 import type { Device, DeviceSet } from './devices.ts';
 
 export type Placement = ReadonlyMap<Node, Device>;
@@ -69,7 +69,7 @@ function agreed(node: Node, group: Group | undefined): Group {
     if (own[key] === undefined || group.wanted[key] === undefined || own[key] === group.wanted[key]) continue;
     throw new ShoalError(
       'usage',
-      `${describeNode(node.op, node.name)} is on ${node.device}, but is colocated with ${describeNode(group.by.op, group.by.name)} on ${group.by.device}`,
+      `${describeNode(node)} is on ${node.device}, but is colocated with ${describeNode(group.by)} on ${group.by.device}`,
     );
   }
   return { wanted: { ...group.wanted, ...own }, by: node };
@@ -80,5 +80,5 @@ function choose(group: Group | undefined, devices: DeviceSet, fallback: Device):
   const { wanted, by } = group;
   const device = devices.match({ ...parseDeviceName(fallback.name), ...wanted }) ?? devices.match(wanted);
   if (device !== undefined) return device;
-  throw new ShoalError('usage', `${describeNode(by.op, by.name)}: device ${by.device} does not exist; ${devices.suggestion(by.device)}`);
+  throw nodeError(by, `device ${by.device} does not exist; ${devices.suggestion(by.device)}`);
 }

@@ -96,7 +96,7 @@ export function planTransfers(graph: Graph): TransferTable {
 export const emptyTensor = { dtype: 'float32', shape: [0] } as const;
 
 function crossingLoop(frame: string, source: Node, node: Node): ShoalError {
-  const [from, to] = [describeNode(source.op, source.name), describeNode(node.op, node.name)];
+  const [from, to] = [describeNode(source), describeNode(node)];
   return new ShoalError(
     'unsupported',
     `the loop '${frame}' is on several devices: ${from} on ${source.device}, ${to} on ${node.device}; put all of a loop on one device`,

@@ -6,7 +6,7 @@ import type { Attribute, OpDefinition } from './definition.ts';
 import { formatDeviceName, mergeDeviceNames, parseDeviceName, type DeviceName } from './device-name.ts';
 import { frameTable } from './frames.ts';
 import { Graph } from './graph.ts';
-import { describeNode, Node, type Output } from './node.ts';
+import { describeNode, Node, nodeError, type Output } from './node.ts';
 import { formatShape, mergeShapes } from './shape.ts';
 
 /** What every operation takes beside its attributes. */
@@ -62,7 +62,7 @@ export class GraphBuilder {
   ): Node {
     checkOptions(definition.name, options, nodeOptionKeys);
     const wanted = options.name ?? definition.name;
-    const label = describeNode(definition.name, `${this.#scope.prefix}${wanted}`);
+    const label = describeNode({ op: definition.name, name: `${this.#scope.prefix}${wanted}` });
     this.#checkOpen(label);
     if (options.name !== undefined) checkName(label, options.name);
     const ownInputs = inputs.map((input, index) => this.#checkOutput(input, `${label}: input ${index}`));
@@ -111,17 +111,13 @@ export class GraphBuilder {
     this.#checkOpen('connect');
     const inputs = this.#open.get(this.#checkNode(merge, 'connect: the merge'));
     const source = this.#checkOutput(next, 'connect: the next iteration');
-    const label = describeNode(merge.node.op, merge.node.name);
-    if (inputs === undefined) throw new ShoalError('usage', `${label}: only a Merge takes the back edge of a loop`);
-    if (source.node.control !== 'next-iteration') {
-      throw new ShoalError('usage', `${label}: only a NextIteration goes back, not ${describeNode(source.node.op, source.node.name)}`);
-    }
-    if (source.dtype !== merge.dtype) {
-      throw new ShoalError('usage', `${label}: is ${merge.dtype}, but '${source.name}' brings back ${source.dtype}`);
-    }
+    if (inputs === undefined) throw nodeError(merge.node, 'only a Merge takes the back edge of a loop');
+    if (source.node.control !== 'next-iteration')
+      throw nodeError(merge.node, `only a NextIteration goes back, not ${describeNode(source.node)}`);
+    if (source.dtype !== merge.dtype) throw nodeError(merge.node, `is ${merge.dtype}, but '${source.name}' brings back ${source.dtype}`);
     if (mergeShapes(source.shape, merge.node.outputs[0].shape) === undefined) {
       const [begins, comes] = [formatShape(merge.node.outputs[0].shape), formatShape(source.shape)];
-      throw new ShoalError('usage', `${label}: begins with shape ${begins}, but '${source.name}' brings back ${comes}`);
+      throw nodeError(merge.node, `begins with shape ${begins}, but '${source.name}' brings back ${comes}`);
     }
     inputs.push(source);
   }

@@ -1,5 +1,4 @@
 /** What a node is checked for when it is added: its attributes, the number and dtypes of its inputs, its shape function. */
-import { ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
 import { describeValue } from '../../base/settings/options.ts';
 import type {
@@ -14,7 +13,7 @@ import type {
   OutputSpec,
 } from './definition.ts';
 import { isGraphDType, type GraphDType } from './graph-dtype.ts';
-import { describeNode } from './node.ts';
+import { nodeError } from './node.ts';
 import { formatShape, isShape, type Dimension } from './shape.ts';
 import { isValue } from './value.ts';
 
@@ -31,7 +30,7 @@ export function checkNode(
   given: Readonly<Record<string, Attribute | undefined>>,
 ): CheckedNode {
   const fail = (why: string): never => {
-    throw new ShoalError('usage', `${describeNode(definition.name, name)}: ${why}`);
+    throw nodeError({ op: definition.name, name }, why);
   };
   const attributes = completeAttributes(definition, given, fail);
   bindInputs(definition, inputs, attributes, fail);

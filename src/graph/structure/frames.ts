@@ -5,8 +5,8 @@
  *      inner frame                └ NextIteration ◀─ body
  *
  *  A node belongs to the frame it runs in: an Enter to the outer one, an Exit to the inner one. */
-import { ShoalError } from '../../base/errors.ts';
-import { describeNode, type Node } from './node.ts';
+import type { ShoalError } from '../../base/errors.ts';
+import { nodeError, type Node } from './node.ts';
 
 export interface Frame {
   readonly name: string;
@@ -65,13 +65,10 @@ export function frameTable(nodes: readonly Node[]): FrameTable {
 
   function outputFrame(node: Node, frame: OpenFrame): OpenFrame {
     if (node.control === 'exit') {
-      if (frame.parent === undefined)
-        throw new ShoalError('usage', `${describeNode(node.op, node.name)}: is in no loop that it could leave`);
+      if (frame.parent === undefined) throw nodeError(node, 'is in no loop that it could leave');
       return frame.parent;
     }
-    if (node.control === 'next-iteration' && frame.parent === undefined) {
-      throw new ShoalError('usage', `${describeNode(node.op, node.name)}: is in no loop`);
-    }
+    if (node.control === 'next-iteration' && frame.parent === undefined) throw nodeError(node, 'is in no loop');
     return node.control === 'enter' ? enter(node, frame) : frame;
   }
 
@@ -82,26 +79,14 @@ export function frameTable(nodes: readonly Node[]): FrameTable {
       frame = { name, parent, parallelIterations: node.attributes.parallel_iterations as number, enters: [] };
       frames.set(name, frame);
     }
-    if (frame.parent !== parent) {
-      throw new ShoalError(
-        'usage',
-        `${describeNode(node.op, node.name)}: frame '${name}' is entered from '${parent.name}' and from '${frame.parent?.name}'`,
-      );
-    }
-    if (frame.parallelIterations !== node.attributes.parallel_iterations) {
-      throw new ShoalError(
-        'usage',
-        `${describeNode(node.op, node.name)}: the Enters of frame '${name}' disagree about parallel_iterations`,
-      );
-    }
+    if (frame.parent !== parent) throw nodeError(node, `frame '${name}' is entered from '${parent.name}' and from '${frame.parent?.name}'`);
+    if (frame.parallelIterations !== node.attributes.parallel_iterations)
+      throw nodeError(node, `the Enters of frame '${name}' disagree about parallel_iterations`);
     frame.enters.push(node);
     return frame;
   }
 
   function mixed(node: Node, source: Node): ShoalError {
-    return new ShoalError(
-      'usage',
-      `${describeNode(node.op, node.name)}: its inputs are in different frames; take '${source.name}' into the loop by an Enter, or out of it by an Exit`,
-    );
+    return nodeError(node, `its inputs are in different frames; take '${source.name}' into the loop by an Enter, or out of it by an Exit`);
   }
 }

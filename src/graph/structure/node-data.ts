@@ -7,7 +7,7 @@ import { checkName, GraphBuilder } from './builder.ts';
 import type { Attribute, Attributes, OpDefinition } from './definition.ts';
 import { digraph } from './digraph.ts';
 import type { Graph } from './graph.ts';
-import { describeNode, type Node, type Output } from './node.ts';
+import { describeNode, nodeError, type Node, type Output } from './node.ts';
 
 /** One node of a graph as plain data: TensorFlow's NodeDef. */
 export interface NodeData {
@@ -61,10 +61,10 @@ export function importNodes(nodes: readonly NodeData[], operations: readonly OpD
   const outputOf = (user: NodeData, { node, slot = 0 }: Reference): Output => {
     const output = made[node].outputs[slot];
     if (output !== undefined) return output;
-    throw new ShoalError('usage', `${describeNode(user.op, user.name)}: '${made[node].name}' has no output ${slot}`);
+    throw nodeError(user, `'${made[node].name}' has no output ${slot}`);
   };
   for (const index of inputsFirst(nodes, references, indexes, isBack)) {
-    const { name, op, device, colocateWith, attributes } = nodes[index];
+    const { name, device, colocateWith, attributes } = nodes[index];
     const forward = references[index].filter(({ node }) => !isBack(node, index));
     made[index] = builder.node(
       definitions[index],
@@ -77,7 +77,7 @@ export function importNodes(nodes: readonly NodeData[], operations: readonly OpD
         colocateWith: colocateWith === undefined ? undefined : made[indexes.get(colocateWith) ?? -1],
       },
     );
-    if (made[index].name !== name) throw new ShoalError('usage', `${describeNode(op, name)}: the name collides with another node's`);
+    if (made[index].name !== name) throw nodeError(nodes[index], "the name collides with another node's");
   }
   references.forEach((each, index) => {
     for (const one of each) if (isBack(one.node, index)) builder.connect(made[index].outputs[0], outputOf(nodes[index], one));
@@ -93,7 +93,7 @@ export function exportNodes(graph: Graph): NodeData[] {
       if (typeof value === 'function' && key !== 'gradient')
         throw new ShoalError(
           'unsupported',
-          `${describeNode(op, name)}: its ${key} is a function, which is no data; give it a name instead`,
+          `${describeNode({ op, name })}: its ${key} is a function, which is no data; give it a name instead`,
         );
     }
     const names = [
@@ -127,7 +127,7 @@ function definitionsOf(nodes: readonly NodeData[], operations: readonly OpDefini
 function reference(user: NodeData, text: string, indexes: ReadonlyMap<string, number>): Reference {
   const [, caret, name, slot] = /^(\^?)(.*?)(?::(\d{1,6}))?$/.exec(text) ?? [];
   const node = indexes.get(name);
-  if (node === undefined) throw new ShoalError('usage', `${describeNode(user.op, user.name)}: its input '${text}' is not there`);
+  if (node === undefined) throw nodeError(user, `its input '${text}' is not there`);
   return { node, slot: caret === '^' ? undefined : Number(slot ?? 0) };
 }
 
@@ -143,8 +143,7 @@ function inputsFirst(
     for (const { node } of references[index]) if (!isBack(node, index)) edges.push(index, node);
     if (each.colocateWith === undefined) return;
     const other = indexes.get(each.colocateWith);
-    if (other === undefined)
-      throw new ShoalError('usage', `${describeNode(each.op, each.name)}: colocateWith '${each.colocateWith}' is not there`);
+    if (other === undefined) throw nodeError(each, `colocateWith '${each.colocateWith}' is not there`);
     edges.push(index, other);
   });
   const { starts, targets } = digraph(nodes.length, edges);

@@ -1,4 +1,5 @@
 /** Nodes and the tensors between them. A node never changes once the graph is finished. */
+import { ShoalError } from '../../base/errors.ts';
 import type { Attributes, ControlKind, OpDefinition, OutputSpec } from './definition.ts';
 import type { GraphDType } from './graph-dtype.ts';
 import type { Shape } from './shape.ts';
@@ -82,7 +83,14 @@ export class Node {
   }
 }
 
+type NamedNode = Pick<Node, 'op' | 'name'>;
+
 /** `MatMul 'tower/h1'`, for messages. */
-export function describeNode(op: string, name: string): string {
+export function describeNode({ op, name }: NamedNode): string {
   return `${op} '${name}'`;
+}
+
+/** What is wrong with a node. */
+export function nodeError(node: NamedNode, why: string): ShoalError {
+  return new ShoalError('usage', `${describeNode(node)}: ${why}`);
 }

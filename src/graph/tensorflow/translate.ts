@@ -5,7 +5,7 @@ import { operations } from '../ops/registry.ts';
 import type { Attribute, AttributeKind, Fail, OpDefinition } from '../structure/definition.ts';
 import { elementsOf } from '../structure/elements.ts';
 import type { NodeData } from '../structure/node-data.ts';
-import { describeNode } from '../structure/node.ts';
+import { describeNode, nodeError } from '../structure/node.ts';
 import { isValue, type Value } from '../structure/value.ts';
 import { dtypeOf, type AttrProto, type GraphProto, type Int64, type NodeProto } from './graph-def.ts';
 import { Budget, shapeOfProto, textOf, valueOfProto } from './tensor.ts';
@@ -235,12 +235,12 @@ function constantOf(value: Value, kind: ConstantKind, role: string, fail: Fail):
   return numbers.map((each) => (each === -1 ? null : each));
 }
 
-function failOf({ op, name }: NodeProto): Fail {
+function failOf(node: NodeProto): Fail {
   return (why) => {
-    throw new ShoalError('usage', `${describeNode(op, name)}: ${why}`);
+    throw nodeError(node, why);
   };
 }
 
-function unsupported({ op, name }: NodeProto, why: string): never {
-  throw new ShoalError('unsupported', `${describeNode(op, name)}: ${why}; it cannot be imported`);
+function unsupported(node: NodeProto, why: string): never {
+  throw new ShoalError('unsupported', `${describeNode(node)}: ${why}; it cannot be imported`);
 }
