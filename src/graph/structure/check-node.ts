@@ -55,7 +55,7 @@ function completeAttributes(
       const nearest = nearestName(key, Object.keys(specs));
       return fail(`has no attribute '${key}'${nearest === undefined ? '' : `; did you mean '${nearest}'?`}`);
     }
-    if (!isOfKind(value, spec.kind)) fail(`attribute '${key}' must be ${kindNames[spec.kind]}, not ${describeValue(value)}`);
+    if (!kinds[spec.kind].is(value)) fail(`attribute '${key}' must be ${kinds[spec.kind].words}, not ${describeValue(value)}`);
     complete[key] = value;
   }
   return complete;
@@ -120,53 +120,27 @@ function inferContext(inputs: readonly OutputSpec[], attributes: Attributes, fai
   };
 }
 
-const kindNames: { readonly [Kind in AttributeKind]: string } = {
-  type: 'a dtype',
-  shape: 'a shape',
-  int: 'an integer',
-  int64: 'a bigint',
-  float: 'a number',
-  bool: 'true or false',
-  string: 'a string',
-  value: 'a value with dtype and shape',
-  function: 'a function, or the name of one',
-  'list(int)': 'a list of integers',
-  'list(int64)': 'a list of bigints',
-  'list(type)': 'a list of dtypes',
-  'list(shape)': 'a list of shapes',
-  'list(string)': 'a list of strings',
-};
+const isBigint = (value: unknown): boolean => typeof value === 'bigint';
+const isString = (value: unknown): boolean => typeof value === 'string';
 
-function isOfKind(value: unknown, kind: AttributeKind): boolean {
-  const list = (is: (each: unknown) => boolean): boolean => Array.isArray(value) && value.every(is);
-  switch (kind) {
-    case 'type':
-      return isGraphDType(value);
-    case 'shape':
-      return isShape(value);
-    case 'int':
-      return Number.isSafeInteger(value);
-    case 'int64':
-      return typeof value === 'bigint';
-    case 'float':
-      return typeof value === 'number' && !Number.isNaN(value);
-    case 'bool':
-      return typeof value === 'boolean';
-    case 'string':
-      return typeof value === 'string';
-    case 'value':
-      return isValue(value) && isGraphDType(value.dtype);
-    case 'function':
-      return typeof value === 'function' || typeof value === 'string';
-    case 'list(int)':
-      return list(Number.isSafeInteger);
-    case 'list(int64)':
-      return list((each) => typeof each === 'bigint');
-    case 'list(type)':
-      return list(isGraphDType);
-    case 'list(shape)':
-      return list(isShape);
-    case 'list(string)':
-      return list((each) => typeof each === 'string');
-  }
+function listOf(is: (each: unknown) => boolean): (value: unknown) => boolean {
+  return (value) => Array.isArray(value) && value.every((each) => is(each));
 }
+
+/** How messages call what is of a kind, and what that is. */
+const kinds: { readonly [Kind in AttributeKind]: { readonly words: string; readonly is: (value: unknown) => boolean } } = {
+  type: { words: 'a dtype', is: isGraphDType },
+  shape: { words: 'a shape', is: isShape },
+  int: { words: 'an integer', is: Number.isSafeInteger },
+  int64: { words: 'a bigint', is: isBigint },
+  float: { words: 'a number', is: (value) => typeof value === 'number' && !Number.isNaN(value) },
+  bool: { words: 'true or false', is: (value) => typeof value === 'boolean' },
+  string: { words: 'a string', is: isString },
+  value: { words: 'a value with dtype and shape', is: (value) => isValue(value) && isGraphDType(value.dtype) },
+  function: { words: 'a function, or the name of one', is: (value) => typeof value === 'function' || typeof value === 'string' },
+  'list(int)': { words: 'a list of integers', is: listOf(Number.isSafeInteger) },
+  'list(int64)': { words: 'a list of bigints', is: listOf(isBigint) },
+  'list(type)': { words: 'a list of dtypes', is: listOf(isGraphDType) },
+  'list(shape)': { words: 'a list of shapes', is: listOf(isShape) },
+  'list(string)': { words: 'a list of strings', is: listOf(isString) },
+};

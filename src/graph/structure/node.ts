@@ -31,16 +31,8 @@ export class Output<D extends GraphDType = GraphDType> {
   }
 }
 
-export interface NodeParts {
-  readonly name: string;
-  readonly definition: OpDefinition;
-  readonly inputs: readonly Output[];
-  readonly controlInputs: readonly Node[];
-  readonly attributes: Attributes;
-  /** A full or partial device name, canonical; '' for any. */
-  readonly device: string;
-  readonly colocateWith?: Node;
-}
+export type NodeParts = Pick<Node, 'name' | 'definition' | 'inputs' | 'controlInputs' | 'attributes' | 'device'> &
+  Partial<Pick<Node, 'colocateWith'>>;
 
 /** An operation with its inputs, at a place. */
 export class Node {

@@ -5,7 +5,7 @@ import { countOf, elementsValue, emptyElements } from '../structure/elements.ts'
 import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
 import type { Dimension, Shape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
-import { dtypeOf, type Int64, type ShapeProto, type TensorProto } from './graph-def.ts';
+import { dtypeOf, type ShapeProto, type TensorProto } from './graph-def.ts';
 
 export function shapeOfProto(proto: ShapeProto | null, fail: Fail): Shape {
   if (proto === null || proto.unknownRank) return proto === null ? [] : 'unknown';
@@ -37,7 +37,7 @@ export function valueOfProto(proto: TensorProto, budget: Budget, fail: Fail): Va
   budget.take(count * (elementBytes(dtype) ?? 8), fail);
   const { tensorContent: content } = proto;
   if (content.byteLength > 0) return valueOfBytes(dtype, dimensions, content, fail);
-  const given = listOf(proto, dtype);
+  const given = proto[lists[dtype]];
   if (given.length > count) fail(`${given.length} elements are too many for [${dimensions.join(', ')}]`);
   const at = (k: number): never => given[Math.min(k, given.length - 1)] as never;
   if (dtype === 'string') {
@@ -53,8 +53,7 @@ export function valueOfProto(proto: TensorProto, budget: Budget, fail: Fail): Va
 
 /** Is any of the elements there? */
 export function hasElements(proto: TensorProto): boolean {
-  const { tensorContent, halfVal, floatVal, doubleVal, intVal, stringVal, int64Val, boolVal, uint32Val } = proto;
-  return [tensorContent, halfVal, floatVal, doubleVal, intVal, stringVal, int64Val, boolVal, uint32Val].some(({ length }) => length > 0);
+  return proto.tensorContent.length > 0 || Object.values(lists).some((list) => proto[list].length > 0);
 }
 
 /** A copy. Little-endian, as TensorFlow writes and every machine here reads them. */
@@ -72,28 +71,19 @@ export function textOf(bytes: Uint8Array): string {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString();
 }
 
-function listOf(proto: TensorProto, dtype: GraphDType): readonly (number | boolean | Int64 | Uint8Array)[] {
-  switch (dtype) {
-    case 'float32':
-      return proto.floatVal;
-    case 'float64':
-      return proto.doubleVal;
-    case 'float16':
-    case 'bfloat16':
-      return proto.halfVal;
-    case 'int32':
-    case 'int16':
-    case 'int8':
-    case 'uint16':
-    case 'uint8':
-      return proto.intVal;
-    case 'int64':
-      return proto.int64Val;
-    case 'uint32':
-      return proto.uint32Val;
-    case 'bool':
-      return proto.boolVal;
-    case 'string':
-      return proto.stringVal;
-  }
-}
+/** Where elements are that are no bytes. */
+const lists = {
+  float32: 'floatVal',
+  float64: 'doubleVal',
+  float16: 'halfVal',
+  bfloat16: 'halfVal',
+  int32: 'intVal',
+  int16: 'intVal',
+  int8: 'intVal',
+  uint16: 'intVal',
+  uint8: 'intVal',
+  int64: 'int64Val',
+  uint32: 'uint32Val',
+  bool: 'boolVal',
+  string: 'stringVal',
+} as const satisfies Record<GraphDType, keyof TensorProto>;
