@@ -188,39 +188,29 @@ function placeOf(node: NodeProto, fail: Fail): Pick<NodeData, 'device' | 'coloca
 }
 
 function attributeOf(proto: AttrProto, kind: AttributeKind, budget: Budget, fail: Fail): Attribute {
-  const of = <K extends keyof AttrProto>(field: K): NonNullable<AttrProto[K]> =>
-    (Object.hasOwn(proto, field) ? proto[field] : undefined) ?? fail(`is no ${kind}`);
-  switch (kind) {
-    case 'type':
-      return dtypeOf(of('type'), fail);
-    case 'shape':
-      return shapeOfProto(of('shape'), fail);
-    case 'int':
-      return integerOf(of('i'), fail);
-    case 'int64':
-      return BigInt(String(of('i')));
-    case 'float':
-      return of('f');
-    case 'bool':
-      return of('b');
-    case 'string':
-      return textOf(of('s'));
-    case 'value':
-      return valueOfProto(of('tensor'), budget, fail);
-    case 'list(int)':
-      return of('list').i.map((each) => integerOf(each, fail));
-    case 'list(int64)':
-      return of('list').i.map((each) => BigInt(String(each)));
-    case 'list(type)':
-      return of('list').type.map((each) => dtypeOf(each, fail));
-    case 'list(shape)':
-      return of('list').shape.map((each) => shapeOfProto(each, fail));
-    case 'list(string)':
-      return of('list').s.map(textOf);
-    case 'function':
-      return fail('functions cannot be imported');
-  }
+  const of: FieldOf = (field) => (Object.hasOwn(proto, field) ? proto[field] : undefined) ?? fail(`is no ${kind}`);
+  return readers[kind](of, fail, budget);
 }
+
+/** What the attribute has for a field. @throws ShoalError when that is nothing. */
+type FieldOf = <K extends keyof AttrProto>(field: K) => NonNullable<AttrProto[K]>;
+
+const readers: { readonly [Kind in AttributeKind]: (of: FieldOf, fail: Fail, budget: Budget) => Attribute } = {
+  type: (of, fail) => dtypeOf(of('type'), fail),
+  shape: (of, fail) => shapeOfProto(of('shape'), fail),
+  int: (of, fail) => integerOf(of('i'), fail),
+  int64: (of) => BigInt(String(of('i'))),
+  float: (of) => of('f'),
+  bool: (of) => of('b'),
+  string: (of) => textOf(of('s')),
+  value: (of, fail, budget) => valueOfProto(of('tensor'), budget, fail),
+  'list(int)': (of, fail) => of('list').i.map((each) => integerOf(each, fail)),
+  'list(int64)': (of) => of('list').i.map((each) => BigInt(String(each))),
+  'list(type)': (of, fail) => of('list').type.map((each) => dtypeOf(each, fail)),
+  'list(shape)': (of, fail) => of('list').shape.map((each) => shapeOfProto(each, fail)),
+  'list(string)': (of) => of('list').s.map(textOf),
+  function: (_, fail) => fail('functions cannot be imported'),
+};
 
 function integerOf(value: Int64, fail: Fail): number {
   const number = Number(value);
