@@ -70,10 +70,8 @@ export class ClusterBackend implements StepBackend {
 
   #ownShare(partitions: readonly Partition[]): Share {
     const { service, interOpParallelism } = this.#options;
-    const executors = service.makeExecutors(
-      partitions.map(({ device, graph }) => ({ device: device.name, graph })),
-      interOpParallelism,
-    );
+    const graphs = partitions.map(({ device, graph }) => ({ device: device.name, graph }));
+    const executors = service.makeExecutors(graphs, interOpParallelism);
     return {
       task: service.task,
       run: (stepId, run) => service.runStep(executors, { ...run, stepId, caller: ownCaller }),
@@ -118,10 +116,8 @@ class RemoteShare implements Share {
 
   async run(stepId: number, { feeds, fetchCount, timeoutMs, signal }: PreparedRun): Promise<StepOutcome> {
     const fields = { handle: this.#handle, stepId, timeoutMs, fetchCount, feeds: this.#indexes.feeds };
-    const body = encodeMessage(
-      fields,
-      this.#indexes.feeds.map((feed) => feeds[feed]),
-    );
+    const fed = this.#indexes.feeds.map((feed) => feeds[feed]);
+    const body = encodeMessage(fields, fed);
     const answer = decodeMessage(await this.#link.call(Method.run, body, { signal }));
     const { requests, fetches } = parse(`the answer of ${this.task}`, ranSchema, answer.fields);
     const results: Flow[] = [];

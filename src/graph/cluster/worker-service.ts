@@ -165,13 +165,8 @@ export class WorkerService implements RpcService {
       case Method.recvTensor: {
         const { stepId, keys } = parse('a request for tensors', recvSchema, fields);
         checkEnds(keys);
-        return encodeMessage(
-          {},
-          await this.#recvAll(
-            call,
-            keys.map((key) => [stepId, key] as const),
-          ),
-        );
+        const items = keys.map((key) => [stepId, key] as const);
+        return encodeMessage({}, await this.#recvAll(call, items));
       }
       case Method.recvSome: {
         const { items } = parse('a request for tensors', recvSomeSchema, fields);
@@ -183,13 +178,13 @@ export class WorkerService implements RpcService {
     }
   };
 
-  #register({ caller, ...call }: RpcCall, fields: unknown, values: readonly Slot[]): Pieces {
+  #register(call: RpcCall, fields: unknown, values: readonly Slot[]): Pieces {
     const { handle, interOpParallelism, partitions } = parse('a graph', registerSchema, fields);
     if (this.#graphs.size >= this.#options.graphsMax)
       throw new ShoalError('out-of-memory', `${this.#options.task} has ${this.#graphs.size} graphs of sessions already; close some`);
     const graphs = partitions.map(({ device, nodes }) => ({ device, graph: graphOf(nodes, values) }));
     const executors = this.makeExecutors(graphs, interOpParallelism);
-    this.#graphs.set(graphKey({ caller, ...call }, handle), { executors, caller });
+    this.#graphs.set(graphKey(call, handle), { executors, caller: call.caller });
     return encodeMessage({});
   }
 
@@ -207,10 +202,9 @@ export class WorkerService implements RpcService {
     if (fetchCount > feedsMax) throw new ShoalError('protocol', `${fetchCount} fetches`);
     const { results, requests } = await this.runStep(graph.executors, { stepId, timeoutMs, fetchCount, feeds: fed, signal, caller });
     const fetches = results.flatMap((value, fetch) => (value === undefined ? [] : [fetch]));
-    return encodeMessage(
-      { requests, fetches } satisfies (typeof ranSchema)['_zod']['output'],
-      fetches.map((fetch) => results[fetch]),
-    );
+    const ran = { requests, fetches } satisfies (typeof ranSchema)['_zod']['output'];
+    const fetched = fetches.map((fetch) => results[fetch]);
+    return encodeMessage(ran, fetched);
   }
 
   /** A counter; at zero the answer goes. What went wrong with one key is said of that key. */
@@ -245,13 +239,8 @@ export class WorkerService implements RpcService {
         let part: number[] = [];
         let bytes = 0;
         const send = (): void => {
-          if (part.length > 0)
-            call.part(
-              encodeMessage(
-                { items: part },
-                part.map((index) => ready.get(index)),
-              ),
-            );
+          const values = part.map((index) => ready.get(index));
+          if (part.length > 0) call.part(encodeMessage({ items: part }, values));
           part = [];
           bytes = 0;
         };

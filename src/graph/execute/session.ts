@@ -154,12 +154,8 @@ export class Session {
     const fed = feeds.map(([target, value]) => this.#checkFeed(target, value));
     const { wanted, outputs, targets } = this.#wanted(fetches);
     const prepared = await this.#prepare(fed, outputs, targets);
-    const { results } = await this.#step(
-      prepared,
-      feeds.map(([, value]) => value),
-      outputs.length,
-      options,
-    );
+    const values = feeds.map(([, value]) => value);
+    const { results } = await this.#step(prepared, values, outputs.length, options);
     outputs.forEach(({ name }, index) => {
       if (results[index] === undefined) throw new ShoalError('usage', `fetch '${name}' is dead: it is on a branch that was not taken`);
     });

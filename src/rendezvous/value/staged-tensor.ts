@@ -2,6 +2,7 @@
  *  It must not know devices. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { viewOf, type DType } from '../../memory/dtype.ts';
+import { countOf } from '../../memory/tensor.ts';
 import type { TensorValue } from './tensor-value.ts';
 
 /** Of tensors that are moved in pieces: large enough that reading one takes longer than beginning to, small enough that several overlap. */
@@ -33,16 +34,7 @@ export async function hostValue(value: SentValue): Promise<TensorValue> {
     const memory = allocated(bytes);
     if (bytes > 0) await value.read(0, new Uint8Array(memory));
     value.release();
-    return {
-      dtype,
-      shape,
-      data: viewOf(
-        dtype,
-        memory,
-        0,
-        shape.reduce((count, length) => count * length, 1),
-      ),
-    };
+    return { dtype, shape, data: viewOf(dtype, memory, 0, countOf(shape)) };
   } catch (thrown) {
     const cause = ShoalError.from(thrown);
     value.release(cause);
