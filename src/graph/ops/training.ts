@@ -6,7 +6,7 @@ import type { AttributeSpec, InferContext, InputSpec, OpDefinition, OutputSpec }
 import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import { formatShape, mergeShapes } from '../structure/shape.ts';
-import { op, type Op } from './op.ts';
+import { inputsOf, op, type Op } from './op.ts';
 import { changedRows } from './state.ts';
 
 const reals: readonly GraphDType[] = ['float32', 'float64'];
@@ -47,7 +47,7 @@ function dense(name: string, states: readonly string[], attributes: Hyperparamet
 function sparse(name: string, states: readonly string[], attributes: Hyperparameters): OpDefinition {
   return {
     name,
-    inputs: [...refs('var', ...states), { name: 'grad', dtype: 'T' }, { name: 'indices', dtype: 'Tindices' }],
+    inputs: [...refs('var', ...states), ...inputsOf({ grad: 'T', indices: 'Tindices' })],
     attributes: { ...real, Tindices: { kind: 'type', allowed: indexDTypes }, ...attributes },
     infer: (context) => updatedRows(context, states.length),
     isStateful: true,

@@ -31,15 +31,11 @@ export function knownBytes({ dtype, shape }: Transfer): number {
 /** Transfers by what they carry. */
 export class TransferTable {
   readonly all: readonly Transfer[];
+  /** By source, then by `entryOf`. */
   readonly #table: ReadonlyMap<Node, ReadonlyMap<string, Transfer>>;
 
-  constructor(all: readonly Transfer[]) {
+  constructor(all: readonly Transfer[], table: ReadonlyMap<Node, ReadonlyMap<string, Transfer>>) {
     this.all = all;
-    const table = new Map<Node, Map<string, Transfer>>();
-    for (const transfer of all) {
-      const own = table.get(transfer.source) ?? new Map<string, Transfer>();
-      table.set(transfer.source, own.set(entryOf(transfer.slot, transfer.recvDevice), transfer));
-    }
     this.#table = table;
   }
 
@@ -68,7 +64,7 @@ export function planTransfers(graph: Graph): TransferTable {
     for (const { node: source, slot } of node.inputs) if (source.device !== node.device) cross(source, slot, node);
     for (const source of node.controlInputs) if (source.device !== node.device) cross(source, undefined, node);
   }
-  return new TransferTable(all);
+  return new TransferTable(all, drafts);
 
   function cross(source: Node, slot: number | undefined, node: Node): void {
     const frame = frames.outputFrameOf(source);

@@ -74,13 +74,11 @@ export function frameTable(nodes: readonly Node[]): FrameTable {
 
   function enter(node: Node, parent: OpenFrame): OpenFrame {
     const name = node.attributes.frame_name as string;
-    let frame = frames.get(name);
-    if (frame === undefined) {
-      frame = { name, parent, parallelIterations: node.attributes.parallel_iterations as number, enters: [] };
-      frames.set(name, frame);
-    }
+    const parallelIterations = node.attributes.parallel_iterations as number;
+    const frame = frames.get(name) ?? { name, parent, parallelIterations, enters: [] };
+    frames.set(name, frame);
     if (frame.parent !== parent) throw nodeError(node, `frame '${name}' is entered from '${parent.name}' and from '${frame.parent?.name}'`);
-    if (frame.parallelIterations !== node.attributes.parallel_iterations)
+    if (frame.parallelIterations !== parallelIterations)
       throw nodeError(node, `the Enters of frame '${name}' disagree about parallel_iterations`);
     frame.enters.push(node);
     return frame;
