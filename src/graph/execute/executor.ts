@@ -134,18 +134,18 @@ class PartitionRun {
     }
     if (isDead) return this.#machine.complete(ready);
     switch (node.control) {
-      case 'recv':
-        return this.#receive(
-          ready,
-          rendezvous.recvAsync(this.#around.keysOf(node)[0]).then((value) => [value]),
-        );
+      case 'recv': {
+        const value = rendezvous.recvAsync(this.#around.keysOf(node)[0]).then((only) => [only]);
+        return void this.#wait(ready, value);
+      }
       case 'fuse-recv':
-        return this.#receive(ready, rendezvous.recvFused(this.#around.keysOf(node)));
+        return void this.#wait(ready, rendezvous.recvFused(this.#around.keysOf(node)));
       case 'argument':
         return this.#machine.complete(ready, [feeds[node.attributes.index as number]]);
       case 'switch': {
         const value = inputOf(ready, 0);
-        return this.#machine.complete(ready, isTrue(inputOf(ready, 1)) ? [undefined, value] : [value, undefined]);
+        const isTrue = Boolean(readScalar(inputOf(ready, 1)));
+        return this.#machine.complete(ready, isTrue ? [undefined, value] : [value, undefined]);
       }
       case 'merge': {
         const index = inputs.findIndex((input) => input !== undefined);
@@ -168,14 +168,8 @@ class PartitionRun {
     const outputs = this.#around.kernelOf(node)({ node, inputs: ready.inputs.map((_, index) => inputOf(ready, index)), stepId, signal });
     if (!(outputs instanceof Promise)) return this.#machine.complete(ready, checked(node, outputs));
     this.#busy++;
-    void this.#wait(
-      ready,
-      outputs.finally(() => this.#busy--),
-    );
-  }
-
-  #receive(ready: ReadyNode, values: Promise<readonly Flow[]>): void {
-    void this.#wait(ready, values);
+    const settled = outputs.finally(() => this.#busy--);
+    void this.#wait(ready, settled);
   }
 
   async #wait(ready: ReadyNode, outputs: Promise<readonly Flow[]>): Promise<void> {
@@ -209,10 +203,6 @@ function inputOf({ program, inputs }: ReadyNode, index: number): Value {
   const { isRef, isCopied } = specs[Math.min(index, specs.length - 1)];
   if (isRef === true) return value;
   return isCopied === true ? value.peek() : value.read();
-}
-
-function isTrue(pred: Value): boolean {
-  return Boolean(readScalar(pred));
 }
 
 /** @throws ShoalError `usage` when a kernel, or a sender, gives what the graph does not say. */
