@@ -1,6 +1,6 @@
 /** A world that went wrong, made as small as it goes, and the lines that replay it. */
 import { runWorld } from './world.ts';
-import { smallerWorlds, type WorldPlan } from './world-plan.ts';
+import { smallerWorlds, worldOf, type WorldPlan } from './world-plan.ts';
 
 /** Worlds that are tried on the way to a smaller one, at most. */
 const triesMax = 400;
@@ -27,11 +27,13 @@ export const isWrong = async (plan: WorldPlan): Promise<boolean> => (await runWo
 /** What to say about a world that went wrong. */
 export async function describeWrong(plan: WorldPlan, problems: readonly string[]): Promise<string> {
   const { seed } = plan;
+  // A world may have been shaped.
+  const isOfSeed = JSON.stringify(plan) === JSON.stringify(worldOf(seed));
   const smallest = await shrink(plan, isWrong);
   const { problems: those } = await runWorld(smallest);
   return [
     `seed ${seed}: ${problems.join('\n  ')}`,
-    `again: npx tsx test/soaks/worlds.ts --seed ${seed}`,
+    `again: npx tsx test/soaks/worlds.ts ${isOfSeed ? `--seed ${seed}` : `--world '${JSON.stringify(plan)}'`}`,
     `smallest: npx tsx test/soaks/worlds.ts --world '${JSON.stringify(smallest)}'`,
     `  ${those.join('\n  ')}`,
   ].join('\n');
