@@ -18,7 +18,7 @@ import { Dealer, MessagingContext, Msg } from '../src/messaging/index.ts';
 import { shoal, storeScript } from './fixtures/launch-harness.ts';
 import { nodeFabric } from './fixtures/messaging-fabric.ts';
 import { fixtureCommand } from './support/fixtures.ts';
-import { freePort } from './support/free-port.ts';
+import { freePort } from '../src/base/testing/free-port.ts';
 import { KVJob } from './support/kv-job.ts';
 import { startRanks } from './support/ranks.ts';
 import { listenersOf, peakBytes, Strangers } from './support/strangers.ts';
@@ -124,7 +124,7 @@ async function kvServer(): Promise<Listening> {
 async function launcher(): Promise<Listening> {
   const port = await freePort();
   const node = (index: number) => {
-    const place = ['--nnodes', '2', '--node-rank', String(index), '--master-addr', '127.0.0.1', '--master-port', port];
+    const place = ['--nnodes', '2', '--node-rank', String(index), '--master-addr', '127.0.0.1', '--master-port', String(port)];
     return shoal(['run', ...place, '-n', '1', storeScript], { env: { SHOAL_SECRET: 'a secret' } });
   };
   const first = node(0);

@@ -9,12 +9,12 @@ import { systemRandom } from '../src/base/random.ts';
 import { launch, type Launch } from '../src/launch/launch.ts';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { absentScript, allGone, rankScript, shoal, storeScript, type Running } from './fixtures/launch-harness.ts';
-import { freePort } from './support/free-port.ts';
+import { freePort } from '../src/base/testing/free-port.ts';
 
 const pidsOf = (matches: readonly RegExpMatchArray[]): number[] => matches.map((match) => Number(match[1]));
 
 interface NodeFlags {
-  readonly port: string;
+  readonly port: number;
   readonly node: number;
   readonly nodes?: number;
   readonly secret?: string;
@@ -22,7 +22,7 @@ interface NodeFlags {
 }
 
 function node({ port, node: index, nodes = 2, secret = 'a secret', flags = [] }: NodeFlags, ...script: readonly string[]): Running {
-  const place = ['--nnodes', `${nodes}`, '--node-rank', `${index}`, '--master-addr', '127.0.0.1', '--master-port', port];
+  const place = ['--nnodes', `${nodes}`, '--node-rank', `${index}`, '--master-addr', '127.0.0.1', '--master-port', `${port}`];
   return shoal(['run', ...place, '--grace', '50ms', ...flags, ...script], { env: { SHOAL_SECRET: secret } });
 }
 
@@ -146,7 +146,7 @@ describe('shoal run --nnodes', () => {
     expect(odd.code).toBe(1);
     const server = createServer();
     await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));
-    const taken = String((server.address() as AddressInfo).port);
+    const taken = (server.address() as AddressInfo).port;
     const refused = await node({ port: taken, node: 0 }, rankScript, 'stay').ended;
     server.close();
     expect(refused.code).toBe(2);
@@ -197,7 +197,7 @@ function startHere(node: number, masterPort: number): { run: Launch; said: () =>
 }
 
 it('a signal between two generations ends the job on all nodes', async () => {
-  const masterPort = Number(await freePort());
+  const masterPort = await freePort();
   const [first, second] = [0, 1].map((node) => startHere(node, masterPort));
   await expect.poll(second.said, { timeout: 60_000 }).toContain('failed first: it exited with code 5');
   // It waits for the other node's rank to end, before all are started again.

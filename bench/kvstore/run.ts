@@ -11,11 +11,11 @@
  *  see copy-bound.ts. */
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import net from 'node:net';
 import os from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { programArguments } from '../arguments.ts';
+import { freePort } from '../../src/base/testing/free-port.ts';
 import { statisticsOf } from '../../src/bench/statistics.ts';
 import { runTogether, type Program } from '../peers/processes.ts';
 import type { Row, Times } from './workload.ts';
@@ -146,16 +146,4 @@ async function runOnce(programs: readonly Program[], fewer: number): Promise<Tim
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
-}
-
-/** Free a moment ago. */
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = net.createServer();
-    probe.on('error', reject);
-    probe.listen(0, '127.0.0.1', () => {
-      const { port } = probe.address() as net.AddressInfo;
-      probe.close(() => resolve(port));
-    });
-  });
 }

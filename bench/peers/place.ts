@@ -1,6 +1,5 @@
 /** Where ranks run: on this machine, or (bench/network) on several hosts made of network namespaces. */
-import { once } from 'node:events';
-import { createServer, type AddressInfo } from 'node:net';
+import { freePort } from '../../src/base/testing/free-port.ts';
 import { runTogether } from './processes.ts';
 
 export interface RankProgram {
@@ -67,14 +66,4 @@ export function localPlace({ ranks, secret, timeoutMs }: { ranks: number; secret
     },
     runMpi: (command) => runTogether([{ command: [...mpirun, '-n', String(ranks), ...command], environment: {} }], { timeoutMs }),
   };
-}
-
-/** Free now; rank 0 listens there a moment later. */
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
 }

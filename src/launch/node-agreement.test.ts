@@ -103,14 +103,24 @@ describe('the first failure', () => {
     expect(await firstCause(0, [0, 1, 2, 3], causes)).toEqual(failureOf(1));
   });
 
-  it('is that of the first one of a circle whose ranks blame each other', async () => {
-    const causes = [
-      [3, 0],
+  it('is that of the rank which was blamed first, of ranks that blame each other', async () => {
+    const circle = [
       [0, 1],
       [1, 2],
       [2, 0],
     ] as const;
-    expect(await firstCause(3, [0, 1, 2, 3], causes)).toEqual(failureOf(0));
+    for (const first of [0, 1, 2]) expect(await firstCause(first, [0, 1, 2], circle)).toEqual(failureOf(1));
+    expect(await firstCause(3, [0, 1, 2, 3], [[3, 0], ...circle])).toEqual(failureOf(0));
+  });
+
+  it('is that of the rank whose end led to a circle which the rank that was blamed first is not in', async () => {
+    const causes = [
+      [4, 5],
+      [0, 1],
+      [1, 2],
+      [2, 0],
+    ] as const;
+    expect(await firstCause(0, [0, 1, 2, 4], causes)).toEqual(failureOf(0));
   });
 
   it('names who is to blame and has not failed', async () => {

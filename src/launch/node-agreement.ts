@@ -19,7 +19,7 @@ import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import { flag, integer, object, optional, text, type Shape, type ValueOf } from '../base/schema.ts';
 import { sum } from '../base/numbers.ts';
-import { causeOf, reportEnded } from '../group/world/ended-ranks.ts';
+import { causeOf, firstNamed, reportEnded } from '../group/world/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
 import { PrefixStore } from '../store/prefix-store.ts';
@@ -167,8 +167,8 @@ export class NodeAgreement {
   }
 
   /** What a failure of a rank comes from: a rank that has failed because of another one has not failed first, whichever end is
-   *  seen first. Of ranks that blame each other in a circle it is the one whose end led there. A process that others have lost may take
-   *  a while to end: at most `graceMs`. */
+   *  seen first. Of ranks that blame each other in a circle it is the one that was blamed first. A process that others have lost may
+   *  take a while to end: at most `graceMs`. */
   async firstCause(generation: number, failure: JobFailure, graceMs: number): Promise<JobFailure> {
     const { clock } = this.#options;
     const store = this.#ranksPart(generation);
@@ -179,8 +179,11 @@ export class NodeAgreement {
       followed.set(rank, last);
       const peer = await withinServed(clock, onItsWayMs, (over) => this.#causeOf(store, rank, over));
       if (peer === undefined) return last;
-      const before = followed.get(peer);
-      if (before !== undefined) return before;
+      if (followed.has(peer)) {
+        // Who has named a rank has written this at the same time: it is there.
+        const first = await withinServed(clock, onItsWayMs, ({ signal }) => firstNamed(store, signal));
+        return followed.get(first ?? peer) ?? followed.get(peer)!;
+      }
       const cause = await withinServed(clock, graceMs, ({ signal }) => this.#rankFailure(generation, peer, signal));
       if (cause === 'none') return { ...last, text: `${last.text}, because of rank ${peer}, which ended before it, with code 0` };
       if (cause === undefined) return { ...last, text: `${last.text}, because of rank ${peer}, which had not ended` };

@@ -281,4 +281,11 @@ export const mendedDefects: readonly MendedDefect[] = [
     }),
     seed: 124,
   },
+  {
+    name: 'of ranks that blame each other the launcher names the one whose end it sees first',
+    file: 'src/launch/node-agreement.ts',
+    mended: 'followed.get(first ?? peer)',
+    broken: 'followed.get(peer)',
+    seed: 24633,
+  },
 ];

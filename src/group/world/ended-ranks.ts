@@ -8,7 +8,8 @@
  *
  *  A rank that fails because of another one reports that before it ends, because its own end may be seen before that of the other one:
  *
- *      rank 0 ── lost rank 2 ──▶ `cause/0` ──▶ launcher: not rank 0 has failed first */
+ *      rank 0 ── lost rank 2 ──▶ `cause/0` ──▶ launcher: not rank 0 has failed first
+ *                          └────▶ `cause`, the first only: for ranks that blame each other */
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 
@@ -16,6 +17,8 @@ import type { Store, StoreWait } from '../../store/store.ts';
 const endedKey = 'ended';
 const connectedKey = (rank: number): string => `connected/${rank}`;
 const causeKey = (rank: number): string => `cause/${rank}`;
+/** The rank that was the first to be noted as a cause. */
+const firstCauseKey = 'cause';
 const nothing = new Uint8Array(0);
 
 /** A rank that did not join, and what became of it: its process ended, or it gave up. */
@@ -71,15 +74,26 @@ function decode(value: Uint8Array): End {
 /** The rank fails because of another one, if the error names one. */
 export async function noteCause(store: Store, rank: number, { peer }: ShoalError): Promise<void> {
   if (peer === undefined || peer === rank) return;
+  const value = new TextEncoder().encode(String(peer));
   try {
-    await store.set(causeKey(rank), new TextEncoder().encode(String(peer)));
+    await Promise.all([store.set(causeKey(rank), value), store.compareSet(firstCauseKey, nothing, value)]);
   } catch {
     // Without the store there is nobody to tell.
   }
 }
 
 /** The rank because of which a rank has failed; undefined when none is known before `signal`. */
-export async function causeOf(store: Store, rank: number, signal: AbortSignal): Promise<number | undefined> {
-  const value = await store.get(causeKey(rank), { timeoutMs: 0x7fffffff, signal }).catch(() => undefined);
+export function causeOf(store: Store, rank: number, signal: AbortSignal): Promise<number | undefined> {
+  return rankAt(store, causeKey(rank), signal);
+}
+
+/** The rank that any rank of the job was the first to fail because of. Ranks that blame each other do so in turn: whoever was given up
+ *  because it did not answer blames, when it goes on, the one that gave it up. */
+export function firstNamed(store: Store, signal: AbortSignal): Promise<number | undefined> {
+  return rankAt(store, firstCauseKey, signal);
+}
+
+async function rankAt(store: Store, key: string, signal: AbortSignal): Promise<number | undefined> {
+  const value = await store.get(key, { timeoutMs: 0x7fffffff, signal }).catch(() => undefined);
   return value === undefined ? undefined : Number(new TextDecoder().decode(value));
 }
