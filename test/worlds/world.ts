@@ -274,10 +274,12 @@ class Run {
       // The store does not know who should have set a key of the script: whoever waited for it has failed by itself.
       for (const { rank, error } of outcomes)
         if (harmed.size > 0 && error.code === 'timeout' && /\/user\/action-|did not answer within/.test(error.message)) harmed.add(rank);
-      // Ranks that wait for a server which was killed or stopped are late for everything else, and so are those that fail because of it.
+      // Ranks that wait for a server or store which was killed or stopped are late for everything else, as those that fail because of it are,
+      // and whom others wait for in vain.
       for (const { rank, error } of outcomes) {
         const names = [...generation.others].some((each) => error.message.includes(each));
         if (generation.others.size > 0 && (error.code === 'timeout' || names)) harmed.add(rank);
+        if (generation.others.size > 0 && error.code === 'timeout' && error.peer !== undefined) harmed.add(error.peer);
       }
       // A transfer or a round that one rank keeps from ending fails for whoever waits for it, not for its groups.
       for (const { rank, error } of outcomes)

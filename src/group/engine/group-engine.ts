@@ -168,11 +168,11 @@ export class GroupEngine implements OperationHost {
   /** Exchanges control blocks with every member. @throws ShoalError naming the ranks that did not open in time. */
   open(timeoutMs: number): Promise<void> {
     return new Promise<void>((resolve, reject) => {
+      this.#opened = { resolve, reject };
       if (this.#failure) {
-        reject(this.#failure);
+        void this.#endAllHeard(this.#failure);
         return;
       }
-      this.#opened = { resolve, reject };
       const { id: group, name } = this.spec;
       const networkPath = [...this.#networkPath.candidates];
       this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, networkPath });

@@ -119,6 +119,7 @@ export class CommCore {
       this.#tellCause(error);
       // Ranks that have joined already hear of it by the group.
       this.#world?.group(worldGroupId)?.fail(error);
+      await this.#world?.lastWords.heard();
       this.#emit({ type: 'failed', error: error.toData() });
       await this.#shutDown(0);
     }
@@ -222,9 +223,11 @@ export class CommCore {
     });
   }
 
-  /** On its way before the script hears of the error, which may end this process. */
+  /** Known before the script hears of the error, which may end this process: a rank that fails because of this end says so later. */
   #tellCause(error: ShoalError): void {
-    if (this.#store) void noteCause(this.#store, this.#plan.rank, error);
+    if (!this.#store) return;
+    const told = noteCause(this.#store, this.#plan.rank, error);
+    this.#world?.lastWords.tellStore(told);
   }
 
   /** Opens the group of all ranks and reports. */

@@ -12,6 +12,8 @@ type LastWord = Extract<ControlMessage, { id?: number | undefined; type: 'abort'
 
 /** Whoever is stopped does not answer. */
 export const answerMs = 1000;
+/** In place of a rank. */
+const theStore = -1;
 
 export class LastWords {
   readonly #clock: Clock;
@@ -33,8 +35,18 @@ export class LastWords {
     const links = this.#links().filter((link) => !link.closed && ranks.includes(link.rank));
     for (const link of links) link.post(bytes);
     const answering = links.map(({ rank }) => rank).filter((rank) => rank !== silent);
-    if (answering.length === 0) return;
-    this.#awaited.set(id, new Set(answering));
+    if (answering.length > 0) this.#await(id, answering);
+  }
+
+  /** What the store is told is waited for as well. @param told never rejects. */
+  tellStore(told: Promise<void>): void {
+    const id = this.#nextId++;
+    this.#await(id, [theStore]);
+    void told.then(() => this.onHeard(theStore, id));
+  }
+
+  #await(id: number, ranks: readonly number[]): void {
+    this.#awaited.set(id, new Set(ranks));
     // Answers that have come while this process got no CPU are read first.
     setServedTimer(this.#clock, answerMs, () => this.#end(id), { keepAlive: false });
   }
