@@ -302,4 +302,11 @@ export const mendedDefects: readonly MendedDefect[] = [
     broken: 'reject(this.#failure);\n        return;',
     seed: 68121,
   },
+  {
+    name: 'a script hears of a failure before the store has its cause',
+    file: 'src/group/thread/comm-core.ts',
+    mended: 'this.#world?.lastWords.tellStore(told);',
+    broken: 'void told;',
+    seed: 80213,
+  },
 ];
