@@ -146,7 +146,7 @@ export const measurements: readonly Measurement[] = [
   ]),
   graph('graph-late-tensor', 'one late tensor of a group', 'late-tensor.ts'),
   graph('graph-partition', 'partitioning large graphs', 'partition.ts'),
-  graph('graph-many-workers', 'hundreds of workers, simulated', 'many-workers.ts', ['--html', '{out}/graph-many-workers.html']),
+  graph('graph-many-workers', 'hundreds of workers, simulated', 'many-workers.ts'),
   report('report-large', 'the page of a run of 256 ranks, of a gigabyte of traces', 'bench/report/run.ts'),
   report('start', 'starting and ending a job', 'bench/start/run.ts'),
   {
@@ -198,6 +198,5 @@ function graph(name: string, title: string, program: string, args: readonly stri
 }
 
 function simulated(name: string, title: string, args: readonly string[]): Measurement {
-  const files = ['--json', `{out}/${name}.json`, '--html', `{out}/${name}.html`];
-  return { name, title, kind: 'report', command: ['dist/cli/main.js', 'simulate', ...args, ...files] };
+  return { name, title, kind: 'report', command: ['dist/cli/main.js', 'simulate', ...args, '--json', `{out}/${name}.json`] };
 }

@@ -47,10 +47,9 @@ function sectionOf(measurement: Measurement, read: ReadResult): string[] {
   const { commit, startedAt, rounds, machine } = comparison;
   const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} ${rounds === 1 ? 'round' : 'rounds'}, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
   const [only] = comparison.cases;
-  const page = `[plots](../bench/results/${name}.html)`;
   const batch = only.buckets > 1 ? ` Times are per tensor, of ${only.buckets} in flight.` : '';
   assertShown(command, only);
-  return [`### ${title}`, `${how} and ${page}: ${made}.${batch}`, peerTable(only)];
+  return [`### ${title}`, `${how}: ${made}.${batch}`, peerTable(only)];
 }
 
 function assertShown(command: readonly string[], { collective }: ComparedCase): void {

@@ -2,12 +2,11 @@
  *  FuseRecv. The CPU time of a request is measured here first; which tensors cross, and in how many requests, is what the partitioned graph
  *  says; the rest is queues (server-simulation.ts).
  *
- *    npx tsx bench/graph/many-workers.ts [--out out.json] [--html out.html] [--steps 6]      build first */
+ *    npx tsx bench/graph/many-workers.ts [--out out.json] [--steps 6]      build first */
 import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { Session, type PartitionedGraph } from 'shoal/graph';
-import { figuresPage } from '../../src/chart/document.ts';
 import type { Figure } from '../../src/chart/data/figure.ts';
 import { programArguments } from '../arguments.ts';
 import { localPlace } from '../peers/place.ts';
@@ -60,7 +59,7 @@ async function measuredCosts(): Promise<{ costs: Costs; measured: { unfused: Ste
 }
 
 const { values } = programArguments(import.meta.url, {
-  options: { steps: { type: 'string', default: '6' }, out: { type: 'string' }, html: { type: 'string' } },
+  options: { steps: { type: 'string', default: '6' }, out: { type: 'string' } },
 });
 const steps = Number(values.steps);
 const serverCounts = [10, 20, 30, 40, 50];
@@ -119,7 +118,6 @@ const figures: Figure[] = [
     ),
   },
 ];
-if (values.html !== undefined) writeFileSync(values.html, figuresPage({ title: 'Many workers, simulated', figures }));
 if (values.out !== undefined) {
   const report = { machine: machine(), costs: { requestUs, restMs, measured }, network: rates, steps, rows, figures };
   writeFileSync(values.out, `${JSON.stringify(report, undefined, 2)}\n`);

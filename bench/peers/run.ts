@@ -9,7 +9,7 @@
  *    npx tsx bench/peers/run.ts --ranks 2 --earlier v0.1.0 --only 'shoal sync,before sync'   beside a build of another commit
  *    npx tsx bench/peers/run.ts --tiny --out /tmp                     seconds; shows that everything runs
  *
- *  Writes <out>/<name>.json and .html, a page that needs nothing else. Peers that are not installed are left out, with a line
+ *  Writes <out>/<name>.json, which `bench/pages.ts` draws. Peers that are not installed are left out, with a line
  *  that says why. Run it on a machine that does nothing else. */
 import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -25,8 +25,6 @@ import { createNetwork, networkUnavailable } from '../network/network.ts';
 import { networkPlace } from '../network/network-place.ts';
 import { comparisonVersion, runCase, type Bound, type ComparedCase, type Comparison } from './comparison.ts';
 import { contestants, referenceName, type Contestant, type Size } from './contestants.ts';
-import { comparisonPage } from './page.ts';
-import { figuresPage } from '../../src/chart/document.ts';
 import { localPlace, type Place } from './place.ts';
 
 const KiB = 1024;
@@ -245,8 +243,7 @@ function write(comparison: Comparison): number {
   const name = values.name ?? (values.hosts === undefined ? 'peers-one-host' : 'peers-network');
   mkdirSync(values.out, { recursive: true });
   writeFileSync(join(values.out, `${name}.json`), `${JSON.stringify(comparison, null, 1)}\n`);
-  writeFileSync(join(values.out, `${name}.html`), figuresPage(comparisonPage(comparison)));
-  say(`wrote ${join(values.out, name)}.json and .html`);
+  say(`wrote ${join(values.out, name)}.json`);
   const standings = comparison.cases.flatMap(({ sizes }) => sizes.flatMap((size) => size.standings));
   const wrong = standings.filter((standing) => standing.wrong > 0);
   for (const standing of wrong) say(`${standing.contestant}: ${standing.wrong} elements are wrong`);

@@ -1,11 +1,10 @@
 /** What scheduling gains on models of several sizes, 8 to 64 workers and networks of 10 to 100 Gbit/s: trainings replayed on virtual
  *  time, through the cores that real trainings use. The same figures on every machine.
  *
- *    npx tsx bench/scheduler/replay.ts [--out bench/results/scheduler-replay.json]      beside it, the same name with .html: charts */
+ *    npx tsx bench/scheduler/replay.ts [--out bench/results/scheduler-replay.json] */
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { modelNames, modelTrace, type ModelName } from '../../src/scheduler/model-traces.ts';
-import { figuresPage } from '../../src/chart/document.ts';
 import type { Figure, FigurePage } from '../../src/chart/data/figure.ts';
 import { planSchedule } from '../../src/simulate/schedule-planner.ts';
 import { replay, type ReplayOptions } from '../../src/simulate/training.ts';
@@ -201,9 +200,7 @@ function main(): void {
   console.log('\nof all networks and worlds    best with parameter servers   worst');
   for (const model of modelNames)
     console.log(`${model.padEnd(29)} ${report.best[model].toFixed(2).padStart(27)} ${report.worst[model].toFixed(3).padStart(7)}`);
-  if (values.out === undefined) return;
-  writeFileSync(values.out, `${JSON.stringify(report, null, 2)}\n`);
-  writeFileSync(values.out.replace(/(\.json)?$/, '.html'), figuresPage(replayPage(report)));
+  if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify(report, null, 2)}\n`);
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) main();
