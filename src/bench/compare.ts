@@ -12,7 +12,7 @@
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom, shuffled } from '../base/random.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
-import { canServe } from '../collectives/predict.ts';
+import { canServe, evenRequest } from '../collectives/predict.ts';
 import { algorithms } from '../collectives/registry.ts';
 import type { CommGroup } from '../group/api/process-group.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
@@ -207,7 +207,7 @@ function serves(
   ask: { readonly options: CompareOptions; readonly collective: ComparableCollective; readonly bytes: number; readonly name: string },
 ): boolean {
   const { options, collective, bytes, name } = ask;
-  return canServe({ collective, bytes, topology: group.topology, order: options.order }, name);
+  return canServe(name, evenRequest({ collective, bytes, topology: group.topology }), options.order);
 }
 
 function operationOf({ group, options }: CompareContext, { collective, bytes, groups }: Contest, name: string): Operation {

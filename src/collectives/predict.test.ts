@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { defaultCostModel, type CostModel } from '../plan/cost.ts';
 import { grid, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
-import { canServe, networkLimits, predictSeconds } from './predict.ts';
+import { canServe, evenRequest, networkLimits, predictSeconds } from './predict.ts';
 import { algorithms } from './registry.ts';
 import { parseSelection, selectAlgorithm, type SelectionInput } from './select.ts';
 
@@ -29,7 +29,7 @@ describe('selectAlgorithm with rates', () => {
       for (const collective of collectives.filter((each) => each !== 'barrier')) {
         for (const bytes of [64, 8192, 2 ** 17, 2 ** 22]) {
           const input = { collective, bytes, topology, order: 'canonical', model, limits: networkLimits(topology, model) } as const;
-          const able = algorithms.map(({ name }) => name).filter((name) => canServe(input, name));
+          const able = algorithms.map(({ name }) => name).filter((name) => canServe(name, evenRequest(input), 'canonical'));
           const best = Math.min(...able.map((name) => predictSeconds(input, name)));
           const chosen = selectAlgorithm({ ...input, loadStore: false });
           expect(predictSeconds(input, chosen) * 0.949, `${chosen}: ${collective}, ${bytes} bytes`).toBeLessThanOrEqual(best);
@@ -72,6 +72,10 @@ describe('selectAlgorithm with rates', () => {
       expect(remembered).toBe(selectAlgorithm({ ...input, bytes, model: slowStart }));
     }
     expect(predictions.size).toBe(2);
+    // What one call cannot take says nothing about others of about its size.
+    const nine = { ...input, topology: separateHosts(9), model: defaultCostModel };
+    for (const bytes of [8192, 8196, 8192])
+      expect(selectAlgorithm({ ...nine, bytes, predictions })).toBe(selectAlgorithm({ ...nine, bytes }));
   });
 
   it('leaves one host, and worlds of very many ranks, to the table', () => {

@@ -84,8 +84,9 @@ export function limitsInElements(limits: TransferLimits, topology: Topology, ele
 
 /** The fastest of `names` by the model; `usual` unless another is clearly faster. */
 export function predictFastest(input: PredictionInput, names: readonly string[], usual: string): string {
-  const candidates = names.filter((name) => name !== usual && canServe(input, name));
-  if (candidates.length === 0 || !canServe(input, usual)) return usual;
+  const request = evenRequest(input);
+  const candidates = names.filter((name) => name !== usual && canServe(name, request, input.order));
+  if (candidates.length === 0 || !canServe(usual, request, input.order)) return usual;
   let best = { name: usual, seconds: predictSeconds(input, usual) * clearlyFaster };
   for (const name of candidates) {
     const seconds = predictSeconds(input, name);
@@ -96,8 +97,9 @@ export function predictFastest(input: PredictionInput, names: readonly string[],
 
 /** The fastest all-reduce by formula, for worlds of more ranks than are worth building plans for. */
 export function estimateFastest(input: PredictionInput): string {
-  const candidates = estimated.filter((name) => canServe(input, name));
-  const seconds = candidates.map((name) => estimateSeconds(name, requestOf(input), input.model));
+  const request = evenRequest(input);
+  const candidates = estimated.filter((name) => canServe(name, request, input.order));
+  const seconds = candidates.map((name) => estimateSeconds(name, request, input.model));
   return candidates[seconds.indexOf(Math.min(...seconds))];
 }
 
@@ -105,15 +107,15 @@ export function estimateFastest(input: PredictionInput): string {
  *  it takes part in the difference. */
 export function predictSeconds(input: PredictionInput, name: string): number {
   const { model, networkPath: path } = input;
-  const plan = buildPlan(name, requestOf(input));
+  const plan = buildPlan(name, evenRequest(input));
   return path === undefined ? costOf(plan, elementBytes, model).seconds : secondsOnPaths(plan, elementBytes, { path, model });
 }
 
-/** Whether the algorithm has the collective, can serve it there, and keeps the order that is asked for. */
-export function canServe(input: Omit<PredictionInput, 'model' | 'limits' | 'networkPath'>, name: string): boolean {
+/** Whether the algorithm can serve the request, and keeps the order that is asked for. */
+export function canServe(name: string, request: PlanRequest, order: PredictionInput['order']): boolean {
   const algorithm = algorithms.find((each) => each.name === name);
-  if (algorithm === undefined || (algorithm.association === 'relaxed' && input.order !== 'relaxed')) return false;
-  return whyUnsupported(algorithm, requestOf({ ...input, limits: {} })) === undefined;
+  if (algorithm === undefined || (algorithm.association === 'relaxed' && order !== 'relaxed')) return false;
+  return whyUnsupported(algorithm, request) === undefined;
 }
 
 /** The size that stands for `bytes` and its neighbours; with a network path never a smaller one, because what fits there depends on it. */
@@ -124,7 +126,13 @@ export function representativeBytes(bytes: number, networkPath?: NetworkPathSpec
 
 const elementBytes = dtypeInfo('float32').bytes;
 
-function requestOf({ collective, bytes, topology, limits }: Omit<PredictionInput, 'model' | 'order' | 'networkPath'>): PlanRequest {
+/** A call of about so many bytes, in even parts: what stands for all calls of that size. */
+export function evenRequest({
+  collective,
+  bytes,
+  topology,
+  limits = {},
+}: Pick<PredictionInput, 'collective' | 'bytes' | 'topology'> & Partial<Pick<PredictionInput, 'limits'>>): PlanRequest {
   const n = rankCount(topology);
   const whole = Math.max(1, Math.ceil(bytes / elementBytes));
   const parts = collective === 'all-to-all' ? n * n : n;

@@ -7,13 +7,14 @@
  *  alone knows, such as where its buffer lies. */
 import { ShoalError } from '../base/errors.ts';
 import { defaultCostModel, type CostModel } from '../plan/cost.ts';
-import { mailboxBytes, type Collective } from '../plan/ir.ts';
+import { mailboxBytes, type Collective, type PlanRequest } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
 import type { NetworkPathSpec } from './network-path.ts';
 import {
   canServe,
   estimateFastest,
+  evenRequest,
   networkLimits,
   predictedRanksMax,
   predictFastest,
@@ -51,6 +52,8 @@ export interface SelectionInput {
   /** count × element size. */
   readonly bytes: number;
   readonly topology: Topology;
+  /** The call itself: what is chosen can serve it. Default: any call of that size in even parts. */
+  readonly request?: PlanRequest;
   /** Whether ranks of one host can load from and store to each other's memory. The same on all ranks. */
   readonly loadStore: boolean;
   /** `private`: some rank has announced buffers that its peers cannot reach. Default: `shared`. */
@@ -67,7 +70,7 @@ export interface SelectionInput {
   readonly limits?: TransferLimits;
   /** Of the group; what is larger than it takes is chosen as without. Default: none. */
   readonly networkPath?: NetworkPathSpec;
-  /** What was predicted before for this world; filled. At most two entries per collective and power of two. */
+  /** What was predicted before for this world; filled. A few entries per collective and power of two. */
   readonly predictions?: Map<string, string>;
 }
 
@@ -141,9 +144,9 @@ export function selectionTable(overrides: readonly SelectionRule[] = []): Select
   return [...overrides, ...defaults];
 }
 
-/** The algorithm's name, for `buildPlan`. */
+/** The algorithm's name, for `buildPlan`. Only the user's own rules choose what cannot serve the call. */
 export function selectAlgorithm(input: SelectionInput): string {
-  const { collective, topology, overrides = [], tuned = [], model } = input;
+  const { collective, topology, overrides = [], tuned = [], model, request = evenRequest(input) } = input;
   const ranks = rankCount(topology);
   const topologyClass = topologyClassOf(topology, input.loadStore);
   const applies = (rule: SelectionRule): boolean =>
@@ -157,9 +160,10 @@ export function selectAlgorithm(input: SelectionInput): string {
     (rule.buffers === undefined || rule.buffers === input.buffers);
   // What was measured was measured with shared buffers.
   const measured = input.buffers === 'private' ? [] : tuned;
-  const asked = overrides.find(applies) ?? measured.find((rule) => applies(rule) && canServe(input, rule.algorithm));
+  const serves = (name: string): boolean => canServe(name, request, input.order);
+  const asked = overrides.find(applies) ?? measured.find((rule) => applies(rule) && serves(rule.algorithm));
   if (asked) return asked.algorithm;
-  const usual = defaults.find(applies)?.algorithm;
+  const usual = defaults.find((rule) => applies(rule) && serves(rule.algorithm))?.algorithm;
   if (usual === undefined) throw new ShoalError('usage', `unknown collective '${collective}'; use one of ${collectives.join(', ')}`);
   const atScale = ranks > predictedRanksMax && topologyClass !== 'one-host' && collective === 'all-reduce';
   if (atScale && (input.networkPath === undefined || input.bytes > input.networkPath.bytesMax)) {
@@ -170,14 +174,13 @@ export function selectAlgorithm(input: SelectionInput): string {
   if (model === undefined || topologyClass === 'one-host' || ranks > predictedRanksMax || ranks === 1) return usual;
   const networkPath = input.networkPath && input.bytes <= input.networkPath.bytesMax ? input.networkPath : undefined;
   const bytes = representativeBytes(input.bytes, networkPath);
-  const key = `${collective} ${bytes} ${usual}${networkPath ? ' network path' : ''}`;
+  const able = candidatesFor(collective, ranks).filter(serves);
+  // With all that the prediction hangs on: it must not depend on earlier calls, which ranks and their threads remember differently.
+  const key = `${collective} ${bytes} ${usual} of ${able.join()}${networkPath ? ' network path' : ''}`;
   const known = input.predictions?.get(key);
-  if (known !== undefined && canServe(input, known)) return known;
-  const predicted = predictFastest(
-    { ...input, bytes, model, networkPath, limits: input.limits ?? networkLimits(topology, model) },
-    candidatesFor(collective, ranks).filter((name) => canServe(input, name)),
-    usual,
-  );
+  if (known !== undefined) return known;
+  const limits = input.limits ?? networkLimits(topology, model);
+  const predicted = predictFastest({ ...input, bytes, model, networkPath, limits }, able, usual);
   input.predictions?.set(key, predicted);
   return predicted;
 }

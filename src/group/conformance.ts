@@ -208,6 +208,13 @@ export const groupChecks: readonly GroupCheck[] = [
       await group.allReduce(x, { op: ReduceOp.Premul, factor: group.rank + 1 });
       const expected = (group.size * (group.size + 1)) / 2;
       for (const value of x.data) assert.equal(value, expected);
+      // As many halves as a mailbox holds, and half as many of what they are scaled in.
+      const halves = group.tensor('bfloat16', [4096]);
+      // 1 is 0x3f80.
+      halves.data.fill(0x3f80);
+      await group.allReduce(halves, { op: ReduceOp.Premul, factor: group.rank === 0 ? 2 : 0 });
+      // 2 is 0x4000.
+      for (const value of halves.data) assert.equal(value, 0x4000);
     },
   },
   {
@@ -255,6 +262,39 @@ export const groupChecks: readonly GroupCheck[] = [
       let at = 0;
       for (let rank = 0; rank < group.size; rank++) {
         for (let i = 0; i < counts[rank]; i++) assert.equal(output.data[at++], valueAt(rank, i, 'float32'));
+      }
+    },
+  },
+  {
+    name: 'uneven parts of a little more than a mailbox holds',
+    async run(group) {
+      for (const [dtype, total] of [
+        ['int8', 8193],
+        ['int16', 4097],
+      ] as const) {
+        const part = Math.floor(total / group.size);
+        const counts = Array.from({ length: group.size }, (_, rank) => (rank === 0 ? total - part * (group.size - 1) : part));
+        const whole = group.tensor(dtype, [total]);
+        const own = group.tensor(dtype, [counts[group.rank]]);
+        const isRoot = group.rank === group.size - 1;
+        own.data.fill(group.rank + 1);
+        await group.allGather(whole, own, { counts });
+        const expected = counts.flatMap((count, rank) => new Array<number>(count).fill(rank + 1));
+        assert.deepEqual([...whole.data], expected);
+        whole.data.fill(0);
+        await group.gather(isRoot ? whole : null, own, { counts, root: group.size - 1 });
+        if (isRoot) assert.deepEqual([...whole.data], expected);
+        own.data.fill(0);
+        await group.scatter(own, isRoot ? whole : null, { counts, root: group.size - 1 });
+        assert.ok(own.data.every((value) => value === group.rank + 1));
+        // All from the first rank to the last.
+        const [output, input] = [group.tensor(dtype, [isRoot ? total : 0]), group.tensor(dtype, [group.rank === 0 ? total : 0])];
+        input.data.fill(3);
+        const inputSplits = counts.map((_, rank) => (group.rank === 0 && rank === group.size - 1 ? total : 0));
+        const outputSplits = counts.map((_, rank) => (isRoot && rank === 0 ? total : 0));
+        await group.allToAll(output, input, { inputSplits, outputSplits });
+        assert.ok(output.data.every((value) => value === 3));
+        for (const tensor of [whole, own, output, input]) group.release(tensor);
       }
     },
   },

@@ -87,7 +87,7 @@ export function planOf(
   const bytes = count * elementBytes;
   const limits = limitsInBytes(request);
   return buildPlan(
-    selectAlgorithm({ collective, bytes, topology, loadStore: true, order: 'canonical', overrides, model, limits }),
+    selectAlgorithm({ collective, bytes, topology, request, loadStore: true, order: 'canonical', overrides, model, limits }),
     request,
   );
 }

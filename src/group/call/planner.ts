@@ -192,9 +192,10 @@ export class Planner implements Plans {
     const { rank, topology } = this.#options;
     const { loadStore, networkPath } = reach;
     const { kind: collective, count, counts, splits, root } = call;
-    const elementBytes = dtypeInfo(call.dtype).bytes;
+    // What scales a copy moves elements of the accumulator's type.
+    const elementBytes = call.op === 'premul' ? accumulatedBytes(call.dtype) : dtypeInfo(call.dtype).bytes;
     const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limitsOf(call.dtype) };
-    const selection = this.#selection(collective, count * elementBytes, reach);
+    const selection = { ...this.#selection(collective, count * elementBytes, reach), request };
     const algorithm = selectAlgorithm(selection);
     // A network path looks at what all ranks send; its plans are small.
     const small = networkPath !== undefined && selection.bytes <= networkPath.bytesMax;
@@ -231,9 +232,12 @@ export class Planner implements Plans {
 
   /** What the settings allow, in elements; 16-bit floats may be widened while they are summed. */
   #limitsOf(dtype: DType): Partial<PlanRequest> {
-    const bytes = dtype === 'float16' || dtype === 'bfloat16' ? 4 : dtypeInfo(dtype).bytes;
-    return limitsInElements(this.#limits, this.#options.topology, bytes);
+    return limitsInElements(this.#limits, this.#options.topology, accumulatedBytes(dtype));
   }
+}
+
+function accumulatedBytes(dtype: DType): number {
+  return dtype === 'float16' || dtype === 'bfloat16' ? 4 : dtypeInfo(dtype).bytes;
 }
 
 /** The code for private buffers is made when it is first asked for. */
