@@ -96,7 +96,10 @@ export function unigramLoss({ vocabulary, training, heldOut }: Corpus): number {
 /** Files that match, by path; one that several links lead to once, under its own path. A path without wildcards must exist. */
 function matchingFiles(pattern: string): string[] {
   const path = resolve(pattern);
-  if (!/[*?]/.test(path)) return [realpathSync(path)];
+  if (!/[*?]/.test(path)) {
+    if (!statSync(path).isFile()) throw new Error(`${path} is not a regular file; name text files`);
+    return [realpathSync(path)];
+  }
   const files = expand(sep, path.split(sep).filter(Boolean)).map((file) => realpathSync(file));
   return [...new Set(files)].filter((file) => statSync(file).isFile()).toSorted();
 }

@@ -1,6 +1,6 @@
 /** Examples for a ranking model: clicks with dense numbers and many categorical columns. Two sources: a seeded generator whose best
  *  possible AUC is known, and files of the Criteo challenge (TSV: label, 13 numbers, 26 hexadecimal categories). */
-import { openSync, readSync, closeSync } from 'node:fs';
+import { closeSync, openSync, readSync, statSync } from 'node:fs';
 import { seededRandom } from 'shoal/ddp';
 import { normal } from '../ranking/random.ts';
 
@@ -121,6 +121,7 @@ function* examplesOf(path: string): Generator<string[]> {
 }
 
 function* linesOf(path: string): Generator<string> {
+  if (!statSync(path).isFile()) throw new Error(`${path} is not a regular file`);
   const bytes = Buffer.alloc(1 << 20);
   const file = openSync(path, 'r');
   try {

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -214,6 +215,15 @@ describe('SnapshotFolder', () => {
     expect(versionOf(await store.load())).toBe(3);
   });
 
+  it('uses the one before a pipe', async () => {
+    const damages: string[] = [];
+    const store = new SnapshotFolder(folder, { onDamaged: ({ message }) => damages.push(message) });
+    await store.save(version(1));
+    execFileSync('mkfifo', [join(folder, 'snapshot-00000002.safetensors')]);
+    expect(versionOf(await store.load())).toBe(1);
+    expect(damages).toEqual([expect.stringContaining('is a pipe; only regular files are read')]);
+  });
+
   it('finds every flipped bit, wherever it is', async () => {
     const tensors = new Map<string, SnapshotTensor>([
       ['weights', { dtype: 'float32', shape: [2, 3], data: new Uint8Array(Float32Array.of(1, -2, 0, 4, NaN, 6).buffer) }],
@@ -225,7 +235,7 @@ describe('SnapshotFolder', () => {
     const bytes = await fs.readFile(path);
     const handle = (content: Uint8Array): fs.FileHandle =>
       ({
-        stat: () => Promise.resolve({ size: content.length }),
+        stat: () => Promise.resolve({ size: content.length, isFile: () => true }),
         read: (into: Uint8Array, offset: number, length: number, position: number) => {
           const part = content.subarray(position, position + length);
           into.set(part, offset);

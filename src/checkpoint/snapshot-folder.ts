@@ -10,15 +10,17 @@
  *  anything is removed. What has changed since is found by checksums; then the one before is used, and somebody is told.
  *  One process writes a folder at a time.
  *  Source: Pillai et al., "All file systems are not created equal", OSDI 2014. */
-import * as fs from 'node:fs/promises';
+import { mkdir, open, readdir, rename, rm, type FileHandle } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
+import { openRegularFile } from '../base/files/read-file.ts';
 import type { Logger } from '../base/log.ts';
 import { readMetadata, readSnapshot, writeSnapshot } from './snapshot-file.ts';
 import type { Snapshot, SnapshotStore } from './snapshot.ts';
 
 /** What is called of the file system. */
-export type FileCalls = Pick<typeof fs, 'mkdir' | 'open' | 'readdir' | 'rename' | 'rm'>;
+const fileCalls = { mkdir, open, readdir, rename, rm };
+export type FileCalls = typeof fileCalls;
 
 /** The latest and the one before. */
 const kept = 2;
@@ -35,7 +37,10 @@ export class SnapshotFolder implements SnapshotStore {
   /** The folder is made by the first `save`. `onDamaged`: a file is damaged, and the one before it is tried. `files` is for tests. */
   constructor(
     folder: string,
-    { files = fs, onDamaged = () => undefined }: { readonly files?: FileCalls; readonly onDamaged?: (error: ShoalError) => void } = {},
+    {
+      files = fileCalls,
+      onDamaged = () => undefined,
+    }: { readonly files?: FileCalls; readonly onDamaged?: (error: ShoalError) => void } = {},
   ) {
     this.#folder = folder;
     this.#files = files;
@@ -103,16 +108,18 @@ export class SnapshotFolder implements SnapshotStore {
   }
 
   /** What is wrong with the file, when something is. @throws errors of the file system as they are. */
-  async #read<T>(number: number, read: (file: fs.FileHandle) => Promise<T>): Promise<T | ShoalError> {
+  async #read<T>(number: number, read: (file: FileHandle) => Promise<T>): Promise<T | ShoalError> {
     const path = join(this.#folder, fileName(number));
-    const file = await this.#files.open(path, 'r');
     try {
-      return await read(file);
+      const file = await openRegularFile(path, this.#files.open);
+      try {
+        return await read(file);
+      } finally {
+        await file.close();
+      }
     } catch (thrown) {
       if (!isShoalError(thrown)) throw thrown;
       return new ShoalError(thrown.code, `${path}: ${thrown.message}`, { cause: thrown });
-    } finally {
-      await file.close();
     }
   }
 

@@ -7,6 +7,8 @@ import { algorithms } from './registry.ts';
 
 /** Incremented when a field changes its meaning or goes away. */
 const tuningVersion = 1;
+/** A larger file is none. */
+export const tuningBytesMax = 2 ** 24;
 
 const rate = z.number().check(z.nonnegative());
 const costModel: z.ZodMiniType<CostModel> = z.strictObject({

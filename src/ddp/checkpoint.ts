@@ -6,10 +6,10 @@
  *  The layout is that of Hugging Face's sharded models: other programs read the tensors. The index has a digest of itself, and names its
  *  files by their sizes and by the save that they belong to. */
 import { createHash } from 'node:crypto';
-import * as fs from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { isCount } from '../base/files/bytes.ts';
+import { openRegularFile, readRegularFile } from '../base/files/read-file.ts';
 import { describeValue, isPlainObject } from '../base/settings/options.ts';
 import { readSnapshot } from '../checkpoint/snapshot-file.ts';
 import type { SnapshotTensor } from '../checkpoint/snapshot.ts';
@@ -119,7 +119,7 @@ export class Checkpoint {
   async #read(name: string): Promise<ReadonlyMap<string, SnapshotTensor>> {
     const path = join(this.#folder, name);
     try {
-      const file = await fs.open(path, 'r');
+      const file = await openRegularFile(path);
       try {
         const { size } = await file.stat();
         const { [name]: bytes } = this.#index.files;
@@ -141,9 +141,7 @@ export class Checkpoint {
 export async function readIndex(folder: string): Promise<CheckpointIndex> {
   const path = join(folder, indexName);
   try {
-    const { size } = await fs.stat(path);
-    if (size > indexBytesMax) throw damaged(`an index of ${size} bytes`);
-    return decodeIndex(await fs.readFile(path, 'utf8'));
+    return decodeIndex((await readRegularFile(path, { bytesMax: indexBytesMax })).toString());
   } catch (thrown) {
     const { code, message } = ShoalError.from(thrown);
     throw new ShoalError(code, `${path}: ${message}; to resume from the checkpoint before, remove ${folder}`, { cause: thrown });

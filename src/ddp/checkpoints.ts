@@ -10,7 +10,7 @@
  *  A folder under its number is whole: all of it was durable before it had the name, and it was never another. What is killed in between
  *  leaves a `.part`, which the next save removes. */
 import { createHash } from 'node:crypto';
-import * as fs from 'node:fs/promises';
+import { mkdir, open, readdir, rename, rm, stat, type FileHandle } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
@@ -144,8 +144,8 @@ export class Checkpoints {
     return this.#agree('saved', async () => {
       await makeDurably(this.#folder);
       const number = ((await this.#numbers()).at(-1) ?? 0) + 1;
-      await fs.rm(join(this.#folder, partName), { recursive: true, force: true });
-      await fs.mkdir(join(this.#folder, partName));
+      await rm(join(this.#folder, partName), { recursive: true, force: true });
+      await mkdir(join(this.#folder, partName));
       return { number, save: `${number}-${Buffer.from(systemRandom.bytes(8)).toString('hex')}` };
     });
   }
@@ -171,15 +171,15 @@ export class Checkpoints {
       const { index, totalBytes } = makeIndex();
       const part = join(this.#folder, partName);
       for (const [file, bytes] of Object.entries(index.files)) {
-        const found = await fs.stat(join(part, file)).catch(() => undefined);
+        const found = await stat(join(part, file)).catch(() => undefined);
         if (found?.size !== bytes)
           throw new ShoalError('system', `rank 0 does not see ${file} as it was written in ${part}: all ranks must share that folder`);
       }
       await writeDurably(join(part, indexName), (handle) => handle.writeFile(encodeIndex(index, totalBytes)));
       await syncFolder(part);
-      await fs.rename(part, this.#path(number));
+      await rename(part, this.#path(number));
       await syncFolder(this.#folder);
-      for (const old of (await this.#numbers()).slice(0, -this.#keep)) await fs.rm(this.#path(old), { recursive: true, force: true });
+      for (const old of (await this.#numbers()).slice(0, -this.#keep)) await rm(this.#path(old), { recursive: true, force: true });
       return number;
     });
   }
@@ -201,7 +201,7 @@ export class Checkpoints {
 
   /** Of those that are there, ascending. */
   async #numbers(): Promise<number[]> {
-    const names = await fs.readdir(this.#folder).catch((error: NodeJS.ErrnoException) => {
+    const names = await readdir(this.#folder).catch((error: NodeJS.ErrnoException) => {
       if (error.code === 'ENOENT') return [];
       throw error;
     });
@@ -293,8 +293,8 @@ function wrapped(what: string, thrown: unknown): ShoalError {
 }
 
 /** @returns how many bytes it has. */
-async function writeDurably(path: string, write: (file: fs.FileHandle) => Promise<void>): Promise<number> {
-  const file = await fs.open(path, 'w');
+async function writeDurably(path: string, write: (file: FileHandle) => Promise<void>): Promise<number> {
+  const file = await open(path, 'w');
   try {
     await write(file);
     await file.sync();
@@ -310,7 +310,7 @@ async function makeDurably(folder: string): Promise<void> {
   const missing: string[] = [];
   for (let each = folder; !(await isThere(each)); each = dirname(each)) missing.push(each);
   for (const each of missing.reverse()) {
-    await fs.mkdir(each).catch((error: NodeJS.ErrnoException) => {
+    await mkdir(each).catch((error: NodeJS.ErrnoException) => {
       if (error.code !== 'EEXIST') throw error;
     });
     await syncFolder(dirname(each));
@@ -319,7 +319,7 @@ async function makeDurably(folder: string): Promise<void> {
 
 async function isThere(path: string): Promise<boolean> {
   try {
-    await fs.stat(path);
+    await stat(path);
     return true;
   } catch (thrown) {
     if ((thrown as NodeJS.ErrnoException).code === 'ENOENT') return false;
@@ -328,7 +328,7 @@ async function isThere(path: string): Promise<boolean> {
 }
 
 async function syncFolder(folder: string): Promise<void> {
-  const handle = await fs.open(folder, 'r');
+  const handle = await open(folder, 'r');
   try {
     await handle.sync();
   } finally {

@@ -3,8 +3,9 @@
  *      8 bytes "shoalgr1" │ SHA-256 of the rest │ names as JSON │ values, as between tasks */
 import { checkedBuilder, checkOutputs } from './structure/check-arguments.ts';
 import { createHash } from 'node:crypto';
-import { open, readFile, rename, rm } from 'node:fs/promises';
+import { open, rename, rm } from 'node:fs/promises';
 import { ShoalError } from '../base/errors.ts';
+import { readRegularFile } from '../base/files/read-file.ts';
 import { systemRandom } from '../base/random.ts';
 import type { Session } from './execute/session.ts';
 import { placeholder } from './ops/array.ts';
@@ -91,7 +92,7 @@ function variablesOf(g: GraphBuilder): Output[] {
 }
 
 async function readValues(path: string): Promise<Map<string, Value>> {
-  const bytes = await readFile(path).catch((thrown: unknown) => {
+  const bytes = await readRegularFile(path, { bytesMax: 2 ** 31 - 1 }).catch((thrown: unknown) => {
     throw new ShoalError('system', `${path} could not be read: ${ShoalError.from(thrown).message}`, { cause: thrown });
   });
   // At an address of its own, so that values are aligned.

@@ -5,13 +5,15 @@
  *  `await initProcessGroup()`, which CommonJS does not have, and many folders have no package.json at all. tsx decides
  *  otherwise when `type` is missing, so such files are given their format by a hook that resolves before tsx does. Node.js by itself
  *  looks at their syntax. */
-import { readFileSync, statSync } from 'node:fs';
+import { constants } from 'node:buffer';
+import { statSync } from 'node:fs';
 import nodeModule, { createRequire } from 'node:module';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Script } from 'node:vm';
 import type * as Esbuild from 'esbuild';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { readRegularFileSync } from '../base/files/read-file.ts';
 import { installCommand } from '../base/settings/install-commands.ts';
 
 export interface ScriptOptions {
@@ -102,7 +104,7 @@ const detectsModules = 'require_module' in process.features;
 
 /** Every rank would fail with the same syntax error. */
 function awaitsAtTop(script: string): boolean {
-  const source = readFileSync(script, 'utf8').replace(/^#!.*/, '');
+  const source = textOf(script).replace(/^#!.*/, '');
   return typescript.has(extname(script)) ? awaitsInTypescript(source, script) : awaitsInJavascript(source);
 }
 
@@ -166,12 +168,16 @@ function packageOf(file: string): { folder: string; type: string | undefined } {
 
 function typeOf(manifest: string): string | undefined {
   try {
-    const { type } = JSON.parse(readFileSync(manifest, 'utf8')) as { type?: unknown };
+    const { type } = JSON.parse(textOf(manifest)) as { type?: unknown };
     return typeof type === 'string' ? type : undefined;
   } catch {
     // Node.js will say what is wrong with it.
     return undefined;
   }
+}
+
+function textOf(path: string): string {
+  return readRegularFileSync(path, { bytesMax: constants.MAX_STRING_LENGTH }).toString();
 }
 
 function isFile(path: string): boolean {

@@ -1,8 +1,9 @@
 /** Reads what a run left in a folder: traces, flight records, the demo's summary, the launcher's word. What cannot be read is a warning:
  *  a run that broke is the one that needs a report. */
-import { readdirSync, readFileSync, statSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
+import { readRegularFileSync } from '../base/files/read-file.ts';
 import { rankTraceName } from '../trace/chrome.ts';
 import type { FlightDump } from '../trace/flight-recorder.ts';
 import { openTraceFile, type TraceFile } from '../trace/trace-file.ts';
@@ -44,7 +45,7 @@ export function readRunFolder(folder: string, running?: LauncherRecord): RunFold
   const readEach = <T>(pattern: RegExp, readOne: (path: string, name: string) => T): T[] =>
     names.filter((name) => pattern.test(name)).flatMap((name) => orWarning(() => readOne(join(folder, name), name), name, warnings) ?? []);
   const read = <T>(pattern: RegExp, parse: (text: string, origin: string) => T): T[] =>
-    readEach(pattern, (path, name) => parse(textOf(path, name), name));
+    readEach(pattern, (path, name) => parse(readRegularFileSync(path, { bytesMax: fileBytesMax }).toString(), name));
   const traces = readEach(runFiles.trace, openTraceFile);
   const flights = read(runFiles.flight, parseFlight);
   const losses = read(runFiles.summary, parseLosses).flat();
@@ -72,12 +73,6 @@ function orWarning<T>(read: () => T, name: string, warnings: string[]): T | unde
     warnings.push(isShoalError(thrown) ? thrown.message : `${name} cannot be read: ${messageOf(thrown)}`);
     return undefined;
   }
-}
-
-function textOf(path: string, name: string): string {
-  const { size } = statSync(path);
-  if (size > fileBytesMax) throw new ShoalError('usage', `${name} has ${size} bytes; files of up to ${fileBytesMax} are read`);
-  return readFileSync(path, 'utf8');
 }
 
 function parseFlight(text: string, origin: string): FlightDump {

@@ -8,10 +8,11 @@
  *
  *  A process killed at any point leaves at most an unread `tmp-` file. Nobody is told that another process died: this
  *  store reports no `peer-lost`. The directory must be new for each job, and is removed by whoever made it. */
-import { link, mkdir, readFile, stat, unlink, writeFile } from 'node:fs/promises';
+import { link, mkdir, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock, Timer } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { readRegularFile } from '../base/files/read-file.ts';
 import type { Random } from '../base/random.ts';
 import { applyRequest, isImmediate, type ImmediateRequest } from './apply-request.ts';
 import { closedStore, KeyWaits } from './key-waits.ts';
@@ -197,7 +198,7 @@ export class FileStore implements Store {
       const path = this.#record(this.#next);
       let bytes: Uint8Array;
       try {
-        bytes = await readFile(path);
+        bytes = await readRegularFile(path, { bytesMax: this.#table.limits.maxTotalBytes });
       } catch (error) {
         if (codeOf(error) === 'ENOENT') return;
         throw new ShoalError('system', `${this.#name} cannot be read: ${messageOf(error)}`, { cause: error });

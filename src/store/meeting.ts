@@ -7,10 +7,11 @@
  *
  *  A file that a killed rank 0 left behind names a server that is gone or knows another secret: a joining rank reads again
  *  until its deadline, rank 0 replaces it. */
-import { lstat, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { lstat, mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { readRegularFile } from '../base/files/read-file.ts';
 import { retry } from '../base/connections/retry.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { StoreClient, type StoreClientOptions } from './store-client.ts';
@@ -143,12 +144,16 @@ async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptio
 async function readMeeting(path: string): Promise<MeetingPoint | undefined> {
   let text: string;
   try {
-    text = await readFile(path, 'utf8');
+    text = await readText(path);
   } catch {
     return undefined;
   }
   const record = parseRecord(text);
   return record === undefined ? undefined : { host: record.host, port: record.port, secret: Buffer.from(record.secret, 'hex') };
+}
+
+async function readText(path: string): Promise<string> {
+  return (await readRegularFile(path, { bytesMax: 2 ** 16 })).toString();
 }
 
 function parseRecord(text: string): MeetingRecord | undefined {
@@ -167,7 +172,7 @@ async function removeLeftovers(directory: string, nowMs: number): Promise<void> 
     const path = join(directory, name);
     try {
       if (nowMs - (await lstat(path)).mtimeMs < leftoverMs) continue;
-      const record = parseRecord(await readFile(path, 'utf8'));
+      const record = parseRecord(await readText(path));
       if (record === undefined || !isAlive(record.pid)) await rm(path, { force: true });
     } catch {
       // Another rank 0 was faster.

@@ -1,9 +1,10 @@
 /** One timeline from the traces of several ranks. Every file knows the offset of its process's clock to rank 0's, so
  *  alignment is a shift: no guessing from the events. */
-import { readFileSync } from 'node:fs';
+import { constants } from 'node:buffer';
 import { basename, dirname } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { firstRowOfPart, formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceMetadata } from './chrome.ts';
+import { readRegularFileSync } from '../base/files/read-file.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
 
 type Processes = TraceMetadata['processes'];
@@ -81,7 +82,7 @@ export function mergeTraceFiles(sources: readonly string[], target: string): voi
 function readTrace(path: string): ChromeTrace {
   let text: string;
   try {
-    text = readFileSync(path, 'utf8');
+    text = readRegularFileSync(path, { bytesMax: constants.MAX_STRING_LENGTH }).toString();
   } catch (thrown) {
     throw new ShoalError('system', `cannot read the trace ${path}: ${messageOf(thrown)}`, { cause: thrown });
   }

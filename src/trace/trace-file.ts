@@ -9,8 +9,9 @@
  *
  *  A file that is laid out otherwise is read whole, if it is not large. What is not a trace is refused when it is opened, or where it stops
  *  being one. */
-import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
+import { closeSync, fstatSync } from 'node:fs';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { openRegularFileSync, readPart } from '../base/files/read-file.ts';
 import type { ChromeEvent, ChromeTrace, TraceMetadata } from './chrome.ts';
 import { isEvent, isMetadata, parseChromeTrace } from './merge.ts';
 
@@ -117,19 +118,8 @@ function withFile<T>(path: string, name: string, use: (file: number, bytes: numb
 
 function openFile(path: string, name: string): number {
   try {
-    return openSync(path, 'r');
+    return openRegularFileSync(path);
   } catch (thrown) {
     throw new ShoalError('system', `${name} cannot be read: ${messageOf(thrown)}`, { cause: thrown });
   }
-}
-
-function readPart(file: number, position: number, bytes: number): Buffer {
-  const buffer = Buffer.allocUnsafe(Math.max(0, bytes));
-  let filled = 0;
-  while (filled < buffer.length) {
-    const read = readSync(file, buffer, filled, buffer.length - filled, position + filled);
-    if (read === 0) break;
-    filled += read;
-  }
-  return buffer.subarray(0, filled);
 }

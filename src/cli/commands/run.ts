@@ -266,9 +266,9 @@ async function ranksPerNode({ workers, nprocPerNode }: RunFlags): Promise<number
 /** One machine needs no secret from outside: the launcher makes a fresh one. */
 async function readSecret(file: string | undefined, several: boolean): Promise<string | undefined> {
   if (file === undefined) return several ? process.env['SHOAL_SECRET'] : undefined;
-  const { readFile } = await import('node:fs/promises');
+  const { readRegularFile } = await import('../../base/files/read-file.ts');
   try {
-    const secret = (await readFile(file, 'utf8')).trim();
+    const secret = (await readRegularFile(file, { bytesMax: 2 ** 16 })).toString().trim();
     if (secret !== '') return secret;
   } catch (error) {
     throw new ShoalError('usage', `--secret-file ${file} cannot be read: ${error instanceof Error ? error.message : String(error)}`);

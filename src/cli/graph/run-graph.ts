@@ -1,6 +1,6 @@
 /** What `shoal graph` does: reads a graph, partitions it twice, says and draws the difference. */
-import { readFileSync } from 'node:fs';
 import { ShoalError } from '../../base/errors.ts';
+import { readRegularFileSync } from '../../base/files/read-file.ts';
 import { writeFileAt } from '../../base/files/write-file.ts';
 import { picturesPage } from '../../chart/document.ts';
 import { drawGraph } from '../../graph/draw-graph.ts';
@@ -49,7 +49,7 @@ const titles = ['before fusion', 'after fusion'];
 
 function read(file: string): Uint8Array {
   try {
-    return readFileSync(file);
+    return readRegularFileSync(file, { bytesMax: 2 ** 31 - 1 });
   } catch (thrown) {
     throw new ShoalError('system', `${file} cannot be read: ${ShoalError.from(thrown).message}`, { cause: thrown });
   }

@@ -1,5 +1,5 @@
 /** What `shoal tune` does: compares, prints, and adds what it found to the file, whole or not at all. */
-import { existsSync, readFileSync } from 'node:fs';
+import { statSync } from 'node:fs';
 import type { Writable } from 'node:stream';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
@@ -9,7 +9,8 @@ import { choicesOf } from '../../bench/comparison-table.ts';
 import { sizesOf } from '../../bench/options.ts';
 import { formatTable } from '../../collectives/select.ts';
 import { tunedRules, withTunedWorld } from '../../collectives/tuning.ts';
-import { parseTuning, type Tuning } from '../../collectives/tuning-format.ts';
+import { parseTuning, tuningBytesMax, type Tuning } from '../../collectives/tuning-format.ts';
+import { readRegularFileSync } from '../../base/files/read-file.ts';
 import { writeFileAt } from '../../base/files/write-file.ts';
 import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
 
@@ -76,9 +77,9 @@ function collectivesOf(text: string): ComparableCollective[] {
 }
 
 function knownTuning(path: string): Tuning | undefined {
-  if (!existsSync(path)) return undefined;
+  if (!statSync(path, { throwIfNoEntry: false })?.isFile()) return undefined;
   try {
-    return parseTuning(readFileSync(path, 'utf8'), path);
+    return parseTuning(readRegularFileSync(path, { bytesMax: tuningBytesMax }).toString(), path);
   } catch (thrown) {
     throw new ShoalError('config', `${messageOf(thrown)}, under another name (-o), or remove this one`, { cause: thrown });
   }

@@ -1,7 +1,7 @@
 /** Graph models of TensorFlow.js: a `model.json` with a GraphDef as JSON, and files of weights beside it. */
-import { readFile } from 'node:fs/promises';
 import { dirname, isAbsolute, join } from 'node:path';
 import { messageOf, ShoalError } from '../../base/errors.ts';
+import { readRegularFile } from '../../base/files/read-file.ts';
 import { describeValue, isPlainObject } from '../../base/settings/options.ts';
 import type { Fail } from '../structure/definition.ts';
 import { countOf, elementsOf, elementsValue } from '../structure/elements.ts';
@@ -48,7 +48,7 @@ function parsed(text: string, bad: Fail): Record<string, unknown> {
 
 async function read(path: string): Promise<Buffer> {
   try {
-    return await readFile(path);
+    return await readRegularFile(path, { bytesMax: 2 ** 31 - 1 });
   } catch (cause) {
     throw new ShoalError('system', `cannot read ${path}: ${messageOf(cause)}`, { cause });
   }

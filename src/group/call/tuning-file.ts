@@ -1,8 +1,8 @@
 /** Reads the file that `shoal tune` writes. collectives/tuning-format.ts knows its format. */
 import { createHash } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import { messageOf, ShoalError } from '../../base/errors.ts';
-import { parseTuning, type Tuning } from '../../collectives/tuning-format.ts';
+import { readRegularFileSync } from '../../base/files/read-file.ts';
+import { parseTuning, tuningBytesMax, type Tuning } from '../../collectives/tuning-format.ts';
 
 export interface LoadedTuning {
   readonly tuning: Tuning;
@@ -14,7 +14,7 @@ export interface LoadedTuning {
 export function loadTuning(path: string): LoadedTuning {
   let text: string;
   try {
-    text = readFileSync(path, 'utf8');
+    text = readRegularFileSync(path, { bytesMax: tuningBytesMax }).toString();
   } catch (cause) {
     throw new ShoalError('config', `SHOAL_TUNING_FILE ${path} cannot be read: ${messageOf(cause)}; shoal tune writes one`, { cause });
   }

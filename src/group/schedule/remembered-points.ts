@@ -1,9 +1,9 @@
 /** Points that tuning has found, a file for each model, world and network, for the next run. A file that cannot
  *  be read counts as none, and costs only the time to tune again. */
-import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { messageOf } from '../../base/errors.ts';
+import { readRegularFileSync } from '../../base/files/read-file.ts';
 import { writeFileWhole } from '../../base/files/write-file.ts';
 import type { Logger } from '../../base/log.ts';
 import { integer, literal, number, object, optional, text as string } from '../../base/schema.ts';
@@ -44,7 +44,7 @@ export function rememberedPoints(options: RememberedPointsOptions): PointMemory 
       const path = join(folder, nameOf(model));
       let text: string;
       try {
-        text = readFileSync(path, 'utf8');
+        text = readRegularFileSync(path, { bytesMax: 2 ** 16 }).toString();
       } catch {
         return undefined;
       }
