@@ -27,29 +27,29 @@ export interface ParameterSpec {
   readonly dtype: DType;
 }
 
-/** Where a parameter's gradient lies in its bucket. */
+/** Position of a parameter's gradient in its bucket. */
 export interface BucketSlot {
   /** Index of the parameter in registration order. */
   readonly parameter: number;
-  /** Elements before it. */
+  /** Index of the parameter's first element in the bucket. */
   readonly offset: number;
-  /** Elements of it. */
+  /** Elements of the parameter. */
   readonly count: number;
 }
 
 /** Gradients that are averaged by one all-reduce, side by side. */
 export interface Bucket {
-  /** Of all its gradients. */
+  /** Dtype of all gradients in the bucket. */
   readonly dtype: DType;
   /** Elements in all, padding between slots included. */
   readonly count: number;
   /** Bytes in all, padding included. */
   readonly bytes: number;
-  /** In the order in which gradients are expected: reverse registration. */
+  /** The gradients, in the order in which they are expected: reverse registration. */
   readonly slots: readonly BucketSlot[];
 }
 
-/** How large buckets may be; a single parameter that is larger has one alone. */
+/** Limits of the sizes of buckets; a single parameter that is larger has a bucket alone. */
 export interface BucketLimits {
   /** Bytes of the first bucket of each dtype. */
   readonly firstBucketBytes: number;
@@ -65,8 +65,8 @@ interface OpenBucket {
   slots: BucketSlot[];
 }
 
-/** Buckets in the order in which they are to be started: that of their last expected gradient.
- *  Every parameter is in exactly one bucket; a bucket has one dtype; only a single parameter may exceed its limit.
+/** Assigns parameters to buckets, in the order in which these are to be started: that of their last expected gradients. Every
+ *  parameter is in exactly one bucket; a bucket has one dtype; only a single parameter may exceed its limit.
  *  @throws ShoalError `usage` for duplicate names, invalid shapes and limits; `unsupported` for a dtype that is not a float. */
 export function assignBuckets(parameters: readonly ParameterSpec[], limits: BucketLimits): Bucket[] {
   checkFields('assignBuckets', limits, bucketLimits);
@@ -109,7 +109,7 @@ export function assignBuckets(parameters: readonly ParameterSpec[], limits: Buck
   return buckets;
 }
 
-/** @throws ShoalError `usage`, `unsupported` as `assignBuckets`. */
+/** @throws ShoalError `usage`, `unsupported` like `assignBuckets`. */
 export function checkSpecs(parameters: readonly ParameterSpec[]): void {
   checkKind('parameters', parameters, 'list');
   const names = new Set<string>();

@@ -1,10 +1,10 @@
-/** A checkpoint that is there: its index, and its files as far as they are asked for. It must not know who saved it, nor communicate.
+/** One saved checkpoint: its index, and the tensors that a rank asks for. It must not know who saved it, nor communicate.
  *
  *      model.safetensors.index.json      {"metadata":{"total_size":…,"shoal":{…}},"weight_map":{"layer.weight":"model-00001-of-00004.safetensors",…}}
  *      model-00001-of-00004.safetensors  whole tensors, and their checksums
  *
- *  The layout is that of Hugging Face's sharded models: other programs read the tensors. The index has a digest of itself, and names its
- *  files by their sizes and by the save that they belong to. */
+ *  The layout is that of Hugging Face's sharded models: other programs can read the tensors. The index has a digest of itself,
+ *  and lists its files with their sizes and the save that they belong to. */
 import { createHash } from 'node:crypto';
 import { basename, join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
@@ -16,12 +16,12 @@ import type { SnapshotTensor } from '../checkpoint/snapshot.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 
-/** What a checkpoint holds beside tensors. */
+/** State that a checkpoint holds beside tensors. */
 export type CheckpointState = { readonly [key: string]: CheckpointValue };
-/** What JSON has: null, booleans, numbers, texts, lists and objects of them. */
+/** A JSON value: null, boolean, number, text, or a list or object of them. */
 export type CheckpointValue = null | boolean | number | string | readonly CheckpointValue[] | CheckpointState;
 
-/** A tensor to save or to load into: as it is, as a list of elements, or with its shape. */
+/** A tensor to save or to load into: a tensor of a group, an array as a list of elements, or an array with its shape. */
 export type CheckpointTensor =
   | Tensor
   | TypedArray
@@ -33,26 +33,26 @@ export type CheckpointTensor =
     };
 
 export const indexName = 'model.safetensors.index.json';
-/** In the metadata of each file: the save that it is a part of. */
+/** Key in the metadata of each file; its value names the save that the file is a part of. */
 export const saveKey = 'save';
 const indexBytesMax = 2 ** 28;
 
-/** What the index says. */
+/** Contents of the index file. */
 export interface CheckpointIndex {
-  /** Tells saves apart. */
+  /** Unique to one save. */
   readonly save: string;
-  /** Ranks that saved it. */
+  /** Number of ranks that saved it. */
   readonly ranks: number;
   readonly state: CheckpointState;
   /** Bytes of each file. */
   readonly files: Readonly<Record<string, number>>;
-  /** File of each tensor. */
+  /** The file that holds each tensor. */
   readonly tensors: Readonly<Record<string, string>>;
 }
 
-/** Made by `Checkpoints.latest`. */
+/** One checkpoint of a folder. Made by `Checkpoints.latest`. */
 export class Checkpoint {
-  /** In the order of saving. */
+  /** Number of the checkpoint; a later save has a higher one. */
   readonly number: number;
   readonly #folder: string;
   readonly #index: CheckpointIndex;
@@ -63,25 +63,25 @@ export class Checkpoint {
     this.#index = index;
   }
 
-  /** What was saved beside the tensors. */
+  /** The state that was saved beside the tensors. */
   get state(): CheckpointState {
     return this.#index.state;
   }
 
-  /** Ranks that saved it. */
+  /** Number of ranks that saved it. */
   get ranks(): number {
     return this.#index.ranks;
   }
 
-  /** Of its tensors. */
+  /** Names of all tensors. */
   get names(): string[] {
     return Object.keys(this.#index.tensors);
   }
 
-  /** Overwrites these tensors with what was saved under their names; others of the checkpoint are left alone. Nothing is overwritten
-   *  unless all of them fit. Each rank may ask for its own; not collective.
-   *  @throws ShoalError `usage` for a name that was not saved, another dtype or shape; `protocol` naming a file that is damaged, cut
-   *          off, or of another save; `system`. */
+  /** Overwrites these tensors with those saved under their names; other tensors of the checkpoint are left alone. Nothing is
+   *  overwritten unless all of them fit. Each rank may ask for its own; not collective.
+   *  @throws ShoalError `usage` for a name that was not saved, another dtype or shape; `protocol` naming a file that is damaged,
+   *          cut off, or of another save; `system`. */
   async load(tensors: Readonly<Record<string, CheckpointTensor>>): Promise<void> {
     const wanted = describedTensors('load', tensors);
     const byFile = new Map<string, string[]>();
@@ -107,7 +107,7 @@ export class Checkpoint {
   #fitting(name: string, saved: SnapshotTensor | undefined, wanted: ReadonlyMap<string, DescribedTensor>): SnapshotTensor {
     if (saved === undefined) throw new ShoalError('protocol', `${this.#folder} is damaged: no file has tensor '${name}'`);
     const { dtype, shape, isFlat } = wanted.get(name) as DescribedTensor;
-    // An array without a shape is a list of elements.
+    // An array without a shape is a list of elements: only their number has to agree.
     const fits = isFlat ? countOf(shape) === countOf(saved.shape) : sameShape(shape, saved.shape);
     if (dtype !== saved.dtype || !fits) {
       const text = `${saved.dtype}[${saved.shape.join(', ')}]`;
@@ -137,7 +137,7 @@ export class Checkpoint {
   }
 }
 
-/** @throws ShoalError `protocol` for anything but an index as it was written; `system`. */
+/** Reads and verifies the index. @throws ShoalError `protocol` for anything but an index as it was written; `system`. */
 export async function readIndex(folder: string): Promise<CheckpointIndex> {
   const path = join(folder, indexName);
   try {
@@ -173,7 +173,7 @@ function decodeIndex(text: string): CheckpointIndex {
     tensors: recordOf(tensors, 'weight_map') as Record<string, string>,
   };
   if (digest !== digestOf(index)) throw damaged('it has changed since it was saved');
-  // Names lead nowhere else.
+  // A file must lie in the folder itself, so that names lead nowhere else.
   for (const [file, bytes] of Object.entries(index.files)) if (basename(file) !== file || !isCount(bytes)) throw damaged(`file '${file}'`);
   for (const file of Object.values(index.tensors)) if (!Object.hasOwn(index.files, file)) throw damaged(`file '${file}'`);
   return index;
@@ -197,12 +197,12 @@ function damaged(what: string): ShoalError {
 export interface DescribedTensor {
   readonly dtype: DType;
   readonly shape: readonly number[];
-  /** It has no shape but its length. */
+  /** True for an array without a shape: it has its length only. */
   readonly isFlat: boolean;
   readonly bytes: Uint8Array;
 }
 
-/** @throws ShoalError `usage`, `unsupported` for what are no tensors. */
+/** @throws ShoalError `usage`, `unsupported` for values that are not tensors. */
 export function describedTensors(call: string, tensors: Readonly<Record<string, CheckpointTensor>>): Map<string, DescribedTensor> {
   if (!isPlainObject(tensors)) throw new ShoalError('usage', `${call}: tensors must be an object, not ${describeValue(tensors)}`);
   return new Map(Object.entries(tensors).map(([name, tensor]) => [name, describedTensor(`${call}: tensor '${name}'`, tensor)]));

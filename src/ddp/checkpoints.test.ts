@@ -1,5 +1,5 @@
-/** Checkpoints: what is saved by some ranks is loaded by others, and whatever has been damaged is refused by name. What processes that are
- *  killed leave is in test/ddp-checkpoints.test.ts. */
+/** Checkpoints: a world of another size loads what some ranks have saved, and damaged files are refused by name. What killed
+ *  processes leave behind is in test/ddp-checkpoints.test.ts. */
 import { cpSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -108,7 +108,7 @@ describe('what is saved', () => {
     };
     expect(Object.keys(index.weight_map).sort()).toEqual(['__proto__x', 'empty', 'layer.0', 'layer.1', 'momentum of 0', 'momentum of 1']);
     expect(index.metadata.total_size).toBe(24 + 16 + 4 + 8 + 8);
-    // As the public description has it: u64 length, JSON, data; nothing of this project reads it here.
+    // The file follows the public description of the format: u64 length, JSON, data. No code of this project reads it here.
     const bytes = readFileSync(join(at, index.weight_map['layer.0']));
     const length = Number(bytes.readBigUInt64LE(0));
     const header = JSON.parse(bytes.subarray(8, 8 + length).toString()) as Record<
@@ -217,7 +217,7 @@ describe('what has changed since is refused, by the name of its file', () => {
       code: 'protocol',
       message: expect.stringContaining(path) as string,
     });
-    // As the message says.
+    // The message's advice: with the damaged checkpoint moved away, the one before it loads.
     renameSync(join(folder, 'checkpoint-00000002'), join(folder, 'aside'));
     await load(folder, 2, async (checkpoint) => expect(checkpoint?.state).toMatchObject({ step: 100 }));
   });

@@ -31,22 +31,22 @@ import {
   type DescribedTensor,
 } from './checkpoint.ts';
 
-/** What checkpoints need of a process group. */
+/** The part of a process group that checkpoints use. */
 export type CheckpointGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGatherObject' | 'broadcastObject'>;
 
-/** How a folder of checkpoints is kept. */
+/** Options of a folder of checkpoints. */
 export interface CheckpointsOptions {
-  /** How many checkpoints the folder has at most. Default 2: the latest, and the one before. */
+  /** Most checkpoints that the folder keeps. Default 2: the latest, and the one before. */
   readonly keep?: number;
 }
 
-/** What one rank saves, or loads into. */
+/** Contents of a checkpoint as one rank gives them to `save`. */
 export interface CheckpointContents {
-  /** Of which every rank has the same: the model. Each is saved by one of them. */
+  /** Tensors that are equal on every rank: the model. Each is saved by one of the ranks. */
   readonly tensors?: Readonly<Record<string, CheckpointTensor>>;
-  /** Which only this rank has: its part of an optimiser's state. */
+  /** Tensors that only this rank has: its part of an optimiser's state. */
   readonly owned?: Readonly<Record<string, CheckpointTensor>>;
-  /** What else to remember: step, position of the sampler, learning rate. That of rank 0 is saved. */
+  /** Further state to remember: step, position of the sampler, learning rate. Rank 0's is saved. */
   readonly state?: CheckpointState;
 }
 
@@ -57,10 +57,10 @@ const pattern = /^checkpoint-(\d{8,})$/;
 const partName = 'checkpoint.part';
 const depthMax = 64;
 
-/** What a rank has written; plain data, for the others. */
+/** Report of a rank on what it has written, as plain data for the others. */
 interface Written {
   readonly error?: string;
-  /** Digest of what all ranks have. */
+  /** Digest of the names, dtypes and shapes in `tensors`, which must be alike on all ranks. */
   readonly alike?: string;
   readonly file?: string;
   readonly bytes?: number;
@@ -89,15 +89,15 @@ export class Checkpoints {
     this.#keep = keep;
   }
 
-  /** Resolves, on every rank, when the checkpoint is durable; a crash at any moment leaves this one or the one before, whole. Tensors must
-   *  not change meanwhile.
-   *  @returns its number.
-   *  @throws ShoalError `usage` for what cannot be saved; `system` on the other ranks then, and when a rank cannot write, naming it;
-   *          `mismatch` when `tensors` differ between ranks in names, dtypes or shapes. */
+  /** Resolves, on every rank, when the checkpoint is durable; a crash at any moment leaves this one or the one before, whole.
+   *  Tensors must not change meanwhile.
+   *  @returns the checkpoint's number.
+   *  @throws ShoalError `usage` for contents that cannot be saved; `system` on the other ranks then, and when a rank cannot
+   *          write, naming it; `mismatch` when `tensors` differ between ranks in names, dtypes or shapes. */
   async save(contents: CheckpointContents): Promise<number> {
     const { rank, size } = this.#group;
     const { number, save } = await this.#begin();
-    // Whatever is wrong on this rank, the others wait for it.
+    // An error of this rank must not end the save here: the other ranks wait for its report.
     let own: { readonly state: CheckpointState; readonly written: Written } | ShoalError;
     try {
       const { mine, alike, state } = this.#partOf(contents);
@@ -117,7 +117,7 @@ export class Checkpoints {
     return this.#finish(number, () => indexOf({ save, ranks: size, state, outcomes }));
   }
 
-  /** What this rank saves. @throws ShoalError `usage`, `unsupported`. */
+  /** This rank's share of the contents. @throws ShoalError `usage`, `unsupported`. */
   #partOf(contents: CheckpointContents): { mine: Map<string, DescribedTensor>; alike: string; state: CheckpointState } {
     checkFields('save', contents, contentFields);
     const { tensors = {}, owned = {}, state = {} } = contents;
@@ -130,7 +130,7 @@ export class Checkpoints {
     return { mine, alike: digestOf(replicated), state };
   }
 
-  /** The latest that was saved; undefined when there is none. Every rank finds the same.
+  /** The latest checkpoint; undefined when there is none. Every rank finds the same one.
    *  @throws ShoalError `protocol` when it is damaged or foreign, naming the file; `system`. */
   async latest(): Promise<Checkpoint | undefined> {
     const number = await this.#agree('found', async () => (await this.#numbers()).at(-1) ?? 0);
@@ -139,7 +139,7 @@ export class Checkpoints {
     return new Checkpoint(folder, number, await readIndex(folder));
   }
 
-  /** Rank 0 makes room, and numbers the save. */
+  /** Rank 0 removes the rest of an earlier save, and numbers this one. */
   async #begin(): Promise<{ number: number; save: string }> {
     return this.#agree('saved', async () => {
       await makeDurably(this.#folder);
@@ -150,7 +150,7 @@ export class Checkpoints {
     });
   }
 
-  /** What throws is for others to know, too. */
+  /** Writes this rank's file. An error is not thrown but reported, for the other ranks to know. */
   async #write(file: string, tensors: ReadonlyMap<string, DescribedTensor>, save: string): Promise<Written> {
     try {
       const snapshot: Snapshot = {
@@ -165,7 +165,7 @@ export class Checkpoints {
     }
   }
 
-  /** Rank 0 gives it its name. */
+  /** Rank 0 writes the index, and gives the checkpoint its name. */
   #finish(number: number, makeIndex: () => { index: CheckpointIndex; totalBytes: number }): Promise<number> {
     return this.#agree('saved', async () => {
       const { index, totalBytes } = makeIndex();
@@ -184,7 +184,7 @@ export class Checkpoints {
     });
   }
 
-  /** What rank 0 comes to, on every rank; its error too. */
+  /** Runs `decide` on rank 0, and gives every rank its result, or its error. */
   async #agree<T>(verb: string, decide: () => Promise<T>): Promise<T> {
     let own: { value: T } | { error: ReturnType<ShoalError['toData']> } | undefined;
     if (this.#group.rank === 0) {
@@ -199,7 +199,7 @@ export class Checkpoints {
     return agreed.value;
   }
 
-  /** Of those that are there, ascending. */
+  /** Numbers of the checkpoints in the folder, ascending. */
   async #numbers(): Promise<number[]> {
     const names = await readdir(this.#folder).catch((error: NodeJS.ErrnoException) => {
       if (error.code === 'ENOENT') return [];
@@ -216,7 +216,8 @@ export class Checkpoints {
   }
 }
 
-/** Which rank saves which of the tensors that all have: the largest first, each to whoever has least. The same on every rank. */
+/** Assigns each tensor that all ranks have to the rank that saves it: the largest first, each to the rank with the fewest bytes.
+ *  Every rank computes the same. */
 function sharesOf(tensors: ReadonlyMap<string, DescribedTensor>, size: number): Map<string, number> {
   const loads = new Float64Array(size);
   const ordered = [...tensors].sort(([a, x], [b, y]) => y.bytes.length - x.bytes.length || (a < b ? -1 : 1));
@@ -229,7 +230,7 @@ function sharesOf(tensors: ReadonlyMap<string, DescribedTensor>, size: number): 
   );
 }
 
-/** Of names, dtypes and shapes: ranks with others would each take a tensor for another rank's to save. */
+/** Digest of names, dtypes and shapes. Ranks whose tensors differ would each leave a tensor to another rank that does not save it. */
 function digestOf(tensors: ReadonlyMap<string, DescribedTensor>): string {
   const described = [...tensors].map(([name, { dtype, shape }]) => JSON.stringify([name, dtype, shape]));
   return createHash('sha256').update(described.sort().join('\n')).digest('hex');
@@ -259,7 +260,7 @@ function indexOf(saved: Pick<CheckpointIndex, 'save' | 'ranks' | 'state'> & { re
   return { index: { ...index, files, tensors }, totalBytes };
 }
 
-/** What JSON would lose is refused. */
+/** Refuses values that JSON would lose. */
 function checkState(role: string, value: unknown, depth: number): void {
   if (depth > depthMax) throw new ShoalError('usage', `${role} is nested deeper than ${depthMax}`);
   if (value === null || typeof value === 'boolean' || typeof value === 'string' || Number.isFinite(value)) return;
@@ -292,7 +293,7 @@ function wrapped(what: string, thrown: unknown): ShoalError {
   return isShoalError(thrown) ? thrown : new ShoalError('system', `${what}: ${messageOf(thrown)}`, { cause: thrown });
 }
 
-/** @returns how many bytes it has. */
+/** @returns the number of bytes written. */
 async function writeDurably(path: string, write: (file: FileHandle) => Promise<void>): Promise<number> {
   const file = await open(path, 'w');
   try {
@@ -304,8 +305,8 @@ async function writeDurably(path: string, write: (file: FileHandle) => Promise<v
   }
 }
 
-/** The entries of new folders must last as well. One after the other: a recursive `mkdir` tries for ever where no folder can be made, and
- *  the error is that there is none, as in /proc. */
+/** Makes the folder and those above it, and their entries durable. It makes one after the other, because a recursive `mkdir`
+ *  tries for ever where no folder can be made, as in /proc. */
 async function makeDurably(folder: string): Promise<void> {
   const missing: string[] = [];
   for (let each = folder; !(await isThere(each)); each = dirname(each)) missing.push(each);

@@ -17,7 +17,7 @@ export function checksum(arrays: Iterable<ArrayBufferView>): string {
   return hash.digest('hex').slice(0, 16);
 }
 
-/** What `ranks` of a group gave, in one line: `rank 2 has ab…, ranks 0, 1, 3 have cd…`; most frequent last. */
+/** The values of all ranks in one line: `rank 2 has ab…, ranks 0, 1, 3 have cd…`; the most frequent value last. */
 export function describeDisagreement(values: readonly string[]): string {
   const ranksOf = new Map<string, number[]>();
   for (const [rank, value] of values.entries()) ranksOf.set(value, [...(ranksOf.get(value) ?? []), rank]);

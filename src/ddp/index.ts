@@ -27,5 +27,5 @@ export {
 export { Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats, type StepResult, type Weighting } from './reducer.ts';
 export { type GradientSource, ZeroRedundancyOptimizer, type ZeroGroup } from './zero-redundancy-optimizer.ts';
 export { DistributedSampler, type SamplerOptions, type SamplerState } from './sampler.ts';
-/** The generator behind the sampler: for initial parameters that are the same on every machine. */
+/** The generator that the sampler uses: for initial parameters that are the same on every machine. */
 export { seededRandom, type Random } from '../base/random.ts';

@@ -1,4 +1,4 @@
-/** Inputs of which ranks have different numbers. */
+/** `join`: training with different numbers of inputs on the ranks. */
 import { describe, expect, it } from 'vitest';
 import type { ShoalError } from '../base/errors.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';

@@ -1,4 +1,4 @@
-/** Training with inputs of which ranks have different numbers: torch's `Join`. Before each step all ranks say whether they have an input.
+/** Training with different numbers of inputs on the ranks, like torch's `Join`. Before each step all ranks say whether they have an input.
  *
  *      rank 0   input ─ step    input ─ step    input ─ step                  │ post
  *      rank 1   input ─ step    ─────── main    ─────── main    all are out   │ post      main: the step's collectives, with nothing to give
@@ -11,56 +11,57 @@ import type { ProcessGroup } from '../group/call/types.ts';
 import type { TypedArray } from '../memory/dtype.ts';
 import { rangesText } from './rank-text.ts';
 
-/** What a rank does for others after its own inputs are over. */
+/** The work that a rank does for the others after its own inputs are over. */
 export interface JoinHook {
-  /** In the place of a step: the same collectives of this object. */
+  /** Runs in the place of a step: makes the same collectives of this object as a step does. */
   mainHook(): Promise<void>;
-  /** When all ranks are out. @param lastJoiner a rank that made the most steps. */
+  /** Runs when all ranks are out. @param lastJoiner a rank that made the most steps. */
   postHook?(lastJoiner: number): Promise<void>;
-  /** What a step of this rank has left for a later one, where ranks that have run out could not take part in it: gradients of `noSync`. */
+  /** Names anything that a step of this rank has left for a later one, such as gradients of `noSync`: ranks that have run out
+   *  could not take part in it. */
   leftover?(): string | undefined;
 }
 
-/** What has collectives in a step: a `Reducer`, a `ZeroRedundancyOptimizer`. */
+/** An object that has collectives in a step: a `Reducer`, a `ZeroRedundancyOptimizer`. */
 export interface Joinable {
-  /** What this object does for others once this rank's inputs are over; called once for each `join`. */
+  /** The work of this object for the others once this rank's inputs are over; called once for each `join`. */
   joinHook(): JoinHook;
 }
 
-/** How a join ends. */
+/** Options of `join`. */
 export interface JoinOptions {
-  /** `true`: as soon as one rank is out, all throw. Default `false`. */
+  /** `true`: all ranks throw as soon as one is out. Default `false`. */
   readonly throwOnEarlyTermination?: boolean;
-  /** Overwritten in the end, on every rank, with those of a rank that made the most steps: parameters that only steps update. */
+  /** Parameters that only steps update. In the end they are overwritten, on every rank, with those of a rank that made the most steps. */
   readonly parameters?: readonly TypedArray[];
-  /** Of each collective. Default: the group's. Milliseconds. */
+  /** Timeout of each collective, in milliseconds. Default: the group's. */
   readonly timeoutMs?: number;
 }
 
-/** What a join comes to. */
+/** Result of `join`. */
 export interface JoinResult {
-  /** Of this rank. */
+  /** Steps of this rank. */
   readonly steps: number;
-  /** Of whoever had most. */
+  /** Steps of the rank that made most. */
   readonly stepsMax: number;
   /** A rank that made the most steps: the highest one of them. */
   readonly lastJoiner: number;
 }
 
-/** Said in the place of 0 or 1, so that all ranks stop. */
+/** Sent in the place of 0 or 1 by a rank with a leftover, so that all ranks stop. */
 const hasLeftover = 2;
 const oneInput = 'give all micro-batches of a step as one input';
 
-/** What `join` needs of a process group. */
+/** The part of a process group that `join` uses. */
 export type JoinGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather' | 'broadcast'>;
 
 const joinOptions = optionTable<JoinOptions>({ throwOnEarlyTermination: 'boolean', parameters: 'list', timeoutMs: 'number' });
 
-/** Runs `step` with each input of this rank; when those are over, the hooks of `joinables`, in their order, until every rank is out.
- *  Collective. Every collective of a step must be one of the joinables', and every step must make them: micro-batches of `noSync` and the
- *  one that they are averaged with are one input.
- *  @throws ShoalError `mismatch`, on every rank, naming those that are out, with `throwOnEarlyTermination`; `usage`, on every rank, when a
- *          step leaves gradients of `noSync` for the next; what steps and hooks throw. */
+/** Runs `step` with each input of this rank; when those are over, runs the hooks of `joinables`, in their order, until every rank
+ *  is out. Collective. Every collective of a step must be one of the joinables', and every step must make them: micro-batches of
+ *  `noSync` and the one that they are averaged with are one input.
+ *  @throws ShoalError `mismatch`, on every rank, naming those that are out, with `throwOnEarlyTermination`; `usage`, on every
+ *          rank, when a step leaves gradients of `noSync` for the next; errors of steps and hooks. */
 export async function join<T>(
   group: JoinGroup,
   joinables: readonly Joinable[],
@@ -85,7 +86,7 @@ export async function join<T>(
   const active = new Uint8Array(group.size);
   const hooks = joinables.map((each) => each.joinHook());
 
-  /** Whether any rank has an input. */
+  /** Tells the other ranks whether this one has an input. @returns true if any rank has one. */
   const notify = async (own: 0 | 1, steps: number): Promise<boolean> => {
     const left = hooks.map((hook) => hook.leftover?.()).find((each) => each !== undefined);
     await group.allGather(active, Uint8Array.of(left === undefined ? own : hasLeftover), { ...call, name: 'ddp/join' });
@@ -107,7 +108,7 @@ export async function join<T>(
     steps++;
   }
   let stepsMax = steps;
-  // Who had inputs when somebody last had.
+  // Flags by rank, as of the last time that any rank had an input: 1 for a rank that had one.
   let last = steps > 0 ? active.slice() : undefined;
   while (await notify(0, stepsMax)) {
     last = active.slice();

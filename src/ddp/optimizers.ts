@@ -1,5 +1,5 @@
-/** Optimisers on arrays, in torch's vocabulary: each element by itself, so that a part of the parameters is updated to the same bits as all of
- *  them. State is made with the optimiser, and stays where it is: checkpoints load into it. */
+/** Optimisers on arrays, in torch's vocabulary. Each treats every element by itself, so that updating a part of the parameters gives the
+ *  same bits as updating all. State is made with the optimiser, and its arrays stay the same ones: checkpoints load into them. */
 import { ShoalError } from '../base/errors.ts';
 import {
   checkKind,
@@ -14,7 +14,7 @@ import { readSettings } from '../base/settings/settings.ts';
 import { loadNative } from '../memory/native.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
 
-/** What an optimiser updates, in place. */
+/** An array that an optimiser updates, in place. */
 export interface OptimizerParameter {
   /** Unique among the optimiser's parameters; names of state begin with it. */
   readonly name: string;
@@ -22,11 +22,12 @@ export interface OptimizerParameter {
   readonly data: Float32Array | Float64Array;
 }
 
-/** Updates parameters by gradients. Those that a `ZeroRedundancyOptimizer` shards treat each parameter alone. */
+/** Updates parameters by gradients. One that a `ZeroRedundancyOptimizer` shards must treat each parameter alone. */
 export interface Optimizer {
   /** Updates all parameters, in place. @param gradients in the order of the parameters, each of its parameter's length. */
   step(gradients: readonly (Float32Array | Float64Array)[]): void;
-  /** What steps depend on beside parameters and gradients, by names that begin with the parameter's. Loading writes into these arrays. */
+  /** Everything that steps depend on beside parameters and gradients; each name begins with the parameter's. Loading writes into
+   *  these arrays. */
   readonly state: Readonly<Record<string, Float32Array | Float64Array>>;
 }
 
@@ -35,25 +36,25 @@ export type OptimizerClass<Options> = new (parameters: readonly OptimizerParamet
 
 /** Hyperparameters by torch's names; numbers are finite and not negative. */
 export interface SGDOptions {
-  /** Default 0.001. */
+  /** Learning rate. Default 0.001. */
   readonly lr?: number;
-  /** Default 0. */
+  /** Factor of the previous step's update; 0 keeps none. Default 0. */
   readonly momentum?: number;
-  /** Times the parameter, added to the gradient. Default 0. */
+  /** Factor of the parameter that is added to the gradient. Default 0. */
   readonly weightDecay?: number;
-  /** Default false. */
+  /** True: Nesterov's momentum. Default false. */
   readonly nesterov?: boolean;
 }
 
 /** Hyperparameters by torch's names; numbers are finite and not negative, betas below 1. */
 export interface AdamOptions {
-  /** Default 0.001. */
+  /** Learning rate. Default 0.001. */
   readonly lr?: number;
-  /** Default [0.9, 0.999]. */
+  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
-  /** Default 1e-8. */
+  /** Added to the root of the second moment. Default 1e-8. */
   readonly eps?: number;
-  /** Default 0. */
+  /** Factor of the parameter's decay. Default 0. */
   readonly weightDecay?: number;
   /** True: decay is taken from the parameter itself (AdamW); false: added to the gradient. Default false. */
   readonly decoupled?: boolean;
@@ -64,7 +65,7 @@ const adamOptions = optionTable<AdamOptions>({ lr: 'number', betas: 'list', eps:
 
 /** Stochastic gradient descent with momentum: Sutskever et al., ICML 2013, as torch.optim.SGD has it without dampening. */
 export class SGD implements Optimizer {
-  /** May change between steps. */
+  /** Learning rate; may change between steps. */
   lr: number;
   readonly state: Record<string, Float32Array | Float64Array> = {};
   readonly #parameters: readonly OptimizerParameter[];
@@ -103,9 +104,9 @@ export class SGD implements Optimizer {
   }
 }
 
-/** Kingma and Ba, ICLR 2015; decoupled: Loshchilov and Hutter, ICLR 2019. */
+/** Adam: Kingma and Ba, ICLR 2015; decoupled: Loshchilov and Hutter, ICLR 2019. */
 export class Adam implements Optimizer {
-  /** May change between steps. */
+  /** Learning rate; may change between steps. */
   lr: number;
   readonly state: Record<string, Float32Array | Float64Array> = {};
   readonly #parameters: readonly OptimizerParameter[];
@@ -147,7 +148,7 @@ export class Adam implements Optimizer {
       const { first, second, steps } = this.#moments[index];
       const step = ++steps[0];
       if (decoupled) for (let i = 0; i < data.length; i++) data[i] *= 1 - lr * weightDecay;
-      // The kernel's epsilon is not corrected for the bias of the second moment; this one is.
+      // The kernel does not correct its epsilon for the bias of the second moment, so `eps` is multiplied by that root.
       const root = Math.sqrt(1 - beta2 ** step);
       const rate = (lr * root) / (1 - beta1 ** step);
       const numbers = Float64Array.of(1, Infinity, decoupled ? 0 : weightDecay, rate, beta1, 1 - beta1, beta2, 1 - beta2, eps * root);
@@ -156,7 +157,7 @@ export class Adam implements Optimizer {
   }
 }
 
-/** @throws ShoalError `usage` for what are no named arrays of floats. */
+/** @throws ShoalError `usage` for anything but a list of named arrays of floats. */
 export function checkParameters(call: string, parameters: readonly OptimizerParameter[]): void {
   checkKind(`${call}: parameters`, parameters, 'list');
   const names = new Set<string>();
@@ -214,7 +215,7 @@ function sameKind(data: Float32Array | Float64Array, length: number): Float32Arr
   return data instanceof Float32Array ? new Float32Array(length) : new Float64Array(length);
 }
 
-/** Kernels take one kind of floats at a time. */
+/** Converts the gradient to the parameter's kind of floats: kernels take one kind at a time. */
 function likeData(gradient: Float32Array | Float64Array, data: Float32Array | Float64Array): Float32Array | Float64Array {
   if (data instanceof Float32Array) return gradient instanceof Float32Array ? gradient : Float32Array.from(gradient);
   return gradient instanceof Float64Array ? gradient : Float64Array.from(gradient);

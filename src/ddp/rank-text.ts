@@ -1,6 +1,6 @@
-/** Ranks for messages. */
+/** Texts that name ranks in messages. */
 
-/** `rank 3`, `ranks 0, 2`. */
+/** The text for a list of ranks: `rank 3`, `ranks 0, 2`. */
 export function rangesText(ranks: readonly number[]): string {
   return `${ranks.length === 1 ? 'rank' : 'ranks'} ${ranks.join(', ')}`;
 }

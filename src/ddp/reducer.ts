@@ -25,51 +25,51 @@ import type { JoinHook } from './join.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 import { verifyReplicas } from './replicas.ts';
 
-/** What the reducer needs of a process group. */
+/** The part of a process group that the reducer uses. */
 export type ReducerGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allReduce' | 'broadcast' | 'allGather'> &
   Partial<Pick<ProcessGroup, 'span'>>;
 
-/** How ranks count in the average.
- *   ranks    each rank alike: right when all have the same batch size
- *   samples  by the samples each announces with `begin`: right for uneven batches, and for ranks that have run out */
+/** Weights of ranks in the average.
+ *  ranks    each rank alike: right when all have the same batch size
+ *  samples  by the samples each announces with `begin`: right for uneven batches, and for ranks that have run out */
 export type Weighting = 'ranks' | 'samples';
 
-/** How gradients are cut into buckets and averaged; the same on all ranks. */
+/** Options of a reducer: how it cuts gradients into buckets and averages them; the same on all ranks. */
 export interface ReducerOptions {
-  /** Default: SHOAL_BUCKET_BYTES, 25 MiB. */
+  /** Limit of a bucket. Default: SHOAL_BUCKET_BYTES, 25 MiB. */
   readonly bucketBytes?: number;
-  /** Default: SHOAL_FIRST_BUCKET_BYTES, 1 MiB. */
+  /** Limit of the first bucket. Default: SHOAL_FIRST_BUCKET_BYTES, 1 MiB. */
   readonly firstBucketBytes?: number;
   /** `false` (default): `finish` refuses a step in which a parameter got no gradient, naming it.
    *  `true`: it counts as zeros on this rank. */
   readonly findUnused?: boolean;
-  /** Default 'ranks'. */
+  /** Weights of ranks in the average. Default 'ranks'. */
   readonly weighting?: Weighting;
-  /** Of each collective. Default: the group's. Milliseconds. */
+  /** Timeout of each collective, in milliseconds. Default: the group's. */
   readonly timeoutMs?: number;
-  /** For `stats` only. Default: the system's. */
+  /** Clock that measures `stats`. Default: the system's. */
   readonly clock?: Clock;
-  /** Where settings are read. Default: `process.env`. */
+  /** Environment that settings are read from. Default: `process.env`. */
   readonly environment?: Environment;
 }
 
-/** What communication cost. Times are milliseconds, bytes are those of buckets. */
+/** Cost of communication. Times are milliseconds, bytes are those of buckets. */
 export interface ReducerStats {
   /** Synchronised steps. */
   readonly steps: number;
   /** All-reduces started. */
   readonly buckets: number;
-  /** Bytes this rank gave to all-reduce. */
+  /** Bytes that this rank gave to all-reduce. */
   readonly bytes: number;
-  /** Time spent in `finish` waiting: what communication adds to the step. */
+  /** Time that `finish` spent waiting: the time that communication adds to the step. */
   readonly exposedMs: number;
-  /** From the start of the first bucket to the end of `finish`: exposed and hidden together. */
+  /** Time from the start of the first bucket to the end of `finish`: exposed and hidden together. */
   readonly spanMs: number;
 }
 
-/** What a synchronised step comes to. */
+/** Result of a synchronised step. */
 export interface StepResult {
-  /** Weighting 'samples': of all ranks since the last step; 0 when every rank has run out. Weighting 'ranks': the group's size. */
+  /** Weighting 'samples': samples of all ranks since the last step; 0 when every rank has run out. Weighting 'ranks': the group's size. */
   readonly weight: number;
 }
 
@@ -85,11 +85,11 @@ interface BucketState extends Bucket {
 interface ParameterState extends ParameterSpec {
   readonly count: number;
   readonly bucket: BucketState;
-  /** Its part of the bucket: accumulates, then holds the average. */
+  /** The parameter's part of the bucket: accumulates gradients, then holds the average. */
   readonly gradient: TypedArray;
-  /** Got its gradient in this step. */
+  /** True once the parameter has its gradient in this step. */
   ready: boolean;
-  /** Holds something of this step or of the micro-batches before it. */
+  /** True while `gradient` holds values of this step or of the micro-batches before it. */
   filled: boolean;
 }
 
@@ -104,7 +104,7 @@ const reducerOptions = optionTable<ReducerOptions>({
 });
 const beginFields = optionTable<{ samples: number }>({ samples: 'number' });
 
-/** @throws ShoalError `usage` for what is no process group. */
+/** @throws ShoalError `usage` for anything but a process group. */
 export function checkGroup(call: string, group: ReducerGroup): void {
   if (typeof group === 'object' && group !== null && typeof group.allReduce === 'function') return;
   throw new ShoalError('usage', `${call}: the first argument is the process group, not ${describeValue(group)}`);
@@ -120,25 +120,25 @@ export class Reducer {
   readonly #registration: string;
   readonly #buckets: BucketState[];
   readonly #parameters: ParameterState[];
-  /** This rank's samples since the last synchronised step; after `finish`, of all ranks. */
+  /** This rank's samples since the last synchronised step; after `finish`, those of all ranks. */
   readonly #samples = new Float64Array(1);
   #samplesWork: Work | undefined;
   /** Samples of the backward pass under way; NaN before `begin`. */
   #batchSamples = Number.NaN;
   #synchronise = true;
-  /** The step under way is that of a rank that has run out. */
+  /** True in a step that this rank takes part in only for the others, having run out of inputs. */
   #ranOut = false;
   #next = 0;
   #startedMs = Number.NaN;
   #failure: ShoalError | undefined;
   #closed = false;
   #hook: BoundHook | undefined;
-  /** Of hooks. */
+  /** Tensors that the hook has allocated; released by `close`. */
   readonly #hookTensors: Tensor[] = [];
   #stats = { steps: 0, buckets: 0, bytes: 0, exposedMs: 0, spanMs: 0 };
 
   /** Allocates the buckets; does not communicate.
-   *  @throws ShoalError `usage`, `unsupported` as `assignBuckets`; `out-of-memory` when the buckets do not fit. */
+   *  @throws ShoalError `usage`, `unsupported` like `assignBuckets`; `out-of-memory` when the buckets do not fit. */
   constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], options: ReducerOptions = noOptions) {
     checkGroup('Reducer', group);
     checkSpecs(parameters);
@@ -186,13 +186,13 @@ export class Reducer {
     this.#parameters = states;
   }
 
-  /** Since construction. */
+  /** Counters since construction. */
   get stats(): ReducerStats {
     return { ...this.#stats };
   }
 
-  /** What is done with each bucket instead of one all-reduce: torch's `register_comm_hook`. Once, before the first gradient; the same
-   *  on every rank. @throws ShoalError `usage`; `unsupported` unless gradients are float32 and weighting is 'ranks'. */
+  /** Replaces the one all-reduce of each bucket by a hook, like torch's `register_comm_hook`. Call it once, before the first gradient, with
+   *  the same hook on every rank. @throws ShoalError `usage`; `unsupported` unless gradients are float32 and weighting is 'ranks'. */
   registerCommHook<S>(state: S, hook: CommHook<S>): void {
     this.#checkUsable();
     const bound = bindHook(state, hook);
@@ -209,9 +209,9 @@ export class Reducer {
 
   /** Bytes and parameter names of each bucket, in the order in which they start. */
   get buckets(): {
-    /** Bytes of its all-reduce, padding included. */
+    /** Bytes of the bucket's all-reduce, padding included. */
     readonly bytes: number;
-    /** Names of the parameters in it, in the order in which they lie there. */
+    /** Names of the parameters in the bucket, in the order in which they lie there. */
     readonly parameters: readonly string[];
   }[] {
     return this.#buckets.map(({ bytes, slots }) => ({ bytes, parameters: slots.map(({ parameter }) => this.#parameter(parameter).name) }));
@@ -225,7 +225,7 @@ export class Reducer {
     this.#checkArrays(arrays, 'broadcastParameters');
     try {
       await verifyRegistration(this.#group, this.#registration, this.#call);
-      // Through the buckets: one collective each instead of one per parameter, and no staging copies.
+      // The buckets carry the values: one collective each instead of one per parameter, and no staging copies.
       for (const bucket of this.#buckets) {
         for (const { parameter } of bucket.slots) copyInto(this.#parameter(parameter).gradient, arrays[parameter]);
         await this.#group.broadcast(bucket.tensor, { ...this.#call, root: 0, name: `ddp/parameters-${bucket.index}` });
@@ -237,7 +237,7 @@ export class Reducer {
   }
 
   /** Weighting 'samples': announces the backward pass over `samples` samples whose mean gradient follows. With 0 samples no
-   *  gradients follow and this rank contributes nothing: what a rank does that has run out while others have not.
+   *  gradients follow and this rank contributes nothing: for a rank that has run out while others have not.
    *  @throws ShoalError `usage` for anything but a non-negative integer, or with weighting 'ranks'. */
   begin(batch: { readonly samples: number }): void {
     this.#checkUsable();
@@ -256,8 +256,8 @@ export class Reducer {
     this.#samples[0] += samples;
   }
 
-  /** Takes this rank's gradient of parameter `index` (a copy; adds it to what micro-batches in `noSync` left) and starts every
-   *  bucket that is now complete. Any order; once per parameter and step, any number of times within `noSync`.
+  /** Copies this rank's gradient of parameter `index` (adds it to those of micro-batches in `noSync`) and starts every bucket
+   *  that is now complete. Parameters may come in any order; once per parameter and step, any number of times within `noSync`.
    *  @throws ShoalError `usage` for an array that does not fit the parameter, and for a second gradient. */
   gradientReady(index: number, array: TypedArray): void {
     this.#checkUsable();
@@ -312,7 +312,7 @@ export class Reducer {
   async finish(): Promise<StepResult> {
     const beganMs = this.#clock.now();
     this.#complete();
-    // All of them, so that no rejection is left unobserved; the first failure counts.
+    // Awaits all of them, so that no rejection is left unobserved; the first failure counts.
     for (const work of this.#inFlight()) {
       try {
         await work;
@@ -323,7 +323,7 @@ export class Reducer {
     return this.#settle(beganMs);
   }
 
-  /** As `finish`, blocking this thread. */
+  /** Like `finish`, but blocks this thread. */
   finishSync(): StepResult {
     const beganMs = this.#clock.now();
     this.#complete();
@@ -362,7 +362,7 @@ export class Reducer {
     return verifyReplicas(this.#group, named, this.#call);
   }
 
-  /** For `join`: steps of a rank that has run out of inputs contribute zeros, and no samples. */
+  /** This reducer's part in `join`: in a step after this rank has run out of inputs it contributes zeros, and no samples. */
   joinHook(): JoinHook {
     return {
       mainHook: async () => {
@@ -425,7 +425,7 @@ export class Reducer {
     );
   }
 
-  /** Factor of the gradients of the backward pass under way. */
+  /** Factor by which the gradients of the backward pass under way are multiplied. */
   #gradientWeight(): number {
     if (this.#weighting === 'ranks') return 1;
     if (this.#batchSamples > 0) return this.#batchSamples;
@@ -437,7 +437,7 @@ export class Reducer {
   #startComplete(): void {
     for (let bucket = this.#buckets[this.#next]; bucket?.missing === 0; bucket = this.#buckets[this.#next]) {
       if (this.#next === 0) this.#startStep();
-      // By samples, gradients are already multiplied by them: their sum is divided by all samples when it is there.
+      // Weighting by samples: gradients are already multiplied by them here, and `#settle` divides the sum by all samples.
       const op = this.#weighting === 'ranks' ? ReduceOp.Avg : ReduceOp.Sum;
       try {
         bucket.work = this.#hook
@@ -511,7 +511,7 @@ export class Reducer {
       parameter.bucket.missing--;
     }
     this.#startComplete();
-    // No parameters, no buckets: the samples still have to be counted.
+    // Without parameters there are no buckets, but the samples still have to be counted.
     if (this.#buckets.length === 0) this.#startStep();
   }
 
@@ -520,12 +520,12 @@ export class Reducer {
     for (const { work } of this.#buckets) if (work) yield work;
   }
 
-  /** After all work is done: results, counters, and the state of a fresh step. */
+  /** Runs after all work is done: results, counters, and the state of a fresh step. */
   #settle(beganMs: number): StepResult {
     if (this.#failure) throw this.#failure;
     const weight = this.#weighting === 'ranks' ? this.#group.size : this.#samples[0];
     if (this.#weighting === 'samples' && weight > 0) {
-      // Zero samples: every rank has run out, and the sums are zeros already.
+      // A weight of zero samples needs no division: every rank has run out, and the sums are zeros already.
       for (const { tensor } of this.#buckets) divide(tensor.data as DTypeViews['float32' | 'float64'], weight);
     }
     const now = this.#clock.now();

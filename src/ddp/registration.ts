@@ -1,4 +1,4 @@
-/** What ranks register, and whether they registered the same: names, shapes, dtypes, order, and the settings that shape the
+/** Compares the registrations of all ranks: names, shapes, dtypes and order of parameters, and the settings that shape the
  *  collectives. It must not know buckets or gradients. */
 import { ShoalError } from '../base/errors.ts';
 import { describeValue, isPlainObject } from '../base/settings/options.ts';
@@ -6,17 +6,17 @@ import type { CallOptions, ProcessGroup, Work } from '../group/call/types.ts';
 import type { ParameterSpec } from './buckets.ts';
 import { checksum, checksumBytes } from './checksum.ts';
 
-/** One line of settings, then one per parameter: what has to agree between ranks. */
+/** Everything that has to agree between ranks, as text: one line of settings, then one per parameter. */
 export function registrationText(parameters: readonly ParameterSpec[], settings: Readonly<Record<string, unknown>>): string {
   const first = Object.entries(settings).map(([setting, value]) => `${setting}=${settingText(value)}`);
   const lines = parameters.map(({ name, shape, dtype }) => `${JSON.stringify(name)} ${dtype}[${shape.join(', ')}]`);
   return [first.join(' '), ...lines].join('\n');
 }
 
-/** Of options within options. */
+/** Deepest nesting of options that is compared. */
 const depthMax = 8;
 
-/** The same for equal settings. Functions and the like are each rank's own: what they are is all that is compared. */
+/** Text that is the same for equal settings. Functions and the like differ by rank; only their type is compared. */
 function settingText(value: unknown, depth = 0): string {
   if (typeof value === 'string') return depth === 0 && /^[\w.-]+$/.test(value) ? value : JSON.stringify(value);
   if (depth === depthMax) return '…';
@@ -36,12 +36,12 @@ export async function verifyRegistration(group: RegistrationGroup, text: string,
   for (const round of rounds(group, text, call)) await round;
 }
 
-/** As `verifyRegistration`, blocking this thread. */
+/** Like `verifyRegistration`, but blocks this thread. */
 export function verifyRegistrationSync(group: RegistrationGroup, text: string, call: CallOptions): void {
   for (const round of rounds(group, text, call)) round.waitSync();
 }
 
-/** Goes on when a round's work is done. */
+/** The collectives of both ways to verify; the caller waits for each work before it goes on. */
 function* rounds(group: RegistrationGroup, text: string, call: CallOptions): Generator<Work, void> {
   const own = new TextEncoder().encode(text);
   const head = new Uint8Array(16);
@@ -70,7 +70,7 @@ function* rounds(group: RegistrationGroup, text: string, call: CallOptions): Gen
   );
 }
 
-/** For each rank that differs from rank 0, the first difference. */
+/** The first difference from rank 0 of each rank that differs. */
 function differences(registrations: readonly (readonly string[])[]): string {
   const [reference] = registrations;
   const found: string[] = [];

@@ -1,4 +1,4 @@
-/** Whether replicas are identical: equal checksums on every rank. It must not know where the arrays come from. */
+/** Checks that replicas are identical: equal checksums on every rank. It must not know where the arrays come from. */
 import { ShoalError } from '../base/errors.ts';
 import type { CallOptions, ProcessGroup } from '../group/call/types.ts';
 import { checksum, checksumBytes, checksumsOf, describeDisagreement } from './checksum.ts';

@@ -1,22 +1,22 @@
-/** DistributedSampler: which items of a data set each rank sees in an epoch. It must not know the data, nor communicate:
- *  every rank derives the same permutation from (seed, epoch) and takes every size-th item of it.
+/** DistributedSampler: the items of a data set that each rank sees in an epoch. It must not know the data, nor communicate: every
+ *  rank derives the same permutation from (seed, epoch) and takes every size-th item of it.
  *
  *   permutation   7 2 9 0 4 1 8 3 6 5 │ 7 2      padded from its own start to a multiple of size
  *   rank 0 of 4   7 · · · 4 · · · 6 ·   · ·      position ≡ rank (mod size)
  *
- *  Batch k of size B on N ranks together is batch k of size N·B on one rank. A position is how many items of the permutation all ranks have
- *  seen together: what is left from there on is dealt out anew, to any number of ranks. */
+ *  Batch k of size B on N ranks together is batch k of size N·B on one rank. A position is the number of items of the permutation
+ *  that all ranks have seen together: the rest from there on can be dealt out anew, to any number of ranks. */
 import { ShoalError } from '../base/errors.ts';
 import { checkFields, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 import { seededRandom } from '../base/random.ts';
 
-/** Whose items, and in which order; all but the rank is the same on all ranks. */
+/** Options of a sampler; all but the rank are the same on all ranks. */
 export interface SamplerOptions {
-  /** Anything with a rank and a size; default: a world of one. */
+  /** Any object with a rank and a size, such as a process group; default: a world of one. */
   readonly group?: {
-    /** Which share is this one's, 0…size−1. */
+    /** Index of this rank's share, 0…size−1. */
     readonly rank: number;
-    /** Into how many shares the data set is dealt. */
+    /** Number of shares into which the data set is dealt. */
     readonly size: number;
   };
   /** Unsigned 32-bit integer, the same on every rank. Default 0. */
@@ -28,17 +28,17 @@ export interface SamplerOptions {
   readonly dropLast?: boolean;
 }
 
-/** Where a sampler is; JSON. */
+/** Position of a sampler, as JSON. */
 export interface SamplerState {
-  /** Of the data set. */
+  /** Length of the data set. */
   readonly items: number;
-  /** As in `SamplerOptions`. */
+  /** The seed, as in `SamplerOptions`. */
   readonly seed: number;
-  /** As in `SamplerOptions`. */
+  /** `shuffle`, as in `SamplerOptions`. */
   readonly shuffle: boolean;
-  /** As `setEpoch` was given last. */
+  /** The epoch that `setEpoch` was last given. */
   readonly epoch: number;
-  /** Items of the epoch that all ranks have seen, together. */
+  /** Items of the epoch that all ranks together have seen. */
   readonly position: number;
 }
 
@@ -52,8 +52,8 @@ const samplerState = optionTable<SamplerState>({
 
 const samplerOptions = optionTable<SamplerOptions>({ group: 'object', seed: 'number', shuffle: 'boolean', dropLast: 'boolean' });
 
-/** Which items of a data set this rank sees in an epoch, as torch's `DistributedSampler`: every rank derives the same permutation from
- *  seed and epoch, without communication, and takes every size-th item of it.
+/** Selects the items of a data set that this rank sees in an epoch, like torch's `DistributedSampler`: every rank derives the
+ *  same permutation from seed and epoch, without communication, and takes every size-th item of it.
  *
  *      const sampler = new DistributedSampler(images.length, { group, seed: 7 });
  *      for (let epoch = 0; epoch < 10; epoch++) {
@@ -68,14 +68,14 @@ export class DistributedSampler implements Iterable<number> {
   readonly #shuffle: boolean;
   readonly #dropLast: boolean;
   #epoch = 0;
-  /** Items of the permutation before this rank's first one. */
+  /** Items of the permutation that were seen before `loadStateDict`; those of all ranks follow. */
   #offset = 0;
-  /** Of this rank's, those that have been given out. */
+  /** Items that this rank has given out. */
   #seen = 0;
   #order: Uint32Array | undefined;
 
   /** @param items length of the data set.
-   *  @throws ShoalError `usage` for a length, rank, size or seed that is not what it should be. */
+   *  @throws ShoalError `usage` for an invalid length, rank, size or seed. */
   constructor(items: number, options: SamplerOptions = noOptions) {
     checkOptions('DistributedSampler', options, samplerOptions);
     const { group: { rank, size } = { rank: 0, size: 1 }, seed = 0, shuffle = true, dropLast = false } = options;
@@ -93,13 +93,13 @@ export class DistributedSampler implements Iterable<number> {
     this.#dropLast = dropLast;
   }
 
-  /** Items on this rank: of the epoch, or what `loadStateDict` left of it. The same on every rank. */
+  /** Number of items on this rank: its share of the epoch, or of the rest that `loadStateDict` left. The same on every rank. */
   get length(): number {
     const share = (this.#items - this.#offset) / this.#size;
     return this.#dropLast ? Math.floor(share) : Math.ceil(share);
   }
 
-  /** As `setEpoch` was given last, or `loadStateDict`; 0 at first. */
+  /** The epoch that `setEpoch` or `loadStateDict` was last given; 0 at first. */
   get epoch(): number {
     return this.#epoch;
   }
@@ -110,15 +110,15 @@ export class DistributedSampler implements Iterable<number> {
     if (epoch !== this.#epoch) this.#begin(epoch, 0);
   }
 
-  /** Where the sampler is: after the items that iteration, or `batches`, has given out. For checkpoints; the same on every rank when all are
-   *  as far. */
+  /** The sampler's position: after the items that iteration, or `batches`, has given out. For checkpoints; the same on every rank
+   *  when all have given out as many. */
   stateDict(): SamplerState {
     const position = Math.min(this.#items, this.#offset + this.#seen * this.#size);
     return { items: this.#items, seed: this.#seed, shuffle: this.#shuffle, epoch: this.#epoch, position };
   }
 
-  /** Goes on where another sampler was, on this or any other number of ranks: what is left of its epoch is dealt out among them. The next
-   *  epoch is whole.
+  /** Continues from the position of another sampler, on this or any other number of ranks: the rest of its epoch is dealt out
+   *  among them. The next epoch is whole.
    *  @throws ShoalError `usage` for the state of another data set, seed or order. */
   loadStateDict(state: SamplerState): void {
     checkFields('loadStateDict', state, samplerState);
@@ -147,7 +147,7 @@ export class DistributedSampler implements Iterable<number> {
       throw new ShoalError('usage', `sampler: position ${position} is outside this rank's epoch of ${this.length} items`);
     }
     this.#order ??= this.#permutation();
-    // The remainder is the padding: past the end the permutation starts again.
+    // The modulo is the padding: past its end the permutation starts again.
     return this.#order[(this.#offset + this.#rank + position * this.#size) % this.#items];
   }
 
@@ -173,7 +173,7 @@ export class DistributedSampler implements Iterable<number> {
     }
   }
 
-  /** Fisher–Yates, from a stream of its own for each (seed, epoch). */
+  /** Fisher–Yates shuffle, with a random stream of its own for each (seed, epoch). */
   #permutation(): Uint32Array {
     const order = Uint32Array.from({ length: this.#items }, (_, i) => i);
     if (!this.#shuffle) return order;

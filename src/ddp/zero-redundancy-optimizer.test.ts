@@ -1,4 +1,4 @@
-/** The sharded optimiser against the one that is not: equal bits, on any number of ranks, also after a checkpoint of other ranks. */
+/** The sharded optimiser against the unsharded one: equal bits, on any number of ranks, also after loading a checkpoint of other ranks. */
 import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { seededRandom } from '../base/random.ts';
@@ -11,7 +11,7 @@ import { ZeroRedundancyOptimizer } from './zero-redundancy-optimizer.ts';
 
 const sizes = [1, 70, 300, 0, 33, 33, 8];
 
-/** Some of them float64, of values that round. */
+/** Parameters whose values round; some are float64. */
 function parametersOf(): OptimizerParameter[] {
   const random = seededRandom(1);
   return sizes.map((size, k) => {
@@ -58,7 +58,7 @@ describe.each(kinds)('ZeroRedundancyOptimizer over $name', ({ make, options }) =
       const zero = new ZeroRedundancyOptimizer(group, sharded, make, options);
       await train(group, [1, 2, 3, 4], (gradients) => zero.step(gradients));
       expect(sharded).toEqual(whole);
-      // Each state is on one rank only, and together they are those of the whole.
+      // Each state is on one rank only, and together the ranks have the state of the whole.
       const ranksOf = zero.partition.flatMap((indices, rank) => indices.map((index) => [index, rank]));
       expect(ranksOf.map(([index]) => index).sort((a, b) => a - b)).toEqual([...sizes.keys()]);
       expect(Object.keys(zero.state).every((name) => zero.partition[group.rank].includes(Number(name[1])))).toBe(true);
@@ -74,7 +74,7 @@ it('goes on from a checkpoint of another number of ranks, to the same bits', asy
   const folder = temporaryFolder('zero');
   const named = (parameters: readonly OptimizerParameter[]): Record<string, Float32Array | Float64Array> =>
     Object.fromEntries(parameters.map(({ name, data }) => [name, data]));
-  // Averages over ranks differ with their number, so each has the same gradients.
+  // Averages over ranks differ with the number of ranks, so each rank gets the same gradients.
   const run = async (n: number, steps: readonly number[]): Promise<OptimizerParameter[]> => {
     await using world = await startRanks(n);
     const ends = await world.each(async (group) => {

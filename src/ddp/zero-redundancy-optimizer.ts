@@ -1,12 +1,13 @@
-/** ZeRO-1: an optimiser whose state is spread over the ranks. Each rank updates whole parameters, its own, and has the state of those only; then
- *  all ranks get all of them. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020.
+/** ZeRO-1: an optimiser whose state is spread over the ranks. Each rank updates some of the parameters, whole ones, and has the
+ *  state of those only; then all ranks get all of them. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
+ *  Parameter Models", SC 2020.
  *
  *      gradients, averaged, on every rank
  *      rank 0   p0 p3 ─ optimiser ─▶ p0 p3 ┐
  *      rank 1   p1    ─ optimiser ─▶ p1    ├─ one all-gather per dtype ─▶ p0 p1 p2 p3 on every rank
  *      rank 2   p2    ─ optimiser ─▶ p2    ┘
  *
- *  Every element is updated by the same arithmetic as without sharding: bits are equal. It must not know what the optimiser does. */
+ *  Every element is updated by the same arithmetic as without sharding, so bits are equal. It must not know what the optimiser does. */
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
 import type { ProcessGroup, Work } from '../group/call/types.ts';
@@ -15,21 +16,21 @@ import type { JoinHook, Joinable } from './join.ts';
 import { checkGradients, checkParameters, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 
-/** What the optimiser needs of a process group. */
+/** The part of a process group that the optimiser uses. */
 export type ZeroGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allGather' | 'gatherObject'>;
 
 type Floats = Float32Array | Float64Array;
 
-/** Where the last gradients are: a `Reducer`, after its step. */
+/** An object that holds the last gradients: a `Reducer`, after its step. */
 export interface GradientSource {
   /** The average of a parameter's gradient. @param index of the parameter, in registration order. */
   gradient(index: number): unknown;
 }
 
-/** Parameters of one dtype, as they travel. */
+/** The parameters of one dtype, with the buffers that carry them. */
 interface Exchange {
   readonly name: string;
-  /** By rank: its parameters, in their order. */
+  /** The parameters that each rank owns, by rank, in their order. */
   readonly owned: readonly (readonly OptimizerParameter[])[];
   readonly counts: readonly number[];
   readonly own: Tensor;
@@ -38,19 +39,19 @@ interface Exchange {
 
 const consolidateOptions = optionTable<{ to?: number }>({ to: 'number' });
 
-/** An optimiser whose state is spread over the ranks, as torch's of this name (ZeRO-1). Each rank has the state of its own parameters,
- *  updates those, and gets the others from their owners: bits are those of the whole optimiser on every rank.
+/** An optimiser whose state is spread over the ranks, like torch's of this name (ZeRO-1). Each rank has the state of its own
+ *  parameters, updates those, and gets the others from their owners: bits are those of the whole optimiser on every rank.
  *
  *      const optimizer = new ZeroRedundancyOptimizer(group, parameters, Adam, { lr: 1e-3 });
  *      await optimizer.step(averagedGradients); */
 export class ZeroRedundancyOptimizer<Options = unknown> {
-  /** Indices of the parameters whose state each rank has. */
+  /** Indices of the parameters whose state each rank has, by rank. */
   readonly partition: readonly (readonly number[])[];
   /** The optimiser of this rank's own parameters: its `lr` may be changed. */
   readonly local: Optimizer;
   readonly #group: ZeroGroup;
   readonly #parameters: readonly OptimizerParameter[];
-  /** What all ranks must have alike. */
+  /** Text that must be equal on all ranks: parameters, class and options. */
   readonly #registration: string;
   readonly #exchanges: Exchange[] = [];
   #verified = false;
@@ -59,8 +60,8 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
 
   /** Does not communicate.
    *  @param parameters the same on every rank, values too; their arrays are updated in place, and share no memory.
-   *  @param optimizerClass what each rank has of its own: `SGD`, `Adam`, or any other that treats each parameter alone.
-   *  @throws ShoalError `usage`; what the class throws; `out-of-memory`. */
+   *  @param optimizerClass the class of each rank's own optimiser: `SGD`, `Adam`, or any other that treats each parameter alone.
+   *  @throws ShoalError `usage`; `out-of-memory`; errors of the class. */
   constructor(group: ZeroGroup, parameters: readonly OptimizerParameter[], optimizerClass: OptimizerClass<Options>, options?: Options) {
     if (typeof group?.allGather !== 'function')
       throw new ShoalError('usage', `ZeroRedundancyOptimizer: the first argument is the process group, not ${describeValue(group)}`);
@@ -96,7 +97,8 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
   }
 
   /** Collective. Updates all parameters on all ranks. @param gradients averaged over ranks, in the order of the parameters.
-   *  @throws ShoalError `mismatch` when ranks have different parameters, optimisers or options; the group's error, and that again from then on. */
+   *  @throws ShoalError `mismatch` when ranks have different parameters, optimisers or options; the group's error, and the same
+   *          one at every later step. */
   async step(gradients: readonly Floats[]): Promise<void> {
     this.#checkUsable();
     checkGradients('ZeroRedundancyOptimizer', gradients, this.#parameters);
@@ -111,8 +113,8 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
     }
   }
 
-  /** Collective. The state of all parameters at rank `to`; null elsewhere. Of 2 GiB at most: save larger ones as checkpoints.
-   *  Default: 0. */
+  /** Collective. The state of all parameters at rank `to`, by default 0; null elsewhere. At most 2 GiB: save larger states as
+   *  checkpoints. */
   async consolidateStateDict(options: { readonly to?: number } = noOptions): Promise<Record<string, Floats> | null> {
     checkOptions('consolidateStateDict', options, consolidateOptions);
     this.#checkUsable();
@@ -120,7 +122,8 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
     return states && (Object.assign({}, ...states) as Record<string, Floats>);
   }
 
-  /** For `join`, after the reducer whose averages it takes: a rank that has run out updates its own parameters for the others. */
+  /** This optimiser's part in `join`, to be listed after the reducer whose averages it takes: a rank that has run out updates its
+   *  own parameters for the others. */
   joinable(gradients: GradientSource): Joinable {
     if (typeof gradients?.gradient !== 'function')
       throw new ShoalError('usage', `joinable: gradients come from a Reducer, not from ${describeValue(gradients)}`);
@@ -128,7 +131,7 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
     return { joinHook: (): JoinHook => ({ mainHook }) };
   }
 
-  /** Gives its buffers back. Idempotent. */
+  /** Releases the buffers. Idempotent. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
@@ -179,14 +182,14 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
     if (this.#closed) throw new ShoalError('closed', 'the optimiser is closed', { rank: this.#group.rank });
   }
 
-  /** Parameters may be updated on some ranks only: nothing follows. */
+  /** Remembers the failure for good: parameters may be updated on some ranks only. */
   #fail(thrown: unknown): ShoalError {
     this.#failure ??= isShoalError(thrown) ? thrown : ShoalError.from(thrown, 'system', { rank: this.#group.rank, operation: 'ddp/zero' });
     return this.#failure;
   }
 }
 
-/** Two ranks would update the same memory, and each end with the other's. @throws ShoalError `usage`. */
+/** Refuses arrays that share memory: two ranks would update it, and each end with the other's values. @throws ShoalError `usage`. */
 function checkApart(parameters: readonly OptimizerParameter[]): void {
   const ends = new Map<ArrayBufferLike, { name: string; end: number }>();
   for (const { name, data } of parameters.toSorted((a, b) => a.data.byteOffset - b.data.byteOffset)) {
@@ -201,7 +204,7 @@ function checkApart(parameters: readonly OptimizerParameter[]): void {
   }
 }
 
-/** The largest parameter first, each to whoever has least, as torch does. @returns indices by rank, ascending. */
+/** Deals parameters out, the largest first, each to the rank with the fewest bytes, like torch. @returns indices by rank, ascending. */
 function partitioned(parameters: readonly OptimizerParameter[], size: number): number[][] {
   const loads = new Float64Array(size);
   const parts = Array.from({ length: size }, (): number[] => []);

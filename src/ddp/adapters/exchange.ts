@@ -1,7 +1,7 @@
-/** How the gradients of a model's parameters become averages over all ranks: in buckets, as the reducer has them, or each by itself,
- *  scheduled by when the next forward pass needs it. It must not know a framework.
+/** Turns the gradients of a model's parameters into averages over all ranks: in the reducer's buckets, or each parameter by
+ *  itself, scheduled by when the next forward pass needs it. It must not know a framework.
  *
- *      buckets     gradientReady … finish: all are there             take
+ *      buckets     gradientReady … finish: all averages are there    take: gives one
  *      scheduled   gradientReady … finish: all are on their way      take: waits for this one */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -15,11 +15,11 @@ import { Reducer, type ReducerGroup, type ReducerOptions } from '../reducer.ts';
 export interface Exchange {
   /** `finish` does not wait: `take` does, for one gradient. */
   readonly isScheduled: boolean;
-  /** Copies the gradient of a parameter, in the order in which the backward pass has them. */
+  /** Copies the gradient of a parameter. Call it in the order in which the backward pass produces gradients. */
   gradientReady(index: number, values: Float32Array): void;
-  /** The backward pass is over. @throws ShoalError `usage` for parameters without gradient; what ended the group. */
+  /** The backward pass is over. @throws ShoalError `usage` for parameters without gradient; the error that ended the group. */
   finish(): void;
-  /** The average, until the parameter's next gradient. @throws ShoalError what ended the group. */
+  /** The average, valid until the parameter's next gradient. @throws ShoalError the error that ended the group. */
   take(index: number): Float32Array;
   close(): void;
 }
@@ -69,11 +69,11 @@ class ScheduledExchange implements Exchange {
   readonly #tensors: readonly Tensor<'float32'>[];
   readonly #works: (Work | HookRun | undefined)[];
   readonly #hook: BoundHook | undefined;
-  /** Of hooks. */
+  /** Tensors that the hook has allocated; released by `close`. */
   readonly #hookTensors: Tensor[] = [];
   readonly #findUnused: boolean;
   readonly #call: CallOptions;
-  /** What ended the group. */
+  /** The error that ended the group; every later `take` throws it again. */
   #failure: unknown;
 
   constructor(group: ScheduledGroup, parameters: readonly ParameterSpec[], { findUnused = false, timeoutMs, hook }: ExchangeOptions) {
@@ -132,7 +132,7 @@ class ScheduledExchange implements Exchange {
     for (const tensor of [...this.#tensors, ...this.#hookTensors]) if (!tensor.released) this.#group.release(tensor);
   }
 
-  /** Layers that come first are needed first. */
+  /** Priority is the parameter's index: the next forward pass needs layers that come first before the others. */
   #start(index: number): void {
     const { name, shape } = this.#parameters[index];
     const call = { ...this.#call, priority: index };

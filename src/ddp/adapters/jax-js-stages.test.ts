@@ -1,4 +1,4 @@
-/** When a model in stages gives its gradients, and what each stage waits for, in a group of one whose calls are written down. */
+/** A model in stages, in a group of one whose calls are recorded: when it gives its gradients, and what each stage waits for. */
 import { defaultDevice, init, numpy as np } from '@jax-js/jax';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
@@ -20,7 +20,7 @@ function stages(): Stage<Own>[] {
   return [...hidden, { name: 'last', parameters: parameters(), forward: (own, x, y) => np.square(forward(own, x).sub(y)).sum() }];
 }
 
-/** Scheduled, as far as a model looks at it. */
+/** A group of one that counts as scheduled for the model, and writes its calls into `log`. */
 function recorded(log: string[], isLost: () => boolean = () => false): ScheduledGroup {
   const [alone] = new LocalWorld(1).groups;
   const own = (name: string | undefined): string => (name ?? '').replace(/^ddp\//, '');

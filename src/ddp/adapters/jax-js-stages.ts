@@ -21,30 +21,30 @@ import { LayerUpdates, type Layer } from './layer-updates.ts';
 
 /** A part of a model. As everywhere in jax-js, calls consume the arrays they are given. */
 export interface Stage<Parameters extends ArrayTree = ArrayTree> {
-  /** Its own among the stages; the same on all ranks. */
+  /** The stage's name, unlike all others in the model and the same on all ranks. */
   readonly name: string;
-  /** Float32 arrays, one at least. Consumed; rank 0's are where all ranks start. */
+  /** Float32 arrays, at least one. The model consumes them; all ranks start from those of rank 0. */
   readonly parameters: Parameters;
-  /** The next stage's input; of the last stage the loss, a scalar, whose `rest` is what `step` was given beside the input. It is jitted,
-   *  once for each shape. */
+  /** Computes the next stage's input; in the last stage the loss, a scalar, with `rest` as given to `step` beside the input. It
+   *  is jitted, once for each shape. */
   forward(parameters: Parameters, input: np.Array, ...rest: np.Array[]): np.Array;
 }
 
-/** Of one stage: equal parameters, gradients and state give equal bits. */
+/** The optimiser of one stage. It must be deterministic: equal parameters, gradients and state give equal bits. */
 export interface StageOptimizer<Parameters extends ArrayTree = ArrayTree> {
   /** The parameters after one step; consumes both. */
   update(parameters: Parameters, gradients: Parameters): Parameters;
 }
 
-/** What `distributeStages` takes. */
+/** Options of `distributeStages`. */
 export interface StagesOptions {
   /** Called once for each stage. */
   readonly optimizer: (stage: Stage, index: number) => StageOptimizer;
-  /** Of groups that are not scheduled. Default: SHOAL_BUCKET_BYTES, 25 MiB. */
+  /** Limit of a bucket, in groups that are not scheduled. Default: SHOAL_BUCKET_BYTES, 25 MiB. */
   readonly bucketBytes?: number;
-  /** Default: SHOAL_FIRST_BUCKET_BYTES, 1 MiB. */
+  /** Limit of the first bucket. Default: SHOAL_FIRST_BUCKET_BYTES, 1 MiB. */
   readonly firstBucketBytes?: number;
-  /** Of each collective. Default: the group's. Milliseconds. */
+  /** Timeout of each collective, in milliseconds. Default: the group's. */
   readonly timeoutMs?: number;
 }
 
@@ -56,8 +56,8 @@ const stagesOptions = optionTable<StagesOptions>({
 });
 
 /** Makes every rank start from rank 0's parameters. Collective. Communication must run in its own thread, as it does by default.
- *  @throws ShoalError `usage` for what are no stages; `mismatch` on every rank when their stages differ in names, order or shapes;
- *          `unsupported` for parameters that are not float32 arrays. */
+ *  @throws ShoalError `usage` when an argument is not a list of stages; `mismatch` on every rank when their stages differ in
+ *          names, order or shapes; `unsupported` for parameters that are not float32 arrays. */
 export async function distributeStages(
   group: ReducerGroup | ScheduledGroup,
   stages: readonly Stage[],
@@ -101,12 +101,12 @@ export async function distributeStages(
   return new StagedModel({ group, states, specs, options, call });
 }
 
-/** Of a model that is distributed. */
+/** A stage before it is jitted: its parameters as leaves. */
 interface StageState {
   readonly stage: Stage;
   readonly structure: JsTreeDef;
   readonly specs: readonly ParameterSpec[];
-  /** Index of its first parameter among those of all stages. */
+  /** Index of the stage's first parameter among those of all stages. */
   readonly first: number;
   readonly leaves: np.Array[];
 }
@@ -119,14 +119,14 @@ interface StagedModelParts {
   readonly call: CallOptions;
 }
 
-/** A stage at work. */
+/** A stage with its jitted functions and its current parameters. */
 interface Compiled {
   readonly optimizer: StageOptimizer;
   readonly structure: JsTreeDef;
   readonly specs: readonly ParameterSpec[];
-  /** Output of the stage; of the last one: the loss alone, for `loss`. */
+  /** The stage's output; in the last stage the loss alone, for `loss`. */
   readonly forward: OwnedFunction<(parameters: ArrayTree, input: np.Array, ...rest: np.Array[]) => np.Array>;
-  /** Gradients of parameters and, but for the first stage, of the input. Of the last stage: after the loss. */
+  /** Gradients of the parameters and, in all stages but the first, of the input; in the last stage they follow the loss. */
   readonly backward: OwnedFunction<(parameters: ArrayTree, input: np.Array, ...rest: np.Array[]) => ArrayTree[]>;
   parameters: ArrayTree;
 }
@@ -158,15 +158,15 @@ export class StagedModel {
     }));
   }
 
-  /** As `Reducer.registerCommHook`: before the first step. With a scheduled group each parameter is a bucket. */
+  /** Like `Reducer.registerCommHook`; call it before the first step. With a scheduled group each parameter is a bucket. */
   registerCommHook<S>(state: S, hook: CommHook<S>): void {
     if (this.#hook || this.#updates) throw new ShoalError('usage', 'registerCommHook: once, before the first step; a model has one hook');
     this.#hook = bindHook(state, hook);
   }
 
-  /** Collective. One step of training: forward, backward, averages, updates. With a scheduled group, averages that are on their way are
-   *  applied in the next step. Consumes what it is given.
-   *  @param rest for the last stage, such as the targets.
+  /** Collective. One step of training: forward, backward, averages, updates. With a scheduled group, averages that are on their
+   *  way are applied in the next step. Consumes its arguments.
+   *  @param rest passed to the last stage, such as the targets.
    *  @returns this rank's loss. */
   step(input: np.Array, ...rest: np.Array[]): number {
     checkArrays('step', [input, ...rest]);
@@ -200,7 +200,7 @@ export class StagedModel {
     return own;
   }
 
-  /** This rank's loss, without a step: for validation. Consumes what it is given. */
+  /** This rank's loss, without a step: for validation. Consumes its arguments. */
   loss(input: np.Array, ...rest: np.Array[]): number {
     checkArrays('loss', [input, ...rest]);
     this.#checkOpen();
@@ -211,7 +211,7 @@ export class StagedModel {
     return readScalar(this.#stages[last].forward(this.#parametersOf(last), value, ...rest));
   }
 
-  /** Of each stage, as they are after the last step. The caller's own. */
+  /** The parameters of each stage after the last step; the arrays are the caller's. */
   get parameters(): readonly ArrayTree[] {
     this.#checkOpen();
     this.drain();
@@ -231,7 +231,7 @@ export class StagedModel {
     return verifyReplicas(this.#group, named, this.#call);
   }
 
-  /** Applies what is on its way, and lets go of all memory. Idempotent. */
+  /** Applies the averages that are on their way, and releases all memory. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     this.drain();
@@ -265,7 +265,7 @@ export class StagedModel {
     return this.#stages[index].forward(this.#parametersOf(index), input);
   }
 
-  /** Reading is what runs the backward pass. @returns the gradient of the stage's input, if it has one. */
+  /** Hands the stage's gradients over; reading them runs the backward pass. @returns the gradient of the stage's input, if it has one. */
   #give(updates: LayerUpdates, index: number, [ofParameters, ofInput]: readonly ArrayTree[]): ArrayTree | undefined {
     const values = tree.leaves<np.Array>(ofParameters).map((leaf) => readOnce(leaf) as Float32Array);
     updates.give(index, values);
@@ -312,7 +312,7 @@ function compile({ stage, structure, specs, leaves }: StageState, optimizer: Sta
 type Forward = (parameters: ArrayTree, input: np.Array, ...rest: np.Array[]) => np.Array;
 type Backward = (parameters: ArrayTree, input: np.Array, ...rest: np.Array[]) => ArrayTree[];
 
-/** Of the last stage. A first one's input, such as tokens, has no gradient. */
+/** The backward pass of the last stage. If that is also the first, its input, such as tokens, has no gradient. */
 function lossAndGradients(forward: Forward, isFirst: boolean): Backward {
   const compute = valueAndGrad(forward, { argnums: isFirst ? [0] : [0, 1] });
   return (parameters, input, ...rest) => {
@@ -321,7 +321,7 @@ function lossAndGradients(forward: Forward, isFirst: boolean): Backward {
   };
 }
 
-/** From the gradient of a stage's output to those of its parameters and its input. */
+/** The backward pass of another stage: maps the gradient of its output to those of its parameters and its input. */
 function pullback(forward: Forward, isFirst: boolean): Backward {
   return (parameters, input, cotangent) => {
     const [output, pull] = isFirst
@@ -334,14 +334,14 @@ function pullback(forward: Forward, isFirst: boolean): Backward {
   };
 }
 
-/** @throws ShoalError `usage`; consumes nothing. */
+/** Consumes nothing. @throws ShoalError `usage` for anything but arrays of the host. */
 function checkArrays(call: string, given: readonly np.Array[]): void {
   const wrong = given.findIndex((each) => !(each instanceof np.Array));
   if (wrong >= 0) throw new ShoalError('usage', `${call}: takes arrays of jax-js, not ${describeValue(given[wrong])}`);
   checkHost(given);
 }
 
-/** Computes it now. */
+/** Reads the value, which makes jax-js compute it now. */
 function run(value: np.Array): void {
   value.ref.dataSync();
 }

@@ -20,13 +20,13 @@ export function isOnWebGpu({ device }: np.Array): boolean {
   return device === 'webgpu';
 }
 
-/** @throws ShoalError `usage`; consumes nothing. */
+/** Consumes nothing. @throws ShoalError `usage` for leaves on device webgpu. */
 export function checkHost(leaves: readonly np.Array[]): void {
   if (leaves.some(isOnWebGpu))
     throw new ShoalError('usage', 'ddp: arrays on device webgpu are read by the event loop: await average, or verifyReplicas, instead');
 }
 
-/** An array of its own: the elements are copied. */
+/** A new array that holds a copy of the elements. */
 export function arrayOf(values: Elements, { shape, dtype }: ParameterSpec, device: np.Array['device']): np.Array {
   return np.array(values, { shape: [...shape], dtype: dtype === 'float64' ? DType.Float64 : DType.Float32, device });
 }

@@ -6,17 +6,17 @@ import { nativeUnavailableReason } from '../../memory/native.ts';
 
 /** The device that `initWebGpu` has opened for jax-js. */
 export interface WebGpuSession {
-  /** For people: which device computes. */
+  /** The device that computes, as text for people. */
   readonly adapter: string;
-  /** Ends the device, and what holds it: the process can exit. No array of it may be used afterwards. Idempotent. */
+  /** Ends the device, and all that keeps the process from exiting. No array of it may be used afterwards. Idempotent. */
   close(): void;
 }
 
-/** Makes `webgpu` the default device of jax-js in this process. It defines what browsers have, as jax-js looks there: `navigator.gpu`
- *  and the global names of WebGPU.
+/** Makes `webgpu` the default device of jax-js in this process. It defines `navigator.gpu` and the global names of WebGPU, where
+ *  jax-js looks for them, as in browsers.
  *  @throws ShoalError `unsupported` where there is no package `webgpu`, no driver or no native addon; the message says what to do. */
 export async function initWebGpu(): Promise<WebGpuSession> {
-  // Dawn ends the process at the first average otherwise.
+  // Without the addon, Dawn would end the process at the first average.
   const reason = nativeUnavailableReason();
   if (reason !== undefined) throw new ShoalError('unsupported', `jax-js on device webgpu needs the native addon: ${reason}; or use wasm`);
   const { gpu, globals, adapter } = await findAdapter();
@@ -38,7 +38,7 @@ export async function initWebGpu(): Promise<WebGpuSession> {
     close: () => {
       if (navigator.gpu === undefined) return;
       getWebGPUDevice().destroy();
-      // Dawn runs for as long as something refers to it.
+      // Dawn runs for as long as anything refers to it.
       delete navigator.gpu;
     },
   };

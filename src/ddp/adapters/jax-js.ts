@@ -32,7 +32,7 @@ export { distributeStages, StagedModel, type Stage, type StageOptimizer, type St
 export type { ArrayTree };
 export { initWebGpu, type WebGpuSession } from './jax-js-webgpu.ts';
 
-/** Of one average. */
+/** Options of one average. */
 export interface AverageOptions {
   /** Samples behind these gradients; needed, and only allowed, with weighting 'samples'. */
   readonly samples?: number;
@@ -40,10 +40,10 @@ export interface AverageOptions {
 
 const averageOptions = optionTable<AverageOptions>({ samples: 'number' });
 
-/** Makes every rank start from rank 0's parameters and returns what averages their gradients. Collective.
- *  Consumes `params`; the broadcast ones are `params` of the result.
- *  @throws ShoalError `mismatch` on every rank when their trees differ in names, order, shapes or dtypes;
- *          `unsupported` for leaves that are not float32 or float64 arrays. */
+/** Makes every rank start from rank 0's parameters and returns the model, which averages their gradients. Collective. Consumes
+ *  `params`; the broadcast ones are `params` of the result.
+ *  @throws ShoalError `mismatch` on every rank when their trees differ in names, order, shapes or dtypes; `unsupported` for
+ *          leaves that are not float32 or float64 arrays. */
 export async function distribute<T extends ArrayTree>(
   group: ReducerGroup,
   params: T,
@@ -75,9 +75,9 @@ export class DistributedModel<T extends ArrayTree> {
   readonly #reducer: Reducer;
   readonly #specs: readonly ParameterSpec[];
   readonly #structure: JsTreeDef;
-  /** Where each gradient was, and the average goes. */
+  /** Device of each parameter's gradient, where its average goes as well. */
   #devices: readonly np.Array['device'][];
-  /** Of gradients on device `webgpu`. */
+  /** Copies of gradients that are on device `webgpu`; made when the first one is. */
   #copies: DeviceCopies | undefined;
 
   /** Use `distribute`. */
@@ -90,12 +90,12 @@ export class DistributedModel<T extends ArrayTree> {
     this.params = params;
   }
 
-  /** As `Reducer.registerCommHook`: before the first gradients. */
+  /** Like `Reducer.registerCommHook`; call it before the first gradients. */
   registerCommHook<S>(state: S, hook: CommHook<S>): void {
     this.#reducer.registerCommHook(state, hook);
   }
 
-  /** What communication cost so far. */
+  /** The cost of communication so far. */
   get stats(): ReducerStats {
     return this.#reducer.stats;
   }
@@ -110,7 +110,7 @@ export class DistributedModel<T extends ArrayTree> {
     return this.#take();
   }
 
-  /** As `average`, blocking this thread instead of returning to the event loop. */
+  /** Like `average`, but blocks this thread instead of returning to the event loop. */
   averageSync(gradients: T, options: AverageOptions = noOptions): T {
     this.#give(this.#checked(gradients, options), options);
     this.#reducer.finishSync();
@@ -171,7 +171,7 @@ export class DistributedModel<T extends ArrayTree> {
     for (let index = leaves.length - 1; index >= 0; index--) this.#reducer.gradientReady(index, readOnce(leaves[index]));
   }
 
-  /** In the same order, while those that come next are on their way. */
+  /** Reads gradients in the same order from the device, while the copies of the next ones are on their way. */
   async #giveFromDevice(leaves: readonly np.Array[], { samples }: AverageOptions): Promise<void> {
     if (samples !== undefined) this.#reducer.begin({ samples });
     this.#copies ??= new DeviceCopies(getWebGPUDevice() as unknown as GpuDevice);
@@ -196,7 +196,7 @@ export class DistributedModel<T extends ArrayTree> {
   }
 }
 
-/** The elements of each; consumes them. */
+/** The elements of each leaf; consumes the leaves. */
 async function readAll(leaves: readonly np.Array[]): Promise<Elements[]> {
   const all: Elements[] = [];
   const copies = leaves.some(isOnWebGpu) ? new DeviceCopies(getWebGPUDevice() as unknown as GpuDevice) : undefined;
@@ -206,7 +206,7 @@ async function readAll(leaves: readonly np.Array[]): Promise<Elements[]> {
 }
 
 /** Gives the elements of each leaf in their order, as they come; consumes the leaves.
- *  @param copies of jax-js' device, several at a time; undefined: no leaf is there. */
+ *  @param copies several at a time, of leaves on jax-js' device; undefined when no leaf is there. */
 async function readEach(
   leaves: readonly np.Array[],
   take: (values: Elements, index: number) => void,
@@ -214,16 +214,16 @@ async function readEach(
 ): Promise<void> {
   const reads = leaves.map((leaf) => {
     const read = isOnWebGpu(leaf) && copies ? readFromDevice(leaf, copies) : Promise.resolve(readOnce(leaf));
-    // Each is awaited below, in its turn.
+    // The loop below awaits each one in its turn, so an early rejection is not unhandled.
     read.catch(() => undefined);
     return read;
   });
   for (const [index, read] of reads.entries()) take(await read, index);
 }
 
-/** Its own buffer, copied through a proxy. */
+/** The elements of the leaf's own buffer, copied through a proxy. */
 async function readFromDevice(leaf: np.Array, copies: DeviceCopies): Promise<Elements> {
-  // jax-js gives the buffer and lets go of the array: another array could be written there.
+  // Once jax-js has given the buffer it lets go of the array, and could write another one there: this reference keeps it.
   const kept = leaf.ref;
   try {
     const values = leaf.dtype === DType.Float64 ? new Float64Array(leaf.size) : new Float32Array(leaf.size);

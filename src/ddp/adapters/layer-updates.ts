@@ -12,25 +12,25 @@ import type { Exchange } from './exchange.ts';
 export interface Layer {
   readonly name: string;
   readonly bytes: number;
-  /** Of the exchange. */
+  /** Indices of the layer's parameters in the exchange. */
   readonly parameters: readonly number[];
 }
 
 export interface LayerUpdatesOptions {
-  /** In the order of the forward pass. */
+  /** All layers, in the order of the forward pass. */
   readonly layers: readonly Layer[];
   readonly exchange: Exchange;
-  /** One step of the optimiser, of this layer alone. Averages are those of its parameters, until their next gradients. */
+  /** Applies one step of the optimiser to this layer alone. `averages` are those of its parameters, valid until their next gradients. */
   readonly apply: (layer: number, averages: readonly Float32Array[]) => void;
-  /** Of the group: draws on its timeline. */
+  /** The group, on whose timeline the spans are drawn. */
   readonly group: Partial<Pick<ProcessGroup, 'span'>>;
 }
 
 type Details = Readonly<Record<string, string | number>>;
 
-/** Of a layer's spans. */
+/** Name and details of a layer's spans. */
 interface Marks {
-  /** As much of the layer's as the name of a span can hold. */
+  /** The layer's name, cut to what the name of a span can hold. */
   readonly name: string;
   readonly wait: Details;
   readonly gradient: Details;
@@ -39,9 +39,9 @@ interface Marks {
 export class LayerUpdates {
   readonly #options: LayerUpdatesOptions;
   readonly #marks: readonly Marks[];
-  /** Layers whose last averages are not applied. */
+  /** Layers whose last averages are not applied yet. */
   readonly #pending = new Set<number>();
-  /** Layers that this forward pass has come to. */
+  /** Layers that this forward pass has reached. */
   readonly #used = new Set<number>();
   #isForward = false;
   #isUpdating = false;
@@ -65,10 +65,10 @@ export class LayerUpdates {
     }
   }
 
-  /** The layer's parameters are about to be used: they are as they are after the last step.
-   *  @throws ShoalError what ended the group; what the optimiser throws. */
+  /** Called before the layer's parameters are used: brings them to their state after the last step.
+   *  @throws ShoalError the error that ended the group, or one of the optimiser. */
   use(layer: number): void {
-    // An optimiser's first update may look at all parameters.
+    // The optimiser's first update may read all parameters, which calls `use` again.
     if (this.#isUpdating) return;
     const isFirst = this.#isForward && !this.#used.has(layer);
     if (isFirst) this.#used.add(layer);
@@ -85,7 +85,7 @@ export class LayerUpdates {
     }
   }
 
-  /** Copies the gradients of the layer's parameters; undefined: this one has none. */
+  /** Copies the gradients of the layer's parameters; undefined stands for a parameter that has none. */
   give(layer: number, gradients: readonly (Float32Array | undefined)[]): void {
     const { layers, exchange } = this.#options;
     const { parameters } = layers[layer];
@@ -96,8 +96,8 @@ export class LayerUpdates {
     this.#span(`gradient of ${name}`, given, details);
   }
 
-  /** The backward pass is over. @returns the averages of all parameters, if they are there: to be applied now.
-   *  @throws ShoalError `usage` for parameters without gradient; what ended the group. */
+  /** The backward pass is over. @returns the averages of all parameters, to be applied now; undefined when scheduled.
+   *  @throws ShoalError `usage` for parameters without gradient; the error that ended the group. */
   finish(): readonly Float32Array[] | undefined {
     const { layers, exchange } = this.#options;
     this.#span('gradients averaged', () => exchange.finish(), { phase: 'finish' });
@@ -106,12 +106,12 @@ export class LayerUpdates {
     return undefined;
   }
 
-  /** Waits for all that is on its way, and applies it. */
+  /** Waits for all averages that are on their way, and applies them. */
   drain(): void {
     for (const layer of [...this.#pending].sort((a, b) => a - b)) this.use(layer);
   }
 
-  /** Undefined: nothing of it is on its way. */
+  /** The layer's averages, after waiting for them; undefined when none is on its way. */
   #take(layer: number): readonly Float32Array[] | undefined {
     if (!this.#pending.has(layer)) return undefined;
     const { layers, exchange } = this.#options;

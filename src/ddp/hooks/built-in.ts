@@ -13,24 +13,24 @@ import type { Work } from '../../group/call/types.ts';
 import type { CommHook, GradBucket } from './comm-hook.ts';
 import { emptyColumns, multiply, multiplyTransposed, orthogonalise, outer, type Matrix } from './matrix.ts';
 
-/** As without a hook. */
+/** Averages the bucket, as without a hook. */
 export const allReduceHook: CommHook<undefined> = function* (_, bucket) {
   yield bucket.allReduce(bucket.buffer());
 };
 
 // ── 16 bits ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** What a hook of 16-bit gradients keeps: half of the buckets' memory. */
+/** State of a hook of 16-bit gradients: its tensors take half of the buckets' memory. */
 export class HalfPrecisionState {
-  /** By the buffer of a bucket: other reducers have others. */
+  /** The tensor of each bucket, by the bucket's buffer: two reducers may share this state. */
   readonly #tensors = new WeakMap<Float32Array, Tensor<'float16' | 'bfloat16'>>();
   readonly #kernels: Kernels = createKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
 
   /** The two hooks that run with this state; `fp16CompressHook` and `bf16CompressHook` are their names. */
   static readonly hooks = {
-    /** `fp16CompressHook`. */
+    /** The hook that is exported as `fp16CompressHook`. */
     fp16: (state, bucket) => of(HalfPrecisionState, state).#run(bucket, 'float16'),
-    /** `bf16CompressHook`. */
+    /** The hook that is exported as `bf16CompressHook`. */
     bf16: (state, bucket) => of(HalfPrecisionState, state).#run(bucket, 'bfloat16'),
   } satisfies Record<string, CommHook<HalfPrecisionState>>;
 
@@ -57,19 +57,19 @@ function bytesOf({ buffer, byteOffset, byteLength }: Float32Array | Uint16Array)
 
 // ── PowerSGD ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Of PowerSGD, by torch's names; the same on all ranks. */
+/** Options of PowerSGD, by torch's names; the same on all ranks. */
 export interface PowerSGDOptions {
-  /** Of the two factors by which a matrix of gradients travels. Default: 1. */
+  /** Rank of the two factors by which a matrix of gradients travels. Default: 1. */
   readonly matrixApproximationRank?: number;
-  /** Steps that are averaged as they are, before the first that is approximated. Default: 1000, as torch's. */
+  /** Number of steps that are averaged without approximation at first. Default: 1000, like torch's. */
   readonly startIteration?: number;
-  /** Only what becomes smaller by more than this is approximated. Default: 2. */
+  /** Matrices are approximated only if that makes them smaller by more than this factor. Default: 2. */
   readonly minCompressionRate?: number;
-  /** What the approximation leaves out of a step is added to the next one. Default: true. */
+  /** Adds the error of a step's approximation to the next one. Default: true. */
   readonly useErrorFeedback?: boolean;
-  /** Each step begins with the factor of the one before. Default: true. */
+  /** Begins each step with the factor of the one before. Default: true. */
   readonly warmStart?: boolean;
-  /** Of the first factors: the same on all ranks. Default: 0. */
+  /** Seed of the first factors. Default: 0. */
   readonly randomSeed?: number;
 }
 
@@ -87,7 +87,7 @@ interface Approximated {
   readonly columns: number;
   readonly rank: number;
   readonly gradient: Float32Array;
-  /** What earlier steps have left out. */
+  /** Sum of the parts that the approximations of earlier steps have left out. */
   readonly error: Float32Array;
   readonly p: Matrix;
   readonly q: Matrix;
@@ -95,7 +95,7 @@ interface Approximated {
 
 interface BucketFactors {
   readonly approximated: readonly Approximated[];
-  /** Travel as they are, together. */
+  /** Gradients that travel without approximation, together in `wholes`. */
   readonly whole: readonly Float32Array[];
   readonly wholes: Tensor<'float32'>;
   readonly ps: Tensor<'float32'>;
@@ -103,12 +103,13 @@ interface BucketFactors {
   steps: number;
 }
 
-/** Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019. */
+/** State of PowerSGD: Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+ *  Optimization", NeurIPS 2019. */
 export class PowerSGDState {
   readonly #options: Required<PowerSGDOptions>;
-  /** By the buffer of a bucket: other reducers have others. */
+  /** The factors of each bucket, by the bucket's buffer: two reducers may share this state. */
   readonly #buckets = new WeakMap<Float32Array, BucketFactors>();
-  /** Bytes that travelled, and that would have. */
+  /** Bytes that have travelled, and bytes that would have without approximation. */
   readonly #bytes = { sent: 0, whole: 0 };
 
   /** @throws ShoalError `usage`. */
@@ -129,12 +130,12 @@ export class PowerSGDState {
       throw new ShoalError('usage', `PowerSGDState: minCompressionRate is at least 1, not ${describeValue(minCompressionRate)}`);
   }
 
-  /** Of all steps: by how much gradients were smaller than they are. */
+  /** Factor by which the approximation has made gradients smaller, over all steps. */
   get compressionRate(): number {
     return this.#bytes.sent === 0 ? 1 : this.#bytes.whole / this.#bytes.sent;
   }
 
-  /** `powerSGDHook`. */
+  /** The hook that is exported as `powerSGDHook`. */
   static readonly hook: CommHook<PowerSGDState> = (state, bucket) => of(PowerSGDState, state).#run(bucket);
 
   *#run(bucket: GradBucket): Generator<Work, void, void> {
@@ -152,12 +153,12 @@ export class PowerSGDState {
     for (const each of approximated) {
       const { gradient, error, p, q, rows, columns } = each;
       if (useErrorFeedback) for (let i = 0; i < gradient.length; i++) gradient[i] += error[i];
-      // From zeros no later step would come away: where one had no gradient, the next begins anew.
+      // A column of zeros, left by a step without gradient, would stay zero for ever: it begins anew with random values.
       this.#fillRandom(q, bucket.index() * 1e6 + factors.steps, warmStart ? emptyColumns(q) : columnsOf(q));
       multiply({ rows, columns, values: gradient }, q, p);
     }
     gather(whole, wholes.data);
-    // The first work is what starts with the bucket; all ranks start both.
+    // The first work starts with the bucket, and all ranks start both works.
     const wholeWork = wholes.count > 0 ? bucket.allReduce(wholes) : undefined;
     if (ps.count > 0) yield bucket.allReduce(ps);
     for (const { p, q, gradient, rows, columns } of approximated) {
@@ -194,11 +195,11 @@ export class PowerSGDState {
     return factors;
   }
 
-  /** `rank` 0: it is not worth it. */
+  /** Shape of the gradient as a matrix, and the rank of its approximation; `rank` 0: an approximation would not be small enough. */
   #matrixOf(shape: readonly number[], count: number): { rows: number; columns: number; rank: number } {
     const { matrixApproximationRank, minCompressionRate } = this.#options;
     if (shape.length < 2 || count === 0) return { rows: count, columns: 1, rank: 0 };
-    // Of a kernel or a dense layer, the last dimension are outputs.
+    // The last dimension of a kernel or a dense layer has the outputs.
     const columns = must(shape.at(-1), () => 'it has two dimensions');
     const rows = count / columns;
     const rank = Math.min(matrixApproximationRank, rows, columns);

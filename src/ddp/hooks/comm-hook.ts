@@ -1,12 +1,12 @@
-/** Communication hooks, in the words of torch's `register_comm_hook`: what is done with a bucket of gradients instead of one all-reduce.
+/** Communication hooks, in the words of torch's `register_comm_hook`: a function that takes the place of the one all-reduce of a bucket.
  *
  *      function* (state, bucket) {           // a generator: it yields works, and goes on when they are done
  *        yield bucket.allReduce(compressed); //    the first one starts with the bucket, during the backward pass
  *        decompress(bucket.buffer());        //    then buffer() is the average
  *      }
  *
- *  What follows the first work runs when the bucket is waited for, in the order of buckets on every rank. It must not know what a
- *  bucket is part of. */
+ *  The part after the first work runs when the bucket is waited for, in the order of buckets on every rank. It must not know what
+ *  a bucket is part of. */
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/settings/options.ts';
 import type { ReduceOptions, TensorLike, Work } from '../../group/call/types.ts';
@@ -15,9 +15,9 @@ import type { Tensor } from '../../memory/tensor.ts';
 
 /** One parameter's part of a bucket. */
 export interface GradPart {
-  /** The parameter's, as registered. */
+  /** Name of the parameter, as registered. */
   readonly name: string;
-  /** The parameter's, as registered. */
+  /** Shape of the parameter, as registered. */
   readonly shape: readonly number[];
   /** A view of the bucket. */
   readonly gradient: Float32Array;
@@ -25,25 +25,25 @@ export interface GradPart {
 
 /** A bucket of float32 gradients. */
 export interface GradBucket {
-  /** Of the bucket among all, the same in every step. */
+  /** Index of the bucket among all, the same in every step. */
   index(): number;
   /** This rank's gradients; when the hook has ended, their average. */
   buffer(): Float32Array;
-  /** By parameter, in the order in which they lie in the buffer. */
+  /** The parameters in the bucket, in the order in which they lie in the buffer. */
   parts(): readonly GradPart[];
-  /** The last bucket of a step. */
+  /** True for the last bucket of a step. */
   isLast(): boolean;
-  /** Ranks. */
+  /** Number of ranks. */
   readonly size: number;
-  /** Memory that is sent without a copy, for the hook to keep; zeros. */
+  /** New memory, all zeros, that is sent without a copy; the hook may keep it. */
   tensor<D extends DType>(dtype: D, count: number): Tensor<D>;
-  /** Over all ranks, in place; default operator: `avg`. Named and, in a scheduled group, prioritised as the bucket is. */
+  /** All-reduces over all ranks, in place; default operator: `avg`. Its name and, in a scheduled group, its priority are the bucket's. */
   allReduce(data: TensorLike, options?: Pick<ReduceOptions, 'op'>): Work;
 }
 
-/** What is done with a bucket of gradients instead of one all-reduce: a generator that yields works, and leaves the average in
- *  `bucket.buffer()`. The first work starts during the backward pass; what follows it runs when the bucket is waited for. Hooks are the
- *  same on every rank; what one throws is thrown to who waits for the step.
+/** A function that takes the place of the one all-reduce of a bucket of gradients: a generator that yields works, and leaves the
+ *  average in `bucket.buffer()`. The first work starts during the backward pass; the rest runs when the bucket is waited for.
+ *  Hooks are the same on every rank; an error of one is thrown to the caller that waits for the step.
  *
  *      const scaled: CommHook<number> = function* (factor, bucket) {
  *        yield bucket.allReduce(bucket.buffer());
@@ -51,10 +51,10 @@ export interface GradBucket {
  *      }; */
 export type CommHook<S> = (state: S, bucket: GradBucket) => Generator<Work, void, void>;
 
-/** A hook with its state, as a reducer has it. */
+/** A hook bound to its state, for the use of a reducer. */
 export type BoundHook = (bucket: GradBucket) => Generator<Work, void, void>;
 
-/** @throws ShoalError `usage` for what is no generator function. */
+/** @throws ShoalError `usage` for anything but a generator function. */
 export function bindHook<S>(state: S, hook: CommHook<S>): BoundHook {
   if (typeof hook !== 'function')
     throw new ShoalError('usage', `registerCommHook: the hook is a generator function, not ${describeValue(hook)}`);
@@ -65,7 +65,7 @@ export function bindHook<S>(state: S, hook: CommHook<S>): BoundHook {
   };
 }
 
-/** A hook at work on one bucket. Waits for its works one after the other, either way. */
+/** The run of a hook on one bucket. Waits for the hook's works one after the other, asynchronously or blocking. */
 export class HookRun implements PromiseLike<void> {
   readonly #run: Generator<Work, void, void>;
   #work: Work | undefined;
@@ -101,7 +101,8 @@ export class HookRun implements PromiseLike<void> {
     if (this.#failed) throw this.#error;
   }
 
-  /** What the hook throws is thrown to who waits: the other ranks wait for this one's part until then. */
+  /** Runs the hook up to its next work. An error of the hook is kept for the caller that waits; the other ranks wait for this
+   *  one's part until then. */
   #advance(): void {
     this.#work = undefined;
     try {
@@ -117,7 +118,7 @@ export class HookRun implements PromiseLike<void> {
   }
 }
 
-/** What bucket and stage an all-reduce is of, on all ranks. */
+/** The parts of a bucket's all-reduces that its owner decides, the same on all ranks. */
 export interface BucketPlace {
   readonly index: number;
   readonly name: string;
@@ -139,7 +140,7 @@ export function gradBucket(place: BucketPlace): GradBucket {
     isLast: () => place.isLast,
     size: place.size,
     tensor: (dtype, count) => place.newTensor(dtype, [count]),
-    // The buffer itself is shared memory: a view of it that is the whole needs no copy.
+    // The buffer itself is shared memory: data that is the whole buffer needs no copy.
     allReduce: (data, { op = 'avg' } = {}) =>
       place.allReduce(data === place.buffer.data ? place.buffer : data, { op, name: `${place.name}/hook-${stage++}` }),
   };

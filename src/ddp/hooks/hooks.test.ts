@@ -1,4 +1,4 @@
-/** Communication hooks on real groups, scheduled and not: a small network that trains, and what its loss becomes. */
+/** Communication hooks on real groups, scheduled and not: a small network trains with each, and its loss is compared. */
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import type { ProcessGroup } from '../../group/call/types.ts';
@@ -23,7 +23,7 @@ const specs: readonly ParameterSpec[] = [
   { name: 'w2', shape: [hidden, outputs], dtype: 'float32' },
 ];
 
-/** tanh(x·w1 + b1)·w2, and the gradients of its mean squared distance from what a teacher says. */
+/** The network tanh(x·w1 + b1)·w2, and the gradients of its mean squared distance from a teacher's answers. */
 class Network {
   readonly parameters: Float32Array[];
   readonly #x: Float32Array;
@@ -86,7 +86,7 @@ interface Trained {
   readonly bytes: number;
 }
 
-/** `register` gives the reducer of one rank its hook. */
+/** Trains a network on every rank. `register` gives a rank's reducer its hook. */
 async function train(groups: readonly ProcessGroup[], register: (reducer: Reducer) => void, steps = 120): Promise<Trained> {
   const results = await Promise.all(
     groups.map(async (group) => {
@@ -145,7 +145,7 @@ describe.each(['plain', 'scheduled'] as const)('on a %s group', (kind) => {
     const fp16 = await train(groups, (reducer) => reducer.registerCommHook(new HalfPrecisionState(), fp16CompressHook));
     const powerSGD = await train(groups, power({}));
     const forgetful = await train(groups, power({ useErrorFeedback: false }));
-    // Exactly the bits of no hook.
+    // Plain averaging as a hook gives exactly the bits of no hook.
     expect(plain).toEqual(without);
     expect(user.last / without.last).toBeCloseTo(1, 3);
     expect(state.calls).toBeGreaterThan(3 * 120);
@@ -153,10 +153,10 @@ describe.each(['plain', 'scheduled'] as const)('on a %s group', (kind) => {
     expect(fp16.last / without.last).toBeCloseTo(1, 1);
     expect(bf16.last / without.last).toBeGreaterThan(0.8);
     expect(bf16.last / without.last).toBeLessThan(1.2);
-    // A rank of 2 of 12 × 24 and 24 × 6.
+    // Rank 2 approximates matrices of 12 × 24 and 24 × 6.
     expect(powerSGD.bytes).toBeLessThan(0.45 * without.bytes);
     expect(powerSGD.last).toBeLessThan(1.5 * without.last);
-    // What was left out comes later.
+    // Error feedback adds the parts that were left out to later steps.
     expect(powerSGD.last).toBeLessThan(forgetful.last);
     if (process.env.SHOW_LOSSES) console.log({ without, plain, user, bf16, fp16, powerSGD, forgetful });
   });
@@ -168,7 +168,7 @@ describe('a hook', () => {
     const without = await train(world.groups, () => undefined, 30);
     const exact = (reducer: Reducer): void =>
       reducer.registerCommHook(new PowerSGDState({ startIteration: 0, matrixApproximationRank: 6, minCompressionRate: 1 }), powerSGDHook);
-    // 24 × 6 of rank 6 is larger than it is, so it travels whole; 12 × 24 of rank 6 is not.
+    // Factors of rank 6 of the 24 × 6 matrix would be larger than it is, so it travels whole; the 12 × 24 matrix is approximated.
     const all = await train(world.groups, exact, 30);
     expect(all.last / without.last).toBeCloseTo(1, 1);
   });

@@ -1,4 +1,4 @@
-/** The few products of matrices that low-rank approximation needs. Row by row; the second operand has few columns. */
+/** The few products of matrices that low-rank approximation needs. They go row by row, as the second operand has few columns. */
 
 export interface Matrix {
   readonly rows: number;
@@ -39,10 +39,10 @@ export function outer(p: Matrix, q: Matrix, result: Float32Array): void {
   }
 }
 
-/** What is left of a column that the others account for is rounding: less than this part of its square. */
+/** A column is zero but for rounding when less than this part of its square is left after the other columns are subtracted. */
 const rounding = 1e-12;
 
-/** Columns become orthogonal, and of length 1 (modified Gram–Schmidt); those of which nothing is left become zeros. */
+/** Makes columns orthogonal, and of length 1 (modified Gram–Schmidt); columns of which nothing is left become zeros. */
 export function orthogonalise({ rows, columns, values }: Matrix): void {
   const squareOf = (k: number): number => {
     let square = 0;
@@ -62,7 +62,7 @@ export function orthogonalise({ rows, columns, values }: Matrix): void {
   }
 }
 
-/** Columns that are zeros. */
+/** Indices of the columns that are zeros. */
 export function emptyColumns({ rows, columns, values }: Matrix): number[] {
   const empty: number[] = [];
   for (let k = 0; k < columns; k++) {

@@ -1,6 +1,6 @@
-/** N ranks of a process group in one thread, for tests of what stands on groups: an operation completes when the last rank
- *  has entered it, unless the test holds it back. It checks that ranks call the same operations in the same order, as real
- *  groups do. It must not be used where processes matter: it has none. */
+/** N ranks of a process group in one thread, for tests of code that uses groups: an operation completes when the last rank has
+ *  entered it, unless the test holds it back. It checks that ranks call the same operations in the same order, as real groups do.
+ *  It must not be used where processes matter: it has none. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeOfArray, type DType, type DTypeViews, type TypedArray } from '../../memory/dtype.ts';
 import { balancedTree } from '../../memory/kernels.ts';
@@ -10,13 +10,13 @@ import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { CallOptions, CountsOptions, ReduceOptions, RootOptions, TensorLike, Work } from '../../group/call/types.ts';
 import type { ReducerGroup } from '../reducer.ts';
 
-/** What one rank entered. */
+/** An operation as one rank entered it. */
 interface Entry {
-  /** What has to agree between ranks. */
+  /** Text that has to agree between ranks. */
   readonly contract: string;
   readonly data: TypedArray;
   readonly work: LocalWork;
-  /** Runs once with the entries of all ranks. */
+  /** Performs the operation; runs once, with the entries of all ranks. */
   readonly perform: (entries: readonly Entry[]) => void;
   readonly output?: TypedArray;
 }
@@ -66,7 +66,7 @@ export class LocalWorld {
     this.groups = Array.from({ length: size }, (_, rank) => new LocalGroup(this, rank, size));
   }
 
-  /** From now on nothing completes. */
+  /** Completes nothing until `resume`. */
   hold(): void {
     this.#held = true;
   }
@@ -77,7 +77,7 @@ export class LocalWorld {
     this.#advance();
   }
 
-  /** As when the process of `rank` dies: everything under way and everything later fails on all ranks. */
+  /** Simulates the death of `rank`: everything under way and everything later fails on all ranks. */
   lose(rank: number): void {
     this.#lost = new ShoalError('peer-lost', `rank ${rank} died`, { peer: rank });
     this.#advance();
@@ -115,7 +115,7 @@ export class LocalWorld {
 export class LocalGroup implements ReducerGroup {
   readonly rank: number;
   readonly size: number;
-  /** Tensors allocated and not released. */
+  /** Number of tensors allocated and not released. */
   tensors = 0;
   readonly #world: LocalWorld;
 
@@ -187,7 +187,7 @@ export class LocalGroup implements ReducerGroup {
   }
 }
 
-/** Runs `body` on every rank at once; the results by rank. All bodies end before the first failure is thrown. */
+/** Runs `body` on every rank at once, and returns the results by rank. All bodies end before the first failure is thrown. */
 export async function onEveryRank<T>(world: LocalWorld, body: (group: LocalGroup) => Promise<T>): Promise<T[]> {
   const results = await Promise.allSettled(world.groups.map(body));
   return results.map((result) => {

@@ -14,6 +14,6 @@ it('sees tensors of the wasm backend in its heap, and reads those of others', as
   await tf.setBackend('cpu');
   const elsewhere = tf.tensor1d([5, 6]);
   expect([...elementsOf(tf.backend(), elsewhere)]).toEqual([5, 6]);
-  // It is still where it was: another backend reads it.
+  // The tensor is still where it was: reading it from another backend did not move it.
   expect([...elementsOf(tf.backend(), computed)]).toEqual([1, 4, 9]);
 });

@@ -1,8 +1,8 @@
-/** Elements of TensorFlow.js tensors without a copy, where their memory can be seen: the heap of the wasm backend. It must not know what is
- *  done with them. */
+/** Elements of TensorFlow.js tensors without a copy, where their memory can be seen: the heap of the wasm backend. It must not
+ *  know what the elements are used for. */
 import type * as tf from '@tensorflow/tfjs';
 
-/** Of the wasm backend, as of version 4. */
+/** The parts of the wasm backend, version 4, that are read here. */
 interface WasmBackend {
   readonly wasm?: { readonly HEAPU8?: Uint8Array };
   readonly dataIdMap?: {

@@ -23,18 +23,18 @@ import { addMissingKernels } from './polyfill.ts';
 import { optimizersByVariable, SharedState } from './shared-state.ts';
 import { VariableHooks } from './variable-hooks.ts';
 
-/** How an optimiser's gradients travel. */
+/** Options of `distribute`: how an optimiser's gradients travel. */
 export interface DistributeOptions {
   /** `false` (default): a step in which a variable got no gradient is refused, naming it. `true`: it counts as zeros on this rank. */
   readonly findUnused?: boolean;
-  /** Of groups that are not scheduled. Default: SHOAL_BUCKET_BYTES, 25 MiB. */
+  /** Limit of a bucket, in groups that are not scheduled. Default: SHOAL_BUCKET_BYTES, 25 MiB. */
   readonly bucketBytes?: number;
-  /** Default: SHOAL_FIRST_BUCKET_BYTES, 1 MiB. */
+  /** Limit of the first bucket. Default: SHOAL_FIRST_BUCKET_BYTES, 1 MiB. */
   readonly firstBucketBytes?: number;
-  /** Of each collective. Default: the group's. Milliseconds. */
+  /** Timeout of each collective, in milliseconds. Default: the group's. */
   readonly timeoutMs?: number;
   /** `true` (default): products of transposed matrices, of which backward passes consist, are computed by other kernels than the wasm
-   *  backend's own, large ones of 8 rows and more 6 to 60 times as fast, for this whole process. `false`: what is registered is left. */
+   *  backend's own, for this whole process; large ones of 8 or more rows 6 to 60 times as fast. `false`: the registered kernels stay. */
   readonly fastProducts?: boolean;
 }
 
@@ -49,8 +49,8 @@ const distributeOptions = optionTable<DistributeOptions>({
 type NamedTensor = Awaited<ReturnType<tf.Optimizer['getWeights']>>[number];
 type Gradients = tf.NamedTensorMap | NamedTensor[];
 
-/** The optimiser, over all ranks of the group: for `model.compile` and for loops of one's own. With a scheduled group, updates happen
- *  in the next forward pass, or when a variable is looked at. Communication must run in its own thread, as it does by default.
+/** The optimiser, over all ranks of the group: for `model.compile` and for loops of one's own. With a scheduled group, updates happen in
+ *  the next forward pass, or when a program reads a variable. Communication must run in its own thread, as it does by default.
  *  @throws ShoalError `usage`; `unsupported` for an optimiser that a scheduled group cannot apply variable by variable. */
 export function distribute(
   group: ReducerGroup | ScheduledGroup,
@@ -102,21 +102,21 @@ export class DistributedOptimizer extends tf.Optimizer {
     this.#shared = new SharedState(inner);
   }
 
-  /** As `Reducer.registerCommHook`: before the first step. With a scheduled group each variable is a bucket. */
+  /** Like `Reducer.registerCommHook`; call it before the first step. With a scheduled group each variable is a bucket. */
   registerCommHook<S>(state: S, hook: CommHook<S>): void {
     if (this.#hook || this.#registered)
       throw new ShoalError('usage', 'registerCommHook: once, before the first step; an optimizer has one hook');
     this.#hook = bindHook(state, hook);
   }
 
-  /** Collective. */
+  /** Collective. Computes the gradients of `f`, averages them over all ranks, and applies the averages. */
   override minimize(f: () => tf.Scalar, returnCost = false, varList?: tf.Variable[]): tf.Scalar | null {
     const registered = this.#register(trainable(varList));
     const { hooks, updates } = registered;
     const { value, grads } = hooks.record(() =>
       tf.variableGrads(() => {
         const cost = updates.forward(f);
-        // What this pass did not use: its next gradient is about to come.
+        // Variables that this pass did not use still have their last averages, and their next gradients are about to come.
         updates.drain();
         return cost;
       }, varList),
@@ -147,12 +147,12 @@ export class DistributedOptimizer extends tf.Optimizer {
     this.#finish(registration);
   }
 
-  /** This rank's own. */
+  /** This rank's own gradients, not averaged. */
   override computeGradients(f: () => tf.Scalar, varList?: tf.Variable[]): ReturnType<typeof tf.variableGrads> {
     return tf.variableGrads(f, varList);
   }
 
-  /** Waits for all averages that are on their way, and applies them. Who looks at a variable waits for its own. */
+  /** Waits for all averages that are on their way, and applies them. Reading a variable does so for that variable alone. */
   drain(): void {
     this.#registered?.updates.drain();
   }
@@ -169,20 +169,20 @@ export class DistributedOptimizer extends tf.Optimizer {
     return this.#inner.getConfig();
   }
 
-  /** The optimiser's own state, such as moments, when all averages have been applied; this rank's, and alike on all. As in
-   *  TensorFlow.js. */
+  /** The optimiser's own state, such as moments, after all averages have been applied: this rank's copy, which is the same on all
+   *  ranks. Same as in TensorFlow.js otherwise. */
   override getWeights(): Promise<NamedTensor[]> {
     this.drain();
     return this.#inner.getWeights();
   }
 
-  /** Loads what `getWeights` gave; on every rank, from the same file. As in TensorFlow.js. */
+  /** Loads the result of `getWeights`; call it on every rank, with the same file. Same as in TensorFlow.js otherwise. */
   override setWeights(weights: NamedTensor[]): Promise<void> {
     this.drain();
     return this.#inner.setWeights(weights);
   }
 
-  /** Applies what is on its way, and lets go of the variables. */
+  /** Applies the averages that are on their way, and releases the variables. */
   override dispose(): void {
     this.drain();
     this.#registered?.hooks.close();
@@ -207,14 +207,14 @@ export class DistributedOptimizer extends tf.Optimizer {
     });
   }
 
-  /** The variable is as it is after the last step. */
+  /** Brings one variable to its state after the last step. */
   #apply(variables: readonly tf.Variable[], index: number, average: Float32Array): void {
     if (this.#isStepKept) this.#shared.restore();
     else this.#shared.keep();
     this.#isStepKept = true;
     tf.tidy(() => {
       const tensor = tf.tensor(average.slice(), variables[index].shape, 'float32');
-      // The others keep their places in the optimiser's lists.
+      // The other variables keep their places in the optimiser's lists.
       const gradients = variables.map(({ name }, each) => ({ name, tensor: each === index ? tensor : null }));
       this.#inner.applyGradients(gradients as unknown as NamedTensor[]);
     });
@@ -263,7 +263,7 @@ export class DistributedOptimizer extends tf.Optimizer {
   }
 }
 
-/** As TensorFlow.js has them where no list is given. */
+/** The trainable variables: of the list, or, without one, of all that are registered, as in TensorFlow.js. */
 function trainable(varList: readonly tf.Variable[] | undefined): tf.Variable[] {
   const variables = varList ?? Object.values(tf.engine().registeredVariables);
   return variables.filter((variable) => variable.trainable);

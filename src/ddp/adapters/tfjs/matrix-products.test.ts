@@ -26,7 +26,7 @@ function values(count: number, seed: number): Float32Array {
   return Float32Array.from({ length: count }, () => 2 * random.next() - 1);
 }
 
-/** The cpu backend's. */
+/** The result of the cpu backend. */
 async function reference(make: () => tf.Tensor): Promise<Float32Array> {
   await tf.setBackend('cpu');
   try {
@@ -36,7 +36,7 @@ async function reference(make: () => tf.Tensor): Promise<Float32Array> {
   }
 }
 
-/** @param addends of each element: float32 rounds as often. */
+/** @param addends number of addends of each element: float32 rounds as often. */
 function expectClose(found: ArrayLike<number>, wanted: ArrayLike<number>, addends = 100): void {
   expect(found.length).toBe(wanted.length);
   let worst = 0;
@@ -54,8 +54,8 @@ it('replaces the kernels of the wasm backend, once, and none of another', async 
 });
 
 const shapes = [
-  // rows, inner, columns: of the product. Each way of transposing has its turn; below 4,096 multiply-adds none has, and
-  // 8,500 addends are summed in parts.
+  // Rows, inner, and columns of the product. Every way of transposing is taken by some; those below 4,096 multiply-adds are left
+  // to the backend, and 8,500 addends are summed in parts.
   [3, 4, 5],
   [16, 16, 16],
   [200, 17, 33],
@@ -143,7 +143,7 @@ it('a training has the gradients of the cpu backend, and its memory does not gro
   const { numTensors } = tf.memory();
   const dataIds = wasm().numDataIds();
   for (let step = 0; step < 20; step++) tf.tidy(() => expectClose(gradients().dataSync(), wanted));
-  // Operators of XNNPACK, which are kept with their weights, go as these do.
+  // XNNPACK keeps operators with their weights; they are freed like everything else.
   const { length } = wasm().wasm.HEAPU8;
   for (let step = 0; step < 400; step++) tf.tidy(() => void gradients());
   expect(wasm().wasm.HEAPU8.length).toBe(length);

@@ -1,6 +1,6 @@
-/** Products of transposed matrices for TensorFlow.js' wasm backend. Backward passes of dense layers are nothing else, and its kernels
- *  compute large ones 6 to 60 times as slowly as the product without transposition, which XNNPACK computes. Here a matrix is transposed
- *  first, whichever takes the fewest moves:
+/** Products of transposed matrices for TensorFlow.js' wasm backend. Backward passes of dense layers consist of them, and the
+ *  backend's kernels compute large ones 6 to 60 times as slowly as the product without transposition, which XNNPACK computes.
+ *  Here one matrix is transposed first, in the way that moves the fewest elements:
  *
  *      Aᵀ·B    (Aᵀ)·B, of some rows of both after the other, so that they stay in the cache
  *      A·Bᵀ    A·(Bᵀ), or, where B is larger than A and the result, (B·(Aᵀ))ᵀ
@@ -11,7 +11,7 @@ import * as tf from '@tensorflow/tfjs';
 
 type Shape = readonly number[];
 
-/** Of the wasm backend, as of version 4. */
+/** The parts of the wasm backend, version 4, that are used here. */
 interface WasmBackend {
   makeOutput?(shape: number[], dtype: tf.DataType): tf.TensorInfo;
   typedArrayFromHeap?(info: tf.TensorInfo): Float32Array;
@@ -20,18 +20,18 @@ interface WasmBackend {
 
 type Heap = Required<WasmBackend>;
 
-/** Products of fewer multiply-adds are not slow. */
+/** Products of fewer multiply-adds than this are left to the backend: they are not slow there. */
 const multiplyAddsMin = 4096;
-/** Rows and columns of a block that is transposed at once: what is read and what is written are both in the cache. */
+/** Rows and columns of a block that is transposed at once: its source and its result both fit in the cache. */
 const side = 16;
 
-/** Rows of both that are multiplied at once, where the sums are over eight times as many or more. */
+/** Rows of both matrices that are multiplied at once, where the sums have eight times as many addends or more. */
 const rowsAtOnce = 1024;
 
-/** Kernels that were registered here. */
+/** Kernels that this file has registered. */
 const registered = new Set<tf.KernelFunc>();
 
-/** In the wasm backend, where it is in use; for all programs of this process. @returns the names of kernels that are replaced. */
+/** Replaces the kernels of the wasm backend, if it is in use, for all programs of this process. @returns the names of replaced kernels. */
 export function addTransposedProducts(): readonly string[] {
   const backendName = tf.getBackend();
   if (backendName !== 'wasm') return [];
@@ -41,7 +41,7 @@ export function addTransposedProducts(): readonly string[] {
     if (known === undefined || registered.has(known.kernelFunc)) return [];
     const kernelFunc = kernelOver(known.kernelFunc);
     registered.add(kernelFunc);
-    // Without the warning that it is there already.
+    // Unregistering first avoids the warning that the kernel is there already.
     tf.unregisterKernel(kernelName, backendName);
     tf.registerKernel({ ...known, kernelFunc });
     return [kernelName];
@@ -64,7 +64,7 @@ function productKernel(own: tf.KernelFunc): tf.KernelFunc {
       if (transposeA && transposeB) return releasing(heap, times(b, a), (product) => transposed(heap, product));
       if (transposeA && aRows === bRows && aRows >= 8 * rowsAtOnce) return sumOfProducts(heap, a, b, times);
       if (transposeA) return releasing(heap, transposed(heap, a), (aT) => times(aT, b));
-      // What is moved: the right operand once more by XNNPACK, which packs it.
+      // Elements moved by each way; XNNPACK moves the right operand once more, because it packs it.
       const [ofB, ofOthers] = [2 * bRows * bColumns, 2 * aRows * aColumns + aRows * bRows];
       if (ofB <= ofOthers) return releasing(heap, transposed(heap, b), (bT) => times(a, bT));
       const product = releasing(heap, transposed(heap, a), (aT) => times(b, aT));
@@ -74,7 +74,7 @@ function productKernel(own: tf.KernelFunc): tf.KernelFunc {
   };
 }
 
-/** With bias and activation. The backend's own kernel adds the bias once for every 48 addends of a transposed product. */
+/** The kernel with bias and activation. The backend's own one adds the bias once for every 48 addends of a transposed product. */
 function fusedKernel(own: tf.KernelFunc): tf.KernelFunc {
   return (call) => {
     const { inputs, attrs, backend } = call;
@@ -124,7 +124,7 @@ function isSlow(a: tf.TensorInfo, b: tf.TensorInfo, transposeA: boolean, transpo
   return rows * columns * b.shape[b.shape.length - (transposeB ? 2 : 1)] >= multiplyAddsMin;
 }
 
-/** One matrix each, whose inner sides agree or are refused by the kernel. */
+/** True for one matrix each. Inner sides that do not agree are refused by the kernel. */
 function isPair(a: tf.TensorInfo, b: tf.TensorInfo): boolean {
   const isOne = ({ shape, dtype }: tf.TensorInfo): boolean =>
     dtype === 'float32' && shape.length >= 2 && shape.slice(0, -2).every((length) => length === 1);
@@ -136,7 +136,7 @@ function hasHeap(backend: unknown): backend is Heap {
   return typeof makeOutput === 'function' && typeof typedArrayFromHeap === 'function';
 }
 
-/** What was made for the product goes. */
+/** Frees the matrix that was made for the product, after its use. */
 function releasing(heap: Heap, made: tf.TensorInfo, use: (made: tf.TensorInfo) => tf.TensorInfo): tf.TensorInfo {
   try {
     return use(made);
@@ -145,11 +145,11 @@ function releasing(heap: Heap, made: tf.TensorInfo, use: (made: tf.TensorInfo) =
   }
 }
 
-/** A new matrix, of no batch. The backend's own kernel takes three times as long for a high and narrow one. */
+/** A new matrix without batch dimensions. The backend's own kernel takes three times as long for a high and narrow one. */
 function transposed(heap: Heap, matrix: tf.TensorInfo): tf.TensorInfo {
   const [rows, columns] = matrix.shape.slice(-2);
   const out = heap.makeOutput(outerOf(matrix.shape, [columns, rows]), 'float32');
-  // In this order: making it may have moved the heap.
+  // The views come last, because making `out` may have moved the heap.
   transposeInto(heap.typedArrayFromHeap(matrix), heap.typedArrayFromHeap(out), rows, columns);
   return out;
 }

@@ -1,5 +1,5 @@
-/** Kernels that a backend of TensorFlow.js lacks, by those of its cpu backend: wasm has no gradients of convolutions and embeddings.
- *  Inputs and outputs are copied from one memory to the other. */
+/** Adds the kernels that a backend of TensorFlow.js lacks: wasm has no gradients of convolutions and embeddings. The cpu backend
+ *  computes them; inputs and outputs are copied from one memory to the other. */
 import * as tf from '@tensorflow/tfjs';
 
 interface Backend {
@@ -8,7 +8,7 @@ interface Backend {
   disposeData(dataId: object): unknown;
 }
 
-/** Of the backend in use; nothing where it has all kernels. @returns the names of those that were added. */
+/** Adds the kernels that the wasm backend lacks, when it is in use. @returns their names. */
 export function addMissingKernels(): readonly string[] {
   const name = tf.getBackend();
   if (name !== 'wasm') return [];

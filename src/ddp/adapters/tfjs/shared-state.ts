@@ -1,15 +1,15 @@
-/** What an optimiser of TensorFlow.js keeps for all variables together: powers of Adam's betas, counters. When variables are updated
- *  one after the other, each must find it as it was before the step, and afterwards it has moved by one step.
+/** The state that an optimiser of TensorFlow.js keeps for all variables together: powers of Adam's betas, counters. When variables are
+ *  updated one after the other, each must find it as it was before the step, and afterwards it has moved by one step.
  *
  *      update(a): moves it ─▶ update(b): put back, moves it again ─▶ … ─▶ next step */
 import * as tf from '@tensorflow/tfjs';
 
-/** Fields of the optimisers of TensorFlow.js 4 that are not of one variable. */
+/** Fields of the optimisers of TensorFlow.js 4 that do not belong to one variable. */
 const sharedVariables = ['accBeta1', 'accBeta2', 'iteration'] as const;
 
 type Fields = { iterations_?: number | null } & Partial<Record<(typeof sharedVariables)[number], tf.Variable>>;
 
-/** Optimisers of which everything else is kept by variable, at its place in the list. */
+/** Optimisers that keep everything else by variable, at its place in the list. */
 export const optimizersByVariable: readonly string[] = ['SGD', 'Momentum', 'Adam', 'Adamax', 'Adagrad', 'Adadelta', 'RMSProp'];
 
 export class SharedState {
@@ -21,7 +21,7 @@ export class SharedState {
     this.#fields = optimizer as unknown as Fields;
   }
 
-  /** Keeps it as it is: a step begins. */
+  /** Remembers the shared state, when a step begins. */
   keep(): void {
     this.release();
     this.#iterations = this.#fields.iterations_;
@@ -31,7 +31,7 @@ export class SharedState {
     });
   }
 
-  /** Puts it back. */
+  /** Puts the shared state back to where the step began. */
   restore(): void {
     this.#fields.iterations_ = this.#iterations;
     for (const { variable, value } of this.#before) variable.assign(value);

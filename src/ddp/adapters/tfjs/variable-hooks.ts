@@ -1,5 +1,5 @@
-/** Who uses a variable of TensorFlow.js, and when its gradient is there. All operations pass one function of the engine, which is
- *  wrapped while variables are hooked:
+/** Observes variables of TensorFlow.js: tells before one is used, and when its gradient is there. All operations pass one
+ *  function of the engine, which is wrapped while variables are hooked:
  *
  *      operation on a variable ─▶ onUse ─▶ while gradients are recorded: on `identity(variable)` instead, once per pass
  *      backward pass ─▶ the identity's gradient: of all uses together ─▶ onGradient
@@ -13,7 +13,7 @@ interface KernelParameters {
   readonly inputs: Inputs;
 }
 
-/** What is used of TensorFlow.js's engine, which is one for a process. */
+/** The parts of TensorFlow.js's engine that are used here; a process has one engine. */
 export interface HookedEngine {
   readonly state: { readonly gradientDepth: number; kernelDepth: number };
   runKernelFunc(parameters: KernelParameters): unknown;
@@ -23,13 +23,13 @@ export interface HookedEngine {
 export interface VariableHooksOptions {
   readonly tf: typeof tf;
   readonly variables: readonly tf.Variable[];
-  /** The variable's value is about to be read or replaced, whoever does it. */
+  /** Called before the variable's value is read or replaced, by any code. */
   readonly onUse: (index: number) => void;
-  /** While recording: the whole gradient of a variable. */
+  /** Called while recording, with the whole gradient of a variable. */
   readonly onGradient: (index: number, gradient: tf.Tensor) => void;
 }
 
-/** Ways to a value that are no operations. */
+/** Methods of a variable that reach its value without an operation. */
 const methods = ['assign', 'data', 'dataSync', 'bytes'] as const;
 
 export class VariableHooks {
@@ -38,7 +38,7 @@ export class VariableHooks {
   readonly #indices: ReadonlyMap<unknown, number>;
   readonly #run: HookedEngine['runKernelFunc'];
   readonly #wrapped: HookedEngine['runKernelFunc'];
-  /** Of variables that were used in this pass. */
+  /** Identities of the variables that were used in this pass, by index. */
   readonly #identities = new Map<number, tf.Tensor>();
   #isRecording = false;
   #isClosed = false;
@@ -47,14 +47,14 @@ export class VariableHooks {
     this.#options = options;
     this.#engine = options.tf.engine() as unknown as HookedEngine;
     this.#indices = new Map(options.variables.map((variable, index) => [variable, index]));
-    // Others may wrap it as well: each calls the one before.
+    // Other code may wrap this function as well: each wrapper calls the one before it.
     this.#run = this.#engine.runKernelFunc;
     this.#wrapped = (parameters) => this.#run.call(this.#engine, this.#isClosed ? parameters : this.#hooked(parameters));
     this.#engine.runKernelFunc = this.#wrapped;
     for (const [index, variable] of options.variables.entries()) this.#hookMethods(variable, index);
   }
 
-  /** Gradients that are computed in `pass`, at its end, are told. */
+  /** Calls `onGradient` for the gradients that `pass` computes at its end. */
   record<Result>(pass: () => Result): Result {
     this.#isRecording = true;
     try {
@@ -66,7 +66,7 @@ export class VariableHooks {
     }
   }
 
-  /** What `run` does is part of no gradient. */
+  /** Runs `run` without recording: its operations are part of no gradient. */
   unrecorded(run: () => void): void {
     this.#engine.state.kernelDepth++;
     try {
@@ -106,7 +106,7 @@ export class VariableHooks {
     return inputs === parameters.inputs ? parameters : { ...parameters, inputs };
   }
 
-  /** The same values, between the variable and all that use it in this pass. */
+  /** A tensor with the variable's values; all operations of this pass use it instead of the variable. */
   #identityOf(index: number): tf.Tensor {
     const known = this.#identities.get(index);
     if (known) return known;
@@ -114,13 +114,13 @@ export class VariableHooks {
     const identity = library.customGrad((...given) => {
       const [variable] = given as tf.Tensor[];
       const gradFunc = (gradient: tf.Tensor): tf.Tensor => {
-        // Of gradients of gradients, the outermost counts.
+        // When gradients of gradients are computed, only the outermost one counts.
         if (this.#engine.state.gradientDepth === 0) onGradient(index, gradient);
         return gradient.clone();
       };
       return { value: variable.clone(), gradFunc };
     });
-    // Its own input is the variable.
+    // The identity's own input is the variable, which must not be replaced again.
     const isRecording = this.#isRecording;
     this.#isRecording = false;
     try {
