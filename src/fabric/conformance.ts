@@ -1,5 +1,5 @@
-/** What every fabric must do: one suite, run on each provider and on each hook around one. A new provider passes it
- *  unchanged; what it cannot do is skipped by name with the reason. */
+/** The contract of every fabric as one suite, run on each provider and on each hook around one. A new provider passes it
+ *  unchanged; tests of an ability that it lacks are skipped by name with the reason. */
 import type net from 'node:net';
 import fc from 'fast-check';
 import { describe, expect, onTestFinished } from 'vitest';
@@ -12,16 +12,16 @@ import type { Region } from '../memory/region.ts';
 import type { Connection, ConnectionHandlers, Fabric, FabricAddress, FabricOptions, RegisteredRegion } from './fabric.ts';
 import { encodeHeader, FrameType, headerBytes } from './stream/frame.ts';
 
-/** What a provider gives the suite. */
+/** The provider's part of the suite. */
 export interface FabricWorld {
   create(options: FabricOptions): Fabric;
-  /** Zero-filled; released by the world. */
+  /** A region filled with zeros; the world releases it. */
   region(bytes: number): Region;
   /** Stream fabrics: a plain socket to the listener, and the handshake's purpose. */
   readonly raw?: { connect(address: FabricAddress): net.Socket; readonly purpose: string };
-  /** An address where nobody listens. Default: of a fabric that has closed; others may get its port. */
+  /** An address where nobody listens. Default: the address of a fabric that has closed; another process may get its port. */
   deserted?(): Promise<FabricAddress>;
-  /** Sockets that have not authenticated yet. */
+  /** Number of sockets that have not authenticated yet. */
   pendingConnections?(fabric: Fabric): number;
   close?(): void;
 }
@@ -121,7 +121,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       await gone.close();
       return address;
     };
-    /** Rank 0 (a) dialled rank 1 (b). */
+    /** Two connected fabrics: rank 0 (a) has dialled rank 1 (b). */
     const pair = async (changes: Partial<FabricOptions> = {}) => {
       const on = make();
       const [a, b] = [fabricOf(on, 0, changes), fabricOf(on, 1, changes)];
@@ -147,7 +147,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
     const view = (region: Region): Buffer => Buffer.from(region.buffer, 0, region.bytes);
     const untouched = (region: Region): boolean => view(region).every((byte) => byte === 0xee);
 
-    test('both ends know who the other is', async () => {
+    test('each end knows the identity of the other', async () => {
       const { ab, ba, a } = await pair();
       expect(ab.peer).toEqual({ world, rank: 1 });
       expect(ba.peer).toEqual({ world, rank: 0 });
@@ -339,7 +339,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       expect(view(target).equals(view(source))).toBe(true);
     });
 
-    test('map gives the bytes that the peer sees, or says why not', async () => {
+    test('map gives the bytes that the peer sees, or the reason why it cannot', async () => {
       const p = await pair();
       const { source, target, registered } = buffers(p, 4096);
       if (!p.a.capabilities.loadStore) {
@@ -375,7 +375,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       expect(violations).toBe(0);
     });
 
-    test('close flushes what was posted and ends both sides in order', async () => {
+    test('close flushes posted operations and ends both sides in order', async () => {
       const p = await pair();
       const { source, target, registered } = buffers(p, 8 * MiB);
       const sent = [
@@ -404,7 +404,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
 
     test('a broken connection is peer-lost on both sides and for everything in flight', async () => {
       const p = await pair();
-      // Messages: on a fabric with loads and stores a write is not in flight for any time.
+      // The operations are messages: on a fabric with loads and stores a write is not in flight for any time.
       const pending = Array.from({ length: 8 }, () => p.ab.send(Buffer.alloc(4 * MiB)));
       const outcomes = Promise.allSettled(pending);
       (p.ab as Connection & { abort(): void }).abort();
@@ -417,7 +417,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       await expect(p.ab.send(Buffer.from('x'))).rejects.toMatchObject({ code: 'closed' });
     });
 
-    test('what a slow peer does not take is bounded: senders wait, then go on', async () => {
+    test('data that a slow peer does not take is bounded: senders wait, then go on', async () => {
       const on = make();
       const [a, b] = [fabricOf(on, 0, { maxQueuedBytes: MiB }), fabricOf(on, 1)];
       const { address, next } = await listening(b);
@@ -431,14 +431,15 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       const sender = (async () => {
         for (; taken < total && !stopped; taken++) await atA.connection.send(chunk);
       })();
-      // Until a long row of turns moves nothing: the sender waits. What the kernel buffers is not ours, but bounded.
+      // Waits until a long row of turns moves nothing, as the sender then waits. The kernel's buffers add to our bound, but are
+      // bounded too.
       for (let still = 0, last = -1; still < 200; last = taken) {
         await new Promise((resolve) => setImmediate(resolve));
         still = taken === last ? still + 1 : 0;
       }
       expect(taken).toBeLessThan(total);
       stopped = true;
-      // Without awaiting, what is posted meets its bound and is refused, with the connection intact.
+      // A caller that posts without awaiting meets the bound and is refused, with the connection intact.
       const flood = Array.from({ length: 40 }, () =>
         atA.connection.send(chunk).then(
           () => 'sent',
@@ -513,7 +514,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
         return socket;
       });
       onTestFinished(() => strangers.forEach((socket) => socket.destroy()));
-      // Those that spoke are ended by us; the silent ones hold a place each, at most 64.
+      // The fabric ends those that sent something; the silent ones hold a place each, at most 64.
       await Promise.all(
         strangers
           .filter((_, k) => k % 3 !== 2)
@@ -637,7 +638,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
           snapshots.push(shadow);
           await Promise.all([...sent, p.atB.until(from + expected.length)]);
           expect(p.atB.events.slice(from)).toEqual(expected);
-          // What was announced is there; later writes may be there already.
+          // Data that an immediate announced is there; data of later writes may be there already.
           for (const [k, snapshot] of snapshots.entries()) {
             const now = seen[k];
             for (let at = 0; at < bytesTotal; at += 97)

@@ -9,7 +9,7 @@ import { TcpFabric } from './providers/tcp.ts';
 import { connected } from './testing/connected.ts';
 import { threadRegion } from './testing/regions.ts';
 
-/** A kernel whose sockets begin with `system`, that grants `granted`, and counts `segments`: sent, sent again. */
+/** A kernel whose sockets begin with `system`, that grants `granted`, and counts `segments`: sent, and sent again. */
 function kernel(system: string, granted: readonly string[], segments?: [number, number]): CongestionNative {
   let inForce = system;
   return {
@@ -129,7 +129,7 @@ describe('congestion control', () => {
 describe('LossWatch', () => {
   const segments = 400;
 
-  /** Windows until it says that the link is lossy; `loses` gives what a window loses. */
+  /** Number of windows until the watch says that the link is lossy; `loses` gives the segments that a window loses. */
   function windowsUntilLossy(loses: (window: number) => number, most = 10_000): number | undefined {
     const watch = new LossWatch();
     let resent = 0;

@@ -9,7 +9,7 @@
  *  with BBR. */
 import type { SocketTuning } from './fabric.ts';
 
-/** What of the addon is needed here. */
+/** The part of the addon that is used here. */
 export interface CongestionNative {
   congestionControl(descriptor: number, names: readonly string[]): string | undefined;
   socketSegments(descriptor: number, counts: Float64Array): boolean;
@@ -17,18 +17,18 @@ export interface CongestionNative {
 
 export interface CongestionOptions {
   readonly native: CongestionNative;
-  /** In order of preference; none: what the system has, unless that is BBR, until the link turns out to lose. */
+  /** Congestion controls in order of preference; none: the system's stays, unless that is BBR, until the link turns out to lose. */
   readonly wanted: readonly string[];
-  /** Told, once per link, that it loses and what was done; for logs. */
+  /** Called once per link that loses, with what was done; for logs. */
   readonly onLoss: (message: string) => void;
 }
 
-/** In place of BBR: the first may need a privilege, the second is always granted. */
+/** Replacements for BBR: the first may need a privilege, the second is always granted. */
 const insteadOfBbr: readonly string[] = ['cubic', 'reno'];
-/** Where links lose. */
+/** Replacement on links that lose. */
 const whereLost: readonly string[] = ['bbr'];
 
-/** A function for `FabricOptions.tuneSocket`. */
+/** Makes a function for `FabricOptions.tuneSocket`. */
 export function congestionTuner({ native, wanted, onLoss }: CongestionOptions): (descriptor: number, link: string) => SocketTuning {
   return (descriptor, link) => {
     const granted = native.congestionControl(descriptor, wanted);
@@ -42,7 +42,7 @@ function isBbr(name: string | undefined): boolean {
   return name?.startsWith('bbr') === true;
 }
 
-/** Takes BBR once its link has turned out to lose. */
+/** Tuning of a socket that changes to BBR once its link has turned out to lose. */
 class ReviewedSocket implements SocketTuning {
   readonly #native: CongestionNative;
   readonly #link: string;
@@ -66,7 +66,7 @@ class ReviewedSocket implements SocketTuning {
     if (this.#watch === undefined || !this.#native.socketSegments(descriptor, this.#counts)) return;
     const [sent, resent] = this.#counts;
     if (!this.#watch.isLossy(sent, resent)) return;
-    // What is not granted now will not be later.
+    // A congestion control that is not granted now will not be later, so the watch ends.
     this.#watch = undefined;
     const before = this.#inForce;
     this.#inForce = this.#native.congestionControl(descriptor, whereLost) ?? before;
@@ -79,18 +79,18 @@ class ReviewedSocket implements SocketTuning {
 
 /** Segments of a window: at a loss of 0.3 % half of the windows or more have one. */
 const windowSegments = 256;
-/** Windows that are looked back at, and how many of them must have lost. */
+/** Number of past windows that are considered, and how many of them must have lost. */
 const [windows, lossyWindows] = [16, 12];
 
-/** Tells links that lose packets all the time from those that fill a queue now and then, or whose process was late to read: these
- *  resend hundreds of segments at once and then none for long, so what counts is how many windows have lost, not how much. */
+/** Tells links that lose packets all the time from those that fill a queue now and then, or whose process was late to read: these resend
+ *  hundreds of segments at once and then none for long. So the number of windows with a loss counts, not the number of segments. */
 export class LossWatch {
   #sent = 0;
   #resent = 0;
-  /** One bit per window, the last one lowest: it has lost. */
+  /** One bit per window, the latest one lowest; a set bit is a window with a loss. */
   #history = 0;
 
-  /** @param sent of the socket so far, with those sent again. @param resent those sent again. */
+  /** @param sent segments that the socket has sent so far, repeated ones included. @param resent repeated ones. */
   isLossy(sent: number, resent: number): boolean {
     if (sent - this.#sent < windowSegments) return false;
     this.#history = ((this.#history << 1) | (resent > this.#resent ? 1 : 0)) & (2 ** windows - 1);

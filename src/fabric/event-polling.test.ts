@@ -1,4 +1,4 @@
-/** Who looks for frames stops soon when none come in time, and looks again now and then. */
+/** A poller stops looking for frames soon when none come in time, and looks again now and then. */
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../base/clock.ts';
 import { EventPolling } from './event-polling.ts';
@@ -36,7 +36,7 @@ describe('event polling', () => {
     expect(slept).toEqual([0, 1, 2, 4, 8, 16, 32, 64, 128, 256]);
   });
 
-  it('one frame in time and it counts from the beginning', async () => {
+  it('counts from the beginning after one frame in time', async () => {
     const clock = new VirtualClock();
     const polling = new EventPolling(clock);
     for (let round = 0; round < 5; round++) {
@@ -54,7 +54,7 @@ describe('event polling', () => {
     expect(polling.isLooking).toBe(true);
   });
 
-  it('a frame that comes late, as where both ends share a CPU, is as none', () => {
+  it('counts a frame that comes late, as where both ends share a CPU, as none', () => {
     const clock = new VirtualClock();
     const polling = new EventPolling(clock);
     polling.onPosted();

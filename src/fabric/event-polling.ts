@@ -1,26 +1,26 @@
-/** Looking for the next frame instead of sleeping until it comes, for a moment after each frame: an answer that is on its way is there
- *  before a thread has gone to sleep and been woken, which takes longer than the answer where the other end runs on another CPU. While it
- *  looks, the event loop turns: nothing else waits for it.
+/** Looks for the next frame for a moment after each frame, instead of sleeping until it comes: an answer that is on its way
+ *  arrives before a thread has gone to sleep and been woken, which takes longer than the answer where the other end runs on
+ *  another CPU. The event loop turns meanwhile, so nothing else waits.
  *
  *      frame, or posted ──▶ looking ──a frame within the window──▶ looking …
  *                              └──no frame, or late──▶ asleep: the next 1, 2, 4 … 256 frames, doubled each time, are slept for
  *
- *  Where ends share a CPU, or answers take long, looking is in vain and takes the other end's time; then hardly any of it is left. */
+ *  Where ends share a CPU, or answers take long, looking is in vain and takes the other end's time; then it hardly ever happens. */
 import type { Clock } from '../base/clock.ts';
 
-/** Frames that come later are slept for. A wake-up takes 20 to 50 µs. */
+/** A look lasts this long; later frames wake the thread. A wake-up takes 20 to 50 µs. */
 const windowMs = 0.1;
-/** Should the clock stand still. */
+/** A look ends after this many turns, should the clock stand still. */
 const turnsMax = 1000;
 const skippedMax = 256;
 
-/** Of one thread. */
+/** The polling of one thread. */
 export class EventPolling {
   readonly #clock: Clock;
   #startMs = 0;
   #turns = 0;
   #isLooking = false;
-  /** Frames that are slept for from here on, and the last time. */
+  /** Frames to sleep for from here on, and the number that the last vain look chose. */
   #skips = 0;
   #skipped = 0;
 
@@ -28,12 +28,12 @@ export class EventPolling {
     this.#clock = clock;
   }
 
-  /** The next frame will not be slept for. */
+  /** True while the next frame is looked for rather than slept for. */
   get isLooking(): boolean {
     return this.#isLooking;
   }
 
-  /** A frame has come. */
+  /** Called for each frame that has come. */
   onFrame(): void {
     if (this.#isLooking) {
       if (this.#clock.now() - this.#startMs <= windowMs) this.#skipped = 0;
@@ -42,7 +42,7 @@ export class EventPolling {
     this.onPosted();
   }
 
-  /** A frame will be sent, to which another may be the answer. */
+  /** Called before a frame is sent, as another may be its answer. */
   onPosted(): void {
     if (this.#skips > 0) {
       this.#skips--;

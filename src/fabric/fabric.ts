@@ -40,7 +40,7 @@ export interface RemoteRegion {
 /** A region the provider accepts remote writes into. */
 export interface RegisteredRegion extends RemoteRegion {
   readonly region: Region;
-  /** Later writes to it are refused. Idempotent. */
+  /** Ends the registration: later writes to the region are refused. Idempotent. */
   deregister(): void;
 }
 
@@ -51,19 +51,19 @@ export interface Span {
   readonly bytes: number;
 }
 
-/** Where a write lands. */
+/** The place where a write lands. */
 export interface RemoteSpan {
   readonly region: RemoteRegion;
   readonly offset: number;
 }
 
-/** How to reach a listening fabric: provider name and URL-like candidates, best first (`tcp://10.0.0.4:41234`). */
+/** The way to reach a listening fabric: provider name and URL-like candidates, best first (`tcp://10.0.0.4:41234`). */
 export interface FabricAddress {
   readonly provider: string;
   readonly candidates: readonly string[];
 }
 
-/** Who is at the other end, proved by the job secret during the handshake. */
+/** The process at the other end, as proved by the job secret during the handshake. */
 export interface PeerIdentity {
   /** World name: connections of another world are refused. */
   readonly world: string;
@@ -74,42 +74,42 @@ export interface ConnectionHandlers {
   /** `message` is valid during the call only. */
   onMessage(message: Uint8Array): void;
   onImmediate(immediate: number): void;
-  /** Exactly once. `undefined` after an orderly close by either side. */
+  /** Called exactly once. `undefined` after an orderly close by either side. */
   onClose(error: ShoalError | undefined): void;
 }
 
 export interface Connection {
   readonly peer: PeerIdentity;
-  /** What the connection goes over, for people: `shm`, `tcp 10.0.0.4:41234`. */
+  /** The path of the connection, as text for people: `shm`, `tcp 10.0.0.4:41234`. */
   readonly description: string;
-  /** Must be called once, in the same turn the connection was received; deliveries wait for it. */
+  /** Must be called once, in the same turn as the connection was received; deliveries wait for it. */
   setHandlers(handlers: ConnectionHandlers): void;
   send(message: Uint8Array): Promise<void>;
-  /** `source.bytes` may be 0; then only the immediate travels, and, as in verbs, the target's region is not looked at.
-   *  Immediates are integers 0…maxImmediate. */
+  /** `source.bytes` may be 0; then only the immediate travels, and, as in verbs, the target's region is not checked. Immediates
+   *  are integers 0…maxImmediate. */
   write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
-  /** One write from several sources, whose bytes land one behind the other: the gather list of verbs. Where it is there, many small
-   *  writes to one place cost hardly more than one. */
+  /** One write from several sources, whose bytes land one behind the other: the gather list of verbs. With providers that have
+   *  it, many small writes to one place cost hardly more than one. */
   gather?(sources: readonly Span[], target: RemoteSpan): Promise<void>;
-  /** loadStore fabrics: the peer's region, mapped here and cached by rkey. The mapping stays valid until the peer
-   *  deregisters the region or this fabric closes; the end of the connection does not end it.
-   *  @throws ShoalError `unsupported` elsewhere. */
+  /** loadStore fabrics: maps the peer's region here, cached by rkey. The mapping stays valid until the peer deregisters the
+   *  region or this fabric closes; the end of the connection does not end it.
+   *  @throws ShoalError `unsupported` on other fabrics. */
   map(remote: RemoteRegion): Region;
-  /** Flushes what was posted (bounded by `timeoutMs`, default 1000), then closes both directions. Idempotent. */
+  /** Flushes posted operations (bounded by `timeoutMs`, default 1000), then closes both directions. Idempotent. */
   close(timeoutMs?: number): Promise<void>;
 }
 
 export interface FabricOptions {
   readonly identity: PeerIdentity;
-  /** Ranks that may dial at once. Default: not known. */
+  /** Number of ranks that may dial at once. Default: unknown. */
   readonly worldSize?: number;
-  /** Proves membership in both directions; never sent. */
+  /** Secret of the job; proves membership in both directions and is never sent. */
   readonly secret: Uint8Array;
   readonly clock: Clock;
   readonly random: Random;
   /** Unsent bytes per connection beyond which senders wait. Default 64 MiB. */
   readonly maxQueuedBytes?: number;
-  /** `tcp` and `shm`: looks for frames before it sleeps until they come. Default: sleeps. */
+  /** `tcp` and `shm`: looks for frames before it sleeps until they come. Default: sleeps at once. */
   readonly polling?: EventPolling;
   /** `tcp`: addresses to listen on; `0.0.0.0` and `::` offer every usable interface. Default: 127.0.0.1 only. */
   readonly listenHosts?: readonly string[];
@@ -118,33 +118,33 @@ export interface FabricOptions {
   /** `tcp`: sets options of a connected socket that Node does not offer (congestion.ts). `link`: its description, for messages.
    *  Default: sockets stay as the system makes them. */
   readonly tuneSocket?: (descriptor: number, link: string) => SocketTuning;
-  /** `shm`: maps the peers' regions. Default: one of its own. */
+  /** `shm`: allocator that maps the peers' regions. Default: one of its own. */
   readonly regions?: RegionAllocator;
   /** `shm`: replaces the probed identity of this host; for tests that play several hosts on one. */
   readonly hostId?: string;
-  /** `libfabric`: what of it to use. Default: the best there is. */
+  /** `libfabric`: the provider and device to use, and their settings. Default: the best there is. */
   readonly libfabric?: LibfabricChoice;
-  /** Told of every incoming connection that was turned away and why; for logs. */
+  /** Called for every incoming connection that was turned away, with the reason; for logs. */
   readonly onRefused?: (error: ShoalError) => void;
 }
 
-/** Of libfabric's providers and devices. */
+/** A choice among libfabric's providers and devices. */
 export interface LibfabricChoice {
-  /** `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, …; '' for the best. */
+  /** Provider: `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, …; '' for the best. */
   readonly provider?: string;
-  /** `mlx5_0`, `eth0`; '' for the provider's first. */
+  /** Device: `mlx5_0`, `eth0`; '' for the provider's first. */
   readonly device?: string;
-  /** Operations under way on one connection. Default 128. */
+  /** Most operations under way on one connection. Default 128. */
   readonly queueDepth?: number;
   /** Service byte of IP, 0…255. Default 0. */
   readonly trafficClass?: number;
 }
 
-/** What was set on one socket, and goes on being looked after. */
+/** Tuning of one socket, which goes on for the life of the connection. */
 export interface SocketTuning {
-  /** In force; undefined: unknown. */
+  /** The congestion control in force; undefined: unknown. */
   readonly congestionControl: string | undefined;
-  /** Called on the way, after each half megabyte or so that was written: may choose another. */
+  /** Called after each half megabyte or so that was written; may choose another congestion control. */
   review(descriptor: number): void;
 }
 
@@ -154,14 +154,14 @@ export interface ConnectOptions {
   readonly signal?: AbortSignal;
 }
 
-/** Sockets that are given away: authenticated streams to peers, for native code that reads and writes them itself. */
+/** A source of sockets to give away: authenticated streams to peers, for native code that reads and writes them itself. */
 export interface SocketSource {
-  /** Where peers open them; empty before the fabric listens. */
+  /** Addresses where peers open such sockets; empty before the fabric listens. */
   readonly candidates: readonly string[];
-  /** Opens one to the rank that listens at `address`; `tag`, a uint32, tells it what for. `take` is called with its descriptor and
-   *  makes one of its own of it: the one given is closed afterwards. Rejects as `connect` does. */
+  /** Opens a socket to the rank that listens at `address`; `tag`, a uint32, tells that rank its purpose. `take` is called with
+   *  its descriptor and duplicates it: the given one is closed afterwards. Rejects like `connect`. */
   open(address: FabricAddress, options: ConnectOptions & { readonly tag: number }, take: TakeDescriptor): Promise<number>;
-  /** Called with each that a peer has opened. Without it, or when `accept` is not called in the same turn, they are closed. */
+  /** Called with each socket that a peer has opened. Without it, or when `accept` is not called in the same turn, the socket is closed. */
   onSocket: ((peer: PeerIdentity, tag: number, accept: (take: TakeDescriptor) => number) => void) | undefined;
 }
 
@@ -170,7 +170,7 @@ export type TakeDescriptor = (descriptor: number) => number;
 export interface Fabric {
   readonly name: string;
   readonly capabilities: FabricCapabilities;
-  /** Of fabrics over sockets with descriptors. */
+  /** Sockets to give away; only on fabrics over sockets with descriptors. */
   readonly sockets?: SocketSource;
   register(region: Region): RegisteredRegion;
   /** Starts accepting. `onConnection` receives connections whose handshake succeeded. */
@@ -186,7 +186,7 @@ export interface Fabric {
 export interface FabricProvider {
   readonly name: string;
   readonly description: string;
-  /** Why this host cannot use the provider with these options, or undefined when it can. */
+  /** The reason why this host cannot use the provider with these options, or undefined when it can. */
   unavailable(options?: Pick<FabricOptions, 'libfabric'>): string | undefined;
   create(options: FabricOptions): Fabric;
 }

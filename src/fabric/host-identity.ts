@@ -1,12 +1,12 @@
-/** What tells hosts, and containers on one host, apart: two processes with the same identity may share memory. It is a
- *  quick first test; what counts is a successful mapping (see providers/shm.ts). */
+/** The identity that tells hosts, and containers on one host, apart: two processes with the same identity may share memory. It is
+ *  a quick first test; only a successful mapping decides (see providers/shm.ts). */
 import { readFileSync, readlinkSync } from 'node:fs';
 import { hostname } from 'node:os';
 
 /** Processes that differ in one of these do not see each other's /proc/<pid>/fd or abstract sockets. */
 const namespaces: readonly string[] = ['pid', 'mnt', 'ipc', 'net'];
 
-/** `boot=<boot id>,pid=4026531836,…`: constant for the life of the process. */
+/** The identity of this process: `boot=<boot id>,pid=4026531836,…`, constant for its life. */
 export function hostIdentity(): string {
   const parts = namespaces.map((name) => `${name}=${read(() => readlinkSync(`/proc/self/ns/${name}`).replace(/\D/g, ''))}`);
   const boot = read(() => readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim());

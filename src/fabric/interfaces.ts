@@ -1,8 +1,8 @@
-/** Which addresses of this host are offered to peers: a pure function over what `os.networkInterfaces()` returns.
+/** Selects the addresses of this host that are offered to peers: a pure function over the result of `os.networkInterfaces()`.
  *
- *  A filter is a list of terms. A term is an interface name (`eth0`), a name prefix (`ib*`), an address or a network in
- *  CIDR form (`10.1.0.0/16`, `fd00::/8`); a leading `^` excludes. Without including terms everything not excluded is
- *  offered, best first: other than loopback, then virtual bridges, IPv4 before IPv6. */
+ *  A filter is a list of terms. A term is an interface name (`eth0`), a name prefix (`ib*`), an address or a network in CIDR form
+ *  (`10.1.0.0/16`, `fd00::/8`); a leading `^` excludes. Without including terms everything not excluded is offered, best first:
+ *  other than loopback, then virtual bridges, IPv4 before IPv6. */
 import net from 'node:net';
 import type { NetworkInterfaceInfo } from 'node:os';
 import { ShoalError } from '../base/errors.ts';
@@ -18,7 +18,7 @@ export interface OfferedAddress {
 /** Interfaces that rarely lead to other hosts; offered last. */
 const virtualNames = /^(docker|br-|virbr|veth|cni|flannel|kube|lxc|lxd|podman|vmnet|tailscale|tun|tap)/;
 
-/** Usable addresses, best first. Loopback addresses only when a term names them. Link-local IPv6 never: it needs a zone.
+/** Usable addresses, best first. Loopback addresses are used only when a term names them, link-local IPv6 never: it needs a zone.
  *  @throws ShoalError `config` for a term that is not valid, or when the filter leaves nothing. */
 export function offeredAddresses(interfaces: Interfaces, filter: readonly string[] = []): OfferedAddress[] {
   const terms = filter.map(parseTerm);
@@ -39,7 +39,7 @@ export function offeredAddresses(interfaces: Interfaces, filter: readonly string
   return offered.sort((a, b) => a.rank - b.rank).map(({ interface: name, address, family }) => ({ interface: name, address, family }));
 }
 
-/** `eth0 (10.0.0.4), lo (127.0.0.1)`. */
+/** Text for messages: `eth0 (10.0.0.4), lo (127.0.0.1)`. */
 export function describeInterfaces(interfaces: Interfaces): string {
   const parts = Object.entries(interfaces).map(
     ([name, addresses = []]) => `${name} (${addresses.map(({ address }) => address).join(', ')})`,

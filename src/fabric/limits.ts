@@ -5,9 +5,9 @@ import type { FabricCapabilities, PeerIdentity, Span } from './fabric.ts';
 export const defaultMaxQueuedBytes: number = 64 * 1024 * 1024;
 export const maxMessageBytes: number = 16 * 1024 * 1024;
 export const maxImmediate = 0xffffffff;
-/** Operations posted on one connection whose promises are pending. */
+/** Most operations posted on one connection whose promises are pending. */
 export const maxPendingOperations = 131_072;
-/** How long `close` flushes unless told. */
+/** Time that `close` flushes unless told otherwise. */
 export const defaultCloseTimeoutMs = 1000;
 export const defaultListenHosts: readonly string[] = ['127.0.0.1'];
 
@@ -36,7 +36,7 @@ export function checkMessage(message: Uint8Array): void {
   }
 }
 
-/** What is in flight on a connection. */
+/** Operations in flight on a connection. */
 export interface InFlight {
   readonly operations: number;
   readonly bytes: number;

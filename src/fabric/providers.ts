@@ -1,4 +1,5 @@
-/** The registry of fabrics, best first; libfabric is before tcp where it has hardware, and else taken when asked for. A new provider is its own file and one line here. */
+/** The registry of fabrics, best first. libfabric comes before tcp where it has hardware; elsewhere it is used only on request. A
+ *  new provider is its own file and one line here. */
 import type { FabricProvider } from './fabric.ts';
 import { libfabricProvider } from './providers/libfabric.ts';
 import { ShmFabric, shmUnavailable } from './providers/shm.ts';

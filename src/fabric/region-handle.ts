@@ -16,7 +16,7 @@ export function encodeHandle(region: Region): string {
   return `m1:${share.pid}:${share.fd}:${share.bytes}:${share.id}`;
 }
 
-/** @throws ShoalError `protocol` for text that is no handle. */
+/** @throws ShoalError `protocol` for text that is not a handle. */
 export function decodeHandle(handle: string): RegionShare {
   const parts = handle.length <= handleCharacters ? /^m1:(\d{1,10}):(\d{1,10}):(\d{1,16}):([\w:.-]{1,128})$/.exec(handle) : null;
   if (parts === null) throw new ShoalError('protocol', `'${handle.slice(0, 40)}' does not say how to map a region`);

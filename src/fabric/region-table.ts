@@ -7,7 +7,7 @@ import type { RegisteredRegion } from './fabric.ts';
 
 export interface RegionTableOptions {
   readonly random: Random;
-  /** The provider's text for peers that map the region. Default: empty. */
+  /** Makes the provider's text for peers that map the region. Default: empty. */
   readonly handleOf?: (region: Region) => string;
   /** Called after a region was taken out. */
   readonly onDeregister?: (rkey: number) => void;
@@ -18,7 +18,7 @@ interface Entry {
   readonly view: Buffer;
 }
 
-/** Registered at once. */
+/** Most regions that are registered at once. */
 const maxRegions = 65_536;
 
 export class RegionTable {
@@ -29,7 +29,7 @@ export class RegionTable {
     this.#options = options;
   }
 
-  /** rkeys are random, never 0, and not reused while the region is registered.
+  /** Registers a region. rkeys are random, never 0, and not reused while the region is registered.
    *  @throws ShoalError `out-of-memory` when the table is full. */
   register(region: Region): RegisteredRegion {
     const { random, handleOf } = this.#options;

@@ -1,4 +1,4 @@
-/** Hook: what went through a fabric, as numbers that can be read at any time. */
+/** Hook that counts the traffic through a fabric, as numbers that can be read at any time. */
 import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../fabric.ts';
 import { decorateFabric, ForwardingConnection } from './decorate.ts';
 
@@ -9,15 +9,15 @@ export interface Traffic {
 }
 
 export interface FabricCounts {
-  /** Accepted for sending; what failed later is in `failed` as well. */
+  /** Operations accepted for sending; one that failed later is in `failed` as well. */
   readonly sent: Traffic & { writes: number; writeBytes: number };
-  /** Delivered. Writes without an immediate are not seen by their target. */
+  /** Deliveries. A write without an immediate is not seen by its target. */
   readonly received: Traffic;
   /** Posted operations that were refused or lost. */
   failed: number;
   dialled: number;
   accepted: number;
-  /** Connections over: in order, and with an error. */
+  /** Connections that are over: `closed` in order, `lost` with an error. */
   closed: number;
   lost: number;
 }

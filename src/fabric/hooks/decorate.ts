@@ -1,5 +1,5 @@
-/** What hooks are made of: a fabric that wraps each connection of another one, and a connection that passes everything
- *  on. A hook keeps the name and the contract of what it wraps (and runs its conformance suite). */
+/** The base of hooks: a fabric that wraps each connection of another one, and a connection that passes everything on. A hook
+ *  keeps the name and the contract of the fabric that it wraps (and runs its conformance suite). */
 import type { Region } from '../../memory/region.ts';
 import { abortConnection, type Abortable } from '../abortable.ts';
 import type {
@@ -27,7 +27,7 @@ export function decorateFabric(inner: Fabric, wrap: WrapConnection): Fabric {
 class DecoratedFabric implements Fabric {
   readonly name: string;
   readonly capabilities: FabricCapabilities;
-  /** As they are: what travels on them is not the fabric's. */
+  /** The inner fabric's sockets, not wrapped: their bytes do not pass the fabric. */
   readonly sockets?: SocketSource;
   readonly #inner: Fabric;
   readonly #wrap: WrapConnection;

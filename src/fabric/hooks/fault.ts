@@ -1,6 +1,5 @@
-/** Hook: a network that misbehaves as told. Delays and dropped connections work over any fabric; damage to the bytes
- *  themselves (`wireFault`) is put into the streams of tcp and shm. Choices come from the `Random` given, so that a seed
- *  replays them. */
+/** Hook that makes a network misbehave on demand. Delays and dropped connections work over any fabric; damage to the bytes themselves
+ *  (`wireFault`) is put into the streams of tcp and shm. Choices come from the given `Random`, so that a seed replays them. */
 import type { Clock, Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
@@ -14,7 +13,7 @@ import { decorateFabric, ForwardingConnection } from './decorate.ts';
 export interface FaultOptions {
   readonly clock: Clock;
   readonly random: Random;
-  /** Every operation waits before it is posted, in order: so long, or uniformly between two times. Default: not. */
+  /** Wait before each operation is posted, in order: a fixed time, or uniformly between two times. Default: none. */
   readonly delayMs?: number | readonly [from: number, to: number];
   /** The connection breaks at this operation (0 = the first), which is lost. Default: never. */
   readonly dropAt?: number;
@@ -134,11 +133,11 @@ export interface WireFaultOptions {
   readonly random: Random;
   /** `corrupt-header` flips one bit of a frame's header; `truncate` sends half of a frame and then breaks the connection. */
   readonly fault: 'corrupt-header' | 'truncate';
-  /** Which message or write, of the whole fabric, it hits; 0 is the first. */
+  /** Index of the message or write, among all of the fabric, that is damaged; 0 is the first. */
   readonly at: number;
 }
 
-/** For the `wire` option of tcp and shm. */
+/** Makes a tap for the `wire` option of tcp and shm. */
 export function wireFault(options: WireFaultOptions): WireTap {
   const { random, fault, at } = options;
   let frames = 0;

@@ -1,23 +1,23 @@
-/** What a connection over libfabric is given by its fabric. */
+/** The interface between a connection over libfabric and its fabric. */
 import type { Clock } from '../../base/clock.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
 import type { WriteRequest } from './libfabric-endpoint.ts';
 
-/** How order is kept (libfabric-connection.ts). */
+/** Ways to keep the order of deliveries (libfabric-connection.ts). */
 export type WriteOrder = 'ordered' | 'sequenced' | 'fenced';
 
-/** What one end tells the other over the stream. */
+/** One end's description of its endpoint, sent to the other over the stream. */
 export interface Probe {
   readonly provider: string;
-  /** Of the endpoint. */
+  /** Name of the endpoint. */
   readonly name: Uint8Array;
   readonly token: Uint8Array;
-  /** Announcements and messages that it takes before it has given them on. */
+  /** Announcements and messages that this end accepts before it has delivered them. */
   readonly credits: number;
 }
 
-/** Where a peer's region is, for the device. */
+/** Address of a peer's region in the device's terms. */
 export interface Grant {
   readonly address: bigint;
   readonly key: bigint;
@@ -27,22 +27,22 @@ export interface Grant {
 export interface LibfabricConnectionOptions {
   readonly clock: Clock;
   readonly maxQueuedBytes: number;
-  /** Announcements and messages that one end takes before it has given them on. */
+  /** Announcements and messages that one end accepts before it has delivered them. */
   readonly credits: number;
   readonly order: WriteOrder;
-  /** Longer writes travel as several. */
+  /** Largest write that travels in one piece; longer ones are split. */
   readonly maxWriteBytes: number;
-  /** What the device needs to read the region; its view and registration. */
+  /** The device's access to a region that is read: its view and registration. */
   sourceOf(region: Region): Pick<WriteRequest, 'source' | 'registration'>;
-  /** How peers write to a region of this fabric; undefined: it is not registered. */
+  /** A peer's access to a region of this fabric; undefined: it is not registered. */
   grantOf(rkey: number): Grant | undefined;
-  /** Both ends have reached each other over the endpoints. */
+  /** Called when both ends have reached each other over the endpoints. */
   onReady(): void;
-  /** Something was posted: the endpoint wants to be polled. */
+  /** Called when something was posted, so that the endpoint is polled. */
   onActive(): void;
-  /** Whether its descriptor is to be looked at. */
+  /** Starts or stops watching the endpoint's descriptor. */
   watch(on: boolean): void;
   onEnded(): void;
-  /** Something came that no member has sent. */
+  /** Called for data that no member has sent. */
   onStrange(error: ShoalError): void;
 }

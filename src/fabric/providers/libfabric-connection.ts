@@ -1,19 +1,19 @@
-/** One connection over libfabric: an endpoint for it alone, and the authenticated stream that made it (libfabric.ts), whose end is
- *  the peer's. Messages and writes go over the endpoint; nothing does before both ends have proved themselves on the stream.
+/** One connection over libfabric: an endpoint for it alone, and the authenticated stream that made it (libfabric.ts), whose end
+ *  is the peer's. Messages and writes go over the endpoint, once both ends have proved themselves on the stream.
  *
- *  Order. Everything delivered has a number: messages and the announcements of writes.
- *    ordered     the provider keeps the order of sends and writes; fi_writedata announces. A number that is missing is an error.
- *    sequenced   it does not, but carries 8 bytes with a write: the number travels with the immediate, and what is early waits.
- *    fenced      it does neither: a write is complete at the target before what comes after it is sent; immediates are messages.
+ *  Order. Every delivery has a number: messages and the announcements of writes.
+ *   ordered     the provider keeps the order of sends and writes; fi_writedata announces. A missing number is an error.
+ *   sequenced   it does not, but carries 8 bytes with a write: the number travels with the immediate, and early deliveries wait.
+ *   fenced      it does neither: a write is complete at the target before anything after it is sent; immediates are messages.
  *
- *  Sleep. Where no descriptor tells of events (shm), an end that waits for nothing says on the stream that it polls no more, and how
- *  many events it has seen; whoever posts then, or had posted more, wakes it.
+ *  Sleep. Where no descriptor tells of events (shm), an end that waits for nothing says on the stream that it stops polling, and
+ *  how many events it has seen; the other end wakes it when it posts, or had posted more.
  *
- *  Bounds. A message or announcement takes one of the credits that the peer has given, which come back when it was delivered: a slot
- *  is posted for each. Where a peer does not deliver, senders wait here.
+ *  Bounds. A message or announcement takes one of the credits that the peer has given, which come back when it was delivered: a
+ *  slot is posted for each. If the peer does not deliver, senders wait here.
  *
- *  Writes. Providers drop a write with a wrong key in silence, and some what is behind it. So the first write to an rkey asks the
- *  target for it (claim, grant), and the writer refuses what is outside; the key is libfabric's own check. */
+ *  Writes. Providers drop a write with a wrong key in silence, and some drop everything behind it. So the first write to an rkey
+ *  asks the target for access (claim, grant), and the writer refuses ranges outside; the key is libfabric's own check. */
 import { assert } from '../../base/assert.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
@@ -38,10 +38,10 @@ import {
   type MessageHeader,
 } from './libfabric-message.ts';
 
-/** For a goodbye to a peer that does not take what was posted. */
+/** Time for a goodbye to a peer that does not take the posted operations. */
 const goodbyeMs = 100;
 const partBytes = slotBytes - messageHeaderBytes;
-/** FI_EKEYREJECTED and what else providers say of a key or range that the target does not take. */
+/** FI_EKEYREJECTED and other errors that providers report for a key or range that the target refuses. */
 const refusals: readonly number[] = [13, 14, 22, 34, 129, 266];
 
 interface Operation {
@@ -51,11 +51,11 @@ interface Operation {
   readonly target: RemoteSpan | undefined;
   readonly immediate: number | undefined;
   readonly bytes: number;
-  /** Of its bytes, those that are posted. */
+  /** Number of its bytes that are posted. */
   posted: number;
-  /** Parts that are not done. */
+  /** Number of its parts that are under way. */
   underWay: number;
-  /** Nothing of it is left to post. */
+  /** True when no part is left to post. */
   complete: boolean;
   resolve(): void;
   reject(error: ShoalError): void;
@@ -67,10 +67,10 @@ interface Control {
   readonly payload: Uint8Array | undefined;
 }
 
-/** What was early. */
+/** A delivery that came before its turn. */
 type Early = { readonly slot: number; readonly bytes: number } | { readonly immediate: number | undefined };
 
-/** Hello of the dialer → hello of the acceptor → open. */
+/** Opening: hello of the dialer → hello of the acceptor → open. */
 type Phase = 'opening' | 'held' | 'open' | 'closing' | 'closed';
 
 export class LibfabricConnection implements Connection, FrameReceiver, EndpointListener {
@@ -80,7 +80,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
   readonly #dials: boolean;
   readonly #provider: string;
   #phase: Phase = 'opening';
-  /** The peer's hello is here. */
+  /** True once the peer's hello has come. */
   #greeted = false;
   #handlers: ConnectionHandlers | undefined;
   #ended: { error: ShoalError | undefined } | undefined;
@@ -94,12 +94,12 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
   #pendingBytes = 0;
   #messageBytes = 0;
   #credits = 0;
-  /** What the peer takes before it has given anything on. */
+  /** Credits that the peer has given at the beginning. */
   #peerCredits = 0;
   #nextSequence = 0;
   #writesUnderWay = 0;
   #stalled = false;
-  /** It polls no more until it is woken. */
+  /** The peer has stopped polling until it is woken. */
   #peerSleeps = false;
   #pumpScheduled = false;
   readonly #grants = new Map<number, Grant>();
@@ -113,7 +113,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
   readonly #early = new Map<number, Early>();
   #owed = 0;
   readonly #assembly = new Assembly();
-  /** Own regions that the peer may write to, and who waits until it does not. */
+  /** Regions of this end that the peer may write to, each with the callback of the end of its withdrawal, if that has begun. */
   readonly #granted = new Map<number, (() => void) | undefined>();
 
   // Closing.
@@ -141,7 +141,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     return `libfabric ${this.#provider}${this.stream.description.slice('libfabric'.length)}`;
   }
 
-  /** What the peer must know of this end. */
+  /** This end's description for the peer. */
   get probe(): Probe {
     return { provider: this.#provider, name: this.endpoint.name, token: this.#ownToken, credits: this.#options.credits };
   }
@@ -150,7 +150,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     return { operations: this.#pending.size, bytes: this.#pendingBytes };
   }
 
-  /** Its descriptor may not tell of everything now: it is polled in between. */
+  /** True when the endpoint's descriptor may not tell of all events now, so that it has to be polled as well. */
   get wantsPolling(): boolean {
     return this.#phase === 'opening' || this.#stalled || (this.endpoint.waitFd < 0 && this.#phase !== 'held');
   }
@@ -163,7 +163,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
       queueMicrotask(() => handlers.onClose(error));
       return;
     }
-    // Unless it has been closed already.
+    // The phase may be `closing` or `closed` already.
     if (this.#phase === 'held') this.#phase = 'open';
     this.#options.watch(true);
     this.#activate();
@@ -186,13 +186,13 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     });
   }
 
-  /** Says that nothing follows; the peer ends the stream when it has delivered that. */
+  /** Says that nothing follows; the peer ends the stream when it has delivered everything. */
   close(timeoutMs: number = defaultCloseTimeoutMs): Promise<void> {
     this.#closing ??= this.#close(timeoutMs);
     return this.#closing;
   }
 
-  /** When it returns nothing is read or written for it any more: memory that the peer was writing to may be used for other things. */
+  /** Once it returns, nothing is read or written for this connection any more: memory that the peer was writing to may be reused. */
   abort(): void {
     this.#closeEndpoint();
     this.stream.abort();
@@ -200,7 +200,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
 
   // ── opening ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Where the peer's endpoint is, and what its messages begin with. @throws ShoalError. */
+  /** Connects the endpoint to the peer's, and learns the token that the peer's messages begin with. @throws ShoalError. */
   meet({ name, token, credits }: Pick<Probe, 'name' | 'token' | 'credits'>): void {
     const status = this.endpoint.connect(name);
     if (status !== 0) throw new ShoalError('system', `${this.description}: the address of rank ${this.peer.rank} is not taken (${status})`);
@@ -218,7 +218,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     else this.#controlMessage(MessageKind.Hello, protocolVersion);
   }
 
-  /** Nothing is polled from here until the handlers are set. */
+  /** Stops polling until the handlers are set. */
   #becomeReady(): void {
     this.#phase = 'held';
     this.#options.watch(false);
@@ -276,7 +276,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     if (this.#owed > this.#options.credits / 4) this.#message(MessageKind.Credit, 0, 0, undefined);
   }
 
-  /** Posts what can be of it; true when all is. */
+  /** Posts as much of the operation as is possible now; true when all is posted. */
   #advance(operation: Operation): boolean {
     if (operation.kind === 'write' && operation.bytes > 0 && operation.posted < operation.bytes && !this.#postWrite(operation))
       return false;
@@ -346,7 +346,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     }
     return true;
   }
-  /** Of writes under way, by slot. */
+  /** Ranges of writes under way, by slot. */
   readonly #ranges = new Map<number, { readonly rkey: number; readonly from: number; readonly until: number }>();
 
   #overlaps(rkey: number, from: number, bytes: number): boolean {
@@ -358,7 +358,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     this.#control.push({ kind, rkey, payload });
   }
 
-  /** False: not now. */
+  /** Sends one message; false when there is no credit or no slot for it now. */
   #message(kind: number, a: number, b: number, payload: Uint8Array | undefined): boolean {
     const { endpoint } = this;
     const counts = kind !== MessageKind.Credit;
@@ -388,7 +388,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     }
     this.endpoint.giveBack(slot);
     if (!mustWait(status)) throw this.#failed(-status);
-    // The peer's queue may be full of what it has not looked at.
+    // The peer's queue may be full of messages that it has not polled.
     this.#wakePeer();
     this.#stalled = true;
     return false;
@@ -407,7 +407,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
 
   // ── events of the endpoint ─────────────────────────────────────────────────────────────────────────────────────
 
-  /** How many there were. To be called from the event loop only. */
+  /** Handles the events of the endpoint, and returns their number. Must be called from the event loop only. */
   poll(): number {
     if (this.#phase === 'closed' || this.#phase === 'held') return 0;
     let count = 0;
@@ -418,7 +418,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     return count;
   }
 
-  /** What is refused ends the connection; the peer is told. */
+  /** Runs `run`; a ShoalError ends the connection, and the peer is told when it is to blame. */
   #guarded(run: () => void): void {
     try {
       run();
@@ -576,7 +576,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     this.#grants.set(rkey, { address: payload.readBigUInt64LE(0), key: payload.readBigUInt64LE(8), bytes });
   }
 
-  /** Behind every write to it: where the provider keeps no order, when they are done. */
+  /** Confirms a withdrawal, behind every write to the region: where the provider keeps no order, when those are done. */
   #acknowledge(rkey: number): void {
     if (this.#options.order !== 'ordered' && [...this.#ranges.values()].some((range) => range.rkey === rkey)) {
       this.#leaving.add(rkey);
@@ -586,10 +586,10 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     this.#controlMessage(MessageKind.Withdrawn, rkey);
     this.#activate();
   }
-  /** Withdrawn by the peer, with writes under way. */
+  /** rkeys that the peer has withdrawn while writes to them are under way. */
   readonly #leaving = new Set<number>();
 
-  /** The region goes. `done` is called when the peer does not write to it any more; false: it never did. */
+  /** Withdraws a region from the peer, and calls `done` once the peer does not write to it any more; false: it never did. */
   withdraw(rkey: number, done: () => void): boolean {
     if (!this.#granted.has(rkey) || this.#phase === 'closed') return false;
     this.#granted.set(rkey, done);
@@ -600,7 +600,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
 
   // ── sleep ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** True: the peer wakes it. */
+  /** Stops polling if nothing is under way; true when the peer will wake this end. */
   sleep(): boolean {
     if (this.#phase !== 'open') return this.#phase === 'held' || this.#phase === 'closed';
     if (this.endpoint.waitFd >= 0 || this.#pending.size > 0 || this.#control.length > 0 || this.endpoint.underWay > 0) return false;
@@ -635,7 +635,7 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
 
   onClose(error: ShoalError | undefined): void {
     if (this.#phase === 'closed') return;
-    // What arrived or was done before the end is told before it.
+    // Events that arrived before the end are delivered before it.
     const polled = this.#phase === 'open' || this.#phase === 'closing';
     if (polled && error?.code !== 'protocol') while (this.endpoint.open && this.#pollLast() > 0);
     this.#phase = 'closed';

@@ -1,4 +1,4 @@
-/** What of libfabric this machine has, and which of it is taken. */
+/** The devices that libfabric offers on this machine, and the choice among them. */
 import { readdirSync } from 'node:fs';
 import { messageOf } from '../../base/errors.ts';
 import type { Settings } from '../../base/settings/settings.ts';
@@ -7,16 +7,16 @@ import { ofiAddressFormats, ofiTotalOrder, type OfiDeviceFacts } from '../../mem
 import type { LibfabricChoice } from '../fabric.ts';
 import type { WriteOrder } from './libfabric-connection-options.ts';
 
-/** Best first; others are taken when they are asked for. */
+/** Providers that are chosen without being asked for, best first. */
 const providersByWorth: readonly string[] = ['verbs;ofi_rxm', 'efa', 'tcp;ofi_rxm', 'shm'];
-/** What people call them. */
+/** Short names that users give, and the full ones. */
 const fullNames: Readonly<Record<string, string>> = { verbs: 'verbs;ofi_rxm', tcp: 'tcp;ofi_rxm' };
 /** Providers over sockets: their endpoints may have any address of this host. */
 const socketProvider = /^(tcp|net|udp|sockets)\b/;
 const immediateBytes = 4;
 const sequencedBytes = 8;
 
-/** Why libfabric cannot be used here, or undefined when it can. */
+/** The reason why libfabric cannot be used here, or undefined when it can. */
 export function libfabricUnavailable(choice: LibfabricChoice = {}): string | undefined {
   const native = loadNative({ enabled: true });
   if (native === undefined) return nativeUnavailableReason();
@@ -24,7 +24,7 @@ export function libfabricUnavailable(choice: LibfabricChoice = {}): string | und
   return typeof chosen === 'string' ? chosen : undefined;
 }
 
-/** What the settings say. */
+/** The choice of the settings. */
 export function libfabricChoice(settings: Settings): LibfabricChoice {
   const {
     libfabricProvider: provider,
@@ -35,7 +35,7 @@ export function libfabricChoice(settings: Settings): LibfabricChoice {
   return { provider, device, queueDepth, trafficClass };
 }
 
-/** Hardware that only libfabric drives is here; without loading the library. */
+/** True if hardware is here that only libfabric drives; does not load the library. */
 export function hasRdmaDevice(): boolean {
   try {
     return readdirSync('/sys/class/infiniband').length > 0;
@@ -44,7 +44,7 @@ export function hasRdmaDevice(): boolean {
   }
 }
 
-/** What can be used, best first: each provider's devices once. @throws NativeError. */
+/** Usable devices, best first, each device of a provider once. @throws NativeError. */
 export function usableDevices(native: Native, { provider = '', device = '' }: LibfabricChoice = {}): OfiDeviceFacts[] {
   const wanted = fullNames[provider] ?? provider;
   const isUsable = (facts: OfiDeviceFacts): boolean =>
@@ -63,7 +63,7 @@ export function usableDevices(native: Native, { provider = '', device = '' }: Li
     .sort((a, b) => worth(a) - worth(b) || (isIpv6(a) ? 1 : 0) - (isIpv6(b) ? 1 : 0));
 }
 
-/** The one to take, or why there is none. */
+/** The device to use, or the reason why there is none. */
 export function chooseDevice(native: Native, choice: LibfabricChoice): OfiDeviceFacts | string {
   const { provider = '', device = '' } = choice;
   const wanted = [provider === '' ? '' : `provider '${provider}'`, device === '' ? '' : `device '${device}'`].filter(Boolean).join(' and ');
@@ -78,7 +78,7 @@ export function chooseDevice(native: Native, choice: LibfabricChoice): OfiDevice
   }
 }
 
-/** How order is kept over it: by what is in force once it is open. */
+/** The way to keep order over a device, by what is in force once it is open. */
 export function orderOf(facts: OfiDeviceFacts, maxWriteBytes: number): WriteOrder {
   if (facts.messageOrder === ofiTotalOrder && facts.orderedWriteBytes >= maxWriteBytes) return 'ordered';
   return facts.immediateBytes >= sequencedBytes ? 'sequenced' : 'fenced';

@@ -1,5 +1,5 @@
-/** An endpoint of libfabric with its slots: messages to send and to receive, and operations under way. It must not know what messages
- *  mean. Nothing is called back but from `poll`. */
+/** An endpoint of libfabric with its slots: messages to send and to receive, and operations under way. It must not know what
+ *  messages mean. It calls its listener from `poll` only. */
 import type { Native } from '../../memory/native.ts';
 import {
   ofiAgain,
@@ -10,18 +10,18 @@ import {
   type OfiRegistrationHandle,
 } from '../../memory/native-ofi.ts';
 
-/** A message with its header: what `shm` and `ofi_rxm` take at once, so that none overtakes another. */
+/** Bytes of a message with its header: as many as `shm` and `ofi_rxm` take at once, so that none overtakes another. */
 export const slotBytes = 2048;
 const batch = 64;
 
 export interface EndpointListener {
-  /** `at`: of the message in `received`. The slot is given back with `repost`. */
+  /** A message is in `received`, in this slot, which is given back with `repost`. */
   onReceived(slot: number, bytes: number): void;
-  /** Data that a write has announced. */
+  /** A write has announced this number. */
   onRemoteData(data: number): void;
   /** The operation is done: its source may change. */
   onTransmitted(slot: number): void;
-  /** `slot` of an operation, or undefined: of the endpoint. */
+  /** The operation in `slot` has failed; undefined: the endpoint has. */
   onFailed(slot: number | undefined, error: number): void;
 }
 
@@ -33,7 +33,7 @@ export interface EndpointOptions {
   readonly transmits: number;
 }
 
-/** Bytes to write and where they go, in libfabric's terms. */
+/** Bytes to write and their target, in libfabric's terms. */
 export interface WriteRequest {
   readonly source: Uint8Array;
   readonly registration: OfiRegistrationHandle | undefined;
@@ -43,7 +43,7 @@ export interface WriteRequest {
 
 export class LibfabricEndpoint {
   readonly name: Uint8Array;
-  /** Readable when there may be something to poll; −1: nobody will say. */
+  /** Descriptor that is readable when there may be events to poll; −1: there is none. */
   readonly waitFd: number;
   readonly received: Buffer;
   readonly receivedView: DataView;
@@ -77,17 +77,17 @@ export class LibfabricEndpoint {
     return this.#open;
   }
 
-  /** Operations that are not done. */
+  /** Number of operations that are not done. */
   get underWay(): number {
     return this.#transmits - this.#free.length;
   }
 
-  /** Status. */
+  /** Adds the peer's address. @returns libfabric's status. */
   connect(name: Uint8Array): number {
     return this.#native.ofiPeer(this.#handle, name);
   }
 
-  /** For a message or a write; undefined: all are under way. `giveBack` when it is not used. */
+  /** A slot for a message or a write; undefined when all are under way. `giveBack` returns an unused one. */
   takeSlot(): number | undefined {
     return this.#free.pop();
   }
@@ -96,12 +96,12 @@ export class LibfabricEndpoint {
     this.#free.push(slot);
   }
 
-  /** Status; of what is in the slot. */
+  /** Sends the message in the slot. @returns libfabric's status. */
   send(slot: number, bytes: number): number {
     return this.#native.ofiSend(this.#handle, slot, bytes);
   }
 
-  /** Status. `data`: −1 for none. */
+  /** Writes a part of the request. `data` is −1 for none. @returns libfabric's status. */
   write(
     slot: number,
     { source, registration, address, key }: WriteRequest,
@@ -114,12 +114,12 @@ export class LibfabricEndpoint {
   repost(slot: number): void {
     if (!this.#open) return;
     const status = this.#native.ofiReceive(this.#handle, slot);
-    // Room for as many was asked for: what cannot be posted now can be after the next poll.
+    // The endpoint has room for all receives, so one that cannot be posted now can be after the next poll.
     if (status !== 0) this.#unposted.push(slot);
   }
   readonly #unposted: number[] = [];
 
-  /** What has happened, `most` events at a time; how many there were. 0: the descriptor tells of the next; −1: it does not. */
+  /** Handles the next events and returns their number. 0: the descriptor will tell of the next; −1: it will not. */
   poll(listener: EndpointListener, most: 'one' | 'many'): number {
     if (!this.#open) return 0;
     for (let left = this.#unposted.length; left > 0; left--) this.repost(this.#unposted.shift()!);
@@ -129,7 +129,7 @@ export class LibfabricEndpoint {
     return count;
   }
 
-  /** Nothing reads or writes memory for it any more. */
+  /** Ends the endpoint: it reads and writes no memory any more. */
   close(): void {
     if (!this.#open) return;
     this.#open = false;

@@ -54,7 +54,7 @@ export function encodeMessageHeader(view: DataView, at: number, header: Readonly
   view.setUint32(at + 20, header.b, true);
 }
 
-/** False: not of this connection. @throws ShoalError `protocol` for what a member does not send. */
+/** False for bytes of another connection. @throws ShoalError `protocol` for a message that no member sends. */
 export function decodeMessageHeader(view: DataView, at: number, bytes: number, token: Uint8Array, header: MessageHeader): boolean {
   if (bytes < messageHeaderBytes) return false;
   for (let k = 0; k < tokenBytes; k++) if (view.getUint8(at + 8 + k) !== token[k]) return false;
@@ -73,17 +73,18 @@ export function decodeMessageHeader(view: DataView, at: number, bytes: number, t
   return true;
 }
 
-/** Bits of a sequence number that a write has room for. */
+/** Low bits of a sequence number, as many as travel with a write. */
 const sequenceMask = 0xfffff;
 const immediateRange = 2 ** 32;
 
-/** Where a provider carries eight bytes with a write, but keeps no order: the immediate, whether there is one, and its place. 53 bits. */
+/** The number that a write carries where the provider carries eight bytes, but keeps no order: the immediate, whether there is
+ *  one, and the sequence number. 53 bits. */
 export function encodeSequenced(sequence: number, immediate: number | undefined): number {
   return ((sequence & sequenceMask) * 2 + (immediate === undefined ? 0 : 1)) * immediateRange + (immediate ?? 0);
 }
 
 export interface Sequenced {
-  /** The next at or after `expected` with these bits. */
+  /** The next sequence number at or after `expected` with these bits. */
   readonly sequence: number;
   readonly immediate: number | undefined;
 }
@@ -94,13 +95,13 @@ export function decodeSequenced(data: number, expected: number): Sequenced {
   return { sequence: (expected + ahead) >>> 0, immediate: upper % 2 === 0 ? undefined : data % immediateRange };
 }
 
-/** Messages longer than one slot, put together from their parts. */
+/** Puts messages longer than one slot together from their parts. */
 export class Assembly {
   #message: Buffer | undefined;
   #filled = 0;
 
-  /** The message, when this was the last part of it; valid as long as the part. @throws ShoalError `protocol` for a part that is not
-   *  the next. */
+  /** Adds a part. @returns the message when this was its last part; valid as long as the part. @throws ShoalError `protocol` for
+   *  a part that is not the next one. */
   add(total: number, offset: number, part: Buffer): Buffer | undefined {
     const begun = this.#message;
     if (

@@ -1,18 +1,18 @@
-/** Progress of the connections of one fabric: libfabric moves nothing unless its queues are polled. Those with a descriptor are polled
- *  when it is readable and after whatever is posted; the others for some turns of the event loop after something has happened, then
- *  every millisecond as long as they wait for something, else when they are woken. It must not know what is polled. */
+/** Progress of the connections of one fabric: libfabric moves nothing unless its queues are polled. Connections with a descriptor
+ *  are polled when it is readable and after each post; the others for some turns of the event loop after an event, then every
+ *  millisecond as long as they wait for something, else when they are woken. It must not know what it polls. */
 import type { Clock, Timer } from '../../base/clock.ts';
 
-/** Turns of the event loop without an event, after which time passes between two looks. */
+/** Turns of the event loop without an event, after which polls are `idleMs` apart. */
 const idleTurnsMax = 30;
 const idleMs = 1;
 
 export interface Polled {
-  /** How many events there were; −1: none, but it is not done. */
+  /** Handles events and returns their number; −1: none came, but the descriptor will not tell of the next. */
   poll(): number;
-  /** No descriptor will tell of the next event. */
+  /** True when no descriptor will tell of the next event. */
   readonly wantsPolling: boolean;
-  /** Whether it will wake itself, so that nobody has to look. */
+  /** Asks to sleep; true when it will be woken, so that nobody has to poll it. */
   sleep(): boolean;
 }
 
@@ -27,7 +27,7 @@ export class LibfabricProgress {
     this.#clock = clock;
   }
 
-  /** Something was posted, or the descriptor is readable. */
+  /** Polls from now on, as something was posted or the descriptor is readable. */
   wake(polled: Polled): void {
     this.#active.add(polled);
     this.#idleTurns = 0;
@@ -36,7 +36,7 @@ export class LibfabricProgress {
     this.#schedule();
   }
 
-  /** To be called from the event loop. */
+  /** Called from the event loop when the descriptor is readable. */
   onReadable(polled: Polled): void {
     if (polled.poll() !== 0 || polled.wantsPolling) this.wake(polled);
   }

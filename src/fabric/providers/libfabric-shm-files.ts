@@ -1,17 +1,17 @@
-/** Names of the files in /dev/shm that libfabric's `shm` makes for endpoints. The library removes them when an endpoint is closed; what
- *  a killed process leaves, the next fabric of its namespace does. */
+/** Names of the files in /dev/shm that libfabric's `shm` makes for endpoints. The library removes them when an endpoint is
+ *  closed; files that a killed process has left are removed by the next fabric of its namespace. */
 import { readdirSync, readFileSync, readlinkSync, unlinkSync } from 'node:fs';
 import type { Random } from '../../base/random.ts';
 
 const folder = '/dev/shm';
 const scheme = 'fi_shm://';
 
-/** `fi_shm://shoal-<pid namespace>-<pid>-<start of the process>-<random>`: whose it is, also when the number is another's by then. */
+/** `fi_shm://shoal-<pid namespace>-<pid>-<start of the process>-<random>`: identifies the owner, even when its process number is reused. */
 export function sharedMemoryName(random: Random): string {
   return `${scheme}shoal-${pidNamespace()}-${process.pid}-${startOf(process.pid)}-${Buffer.from(random.bytes(6)).toString('hex')}`;
 }
 
-/** Removes those of processes of this namespace that are gone. @returns their names. */
+/** Removes files of processes of this namespace that have ended. @returns their names. */
 export function sweepSharedMemory(): string[] {
   const namespace = pidNamespace();
   const left = namesIn(folder).filter((name) => {
@@ -36,11 +36,11 @@ function pidNamespace(): string {
   }
 }
 
-/** In ticks since the machine started; undefined: there is no such process; 'unknown': it cannot be read. */
+/** Start of a process, in ticks since the machine started; undefined: there is no such process; 'unknown': it cannot be read. */
 function startOf(pid: number): string | undefined {
   try {
     const status = readFileSync(`/proc/${pid}/stat`, 'latin1');
-    // The name, in brackets, may hold anything.
+    // The fields follow the process's name, which is in brackets and may hold anything.
     return status.slice(status.lastIndexOf(')') + 2).split(' ')[19];
   } catch (thrown) {
     const { code } = thrown as { code?: string };

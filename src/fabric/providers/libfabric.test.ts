@@ -43,7 +43,7 @@ function world(changes: Partial<LibfabricOptions>): FabricWorld {
   };
 }
 
-/** Every way in which order is kept, on every provider that this machine has for it. */
+/** Every way to keep order, on every provider of this machine that has it. */
 const variants = [
   { provider: 'tcp;ofi_rxm', order: 'ordered' },
   { provider: 'tcp;ofi_rxm', order: 'fenced' },
@@ -78,7 +78,7 @@ describe('libfabric', () => {
     return region;
   };
 
-  it('says why it cannot be used', () => {
+  it('says why libfabric cannot be used', () => {
     expect(libfabricUnavailable({ provider: 'pigeon' })).toMatch(/native addon|libfabric|pigeon/);
     expect(() => fabricOf(0, { libfabric: { provider: 'pigeon' } })).toThrow(expect.objectContaining({ code: 'unsupported' }));
   });
@@ -163,7 +163,7 @@ describe('libfabric', () => {
           await outcomes;
           if (atA.closed !== undefined) break;
         }
-        // What came late was refused; unless nothing did.
+        // Messages that came too late were refused, if there were any.
         if (atA.closed === undefined && atB.closed === undefined) return;
         expect(await atB.end()).toMatchObject({ code: 'protocol' });
         expect(await atA.end()).toMatchObject({ code: 'protocol' });
@@ -171,7 +171,7 @@ describe('libfabric', () => {
     );
   }
 
-  it.skipIf(noTcp !== undefined)(`ends with queues of different depths keep to each other's${skipped(noTcp)}`, async () => {
+  it.skipIf(noTcp !== undefined)(`ends with queues of different depths keep to each other's depth${skipped(noTcp)}`, async () => {
     const of = (queueDepth: number): Partial<LibfabricOptions> => ({ libfabric: { provider: 'tcp', queueDepth } });
     const { atA, atB } = await connected(fabricOf(0, of(16)), fabricOf(1, of(200)));
     const count = 600;
@@ -180,7 +180,7 @@ describe('libfabric', () => {
     for (const { events } of [atA, atB]) expect(events).toEqual(Array.from({ length: count }, (_, k) => ({ message: `${k}` })));
   });
 
-  it.skipIf(noTcp !== undefined)(`what a stranger sends to an endpoint is dropped, and told${skipped(noTcp)}`, async () => {
+  it.skipIf(noTcp !== undefined)(`a stranger's message to an endpoint is dropped and reported${skipped(noTcp)}`, async () => {
     const refused: ShoalError[] = [];
     const libfabric = { provider: 'tcp;ofi_rxm' };
     const [a, b] = [fabricOf(0, { libfabric }), fabricOf(1, { libfabric, onRefused: (error) => refused.push(error) })];

@@ -1,5 +1,5 @@
-/** Fabric over libfabric: writes with an immediate and messages of whatever network its providers drive, by endpoints of type RDM.
- *  The library is optional and found at run time.
+/** Fabric over libfabric: writes with an immediate and messages over any network that its providers drive, by endpoints of type
+ *  RDM. The library is optional and found at run time.
  *
  *    dialer                                             acceptor
  *      hello, proof            ◀── handshake, TCP ──▶     hello, proof
@@ -11,8 +11,8 @@
  *      messages, writes        ◀════════════════════▶     libfabric-connection.ts
  *      the end, death          ◀── goodbye, end ──▶       on the TCP stream, which carries nothing else meanwhile
  *
- *  The stream is what RDM endpoints lack: it proves who is there, and ends when the peer does. A message without the token that was
- *  told over it is dropped. Each connection has an endpoint of its own, so that its end ends everything under way on it. */
+ *  The stream has what RDM endpoints lack: it proves who the peer is, and ends when the peer does. A message without the token that was
+ *  told over the stream is dropped. Each connection has an endpoint of its own, so that its end ends everything under way on it. */
 import net from 'node:net';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
@@ -52,17 +52,17 @@ import { sharedMemoryName, sweepSharedMemory } from './libfabric-shm-files.ts';
 
 const purpose = 'fabric-libfabric';
 const defaultQueueDepth = 128;
-/** Receives beyond the credits: for messages that only give some back. */
+/** Receives beyond the credits, for messages that only give credits back. */
 const spareReceives = 8;
 const writeBytesMax = 2 ** 30;
-/** That an endpoint may need. */
+/** Descriptors that an endpoint may need. */
 const endpointDescriptors = 12;
 const probeTextBytes = 1024;
 
 export interface LibfabricOptions extends FabricOptions {
   /** Faults on the wire, for tests. */
   readonly wire?: WireTap;
-  /** How order is kept, where the provider would allow better; for tests. */
+  /** Weaker way to keep order than the provider's best; for tests. */
   readonly order?: WriteOrder;
 }
 
@@ -82,7 +82,7 @@ export class LibfabricFabric implements Fabric {
   readonly name = 'libfabric';
   readonly capabilities: FabricCapabilities = capabilitiesOf({ loadStore: false });
   readonly counters: StreamCounters = emptyCounters();
-  /** libfabric's provider. */
+  /** Name of libfabric's provider. */
   readonly provider: string;
   readonly order: WriteOrder;
   readonly #options: LibfabricOptions;
@@ -91,7 +91,7 @@ export class LibfabricFabric implements Fabric {
   #depth = defaultQueueDepth;
   readonly #hostId: string;
   readonly #regions: RegionTable;
-  /** By rkey: what a peer has asked for. */
+  /** Regions that a peer has asked to write to, with their registrations, by rkey. */
   readonly #registered = new Map<number, Registered>();
   readonly #sources = new WeakMap<object, { source: Uint8Array; registration: OfiRegistrationHandle | undefined }>();
   readonly #connections = new Set<LibfabricConnection>();
@@ -100,7 +100,7 @@ export class LibfabricFabric implements Fabric {
   #acceptor: Acceptor | undefined;
   #closed = false;
 
-  /** @throws ShoalError `unsupported` without a provider that can be used, `out-of-memory` when something is used up. */
+  /** @throws ShoalError `unsupported` without a usable provider, `out-of-memory` when a resource of the system is used up. */
   constructor(options: LibfabricOptions) {
     this.#options = options;
     const native = loadNative({ enabled: true });
@@ -115,7 +115,7 @@ export class LibfabricFabric implements Fabric {
     if (this.#sharesHost) sweepSharedMemory();
   }
 
-  /** Incoming sockets that have not proved themselves yet. */
+  /** Number of incoming sockets that have not proved themselves yet. */
   get pendingConnections(): number {
     return this.#acceptor?.pending ?? 0;
   }
@@ -162,7 +162,7 @@ export class LibfabricFabric implements Fabric {
     const { libfabric = {}, order, identity } = this.#options;
     const chosen = chooseDevice(this.#native, libfabric);
     if (typeof chosen === 'string') throw new ShoalError('unsupported', chosen);
-    // At most what the provider has room for.
+    // The depth is limited by the provider's room.
     this.#depth = Math.min(libfabric.queueDepth ?? defaultQueueDepth, chosen.transmits, chosen.receives - spareReceives);
     const open = (ordered: boolean): OfiDeviceFacts & { readonly handle: OfiDeviceHandle } => {
       const { provider, device, addressFormat } = chosen;
@@ -171,7 +171,7 @@ export class LibfabricFabric implements Fabric {
     };
     try {
       const wantsOrder = order === undefined || order === 'ordered';
-      // Order holds where it was asked for; not every provider has it.
+      // Order must be asked for, and not every provider grants it.
       const opened = wantsOrder
         ? openOr(
             () => open(true),
@@ -186,7 +186,7 @@ export class LibfabricFabric implements Fabric {
     }
   }
 
-  /** Its endpoints reach processes of this host only. */
+  /** True if endpoints reach processes of this host only. */
   get #sharesHost(): boolean {
     return this.#device.facts.provider === 'shm';
   }
@@ -224,7 +224,7 @@ export class LibfabricFabric implements Fabric {
       const who = `rank ${identity.rank}`;
       const doing = `making an endpoint of ${facts.provider} for rank ${stream.peer.rank}`;
       const ranOut = exhaustion(who, thrown, doing);
-      // Providers say EIO as well where there were no descriptors.
+      // Providers report EIO as well when descriptors have run out.
       if (ranOut === undefined) checkDescriptors(who, endpointDescriptors, doing);
       throw ranOut ?? new ShoalError('system', `${who}, ${doing}: ${messageOf(thrown)}`, { cause: thrown });
     }
@@ -370,7 +370,7 @@ export class LibfabricFabric implements Fabric {
     }
   }
 
-  /** Nobody may write to it from now on; its pages stay until nobody does. */
+  /** Refuses writes to the region from now on; its pages stay until no peer writes to it any more. */
   #onDeregister(rkey: number): void {
     const registered = this.#registered.get(rkey);
     if (registered === undefined) return;
@@ -384,7 +384,7 @@ export class LibfabricFabric implements Fabric {
   }
 }
 
-/** The line of the registry. `choice` goes before what its fabrics are asked for. */
+/** The line of the registry. `choice` overrides the options of its fabrics. */
 export function libfabricProvider(choice: LibfabricChoice = {}): FabricProvider {
   return {
     name: 'libfabric',
@@ -406,7 +406,7 @@ function parseProbe(text: string): Probe {
   return { provider, name: Buffer.from(name, 'hex'), token: Buffer.from(token, 'hex'), credits: Number(credits) };
 }
 
-/** Receives the frames before the endpoints have met: once a probe; then the stream has only its end to tell. */
+/** Receives the frames before the endpoints have met: one probe, and after that only the stream's end. */
 class Introduction implements FrameReceiver {
   connection: LibfabricConnection | undefined;
   readonly #stream: FramedSocket;
@@ -442,7 +442,7 @@ class Introduction implements FrameReceiver {
     } catch (thrown) {
       const error = ShoalError.from(thrown);
       if (error.code === 'protocol') throw error;
-      // The peer has done nothing wrong.
+      // The peer has done nothing wrong, so the stream fails with this error, not as `protocol`.
       this.#stream.fail(error);
     }
   }

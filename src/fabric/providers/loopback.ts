@@ -1,5 +1,5 @@
-/** Fabric within one thread: a write is a copy, a message a queue entry. It keeps the whole contract (handshake, order,
- *  checks, bounds, deferred callbacks), so that what runs over it runs over the others. */
+/** Fabric within one thread: a write is a copy, a message a queue entry. It keeps the whole contract (handshake, order, checks,
+ *  bounds, deferred callbacks), so that code which runs over it runs over the others. */
 import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
@@ -33,10 +33,10 @@ import { RegionTable } from '../region-table.ts';
 /** Calls back in a later turn of the event loop of this rank. */
 export type TurnOf = (rank: number, callback: () => void) => void;
 
-/** Where loopback fabrics find each other; make one per set of fabrics. */
+/** The network in which loopback fabrics find each other; make one per set of fabrics. */
 export class LoopbackNetwork {
   readonly turn: TurnOf;
-  /** For the end of a connection. */
+  /** Like `turn`, for the end of a connection. */
   readonly soon: TurnOf;
   readonly #listening = new Map<string, LoopbackFabric>();
   #names = 0;
@@ -47,7 +47,7 @@ export class LoopbackNetwork {
     this.soon = turn ?? ((_rank, callback) => queueMicrotask(callback));
   }
 
-  /** Fabrics that can be found. */
+  /** Number of fabrics that can be found. */
   get size(): number {
     return this.#listening.size;
   }
@@ -88,7 +88,7 @@ export class LoopbackFabric implements Fabric {
     this.options = options;
     this.regions = new RegionTable({
       random: options.random,
-      // Who maps memory by a handle may do so here as well.
+      // Shared regions get a handle, so that code that maps memory by one works here as well.
       handleOf: (region) => (region.share.kind === 'shared' ? encodeHandle(region) : ''),
     });
   }
@@ -133,7 +133,8 @@ export class LoopbackFabric implements Fabric {
     this.regions.clear();
   }
 
-  /** As when its process is killed: others lose it, and it hears nothing of that. Of what is under way on a connection, so much arrives. */
+  /** Simulates that the fabric's process is killed: the others lose it, and it hears nothing of that. `arriving` says how many of
+   *  the operations queued on a connection still arrive. */
   crash(arriving: (queued: number) => number): void {
     this.#closed = true;
     if (this.#candidate !== undefined) this.#network.detach(this.#candidate);
@@ -141,7 +142,7 @@ export class LoopbackFabric implements Fabric {
     for (const connection of [...this.#connections]) connection.crash(arriving);
   }
 
-  /** Connections, in the order in which they were made. */
+  /** Open connections, in the order in which they were made. */
   get connections(): readonly { readonly peer: PeerIdentity; abort(): void }[] {
     return [...this.#connections];
   }
@@ -154,7 +155,7 @@ export class LoopbackFabric implements Fabric {
     this.#network.soon(this.options.identity.rank, callback);
   }
 
-  /** The same conversation as over a socket. */
+  /** Runs the same handshake as over a socket. */
   #authenticate(target: LoopbackFabric, peer: PeerIdentity): void {
     const { identity, secret, random } = this.options;
     const dialer = new Handshake({
@@ -195,7 +196,7 @@ interface Operation {
   readonly message: Uint8Array | undefined;
   readonly source: Span | undefined;
   readonly target: RemoteSpan | undefined;
-  /** Bytes of the source, when that may be gone before they arrive. */
+  /** Copy of the source's bytes, when the source may be gone before they arrive. */
   readonly taken?: Uint8Array | undefined;
   readonly immediate: number | undefined;
   readonly bytes: number;
@@ -252,7 +253,7 @@ class LoopbackConnection implements Connection {
     return this.#post({ message: undefined, source, target, immediate, bytes: source.bytes });
   }
 
-  /** The peer's region itself. */
+  /** The peer's region itself, as both are in one thread. */
   map(remote: RemoteRegion): Region {
     const registered = this.#other.#fabric.regions.get(remote.rkey);
     if (registered === undefined) {
@@ -281,7 +282,7 @@ class LoopbackConnection implements Connection {
     else this.#other.#fabric.turn(() => this.#deliverLast(left));
   }
 
-  /** What the system has taken from this process: it arrives, whenever the peer gets to it, as on a socket that is closed. */
+  /** Operations that the system would have taken from this process: they still arrive, as on a socket that is closed. */
   #taken(): Operation[] {
     const left: Operation[] = [];
     if (this.#other.#handlers === undefined) return left;
@@ -307,7 +308,7 @@ class LoopbackConnection implements Connection {
     this.#other.#finish(this.#other.#lost('the peer ended without a goodbye'));
   }
 
-  /** As when the process of this end is killed. */
+  /** Simulates that the process of this end is killed. */
   crash(arriving: (queued: number) => number): void {
     const count = arriving(this.#queue.length + 1);
     this.#crashed = true;
@@ -347,7 +348,7 @@ class LoopbackConnection implements Connection {
     });
   }
 
-  /** Delivers up to `count` operations: what their delivery posts waits for the next turn. */
+  /** Delivers up to `count` operations; operations that their delivery posts wait for the next turn. */
   #drain(count: number): void {
     for (let k = 0; k < count && this.#state !== 'closed'; k++) {
       const operation = this.#queue.peek()!;
@@ -361,7 +362,7 @@ class LoopbackConnection implements Connection {
       }
       if (this.#isClosed()) return;
       const done = this.#forget(this.#queue.shift()!);
-      // Who has crashed does not go on.
+      // The code of a crashed process does not go on.
       if (!this.#crashed) done.resolve();
     }
     if (this.#queue.length === 0) this.#flushed?.();

@@ -15,10 +15,10 @@ import { checkRange, type RegionTable } from '../region-table.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
 
 const controlTextBytes = 512;
-/** Of the probe region: all of it. */
+/** Bytes of the probe region. */
 export const nonceBytes = 32;
 
-/** The probing at the beginning of a connection. */
+/** Callbacks and role for the probing at the beginning of a connection. */
 export interface Opening {
   readonly dials: boolean;
   ready(): void;
@@ -40,28 +40,28 @@ export interface ShmConnectionOptions {
 interface Mapping {
   readonly region: Region;
   readonly view: Uint8Array;
-  /** The peer has confirmed the rkey: writes may use it. */
+  /** True once the peer has confirmed the rkey: writes may use it. */
   granted: boolean;
 }
 
-/** What waits for a grant, and everything posted behind it. */
+/** An operation that waits for a grant, or that was posted behind such a one. */
 interface Deferred {
-  /** The rkey needed first; 0 for none. */
+  /** The rkey whose grant it needs; 0 for none. */
   readonly rkey: number;
   run(): Promise<void>;
   resolve(done: Promise<void>): void;
   reject(error: ShoalError): void;
 }
 
-/** Made when the peer is authenticated; probing, then open. */
+/** A connection to an authenticated peer; first probing, then open. */
 export class ShmConnection extends StreamConnection {
   readonly #options: ShmConnectionOptions;
   #opening: Opening | undefined;
   readonly #mappings = new Map<number, Mapping>();
-  /** Own regions the peer has mapped. */
+  /** Regions of this end that the peer has mapped, by rkey. */
   readonly #grantedToPeer = new Set<number>();
   readonly #deferred = new Fifo<Deferred>();
-  /** A close that waits for what is deferred. */
+  /** A close that waits for the deferred operations. */
   #closing: Promise<void> | undefined;
   #onDrained: (() => void) | undefined;
   readonly #controlText = Buffer.allocUnsafe(controlTextBytes);
@@ -113,7 +113,7 @@ export class ShmConnection extends StreamConnection {
       });
     }
     const { region } = this.#addMapping(remote.rkey, this.#options.allocator.open(share));
-    // So that the peer tells us when the region goes.
+    // The claim makes the peer tell us when the region goes.
     this.stream.postControl(FrameType.Claim, { rkey: remote.rkey });
     return region;
   }
@@ -169,7 +169,7 @@ export class ShmConnection extends StreamConnection {
     });
   }
 
-  /** Runs what waits, in order, up to the first that lacks its grant, and claims that. */
+  /** Runs deferred operations, in order, up to the first that lacks its grant, and claims that. */
   #runDeferred(): void {
     for (let next = this.#deferred.peek(); next !== undefined; next = this.#deferred.peek()) {
       if (next.rkey !== 0 && !this.#mappings.get(next.rkey)?.granted) {
@@ -248,7 +248,7 @@ export class ShmConnection extends StreamConnection {
     this.#opening = undefined;
     if (this.#deferred.length > 0) this.#rejectDeferred(error ?? connectionClosed(this.stream.rank, this.peer.rank));
     else this.#onDrained?.();
-    // The peer may have ended well while results it took part in are still being read here.
+    // The peer may have ended well while results that it took part in are still being read here, so mappings outlive the connection.
     this.#options.retire([...this.#mappings.values()].map(({ region }) => region));
     this.#mappings.clear();
   }
@@ -273,7 +273,7 @@ export class ShmConnection extends StreamConnection {
       mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share));
     } catch (thrown) {
       if (!isExhaustion(thrown)) throw thrown;
-      // The peer has done nothing wrong: what waits for the memory fails, and nothing is sent out of order.
+      // The peer has done nothing wrong: operations that wait for the memory fail, and nothing is sent out of order.
       this.#rejectDeferred(thrown);
       return;
     }
@@ -283,7 +283,7 @@ export class ShmConnection extends StreamConnection {
 
   // ── opening ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Until both ends have mapped each other's probe only the frames of that exchange are taken. */
+  /** Accepts only frames of the probing until both ends have mapped each other's probe, and none of them afterwards. */
   #checkOpening({ type }: Readonly<FrameHeader>): void {
     const opens = type === FrameType.Probe || type === FrameType.Probed || type === FrameType.Open;
     if (opens !== (this.#opening !== undefined))
@@ -295,7 +295,7 @@ export class ShmConnection extends StreamConnection {
     try {
       worked = this.#mapsProbe(text);
     } catch (thrown) {
-      // Not that it is another host: the peer need not try another way.
+      // This error must not say that the peer is on another host, or the peer would try another way.
       this.#opening!.failed(ShoalError.from(thrown));
       throw thrown;
     }
@@ -305,7 +305,7 @@ export class ShmConnection extends StreamConnection {
     void this.stream.close();
   }
 
-  /** Why the peer's memory is not seen here, or undefined when it is. @throws ShoalError when something is used up. */
+  /** The reason why the peer's memory cannot be seen here, or undefined when it can. @throws ShoalError when a resource is used up. */
   #mapsProbe(text: string): string | undefined {
     const [handle = '', nonce = ''] = text.split(' ');
     let region: Region | undefined;

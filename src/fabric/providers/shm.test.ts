@@ -79,7 +79,7 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
     on.close?.();
   });
 
-  it('what is sent as soon as it can be, and read ahead, waits for its handlers, in order, whatever its size', async () => {
+  it('messages that are sent at once, and read ahead, wait for their handlers, in order, whatever their size', async () => {
     const on = shmWorld();
     const [a, b] = [fabricOf(on, 0), fabricOf(on, 1)];
     const accepted: Connection[] = [];

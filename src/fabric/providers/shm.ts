@@ -1,6 +1,6 @@
-/** Fabric between processes of one host: a write is one memcpy into the peer's region, mapped here. A Unix socket in the
- *  abstract namespace (unix(7): no file, gone with its process) carries everything else: the handshake, messages,
- *  immediates, which also wake the peer's event loop, and the end, by which death is seen.
+/** Fabric between processes of one host: a write is one memcpy into the peer's region, mapped here. A Unix socket in the abstract
+ *  namespace (unix(7): no file, gone with its process) carries everything else: the handshake, messages, immediates, which also
+ *  wake the peer's event loop, and the end, by which death is seen.
  *
  *    dialer                                            acceptor
  *      hello, proof            ◀── handshake ──▶         hello, proof
@@ -12,9 +12,9 @@
  *      memcpy, written(…, imm) ────────────────▶         checks, delivers the immediate
  *      unmaps                  ◀────────────────         withdraw(rkey): it was deregistered
  *
- *  Guarantee: a write never leaves the region its rkey was granted for; the writer checks the range, the target checks
- *  each announced write again. A write that is under way while the target deregisters may still change the region's
- *  bytes, and its announcement is then refused; what is posted after `withdraw` has arrived changes nothing. */
+ *  Guarantee: a write never leaves the region its rkey was granted for; the writer checks the range, the target checks each
+ *  announced write again. A write that is under way while the target deregisters may still change the region's bytes, and its
+ *  announcement is then refused; writes posted after `withdraw` has arrived change nothing. */
 import net from 'node:net';
 import { ShoalError } from '../../base/errors.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
@@ -43,7 +43,7 @@ export interface ShmOptions extends FabricOptions {
   readonly wire?: WireTap;
 }
 
-/** Why this host cannot use shared memory between processes, or undefined when it can. */
+/** The reason why this host cannot use shared memory between processes, or undefined when it can. */
 export function shmUnavailable(): string | undefined {
   return process.platform === 'linux' ? nativeUnavailableReason() : `shm needs Linux, this is ${process.platform}`;
 }
@@ -59,9 +59,9 @@ export class ShmFabric implements Fabric {
   readonly #retired: Region[] = [];
   readonly #regions: RegionTable;
   readonly #connections = new Set<StreamConnection>();
-  /** What peers map to see that they are on this host. */
+  /** Region that peers map to see that they are on this host, and its description. */
   readonly #probe: { region: Region; text: Buffer };
-  /** Of all connections: frames are small here. */
+  /** Buffer that all connections read ahead into: frames are small here. */
   readonly #readAhead = Buffer.allocUnsafeSlow(readAheadBytes);
   #acceptor: Acceptor | undefined;
   #closed = false;
@@ -81,7 +81,7 @@ export class ShmFabric implements Fabric {
     this.#probe = { region, text: Buffer.from(`${encodeHandle(region)} ${Buffer.from(nonce).toString('hex')}`) };
   }
 
-  /** Incoming sockets that have not proved themselves yet. */
+  /** Number of incoming sockets that have not proved themselves yet. */
   get pendingConnections(): number {
     return this.#acceptor?.pending ?? 0;
   }

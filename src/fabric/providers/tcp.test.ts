@@ -31,7 +31,7 @@ describeFabric('tcp', () => ({
 
 const clock = new UnhurriedClock();
 
-/** Rank 0, as it introduces itself. */
+/** A dialer that introduces itself as rank 0. */
 function dialerOf(seed: number): Handshake {
   return new Handshake({
     role: 'dialer',
@@ -87,7 +87,7 @@ describe('tcp', () => {
     await atB.until(203);
     const written = 3 * 1000;
     expect(b.counters.bytesCopied + b.counters.bytesReceivedInPlace).toBe(written);
-    // Of the first write, and perhaps the header of the second.
+    // Bytes read ahead of the first write, and perhaps the header of the second.
     expect(b.counters.bytesCopied).toBeLessThanOrEqual(288);
     for (let k = 0; k < 3; k++)
       expect(Buffer.from(target.buffer, 1000 * k, 1000).equals(Buffer.from(source.buffer, k, 1000)), `write ${k}`).toBe(true);
@@ -123,7 +123,7 @@ describe('tcp', () => {
     const a = fabricOf(0);
     const attempts: net.Socket[] = [];
     const connecting = a.connect({ provider: 'tcp', candidates: [`tcp://127.0.0.1:${port}`] }, { peer, timeoutMs: 20_000 });
-    // A listener that ends every connection unheard, then the real one on the same port.
+    // This listener ends every connection unheard, then the real one takes the same port.
     const early = net.createServer((socket) => {
       attempts.push(socket.on('error', () => undefined));
       socket.destroy();
@@ -199,7 +199,7 @@ describe('tcp', () => {
     const registered = b.register(target);
     const header = Buffer.alloc(64);
     let socket!: net.Socket;
-    /** A member that stops in the middle of a payload. */
+    /** Dials as a member that stops in the middle of a payload. */
     const dialRaw = ({ candidates }: FabricAddress): void => {
       socket = net.connect(Number(candidates[0].split(':').at(-1)), '127.0.0.1');
       onTestFinished(() => void socket.destroy());

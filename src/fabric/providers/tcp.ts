@@ -32,9 +32,9 @@ import { RegionTable } from '../region-table.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
 
 const purpose = 'fabric-tcp';
-/** Longer writes travel as several frames; only the last carries the immediate. */
+/** Largest frame: longer writes travel as several frames, and only the last carries the immediate. */
 const frameBytesMax = 2 ** 30;
-/** Written to a connection from one look at how its socket fares to the next. */
+/** Bytes written to a connection between two reviews of its socket. */
 const reviewBytes = 512 * 1024;
 
 export interface TcpOptions extends FabricOptions {
@@ -63,7 +63,7 @@ export class TcpFabric implements Fabric {
     this.#regions = new RegionTable({ random: options.random, onDeregister });
   }
 
-  /** Incoming sockets that have not proved themselves yet. */
+  /** Number of incoming sockets that have not proved themselves yet. */
   get pendingConnections(): number {
     return this.#acceptor?.pending ?? 0;
   }
@@ -123,7 +123,7 @@ export class TcpFabric implements Fabric {
     }
   }
 
-  /** A peer has opened a socket to be given away. */
+  /** Hands over a socket that a peer has opened to be given away. */
   #onSocket(stream: FramedSocket, tag: number): void {
     this.sockets.onSocket?.(stream.peer, tag, (take) => stream.giveAway(take));
     if (stream.open) stream.abort();
@@ -138,7 +138,8 @@ export class TcpFabric implements Fabric {
     return authenticated(stream, { ...this.#options, purpose, peer }, signal, () => stream);
   }
 
-  /** A dialer that probed several addresses opens one; the others end here without having been a connection. */
+  /** Waits for the dialer's choice: of several addresses that it probed it opens one; the others end here without having been a
+   *  connection. */
   #awaitOpen(stream: FramedSocket, onConnection: (connection: Connection) => void): Promise<void> {
     return new Promise((resolve) => {
       const onOpen = ({ flags, immediate }: Readonly<FrameHeader>): void => {
@@ -185,7 +186,7 @@ class TcpConnection extends StreamConnection {
     this.#onOpen = onOpen;
   }
 
-  /** Both ends do it: each decides for what it sends. */
+  /** Tunes the socket. Both ends do it: each decides for the data that it sends. */
   tune({ tuneSocket }: FabricOptions): void {
     const { descriptor } = this.stream;
     if (descriptor !== undefined) this.#tuning = tuneSocket?.(descriptor, super.description);
@@ -234,7 +235,7 @@ class TcpConnection extends StreamConnection {
     if (descriptor !== undefined) this.#tuning.review(descriptor);
   }
 
-  /** The kernel may be filling the region right now: only ending the socket stops that at once. */
+  /** Ends the socket if the kernel may be filling the region right now: nothing else stops that at once. */
   override onDeregistered(rkey: number): void {
     if (this.stream.receivingInto === undefined || this.#receivingRkey !== rkey) return;
     const fields = { peer: this.peer.rank };
@@ -272,7 +273,7 @@ class TcpConnection extends StreamConnection {
     }
   }
 
-  /** The first frame of a dialer is `open`. */
+  /** Checks that the first frame of a dialer is `open`. */
   #checkOpen(header: Readonly<FrameHeader>): void {
     if (this.#onOpen !== undefined && header.type !== FrameType.Open)
       throw new ShoalError('protocol', `frame of type ${header.type} before open`);

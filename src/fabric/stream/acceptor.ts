@@ -17,11 +17,11 @@ export interface AcceptorOptions {
   readonly purpose: string;
   readonly counters: StreamCounters;
   readonly wire?: WireTap;
-  /** As FramedSocketOptions has it. */
+  /** Buffer to read ahead into, as in FramedSocketOptions. */
   readonly readAhead?: Buffer;
-  /** For people, of one accepted socket. */
+  /** Describes one accepted socket, as text for people. */
   readonly describe: (socket: net.Socket) => string;
-  /** The peer is authenticated. Resolves when the stream is ready for use; until then it counts as pending. */
+  /** Called when the peer is authenticated. Resolves when the stream is ready for use; until then it counts as pending. */
   readonly onStream: (stream: FramedSocket) => Promise<void>;
 }
 
@@ -41,7 +41,7 @@ export class Acceptor {
     });
   }
 
-  /** Sockets that have not proved themselves yet. */
+  /** Number of sockets that have not proved themselves yet. */
   get pending(): number {
     return this.#pending.size;
   }
@@ -63,7 +63,7 @@ export class Acceptor {
     return server.address()!;
   }
 
-  /** On all of them, or none. @returns what is offered to peers: `tcp://10.0.0.4:41234`. @throws as `listen`. */
+  /** Listens on all hosts, or none. @returns the candidates to offer to peers: `tcp://10.0.0.4:41234`. @throws like `listen`. */
   async listenOnHosts(scheme: string, hosts: readonly ListenHost[]): Promise<string[]> {
     const candidates: string[] = [];
     try {
@@ -106,8 +106,8 @@ export class Acceptor {
   }
 }
 
-/** The accepted connection as a socket that asks where to read to. Node offers `onread` for dialled sockets only, so
- *  the handle changes its owner; the first socket, now without one, is let go. */
+/** Wraps the accepted connection in a socket that asks where to read to. Node offers `onread` for dialled sockets only, so the
+ *  handle changes its owner; the first socket, now without one, is released. */
 function rewrap(accepted: net.Socket, onread: net.OnReadOpts): net.Socket {
   const holder = accepted as unknown as { _handle: unknown };
   const handle = holder._handle;

@@ -1,4 +1,5 @@
-/** A dialled socket becomes a stream that both sides have proved the secret on, and what a provider makes of it; or nothing is left of it. */
+/** Turns a dialled socket into a stream on which both sides have proved the secret, and that into a provider's connection; a
+ *  failure leaves nothing behind. */
 import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ConnectOptions, FabricOptions } from '../fabric.ts';
@@ -9,8 +10,8 @@ export interface Dialler extends Pick<FabricOptions, 'identity' | 'secret' | 'ra
   readonly peer: ConnectOptions['peer'];
 }
 
-/** For {@link dial}: gives up when `signal` fires.
- *  @param meet what has to happen on the stream before it counts. */
+/** An attempt for {@link dial}: gives up when `signal` fires.
+ *  @param meet the exchange on the stream that has to succeed before it counts. */
 export async function authenticated<T>(
   stream: FramedSocket,
   dialler: Dialler,

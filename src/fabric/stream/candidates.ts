@@ -1,4 +1,4 @@
-/** Where fabrics over TCP listen, and how peers are told. */
+/** The addresses where fabrics over TCP listen, and the candidates that tell peers. */
 import net from 'node:net';
 import os from 'node:os';
 import { ShoalError } from '../../base/errors.ts';
@@ -11,8 +11,8 @@ export interface ListenHost {
   readonly addresses: readonly string[];
 }
 
-/** What to bind, and what to offer for it. A wildcard without an address of its family is left out; where there is no
- *  network at all, peers can only be on this host. */
+/** The hosts to bind, and the addresses to offer for each. A wildcard without an address of its family is left out; where there
+ *  is no network at all, peers can only be on this host. */
 export function hostsToListenOn(listenHosts: readonly string[], filter: readonly string[] | undefined): ListenHost[] {
   if (!listenHosts.some((host) => wildcards.includes(host))) return listenHosts.map((host) => ({ host, addresses: [host] }));
   const offered = offeredAddresses(os.networkInterfaces(), filter);
@@ -25,7 +25,7 @@ export function hostsToListenOn(listenHosts: readonly string[], filter: readonly
   return usable.length > 0 ? usable : [{ host: '127.0.0.1', addresses: ['127.0.0.1'] }];
 }
 
-/** `tcp://10.0.0.4:41234`. */
+/** The candidate as text: `tcp://10.0.0.4:41234`. */
 export function candidateText(scheme: string, address: string, port: number): string {
   return net.isIP(address) === 6 ? `${scheme}://[${address}]:${port}` : `${scheme}://${address}:${port}`;
 }

@@ -12,14 +12,14 @@ import type { ConnectOptions, FabricAddress, FabricOptions } from '../fabric.ts'
 const maxParallel = 8;
 /** After one candidate refused the secret, the others have this long to prove that it was merely the wrong door. */
 const graceMs = 1000;
-/** What another attempt cannot change, most telling first. */
+/** Errors that another attempt cannot change, most telling first. */
 const finalCodes: readonly string[] = ['auth', 'config', 'unsupported', 'protocol'];
 
 interface DialOptions extends ConnectOptions, Pick<FabricOptions, 'clock' | 'random'> {
   readonly rank: number;
 }
 
-/** One attempt; must give up, and let go of what it has, when `signal` fires. */
+/** One attempt; it must give up, and release its resources, when `signal` fires. */
 export type DialAttempt<T> = (candidate: string, signal: AbortSignal) => Promise<T>;
 
 /** @throws ShoalError the most telling final error; else `timeout`, listing every candidate with its last reason;
@@ -40,7 +40,7 @@ export async function dial<T extends Abortable>(
   const onAbort = (): void => stop.abort();
   if (signal?.aborted) stop.abort();
   signal?.addEventListener('abort', onAbort, { once: true });
-  // A process that gets no CPU has not waited in vain.
+  // The timer counts only time in which this process got CPU: without it the process has not waited in vain.
   const timer = setServedTimer(clock, timeoutMs, onAbort);
   const reasons = new Map<string, { error: ShoalError; attempts: number }>();
   const queue = [...candidates];
@@ -72,7 +72,7 @@ export async function dial<T extends Abortable>(
   throw failure(options, candidates, { reasons, startMs });
 }
 
-/** As `dial`, of a peer that is reached in one way, as ranks of one host are: there is nothing to choose, and nobody to end. */
+/** Like `dial`, for a peer with a single candidate, as ranks of one host have: there is nothing to choose, and nothing to end. */
 async function dialOnly<T>(candidate: string, options: DialOptions, attempt: DialAttempt<T>): Promise<T> {
   const { timeoutMs, clock, random, signal } = options;
   const startMs = clock.now();
@@ -92,7 +92,7 @@ interface Attempted {
   readonly startMs: number;
 }
 
-/** Why no candidate was reached. */
+/** The error when no candidate was reached, with the reasons. */
 function failure(
   { rank, peer, timeoutMs, clock, signal }: DialOptions,
   candidates: readonly string[],

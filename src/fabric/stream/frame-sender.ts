@@ -1,14 +1,14 @@
-/** The sending half of a framed socket: frames in order, gathered with writev from where their bytes are. It must not
- *  know what frames mean.
+/** The sending half of a framed socket: frames in order, gathered with writev from where their bytes are. It must not know what
+ *  frames mean.
  *
  *    push ─▶ queue ───────────▶ handed ───────▶ kernel
  *            references only    ≤ 256 frames, about 2 MiB: what Node's socket holds
  *
- *  Small frames that follow each other are copied into one run of bytes: a system call costs as much as copying thousands of them.
- *  Payloads of writes are not copied.
+ *  Small frames that follow each other are copied into one run of bytes: a system call costs as much as copying thousands of
+ *  them. Payloads of writes are not copied.
  *
- *  Headers live in a ring of slots, as many as there have been frames in `handed`. A slot is free again when its frame left that,
- *  which is in order. */
+ *  Headers live in a ring of slots, as many as there have been frames in `handed`. A slot is free again when its frame has left
+ *  `handed`, which happens in order. */
 import type net from 'node:net';
 import type { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
@@ -23,9 +23,9 @@ const handedFrames = 256;
 /** Slots at first: most connections of a large world never have more frames on their way. */
 const firstSlots = 16;
 const handedBytesMax = 2 * 1024 * 1024;
-/** Of a run. */
+/** Most bytes of a run. */
 const runBytesMax = 2048;
-/** Its `then` is a microtask; node's `queueMicrotask` makes an `AsyncResource` each time. */
+/** A resolved promise: its `then` is a microtask, whereas node's `queueMicrotask` makes an `AsyncResource` each time. */
 const settled = Promise.resolve();
 
 export interface FrameSenderOptions {
@@ -39,13 +39,13 @@ export interface FrameSenderOptions {
 /** A frame on its way. */
 export interface OutgoingFrame extends FrameHeader {
   readonly payload: Uint8Array | undefined;
-  /** Instead of a payload: room for the header, and the payload behind it. */
+  /** In place of a payload: one buffer with room for the header, and the payload behind it. */
   readonly joined?: Buffer;
-  /** Behind the payload. */
+  /** Further parts, behind the payload. */
   readonly more?: readonly Uint8Array[] | undefined;
-  /** Of all. */
+  /** Bytes of the payload and all further parts. */
   readonly payloadBytes: number;
-  /** The kernel has it: the payload may change. */
+  /** Called when the kernel has the frame: the payload may change. */
   resolve(): void;
   reject(error: ShoalError): void;
 }
@@ -56,7 +56,7 @@ export class FrameSender {
   readonly #handedBytesLimit: number;
   readonly #queue = new Fifo<OutgoingFrame>();
   readonly #handed = new Fifo<OutgoingFrame>();
-  /** Frames of each write that has a callback. */
+  /** Number of frames of each write that has a callback. */
   readonly #written = new Fifo<number>();
   #slots = Buffer.allocUnsafe(firstSlots * headerBytes);
   #slotsView = dataViewOf(this.#slots);
@@ -74,7 +74,7 @@ export class FrameSender {
     this.#handedBytesLimit = Math.min(handedBytesMax, options.maxQueuedBytes);
   }
 
-  /** What is not yet the kernel's. `messageBytes` are those of messages alone, which are copies. */
+  /** Frames that the kernel does not have yet. `messageBytes` are those of messages alone, which are copies. */
   get inFlight(): InFlight & { messageBytes: number } {
     return { operations: this.#queue.length + this.#handed.length, bytes: this.#pendingBytes, messageBytes: this.#messageBytes };
   }
@@ -85,11 +85,11 @@ export class FrameSender {
     if (frame.type === FrameType.Message) this.#messageBytes += frame.payloadBytes;
     if (this.#pumpScheduled) return;
     this.#pumpScheduled = true;
-    // One writev for all that is posted in this turn.
+    // One writev serves all frames that are posted in this turn.
     void settled.then(this.#onTurn);
   }
 
-  /** Hands nothing over any more; every frame that the kernel does not have yet is rejected. */
+  /** Stops handing frames over; every frame that the kernel does not have yet is rejected. */
   stop(errorOf: () => ShoalError): void {
     this.#stopped = true;
     let error: ShoalError | undefined;
@@ -148,7 +148,7 @@ export class FrameSender {
     return frame;
   }
 
-  /** How many of the frames that are next are one run. */
+  /** Number of the next frames that can be sent as one run. */
   #runOf(): number {
     if (this.#options.wire !== undefined) return 0;
     const most = Math.min(this.#queue.length, handedFrames - this.#handed.length);
@@ -161,7 +161,7 @@ export class FrameSender {
     return this.#runIfMany(most);
   }
 
-  /** One that is in one piece already needs no copy. */
+  /** Returns 0 for a single frame that is in one piece already: it needs no copy. */
   #runIfMany(count: number): number {
     return count === 1 && this.#queue.at(0)!.joined !== undefined ? 0 : count;
   }
@@ -192,7 +192,7 @@ export class FrameSender {
     return this.#slots.subarray(at, at + headerBytes);
   }
 
-  /** Headers that are on their way stay where they are. */
+  /** Doubles the ring of slots. Headers that are on their way stay where they are. */
   #addSlots(): void {
     this.#slotCount *= 2;
     this.#slots = Buffer.allocUnsafe(this.#slotCount * headerBytes);
@@ -200,7 +200,7 @@ export class FrameSender {
     this.#nextSlot = 0;
   }
 
-  /** The kernel has what was written: callbacks come in the order of the writes. Errors are told by the socket's end. */
+  /** The kernel has taken a write: callbacks come in the order of the writes. Errors are reported by the socket's end. */
   readonly #onWritten = (error?: Error | null): void => {
     const frames = error ? undefined : this.#written.shift();
     if (frames === undefined) return;
@@ -215,7 +215,7 @@ export class FrameSender {
     if (this.#handed.length <= handedFrames / 2 && this.#handedBytes <= handedBytesMax / 2) this.#pump();
   };
 
-  /** Half a frame, then the end: what a crash in the middle of a write leaves on the wire. */
+  /** Sends half a frame, then ends the stream: as a crash in the middle of a write would. */
   #cut(header: Buffer, payload: Uint8Array | undefined): void {
     const { onCut } = this.#options;
     if (payload === undefined || payload.length === 0) {

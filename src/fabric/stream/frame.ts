@@ -47,10 +47,10 @@ export const FrameType = {
 
 const lastType = FrameType.Wake;
 const mark = 0x5348;
-/** Flags bit 0. */
+/** Bit 0 of the flags. */
 export const flagSet = 1;
 
-/** Mutable so that one object serves a connection for life. */
+/** The fields of a header, mutable so that one object serves a connection for life. */
 export interface FrameHeader {
   type: number;
   flags: number;

@@ -1,13 +1,13 @@
-/** An authenticated stream of frames over one socket (TCP or Unix), receiving straight into memory that its owner names.
- *  It must not know regions or rkeys; its owner decides where a payload goes and what a frame means.
+/** An authenticated stream of frames over one socket (TCP or Unix), receiving straight into memory that its owner names. It must
+ *  not know regions or rkeys; its owner decides where a payload goes and what a frame means.
  *
  *  Node's sockets ask for the next buffer before every read (`onread.buffer`). This one is asked for
  *
  *     handshake bytes still missing │ 32 header bytes │ exactly the payload, at its destination │ 32 header bytes │ …
  *
- *  so that no byte of a write passes through a buffer of ours. The kernel's copy is the only one. Where no writes come, but messages,
- *  which stay in buffers of ours anyway, small frames are read ahead: a header, and what is behind it, are one read, and are copied from
- *  there. Sending is frame-sender.ts.
+ *  so that no byte of a write passes through a buffer of ours. The kernel's copy is the only one. Where no writes come, but
+ *  messages, which stay in buffers of ours anyway, small frames are read ahead: a header and the bytes behind it are one read,
+ *  and are copied from there. Sending is frame-sender.ts.
  *
  *     opening ──authenticate──▶ held ──start──▶ open ──close──▶ closing ──▶ closed
  *                                │                │ refuse(): ERROR frame, then what still comes is drained unread
@@ -28,39 +28,39 @@ import type { WireTap } from './wire-tap.ts';
 
 const errorTextBytes = 512;
 const keepAliveMs = 10_000;
-/** After so many frames without a write among them none is expected. */
+/** After this many frames without a write among them, no write is expected. */
 const othersInRow = 16;
 
-/** Its `then` is a microtask; node's `queueMicrotask` makes an `AsyncResource` each time. */
+/** A resolved promise: its `then` is a microtask, whereas node's `queueMicrotask` makes an `AsyncResource` each time. */
 const settled = Promise.resolve();
-/** Where bytes go that nobody reads: of all sockets that are closing. */
+/** Buffer for bytes that nobody reads, shared by all sockets that are closing. */
 const dropped = Buffer.allocUnsafeSlow(64 * 1024);
-/** What is read ahead where a write is not expected: of all sockets, as it is looked at before anything else is read. */
+/** Buffer to read ahead into where no write is expected, shared by all sockets: it is parsed before anything else is read. */
 const usualAhead = Buffer.allocUnsafeSlow(headerBytes + 288);
 
 export interface FramedSocketOptions {
   readonly rank: number;
-  /** For people: `tcp 10.0.0.4:41234`. */
+  /** Description for people: `tcp 10.0.0.4:41234`. */
   readonly description: string;
   readonly clock: Clock;
   readonly maxQueuedBytes: number;
   readonly counters: StreamCounters;
   readonly wire?: WireTap;
   readonly polling?: EventPolling;
-  /** What is read ahead from the first frame on, of a stream that is known to have small frames alone. It may be that of many sockets.
-   *  Default: what comes is read where it belongs until some frames in a row have been no writes. */
+  /** Buffer to read ahead into from the first frame on, for a stream that is known to have small frames only. Several sockets may
+   *  share it. Default: frames are read to their destinations until some in a row have not been writes. */
   readonly readAhead?: Buffer;
-  /** What is lost with the stream besides its frames. */
+  /** Further operations that are lost with the stream, besides its frames. */
   readonly inFlight?: () => InFlight;
 }
 
-/** What a stream's owner does with frames. Called on the socket's turn, never inside a call to the stream. */
+/** The owner of a stream, which decides what to do with frames. Called on the socket's turn, never inside a call to the stream. */
 export interface FrameReceiver {
-  /** Where the payload of `header.bytes` > 0 goes: exactly that long. @throws ShoalError to refuse the frame. */
+  /** The destination of the payload of `header.bytes` > 0, exactly that long. @throws ShoalError to refuse the frame. */
   place(header: Readonly<FrameHeader>): Uint8Array;
-  /** The frame is complete; `payload` is what `place` gave, undefined for none. @throws ShoalError to refuse it. */
+  /** The frame is complete; `payload` is the destination that `place` gave, undefined for none. @throws ShoalError to refuse it. */
   onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void;
-  /** Once. Undefined after an orderly end. */
+  /** Called once. Undefined after an orderly end. */
   onClose(error: ShoalError | undefined): void;
 }
 
@@ -80,7 +80,7 @@ export class FramedSocket {
   #opening: Opening | undefined;
   #receiver: FrameReceiver | undefined;
   #reason = 'the peer ended without a goodbye';
-  /** This process cannot have the socket. */
+  /** The error that this process cannot have the socket, as a resource is used up. */
   #exhausted: ShoalError | undefined;
 
   // Receiving.
@@ -93,7 +93,7 @@ export class FramedSocket {
   #payloadFilled = 0;
   #othersInRow = 0;
   #holding = false;
-  /** Was read ahead when the stream was held. */
+  /** Bytes that were already read ahead when the stream was held. */
   #kept: Buffer | undefined;
 
   // Sending.
@@ -147,7 +147,7 @@ export class FramedSocket {
     return this.#options.rank;
   }
 
-  /** Frames can be posted. */
+  /** True while frames can be posted. */
   get open(): boolean {
     return this.#phase === 'open' || this.#phase === 'held';
   }
@@ -156,7 +156,7 @@ export class FramedSocket {
     return this.#options.inFlight?.() ?? this.#sender.inFlight;
   }
 
-  /** Of this end; undefined of a socket that is not IP. */
+  /** Address of this end; undefined for a socket that is not IP. */
   get localAddress(): string | undefined {
     return this.#socket.localAddress;
   }
@@ -166,7 +166,7 @@ export class FramedSocket {
     return this.#ended;
   }
 
-  /** Of the socket, for a call about it right now; undefined where it has none. */
+  /** Descriptor of the socket, for a call about it right now; undefined where it has none. */
   get descriptor(): number | undefined {
     const { fd = -1 } = (this.#socket as unknown as { _handle?: { fd?: number } })._handle ?? {};
     return fd < 0 ? undefined : fd;
@@ -178,7 +178,7 @@ export class FramedSocket {
   }
 
   /** Runs the handshake; afterwards the stream is held until `start`. Bounded by the caller through `fail`.
-   *  @throws ShoalError what the handshake says, or `peer-lost` when the socket ends or cannot connect. */
+   *  @throws ShoalError the handshake's error, or `peer-lost` when the socket ends or cannot connect. */
   authenticate(handshake: Handshake, world: string): Promise<number> {
     assert(this.#phase === 'opening' && this.#opening === undefined, () => 'authenticate once');
     return new Promise((resolve, reject) => {
@@ -231,7 +231,7 @@ export class FramedSocket {
     return this.#post({ type, flags, immediate, rkey, offset, bytes, payload, more, payloadBytes });
   }
 
-  /** As `post`, of bytes that have room for the header in front of them: they are one piece for the system. */
+  /** Like `post`, for bytes with room for the header in front of them: they are one piece for the system. */
   postJoined(type: number, joined: Buffer): Promise<void> {
     return this.#post({
       ...emptyHeader(),
@@ -243,13 +243,13 @@ export class FramedSocket {
     });
   }
 
-  /** As `post`, for frames of our own whose failure the stream's end tells anyway. */
+  /** Like `post`, for frames of our own whose failure is reported by the stream's end anyway. */
   postControl(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array): void {
     this.post(type, fields, payload).catch(() => undefined);
   }
 
-  /** Flushes what was posted, says goodbye and waits for the peer's end; all bounded by `timeoutMs`. Nothing is delivered
-   *  any more. Idempotent. */
+  /** Flushes posted frames, says goodbye and waits for the peer's end; all bounded by `timeoutMs`. Nothing is delivered any more.
+   *  Idempotent. */
   close(timeoutMs: number = defaultCloseTimeoutMs): Promise<void> {
     if (this.#closing === undefined) {
       this.#closing = this.#ended;
@@ -295,8 +295,8 @@ export class FramedSocket {
     }
   }
 
-  /** Ends the stream because of what the peer sent: it is told why, and what it has under way is read and dropped, so
-   *  that the reason reaches it before the reset. */
+  /** Ends the stream because of a frame of the peer: the peer is told why, and its frames under way are read and dropped, so that
+   *  the reason reaches it before the reset. */
   refuse(thrown: ShoalError): void {
     if (this.#phase !== 'open') return;
     const { rank, description } = this.#options;
@@ -317,8 +317,8 @@ export class FramedSocket {
     this.#socket.end(frame);
   }
 
-  /** Gives the socket away: `take` makes a descriptor of its own of this one, and nothing is read or written here any more. To be
-   *  called between frames. @throws ShoalError `unsupported` where sockets have no descriptors. */
+  /** Gives the socket away: `take` duplicates its descriptor, and nothing is read or written here any more. Must be called between frames.
+   *  @throws ShoalError `unsupported` where sockets have no descriptors. */
   giveAway(take: (descriptor: number) => number): number {
     const { fd = -1 } = (this.#socket as unknown as { _handle?: { fd?: number } })._handle ?? {};
     if (fd < 0) throw new ShoalError('unsupported', `${this.#options.description} has no descriptor that could be given away`);
@@ -398,12 +398,12 @@ export class FramedSocket {
     return this.#options.readAhead ?? (this.#othersInRow < othersInRow ? undefined : usualAhead);
   }
 
-  /** Of the header or payload that is being received. */
+  /** Bytes still missing of the header or payload that is being received. */
   get #missingBytes(): number {
     return this.#payload === undefined ? headerBytes - this.#headerFilled : this.#payload.length - this.#payloadFilled;
   }
 
-  /** As if each part had been read by itself. @returns false to stop reading. */
+  /** Handles bytes that were read ahead as if each part had been read by itself. @returns false to stop reading. */
   #onAhead(ahead: Uint8Array, bytes: number): boolean {
     let reads = true;
     for (let at = 0; at < bytes && this.#phase === 'open';) {
@@ -432,7 +432,7 @@ export class FramedSocket {
         this.#payloadFilled += bytes;
         const { counters } = this.#options;
         if (this.#header.type === FrameType.Write) {
-          // What the kernel was given, not what we meant to give it.
+          // Compares with the buffer that the kernel was really given, not with the one that was intended.
           if (buffer.buffer === this.#payload.buffer) counters.bytesReceivedInPlace += bytes;
           else counters.bytesCopied += bytes;
         }
@@ -511,7 +511,7 @@ export class FramedSocket {
     this.#socket.destroy();
   }
 
-  /** Tells everyone who waits; the socket may still be at its last words. */
+  /** Ends all waits; the socket may still be sending its last words. */
   #settle(error: ShoalError | undefined): void {
     this.#opening?.reject(error ?? this.#closed());
     this.#opening = undefined;

@@ -1,5 +1,5 @@
-/** What connections over a framed socket have in common: messages, immediates, handlers, order and the end. A provider
- *  adds how writes are sent and where they are placed. */
+/** The common part of connections over a framed socket: messages, immediates, handlers, order and the end. A provider adds how
+ *  writes are sent and where they are placed. */
 import { assert } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
@@ -9,7 +9,7 @@ import type { FramedSocket, FrameReceiver } from './framed-socket.ts';
 import type { StreamCounters } from './stream-counters.ts';
 import { checkMessage, maxMessageBytes } from '../limits.ts';
 
-/** Messages up to this size are received into one buffer per connection, which is as large as they have been; larger ones get their own. */
+/** Messages up to this size are received into one buffer per connection, which grows to the largest so far; larger ones get their own. */
 const smallMessageBytes = 64 * 1024;
 const smallMessageLeast = 512;
 
@@ -72,7 +72,7 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
     this.stream.abort();
   }
 
-  /** A region went out of the table: nothing may be received into it any more. */
+  /** Called when a region went out of the table: nothing may be received into it any more. */
   onDeregistered(_rkey: number): void {}
 
   // ── FrameReceiver ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,12 +116,12 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
     this.onEnded(error);
   }
 
-  /** Where the payload of a frame that is the provider's own goes. @throws ShoalError `protocol`. */
+  /** The destination of the payload of a frame that is the provider's own. @throws ShoalError `protocol`. */
   protected placeOther(header: Readonly<FrameHeader>): Uint8Array {
     throw new ShoalError('protocol', `frame of type ${header.type} with ${header.bytes} bytes is not expected here`);
   }
 
-  /** A frame that is the provider's own. @throws ShoalError `protocol`. */
+  /** Handles a frame that is the provider's own. @throws ShoalError `protocol`. */
   protected onOtherFrame(header: Readonly<FrameHeader>, _payload: Uint8Array | undefined): void {
     throw new ShoalError('protocol', `frame of type ${header.type} is not expected here`);
   }
@@ -133,12 +133,12 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
     return this.stream.post(type, fields, payload);
   }
 
-  /** As `postOrdered`. @param joined has room for the header. */
+  /** Like `postOrdered`. @param joined has room for the header. */
   protected postMessage(joined: Buffer): Promise<void> {
     return this.stream.postJoined(FrameType.Message, joined);
   }
 
-  /** The write of a frame arrived and is in place. */
+  /** Called when the write of a frame has arrived and is in place. */
   protected deliverImmediate(header: Readonly<FrameHeader>): void {
     if ((header.flags & flagSet) !== 0) this.#handlers!.onImmediate(header.immediate);
   }

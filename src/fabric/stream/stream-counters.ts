@@ -1,4 +1,4 @@
-/** What the streams of one fabric have moved; always on. */
+/** Counters of the bytes that the streams of one fabric have moved; always on. */
 export interface StreamCounters {
   /** Payload bytes moved by copies of our own in user space: messages, which `send` must take over. */
   bytesCopied: number;

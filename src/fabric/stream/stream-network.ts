@@ -1,4 +1,4 @@
-/** What streams between processes are made with. */
+/** The functions of node:net that streams between processes use; tests replace them. */
 import { connect, createServer, type NetConnectOpts, type Server, type ServerOpts, type Socket } from 'node:net';
 
 export interface StreamNetwork {

@@ -1,4 +1,4 @@
-/** Faults on the wire of a stream, for tests: what a sender asks before each frame. */
+/** Faults on the wire of a stream, for tests: a sender asks the tap before each frame. */
 import type { FrameHeader } from './frame.ts';
 
 export interface WireTap {

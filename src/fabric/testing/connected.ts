@@ -1,8 +1,8 @@
-/** Two fabrics connected, for tests. */
+/** Two connected fabrics, for tests. */
 import { Inbox } from '../conformance.ts';
 import type { Fabric } from '../fabric.ts';
 
-/** `b`, rank 1 of world `w`, listens; `a` dials it. */
+/** Connects `a` and `b`: `b`, rank 1 of world `w`, listens; `a` dials it. */
 export async function connected(a: Fabric, b: Fabric): Promise<{ atA: Inbox; atB: Inbox }> {
   let arrive!: (inbox: Inbox) => void;
   const arrived = new Promise<Inbox>((resolve) => {

@@ -1,4 +1,4 @@
-/** Where nobody listens, for tests. */
+/** An address where nobody listens, for tests. */
 import { reservePort } from '../../base/testing/reserved-port.ts';
 import type { FabricAddress } from '../fabric.ts';
 
