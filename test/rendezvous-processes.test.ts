@@ -53,7 +53,7 @@ describe('rendezvous between processes', () => {
   for (const [carrier, reason, provider = ''] of places) {
     const env = { SHOAL_LIBFABRIC_PROVIDER: provider };
     it.skipIf(reason !== undefined)(
-      `over ${carrier} ${provider}, a killed sender fails those who wait for it, and nobody else${reason === undefined ? '' : ` (skipped: ${reason})`}`,
+      `over ${carrier} ${provider}, a killed worker fails those who wait for it, receives and sends, and nobody else${reason === undefined ? '' : ` (skipped: ${reason})`}`,
       async () => {
         const senders = [0, 1].map((rank) => start(['test/rendezvous-sender.ts', String(rank), carrier], env));
         const worker = await RendezvousWorker.start({ rank: 9, secret: 'test', carriers: [carrier] }, systemEnvironment(env));
@@ -66,13 +66,27 @@ describe('rendezvous between processes', () => {
         const step = worker.beginStep(1);
         const first = await step.recv(peers[0], 'here');
         const missing = peers.map((peer) => step.recv(peer, 'missing').catch((thrown: unknown) => thrown));
+        const unasked = peers.map((peer) => step.send(peer, 'unasked', new Float32Array(1)).catch((thrown: unknown) => thrown));
         senders[0].kill('SIGKILL');
-        expect(await missing[0]).toMatchObject({ code: 'peer-lost', peer: 0 });
+        expect(await missing[0]).toMatchObject({
+          code: 'peer-lost',
+          peer: 0,
+          message: expect.stringMatching(/^'missing' from \/job:worker\/task:0\S+ did not come in step 1: \D+9 lost rank 0/) as string,
+        });
+        expect(await unasked[0]).toMatchObject({
+          code: 'peer-lost',
+          peer: 0,
+          message: expect.stringMatching(/^'unasked' for \/job:worker\/task:0\S+ was not taken in step 1: \D+9 lost rank 0/) as string,
+        });
+        const next = worker.beginStep(2);
+        await expect(next.send(peers[0], 'later', 'text')).rejects.toMatchObject({ code: 'peer-lost', peer: 0 });
+        expect(() => next.sendDead(peers[0], 'dead')).toThrow(expect.objectContaining({ code: 'peer-lost', peer: 0 }));
         const second = await step.recv(peers[1], 'here');
         expect([first!.data[0], first!.data.at(-1), second!.data[0], second!.data.at(-1)]).toEqual([0, 0, 1, 1]);
         await expect(step.recv(peers[0], 'later')).rejects.toMatchObject({ code: 'peer-lost' });
         step.end();
         expect(await missing[1]).toMatchObject({ code: 'aborted' });
+        expect(await unasked[1]).toBeUndefined();
       },
     );
   }

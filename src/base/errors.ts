@@ -125,6 +125,11 @@ export function isShoalError(thrown: unknown): thrown is ShoalError {
   return thrown instanceof Error && thrown.name === 'ShoalError' && 'code' in thrown;
 }
 
+/** The failure of `what`: code and facts of its cause, whose message follows. */
+export function failureOf(what: string, cause: ShoalError): ShoalError {
+  return new ShoalError(cause.code, `${what}: ${cause.message}`, { ...cause.toData(), cause });
+}
+
 export function messageOf(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : String(thrown);
 }

@@ -54,11 +54,10 @@ export function checkBacklog(peer: PeerIdentity, pending: InFlight & { messageBy
 
 export function peerLost(options: { rank: number; peer: number; description: string; inFlight: InFlight; reason: string }): ShoalError {
   const { rank, peer, description, inFlight, reason } = options;
-  const flight =
-    inFlight.operations === 0 ? 'nothing was in flight' : `${inFlight.operations} operations with ${inFlight.bytes} bytes were in flight`;
+  const flight = inFlight.operations === 0 ? '' : `; ${inFlight.operations} operations with ${inFlight.bytes} bytes were in flight`;
   return new ShoalError(
     'peer-lost',
-    `rank ${rank} lost rank ${peer} (${description}): ${reason}; ${flight}; did rank ${peer} die? its log says more`,
+    `rank ${rank} lost rank ${peer} (${description}): ${reason}${flight}; did rank ${peer} die? its log says more`,
     {
       rank,
       peer,

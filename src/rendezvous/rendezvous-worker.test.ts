@@ -1,6 +1,6 @@
 /** Workers as programs use them, in one process over real fabrics; other processes: test/rendezvous-processes.test.ts. */
 import { afterEach, describe, expect, it } from 'vitest';
-import { systemClock } from '../base/clock.ts';
+import { systemClock, VirtualClock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
 import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
@@ -112,6 +112,30 @@ describe.each([
 });
 
 describe('rendezvous workers', () => {
+  it('fail a send that nobody asks for within the time limit, after which the name may be sent again', async () => {
+    const clock = new VirtualClock();
+    const a = await RendezvousWorker.start({ rank: 0, secret: 's', carriers: ['tcp'], timeoutMs: 5000 }, { ...systemEnvironment(), clock });
+    const b = await start(1, { carriers: ['tcp'] });
+    workers.push(a);
+    const atB = await b.connect(a.address);
+    const atA = await a.peer(1);
+    const here = a.beginStep(1);
+    const unasked = here.send(atA, 'x', Float32Array.of(1));
+    clock.advance(4999);
+    const later = here.send(atA, 'y', 'y');
+    clock.advance(1);
+    await expect(unasked).rejects.toMatchObject({
+      code: 'timeout',
+      message: expect.stringMatching(/^'x' was not asked for by \S+task:1\S+ within 5000 ms of step 1; /) as string,
+    });
+    const x = b.beginStep(1).recv(atB, 'x');
+    await here.send(atA, 'x', Float32Array.of(2));
+    expect((await x)!.data).toEqual(Float32Array.of(2));
+    await expect(here.send(atA, 'x', Float32Array.of(3))).rejects.toMatchObject({ code: 'usage' });
+    here.end();
+    await later;
+  });
+
   it('work over gRPC where that is asked for', async () => {
     const [a, b] = [await start(0, { carriers: ['grpc'] }), await start(1, { carriers: ['grpc'] })];
     const [atB, atA] = [await b.connect(a.address), await a.connect(b.address)];

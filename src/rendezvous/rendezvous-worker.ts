@@ -30,7 +30,7 @@ export interface RendezvousWorkerOptions {
   readonly carriers?: readonly string[];
   /** Addresses to listen on; `0.0.0.0` offers every interface. Default: 127.0.0.1. */
   readonly listenHosts?: readonly string[];
-  /** Of a receive, and of a connect. Default 5 minutes. */
+  /** Of a receive, of a send until it is asked for, and of a connect. Default 5 minutes. */
   readonly timeoutMs?: number;
   /** Of received tensors, those that are kept for the next ones included. Default 4 GiB. */
   readonly memoryBytesMax?: number;
@@ -242,7 +242,8 @@ export class RendezvousWorker {
   /** Tensors can be sent and received. Other workers may have asked for some before.
    *  @throws ShoalError `usage` for a step that has begun or ended already. */
   beginStep(stepId: number): WorkerStep {
-    return new WorkerStep(this.#core, this.#devices, stepId);
+    const { timeoutMs } = this.#options;
+    return new WorkerStep(this.#core, this.#devices, stepId, { clock: this.#environment.clock, timeoutMs });
   }
 
   /** Asks for a name in every step from `firstStep` on, some steps ahead: it is on its way as soon as it is sent. Steps are numbered in a

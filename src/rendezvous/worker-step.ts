@@ -1,4 +1,5 @@
 /** One step as a program sees it: tensors by name, to and from other workers. */
+import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { checkKind, checkOptions, describeValue, optionTable } from '../base/settings/options.ts';
 import { checkDevice, isOnDevice, type DeviceTensor } from '../memory/device/device-tensor.ts';
@@ -10,7 +11,7 @@ import type { WorkerCore } from './carriers/worker-core.ts';
 import { receiveOnDevice, type ArrivalTarget } from './device/device-arrival.ts';
 import type { WorkerDevices } from './device/worker-devices.ts';
 import type { RecvOptions } from './table/rendezvous.ts';
-import { checkTensorValue, type TensorValue } from './value/tensor-value.ts';
+import { checkTensorValue, type Release, type TensorValue } from './value/tensor-value.ts';
 
 /** What can be sent: a tensor of Shoal or anything with its fields; one of a device; a typed array, as a vector; a string or several. */
 export type Sendable = Pick<TensorValue, 'dtype' | 'shape' | 'data'> | DeviceTensor | TypedArray | string | readonly string[];
@@ -28,6 +29,12 @@ export interface DeviceRecvOptions extends RecvOptions {
   readonly device?: GpuDevice;
 }
 
+/** The time within which a sent tensor must be asked for. */
+export interface SendLimits {
+  readonly clock: Clock;
+  readonly timeoutMs: number;
+}
+
 const recvKeys = optionTable<DeviceRecvOptions>({ signal: 'signal', into: 'any', device: 'any' });
 const recvFusedKeys = optionTable<RecvOptions>({ signal: 'signal' });
 
@@ -38,30 +45,54 @@ export class WorkerStep {
   readonly stepId: number;
   readonly #core: WorkerCore;
   readonly #devices: WorkerDevices;
+  readonly #limits: SendLimits;
   readonly #rendezvous: StepRendezvous;
 
-  constructor(core: WorkerCore, devices: WorkerDevices, stepId: number) {
+  constructor(core: WorkerCore, devices: WorkerDevices, stepId: number, limits: SendLimits) {
     this.#core = core;
     this.#devices = devices;
+    this.#limits = limits;
     this.stepId = stepId;
     this.#rendezvous = core.beginStep(stepId);
   }
 
-  /** For `to` to receive by this name, once. Resolves when the value may be changed: it has left, or nobody will ask for it any more. Rejects
-   *  when a tensor of a device could not be read, which the receiver is told as well.
+  /** For `to` to receive by this name, once. Resolves when the value may be changed: it has left, or the step has ended and nobody will ask
+   *  for it. Rejects with `peer-lost` when `to` is lost before that, with `timeout` when it does not ask within the worker's `timeoutMs`, and
+   *  when a tensor of a device could not be read, which the receiver is told as well. Such a failure is no unhandled rejection where nobody
+   *  awaits it.
    *  @throws ShoalError `usage` for a name that was sent already, and for what is no value. */
   send(to: WorkerIdentity, name: string, value: Sendable): Promise<void> {
-    if (isOnDevice(value))
-      return new Promise((resolve, reject) =>
-        this.#rendezvous.send(
-          tensorKey(this.#core, name, this.#core.self, to),
-          this.#devices.staged(value, (cause) => (cause === undefined ? resolve() : reject(cause))),
-        ),
-      );
-    const { dtype, shape, data } = checkTensorValue(valueOf(value));
-    return new Promise((resolve) =>
-      this.#rendezvous.send(tensorKey(this.#core, name, this.#core.self, to), { dtype, shape, data, release: resolve }),
-    );
+    const { clock, timeoutMs } = this.#limits;
+    let release!: Release;
+    const sent = new Promise<void>((resolve, reject) => {
+      release = (cause) => {
+        timer?.cancel();
+        if (cause === undefined) resolve();
+        else reject(cause);
+      };
+    });
+    sent.catch(() => undefined);
+    let timer: Timer | undefined;
+    const sendable = isOnDevice(value) ? this.#devices.staged(value, release) : { ...hostValueOf(value), release };
+    try {
+      const key = tensorKey(this.#core, name, this.#core.self, to);
+      const late = (): ShoalError =>
+        new ShoalError(
+          'timeout',
+          `'${name}' was not asked for by ${to.device} within ${timeoutMs} ms of step ${this.stepId}; has it begun the step, and does it receive this name?`,
+          { timeoutMs },
+        );
+      timer = clock.setTimer(timeoutMs, () => this.#rendezvous.withdraw((each) => (each === key ? late() : undefined)));
+      this.#rendezvous.send(key, sendable);
+    } catch (thrown) {
+      const cause = ShoalError.from(thrown);
+      if (cause.code === 'usage') {
+        timer?.cancel();
+        return Promise.reject(cause);
+      }
+      release(cause);
+    }
+    return sent;
   }
 
   /** Says to who receives the name that there is no value in this step. */
@@ -128,6 +159,12 @@ function targetOf({ into, device }: DeviceRecvOptions): ArrivalTarget | undefine
   if (device === undefined) return undefined;
   checkDevice('recv', device);
   return { device };
+}
+
+/** Without the `release` that a received value has. @throws ShoalError `usage` for what is no value. */
+function hostValueOf(value: Exclude<Sendable, DeviceTensor>): TensorValue {
+  const { dtype, shape, data } = checkTensorValue(valueOf(value));
+  return { dtype, shape, data };
 }
 
 function valueOf(value: Sendable): TensorValue {

@@ -1,7 +1,7 @@
 /** One step over partitions of this process: all of them start at once and meet in one rendezvous. The first that fails ends the step on
  *  all of them, with its cause; so do the caller's signal and the time limit. What kernels give later is not looked at. */
 import type { Clock } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Rendezvous } from '../../rendezvous/table/rendezvous.ts';
 import { describeKey } from '../../rendezvous/table/rendezvous-key.ts';
 import { describeNode } from '../structure/node.ts';
@@ -89,7 +89,7 @@ export function cancelledStep(stepId: number, signal: AbortSignal | undefined): 
 }
 
 function named(stepId: number, cause: ShoalError): ShoalError {
-  return new ShoalError(cause.code, `step ${stepId} failed: ${cause.message}`, { cause });
+  return failureOf(`step ${stepId} failed`, cause);
 }
 
 const listedMax = 8;

@@ -9,7 +9,7 @@
  *
  *  Tensors travel beside them, over connections of their own (tensor-dialer.ts, tensor-listener.ts). */
 import type { Clock, Timer } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import { makeAddress, Role, type Address } from '../../messaging/address.ts';
@@ -185,7 +185,7 @@ class FabricLink implements RpcLink {
       await this.#dealer.connect(this.#address.calls, { timeoutMs: this.#around.connectMs });
     } catch (thrown) {
       const cause = ShoalError.from(thrown);
-      throw this.#fail(new ShoalError(cause.code, `${this.#task} cannot be reached: ${cause.message}`, { cause }));
+      throw this.#fail(failureOf(`${this.#task} cannot be reached`, cause));
     }
     this.#dealer.watch(() => this.#drain());
     this.#drain();

@@ -335,7 +335,7 @@ export function describeRendezvous(
     });
 
     test('fails what waits for a worker that dies, and nothing else', async () => {
-      const { world, begin, ab, ba } = await start();
+      const { world, begin, ab } = await start();
       const { b } = begin(1);
       b.send(world.b.key('own', world.b.self, world.b.self), dense([3]));
       const waiting = [b.recvAsync(ab('x')), b.recvFused([ab('y'), ab('z')])];
@@ -344,7 +344,34 @@ export function describeRendezvous(
       for (const each of waiting) await expect(each).rejects.toMatchObject({ code: 'peer-lost' });
       await expect(b.recvAsync(ab('w'))).rejects.toMatchObject({ code: 'peer-lost' });
       expect(plain(await b.recvAsync(world.b.key('own', world.b.self, world.b.self)))).toEqual(plain(dense([3])));
-      b.send(ba('unasked'), dense([1]));
+    });
+
+    test('fails what was sent to a worker that dies, now and in later steps, and nothing else', async () => {
+      const { world, begin, ab, ba } = await start();
+      const { b } = begin(1);
+      const own = world.b.key('own', world.b.self, world.b.self);
+      const told: [string, string | undefined][] = [];
+      const sent = (name: string): TensorValue => ({ ...dense([1]), release: (cause) => void told.push([name, cause?.message]) });
+      b.send(own, sent('own'));
+      b.send(ba('unasked'), sent('unasked'));
+      b.send(ba('dead'), undefined);
+      const waiting = b.recvAsync(ab('x'));
+      world.crash!();
+      await expect(waiting).rejects.toMatchObject({
+        code: 'peer-lost',
+        message: expect.stringMatching(/^'x' from \S+ did not come in step 1: /) as string,
+      });
+      expect(told).toEqual([['unasked', expect.stringMatching(/^'unasked' for \S+task:0\S+ was not taken in step 1: /)]]);
+      for (const step of [b, begin(2).b])
+        for (const value of [sent('later'), undefined])
+          expect(() => step.send(ba('later'), value)).toThrow(
+            expect.objectContaining({
+              code: 'peer-lost',
+              message: expect.stringMatching(/^'later' cannot be sent to \S+task:0/) as string,
+            }),
+          );
+      expect(plain(await b.recvAsync(own))).toEqual(plain(dense([1])));
+      expect(told).toHaveLength(1);
     });
 
     test('writes nothing late into memory that another tensor was given', async () => {

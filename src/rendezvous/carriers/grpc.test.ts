@@ -39,6 +39,10 @@ describeRendezvous('grpc', pair, {
       test: 'gives up a receive by its signal, after which the key may be asked for again',
       reason: 'calls and their cancellations have no order in gRPC: the repeated call may come first',
     },
+    {
+      test: 'fails what was sent to a worker that dies, now and in later steps, and nothing else',
+      reason: 'calls come and go in gRPC: who would ask has no connection that ends',
+    },
   ],
 });
 

@@ -15,6 +15,8 @@ export interface StepRendezvousOptions {
   readonly local: LocalRendezvous<SentValue>;
   /** Undefined: the sending device is this worker's. @throws ShoalError when there is no such worker, or it has restarted. */
   carrierOf(key: RendezvousKey): TensorCarrier | undefined;
+  /** @throws ShoalError when the worker that has the receiving device is lost. */
+  checkReceiver(key: string): void;
 }
 
 export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
@@ -31,7 +33,13 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
     // Who makes one that is staged has checked it.
     const checked =
       value === undefined || (typeof value === 'object' && value !== null && isStaged(value)) ? value : checkTensorValue(value);
+    this.#options.checkReceiver(key);
     this.#options.local.send(key, checked);
+  }
+
+  /** As that of the local table. */
+  withdraw(causeOf: (key: string) => ShoalError | undefined): void {
+    this.#options.local.withdraw(causeOf);
   }
 
   /** @param sink told of pieces that come from another worker. */

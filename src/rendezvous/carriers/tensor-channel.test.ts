@@ -52,6 +52,54 @@ function exchange(pair: FakePair, stepId: number, values: Record<string, TensorV
   });
 }
 
+describe('a send whose receiver is lost', () => {
+  const gone = new ShoalError('peer-lost', 'gone', { peer: 1 });
+  /** Sends `x` in step 1. @returns what its `release` was told. */
+  const send = ({ a, key }: FakePair, elements = 3): (ShoalError | undefined)[] => {
+    const told: (ShoalError | undefined)[] = [];
+    const step = a.core.beginStep(1);
+    step.send(key('x'), { ...dense(new Float32Array(elements)), release: (cause) => void told.push(cause) });
+    return told;
+  };
+
+  it('fails with the name of the tensor and of the worker when it was not asked for, and may be sent again when the worker is back', () => {
+    const pair = fakePair();
+    const told = send(pair);
+    pair.a.connection.lose(gone);
+    expect(told).toMatchObject([
+      { code: 'peer-lost', peer: 1, message: "'x' for /job:worker/task:1/device:CPU:0 was not taken in step 1: gone" },
+    ]);
+    const back = fakePair();
+    pair.a.core.attach({ ...back.b.core.self, incarnation: 9n }, back.a.channel);
+    pair.a.core.endStep(1);
+    expect(told).toHaveLength(1);
+  });
+
+  it('fails once when it is on its way: told of, queued, or being written', async () => {
+    const stages: ((pair: FakePair) => void)[] = [
+      () => undefined,
+      ({ a, b }) => {
+        a.endTurn();
+        a.connection.deliver();
+        b.endTurn();
+        b.connection.deliver();
+      },
+      ({ a }) => a.endTurn(),
+    ];
+    for (let count = 1; count <= stages.length; count++) {
+      const pair = fakePair();
+      recv(pair, 1, 'x');
+      pair.settle();
+      const told = send(pair);
+      for (const stage of stages.slice(0, count)) stage(pair);
+      expect(pair.a.connection.posted.map(({ kind }) => kind)).toEqual(count === 3 ? ['write'] : []);
+      pair.a.connection.lose(gone);
+      await new Promise((resolve) => void setImmediate(resolve));
+      expect(told).toMatchObject([{ code: 'peer-lost' }]);
+    }
+  });
+});
+
 describe('RecvTensor', () => {
   it('costs one request, one write and no copy; for the first time a round trip more', () => {
     const pair = fakePair();
@@ -456,7 +504,7 @@ describe('a tensor in pieces', () => {
     await second.read(0);
     for (const { connection } of [lost.a, lost.b]) connection.lose(new ShoalError('peer-lost', 'gone'));
     await second.read(1, 2, 3);
-    expect([second.box.told, second.told, second.tensor.released]).toEqual([['peer-lost'], [0], [undefined]]);
+    expect([second.box.told, second.told, second.tensor.released]).toMatchObject([['peer-lost'], [0], [{ code: 'peer-lost' }]]);
   });
 
   it('is refused when its control messages or immediates are not as they must be', async () => {

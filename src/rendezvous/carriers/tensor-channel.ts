@@ -16,7 +16,7 @@ import type { Staging } from '../protocol/piece-writer.ts';
 import { TensorSender } from '../protocol/tensor-sender.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import type { SentValue } from '../value/staged-tensor.ts';
-import type { TensorValue } from '../value/tensor-value.ts';
+import type { Release, TensorValue } from '../value/tensor-value.ts';
 import type { TensorCarrier } from './carrier.ts';
 
 /** A worker, as its first message says. */
@@ -99,9 +99,9 @@ export class TensorChannel implements TensorCarrier {
       wire: {
         announcesApart,
         send: (message) => this.#watch(connection.send(message)),
-        write: (source, target, immediate, onDone) => this.#watch(connection.write(source, target, immediate).finally(onDone)),
+        write: (source, target, immediate, onDone) => this.#watch(connection.write(source, target, immediate), onDone),
         ...(connection.gather && {
-          gather: (sources, target, onDone) => this.#watch(connection.gather!(sources, target).finally(onDone)),
+          gather: (sources, target, onDone) => this.#watch(connection.gather!(sources, target), onDone),
         }),
       },
     });
@@ -209,22 +209,26 @@ export class TensorChannel implements TensorCarrier {
     if (this.#closed) return;
     this.#closed = true;
     this.#options.onClose?.(error);
-    this.#outbox.close();
+    const cause = error ?? new ShoalError('closed', `the connection to ${this.description} was closed`);
+    this.#outbox.close(cause);
     this.#account[Symbol.dispose]();
-    this.#sender.close();
+    this.#sender.close(cause);
     this.#options.memory.close();
-    this.#receiver.close(error ?? new ShoalError('closed', `the connection to ${this.description} was closed`));
+    this.#receiver.close(cause);
   }
 
   /** What is lost with the connection is told by its end. */
-  #watch(posted: Promise<void>): void {
-    posted.catch((thrown: unknown) => {
-      if (this.#closed) return;
-      const error = ShoalError.from(thrown);
-      if (error.code === 'peer-lost' || error.code === 'closed' || error.code === 'protocol') return;
-      // Something was left out: what comes next would be in a wrong order.
-      this.abort(error);
-    });
+  #watch(posted: Promise<void>, onDone: Release = () => undefined): void {
+    posted.then(
+      () => onDone(),
+      (thrown: unknown) => {
+        const error = ShoalError.from(thrown);
+        onDone(error);
+        if (this.#closed || error.code === 'peer-lost' || error.code === 'closed' || error.code === 'protocol') return;
+        // Something was left out: what comes next would be in a wrong order.
+        this.abort(error);
+      },
+    );
   }
 
   #stage(bytes: number): Staging {

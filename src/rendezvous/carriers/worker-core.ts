@@ -1,8 +1,8 @@
 /** One worker's part in all steps: its table, and the carriers to other workers. Knows neither threads nor how carriers are made. */
-import { ShoalError } from '../../base/errors.ts';
+import { failureOf, ShoalError } from '../../base/errors.ts';
 import { checkIncarnation } from '../table/incarnation.ts';
 import { stepEnded, StepTable, type StepTableOptions } from '../table/step-table.ts';
-import { formatRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
+import { formatRendezvousKey, parseRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
 import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorCarrier } from './carrier.ts';
 import { StepRendezvous } from './step-rendezvous.ts';
@@ -11,8 +11,6 @@ import type { WorkerIdentity } from './tensor-channel.ts';
 interface Peer {
   readonly identity: WorkerIdentity;
   readonly carrier: TensorCarrier;
-  /** Why it cannot be asked any more. */
-  lost: ShoalError | undefined;
 }
 
 /** Kept from one worker to another. */
@@ -22,6 +20,8 @@ export class WorkerCore {
   readonly self: WorkerIdentity;
   readonly steps: StepTable<SentValue>;
   readonly #peers = new Map<string, Peer>();
+  /** Why a peer can neither be asked nor ask any more, by its device. */
+  readonly #lost = new Map<string, ShoalError>();
   readonly #open = new Map<number, StepRendezvous>();
   /** By who sends, who receives, and name. */
   readonly #keys = new WeakMap<WorkerIdentity, WeakMap<WorkerIdentity, Map<string, string>>>();
@@ -30,7 +30,7 @@ export class WorkerCore {
   constructor(self: WorkerIdentity, options: StepTableOptions = {}) {
     this.self = self;
     const incarnations = (device: string): bigint | undefined => (device === self.device ? self.incarnation : undefined);
-    this.steps = new StepTable({ ...options, incarnations, onDropped: (value) => value.release?.() });
+    this.steps = new StepTable({ ...options, incarnations, onDropped: (value, cause) => value.release?.(cause) });
   }
 
   /** Tensors of the worker come over this carrier from now on; another of its incarnations is forgotten. */
@@ -40,11 +40,23 @@ export class WorkerCore {
         'config',
         `worker ${identity.rank} has device ${identity.device}, which is this worker's; devices have names of their own`,
       );
-    this.#peers.set(identity.device, { identity, carrier, lost: undefined });
+    this.#peers.set(identity.device, { identity, carrier });
+    this.#lost.delete(identity.device);
   }
 
+  /** Its worker is lost: what was sent to it and not asked for fails, and what is asked of it or sent to it from now on. */
   detach(carrier: TensorCarrier, cause: ShoalError): void {
-    for (const peer of this.#peers.values()) if (peer.carrier === carrier) peer.lost = cause;
+    for (const { identity, carrier: own } of this.#peers.values()) {
+      if (own !== carrier) continue;
+      this.#lost.set(identity.device, cause);
+      for (const [stepId, step] of this.#open)
+        step.withdraw((key) => {
+          const { name, recvDevice } = parseRendezvousKey(key);
+          return recvDevice === identity.device
+            ? failureOf(`'${name}' for ${recvDevice} was not taken in step ${stepId}`, cause)
+            : undefined;
+        });
+    }
   }
 
   /** What a tensor is called that goes from one worker's device to another's. */
@@ -66,7 +78,12 @@ export class WorkerCore {
   }
 
   beginStep(stepId: number): StepRendezvous {
-    const step = new StepRendezvous({ stepId, local: this.steps.begin(stepId), carrierOf: (key) => this.carrierOf(key) });
+    const step = new StepRendezvous({
+      stepId,
+      local: this.steps.begin(stepId),
+      carrierOf: (key) => this.carrierOf(key),
+      checkReceiver: (key) => this.#checkReceiver(key),
+    });
     this.#open.set(stepId, step);
     return step;
   }
@@ -77,7 +94,7 @@ export class WorkerCore {
     else this.steps.abort(stepId, cause);
     this.#open.get(stepId)?.end(() => cause ?? stepEnded(stepId));
     this.#open.delete(stepId);
-    for (const { carrier, lost } of this.#peers.values()) if (lost === undefined) carrier.endStep(stepId);
+    for (const { carrier } of this.#peers.values()) carrier.endStep(stepId);
   }
 
   async close(): Promise<void> {
@@ -97,7 +114,15 @@ export class WorkerCore {
     if (peer === undefined)
       throw new ShoalError('usage', `'${name}' is asked of ${sendDevice}, to which there is no connection; connect to its worker first`);
     checkIncarnation(key, () => peer.identity.incarnation);
-    if (peer.lost !== undefined) throw peer.lost;
+    const lost = this.#lost.get(sendDevice);
+    if (lost !== undefined) throw failureOf(`'${name}' cannot be asked of ${sendDevice}`, lost);
     return peer.carrier;
+  }
+
+  #checkReceiver(key: string): void {
+    if (this.#lost.size === 0) return;
+    const { name, recvDevice } = parseRendezvousKey(key);
+    const lost = this.#lost.get(recvDevice);
+    if (lost !== undefined) throw failureOf(`'${name}' cannot be sent to ${recvDevice}`, lost);
   }
 }

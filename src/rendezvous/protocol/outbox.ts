@@ -15,7 +15,7 @@ import { Fifo } from '../../base/fifo.ts';
 import type { CreditAccount } from '../../scheduler/arbiter.ts';
 import type { RemoteRegion, RemoteSpan, Span } from '../../fabric/fabric.ts';
 import type { TensorCounters } from './counters.ts';
-import { nothingToWrite, spanOf } from '../value/tensor-value.ts';
+import { nothingToWrite, spanOf, type Release } from '../value/tensor-value.ts';
 import { creditsMax, messageBytesWanted, messageHeaderBytes, nowhere, protocolVersion, RecordType } from './records.ts';
 import { RecordWriter, type RecordReader } from './record-codec.ts';
 
@@ -23,10 +23,10 @@ import { RecordWriter, type RecordReader } from './record-codec.ts';
 export interface Wire {
   /** The message may be used again when this returns. */
   send(message: Uint8Array): void;
-  /** `onDone` is called when the source may change: sent, or lost. */
-  write(source: Span, target: RemoteSpan, immediate: number | undefined, onDone: () => void): void;
+  /** `onDone` is called when the source may change: sent, or lost, with why. */
+  write(source: Span, target: RemoteSpan, immediate: number | undefined, onDone: Release): void;
   /** One write from several sources, without an immediate. */
-  gather?(sources: readonly Span[], target: RemoteSpan, onDone: () => void): void;
+  gather?(sources: readonly Span[], target: RemoteSpan, onDone: Release): void;
   /** An immediate costs a message of its own. */
   readonly announcesApart: boolean;
 }
@@ -43,7 +43,7 @@ export interface PendingWrite {
   immediate: number | undefined;
   /** There are others of the same tensor, which must not come after it. */
   readonly isPiece?: boolean;
-  onDone(): void;
+  readonly onDone: Release;
 }
 
 export interface OutboxOptions {
@@ -144,9 +144,10 @@ export class Outbox {
     return true;
   }
 
-  close(): void {
+  /** @param cause of what has not left. */
+  close(cause: ShoalError): void {
     this.#closed = true;
-    for (const { onDone } of this.#writes.splice(0)) onDone();
+    for (const { onDone } of this.#writes.splice(0)) onDone(cause);
   }
 
   readonly #flush = (): void => {
@@ -219,9 +220,9 @@ export class Outbox {
       sources.push(source);
       if (index < last && room > source.bytes) sources.push({ ...padding, bytes: room - source.bytes });
     });
-    wire.gather!(sources, { region, offset }, () => {
+    wire.gather!(sources, { region, offset }, (cause) => {
       for (const { source, onDone } of writes) {
-        onDone();
+        onDone(cause);
         this.#finished(source.bytes);
       }
       this.#options.account.offerRoom();
@@ -236,8 +237,8 @@ export class Outbox {
       counters.bytesWritten += source.bytes;
     }
     if (source.bytes === 0 && immediate === undefined) return onDone();
-    wire.write(source, { region, offset }, immediate, () => {
-      onDone();
+    wire.write(source, { region, offset }, immediate, (cause) => {
+      onDone(cause);
       if (this.#finished(source.bytes)) this.#options.account.offerRoom();
     });
   }
@@ -314,6 +315,7 @@ export function cutWrite(
 ): PendingWrite[] {
   const count = Math.ceil(source.bytes / partBytes);
   let missing = count;
+  let failure: ShoalError | undefined;
   return Array.from({ length: count }, (_, part) => {
     const at = part * partBytes;
     const bytes = Math.min(partBytes, source.bytes - at);
@@ -324,8 +326,9 @@ export function cutWrite(
       room: bytes,
       isPiece: true,
       immediate: part === count - 1 ? immediate : immediateOf(part),
-      onDone: () => {
-        if (--missing === 0) onDone();
+      onDone: (cause) => {
+        failure ??= cause;
+        if (--missing === 0) onDone(failure);
       },
     };
   });

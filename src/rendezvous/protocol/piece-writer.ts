@@ -7,9 +7,8 @@
  *      piece 3               read       │ … */
 import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
-import type { Cancel } from '../table/rendezvous.ts';
 import { stagedPieceBytes, type StagedTensor } from '../value/staged-tensor.ts';
-import { spanOf } from '../value/tensor-value.ts';
+import { spanOf, type Release } from '../value/tensor-value.ts';
 import type { Outbox } from './outbox.ts';
 import { pieceImmediate, type Destination, type PiecePlan } from './records.ts';
 
@@ -59,14 +58,15 @@ export class PieceWriter {
   }
 
   /** @param done once, unless it is cancelled: everything is posted, or could not be read.
-   *  @returns what ends it: no more is posted. The tensor is released when nothing reads it any more. */
-  write(tensor: StagedTensor, target: PieceTarget, done: (cause: ShoalError | undefined) => void): Cancel {
+   *  @returns what ends it: no more is posted. The tensor is released, with the cause if there is one, when nothing reads it any more. */
+  write(tensor: StagedTensor, target: PieceTarget, done: (cause: ShoalError | undefined) => void): Release {
     const pieceBytes = target.plan?.bytes ?? stagedPieceBytes;
     const run: Run = { tensor, target, left: Math.ceil(tensor.bytes / pieceBytes), cause: undefined, isCancelled: false, done };
     for (let at = 0; at < tensor.bytes; at += pieceBytes)
       void this.#move(run, at, Math.min(pieceBytes, tensor.bytes - at), at / pieceBytes);
-    return () => {
+    return (cause) => {
       run.isCancelled = true;
+      run.cause ??= cause;
     };
   }
 

@@ -116,13 +116,13 @@ export class StandingRequest {
     if (this.#isStopped) return;
     this.#isStopped = true;
     this.#options.stop();
-    this.#fail(cause);
+    this.#fail(() => cause);
   }
 
-  /** The connection is over. */
-  close(cause: ShoalError): void {
+  /** The connection is over. @param causeOf what those are told who wait in a step. */
+  close(causeOf: (stepId: number) => ShoalError): void {
     this.#isStopped = true;
-    this.#fail(cause);
+    this.#fail(causeOf);
   }
 
   /** Buffers that the sender may still write to; the others are given back. */
@@ -138,11 +138,11 @@ export class StandingRequest {
     return left;
   }
 
-  #fail(cause: ShoalError): void {
+  #fail(causeOf: (stepId: number) => ShoalError): void {
     for (const slot of this.#slots) {
-      const { waiter } = slot;
+      const { waiter, stepId } = slot;
       slot.waiter = undefined;
-      waiter?.fail(cause);
+      waiter?.fail(causeOf(stepId));
     }
   }
 

@@ -5,7 +5,7 @@
  *  will not write to it: only then may the buffer be reused. */
 import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
-import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
+import { errorCodes, failureOf, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { describeKey } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
@@ -275,8 +275,8 @@ export class TensorReceiver {
     this.#pending.clear();
     this.#standing.clear();
     for (const pending of all) {
-      if (pending.kind === 'standing') pending.close(cause);
-      else if (pending.kind !== 'cancelling') pending.waiter!.fail(cause);
+      if (pending.kind === 'standing') pending.close((stepId) => missing(describeKey(pending.key), stepId, cause));
+      else if (pending.kind !== 'cancelling') pending.waiter!.fail(missing(...describe(pending), cause));
     }
   }
 
@@ -511,13 +511,23 @@ export class TensorReceiver {
 
   #late(pending: TensorRequest | FusedRequest): ShoalError {
     const { timeoutMs, peer } = this.#options;
-    const [first] = pending.kind === 'fused' ? pending.slots : [pending];
-    const what =
-      pending.kind === 'fused' ? `${pending.slots.length} tensors, the first of them ${describeKey(first.key)},` : describeKey(first.key);
-    return new ShoalError('timeout', `${what} did not come from ${peer()} within ${timeoutMs} ms of step ${first.stepId}; was it sent?`, {
+    const [what, stepId] = describe(pending);
+    return new ShoalError('timeout', `${what} did not come from ${peer()} within ${timeoutMs} ms of step ${stepId}; was it sent?`, {
       timeoutMs,
     });
   }
+}
+
+/** For messages: what is asked for, and in which step. */
+function describe(pending: TensorRequest | FusedRequest): [what: string, stepId: number] {
+  if (pending.kind === 'plain') return [describeKey(pending.key), pending.stepId];
+  const { slots } = pending;
+  return [`${slots.length} tensors, the first of them ${describeKey(slots[0].key)},`, slots[0].stepId];
+}
+
+/** A connection has ended before what was asked for had come. */
+function missing(what: string, stepId: number, cause: ShoalError): ShoalError {
+  return failureOf(`${what} did not come in step ${stepId}`, cause);
 }
 
 /** @throws ShoalError `protocol` for the index of a piece, where that of the whole is meant. */

@@ -11,7 +11,7 @@ import type { RemoteRegion } from '../../fabric/fabric.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { sameMetadata, writable, type TensorMetadata, type WritableTensor } from '../value/tensor-metadata.ts';
 import { isStaged, type SentValue, type StagedTensor } from '../value/staged-tensor.ts';
-import { spanOf } from '../value/tensor-value.ts';
+import { spanOf, type Release } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
 import { cutWrite, type Outbox, type PendingWrite } from './outbox.ts';
 import { PieceWriter, type Staging } from './piece-writer.ts';
@@ -63,7 +63,7 @@ interface TensorResponse {
   /** Has come, and waits for a destination. */
   offered: { readonly value: SentValue; readonly tensor: WritableTensor } | undefined;
   /** Of a tensor that is read in pieces: no more of them. */
-  stopReading: Cancel;
+  stopReading: Release;
   /** The receiver wants to be told of pieces. */
   readonly plan: PiecePlan | undefined;
   readonly fused: { readonly group: FusedResponse; readonly slot: number } | undefined;
@@ -166,16 +166,16 @@ export class TensorSender {
     }
   }
 
-  /** The receiver is gone: Sends that it asked for wait for another. */
-  close(): void {
+  /** The receiver is gone: Sends that it asked for wait for another. @param cause of those that were on their way. */
+  close(cause: ShoalError): void {
     const all = [...this.#responses.values(), ...[...this.#fused.values()].flatMap(({ slots }) => slots)];
     this.#responses.clear();
     this.#fused.clear();
     this.#standing.clear();
     for (const response of all) {
       response.cancel();
-      response.stopReading();
-      response.offered?.value.release?.();
+      response.stopReading(cause);
+      response.offered?.value.release?.(cause);
     }
   }
 
@@ -447,7 +447,7 @@ export class TensorSender {
       offset,
       room,
       immediate: fused === undefined ? request : undefined,
-      onDone: staging === undefined ? () => value.release?.() : () => staging.release(),
+      onDone: staging === undefined ? (cause) => value.release?.(cause) : () => staging.release(),
     };
     if (plan === undefined) outbox.write(write);
     else for (const piece of cutWrite(write, plan.bytes, (index) => pieceImmediate({ request, plan }, index))) outbox.write(piece);

@@ -1,5 +1,5 @@
 /** The table of one step in one process: keys, each sent once and received once. */
-import { ShoalError } from '../../base/errors.ts';
+import { failureOf, ShoalError } from '../../base/errors.ts';
 import { checkIncarnation } from './incarnation.ts';
 import type { Cancel, Incarnations, RecvOptions, Rendezvous, Waiter } from './rendezvous.ts';
 import { describeKey, parseRendezvousKey } from './rendezvous-key.ts';
@@ -12,8 +12,8 @@ export interface LocalRendezvousOptions {
 }
 
 export interface DropOptions<V> {
-  /** Told of values that were sent and that nobody will receive. */
-  readonly onDropped?: (value: V) => void;
+  /** Told of values that were sent and that nobody will receive. @param cause why, where the step has not ended. */
+  readonly onDropped?: (value: V, cause?: ShoalError) => void;
 }
 
 interface Meeting<V> {
@@ -89,6 +89,17 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
     meeting.value = undefined;
     waiter.receive(value);
     return nothingToCancel;
+  }
+
+  /** Takes back what was sent and not asked for; such a key may be sent again.
+   *  @param causeOf why, by key; undefined: the value stays. */
+  withdraw(causeOf: (key: string) => ShoalError | undefined): void {
+    for (const [key, { isSent, isAsked, value }] of this.#meetings) {
+      const cause = isSent && !isAsked ? causeOf(key) : undefined;
+      if (cause === undefined) continue;
+      this.#meetings.delete(key);
+      if (value !== undefined) this.#options.onDropped?.(value, cause);
+    }
   }
 
   startAbort(cause: ShoalError): void {
@@ -177,7 +188,7 @@ export async function allSlots<T>(
 
 /** What went wrong with one slot of a fused receive. */
 export function slotError(slot: number, keys: readonly string[], cause: ShoalError): ShoalError {
-  return new ShoalError(cause.code, `slot ${slot} of ${keys.length}, ${describeKey(keys[slot])}: ${cause.message}`, { cause });
+  return failureOf(`slot ${slot} of ${keys.length}, ${describeKey(keys[slot])}`, cause);
 }
 
 /** The caller's signal ended a receive. */

@@ -14,7 +14,7 @@ export class FakeConnection implements Connection {
   readonly description = 'fake';
   readonly regions: RegionTable;
   /** Not delivered yet, in order. */
-  readonly posted: (Posted & { resolve(): void })[] = [];
+  readonly posted: (Posted & { resolve(): void; reject(error: ShoalError): void })[] = [];
   other!: FakeConnection;
   handlers!: ConnectionHandlers;
   /** Messages and writes that have left. */
@@ -35,13 +35,13 @@ export class FakeConnection implements Connection {
 
   send(message: Uint8Array): Promise<void> {
     this.sent.messages++;
-    return new Promise((resolve) => this.posted.push({ kind: 'message', message: Uint8Array.from(message), resolve }));
+    return new Promise((resolve, reject) => this.posted.push({ kind: 'message', message: Uint8Array.from(message), resolve, reject }));
   }
 
   write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {
     if (source.bytes > 0) this.sent.writes++;
     if (immediate !== undefined) this.sent.immediates++;
-    return new Promise((resolve) => this.posted.push({ kind: 'write', source, target, immediate, resolve }));
+    return new Promise((resolve, reject) => this.posted.push({ kind: 'write', source, target, immediate, resolve, reject }));
   }
 
   map(): never {
@@ -71,6 +71,7 @@ export class FakeConnection implements Connection {
 
   lose(error: ShoalError): void {
     this.handlers.onClose(error);
+    for (const { reject } of this.posted.splice(0)) reject(error);
   }
 }
 

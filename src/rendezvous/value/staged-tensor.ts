@@ -3,7 +3,7 @@
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { viewOf, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
-import type { TensorValue } from './tensor-value.ts';
+import type { Release, TensorValue } from './tensor-value.ts';
 
 /** Of tensors that are moved in pieces: large enough that reading one takes longer than beginning to, small enough that several overlap. */
 export const stagedPieceBytes = 4 * 2 ** 20;
@@ -15,8 +15,8 @@ export interface StagedTensor {
   readonly bytes: number;
   /** target := the bytes from `at`. Several may be under way. */
   read(at: number, target: Uint8Array): Promise<void>;
-  /** Nobody reads it any more. @param cause why it could not be read. */
-  release(cause?: ShoalError): void;
+  /** Nobody reads it any more. @param cause why it could not be read, or did not reach its receiver. */
+  release: Release;
 }
 
 /** What is sent: in host memory, or to be read into it. */

@@ -18,9 +18,13 @@ export interface TensorValue {
   readonly shape: readonly number[];
   /** Row-major: the typed array of the dtype, or strings. */
   readonly data: TypedArray | readonly string[];
-  /** Nobody will look at it any more: memory of a received value is used again, that of a sent one may be changed. Idempotent. */
-  release?(): void;
+  /** Nobody will look at it any more: memory of a received value is used again, that of a sent one may be changed. Idempotent.
+   *  @param cause why a sent one did not reach its receiver. */
+  release?: Release;
 }
+
+/** The end of a use of memory. */
+export type Release = (cause?: ShoalError) => void;
 
 export const dimensionsMax = 32;
 
