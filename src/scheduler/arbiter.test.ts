@@ -11,7 +11,7 @@ describe('an arbiter', () => {
   const account = (arbiter: Arbiter, creditBytes: number, more: Partial<Parameters<Arbiter['open']>[0]> = {}): CreditAccount =>
     arbiter.open({ creditBytes: () => creditBytes, resource: 'network', onRoom: () => undefined, ...more });
 
-  it('admits what is within the credit of those that share the network', () => {
+  it('admits tasks within the credit of the accounts that share the network', () => {
     const arbiter = new Arbiter();
     const [group, server] = [account(arbiter, 8), account(arbiter, 10, { isDestination: true })];
     group.started(6);
@@ -23,7 +23,7 @@ describe('an arbiter', () => {
     expect(group.admits(3, 0)).toBe(false); // its own credit
   });
 
-  it('keeps what is later back while something sooner waits', () => {
+  it('keeps a later task back while a sooner one waits', () => {
     const arbiter = new Arbiter();
     const [group, server] = [account(arbiter, 8), account(arbiter, 8, { isDestination: true })];
     group.started(4);
@@ -75,13 +75,13 @@ describe('an arbiter', () => {
     post(b, 'b soon', 1);
     expect(order).toEqual(['a first', 'b first']);
     first.notifyFinish();
-    // Its own account is empty now: one of that is always admitted, and what is soonest comes before it.
+    // The account that has finished is empty now, so its next task is always admitted; tasks that are sooner come before it.
     expect(order).toEqual(['a first', 'b first', 'b soon', 'a late']);
   });
 });
 
 /** Ranks with scheduled groups, whose parts start in one order on all ranks and end when all have started them, and pushes, which
- *  end by themselves. Which rank is ready for what, and what ends next, is arbitrary. */
+ *  end by themselves. The order of events on the ranks is arbitrary. */
 it('lets nothing wait for ever, however ranks and groups depend on each other', () => {
   const program = fc.record({
     ranks: fc.integer({ min: 2, max: 4 }),
@@ -121,7 +121,7 @@ it('lets nothing wait for ever, however ranks and groups depend on each other', 
       for (;;) {
         const moves: (() => void)[] = [];
         for (const byGroup of waiting) for (const tasks of byGroup) if (tasks.length > 0) moves.push(() => tasks.shift()!.notifyReady());
-        // A part that all ranks have started ends on each, when it likes.
+        // A part that all ranks have started ends on each rank at any time.
         for (const [rank, tasks] of all.entries()) {
           for (const task of tasks) {
             const isEverywhere = all.every((others) => ['running', 'ended'].includes(others.find(({ name }) => name === task.name)!.state));
@@ -136,7 +136,7 @@ it('lets nothing wait for ever, however ranks and groups depend on each other', 
           for (const { account } of servers) {
             const accounts = [...byGroup, account];
             const firsts = accounts.filter(({ inFlight }) => inFlight > 0).length;
-            // The largest credit, and the first of each, of 9 bytes at most.
+            // The bound: the largest credit, and one first task of each account, of 9 bytes at most.
             expect(accounts.reduce((sum, { inFlightBytes }) => sum + inFlightBytes, 0)).toBeLessThanOrEqual(8 + 9 * firsts);
           }
         }

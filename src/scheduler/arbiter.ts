@@ -10,17 +10,17 @@
  *  them in one order; it is admitted everywhere and ends. A transfer to a server ends when the server has received it. Servers do not count
  *  for each other, so a slow one does not delay the others. */
 
-/** What accounts share. `network`: this host's; `memory`: of peers on this host. */
+/** A resource that accounts share. `network`: this host's network; `memory`: the memory of peers on this host. */
 export type SharedResource = 'network' | 'memory';
 
 export interface AccountOptions {
-  /** Bytes in flight, at most; one larger task may be alone. May change. */
+  /** Most bytes in flight; one larger task may be alone. May change. */
   readonly creditBytes: () => number;
-  /** Undefined: nothing, it counts for itself alone. May be set later. */
+  /** The resource that this account shares with others; undefined: none, its bytes count for itself alone. May be set later. */
   readonly resource?: SharedResource | undefined;
-  /** Of one destination among many: does not count for others that are. */
+  /** The account is that of one destination among many: destinations do not count for each other. */
   readonly isDestination?: boolean;
-  /** What was refused may be admitted now. */
+  /** Called when a task that was refused may be admitted now. */
   readonly onRoom: () => void;
 }
 
@@ -28,8 +28,8 @@ export interface AccountOptions {
 export const arbiterMemoryBytes = 4 * Float64Array.BYTES_PER_ELEMENT;
 
 export interface ArbiterOptions {
-  /** Zeros at first, shared with the arbiter of the process's other thread: what that has in flight counts, and what waits there does
-   *  not. Default: there is no other. */
+  /** Bytes in flight of each resource and thread, zeros at first, shared with the arbiter of the process's other thread: the
+   *  other's bytes in flight count here, its waiting tasks do not. Default: there is no other thread. */
   readonly memory?: SharedArrayBuffer;
   readonly thread?: 'main' | 'comm';
 }
@@ -44,7 +44,7 @@ export class Arbiter {
     this.memory = memory;
     this.#inFlight = new Float64Array(memory);
     this.#own = thread === 'main' ? 0 : 2;
-    // A thread before this one may have been lost with something in flight.
+    // A thread before this one may have ended with bytes in flight.
     this.#inFlight.fill(0, this.#own, this.#own + 2);
   }
 
@@ -70,7 +70,7 @@ function place(resource: SharedResource): number {
 
 export class CreditAccount implements Disposable {
   inFlightBytes = 0;
-  /** Tasks. */
+  /** Number of tasks in flight. */
   inFlight = 0;
   #resource: SharedResource | undefined;
   /** Priority of the task that was refused last; smaller is sooner. */
@@ -88,7 +88,7 @@ export class CreditAccount implements Disposable {
     return this.#resource;
   }
 
-  /** What is in flight goes along. */
+  /** Moves the account, with its bytes in flight, to another resource. */
   set resource(resource: SharedResource | undefined) {
     this.#note(-this.inFlightBytes);
     this.#resource = resource;
@@ -99,7 +99,7 @@ export class CreditAccount implements Disposable {
     return this.#options.creditBytes();
   }
 
-  /** Asked for the task that is first in the account's order. */
+  /** Asks whether the task that is first in the account's order may start now. */
   admits(bytes: number, priority: number): boolean {
     const isAdmitted =
       this.inFlight === 0 ||
@@ -114,19 +114,19 @@ export class CreditAccount implements Disposable {
     this.#note(bytes);
   }
 
-  /** `offerRoom` follows when the owner's state allows for it. */
+  /** Counts a task as finished. Its owner calls `offerRoom` later, when its state allows for it. */
   finished(bytes: number): void {
     this.inFlight--;
     this.inFlightBytes -= bytes;
     this.#note(-bytes);
   }
 
-  /** Nothing waits here any more. */
+  /** Withdraws the refused task: nothing waits here any more. */
   withdraw(): void {
     this.#refused = undefined;
   }
 
-  /** Of what has finished: to this account and those that share the resource, the soonest first.
+  /** Offers the room of finished tasks to this account and those that share the resource, the soonest first.
    *  @throws the first error that one of them threw, when all have been asked. */
   offerRoom(): void {
     if (!this.#isAwaited()) return this.#options.onRoom();
@@ -143,7 +143,7 @@ export class CreditAccount implements Disposable {
     if (thrown.length > 0) throw thrown[0];
   }
 
-  /** Nothing is in flight: the connection is new. */
+  /** Forgets everything in flight, as the connection is new. */
   reset(): void {
     this.#note(-this.inFlightBytes);
     this.inFlight = 0;
@@ -156,7 +156,7 @@ export class CreditAccount implements Disposable {
     this.resource = undefined;
   }
 
-  /** Somebody else waits for what it holds. */
+  /** True if another account waits for room that this one holds. */
   #isAwaited(): boolean {
     if (this.#resource === undefined) return false;
     for (const other of this.#arbiter.accounts) if (other.#refused !== undefined && this.#shares(other)) return true;

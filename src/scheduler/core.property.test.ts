@@ -33,7 +33,7 @@ const commands: fc.Arbitrary<Command> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('link credit' as const), link: fc.nat(1), bytes: small }) },
 );
 
-/** What a part is to the model: where it belongs in the order of its link. */
+/** The model's view of a part: its place in the order of its link. */
 interface Entry {
   readonly task: Task;
   readonly key: readonly [priority: number, post: number, index: number];
@@ -41,7 +41,7 @@ interface Entry {
 
 const isBefore = (a: Entry, b: Entry): number => a.key[0] - b.key[0] || a.key[1] - b.key[1] || a.key[2] - b.key[2];
 
-/** Sorted lists in place of queues, and everything counted anew each time. */
+/** The reference: sorted lists in place of queues, and everything counted anew each time. */
 class Model {
   creditBytes: number;
   readonly ownCredit = new Map<string, number>();
@@ -62,7 +62,7 @@ class Model {
     this.queues.set(link, queue.sort(isBefore));
   }
 
-  /** A failure also ends siblings that have not started. */
+  /** Ends a task. A failure also ends siblings that have not started. */
   end(task: Task, failed: boolean): void {
     const dropped = failed && task.parent !== undefined ? task.parent.children.filter((each) => !this.running.includes(each)) : [];
     for (const each of [task, ...dropped]) this.ended.add(each);
@@ -86,7 +86,7 @@ class Model {
         const [{ task }] = queue.splice(0, 1);
         this.running.push(task);
         this.started.push(task);
-        // The invariant itself.
+        // The invariant: within the credit, or one task alone.
         expect(this.bytesOf(link) <= credit || this.inFlight(link).length === 1).toBe(true);
       }
     }
@@ -158,7 +158,7 @@ function run(program: readonly Command[]): void {
     }
     agree();
   }
-  // Nothing is left behind for ever.
+  // Everything that was posted ends: late tasks become ready, and running ones finish.
   while (model.late.length > 0) {
     becomeReady(0);
     agree();

@@ -51,7 +51,7 @@ describe('credit', () => {
     expect(started).toEqual(['a']);
     finish('a');
     expect(started).toEqual(['a', 'b']);
-    // d would fit beside b, but c comes first.
+    // The task d would fit beside b, but c comes first.
     finish('b');
     expect(started).toEqual(['a', 'b', 'c']);
     expect(core.statusOf('')).toEqual({ creditBytes: 10, inFlightBytes: 40, inFlight: 1, queued: 1 });
@@ -69,7 +69,7 @@ describe('credit', () => {
     expect(started).toEqual(['slow 0', 'fast 0', 'fast 1', 'fast 2']);
   });
 
-  it('changes while tasks are in flight, and what is in flight still counts', () => {
+  it('changes while tasks are in flight, which still count', () => {
     const { core, started, post, finish } = start({ creditBytes: 20 });
     for (const name of ['a', 'b', 'c', 'd']) post({ name, bytes: 10 });
     core.setCredit(10);
@@ -159,7 +159,7 @@ describe('partitions', () => {
     expect(partsOf({ bytes: 60 })).toEqual([30, 30]);
   });
 
-  it('change for what is posted later only', () => {
+  it('change for tensors that are posted later only', () => {
     const { core, started, post, finish } = start({ creditBytes: 10, partitionBytes: 10 });
     post({ name: 'a', bytes: 20 });
     core.setPartition(5);
@@ -186,13 +186,13 @@ describe('a link', () => {
 });
 
 describe('failures', () => {
-  /** The error that a task ends with; what has not ended says so. */
+  /** Records the error that each task ends with; a task that has not ended has no entry. */
   function ends(): { readonly of: Map<string, ShoalError | undefined>; onEnd(name: string): (error: ShoalError | undefined) => void } {
     const of = new Map<string, ShoalError | undefined>();
     return { of, onEnd: (name) => (error) => void of.set(name, error) };
   }
 
-  it('end the task with its name and what is known, and give the credit back', () => {
+  it('end the task with its name and the known facts, and give the credit back', () => {
     const { core, started, post } = start({ creditBytes: 10 });
     const { of, onEnd } = ends();
     const run = (): never => {
@@ -236,7 +236,7 @@ describe('failures', () => {
     expect(started).toEqual([]);
   });
 
-  it('include tasks that never finish: a limit names them, and what comes late has no effect', () => {
+  it('include tasks that never finish: a limit names them, and a late end has no effect', () => {
     const { core, clock, started, running, post, finish } = start({ creditBytes: 10 });
     const { of, onEnd } = ends();
     post({ name: 'a', bytes: 10, link: 'server 1', onEnd: onEnd('a') });
@@ -269,7 +269,7 @@ describe('failures', () => {
     expect(() => finish('a')).toThrow("the program's own");
     expect(started).toEqual(['a', 'b']);
     finish('b');
-    // Those that end as they start, too: the next ones start all the same.
+    // Callbacks of tasks that end as they start may throw, too: the next tasks start all the same.
     const run = (task: HeldTask): void => task.notifyFinish();
     expect(() => post({ name: 'c', bytes: 10, run, onEnd })).toThrow("the program's own");
     core.post(new HeldTask({ name: 'd', bytes: 10, isLate: true, run, onEnd }));
@@ -298,7 +298,7 @@ describe('shutdown', () => {
     await ended;
   });
 
-  it('aborts: what has not started is given up, what runs is waited for', async () => {
+  it('aborts: gives up tasks that have not started, and waits for those that run', async () => {
     const { core, clock, post, finish } = start({ creditBytes: 10 });
     const ended: string[] = [];
     const onEnd = (name: string) => (error?: ShoalError) => void ended.push(`${name}: ${error?.code}`);
@@ -317,7 +317,7 @@ describe('shutdown', () => {
     expect(ended).toEqual(['b: aborted', 'c: aborted', 'e: aborted', 'a: undefined', 'd: timeout']);
   });
 
-  it('says what never became ready', async () => {
+  it('names tensors that never became ready', async () => {
     const { core, clock, post, finish } = start();
     post({ name: 'a', bytes: 10, isLate: true });
     post({ name: 'b', bytes: 10 });
@@ -399,12 +399,12 @@ describe('bad input', () => {
     finish('c');
     expect(() => post({ name: 'd', bytes: 1, link: 'd' })).toThrow(/more than linksMax = 2/);
     expect(started).toEqual(['a.0', 'c']);
-    // What was given up in a queue still takes its place until it is reached.
+    // A task that was given up in a queue still takes its place until the queue reaches it.
     finish('a.0', new Error('failed'));
     expect(core.statusOf('a').queued).toBe(0);
   });
 
-  it('parts that are not what was asked for are refused', () => {
+  it('parts that are not new tasks of the requested bytes are refused', () => {
     class Wrong extends HeldTask {
       protected override part(): HeldTask {
         return new HeldTask({ name: 'part', bytes: 1 });

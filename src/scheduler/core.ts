@@ -16,51 +16,51 @@ import { TaskList } from './task-list.ts';
 
 export interface CoreOptions {
   readonly clock: Clock;
-  /** Bytes in flight of a link, at most; one larger task may be alone. */
+  /** Most bytes in flight of a link; one larger task may be alone. */
   readonly creditBytes: number;
-  /** Tensors are cut into parts of at most so many bytes. */
+  /** Largest part that a tensor is cut into, in bytes. */
   readonly partitionBytes: number;
-  /** Credit and partitions are not larger than the memory there is. Default: no limit. */
+  /** Limit of credit and partitions: the memory of the machine. Default: no limit. */
   readonly memoryBytes?: number;
-  /** How long a task may run. Default: 300,000. */
+  /** Longest time that a task may run. Default: 300,000. */
   readonly timeoutMs?: number;
-  /** Tasks that have not ended, parts counted alone. Default: 1,048,576. */
+  /** Most tasks that have not ended, each part counted. Default: 1,048,576. */
   readonly tasksMax?: number;
-  /** Default: 4,096. */
+  /** Most links. Default: 4,096. */
   readonly linksMax?: number;
   readonly observer?: CoreObserver;
-  /** Of what links share with others of the process. Default: they share nothing. */
+  /** Arbiter of the resources that links share with others of the process. Default: they share nothing. */
   readonly arbiter?: Arbiter;
 }
 
-/** Is told what happens, for traces and counters. It may not throw, post or notify. */
+/** An observer of all events, for traces and counters. It may not throw, post or notify. */
 export interface CoreObserver {
   onQueued?(task: Task): void;
   onStarted?(task: Task): void;
-  /** `task` is one that was started, or given up before. */
+  /** `task` was started, or was given up before that. */
   onEnded?(task: Task, error: ShoalError | undefined): void;
 }
 
 export interface LinkStatus {
   readonly creditBytes: number;
   readonly inFlightBytes: number;
-  /** Tasks. */
+  /** Number of tasks in flight. */
   readonly inFlight: number;
   readonly queued: number;
 }
 
 export interface LinkOptions {
-  /** Of this link alone. Default: the core's. */
+  /** Credit of this link alone. Default: the core's. */
   readonly creditBytes?: number;
-  /** Of tensors that are posted for this link from now on. Default: the core's. */
+  /** Partition of tensors that are posted for this link from now on. Default: the core's. */
   readonly partitionBytes?: number;
-  /** Default: `priority`. `arrival` is for orders that are agreed on elsewhere. */
+  /** Order in which ready tasks start. Default: `priority`. `arrival` is for orders that are agreed on elsewhere. */
   readonly order?: LinkOrder;
-  /** What it shares with other accounts of the core's arbiter. Default: nothing. */
+  /** Resource that the link shares with other accounts of the core's arbiter. Default: none. */
   readonly resource?: SharedResource;
 }
 
-/** `drain`: what was posted is done. `abort`: what has not started is given up. */
+/** `drain`: everything posted is done. `abort`: tasks that have not started are given up. */
 export type ShutdownMode = 'drain' | 'abort';
 
 const coreOptions = optionTable<CoreOptions>({
@@ -78,7 +78,7 @@ const linkOptions = optionTable<LinkOptions>({ creditBytes: 'number', partitionB
 /** Tasks that an error names. */
 const namedMax = 4;
 
-/** The first of several. */
+/** The first of several errors. */
 interface Thrown {
   readonly error: unknown;
 }
@@ -99,9 +99,9 @@ export class Core implements TaskListener {
   #creditBytes: number;
   #partitionBytes: number;
   readonly #links = new Map<string, Link>();
-  /** Posted or queued. */
+  /** Tasks that are posted or queued. */
   readonly #waiting = new TaskList<Task>();
-  /** In the order in which they started, which is that of their deadlines. */
+  /** Running tasks, in the order in which they started, which is that of their deadlines. */
   readonly #running = new TaskList<Task>();
   #started = false;
   #closing: Closing | undefined;
@@ -109,7 +109,7 @@ export class Core implements TaskListener {
   #drainTimer: Timer | undefined;
   #sequence = 0;
   #arrival = 0;
-  /** Tasks in queues that ended there. */
+  /** Number of tasks that ended while they were in a queue, and are still in it. */
   #leftQueued = 0;
 
   constructor(options: CoreOptions) {
@@ -133,7 +133,7 @@ export class Core implements TaskListener {
     return this.#partitionBytes;
   }
 
-  /** What is on its way to a destination. */
+  /** Tasks and bytes on their way to a destination. */
   statusOf(name: string): LinkStatus {
     const link = this.#links.get(name);
     if (link === undefined) return { creditBytes: this.#creditBytes, inFlightBytes: 0, inFlight: 0, queued: 0 };
@@ -144,15 +144,15 @@ export class Core implements TaskListener {
 
   // ── life ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Before, tasks wait in their queues; immediate ones do not. */
+  /** Starts the queues: before, tasks wait in them; immediate tasks do not. */
   start(): void {
     this.#checkOpen('start');
     this.#begin();
   }
 
-  /** Nothing more is posted. @returns when all that was has ended; tasks that run are waited for in either mode.
-   *  A drain becomes an abort when it takes longer than `timeoutMs` after the last task that ran, with `timeout`, which names tasks
-   *  whose tensors never became ready. Calling it again with `abort` cuts a drain short. */
+  /** Ends posting. @returns when all posted tasks have ended; tasks that run are waited for in either mode. A drain becomes an
+   *  abort when it takes longer than `timeoutMs` after the last task that ran, with `timeout`, which names tasks whose tensors
+   *  never became ready. Calling it again with `abort` cuts a drain short. */
   shutdown(mode: ShutdownMode): Promise<void> {
     if (mode !== 'drain' && mode !== 'abort') throw new ShoalError('usage', `shutdown: 'drain' or 'abort', not ${describeValue(mode)}`);
     if (this.#closing === undefined) {
@@ -174,24 +174,25 @@ export class Core implements TaskListener {
   }
 
   #abort(error: ShoalError): void {
-    // The end of one is the end of its siblings.
+    // The end of a part is the end of its siblings, so some have ended meanwhile.
     for (const task of this.#waiting.toArray()) if (task.state !== 'ended') this.#end(task, error);
   }
 
   // ── settings ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Of all links that have none of their own. What is in flight stays so: less credit admits nothing until enough has finished. */
+  /** Sets the credit of all links that have none of their own. Tasks in flight stay so: less credit admits nothing until enough
+   *  has finished. */
   setCredit(creditBytes: number): void {
     this.#creditBytes = this.#checkBytes('setCredit', creditBytes);
     for (const link of this.#links.values()) this.#pump(link);
   }
 
-  /** Of tensors that are posted from now on. */
+  /** Sets the partition of tensors that are posted from now on. */
   setPartition(partitionBytes: number): void {
     this.#partitionBytes = this.#checkBytes('setPartition', partitionBytes);
   }
 
-  /** @throws ShoalError `usage` for an order that differs from the one tasks were queued in. */
+  /** @throws ShoalError `usage` for an order that differs from the one in which tasks were queued. */
   setLink(name: string, options: LinkOptions): void {
     checkFields('setLink', options, linkOptions);
     const { creditBytes, partitionBytes, order, resource } = options;
@@ -212,7 +213,7 @@ export class Core implements TaskListener {
     this.#pump(link);
   }
 
-  /** Nothing is posted for it any more. Without effect while tasks of the link are queued or run. */
+  /** Removes a link to which nothing will be posted any more. Without effect while tasks of the link are queued or run. */
   removeLink(name: string): void {
     const link = this.#links.get(name);
     if (link === undefined || link.account.inFlight > 0 || !this.#isIdle(link)) return;
@@ -231,9 +232,9 @@ export class Core implements TaskListener {
 
   // ── tasks ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Cuts the task into parts and prepares them; immediate ones start at once. How it ends is told to its `onEnd`.
-   *  @throws ShoalError `usage` for a task that was posted before; `closed` after `shutdown`; `out-of-memory` when `tasksMax` would be
-   *  exceeded. Nothing is done then. */
+  /** Cuts the task into parts and prepares them; immediate ones start at once. Its end is reported to its `onEnd`.
+   *  @throws ShoalError `usage` for a task that was posted before; `closed` after `shutdown`; `out-of-memory` when `tasksMax`
+   *          would be exceeded. Nothing is done then. */
   post(task: Task): void {
     this.#checkOpen('post');
     if (task.state !== 'new' || task.parent !== undefined) {
@@ -254,7 +255,7 @@ export class Core implements TaskListener {
   }
 
   #postParts(task: Task, parts: readonly Task[]): void {
-    // All of it or nothing.
+    // All links are made first, so that either all parts are posted or none.
     for (const part of parts) this.#linkOf(part.link);
     const sequence = this.#sequence++;
     for (const part of parts) this.#number(part, sequence, task.isImmediate);
@@ -262,7 +263,7 @@ export class Core implements TaskListener {
     let thrown: Thrown | undefined;
     for (const part of parts) {
       try {
-        // A failure of one ends its siblings.
+        // A failure of one part ends its siblings.
         if (part.state === 'new') this.#launch(part, task.isImmediate);
       } catch (error) {
         thrown ??= { error };
@@ -287,13 +288,14 @@ export class Core implements TaskListener {
     }
   }
 
-  /** A task threw; or what is called when it ends, which is the program's own error, and thrown to whoever caused the end. */
+  /** Handles an error that was thrown in a task: ends the task with it. If the task has ended, the error is that of a callback of
+   *  the program, and is thrown to the caller that caused the end. */
   #failed(task: Task, error: unknown): void {
     if (task.state === 'ended') throw error;
     this.onFinish(task, error ?? new Error('undefined was thrown'));
   }
 
-  /** Tasks call it. */
+  /** Called by tasks. */
   onReady(task: Task): void {
     task.state = 'queued';
     task.arrival = this.#arrival++;
@@ -303,13 +305,13 @@ export class Core implements TaskListener {
     this.#pump(link);
   }
 
-  /** Tasks call it. */
+  /** Called by tasks. */
   onFinish(task: Task, error: unknown): void {
     if (task.state === 'ended') return;
     this.#end(task, error === undefined || error === null ? undefined : failureOf('task', describeTask(task), error));
   }
 
-  /** Starts what the credit admits. */
+  /** Starts tasks that the credit admits. */
   #pump(link: Link): void {
     if (!this.#started || link.isPumping) return;
     link.isPumping = true;
@@ -371,7 +373,7 @@ export class Core implements TaskListener {
     parent.unended--;
     if (error !== undefined && parent.failure === undefined) {
       parent.failure = error;
-      // What has started is waited for: it uses the tensor.
+      // Siblings that have started are waited for: they use the tensor.
       for (const sibling of parent.children) if (sibling.state !== 'running' && sibling.state !== 'ended') this.#end(sibling, error);
     }
     if (parent.unended > 0 || parent.state === 'ended') return;
@@ -388,7 +390,7 @@ export class Core implements TaskListener {
     if (first !== undefined) this.#timer ??= this.#clock.setTimer(this.#leftMs(first), this.#onTimer);
   };
 
-  /** Tasks that should have finished end, as they do by themselves: for threads that wait without their event loop. */
+  /** Ends tasks that should have finished, as the timer does: for threads that wait without their event loop. */
   endOverdue(): void {
     for (let task = this.#running.first; task !== undefined && this.#leftMs(task) <= 0; task = this.#running.first) {
       const message = `${describeTask(task)} did not finish within ${this.#timeoutMs} ms`;
@@ -404,7 +406,7 @@ export class Core implements TaskListener {
     return task.startedMs + this.#timeoutMs - this.#clock.now();
   }
 
-  /** Of a shutdown: ends when nothing is left, and makes an end when nothing moves. */
+  /** The rest of a shutdown: resolves when nothing is left, and starts the timer that ends it when nothing moves. */
   #rest(): void {
     if (this.#closing === undefined) return;
     this.#drainTimer?.cancel();
@@ -421,7 +423,7 @@ export class Core implements TaskListener {
 
   readonly #onDrainTimer = (): void => {
     this.#drainTimer = undefined;
-    // A tensor became ready meanwhile.
+    // A tensor became ready meanwhile, and its task runs.
     if (this.#running.size > 0) return;
     const names = this.#waiting.toArray().map(describeTask);
     const shown = names.slice(0, namedMax).join('; ');
@@ -458,7 +460,7 @@ export class Core implements TaskListener {
   }
 }
 
-/** A credit or a partition. @param role who says which: `setCredit`, `scheduled: creditBytes`. @throws ShoalError `usage`. */
+/** Checks a credit or a partition. @param role names it in the error: `setCredit`, `scheduled: creditBytes`. @throws ShoalError `usage`. */
 export function checkBytes(role: string, bytes: number, memoryBytes: number): number {
   checkPositive(role, bytes);
   if (bytes <= memoryBytes) return bytes;

@@ -6,16 +6,16 @@ import { PriorityQueue } from '../base/priority-queue.ts';
 import type { CreditAccount } from './arbiter.ts';
 import { hasArrivedSooner, isSooner, type Task } from './task.ts';
 
-/** Which of the tasks that are ready is first: by priority, or the one that became ready first. */
+/** Order of the ready tasks of a link: by priority, or by the time at which they became ready. */
 export type LinkOrder = 'priority' | 'arrival';
 
 export class Link {
   readonly order: LinkOrder;
-  /** Undefined: that of the core. */
+  /** Credit of this link alone; undefined: the core's. */
   ownCreditBytes: number | undefined;
   ownPartitionBytes: number | undefined;
   readonly account: CreditAccount;
-  /** The core is starting its tasks: what becomes ready meanwhile is seen. */
+  /** True while the core starts the link's tasks: it sees tasks that become ready meanwhile. */
   isPumping = false;
   readonly #queue: PriorityQueue<Task>;
 
@@ -25,7 +25,7 @@ export class Link {
     this.#queue = new PriorityQueue(order === 'priority' ? isSooner : hasArrivedSooner);
   }
 
-  /** Tasks that wait, and those that ended while they did and have not reached the front. */
+  /** Number of tasks that wait, with those that ended while they did and have not reached the front. */
   get queued(): number {
     return this.#queue.length;
   }

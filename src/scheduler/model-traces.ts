@@ -10,7 +10,7 @@ export interface LayerTrace {
 
 export interface ModelTrace {
   readonly name: string;
-  /** In the order of the forward pass. */
+  /** All layers, in the order of the forward pass. */
   readonly layers: readonly LayerTrace[];
   /** Samples, or tokens, that a worker computes in a step. */
   readonly batch: number;
@@ -25,8 +25,8 @@ interface LayerSize {
 
 export type ModelName = 'vgg16' | 'resnet50' | 'transformer' | 'alexnet' | 'mobilenet' | 'gpt2';
 
-/** What a step computes on one V100 in float32, about: 230, 360, 2,600 and 1,000 images a second, batches of 32; 2,560 and 12,800 tokens
- *  a second. */
+/** Time of a step on one V100 in float32, about: 230, 360, 2,600 and 1,000 images a second, batches of 32; 2,560 and 12,800
+ *  tokens a second. */
 const models: Readonly<Record<ModelName, { sizes: () => LayerSize[]; stepMs: number; batch: number; unit: string }>> = {
   vgg16: { sizes: vgg16, stepMs: 139, batch: 32, unit: 'images' },
   resnet50: { sizes: resnet50, stepMs: 89, batch: 32, unit: 'images' },
@@ -38,7 +38,7 @@ const models: Readonly<Record<ModelName, { sizes: () => LayerSize[]; stepMs: num
 
 export const modelNames = Object.keys(models) as readonly ModelName[];
 
-/** @param scale of bytes and times: the same shape, smaller. */
+/** @param scale factor of bytes and times: the same shape, smaller. */
 export function modelTrace(name: ModelName, scale = 1): ModelTrace {
   const { sizes, stepMs, batch, unit } = models[name];
   const list = sizes();
@@ -61,7 +61,7 @@ function dense(name: string, from: number, to: number, times = 1): LayerSize {
   return { name, parameters: from * to + to, multiplyAdds: from * to * times };
 }
 
-/** Simonyan & Zisserman 2015, configuration D: 138,357,544 parameters. */
+/** VGG16: Simonyan & Zisserman 2015, configuration D: 138,357,544 parameters. */
 function vgg16(): LayerSize[] {
   const blocks = [
     [3, 64, 224, 2],
@@ -78,7 +78,7 @@ function vgg16(): LayerSize[] {
   return [...convolutions, dense('fc6', 25_088, 4096), dense('fc7', 4096, 4096), dense('fc8', 4096, 1000)];
 }
 
-/** He et al. 2016: 25,557,032 parameters, with those of the normalisations. */
+/** ResNet-50: He et al. 2016: 25,557,032 parameters, with those of the normalisations. */
 function resnet50(): LayerSize[] {
   const layers: LayerSize[] = [];
   const normalised = (name: string, shape: { from: number; to: number; kernel: number; side: number }): void => {
@@ -107,7 +107,7 @@ function resnet50(): LayerSize[] {
   return layers;
 }
 
-/** Vaswani et al. 2017, "big", one matrix of 37,000 words for both ends: about 214 million parameters. */
+/** Transformer: Vaswani et al. 2017, "big", one matrix of 37,000 words for both ends: about 214 million parameters. */
 function transformer(): LayerSize[] {
   const [width, inner, vocabulary, tokens] = [1024, 4096, 37_000, 512];
   const block = (name: string, attentions: number): LayerSize[] => [
@@ -116,16 +116,16 @@ function transformer(): LayerSize[] {
     dense(`${name}.ffn2`, inner, width, tokens),
   ];
   return [
-    // Looked up at the beginning, and multiplied by at the end: its gradient is complete when the backward pass is over.
+    // The matrix is looked up at the beginning, and multiplied by at the end: its gradient is complete when the backward pass is over.
     { name: 'embedding', parameters: vocabulary * width, multiplyAdds: width * tokens },
     ...Array.from({ length: 6 }, (_, layer) => block(`encoder${layer}`, 1)).flat(),
     ...Array.from({ length: 6 }, (_, layer) => block(`decoder${layer}`, 2)).flat(),
-    // Of the embedding's matrix; its bias is its own.
+    // The projection multiplies by the embedding's matrix; only the bias is its own.
     { name: 'projection', parameters: vocabulary, multiplyAdds: width * vocabulary * tokens },
   ];
 }
 
-/** Krizhevsky 2014, the one tower: 61,100,840 parameters, nearly all of them late. */
+/** AlexNet: Krizhevsky 2014, the one tower: 61,100,840 parameters, nearly all of them late. */
 function alexnet(): LayerSize[] {
   return [
     convolution('conv1', { from: 3, to: 64, kernel: 11, side: 55 }),
@@ -137,7 +137,7 @@ function alexnet(): LayerSize[] {
   ];
 }
 
-/** Howard et al. 2017, width 1, 224 pixels: 4,231,976 parameters, with those of the normalisations. */
+/** MobileNet: Howard et al. 2017, width 1, 224 pixels: 4,231,976 parameters, with those of the normalisations. */
 function mobilenet(): LayerSize[] {
   const layers: LayerSize[] = [{ name: 'conv1', parameters: 3 * 32 * 9 + 64, multiplyAdds: 3 * 32 * 9 * 112 * 112 }];
   const blocks = [
@@ -156,7 +156,7 @@ function mobilenet(): LayerSize[] {
   return [...layers, dense('fc', 1024, 1000)];
 }
 
-/** Radford et al. 2019, the small one: 124,439,808 parameters, a third of them one matrix for both ends. */
+/** GPT-2: Radford et al. 2019, the small one: 124,439,808 parameters, a third of them one matrix for both ends. */
 function gpt2(): LayerSize[] {
   const [width, vocabulary, tokens] = [768, 50_257, 1024];
   const block = (name: string): LayerSize[] => [
@@ -168,7 +168,7 @@ function gpt2(): LayerSize[] {
   return [
     { name: 'embedding', parameters: (vocabulary + 1024) * width, multiplyAdds: width * tokens },
     ...Array.from({ length: 12 }, (_, layer) => block(`block${layer}`)).flat(),
-    // What words are multiplied by is of the embedding.
+    // The final product with the vocabulary uses the embedding's matrix, so it adds no parameters.
     { name: 'norm', parameters: 2 * width, multiplyAdds: width * vocabulary * tokens },
   ];
 }

@@ -1,4 +1,4 @@
-/** Ranks agree on an order: everything that can happen in small worlds, chance in larger ones, together with cores.
+/** Ranks agree on an order: all possible events in small worlds, random ones in larger worlds, together with cores.
  *  `ORDER_WORLDS=10000 npx vitest run src/scheduler/order` runs more of the latter. */
 import * as fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -24,7 +24,7 @@ describe('every world of', () => {
   ])('%s ends with everything done, in one order', (_, options) => {
     const { states, orders } = explore(options);
     expect(states).toBeGreaterThan(50);
-    // Which one depends on what was ready first.
+    // The order depends on which tensors were ready first, so several orders are reached.
     expect(orders).toBeGreaterThanOrEqual(options.parts.length > 1 ? 2 : 1);
   });
 });
@@ -87,7 +87,7 @@ describe('chance', () => {
       for (const [to, channel] of this.#channels[from].entries()) if (to !== from) channel.push(...messages);
     }
 
-    /** Something happens. @returns whether anything could. */
+    /** Makes one random event happen. @returns false if none was possible. */
     step(): boolean {
       const events: (() => void)[] = [];
       for (const [rank, { agreement, left, running }] of this.ranks.entries()) {
@@ -170,7 +170,7 @@ describe('an order', () => {
   class Pair {
     readonly ranks: readonly [OrderAgreement, OrderAgreement];
     readonly #queues: readonly [OrderMessage[], OrderMessage[]] = [[], []];
-    /** Of each rank: what it has started. */
+    /** Parts that each rank has started. */
     readonly started: readonly [string[], string[]] = [[], []];
 
     constructor() {
@@ -203,7 +203,7 @@ describe('an order', () => {
     }
   }
 
-  it('is by priority within a batch, and what is needed sooner comes first in the next', () => {
+  it('is by priority within a batch, and a sooner tensor comes first in the next', () => {
     const pair = new Pair();
     pair.ready('2', [5, 5, 5, 5]);
     expect(pair.ranks[0].next()).toBeUndefined();
@@ -224,7 +224,7 @@ describe('an order', () => {
     expect(alone.next()).toEqual({ key: 'a', post: 0, part: 0, bytes: 1 });
   });
 
-  it('is by the names of tensors, whichever they are', () => {
+  it('is by the names of tensors, whatever these are', () => {
     const pair = new Pair();
     for (const key of ['toString', '__proto__', 'constructor']) pair.ready(key, [1]);
     for (let round = 0; round < 2; round++) {
@@ -234,7 +234,7 @@ describe('an order', () => {
     expect(pair.started[1]).toEqual(['toString.0', '__proto__.0', 'constructor.0']);
   });
 
-  it('knows from whom a tensor has not been heard of', () => {
+  it('knows the ranks that have not announced a tensor', () => {
     const { ranks } = new Pair();
     const [message] = ranks[0].ready(postOf('a', [1], 0));
     expect(ranks[0].absent('a')).toEqual([1]);

@@ -20,13 +20,13 @@ import { partBytes, type Cut } from './partition.ts';
 
 export interface OrderOptions {
   readonly rank: number;
-  /** Ranks. */
+  /** Number of ranks. */
   readonly size: number;
-  /** What errors call the ranks. Default: by their numbers here. */
+  /** World ranks of the members, for errors. Default: their numbers here. */
   readonly worldRanks?: readonly number[];
-  /** One round decides about as many bytes. Default: 4 MiB. */
+  /** About how many bytes one round decides. Default: 4 MiB. */
   readonly batchBytes?: number;
-  /** With at most so many bytes agreed on and not started, a rank begins a round. Default: half of `batchBytes`. */
+  /** A rank begins a round when it has at most this many bytes agreed on and not started. Default: half of `batchBytes`. */
   readonly lowBytes?: number;
 }
 
@@ -35,23 +35,23 @@ export interface OrderPost extends Cut {
   readonly key: string;
   /** Smaller is sooner; equal ones in the order of their keys. */
   readonly priority: number;
-  /** What is done with it, for ranks to compare. */
+  /** Description of the operation, for ranks to compare. */
   readonly what: string;
 }
 
-/** To all other ranks, in order between any two. */
+/** A message to all other ranks; between any two ranks messages keep their order. */
 export interface OrderMessage {
   readonly round: number;
-  /** What has become ready since the last one. */
+  /** Tensors that have become ready since the last message. */
   readonly posts: readonly OrderPost[];
-  /** Of the sender: all ranks cut the same batches. */
+  /** `batchBytes` of the sender: all ranks cut the same batches. */
   readonly batchBytes: number;
 }
 
 /** One part of one tensor. */
 export interface Turn {
   readonly key: string;
-  /** Posts that came into the order are numbered. */
+  /** Number of the post among those that came into the order. */
   readonly post: number;
   readonly part: number;
   readonly bytes: number;
@@ -59,32 +59,33 @@ export interface Turn {
 
 /** Plain data, so that worlds can be copied. */
 export interface OrderState {
-  /** The one that is open, or comes next. */
+  /** The round that is open, or comes next. */
   round: number;
-  /** Own posts of this round have been sent. */
+  /** True once this rank's posts of this round have been sent. */
   isOpen: boolean;
-  /** Ready here, and not told. */
+  /** Posts that are ready here, and not announced. */
   readonly news: OrderPost[];
-  /** Told in the round that is open. */
+  /** Posts that were announced in the open round. */
   told: readonly OrderPost[];
-  /** Of each rank: told in rounds that have ended, and not all in the order. Each key's in the order of its posts. */
+  /** Posts of each rank that were announced in rounds that have ended, and are not entirely in the order. The posts of one key
+   *  keep their order. */
   readonly undecided: OrderPost[][];
-  /** Posts of which a batch had some of the parts. */
+  /** Posts of which a batch took some of the parts. */
   readonly cut: { readonly key: string; readonly post: number; parts: number }[];
   /** More is ready everywhere than the last batch had room for. */
   hasMore: boolean;
-  /** Posts that came into the order. */
+  /** Number of posts that came into the order. */
   decided: number;
-  /** Of each rank: its posts in this round and, from those that are ahead, in the next. */
+  /** Posts of each rank in this round and, from ranks that are ahead, in the next. */
   readonly heard: (readonly OrderPost[] | null)[][];
-  /** Agreed on, and not given out by `next`. */
+  /** Turns that are agreed on, and not yet given out by `next`. */
   readonly agreed: Turn[];
-  /** Agreed on, and not started here. */
+  /** Number of turns that are agreed on, and not started here. */
   unstarted: number;
   unstartedBytes: number;
 }
 
-/** Posts told in one message; the others wait for the next round. */
+/** Most posts announced in one message; the others wait for the next round. */
 export const postsPerMessage = 1024;
 
 export class OrderAgreement {
@@ -95,7 +96,7 @@ export class OrderAgreement {
   readonly #batchBytes: number;
   readonly #lowBytes: number;
 
-  /** @param state goes on from it. */
+  /** @param state to go on from. */
   constructor(options: OrderOptions, state?: OrderState) {
     const { rank, size, batchBytes = 4 * 2 ** 20, lowBytes = Math.floor(batchBytes / 2) } = options;
     for (const [name, value, least] of [
@@ -116,8 +117,8 @@ export class OrderAgreement {
     this.state = state ?? initialState(size);
   }
 
-  /** A tensor has become ready here. A key may be ready several times: its posts are started in this order.
-   *  @returns messages to all other ranks. @throws ShoalError `mismatch`, as `receive`. */
+  /** Announces that a tensor has become ready here. A key may be ready several times: its posts are started in this order.
+   *  @returns messages to all other ranks. @throws ShoalError `mismatch`, like `receive`. */
   ready(post: OrderPost): OrderMessage[] {
     const fault = faultOf(post);
     if (fault !== undefined) throw new ShoalError('usage', `'${post.key}' is ready ${fault}`);
@@ -125,9 +126,9 @@ export class OrderAgreement {
     return this.#proceed();
   }
 
-  /** A message of another rank. @returns messages to all others.
-   *  @throws ShoalError `protocol` for what no rank of this group would say; `mismatch` for other batches than this rank's, and for
-   *          posts that ranks describe differently: the same on all of them. */
+  /** Takes a message of another rank. @returns messages to all others.
+   *  @throws ShoalError `protocol` for a message that no rank of this group would send; `mismatch` when the other rank cuts other
+   *          batches, and for posts that ranks describe differently: the same on all of them. */
   receive(from: number, { round, posts, batchBytes }: OrderMessage): OrderMessage[] {
     const { state } = this;
     this.#check(from, round, posts);
@@ -141,19 +142,19 @@ export class OrderAgreement {
     return this.#proceed();
   }
 
-  /** What comes next in the order, once; undefined: nothing more is agreed on yet. */
+  /** The next turn in the order, each once; undefined when nothing more is agreed on yet. */
   next(): Turn | undefined {
     return this.state.agreed.shift();
   }
 
-  /** A turn that `next` gave has started here. @returns messages to all others. */
+  /** Tells that a turn given by `next` has started here. @returns messages to all others. */
   started({ bytes }: Pick<Turn, 'bytes'>): OrderMessage[] {
     this.state.unstarted--;
     this.state.unstartedBytes -= bytes;
     return this.#proceed();
   }
 
-  /** Ranks from which the oldest post of the key, which is not in the order, has not been heard of. */
+  /** Ranks that have not announced the oldest post of the key that is not in the order. */
   absent(key: string): number[] {
     const { undecided, heard } = this.state;
     const has = (posts: readonly OrderPost[] | null): boolean => posts?.some((post) => post.key === key) ?? false;
@@ -171,7 +172,7 @@ export class OrderAgreement {
     }
   }
 
-  /** Somebody has begun this round: it is answered whatever there is to say, for others wait for it. */
+  /** True when another rank has begun this round: this rank then answers even with nothing to announce, as others wait for it. */
   #isAnswerDue(): boolean {
     return this.state.heard[0].some((posts) => posts !== null);
   }
@@ -224,7 +225,7 @@ export class OrderAgreement {
     state.hasMore = first.length > 0;
     if (left.size === 0) return;
     for (const [rank, posts] of state.undecided.entries()) {
-      // What has left is the first of its key.
+      // Posts that have left `undecided` are the first of their key.
       const over = new Map(Array.from(left, (key) => [key, byKey[rank].get(key)?.length ?? 0]));
       const kept: OrderPost[] = [];
       for (const post of posts.toReversed()) {
@@ -236,7 +237,7 @@ export class OrderAgreement {
     }
   }
 
-  /** The post's next part. */
+  /** Appends the post's next part to the order. */
   #append(post: OrderPost): number {
     const { state } = this;
     let cut = state.cut.find(({ key }) => key === post.key);
@@ -259,7 +260,7 @@ export class OrderAgreement {
     const refuse = (what: string): ShoalError => new ShoalError('protocol', `order message of rank ${peer}: ${what}`, { peer });
     if (!Number.isInteger(from) || from < 0 || from >= this.#size || from === this.#rank) throw refuse(`no other rank of ${this.#size}`);
     const ahead = round - state.round;
-    // Nobody ends a round without this rank's posts.
+    // No rank ends a round without this rank's posts.
     if (ahead !== 0 && !(ahead === 1 && state.isOpen)) throw refuse(`round ${round} while this rank is in round ${state.round}`);
     if (state.heard[ahead][from] !== null) throw refuse(`posts of round ${round} for the second time`);
     if (ahead === 1 && state.heard[0][from] === null) throw refuse(`round ${round} before round ${state.round}`);
@@ -271,7 +272,7 @@ export class OrderAgreement {
   }
 }
 
-/** What is wrong with it; undefined: nothing. */
+/** The reason why a post is invalid; undefined when it is valid. */
 function faultOf({ priority, bytes, unitBytes, parts }: OrderPost): string | undefined {
   if (!Number.isFinite(priority)) return `with priority ${describeValue(priority)}`;
   if (!Number.isSafeInteger(bytes) || bytes < 0) return `with ${describeValue(bytes)} bytes`;
@@ -291,7 +292,7 @@ function groupedByKey(posts: readonly OrderPost[]): Map<string, OrderPost[]> {
   return byKey;
 }
 
-/** @param posts of each rank. @throws ShoalError `mismatch`. */
+/** @param posts one of each rank. @throws ShoalError `mismatch`. */
 function checkSame(posts: readonly OrderPost[], worldRanks: readonly number[]): void {
   const [expected] = posts;
   for (const [rank, post] of posts.entries()) {

@@ -1,4 +1,4 @@
-/** How a tensor is cut. Parts are ranges of bytes of the tensor they came from: views, never copies. */
+/** Cuts a tensor into parts: ranges of bytes of the tensor, viewed and never copied. */
 import { ShoalError } from '../base/errors.ts';
 
 export interface Part {
@@ -8,13 +8,13 @@ export interface Part {
 
 export interface PartitionRequest {
   readonly bytes: number;
-  /** No part is larger, unless one unit is. */
+  /** Largest part, unless a single unit is larger. */
   readonly partitionBytes: number;
-  /** What is never cut: an element, or a row. `bytes` is a multiple of it. */
+  /** Bytes of a unit that is never cut: an element, or a row. `bytes` is a multiple of it. */
   readonly unitBytes: number;
 }
 
-/** As many parts as have to be, as equal as they can be: what is left over goes to the last ones, a unit each. */
+/** Parts as few as possible and as equal as possible: the last ones have one unit more each until the rest is used up. */
 export function partsOf(request: PartitionRequest): Part[] {
   const { bytes, unitBytes } = request;
   const cut = { bytes, unitBytes, parts: countParts(request) };
@@ -46,8 +46,8 @@ function partOffset({ bytes, unitBytes, parts }: Cut, index: number): number {
   return (least * index + Math.max(0, index - (parts - larger))) * unitBytes;
 }
 
-/** How many parts there will be; at least one.
- *  @throws ShoalError `usage` when the tensor is no multiple of its unit. */
+/** Number of parts; at least one.
+ *  @throws ShoalError `usage` when the tensor is not a multiple of its unit. */
 export function countParts({ bytes, partitionBytes, unitBytes }: PartitionRequest): number {
   if (bytes % unitBytes !== 0) throw new ShoalError('usage', `a tensor of ${bytes} bytes has no whole number of units of ${unitBytes}`);
   return Math.max(1, Math.ceil(bytes / unitBytes / Math.max(1, Math.floor(partitionBytes / unitBytes))));

@@ -1,4 +1,4 @@
-/** What a core's tasks look like on the timeline. */
+/** The timeline that a core's tasks draw. */
 import { expect, it } from 'vitest';
 import { VirtualClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -21,7 +21,7 @@ function traced(): {
   const clock = new VirtualClock();
   const trace = createRecorder({ clock, thread: 'comm' });
   const core = new Core({ clock, creditBytes: 8, partitionBytes: 4, timeoutMs: 1000, observer: new TaskProfiler(trace) });
-  // A byte takes a millisecond.
+  // A byte takes one millisecond.
   const run = (task: HeldTask): void => void clock.setTimer(task.bytes, () => task.notifyFinish());
   return { clock, trace, core, post: (name, bytes, priority) => core.post(new HeldTask({ name, bytes, priority, link: 'server 0', run })) };
 }

@@ -26,9 +26,9 @@ interface Traced {
 
 export class TaskProfiler implements CoreObserver {
   readonly #trace: TraceRecorder;
-  /** Made for the first task: a process that schedules nothing has none. */
+  /** Lanes that are made for the first task: a process that schedules nothing has none. */
   #lanes: { readonly queue: LaneId; readonly tasks: LaneId } | undefined;
-  /** Queued or running. */
+  /** Tasks that are queued or running. */
   readonly #tasks = new Map<Task, Traced>();
   readonly #links = new Map<string, LinkCurves>();
 
@@ -46,7 +46,7 @@ export class TaskProfiler implements CoreObserver {
     const startedMs = this.#trace.now();
     const traced = this.#tasks.get(task);
     if (traced === undefined) {
-      // Immediate: it was in no queue, and has no credit.
+      // An immediate task was in no queue, and has no credit.
       this.#tasks.set(task, { queuedMs: undefined, startedMs });
       return;
     }
@@ -105,7 +105,7 @@ export class TaskProfiler implements CoreObserver {
   }
 }
 
-/** Tells all of them; undefined: nobody wants to know. */
+/** An observer that tells all of them; undefined when there is none. */
 export function observeAll(observers: readonly (CoreObserver | undefined)[]): CoreObserver | undefined {
   const told = observers.filter((observer) => observer !== undefined);
   if (told.length <= 1) return told[0];

@@ -1,10 +1,10 @@
-/** Tasks in the order in which they were added, each in one list at most: the links are the tasks' own, so that nothing is allocated or
- *  hashed for a task. */
+/** A list of tasks in the order in which they were added. Each task is in one list at most, and holds the links itself, so that
+ *  nothing is allocated or hashed for a task. */
 
-/** What a task has for its list. */
+/** Fields that a task has for its list. */
 export interface Listed<T extends Listed<T>> {
   list: TaskList<T> | undefined;
-  /** Its neighbours there. */
+  /** The neighbour that was added before, and in `after` the one added later. */
   before: T | undefined;
   after: T | undefined;
 }
@@ -18,12 +18,12 @@ export class TaskList<T extends Listed<T>> {
     return this.#size;
   }
 
-  /** Added before the others. */
+  /** The task that was added before the others. */
   get first(): T | undefined {
     return this.#first;
   }
 
-  /** Of a task that is in no list. */
+  /** Adds a task that is in no list. */
   add(task: T): void {
     const last = this.#last;
     task.list = this;
@@ -34,7 +34,7 @@ export class TaskList<T extends Listed<T>> {
     this.#size++;
   }
 
-  /** @returns whether it was there. */
+  /** @returns true if it was in the list. */
   delete(task: T): boolean {
     if (task.list !== this) return false;
     const { before, after } = task;
@@ -49,7 +49,7 @@ export class TaskList<T extends Listed<T>> {
     return true;
   }
 
-  /** As they are now. */
+  /** The tasks as they are now. */
   toArray(): T[] {
     const all: T[] = [];
     for (let task = this.#first; task !== undefined; task = task.after) all.push(task);

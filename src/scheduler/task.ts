@@ -4,8 +4,8 @@
  *      post ─▶ partition ─▶ prepare ─▶ notifyReady ─▶ queue ─▶ do ─▶ notifyFinish ─▶ end
  *                              immediate: ───────────▶ immediateDo ─▶ notifyFinish ─▶ end
  *
- *  A tensor that is larger than a partition is a *parent*: its children, one for each part, are prepared and done in its place, and it
- *  ends when all of them have.
+ *  A tensor that is larger than a partition is a *parent*: its children, one for each part, are prepared and done in its place,
+ *  and it ends when all of them have.
  *
  *  Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP 2019: its CommTask. */
 import { ShoalError } from '../base/errors.ts';
@@ -14,28 +14,28 @@ import { countParts, partsOf, type Part } from './partition.ts';
 import type { Listed, TaskList } from './task-list.ts';
 
 export interface TaskOptions {
-  /** Of the tensor, for messages and traces. */
+  /** Name of the tensor, for messages and traces. */
   readonly name: string;
-  /** What is done: `push`, `pull`, `all-reduce`. */
+  /** Name of the operation: `push`, `pull`, `all-reduce`. */
   readonly operation: string;
   readonly bytes: number;
   /** Smaller is sooner, as in the order of a model's layers. Equal ones start in the order in which they were posted. Default: 0. */
   readonly priority?: number;
-  /** What is never cut, in bytes. Default: 1. */
+  /** Bytes of a unit that is never cut. Default: 1. */
   readonly unitBytes?: number;
-  /** The destination whose credit it takes: a server, a group. Default: `''`. */
+  /** The destination whose credit the task takes: a server, a group. Default: `''`. */
   readonly link?: string;
   /** Starts when it is posted, without credit. Default: false. */
   readonly immediate?: boolean;
-  /** Called once, when it and all its parts have ended; with the first error, if any. What it throws is thrown to whoever caused the
-   *  end. */
+  /** Called once, when the task and all its parts have ended, with the first error, if any. An error that it throws is thrown to
+   *  the caller that caused the end. */
   readonly onEnd?: (error: ShoalError | undefined) => void;
 }
 
 /** `posted`: waits until its tensor is ready. `queued`: waits for credit. */
 export type TaskState = 'new' | 'posted' | 'queued' | 'running' | 'ended';
 
-/** Who is told what becomes of tasks: the core. */
+/** The receiver of tasks' notifications: the core. */
 export interface TaskListener {
   onReady(task: Task): void;
   onFinish(task: Task, error: unknown): void;
@@ -50,24 +50,24 @@ export abstract class Task implements Listed<Task> {
   readonly link: string;
   readonly isImmediate: boolean;
   readonly onEnd: ((error: ShoalError | undefined) => void) | undefined;
-  /** Of a part: the task that was posted. */
+  /** The task that was posted, if this one is a part of it. */
   parent: Task | undefined;
-  /** Parts, of a task that was cut. */
+  /** Parts, if the task was cut. */
   children: readonly Task[] = [];
   state: TaskState = 'new';
 
   // The core's own notes.
-  /** Posted tasks are numbered; parts have the number of their parent. */
+  /** Number of the post; parts have the number of their parent. */
   sequence = 0;
-  /** Of a part among its siblings. */
+  /** Index of a part among its siblings. */
   index = 0;
-  /** Tasks that became ready are numbered. */
+  /** Number among the tasks that became ready. */
   arrival = 0;
   startedMs = 0;
-  /** Children that have not ended. */
+  /** Number of children that have not ended. */
   unended = 0;
   failure: ShoalError | undefined;
-  /** The list that it is in, and its neighbours there. */
+  /** The list that the task is in, and its neighbours there. */
   list: TaskList<Task> | undefined;
   before: Task | undefined;
   after: Task | undefined;
@@ -93,13 +93,13 @@ export abstract class Task implements Listed<Task> {
 
   // ── what the core calls ────────────────────────────────────────────────────────────────────────────────────────
 
-  /** How many parts `partition` makes. */
+  /** Number of parts that `partition` makes. */
   countParts(partitionBytes: number): number {
     if (this.bytes <= partitionBytes) return 1;
     return countParts({ bytes: this.bytes, partitionBytes, unitBytes: this.unitBytes });
   }
 
-  /** Its parts: itself, when there would be one. */
+  /** The task's parts: itself, when there would be one. */
   partition(partitionBytes: number): readonly Task[] {
     if (this.countParts(partitionBytes) === 1) return [this];
     const parts = this.cut(partitionBytes);
@@ -116,14 +116,14 @@ export abstract class Task implements Listed<Task> {
     return children;
   }
 
-  /** Must lead to `notifyReady` when its tensor is there. */
+  /** Prepares the task; must lead to `notifyReady` when its tensor is there. */
   prepare(listener: TaskListener): void {
     this.#listener = listener;
     this.state = 'posted';
     this.onPrepare();
   }
 
-  /** Must lead to `notifyFinish` when its bytes have arrived. */
+  /** Starts the task; must lead to `notifyFinish` when its bytes have arrived. */
   do(): void {
     this.state = 'running';
     this.onDo();
@@ -135,22 +135,22 @@ export abstract class Task implements Listed<Task> {
     this.onImmediateDo();
   }
 
-  /** It has failed, will not be done, or nobody waits for it any more. */
+  /** Ends the task's resources: it has failed, will not be done, or nobody waits for it any more. */
   abandon(error: ShoalError): void {
     this.onAbandon(error);
   }
 
   // ── what its kind calls ────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Its tensor is there: it may start. Without effect when it has ended meanwhile. */
+  /** The task's tensor is there: the task may start. Without effect when the task has ended meanwhile. */
   notifyReady(): void {
     if (this.state === 'ended') return;
     if (this.state !== 'posted') throw refusal(this.name, `notifyReady of a task that is ${this.state}`);
     this.#listener?.onReady(this);
   }
 
-  /** It has been done, or has failed, whether or not it was ready. Without effect when it has ended meanwhile: what was given up
-   *  may finish late. */
+  /** The task has been done, or has failed, whether or not it was ready. Without effect when it has ended meanwhile: a task that
+   *  was given up may finish late. */
   notifyFinish(error?: unknown): void {
     if (this.state === 'ended') return;
     if (this.state === 'new') throw refusal(this.name, 'notifyFinish of a task that was not posted');
@@ -162,30 +162,30 @@ export abstract class Task implements Listed<Task> {
   /** The task of a part, over the same memory. */
   protected abstract part(part: Part, index: number): Task;
 
-  /** Where it is cut. Default: into as few and as equal parts as can be. */
+  /** The parts into which the task is cut. Default: as few and as equal as possible. */
   protected cut(partitionBytes: number): readonly Part[] {
     return partsOf({ bytes: this.bytes, partitionBytes: Math.max(1, partitionBytes), unitBytes: this.unitBytes });
   }
 
-  /** Starts it. */
+  /** Starts the transfer. */
   protected abstract onDo(): void;
 
-  /** Default: its tensor is there. */
+  /** Called once the task is posted. Default: its tensor is there. */
   protected onPrepare(): void {
     this.notifyReady();
   }
 
-  /** Default: as any other. */
+  /** Starts an immediate task. Default: like any other. */
   protected onImmediateDo(): void {
     this.onDo();
   }
 
-  /** For those who have something to let go of. It may not throw. */
+  /** Releases resources of a task that is given up; for kinds that have any. It may not throw. */
   protected onAbandon(_error: ShoalError): void {}
 }
 
-/** Whether `a` starts before `b`: by priority, then in the order of posts, then by part. So all parts of a tensor come before the next
- *  one, however many they are. */
+/** True if `a` starts before `b`: by priority, then in the order of posts, then by part. So all parts of a tensor come before the
+ *  next tensor, however many they are. */
 export function isSooner(a: Task, b: Task): boolean {
   if (a.priority !== b.priority) return a.priority < b.priority;
   return a.sequence === b.sequence ? a.index < b.index : a.sequence < b.sequence;
@@ -195,7 +195,7 @@ export function hasArrivedSooner(a: Task, b: Task): boolean {
   return a.arrival < b.arrival;
 }
 
-/** For messages. */
+/** Text for messages: operation, name and part. */
 export function describeTask({ name, operation, parent, index }: Task): string {
   const part = parent === undefined ? '' : `, part ${index + 1} of ${parent.children.length}`;
   return `${operation} of '${parent?.name ?? name}'${part}`;

@@ -1,12 +1,12 @@
-/** A task that runs until the test ends it, over bytes that are nowhere. */
+/** A task without real bytes, which runs until the test ends it. */
 import type { Part } from '../partition.ts';
 import { Task, type TaskOptions } from '../task.ts';
 
 export interface HeldTaskOptions extends Omit<TaskOptions, 'operation'> {
   readonly operation?: string;
-  /** Becomes ready when the test says so. Default: when it is prepared. */
+  /** True: becomes ready when the test says so. Default: when it is prepared. */
   readonly isLate?: boolean;
-  /** Called when it starts. Default: it runs until it is told to finish. */
+  /** Called when the task starts. Default: it runs until it is told to finish. */
   readonly run?: (task: HeldTask) => void;
   readonly onAbandon?: (task: HeldTask) => void;
 }

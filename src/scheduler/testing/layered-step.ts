@@ -6,17 +6,17 @@ import type { Part } from '../partition.ts';
 import { Task, type TaskOptions } from '../task.ts';
 
 export interface LayeredStep {
-  /** What each layer's tensor takes each way, alone. */
+  /** Time that each layer's tensor takes each way when it is alone. */
   readonly costs: readonly number[];
-  /** What each layer's backward and forward pass takes. */
+  /** Time of each layer's backward pass, and of its forward pass. */
   readonly computeCost: number;
   readonly partition: number;
   readonly credit: number;
-  /** Whether layers that are needed sooner go first; if not, those that are ready first do. */
+  /** True: layers that are needed sooner go first; false: those that are ready first do. */
   readonly byPriority: boolean;
 }
 
-/** One direction of a network: a byte takes a unit of time; what comes later waits. */
+/** One direction of a network: a byte takes a unit of time; later transfers wait. */
 class Wire {
   readonly #clock: VirtualClock;
   #freeAt = 0;
@@ -67,7 +67,7 @@ class TransferTask extends Task {
   }
 }
 
-/** @returns when the step ends, and the layers of the parts that are pushed, in their order. */
+/** @returns the time at which the step ends, and the layers of the pushed parts, in their order. */
 export function runLayeredStep(step: LayeredStep): { end: number; pushed: number[] } {
   const { costs, computeCost, byPriority } = step;
   const clock = new VirtualClock();

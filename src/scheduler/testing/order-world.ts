@@ -1,37 +1,37 @@
-/** All ways in which ranks that agree on an order can go on: tensors become ready on any rank at any time, messages arrive at any
- *  time, in order between two ranks, what is agreed on starts when the credit allows, and an operation ends when all have started it. */
+/** Explores all ways in which ranks that agree on an order can go on: tensors become ready on any rank at any time, messages arrive at any
+ *  time, in order between two ranks, agreed turns start when the credit allows, and an operation ends when all ranks have started it. */
 import { OrderAgreement, type OrderMessage, type OrderPost, type OrderState, type Turn } from '../order-agreement.ts';
 
 export interface OrderWorldOptions {
   readonly size: number;
-  /** Of each key, the soonest first: the bytes of its parts. */
+  /** Bytes of the parts of each key, the soonest key first. */
   readonly parts: readonly (readonly number[])[];
-  /** How often each key becomes ready on each rank. */
+  /** Number of times that each key becomes ready on each rank. */
   readonly posts: number;
   readonly batchBytes: number;
   readonly lowBytes: number;
-  /** Operations in flight of a rank, at most. */
+  /** Most operations in flight of a rank. */
   readonly credit: number;
 }
 
-/** Plain data: what it says is its identity. Worlds share what an event leaves as it was. */
+/** A state of the world, as plain data: equal contents are the same world. Worlds share the parts that an event does not change. */
 interface World {
   readonly states: OrderState[];
   /** Messages on their way: from a rank, to a rank. */
   readonly channels: readonly (readonly OrderMessage[][])[];
-  /** Of each rank and key: how often it has still to become ready. */
+  /** Number of times that each key has still to become ready, by rank and key. */
   readonly left: readonly number[][];
   /** The one order, as far as any rank has started it. */
   readonly order: Turn[];
-  /** Of each rank: how many of these it has started. */
+  /** Number of turns of `order` that each rank has started. */
   readonly started: number[];
-  /** Of these: which have ended. */
+  /** Indices of the turns of `order` that have ended. */
   readonly ended: number[];
 }
 
 export interface Exploration {
   readonly states: number;
-  /** Different orders in which everything was started. */
+  /** Number of different orders in which everything was started. */
   readonly orders: number;
 }
 
@@ -59,7 +59,7 @@ export function explore(options: OrderWorldOptions): Exploration {
   return { states: seen.size, orders: orders.size };
 }
 
-/** For an event to change, but for the states of ranks: whatever changes one takes a copy of it. */
+/** A copy for an event to change, except for the states of ranks: an event copies the state that it changes. */
 function copyOf({ states, channels, left, order, started, ended }: World): World {
   return {
     states: [...states],
@@ -83,7 +83,7 @@ function copyOfState(state: OrderState): OrderState {
   };
 }
 
-/** Numbers for what worlds share, the same for what says the same: most of what is explored is comparing worlds. */
+/** Numbers for the parts that worlds share, equal for equal contents: most of the exploration compares worlds. */
 class Names {
   readonly #ofTexts = new Map<string, number>();
   readonly #known = new WeakMap<object, number>();
@@ -93,7 +93,7 @@ class Names {
     return this.#known.get(part) ?? this.#name(part, part);
   }
 
-  /** Of a rank's state, without what it knows of each rank. */
+  /** Number of a rank's own state, without its knowledge of each rank. */
   ofOwn(state: OrderState): number {
     const known = this.#known.get(state);
     if (known !== undefined) return known;
@@ -101,7 +101,7 @@ class Names {
     return this.#name(state, own);
   }
 
-  /** The same state, of another rank. */
+  /** Registers that a renumbered state has the own state of `from`. */
   moved(from: OrderState, to: OrderState): OrderState {
     this.#known.set(to, this.ofOwn(from));
     return to;
@@ -130,7 +130,7 @@ class Names {
   }
 }
 
-/** Which rank has which number makes no difference: worlds that differ in that alone mostly get the same numbers. */
+/** Renumbers ranks by their look: the numbers of ranks make no difference, so worlds that differ in them alone mostly become the same. */
 function renumbered({ states, channels, left, order, started, ended }: World, names: Names): World {
   const looks = states.map((state, rank) => {
     const messages = channels[rank].map((channel) => names.ofChannel(channel)).join(';');
@@ -155,7 +155,8 @@ function renumbered({ states, channels, left, order, started, ended }: World, na
 
 type Event = (world: World) => void;
 
-/** What can happen. An event that others neither cause, prevent nor notice stands for all: when it happens makes no difference. */
+/** The possible events. If one of them neither causes, prevents nor affects others, it stands for all: the time at which it
+ *  happens makes no difference. */
 function eventsOf(options: OrderWorldOptions, world: World): Event[] {
   const { size, credit } = options;
   const ranks = Array.from({ length: size }, (_, rank) => rank);
@@ -164,8 +165,8 @@ function eventsOf(options: OrderWorldOptions, world: World): Event[] {
   );
   if (ends.length > 0) return [(next) => void next.ended.push(ends[0])];
   const deliveries = ranks.flatMap((from) => ranks.flatMap((to) => (world.channels[from][to].length > 0 ? [{ from, to }] : [])));
-  // Posts that do not complete a round that the receiver has answered already: it only keeps them. Nothing that it, or anybody,
-  // does depends on them before the last ones have come.
+  // This delivery does not complete a round that the receiver has answered already, so it only stores the posts. Nothing depends
+  // on them before the last ones have come.
   const kept = deliveries.find(({ from, to }) => {
     const { isOpen, heard } = world.states[to];
     return isOpen && (heard[0][from] !== null || heard[0].filter((posts) => posts !== null).length < size - 2);
@@ -208,7 +209,7 @@ function agreementOf({ size, batchBytes, lowBytes }: OrderWorldOptions, world: W
   return new OrderAgreement({ rank, size, batchBytes, lowBytes }, state);
 }
 
-/** @param parts Their bytes; larger ones behind. */
+/** @param parts bytes of the parts; larger ones come last. */
 export function postOf(key: string, parts: readonly number[], priority: number): OrderPost {
   const bytes = parts.reduce((sum, each) => sum + each, 0);
   return { key, priority, what: 'sum', bytes, unitBytes: 1, parts: parts.length };
@@ -240,7 +241,7 @@ function start(options: OrderWorldOptions, world: World, rank: number): void {
   send(world, rank, agreement.started(turn));
 }
 
-/** @returns the order. */
+/** @returns the order as text. */
 function checkEnd({ parts, posts }: OrderWorldOptions, world: World): string {
   const { order, ended, left, channels } = world;
   const total = parts.reduce((sum, each) => sum + each.length, 0) * posts;

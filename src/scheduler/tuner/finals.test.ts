@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { Finals } from './finals.ts';
 
-/** @returns what was measured, in turn. */
+/** @returns the measured candidates, in order. */
 function run(finals: Finals, measure: (name: number) => number): number[] {
   const order: number[] = [];
   for (let next = finals.next(); next !== undefined; next = finals.next()) {
@@ -23,7 +23,7 @@ it('goes on with those that are not told apart, and takes the smallest median, n
   const finals = new Finals([[1], [2], [3]], 3);
   const order = run(finals, (name) => values[name as 1 | 2 | 3][left[name as 1 | 2 | 3]++]);
   expect(order.slice(0, 6)).toEqual([1, 2, 3, 2, 3, 1]);
-  // The third is worse at its best than the leader at its worst.
+  // The third's best is worse than the leader's worst.
   expect(order.slice(6).toSorted((a, b) => a - b)).toEqual([1, 2]);
   expect(finals.best()).toEqual([1]);
 });

@@ -7,7 +7,7 @@
 import { assert } from '../../base/assert.ts';
 import { median } from '../../base/numbers.ts';
 
-/** Rounds before any candidate is given up. */
+/** Number of rounds before any candidate is dropped. */
 const sureRounds = 2;
 
 interface Candidate {
@@ -19,7 +19,7 @@ export class Finals {
   readonly #rounds: number;
   #left: readonly Candidate[];
   #round = 0;
-  /** In this round. */
+  /** Index of the next candidate in this round. */
   #turn = 0;
 
   /** @param points at least one. */
@@ -29,12 +29,12 @@ export class Finals {
     this.#rounds = rounds;
   }
 
-  /** What to measure next; undefined: it is settled, or all rounds are over. */
+  /** The next point to measure; undefined when one is chosen, or all rounds are over. */
   next(): readonly number[] | undefined {
     return this.#left.length === 1 || this.#round >= this.#rounds ? undefined : this.#current().point;
   }
 
-  /** Of the one that was next; smaller is better. */
+  /** Adds the measurement of the point that `next` gave; smaller is better. */
   add(value: number): void {
     this.#current().values.push(value);
     this.#turn++;
@@ -54,7 +54,7 @@ export class Finals {
     return this.#left[(this.#turn + this.#round) % this.#left.length];
   }
 
-  /** Of equals, the first: the one that the search has put first. */
+  /** The candidate of the smallest median; among equals the one that the search has put first. */
   #leader(): Candidate {
     return this.#left.reduce((best, each) => (median(each.values) < median(best.values) ? each : best));
   }

@@ -14,9 +14,9 @@ export interface Estimate {
   readonly deviation: number;
 }
 
-/** In units of the range of a coordinate. */
+/** Length scales that are tried, in units of the range of a coordinate. */
 const lengthScales = [0.1, 0.15, 0.2, 0.3, 0.45, 0.7, 1, 1.5, 2.2, 3.3];
-/** Variance of the noise, in units of the variance of the measurements. */
+/** Variances of the noise that are tried, in units of the variance of the measurements. */
 const noises = [1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.6];
 
 interface Fit {
@@ -40,7 +40,7 @@ export class GaussianProcess {
     const values = measured.map(({ value }) => value);
     this.#mean = values.reduce((sum, value) => sum + value, 0) / values.length;
     const variance = values.reduce((sum, value) => sum + (value - this.#mean) ** 2, 0) / values.length;
-    // All alike: any scale will do.
+    // When all values are alike, any scale will do.
     this.#deviation = variance > 0 ? Math.sqrt(variance) : 1;
     const scaled = values.map((value) => (value - this.#mean) / this.#deviation);
     const points = measured.map(({ point }) => point);
@@ -48,7 +48,7 @@ export class GaussianProcess {
     this.#fit = fits.reduce((best, each) => (each.likelihood > best.likelihood ? each : best));
   }
 
-  /** Of the function itself, without the noise of a measurement. */
+  /** Estimate of the function itself, without the noise of a measurement. */
   at(point: readonly number[]): Estimate {
     const { lengthScale, factor, weights } = this.#fit;
     const covariances = this.#measured.map((each) => matern(point, each.point, lengthScale));
@@ -80,7 +80,7 @@ function cholesky(matrix: readonly (readonly number[])[]): number[][] {
   for (const [i, row] of matrix.entries()) {
     const lower: number[] = [];
     for (let j = 0; j < i; j++) lower.push((row[j] - dot(lower, factor[j], j)) / factor[j][j]);
-    // The noise keeps it positive; rounding may not.
+    // The noise keeps it positive in theory; rounding may not.
     lower.push(Math.sqrt(Math.max(row[i] - dot(lower, lower, i), 1e-12)));
     factor.push(lower);
   }
@@ -93,7 +93,7 @@ function solveLower(factor: readonly (readonly number[])[], values: readonly num
   return solved;
 }
 
-/** With the transposed factor. */
+/** Solves with the transposed factor. */
 function solveUpper(factor: readonly (readonly number[])[], values: readonly number[]): number[] {
   const solved = [...values];
   for (let i = factor.length - 1; i >= 0; i--) {

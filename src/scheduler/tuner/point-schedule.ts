@@ -1,4 +1,4 @@
-/** The point of each step, the same on all ranks: a rank applies each change from the step that the change names. */
+/** Schedule of the point of each step, the same on all ranks: a rank applies each change from the step that the change names. */
 import { ShoalError } from '../../base/errors.ts';
 import type { PointChange } from './tuner.ts';
 
@@ -7,20 +7,20 @@ const changesMax = 65_536;
 
 export class PointSchedule {
   readonly #changes: PointChange[] = [];
-  /** The largest that was asked for. */
+  /** The largest step that was asked for. */
   #step = -1;
 
-  /** Whether there is room for a change at this step. */
+  /** True when there is no room for another change. */
   get isFull(): boolean {
     return this.#changes.length >= changesMax;
   }
 
-  /** From which step on the next change may hold. */
+  /** First step from which the next change may hold. */
   get earliest(): number {
     return Math.max(this.#step, this.#changes.at(-1)?.atStep ?? -1) + 1;
   }
 
-  /** A change has arrived. @throws ShoalError `mismatch` when its step has begun here: other ranks run that step under another point. */
+  /** Adds a change. @throws ShoalError `mismatch` when its step has begun here: other ranks run that step under another point. */
   add(change: PointChange): void {
     if (change.atStep <= this.#step) {
       const late = `the change of credit and partition for step ${change.atStep} arrived in step ${this.#step}`;

@@ -5,12 +5,12 @@ import { seededRandom, type Random } from '../../base/random.ts';
 import { GaussianProcess } from './gaussian-process.ts';
 import { BayesianSearch, type Range } from './search.ts';
 
-/** Of mean 0 and deviation 1. */
+/** A random number of mean 0 and deviation 1. */
 function gaussian(random: Random): number {
   return Math.sqrt(-2 * Math.log(1 - random.next())) * Math.cos(2 * Math.PI * random.next());
 }
 
-/** @returns what is found in 15 points: 14 measurements, and the best. */
+/** @returns the point found after 15 points: 14 measurements, and the best. */
 function search(ranges: readonly Range[], seed: number, measure: (point: readonly number[], random: Random) => number): number[] {
   const random = seededRandom(seed);
   const found = new BayesianSearch({ ranges, random, coveringPoints: 10, margin: 0.1 });

@@ -7,7 +7,7 @@ import { shuffled, type Random } from '../../base/random.ts';
 import { describeValue } from '../../base/settings/options.ts';
 import { GaussianProcess, type Measured } from './gaussian-process.ts';
 
-/** Of one coordinate, inclusive. */
+/** Range of one coordinate, both ends inclusive. */
 export interface Range {
   readonly least: number;
   readonly most: number;
@@ -16,22 +16,22 @@ export interface Range {
 export interface SearchOptions {
   readonly ranges: readonly Range[];
   readonly random: Random;
-  /** Points that cover the space, before any is chosen by what was measured. */
+  /** Number of points that cover the space, before any is chosen by measurements. */
   readonly coveringPoints: number;
-  /** Expected improvement is that over the best so far and this much more, in units of the deviation of what was measured. */
+  /** Expected improvement counts from this much below the best so far, in units of the deviation of the measurements. */
   readonly margin: number;
 }
 
-/** Points between which the next one is chosen, at each coordinate of two. */
+/** Side of the grid of points among which the next one is chosen, with two coordinates. */
 const gridSide = 41;
-/** The same when there is one coordinate. */
+/** Length of that grid with one coordinate. */
 const gridLength = 401;
-/** Candidates that are closer, of each range, are one. */
+/** Candidates that are closer than this share of each range are one. */
 const apart = 0.05;
 
 export class BayesianSearch {
   readonly #options: SearchOptions;
-  /** Of the covering points, in [0, 1]. */
+  /** The covering points, with coordinates in [0, 1]. */
   readonly #covering: readonly (readonly number[])[];
   readonly #grid: readonly (readonly number[])[];
   readonly #measured: Measured[] = [];
@@ -55,12 +55,12 @@ export class BayesianSearch {
     this.#grid = gridOf(ranges.length);
   }
 
-  /** Measurements so far. */
+  /** Number of measurements so far. */
   get count(): number {
     return this.#measured.length;
   }
 
-  /** Where to measure next. */
+  /** The next point to measure. */
   next(): number[] {
     const covering = this.#covering.at(this.#measured.length);
     if (covering !== undefined) return this.#fromUnit(covering);
@@ -75,20 +75,20 @@ export class BayesianSearch {
     );
   }
 
-  /** What was measured at a point; smaller is better. */
+  /** Adds the measurement of a point; smaller is better. */
   add(point: readonly number[], value: number): void {
     if (!Number.isFinite(value)) throw new ShoalError('usage', `a measurement is a finite number, not ${describeValue(value)}`);
     this.#measured.push({ point: this.#toUnit(point), value });
   }
 
-  /** Where the function is likely to be smallest: by the estimate, not by the luckiest measurement. */
+  /** The point where the function is likely to be smallest: by the estimate, not by the luckiest measurement. */
   best(): number[] {
     if (this.#measured.length === 0) throw new ShoalError('usage', 'nothing has been measured');
     const process = new GaussianProcess(this.#measured);
     return this.#fromUnit(argmin(this.#grid, (point) => process.at(point).mean));
   }
 
-  /** Where it is likely to be smallest, best first: that point, and measured ones, each apart from those before it. */
+  /** Points where the function is likely to be small, best first: that of `best`, and measured ones, each apart from those before it. */
   candidates(count: number): number[][] {
     const process = new GaussianProcess(this.#measured);
     const byMean = this.#measured
@@ -124,7 +124,7 @@ export class BayesianSearch {
   }
 }
 
-/** Of a normal distribution, `gain` above what there is. */
+/** Expected improvement of a normal distribution whose mean is `gain` better than the best so far. */
 function expectedImprovement(gain: number, deviation: number): number {
   if (deviation <= 1e-12) return Math.max(gain, 0);
   const z = gain / deviation;
@@ -140,7 +140,7 @@ function normalBelow(z: number): number {
   return z < 0 ? (1 - erf) / 2 : (1 + erf) / 2;
 }
 
-/** Each coordinate is cut into as many strata as there are points; each stratum has one point. */
+/** Latin hypercube sample: each coordinate is cut into as many strata as there are points; each stratum has one point. */
 function latinHypercube(dimensions: number, count: number, random: Random): number[][] {
   const columns = Array.from({ length: dimensions }, () => shuffled(count, random).map((stratum) => (stratum + random.next()) / count));
   return Array.from({ length: count }, (_, index) => columns.map((column) => column[index]));

@@ -1,5 +1,5 @@
-/** Ranks that tune together, in a world where it is known how long a step takes at which point: each calls its tensors in an order of
- *  its own, and what they tell each other takes some steps. */
+/** Ranks that tune together, in a world where the time of a step at each point is known: each calls its tensors in an order of
+ *  its own, and their messages take some steps. */
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../base/clock.ts';
 import { seededRandom } from '../../base/random.ts';
@@ -11,7 +11,7 @@ const million = 4e6;
 class World {
   readonly clock = new VirtualClock();
   readonly ranks: StepTuning[];
-  /** By rank: under which point each call of each tensor was cut. */
+  /** Points under which the calls of each tensor were cut, by rank. */
   readonly cuts: Map<string, TunedPoint | undefined>[];
   readonly applied: PointChange[][];
   readonly kept = new Map<string, RememberedPoint>();
@@ -67,7 +67,7 @@ class World {
   }
 }
 
-/** One measurement that does not count, 14 points, and at most three more of each of the best four. */
+/** Steps until convergence: one measurement that does not count, 14 points, and at most three more of each of the best four. */
 const stepsToConverge = 102 + (14 + 12) * 111;
 const noisy = (seed: number): ((ms: number) => number) => {
   const random = seededRandom(seed);
@@ -101,7 +101,7 @@ describe('ranks that tune together', () => {
     expect(50 / exact(world.applied[0].at(-1)?.point ?? {})).toBeGreaterThan(0.97);
   });
 
-  it('remember what they found, go on with it in the next run, and tune anew when it is not true any more', () => {
+  it('remember the found point, go on with it in the next run, and tune anew when its time has changed', () => {
     const spec = { space: documentedSpace('parameter-server'), stepsPerPoint: 20 };
     const at = (best: number) => (point: TunedPoint) => 50 + ((point.creditBytes ?? 4 * million) / million - best) ** 2;
     const first = new World({ spec, stepMs: at(6) });

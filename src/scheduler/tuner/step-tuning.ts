@@ -12,13 +12,13 @@ import type { Random } from '../../base/random.ts';
 import { PointSchedule } from './point-schedule.ts';
 import { Tuner, type PointChange, type TunedPoint, type TuningSpec } from './tuner.ts';
 
-/** A point that was found before, and what a step took under it, where that was measured. */
+/** A point that was found before, and the time of a step under it, if that was measured. */
 export interface RememberedPoint {
   readonly point: TunedPoint;
   readonly stepMs?: number;
 }
 
-/** Where points are kept from one run to the next. */
+/** Storage that keeps points from one run to the next. */
 export interface PointMemory {
   recall(model: string): RememberedPoint | undefined;
   keep(model: string, remembered: RememberedPoint): void;
@@ -26,30 +26,31 @@ export interface PointMemory {
 
 export interface StepTuningOptions {
   readonly spec: TuningSpec;
-  /** This rank measures and decides. */
+  /** True on the rank that measures and decides. */
   readonly leads: boolean;
   readonly clock: Clock;
   readonly random: Random;
-  /** Default: none. */
+  /** Storage of found points. Default: none. */
   readonly memory?: PointMemory | undefined;
-  /** To all other ranks. */
+  /** Sends a change to all other ranks. */
   readonly tell: (change: PointChange) => void;
-  /** A step has begun that is the first under this point. */
+  /** Called when a step has begun that is the first under this point. */
   readonly onApplied: (change: PointChange) => void;
-  /** `apply`: a change that comes too late holds from the next step on; for those whose parts need not be alike. Default: `refuse`. */
+  /** Treatment of a change that comes too late. `apply`: it holds from the next step on; only for owners whose parts need not be
+   *  alike on all ranks. Default: `refuse`. */
   readonly late?: 'refuse' | 'apply';
 }
 
-/** Tensors that are told apart. */
+/** Most tensors that are told apart. */
 const namesMax = 65_536;
 
 export class StepTuning {
   readonly #options: StepTuningOptions;
   readonly #schedule = new PointSchedule();
   readonly #tuner: Tuner | undefined;
-  /** Calls of each tensor. */
+  /** Number of calls of each tensor. */
   readonly #counts = new Map<string, number>();
-  /** Of the first step. */
+  /** Bytes of the tensors of the first step. */
   readonly #sizes = new Map<string, number>();
   #step = -1;
   #applied: PointChange | undefined;
@@ -82,7 +83,7 @@ export class StepTuning {
     return change?.point;
   }
 
-  /** What the leader has decided. @throws ShoalError `mismatch` when it comes too late; `protocol`. */
+  /** Takes a decision of the leader. @throws ShoalError `mismatch` when it comes too late; `protocol`. */
   receive(change: PointChange): void {
     const atStep = this.#options.late === 'apply' ? Math.max(change.atStep, this.#schedule.earliest) : change.atStep;
     this.#schedule.add({ ...change, atStep });
@@ -115,11 +116,11 @@ export class StepTuning {
   }
 }
 
-/** Of a model: how many tensors it has, their bytes, and a hash of names and sizes. */
+/** Signature of a model: the number of its tensors, their bytes, and a hash of names and sizes. */
 function signatureOf(sizes: ReadonlyMap<string, number>): string {
   const tensors = [...sizes].map(([name, bytes]) => `${name}\n${bytes}`).toSorted((a, b) => (a < b ? -1 : 1));
   const bytes = [...sizes.values()].reduce((sum, each) => sum + each, 0);
-  // FNV-1a, twice from other beginnings.
+  // FNV-1a, twice with different initial values.
   const hash = [0x811c9dc5, 0x050c5d1f].map((basis) => {
     let value = basis;
     for (const character of tensors.join('\n\n')) value = Math.imul(value ^ (character.codePointAt(0) ?? 0), 0x01000193) >>> 0;

@@ -1,4 +1,4 @@
-/** The tuner on trainings of which it is known how long a step takes at which point. */
+/** The tuner on trainings where the time of a step at each point is known. */
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { PointSchedule } from './point-schedule.ts';
@@ -37,25 +37,25 @@ class Training {
   }
 }
 
-/** Fastest with a credit of `best` million parameters. */
+/** Times of steps that are shortest with a credit of `best` million parameters. */
 function fastestAt(best: number): (point: TunedPoint) => number {
   return ({ creditBytes = million }) => 50 + (creditBytes / million - best) ** 2;
 }
 
-/** One measurement that does not count, 14 points, and at most three more of each of the best four. */
+/** Steps until convergence: one measurement that does not count, 14 points, and at most three more of each of the best four. */
 const stepsToConverge = 101 + (14 + 12) * 111;
 
 it('measures 14 points of 100 steps, the best four again, then stays at the best', () => {
   const training = new Training({}, fastestAt(6));
   training.run(stepsToConverge);
   expect(training.tuner.state).toBe('converged');
-  // Two rounds tell four points apart where steps take as long each time.
+  // Two rounds tell four points apart when steps take as long each time.
   expect(training.changes).toHaveLength(14 + 2 * 4 + 1);
   expect(training.changes.map(({ isFinal }) => isFinal)).toEqual([...Array.from({ length: 22 }, () => false), true]);
   expect(new Set(training.changes.map(({ point }) => point.creditBytes)).size).toBeLessThanOrEqual(15);
   const again = training.changes.slice(14, 22).map(({ point }) => point.creditBytes);
   expect(again.slice(4)).toEqual([again[1], again[2], again[3], again[0]]);
-  // Applied ten steps after it was decided on.
+  // Changes apply ten steps after they were decided.
   expect(training.changes[0].atStep).toBe(110);
   expect(training.changes[1].atStep).toBe(110 + 100 + 10);
   training.run(1000);
@@ -88,7 +88,7 @@ it('measures nothing again when one candidate is asked for', () => {
 });
 
 it('tells points apart that are closer than one measurement tells', () => {
-  // Of each measurement as a whole, a few per cent are of what else the machine does, and some have a pause.
+  // A few per cent of each measurement are other load of the machine, and some have a pause.
   const exact = ({ creditBytes = 0, partitionBytes = 1 }: TunedPoint): number => {
     const [credit, partition] = [creditBytes / million, partitionBytes / million];
     return 100 + 20 / partition + 0.7 * partition + (30 * Math.max(0, partition - credit)) / partition + 0.1 * credit;
@@ -125,7 +125,7 @@ it('begins again when steps take longer for good, and not for one pause', () => 
   expect(training.point.creditBytes).toBeGreaterThan(12.6 * million);
 });
 
-it('goes on with a point of a run before, and tunes anew when steps take as long no more', () => {
+it('goes on with a point of an earlier run, and tunes anew when the time of steps has changed', () => {
   const training = new Training({}, fastestAt(6));
   training.run(2);
   const change = training.tuner.resume(2, { creditBytes: 6 * million }, 50);
@@ -151,7 +151,7 @@ describe('a schedule of changes', () => {
     expect([7, 0, 3, 4, 5, 2].map((step) => schedule.at(step)?.point.creditBytes)).toEqual([5, undefined, 3, 3, 5, undefined]);
   });
 
-  it('refuses what comes too late, or out of order', () => {
+  it('refuses a change that comes too late, or out of order', () => {
     const schedule = new PointSchedule();
     schedule.at(4);
     expect(() => schedule.add(change(4))).toThrow(expect.objectContaining({ code: 'mismatch' }));

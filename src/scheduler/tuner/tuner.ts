@@ -11,7 +11,7 @@ import { checkFields, describeValue, optionTable } from '../../base/settings/opt
 import { Finals } from './finals.ts';
 import { BayesianSearch, type Range } from './search.ts';
 
-/** In bytes; what is not tuned is not there. */
+/** Ranges in bytes; a setting without a range is not tuned. */
 export interface SearchSpace {
   readonly creditBytes?: Range;
   readonly partitionBytes?: Range;
@@ -22,30 +22,30 @@ export interface TunedPoint {
   readonly partitionBytes?: number;
 }
 
-/** To be applied by every rank before the step with this number. */
+/** A change that every rank applies before the step with this number. */
 export interface PointChange {
   readonly atStep: number;
   readonly point: TunedPoint;
-  /** It was chosen for good. */
+  /** True when the point was chosen for good. */
   readonly isFinal: boolean;
 }
 
-/** What is tuned, and how. Plain data. */
+/** Settings of tuning: the space, and the amount of measurement. Plain data. */
 export interface TuningSpec {
   readonly space: SearchSpace;
-  /** Points, with the one that is chosen in the end. Default: 15. */
+  /** Number of points, with the one that is chosen in the end. Default: 15. */
   readonly points?: number;
-  /** Of these, those that cover the space. Default: 10. */
+  /** Number of these that cover the space. Default: 10. */
   readonly coveringPoints?: number;
-  /** Of a point. Default: 100. */
+  /** Steps that each point is measured for. Default: 100. */
   readonly stepsPerPoint?: number;
-  /** From a decision to the step at which all ranks apply it. Default: 10. */
+  /** Steps from a decision to the step at which all ranks apply it. Default: 10. */
   readonly stepsAhead?: number;
-  /** What expected improvement asks for, in deviations. Default: 0.1. */
+  /** Margin of the expected improvement, in deviations. Default: 0.1. */
   readonly margin?: number;
-  /** Of the points, how many are measured again, in turn, before one is chosen; 1: none. Default: 4. */
+  /** Number of points that are measured again, in turn, before one is chosen; 1: none. Default: 4. */
   readonly finalists?: number;
-  /** How often, at most. Default: 3. */
+  /** Most rounds in which they are measured again. Default: 3. */
   readonly finalRounds?: number;
   /** Tuning begins again when steps of two points' time in turn differ by more than this share. Default: 0.25. */
   readonly driftShare?: number;
@@ -69,14 +69,14 @@ const tunerOptions = optionTable<TunerOptions>({
 });
 const spaceOptions = optionTable<SearchSpace>({ creditBytes: 'object', partitionBytes: 'object' });
 
-/** Steps at the beginning and at the end of a point that do not count: they run half under another one. */
+/** Steps at the beginning and at the end of a point that do not count, as they run half under another one. */
 const firstSteps = 3;
 const lastSteps = 2;
 export const stepsPerPointMin = firstSteps + lastSteps + 1;
-/** The document counts in parameters of float32. */
+/** ByteScheduler's documents count in parameters of float32, 4 bytes each. */
 const million = 4e6;
 
-/** Of the document's space, what is to be tuned; the partition's is the same for both kinds. */
+/** The tuned part of the documented space; the partition's range is the same for both kinds. */
 export function spaceOf(
   kind: 'parameter-server' | 'all-reduce',
   tuned: { readonly credit: boolean; readonly partition: boolean },
@@ -86,13 +86,13 @@ export function spaceOf(
   return { ...(tuned.credit ? { creditBytes } : {}), ...(tuned.partition ? { partitionBytes } : {}) };
 }
 
-/** How credit and partition are tuned while a program trains: each point is measured for some steps, and the best is stayed at. */
+/** Options of tuning credit and partition while a program trains: each point is measured for some steps, and the best one stays. */
 export interface TuningOptions extends Omit<TuningSpec, 'space'> {
-  /** Ranges, in bytes, of what is tuned. Default: ByteScheduler's. */
+  /** Ranges of the tuned settings, in bytes. Default: ByteScheduler's. */
   readonly space?: SearchSpace;
 }
 
-/** `creditBytes 4-64, partitionBytes 2-32`. */
+/** Text for messages: `creditBytes 4-64, partitionBytes 2-32`. */
 export function describeSpace(space: SearchSpace): string {
   return (['creditBytes', 'partitionBytes'] as const)
     .flatMap((name) => {
@@ -102,7 +102,7 @@ export function describeSpace(space: SearchSpace): string {
     .join(', ');
 }
 
-/** What a program asks for; undefined: nothing is tuned. @throws ShoalError `usage` naming the call. */
+/** The tuning that a program asks for; undefined: nothing is tuned. @throws ShoalError `usage` naming the call. */
 export function tuningOf(
   call: string,
   tuning: TuningOptions | boolean,
@@ -114,7 +114,7 @@ export function tuningOf(
     throw new ShoalError('usage', `${call}: tuning is true, false or its options, not ${describeValue(tuning)}`);
   }
   const spec = { ...given, space: given.space ?? documentedSpace(kind) };
-  // A tuner checks everything.
+  // Making a tuner checks the whole specification.
   const { ranges } = new Tuner({ ...spec, random: seededRandom(1) });
   for (const { most } of ranges) {
     if (most > memoryBytes) throw new ShoalError('usage', `${call}: tuning up to ${most} bytes is more than this machine's memory`);
@@ -122,8 +122,8 @@ export function tuningOf(
   return spec;
 }
 
-/** The document's space, in bytes: credits of 1 to 16 million parameters for parameter servers, of 4 to 64 million for all-reduces, whose
- *  partitions of 2 to 32 million are tuned as well. */
+/** ByteScheduler's documented space, in bytes: credits of 1 to 16 million parameters for parameter servers, of 4 to 64 million
+ *  for all-reduces, whose partitions of 2 to 32 million are tuned as well. */
 export function documentedSpace(kind: 'parameter-server' | 'all-reduce'): SearchSpace {
   if (kind === 'parameter-server') return { creditBytes: { least: 1 * million, most: 16 * million } };
   return { creditBytes: { least: 4 * million, most: 64 * million }, partitionBytes: { least: 2 * million, most: 32 * million } };
@@ -132,20 +132,20 @@ export function documentedSpace(kind: 'parameter-server' | 'all-reduce'): Search
 export class Tuner {
   readonly #options: Required<TunerOptions>;
   readonly #names: readonly (keyof SearchSpace)[];
-  /** Of what is tuned. */
+  /** Ranges of the tuned settings. */
   readonly ranges: readonly Range[];
   #search: BayesianSearch;
-  /** Once all points have been measured. */
+  /** The final measurements, once all points have been measured. */
   #finals: Finals | undefined;
   #state: 'tuning' | 'converged' = 'tuning';
-  /** The one that is in force, or will be. */
+  /** The point that is in force, or will be. */
   #point: readonly number[] | undefined;
   /** Steps before this one do not count: they run under another point. */
   #fromStep = 0;
   #lastStep = -1;
   #endsMs: number[] = [];
   #isFirst = true;
-  /** What a step took when it converged, and how often in turn it has not since. */
+  /** Time of a step at convergence; `#drifted` counts how often in turn a step has not taken that long since. */
   #convergedMs: number | undefined;
   #drifted = 0;
 
@@ -184,7 +184,7 @@ export class Tuner {
     return this.#state;
   }
 
-  /** What a step took when it converged; undefined: it has not, or that is being measured. */
+  /** Time of a step at convergence; undefined before it, and while that is being measured. */
   get convergedMs(): number | undefined {
     return this.#state === 'converged' ? this.#convergedMs : undefined;
   }
@@ -194,8 +194,8 @@ export class Tuner {
     return this.#state === 'converged' && this.#point !== undefined ? this.#named(this.#point) : undefined;
   }
 
-  /** A point that was found in a run before is taken as the best. @param stepMs what a step took then: tuning begins again when that
-   *  has changed. @throws ShoalError `usage` for a point of other names. */
+  /** Takes a point that an earlier run has found as the best. @param stepMs time of a step then: tuning begins again when that has changed.
+   *  @throws ShoalError `usage` for a point of other names. */
   resume(step: number, point: TunedPoint, stepMs?: number): PointChange {
     const values = this.#names.map((name) => point[name]);
     if (values.some((value) => value === undefined)) {
@@ -209,7 +209,7 @@ export class Tuner {
     return this.#change(step, values as number[]);
   }
 
-  /** A step has ended. @param step numbers of steps go up, one by one. @returns what all ranks are to apply, and when. */
+  /** Records the end of a step. @param step numbers of steps go up, one by one. @returns the change that all ranks are to apply, if any. */
   record(step: number, nowMs: number): PointChange | undefined {
     if (!Number.isSafeInteger(step) || step <= this.#lastStep) {
       throw new ShoalError('usage', `record: steps go up; step ${describeValue(step)} came after step ${this.#lastStep}`);
@@ -224,7 +224,7 @@ export class Tuner {
   }
 
   #measured(step: number, stepMs: number): PointChange {
-    // The first measurement is of whatever was set before, and of a program that warms up.
+    // The first measurement is of the settings before tuning, and of a program that warms up.
     if (this.#finals !== undefined) this.#finals.add(stepMs);
     else if (!this.#isFirst && this.#point !== undefined) this.#search.add(this.#point.map(Math.log), stepMs);
     this.#isFirst = false;
@@ -242,7 +242,7 @@ export class Tuner {
     return this.#change(step, this.#finals.best());
   }
 
-  /** Twice in turn: one pause of a machine is no drift. */
+  /** Begins tuning again when two measurements in turn have drifted: one pause of a machine is no drift. */
   #watched(step: number, stepMs: number): PointChange | undefined {
     this.#convergedMs ??= stepMs;
     const share = Math.abs(stepMs - this.#convergedMs) / this.#convergedMs;
@@ -254,7 +254,7 @@ export class Tuner {
     return this.#change(step, this.#search.next().map(Math.exp));
   }
 
-  /** In logarithms: the cost of a partition, and of a credit, is by how many times larger they are. */
+  /** Searches in logarithms: costs depend on the ratios of partitions, and of credits. */
   #newSearch(): BayesianSearch {
     const { random, coveringPoints, points, margin } = this.#options;
     const ranges = this.ranges.map(({ least, most }) => ({ least: Math.log(least), most: Math.log(most) }));
@@ -273,7 +273,7 @@ export class Tuner {
   }
 }
 
-/** Of the ends of steps: the mean time of one, without the first and the last ones. */
+/** Mean time of a step from the ends of steps, without the first and the last ones. */
 function meanStep(endsMs: readonly number[]): number {
   const counted = endsMs.slice(firstSteps, endsMs.length - lastSteps);
   return (counted[counted.length - 1] - counted[0]) / (counted.length - 1);
