@@ -1,6 +1,7 @@
 /** The rules of the house that no compiler knows: layers and rooms, who loads the addon, state, what a file
  *  looks like. Pure functions over parsed sources, so that the rules themselves are tested (test/house-rules.test.ts). */
 import { parseSync, type Program } from 'oxc-parser';
+import { linesByFolder } from './counted-lines.ts';
 
 export interface SourceFile {
   /** Relative to the repository, with `/`. */
@@ -20,6 +21,8 @@ export interface Layer {
   /** A layer imports layers of smaller rank only. */
   readonly rank: number;
   readonly purpose: string;
+  /** The ceiling of its counted lines (scripts/counted-lines.ts). It can only fall. */
+  readonly linesMax: number;
   /** True: no input or output, hence no imports of Node's modules or of packages. */
   readonly pure?: boolean;
   /** From the top down: a room imports rooms below it only. Files beside the rooms are above all of them. Default: none. */
@@ -48,6 +51,8 @@ export interface Violation {
 
 /** Sources of a folder, tests and registered implementations apart: beyond, it has rooms. */
 const filesMax = 16;
+/** Lines that a ceiling may stay above the code. */
+const ceilingSlack = 200;
 const nativeLoader = 'src/memory/native.ts';
 
 /** Environment variables of ours that a text names in quotes or as a property, such as `SHOAL_TRACE`. */
@@ -67,6 +72,7 @@ export function checkSources(files: readonly SourceFile[], table: LayerTable): V
       ...checkAppearance(file),
     ]),
     ...checkFolders(files, table),
+    ...checkSizes(files, table),
     ...checkRooms(parsed, table),
     ...checkCircles(parsed),
     ...checkRegistries(parsed, table),
@@ -147,6 +153,18 @@ function checkFolders(files: readonly SourceFile[], table: LayerTable): Violatio
     ...[...folders].filter((folder) => !listed.has(folder)).map((folder) => at(`src/${folder} is not in the table`)),
     ...[...listed].filter((folder) => !folders.has(folder)).map((folder) => at(`src/${folder} is in the table and does not exist`)),
   ];
+}
+
+/** No layer has more counted lines than its ceiling, which follows the code down. */
+function checkSizes(files: readonly SourceFile[], table: LayerTable): Violation[] {
+  const lines = linesByFolder(files.filter(({ path }) => isProduction(path)));
+  const at = (message: string): Violation => ({ path: 'layers.json', line: 1, rule: 'size', message });
+  return table.layers.flatMap(({ folder, linesMax }) => {
+    const counted = lines.get(`src/${folder}`) ?? 0;
+    if (counted > linesMax) return [at(`src/${folder} has ${counted} counted lines, its ceiling is ${linesMax}: make it smaller`)];
+    if (linesMax - counted <= ceilingSlack) return [];
+    return [at(`src/${folder} has ${counted} counted lines, its ceiling is ${linesMax}: npx tsx scripts/count-lines.ts --lower`)];
+  });
 }
 
 /** Rooms of a layer are in the order of the table, and no folder is so full that nobody finds anything. */
@@ -296,6 +314,11 @@ function checkAppearance(file: ParsedFile): Violation[] {
 }
 
 // ── trees and paths ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Code that is built into the package. */
+export function isProduction(path: string): boolean {
+  return path.startsWith('src/') && !isTest(path);
+}
 
 /** Code that exists for tests and is not built. */
 export function isTest(path: string): boolean {

@@ -4,15 +4,16 @@ import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { countedLines } from '../scripts/counted-lines.ts';
 import { checkSources, formatViolation, type LayerTable, type SourceFile } from '../scripts/house-rules.ts';
 import { readLayerTable, readSources } from '../scripts/repository.ts';
 
 const table: LayerTable = {
   layers: [
-    { folder: 'base', rank: 0, purpose: '' },
-    { folder: 'plan', rank: 1, purpose: '', pure: true },
-    { folder: 'fabric', rank: 1, purpose: '' },
-    { folder: 'group', rank: 2, purpose: '' },
+    { folder: 'base', rank: 0, purpose: '', linesMax: 50 },
+    { folder: 'plan', rank: 1, purpose: '', linesMax: 50, pure: true },
+    { folder: 'fabric', rank: 1, purpose: '', linesMax: 50 },
+    { folder: 'group', rank: 2, purpose: '', linesMax: 50 },
   ],
   registries: [{ folder: 'src/group/algorithms', file: 'src/group/registry.ts' }],
 };
@@ -102,6 +103,24 @@ describe('the house rules', () => {
       Object.fromEntries(Array.from({ length: 16 }, (_, n) => [`src/fabric/${name(n)}`, '']));
     expect(check(many((n) => `a${n}.test.ts`))).toEqual([]);
     expect(check(many((n) => `a${n}.ts`))).toEqual(['layers.json:1: rooms: src/fabric has 17 files; at most 16, then it has rooms']);
+  });
+
+  it('size: a layer stays below its ceiling, and the ceiling follows it down', () => {
+    const many = Array.from({ length: 300 }, (_, k) => `export const a${k} = ${k}; // the number`).join('\n');
+    const ceiling = (linesMax: number): LayerTable => ({ ...table, layers: table.layers.map((layer) => ({ ...layer, linesMax })) });
+    const files = Object.entries({ ...skeleton, 'src/group/a.ts': many }).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
+    expect(checkSources(files, table).map(formatViolation)).toEqual([
+      'layers.json:1: size: src/group has 300 counted lines, its ceiling is 50: make it smaller',
+    ]);
+    expect(checkSources(files, ceiling(501)).map(({ message }) => message)).toContain(
+      'src/group has 300 counted lines, its ceiling is 501: npx tsx scripts/count-lines.ts --lower',
+    );
+  });
+
+  it('count lines without comments, blank lines and imports', () => {
+    const text =
+      "/** What it is. */\nimport {\n  a,\n} from 'a';\n\nexport const b = /* the sum */ a + // of two\n  1; /* and\n*/ export { a };\n";
+    expect(countedLines({ path: 'src/a.ts', text })).toBe(3);
   });
 });
 

@@ -5,10 +5,10 @@ import { readLayerTable } from '../scripts/repository.ts';
 
 const table: LayerTable = {
   layers: [
-    { folder: 'base', rank: 0, purpose: '' },
-    { folder: 'plan', rank: 1, purpose: '', pure: true },
-    { folder: 'fabric', rank: 1, purpose: '' },
-    { folder: 'group', rank: 2, purpose: '' },
+    { folder: 'base', rank: 0, purpose: '', linesMax: 50 },
+    { folder: 'plan', rank: 1, purpose: '', linesMax: 50, pure: true },
+    { folder: 'fabric', rank: 1, purpose: '', linesMax: 50 },
+    { folder: 'group', rank: 2, purpose: '', linesMax: 50 },
   ],
   registries: [],
 };
@@ -67,7 +67,7 @@ describe('layers', () => {
 
   it('refuse a table with a layer that does not exist', () => {
     const files = Object.entries(skeleton).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
-    const more = { ...table, layers: [...table.layers, { folder: 'ghost', rank: 9, purpose: '' }] };
+    const more = { ...table, layers: [...table.layers, { folder: 'ghost', rank: 9, purpose: '', linesMax: 50 }] };
     expect(checkSources(files, more)).toMatchObject([{ path: 'layers.json', message: 'src/ghost is in the table and does not exist' }]);
   });
 
@@ -84,7 +84,7 @@ describe('rooms', () => {
     { folder: 'server', purpose: '' },
     { folder: 'server/state', purpose: '' },
   ];
-  const withRooms: LayerTable = { layers: [{ folder: 'kv', rank: 0, purpose: '', rooms }], registries: [] };
+  const withRooms: LayerTable = { layers: [{ folder: 'kv', rank: 0, purpose: '', linesMax: 50, rooms }], registries: [] };
   const house: Readonly<Record<string, string>> = {
     'src/kv/index.ts': "import './api/store.ts';",
     'src/kv/api/store.ts': "import '../server/core.ts';",
