@@ -19,7 +19,7 @@ const hosted = ['comm/comm-entry', 'group/thread/world-guest', 'kvstore/client/c
 /** What processes of their own are started from: one file each. See `builtEntry`. */
 const started = ['kvstore/server/server-entry', 'bench/rank', 'cli/info/probe-links'];
 /** Its many small files would cost more than all of ours. */
-const bundled = ['zod', 'uplot', 'commander'];
+const bundled = ['uplot', 'commander'];
 
 const compiler = join(root, 'node_modules/typescript/bin/tsc');
 const { status, error } = spawnSync(process.execPath, [compiler, '-p', join(root, 'tsconfig.build.json')], { stdio: 'inherit' });

@@ -1,7 +1,7 @@
 /** Randomness as an argument: the system's for secrets and identities, seeded for everything that must replay. */
 import { randomBytes } from 'node:crypto';
 import { ShoalError } from './errors.ts';
-import { describeValue } from './settings/options.ts';
+import { describeValue } from './schema.ts';
 
 export interface Random {
   /** Uniform in [0, 1). */

@@ -1,7 +1,21 @@
 /** Reads the text of a tuning file (tuning.ts). Apart from what uses a tuning: without such a file nobody needs this. */
-import { en } from 'zod/locales';
-import * as z from 'zod/mini';
 import { ShoalError } from '../base/errors.ts';
+import {
+  anyText,
+  count,
+  flag,
+  integer,
+  list,
+  literal,
+  nameOf,
+  nullable,
+  number,
+  object,
+  optional,
+  record,
+  type Shape,
+  type ValueOf,
+} from '../base/schema.ts';
 import type { CostModel } from '../plan/cost.ts';
 import { algorithms } from './registry.ts';
 
@@ -10,8 +24,9 @@ const tuningVersion = 1;
 /** A larger file is none. */
 export const tuningBytesMax = 2 ** 24;
 
-const rate = z.number().check(z.nonnegative());
-const costModel: z.ZodMiniType<CostModel> = z.strictObject({
+const strict = <F extends Readonly<Record<string, Shape<unknown>>>>(fields: F) => object(fields, { strict: true });
+const rate = number({ min: 0 });
+const costModel: Shape<CostModel> = strict({
   networkLatency: rate,
   networkOverhead: rate,
   networkByte: rate,
@@ -21,31 +36,31 @@ const costModel: z.ZodMiniType<CostModel> = z.strictObject({
   reduceByte: rate,
 });
 
-const range = z.strictObject({
+const range = strict({
   /** Bytes, inclusive. */
-  from: z.int().check(z.gte(0)),
+  from: count,
   /** Bytes, exclusive; null: no end, which is for who knows better than what was measured. */
-  to: z.nullable(z.int().check(z.gte(1))),
-  algorithm: z.string(),
+  to: nullable(integer({ min: 1 })),
+  algorithm: anyText,
 });
 
-const measurement = z.strictObject({
-  bytes: z.int().check(z.gte(0)),
+const measurement = strict({
+  bytes: count,
   /** Median time by algorithm, microseconds. */
-  timesUs: z.record(z.string(), z.number().check(z.nonnegative())),
+  timesUs: record(rate),
 });
 
-const tunedWorld = z.strictObject({
+const tunedWorld = strict({
   /** Ranks per host, in order of hosts. */
-  hosts: z.array(z.int().check(z.gte(1))).check(z.minLength(1)),
+  hosts: list(integer({ min: 1 }), { min: 1 }),
   /** Of a world of one host: whether its ranks could load from and store to each other's memory. */
-  loadStore: z.boolean(),
-  order: z.enum(['canonical', 'relaxed']),
+  loadStore: flag,
+  order: literal('canonical', 'relaxed'),
   /** Seconds, and seconds per byte; absent where nothing had to be measured. */
-  rates: z.optional(costModel),
-  choices: z.array(
-    z.strictObject({
-      collective: z.enum([
+  rates: optional(costModel),
+  choices: list(
+    strict({
+      collective: literal(
         'all-reduce',
         'broadcast',
         'reduce',
@@ -55,24 +70,24 @@ const tunedWorld = z.strictObject({
         'reduce-scatter',
         'all-to-all',
         'barrier',
-      ]),
+      ),
       /** Ascending, without overlap. */
-      ranges: z.array(range).check(z.minLength(1)),
-      measured: z.array(measurement),
+      ranges: list(range, { min: 1 }),
+      measured: list(measurement),
     }),
   ),
 });
 
-const tuningFile = z.strictObject({
-  schema: z.literal('shoal-tuning'),
-  version: z.literal(tuningVersion),
+const tuningFile = strict({
+  schema: literal('shoal-tuning'),
+  version: literal(tuningVersion),
   /** Version of the package that wrote it. */
-  shoal: z.string(),
-  worlds: z.array(tunedWorld),
+  shoal: anyText,
+  worlds: list(tunedWorld),
 });
 
-export type TunedWorld = z.infer<typeof tunedWorld>;
-export type Tuning = z.infer<typeof tuningFile>;
+export type TunedWorld = ValueOf<typeof tunedWorld>;
+export type Tuning = ValueOf<typeof tuningFile>;
 
 /** @param source where the text is from, for messages.
  *  @throws ShoalError `config` naming the part that is wrong. */
@@ -86,12 +101,10 @@ export function parseTuning(text: string, source: string): Tuning {
   } catch (thrown) {
     return fail('it is not JSON', thrown);
   }
-  const parsed = tuningFile.safeParse(value, { error: en().localeError });
-  if (!parsed.success) {
-    const issue = parsed.error.issues.at(0);
-    return fail(`${issue?.path.join('.') || 'it'}: ${issue?.message ?? 'malformed'}`);
-  }
-  for (const { choices } of parsed.data.worlds) {
+  const problem = tuningFile.problem(value);
+  if (problem !== undefined) return fail(nameOf(problem));
+  const tuning = value as Tuning;
+  for (const { choices } of tuning.worlds) {
     for (const { collective, ranges } of choices) {
       let end = 0;
       for (const { from, to, algorithm } of ranges) {
@@ -102,5 +115,5 @@ export function parseTuning(text: string, source: string): Tuning {
       }
     }
   }
-  return parsed.data;
+  return tuning;
 }

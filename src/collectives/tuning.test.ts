@@ -62,16 +62,16 @@ describe('a tuning file', () => {
   });
 
   const broken: [string, unknown, RegExp][] = [
-    ['another schema', { ...tuning, schema: 'shoal-bench' }, /schema: /],
-    ['another version', { ...tuning, version: 2 }, /version: /],
+    ['another schema', { ...tuning, schema: 'shoal-bench' }, /schema must be/],
+    ['another version', { ...tuning, version: 2 }, /version must be/],
     ['an unknown field', { ...tuning, more: 1 }, /more/],
     [
       'a negative rate',
       { ...tuning, worlds: [{ ...world, rates: { ...defaultCostModel, networkByte: -1 } }] },
-      /worlds\.0\.rates\.networkByte/,
+      /worlds\[0\]\.rates\.networkByte/,
     ],
-    ['a missing rate', { ...tuning, worlds: [{ ...world, rates: { networkByte: 1 } }] }, /worlds\.0\.rates\.networkLatency/],
-    ['a world of no host', { ...tuning, worlds: [{ ...world, hosts: [] }] }, /worlds\.0\.hosts/],
+    ['a missing rate', { ...tuning, worlds: [{ ...world, rates: { networkByte: 1 } }] }, /worlds\[0\]\.rates\.networkLatency/],
+    ['a world of no host', { ...tuning, worlds: [{ ...world, hosts: [] }] }, /worlds\[0\]\.hosts/],
     [
       'ranges that overlap',
       withRanges([

@@ -1,6 +1,6 @@
 /** Several works as one: done when all are, and failed with the first error that one of them has. */
 import type { ShoalError } from '../base/errors.ts';
-import { checkKind } from '../base/settings/options.ts';
+import { anyNumber, checkArgument } from '../base/schema.ts';
 import { Thenable, type SettlingWork } from './work.ts';
 
 export class JoinedWork extends Thenable implements SettlingWork {
@@ -39,7 +39,7 @@ export class JoinedWork extends Thenable implements SettlingWork {
   }
 
   waitSync(timeoutMs = Infinity): void {
-    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
+    checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
     const deadlineMs = this.#now() + timeoutMs;
     for (const work of this.#works) {
       try {

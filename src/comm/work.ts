@@ -1,7 +1,7 @@
 /** Work: the handle of a started operation. It settles once; the promise behind `then` is made only when asked for, so an
  *  operation that nobody awaits cannot raise an unhandled rejection (its group has failed, and says so at the next call). */
 import { ShoalError } from '../base/errors.ts';
-import { checkKind } from '../base/settings/options.ts';
+import { anyNumber, checkArgument } from '../base/schema.ts';
 
 /** A started operation. `await work` resolves when it is complete and rejects with its `ShoalError`. */
 export interface Work extends PromiseLike<void> {
@@ -127,7 +127,7 @@ export class PendingWork extends Thenable implements SettlingWork {
   }
 
   waitSync(timeoutMs = Infinity): void {
-    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
+    checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
     const deadlineMs = this.#waiter.now() + timeoutMs;
     while (!this.#done) {
       this.#onWait?.();
@@ -177,7 +177,7 @@ export class CompletedWork extends Thenable implements SettlingWork {
   }
 
   waitSync(timeoutMs = Infinity): void {
-    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
+    checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
   }
 
   then<A = void, B = never>(

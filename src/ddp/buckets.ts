@@ -10,7 +10,7 @@
  *   bucket 2     [p0]                              larger than a bucket: alone */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, checkKind, optionTable } from '../base/settings/options.ts';
+import { anyList, anyNumber, anyObject, anyText, checkArgument, checkFields, optionTable } from '../base/schema.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { countOf } from '../memory/tensor.ts';
 
@@ -57,7 +57,7 @@ export interface BucketLimits {
   readonly bucketBytes: number;
 }
 
-const bucketLimits = optionTable<BucketLimits>({ firstBucketBytes: 'number', bucketBytes: 'number' });
+const bucketLimits = optionTable<BucketLimits>({ firstBucketBytes: anyNumber, bucketBytes: anyNumber });
 
 interface OpenBucket {
   readonly limit: number;
@@ -111,12 +111,12 @@ export function assignBuckets(parameters: readonly ParameterSpec[], limits: Buck
 
 /** @throws ShoalError `usage`, `unsupported` like `assignBuckets`. */
 export function checkSpecs(parameters: readonly ParameterSpec[]): void {
-  checkKind('parameters', parameters, 'list');
+  checkArgument('parameters', parameters, anyList);
   const names = new Set<string>();
   for (const parameter of parameters) {
-    checkKind('a parameter', parameter, 'object');
+    checkArgument('a parameter', parameter, anyObject);
     const { name, dtype, shape } = parameter;
-    checkKind('the name of a parameter', name, 'string');
+    checkArgument('the name of a parameter', name, anyText);
     if (names.has(name)) throw new ShoalError('usage', `parameter '${name}' is registered twice; give every parameter its own name`);
     names.add(name);
     countOf(shape);

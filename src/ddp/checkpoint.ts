@@ -10,7 +10,7 @@ import { basename, join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { isCount } from '../base/files/bytes.ts';
 import { openRegularFile, readRegularFile } from '../base/files/read-file.ts';
-import { describeValue, isPlainObject } from '../base/settings/options.ts';
+import { describeValue, isPlainObject } from '../base/schema.ts';
 import { readSnapshot } from '../checkpoint/snapshot-file.ts';
 import type { SnapshotTensor } from '../checkpoint/snapshot.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';

@@ -14,7 +14,18 @@ import { mkdir, open, readdir, rename, rm, stat, type FileHandle } from 'node:fs
 import { dirname, join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
-import { checkFields, checkKind, checkOptions, describeValue, isPlainObject, noOptions, optionTable } from '../base/settings/options.ts';
+import {
+  anyNumber,
+  anyObject,
+  anyText,
+  checkArgument,
+  checkFields,
+  checkOptions,
+  describeValue,
+  isPlainObject,
+  noOptions,
+  optionTable,
+} from '../base/schema.ts';
 import { writeSnapshot } from '../checkpoint/snapshot-file.ts';
 import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
 import type { ProcessGroup } from '../group/call/types.ts';
@@ -50,8 +61,8 @@ export interface CheckpointContents {
   readonly state?: CheckpointState;
 }
 
-const checkpointsOptions = optionTable<CheckpointsOptions>({ keep: 'number' });
-const contentFields = optionTable<CheckpointContents>({ tensors: 'object', owned: 'object', state: 'object' });
+const checkpointsOptions = optionTable<CheckpointsOptions>({ keep: anyNumber });
+const contentFields = optionTable<CheckpointContents>({ tensors: anyObject, owned: anyObject, state: anyObject });
 const keepMax = 1000;
 const pattern = /^checkpoint-(\d{8,})$/;
 const partName = 'checkpoint.part';
@@ -78,7 +89,7 @@ export class Checkpoints {
   constructor(group: CheckpointGroup, folder: string, options: CheckpointsOptions = noOptions) {
     if (typeof group?.allGatherObject !== 'function')
       throw new ShoalError('usage', `Checkpoints: the first argument is the process group, not ${describeValue(group)}`);
-    checkKind('Checkpoints: folder', folder, 'string');
+    checkArgument('Checkpoints: folder', folder, anyText);
     checkOptions('Checkpoints', options, checkpointsOptions);
     const { keep = 2 } = options;
     if (folder === '') throw new ShoalError('usage', 'Checkpoints: folder must not be empty');

@@ -1,7 +1,7 @@
 /** Fingerprints of parameters: equal bits, equal fingerprint, on every machine. For comparing replicas, not for security. */
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../base/errors.ts';
-import { describeValue } from '../base/settings/options.ts';
+import { describeValue } from '../base/schema.ts';
 
 /** 64 bits (the head of a SHA-256) over the bytes of the arrays in order, each preceded by its length: 16 hex digits.
  *  @throws ShoalError `usage` for anything but arrays. */

@@ -6,7 +6,7 @@
  *
  *  It must not know what steps do, nor which collectives they make. */
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import { anyList, anyNumber, callback, checkArgument, checkOptions, describeValue, flag, noOptions, optionTable } from '../base/schema.ts';
 import type { ProcessGroup } from '../group/call/types.ts';
 import type { TypedArray } from '../memory/dtype.ts';
 import { rangesText } from './rank-text.ts';
@@ -55,7 +55,7 @@ const oneInput = 'give all micro-batches of a step as one input';
 /** The part of a process group that `join` uses. */
 export type JoinGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather' | 'broadcast'>;
 
-const joinOptions = optionTable<JoinOptions>({ throwOnEarlyTermination: 'boolean', parameters: 'list', timeoutMs: 'number' });
+const joinOptions = optionTable<JoinOptions>({ throwOnEarlyTermination: flag, parameters: anyList, timeoutMs: anyNumber });
 
 /** Runs `step` with each input of this rank; when those are over, runs the hooks of `joinables`, in their order, until every rank
  *  is out. Collective. Every collective of a step must be one of the joinables', and every step must make them: micro-batches of
@@ -71,13 +71,13 @@ export async function join<T>(
 ): Promise<JoinResult> {
   if (typeof group?.allGather !== 'function')
     throw new ShoalError('usage', `join: the first argument is the process group, not ${describeValue(group)}`);
-  checkKind('join: joinables', joinables, 'list');
+  checkArgument('join: joinables', joinables, anyList);
   for (const each of joinables)
     if (typeof each?.joinHook !== 'function')
       throw new ShoalError('usage', `join: a joinable has a joinHook; ${describeValue(each)} has none`);
   if (typeof inputs !== 'object' || inputs === null || !(Symbol.iterator in inputs || Symbol.asyncIterator in inputs))
     throw new ShoalError('usage', `join: inputs must be iterable, not ${describeValue(inputs)}`);
-  checkKind('join: step', step, 'function');
+  checkArgument('join: step', step, callback);
   checkOptions('join', options, joinOptions);
   const { throwOnEarlyTermination = false, parameters = [], timeoutMs } = options;
   for (const array of parameters)

@@ -2,14 +2,18 @@
  *  same bits as updating all. State is made with the optimiser, and its arrays stay the same ones: checkpoints load into them. */
 import { ShoalError } from '../base/errors.ts';
 import {
-  checkKind,
+  anyList,
+  anyNumber,
+  anyText,
+  checkArgument,
   checkOptions,
   describeValue,
+  flag,
   isPlainObject,
   noOptions,
   optionTable,
   type OptionTable,
-} from '../base/settings/options.ts';
+} from '../base/schema.ts';
 import { readSettings } from '../base/settings/settings.ts';
 import { loadNative } from '../memory/native.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
@@ -60,8 +64,8 @@ export interface AdamOptions {
   readonly decoupled?: boolean;
 }
 
-const sgdOptions = optionTable<SGDOptions>({ lr: 'number', momentum: 'number', weightDecay: 'number', nesterov: 'boolean' });
-const adamOptions = optionTable<AdamOptions>({ lr: 'number', betas: 'list', eps: 'number', weightDecay: 'number', decoupled: 'boolean' });
+const sgdOptions = optionTable<SGDOptions>({ lr: anyNumber, momentum: anyNumber, weightDecay: anyNumber, nesterov: flag });
+const adamOptions = optionTable<AdamOptions>({ lr: anyNumber, betas: anyList, eps: anyNumber, weightDecay: anyNumber, decoupled: flag });
 
 /** Stochastic gradient descent with momentum: Sutskever et al., ICML 2013, as torch.optim.SGD has it without dampening. */
 export class SGD implements Optimizer {
@@ -159,12 +163,12 @@ export class Adam implements Optimizer {
 
 /** @throws ShoalError `usage` for anything but a list of named arrays of floats. */
 export function checkParameters(call: string, parameters: readonly OptimizerParameter[]): void {
-  checkKind(`${call}: parameters`, parameters, 'list');
+  checkArgument(`${call}: parameters`, parameters, anyList);
   const names = new Set<string>();
   for (const each of parameters) {
     if (!isPlainObject(each)) throw new ShoalError('usage', `${call}: a parameter has a name and data; ${describeValue(each)} has not`);
     const { name, data } = each;
-    checkKind(`${call}: the name of a parameter`, name, 'string');
+    checkArgument(`${call}: the name of a parameter`, name, anyText);
     if (names.has(name)) throw new ShoalError('usage', `${call}: two parameters are called '${name}'`);
     names.add(name);
     if (!isFloats(data))
@@ -178,7 +182,7 @@ export function checkGradients(
   gradients: readonly (Float32Array | Float64Array)[],
   parameters: readonly OptimizerParameter[],
 ): void {
-  checkKind(`${call}: gradients`, gradients, 'list');
+  checkArgument(`${call}: gradients`, gradients, anyList);
   if (gradients.length !== parameters.length)
     throw new ShoalError('usage', `${call}: ${gradients.length} gradients for ${parameters.length} parameters`);
   for (const [index, { name, data }] of parameters.entries()) {

@@ -13,7 +13,20 @@
  *  collectives whatever order its gradients arrive in. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
-import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import {
+  anyList,
+  anyNumber,
+  anyObject,
+  anyText,
+  callback,
+  checkArgument,
+  checkFields,
+  checkOptions,
+  describeValue,
+  flag,
+  noOptions,
+  optionTable,
+} from '../base/schema.ts';
 import { readSettings, type Environment } from '../base/settings/settings.ts';
 import type { ProcessGroup, Work } from '../group/call/types.ts';
 import { dtypeInfo, type DTypeViews, type TypedArray } from '../memory/dtype.ts';
@@ -94,15 +107,15 @@ interface ParameterState extends ParameterSpec {
 }
 
 const reducerOptions = optionTable<ReducerOptions>({
-  bucketBytes: 'number',
-  firstBucketBytes: 'number',
-  findUnused: 'boolean',
-  weighting: 'string',
-  timeoutMs: 'number',
-  clock: 'object',
-  environment: 'object',
+  bucketBytes: anyNumber,
+  firstBucketBytes: anyNumber,
+  findUnused: flag,
+  weighting: anyText,
+  timeoutMs: anyNumber,
+  clock: anyObject,
+  environment: anyObject,
 });
-const beginFields = optionTable<{ samples: number }>({ samples: 'number' });
+const beginFields = optionTable<{ samples: number }>({ samples: anyNumber });
 
 /** @throws ShoalError `usage` for anything but a process group. */
 export function checkGroup(call: string, group: ReducerGroup): void {
@@ -284,7 +297,7 @@ export class Reducer {
    *  The average is that of the sums: divide each micro-batch's loss by their number, unless weighting is 'samples'. */
   noSync<T>(micro: () => T): T {
     this.#checkUsable();
-    checkKind('noSync: the micro-batch', micro, 'function');
+    checkArgument('noSync: the micro-batch', micro, callback);
     if (!this.#synchronise) throw new ShoalError('usage', 'ddp: noSync() inside noSync()');
     if (this.#next > 0 || this.#parameters.some(({ ready }) => ready)) {
       throw new ShoalError('usage', 'ddp: noSync() in the middle of a step; call finish() first');
@@ -407,7 +420,7 @@ export class Reducer {
   }
 
   #checkArrays(arrays: readonly TypedArray[], method: string): void {
-    checkKind(`${method}: arrays`, arrays, 'list');
+    checkArgument(`${method}: arrays`, arrays, anyList);
     if (arrays.length !== this.#parameters.length) {
       throw new ShoalError('usage', `ddp: ${method} got ${arrays.length} arrays for ${this.#parameters.length} parameters`);
     }

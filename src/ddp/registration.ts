@@ -1,7 +1,7 @@
 /** Compares the registrations of all ranks: names, shapes, dtypes and order of parameters, and the settings that shape the
  *  collectives. It must not know buckets or gradients. */
 import { ShoalError } from '../base/errors.ts';
-import { describeValue, isPlainObject } from '../base/settings/options.ts';
+import { describeValue, isPlainObject } from '../base/schema.ts';
 import type { CallOptions, ProcessGroup, Work } from '../group/call/types.ts';
 import type { ParameterSpec } from './buckets.ts';
 import { checksum, checksumBytes } from './checksum.ts';

@@ -7,7 +7,7 @@
  *  Batch k of size B on N ranks together is batch k of size N·B on one rank. A position is the number of items of the permutation
  *  that all ranks have seen together: the rest from there on can be dealt out anew, to any number of ranks. */
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
+import { anyNumber, anyObject, checkFields, checkOptions, flag, noOptions, optionTable } from '../base/schema.ts';
 import { seededRandom } from '../base/random.ts';
 
 /** Options of a sampler; all but the rank are the same on all ranks. */
@@ -43,14 +43,14 @@ export interface SamplerState {
 }
 
 const samplerState = optionTable<SamplerState>({
-  items: 'number',
-  seed: 'number',
-  shuffle: 'boolean',
-  epoch: 'number',
-  position: 'number',
+  items: anyNumber,
+  seed: anyNumber,
+  shuffle: flag,
+  epoch: anyNumber,
+  position: anyNumber,
 });
 
-const samplerOptions = optionTable<SamplerOptions>({ group: 'object', seed: 'number', shuffle: 'boolean', dropLast: 'boolean' });
+const samplerOptions = optionTable<SamplerOptions>({ group: anyObject, seed: anyNumber, shuffle: flag, dropLast: flag });
 
 /** Selects the items of a data set that this rank sees in an epoch, like torch's `DistributedSampler`: every rank derives the
  *  same permutation from seed and epoch, without communication, and takes every size-th item of it.

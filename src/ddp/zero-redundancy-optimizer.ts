@@ -9,7 +9,7 @@
  *
  *  Every element is updated by the same arithmetic as without sharding, so bits are equal. It must not know what the optimiser does. */
 import { isShoalError, ShoalError } from '../base/errors.ts';
-import { checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import { anyNumber, checkOptions, describeValue, noOptions, optionTable } from '../base/schema.ts';
 import type { ProcessGroup, Work } from '../group/call/types.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import type { JoinHook, Joinable } from './join.ts';
@@ -37,7 +37,7 @@ interface Exchange {
   readonly all: Tensor;
 }
 
-const consolidateOptions = optionTable<{ to?: number }>({ to: 'number' });
+const consolidateOptions = optionTable<{ to?: number }>({ to: anyNumber });
 
 /** An optimiser whose state is spread over the ranks, like torch's of this name (ZeRO-1). Each rank has the state of its own
  *  parameters, updates those, and gets the others from their owners: bits are those of the whole optimiser on every rank.

@@ -14,7 +14,19 @@ import { ShoalError } from '../base/errors.ts';
 import { failureOf } from '../base/failure.ts';
 import { Fifo } from '../base/fifo.ts';
 import { PriorityQueue } from '../base/priority-queue.ts';
-import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import {
+  anyList,
+  anyNumber,
+  anyObject,
+  anyText,
+  callback,
+  checkArgument,
+  checkFields,
+  checkOptions,
+  describeValue,
+  noOptions,
+  optionTable,
+} from '../base/schema.ts';
 import { Era } from './era.ts';
 import { Operation, type AsyncFunction, type OnComplete, type Pushed, type PushOptions } from './operation.ts';
 import { QueuedVariable, type Variable, type VariableSteps } from './variable.ts';
@@ -34,13 +46,13 @@ export interface WaitOptions {
 }
 
 const engineOptions = optionTable<EngineOptions>({
-  clock: 'object',
-  operationsMax: 'number',
-  timeoutMs: 'number',
-  operationsPerTurn: 'number',
+  clock: anyObject,
+  operationsMax: anyNumber,
+  timeoutMs: anyNumber,
+  operationsPerTurn: anyNumber,
 });
-const pushOptions = optionTable<PushOptions>({ priority: 'number', name: 'string', onPoisoned: 'function' });
-const waitOptions = optionTable<WaitOptions>({ timeoutMs: 'number' });
+const pushOptions = optionTable<PushOptions>({ priority: anyNumber, name: anyText, onPoisoned: callback });
+const waitOptions = optionTable<WaitOptions>({ timeoutMs: anyNumber });
 /** Operations that an error names. */
 const namedMax = 4;
 
@@ -83,7 +95,7 @@ export class DependencyEngine {
   }
 
   newVariable(name = `variable ${this.#variables}`): Variable {
-    checkKind('newVariable: name', name, 'string');
+    checkArgument('newVariable: name', name, anyText);
     this.#variables++;
     return new QueuedVariable(name, this, this.#steps);
   }
@@ -99,7 +111,7 @@ export class DependencyEngine {
 
   /** As `pushAsync`, for a function that has done its work when it returns. It runs later as well: not within this call. */
   pushSync(run: () => void, constVars: readonly Variable[], mutableVars: readonly Variable[], options: PushOptions = noOptions): void {
-    checkKind('pushSync: the function', run, 'function');
+    checkArgument('pushSync: the function', run, callback);
     const runAndComplete = (onComplete: OnComplete): void => {
       const result: unknown = run();
       if (isThenable(result)) {
@@ -115,7 +127,7 @@ export class DependencyEngine {
    *  deleted. @param release called then: for what the variable stands for. */
   deleteVariable(variable: Variable, release?: () => void): void {
     const [own] = this.#own('deleteVariable', [variable], this.#named++);
-    if (release !== undefined) checkKind('deleteVariable: release', release, 'function');
+    if (release !== undefined) checkArgument('deleteVariable: release', release, callback);
     this.#reserve('deleteVariable');
     own.deleted = true;
     const run = completing(() => release?.());
@@ -169,7 +181,7 @@ export class DependencyEngine {
     mutableVars: readonly Variable[],
     options: PushOptions,
   ): void {
-    checkKind(`${call}: the function`, run, 'function');
+    checkArgument(`${call}: the function`, run, callback);
     checkOptions(call, options, pushOptions);
     const mark = this.#named++;
     const reads = this.#own(`${call}: constVars`, constVars, mark);
@@ -187,7 +199,7 @@ export class DependencyEngine {
 
   /** @param mark of this push: a variable that has it already is named twice. */
   #own(role: string, variables: readonly Variable[], mark: number): QueuedVariable[] {
-    checkKind(role, variables, 'list');
+    checkArgument(role, variables, anyList);
     return variables.map((variable) => {
       if (!(variable instanceof QueuedVariable) || variable.owner !== this) {
         throw new ShoalError('usage', `${role}: ${describeValue(variable)} is no variable of this engine; make it with newVariable`);

@@ -3,7 +3,7 @@
  *
  *      /job:ps      │ table ─▶ rows ─▶ Send ┄┄┐
  *      /job:worker  │                         └┄▶ FuseRecv ─▶ h1 ─▶ loss   */
-import { checkKind, checkOptions, optionTable } from '../base/settings/options.ts';
+import { anyList, anyNumber, anyText, checkArgument, checkOptions, optionTable } from '../base/schema.ts';
 import { escapeMarkup, letterWidth, picture, pictureLegend, pictureText, shortened } from '../chart/picture.ts';
 import { layoutOf, type Box, type DrawnEdge, type Layout } from './draw-layout.ts';
 import type { PartitionedGraph } from './partition/partition.ts';
@@ -16,7 +16,7 @@ export interface DrawGraphOptions {
   readonly boxesMax?: number;
 }
 
-const drawOptionKeys = optionTable<DrawGraphOptions>({ title: 'string', boxesMax: 'number' });
+const drawOptionKeys = optionTable<DrawGraphOptions>({ title: anyText, boxesMax: anyNumber });
 
 /** Boxes and what they are, as the legend has them. */
 const kinds: readonly (readonly [Box['kind'], string])[] = [
@@ -37,7 +37,7 @@ const laneHead = 22;
 /** The figure before and after the pass: draw what was partitioned without and with `doFuseRecv`. */
 export function drawGraph(partitioned: PartitionedGraph, options: DrawGraphOptions = {}): string {
   checkOptions('drawGraph', options, drawOptionKeys);
-  checkKind('drawGraph: the partitions of a graph', (partitioned as PartitionedGraph | undefined)?.partitions, 'list');
+  checkArgument('drawGraph: the partitions of a graph', (partitioned as PartitionedGraph | undefined)?.partitions, anyList);
   const layout = layoutOf(partitioned, options.boxesMax ?? 300);
   const lanes = partitioned.partitions.map(({ device }) => device.name);
   const tops = laneTops(layout, lanes);

@@ -17,7 +17,7 @@ import { launcherNumber } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
-import { flag, integer, object, optional, text, type Shape, type ValueOf } from '../base/schema.ts';
+import { anyText, count, flag, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
 import { sum } from '../base/numbers.ts';
 import { causeOf, firstNamed, reportEnded } from '../group/world/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
@@ -62,17 +62,16 @@ export interface JobFailure {
   readonly final: boolean;
 }
 
-const count = integer({ min: 0 });
 const failureShape: Shape<JobFailure> = object({
   node: count,
-  host: text(),
+  host: anyText,
   rank: optional(count),
   exitCode: count,
-  text: text(),
-  error: optional(text()),
-  final: flag(),
+  text: anyText,
+  error: optional(anyText),
+  final: flag,
 });
-const nodeShape = object({ host: text(), pid: count, localSize: count, nodes: count });
+const nodeShape = object({ host: anyText, pid: count, localSize: count, nodes: count });
 
 const foreverMs = 0x7fffffff;
 /** For the end of the connection of a process that has ended, behind what it has said last. More than one turn of a timer of served
@@ -380,8 +379,8 @@ function isNull(bytes: Uint8Array): boolean {
 
 /** @throws ShoalError `protocol` on what no launcher of this version writes. */
 function decode<T>(shape: Shape<T>, bytes: Uint8Array): T {
-  const read = shape.read(JSON.parse(new TextDecoder().decode(bytes)));
-  if (read !== undefined) return read.value;
+  const record: unknown = JSON.parse(new TextDecoder().decode(bytes));
+  if (shape.problem(record) === undefined) return record as T;
   throw new ShoalError(
     'protocol',
     'a launcher of this job has left a record that is not understood here; run the same Shoal on every node',

@@ -1,6 +1,6 @@
 /** Tensors: a dtype and a shape over part of a region. Row-major, contiguous. */
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, describeValue } from '../base/settings/options.ts';
+import { anyList, checkArgument, describeValue } from '../base/schema.ts';
 import { dtypeInfo, float16ViewOf, viewOf, type DType, type DTypeViews, type NativeFloat16Array } from './dtype.ts';
 import type { Region } from './region.ts';
 
@@ -64,7 +64,7 @@ function isMemory(buffer: unknown): boolean {
 /** Elements of a shape; 1 for a scalar `[]`, 0 when any dimension is 0.
  *  @throws ShoalError `usage` for what is no list, and for a dimension that is not a non-negative integer. */
 export function countOf(shape: readonly number[]): number {
-  checkKind('shape', shape, 'list');
+  checkArgument('shape', shape, anyList);
   let count = 1;
   for (const dimension of shape) {
     if (!Number.isSafeInteger(dimension) || dimension < 0) {

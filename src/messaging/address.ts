@@ -5,7 +5,7 @@
  *
  *  Ids are unique within (group, role). An address names who, never where: routers learn where. */
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, optionTable } from '../base/settings/options.ts';
+import { anyNumber, checkFields, optionTable } from '../base/schema.ts';
 
 /** `group << 40 | id << 8 | role`. */
 export type Address = bigint;
@@ -34,7 +34,7 @@ export interface AddressParts {
   readonly role: number;
 }
 
-const partsFields = optionTable<AddressParts>({ group: 'number', id: 'number', role: 'number' });
+const partsFields = optionTable<AddressParts>({ group: anyNumber, id: anyNumber, role: anyNumber });
 
 export const groupMax = 0xffffff;
 export const idMax = 0xffffffff;

@@ -2,7 +2,18 @@
  *  As many as you like fit in one process; nothing is shared between them but `inproc` names of the same world. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, checkKind, checkOptions, describeValue, optionTable } from '../base/settings/options.ts';
+import {
+  anyNumber,
+  anyObject,
+  anyText,
+  anything,
+  byteArray,
+  checkArgument,
+  checkFields,
+  checkOptions,
+  describeValue,
+  optionTable,
+} from '../base/schema.ts';
 import { systemRandom, type Random } from '../base/random.ts';
 import type { Backend } from './backend.ts';
 import { messagingBackends } from './backends.ts';
@@ -32,22 +43,22 @@ export interface MessagingOptions {
 }
 
 const messagingOptions = optionTable<MessagingOptions>({
-  world: 'string',
-  secret: 'bytes',
-  clock: 'object',
-  random: 'object',
-  limits: 'object',
-  encryption: 'string',
-  fabric: 'object',
-  gate: 'object',
+  world: anyText,
+  secret: byteArray,
+  clock: anyObject,
+  random: anyObject,
+  limits: anyObject,
+  encryption: anyText,
+  fabric: anyObject,
+  gate: anyObject,
 });
 
 const fabricEndpoint = optionTable<FabricEndpoint>({
-  fabric: 'any',
-  identity: 'object',
-  regions: 'any',
-  landing: 'string',
-  landingBytes: 'number',
+  fabric: anything,
+  identity: anyObject,
+  regions: anything,
+  landing: anyText,
+  landingBytes: anyNumber,
 });
 
 /** What sockets are made with. @throws ShoalError `usage`. */
@@ -78,8 +89,8 @@ export class MessagingContext implements AsyncDisposable {
   constructor(options: MessagingOptions) {
     checkFields('MessagingContext', options, messagingOptions);
     const { world, secret, encryption = 'curve' } = options;
-    checkKind('MessagingContext: world', world, 'string');
-    checkKind('MessagingContext: secret', secret, 'bytes');
+    checkArgument('MessagingContext: world', world, anyText);
+    checkArgument('MessagingContext: secret', secret, byteArray);
     if (encryption !== 'curve' && encryption !== 'none')
       throw new ShoalError('usage', `MessagingContext: encryption must be 'curve' or 'none', not ${describeValue(encryption)}`);
     checkOptions('MessagingContext: fabric', options.fabric, fabricEndpoint);
@@ -93,7 +104,7 @@ export class MessagingContext implements AsyncDisposable {
   /** The backend of a URL. @throws ShoalError `usage` for an unknown one, `unsupported` when this machine lacks it. */
   async backendOf(url: string): Promise<Backend> {
     if (this.#closed) throw contextClosed();
-    checkKind('url', url, 'string');
+    checkArgument('url', url, anyText);
     const scheme = /^([a-z]+):\/\//.exec(url)?.[1] ?? '';
     const known = messagingBackends.find(({ schemes }) => schemes.includes(scheme));
     if (known === undefined) {

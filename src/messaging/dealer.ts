@@ -4,7 +4,18 @@
 import { within } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { retry } from '../base/connections/retry.ts';
-import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import {
+  anyNumber,
+  anyObject,
+  anyText,
+  bigInteger,
+  checkArgument,
+  checkFields,
+  checkOptions,
+  describeValue,
+  noOptions,
+  optionTable,
+} from '../base/schema.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
@@ -33,8 +44,8 @@ export interface ConnectOptions {
   readonly timeoutMs?: number;
 }
 
-const dealerOptions = optionTable<DealerOptions>({ address: 'bigint', limits: 'object', routers: 'string' });
-const connectOptions = optionTable<ConnectOptions>({ timeoutMs: 'number' });
+const dealerOptions = optionTable<DealerOptions>({ address: bigInteger, limits: anyObject, routers: anyText });
+const connectOptions = optionTable<ConnectOptions>({ timeoutMs: anyNumber });
 
 const defaultConnectMs = 10_000;
 const pauseMostMs = 1000;
@@ -98,7 +109,7 @@ export class Dealer extends MessageSocket {
    *  it moves to another endpoint, for instance of a router that was started anew.
    *  @throws ShoalError `timeout`, `auth`, `peer-lost`, `unsupported`, `usage`, `closed`. The dealer stays usable. */
   async connect(url: string, options: ConnectOptions = noOptions): Promise<void> {
-    checkKind('connect: url', url, 'string');
+    checkArgument('connect: url', url, anyText);
     checkOptions('connect', options, connectOptions);
     const { timeoutMs = defaultConnectMs } = options;
     this.#checkOpen();

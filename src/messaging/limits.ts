@@ -1,6 +1,6 @@
 /** Every bound of the messaging layer, with its default. Plain data. */
 import { ShoalError } from '../base/errors.ts';
-import { checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
+import { anyNumber, checkOptions, noOptions, optionTable } from '../base/schema.ts';
 
 /** Bounds of queues, windows and messages; positive integers. */
 export interface MessagingLimits {
@@ -40,14 +40,14 @@ export const defaultLimits: MessagingLimits = {
 };
 
 const limitOptions = optionTable<Partial<MessagingLimits>>({
-  queueMessages: 'number',
-  queueBytes: 'number',
-  windowMessages: 'number',
-  windowBytes: 'number',
-  messageBytes: 'number',
-  frames: 'number',
-  peers: 'number',
-  reconnectMs: 'number',
+  queueMessages: anyNumber,
+  queueBytes: anyNumber,
+  windowMessages: anyNumber,
+  windowBytes: anyNumber,
+  messageBytes: anyNumber,
+  frames: anyNumber,
+  peers: anyNumber,
+  reconnectMs: anyNumber,
 });
 
 /** @throws ShoalError `usage` for a limit that does not exist, for anything but positive safe integers, and for more frames than a

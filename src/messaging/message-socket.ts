@@ -1,6 +1,6 @@
 /** What dealers and routers have in common: the receiving half. It must not know who is at the other end. */
 import type { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
+import { abortSignal, anyNumber, callback, checkArgument, checkOptions, noOptions, optionTable } from '../base/schema.ts';
 import type { Inbox } from './link/inbox.ts';
 import type { Msg } from './msg.ts';
 
@@ -18,8 +18,8 @@ export interface CloseOptions {
 
 export const defaultCloseMs = 1000;
 
-const receiveOptions = optionTable<ReceiveOptions>({ signal: 'signal' });
-export const closeOptions = optionTable<CloseOptions>({ timeoutMs: 'number' });
+const receiveOptions = optionTable<ReceiveOptions>({ signal: abortSignal });
+export const closeOptions = optionTable<CloseOptions>({ timeoutMs: anyNumber });
 
 /** A dealer or a router. All calls are for the thread that made it. */
 export abstract class MessageSocket implements AsyncDisposable {
@@ -66,9 +66,9 @@ export abstract class MessageSocket implements AsyncDisposable {
   }
 
   /** Calls back when the socket may have become ready. @returns what ends that. */
-  watch(callback: () => void): () => void {
-    checkKind('watch: callback', callback, 'function');
-    return this.#inbox.watch(callback);
+  watch(wake: () => void): () => void {
+    checkArgument('watch: callback', wake, callback);
+    return this.#inbox.watch(wake);
   }
 
   /** Every message until the socket is closed; errors other than that are thrown. */

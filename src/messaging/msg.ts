@@ -7,7 +7,7 @@
  *  exception: sockets over a fabric with `landing: 'borrow'` lend their memory until `release()`. */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, describeValue } from '../base/settings/options.ts';
+import { anyText, checkArgument, describeValue } from '../base/schema.ts';
 import { checkAddress, type Address } from './address.ts';
 import { decodeFormat, encodeFormat, type FormatValues } from './format.ts';
 
@@ -184,7 +184,7 @@ export class Msg {
 
   /** Adds a frame with one value per character of `format` (format.ts). @returns its bytes. */
   addFormatFrame<const Format extends string>(format: Format, ...values: FormatValues<Format>): number {
-    checkKind('addFormatFrame: format', format, 'string');
+    checkArgument('addFormatFrame: format', format, anyText);
     const frame = encodeFormat(format, values, this.#pointers);
     this.addFrame(frame);
     return frame.byteLength;
@@ -193,7 +193,7 @@ export class Msg {
   /** The values of the current frame. Its bytes are `frameSize()`.
    *  @throws ShoalError `protocol` when it was made with another format. */
   parseFormatFrame<const Format extends string>(format: Format): FormatValues<Format> {
-    checkKind('parseFormatFrame: format', format, 'string');
+    checkArgument('parseFormatFrame: format', format, anyText);
     return decodeFormat(format, this.frameData(), this.#pointers) as FormatValues<Format>;
   }
 

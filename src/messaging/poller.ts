@@ -3,7 +3,17 @@
 import { constants } from 'node:os';
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import {
+  abortSignal,
+  anyList,
+  anyNumber,
+  anyObject,
+  checkArgument,
+  checkOptions,
+  describeValue,
+  noOptions,
+  optionTable,
+} from '../base/schema.ts';
 import { MessageSocket } from './message-socket.ts';
 
 /** What ends a poller's waits. */
@@ -16,7 +26,7 @@ export interface PollerOptions {
   readonly clock?: Clock;
 }
 
-const pollerOptions = optionTable<PollerOptions>({ signal: 'signal', interruptOn: 'list', clock: 'object' });
+const pollerOptions = optionTable<PollerOptions>({ signal: abortSignal, interruptOn: anyList, clock: anyObject });
 
 /** Waits for the first of several sockets to have a message; turns go round, so that a busy socket does not starve the others.
  *
@@ -76,7 +86,7 @@ export class Poller implements Disposable {
    *  0 looks and does not wait; Infinity waits. One wait at a time.
    *  @throws ShoalError `usage` when another wait is under way, `closed` when all sockets have ended and were told. */
   async wait(timeoutMs: number): Promise<MessageSocket | null> {
-    checkKind('wait: timeoutMs', timeoutMs, 'number');
+    checkArgument('wait: timeoutMs', timeoutMs, anyNumber);
     if (this.#wake !== undefined) throw new ShoalError('usage', 'poller is waiting already; one wait at a time');
     if (this.#allEnded && !this.#terminated) throw new ShoalError('closed', 'all sockets of this poller have ended; add others');
     const ready = this.#terminated ? null : this.#find();

@@ -9,7 +9,7 @@
  *  process, it gets what waited for it. */
 import { within } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
+import { anyList, anyObject, anyText, callback, checkArgument, checkOptions, noOptions, optionTable } from '../base/schema.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Listener, Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
@@ -45,7 +45,7 @@ export interface RouterOptions {
   readonly onUndeliverable?: (msg: Msg, error: ShoalError) => void;
 }
 
-const routerOptions = optionTable<RouterOptions>({ addresses: 'list', limits: 'object', onPeer: 'function', onUndeliverable: 'function' });
+const routerOptions = optionTable<RouterOptions>({ addresses: anyList, limits: anyObject, onPeer: callback, onUndeliverable: callback });
 
 /** The socket of a stub or a server that many dealers connect to: it receives from all and sends to each by the message's destination.
  *  Messages for an address that nobody has yet wait for it, in order and within the limits.
@@ -97,7 +97,7 @@ export class Router extends MessageSocket {
    *  @returns what dealers connect to: `tcp://127.0.0.1:*` becomes the real port.
    *  @throws ShoalError `usage`, `system` when it is taken, `unsupported`, `closed`. */
   async bind(url: string): Promise<string> {
-    checkKind('bind: url', url, 'string');
+    checkArgument('bind: url', url, anyText);
     this.#checkOpen();
     const backend = await this.#context.backendOf(url);
     const listener = await backend.listen(url, (pipe) => this.#onPipe(pipe));

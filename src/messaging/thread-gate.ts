@@ -4,7 +4,7 @@
  *      thread        enter ─▶ call ─▶ leave      enter ─▶ no
  *      its owner                 close ─────▶ (waits until it is outside) ─▶ terminate, or exit */
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, describeValue } from '../base/settings/options.ts';
+import { callback, checkArgument, describeValue } from '../base/schema.ts';
 
 const callers = 0;
 const closed = 1;
@@ -46,7 +46,7 @@ export class ThreadGate {
 
   /** One call, or several. @throws ShoalError `closed` instead. */
   pass<T>(call: () => T): T {
-    checkKind('pass: the call', call, 'function');
+    checkArgument('pass: the call', call, callback);
     if (!this.enter()) throw new ShoalError('closed', 'this thread is about to be ended');
     try {
       return call();

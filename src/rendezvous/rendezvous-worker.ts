@@ -3,7 +3,7 @@
 import { setServedTimer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { isCount } from '../base/files/bytes.ts';
-import { checkFields, describeValue, optionTable } from '../base/settings/options.ts';
+import { anyList, anyNumber, anyText, anything, checkFields, describeValue, flag, optionTable } from '../base/schema.ts';
 import type { Connection, Fabric, FabricAddress, FabricOptions } from '../fabric/fabric.ts';
 import { GrpcCarrier, GrpcWorkerService, loadGrpc, type GrpcPackages } from './carriers/grpc.ts';
 import { TensorChannel, type WorkerIdentity } from './carriers/tensor-channel.ts';
@@ -43,17 +43,17 @@ export interface RendezvousWorkerOptions {
 }
 
 const optionKeys = optionTable<RendezvousWorkerOptions>({
-  rank: 'number',
-  secret: 'any',
-  world: 'string',
-  device: 'string',
-  carriers: 'list',
-  listenHosts: 'list',
-  timeoutMs: 'number',
-  memoryBytesMax: 'number',
-  stepsMax: 'number',
-  parkedMax: 'number',
-  copies: 'boolean',
+  rank: anyNumber,
+  secret: anything,
+  world: anyText,
+  device: anyText,
+  carriers: anyList,
+  listenHosts: anyList,
+  timeoutMs: anyNumber,
+  memoryBytesMax: anyNumber,
+  stepsMax: anyNumber,
+  parkedMax: anyNumber,
+  copies: flag,
 });
 
 /** From when, and how far ahead, a tensor is asked for. */
@@ -64,7 +64,7 @@ export interface StandingOptions {
   readonly depth?: number;
 }
 
-const standingKeys = optionTable<StandingOptions>({ firstStep: 'number', depth: 'number' });
+const standingKeys = optionTable<StandingOptions>({ firstStep: anyNumber, depth: anyNumber });
 const gibibyte = 2 ** 30;
 
 type Settled = Required<Omit<RendezvousWorkerOptions, 'stepsMax' | 'parkedMax' | 'carriers' | 'secret'>> & { readonly secret: Uint8Array };

@@ -1,7 +1,7 @@
 /** One step as a program sees it: tensors by name, to and from other workers. */
 import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, describeValue, optionTable } from '../base/settings/options.ts';
+import { abortSignal, anyList, anything, checkArgument, checkOptions, describeValue, optionTable } from '../base/schema.ts';
 import { checkDevice, isOnDevice, type DeviceTensor } from '../memory/device/device-tensor.ts';
 import type { GpuDevice } from '../memory/device/gpu.ts';
 import { dtypeOfArray, type TypedArray } from '../memory/dtype.ts';
@@ -35,8 +35,8 @@ export interface SendLimits {
   readonly timeoutMs: number;
 }
 
-const recvKeys = optionTable<DeviceRecvOptions>({ signal: 'signal', into: 'any', device: 'any' });
-const recvFusedKeys = optionTable<RecvOptions>({ signal: 'signal' });
+const recvKeys = optionTable<DeviceRecvOptions>({ signal: abortSignal, into: anything, device: anything });
+const recvFusedKeys = optionTable<RecvOptions>({ signal: abortSignal });
 
 /** One step of a worker: a name is sent once and received once in it, in either order. Values of different steps never meet. Made by
  *  `RendezvousWorker.beginStep`; calls after its end are `usage` or fail with its cause. */
@@ -114,7 +114,7 @@ export class WorkerStep {
 
   /** One request for several names: waits for all. */
   async recvFused(from: WorkerIdentity, names: readonly string[], options?: RecvOptions): Promise<(ReceivedTensor | undefined)[]> {
-    checkKind('recvFused: names', names, 'list');
+    checkArgument('recvFused: names', names, anyList);
     checkOptions('recvFused', options, recvFusedKeys);
     const keys = names.map((name) => tensorKey(this.#core, name, from, this.#core.self));
     return (await this.#rendezvous.recvFused(keys, options)).map(received);

@@ -8,7 +8,7 @@
 import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { failureOf } from '../base/failure.ts';
-import { checkFields, describeValue, optionTable } from '../base/settings/options.ts';
+import { anyNumber, anyObject, anyText, checkFields, describeValue, optionTable } from '../base/schema.ts';
 import { Arbiter, type SharedResource } from './arbiter.ts';
 import { Link, type LinkOrder } from './link.ts';
 import { describeTask, type Task, type TaskListener } from './task.ts';
@@ -64,17 +64,17 @@ export interface LinkOptions {
 export type ShutdownMode = 'drain' | 'abort';
 
 const coreOptions = optionTable<CoreOptions>({
-  clock: 'object',
-  creditBytes: 'number',
-  partitionBytes: 'number',
-  memoryBytes: 'number',
-  timeoutMs: 'number',
-  tasksMax: 'number',
-  linksMax: 'number',
-  observer: 'object',
-  arbiter: 'object',
+  clock: anyObject,
+  creditBytes: anyNumber,
+  partitionBytes: anyNumber,
+  memoryBytes: anyNumber,
+  timeoutMs: anyNumber,
+  tasksMax: anyNumber,
+  linksMax: anyNumber,
+  observer: anyObject,
+  arbiter: anyObject,
 });
-const linkOptions = optionTable<LinkOptions>({ creditBytes: 'number', partitionBytes: 'number', order: 'string', resource: 'string' });
+const linkOptions = optionTable<LinkOptions>({ creditBytes: anyNumber, partitionBytes: anyNumber, order: anyText, resource: anyText });
 /** Tasks that an error names. */
 const namedMax = 4;
 

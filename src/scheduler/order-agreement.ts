@@ -15,7 +15,7 @@
  *  operation that has not ended. */
 import { PriorityQueue } from '../base/priority-queue.ts';
 import { ShoalError } from '../base/errors.ts';
-import { describeValue } from '../base/settings/options.ts';
+import { describeValue } from '../base/schema.ts';
 import { partBytes, type Cut } from './partition.ts';
 
 export interface OrderOptions {

@@ -7,7 +7,7 @@
  *
  *  Both bounds follow from the ratio of communication to computation: where either is small there is nothing to gain. */
 import { ShoalError } from '../base/errors.ts';
-import { describeValue } from '../base/settings/options.ts';
+import { describeValue } from '../base/schema.ts';
 import { replay, type ReplayOptions } from './training.ts';
 
 export interface PlanOptions extends Omit<ReplayOptions, 'order' | 'partitionBytes' | 'creditBytes'> {

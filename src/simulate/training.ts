@@ -8,7 +8,7 @@
 import { VirtualClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
-import { describeValue } from '../base/settings/options.ts';
+import { describeValue } from '../base/schema.ts';
 import { Core } from '../scheduler/core.ts';
 import type { Part } from '../scheduler/partition.ts';
 import { Task, type TaskOptions } from '../scheduler/task.ts';

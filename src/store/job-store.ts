@@ -1,12 +1,22 @@
 /** The store as programs have it, in the words of c10d. Values are bytes; text is taken as its UTF-8. */
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import {
+  abortSignal,
+  anyList,
+  anyNumber,
+  anyText,
+  checkArgument,
+  checkOptions,
+  describeValue,
+  noOptions,
+  optionTable,
+} from '../base/schema.ts';
 import { PrefixStore } from './prefix-store.ts';
 import type { Store, StoreWait } from './store.ts';
 
 export type { StoreWait };
 
-const waitOptions = optionTable<StoreWait>({ timeoutMs: 'number', signal: 'signal' });
+const waitOptions = optionTable<StoreWait>({ timeoutMs: anyNumber, signal: abortSignal });
 const encoder = new TextEncoder();
 
 /** Keys and values that all processes of a job share. Operations of one process apply in the order of its calls; `add` and `compareSet` are
@@ -47,12 +57,12 @@ export class CheckedStore implements JobStore {
   }
 
   async set(key: string, value: string | Uint8Array): Promise<void> {
-    checkKind('set: key', key, 'string');
+    checkArgument('set: key', key, anyText);
     return this.#store.set(key, bytesOf('set', value));
   }
 
   async get(key: string, options: StoreWait = noOptions): Promise<Uint8Array> {
-    checkKind('get: key', key, 'string');
+    checkArgument('get: key', key, anyText);
     return this.#store.get(key, checkedWait('get', options));
   }
 
@@ -61,7 +71,7 @@ export class CheckedStore implements JobStore {
   }
 
   async add(key: string, amount: number): Promise<number> {
-    checkKind('add: key', key, 'string');
+    checkArgument('add: key', key, anyText);
     if (!Number.isSafeInteger(amount)) throw new ShoalError('usage', `add: amount must be a safe integer, not ${describeValue(amount)}`);
     return this.#store.add(key, amount);
   }
@@ -71,12 +81,12 @@ export class CheckedStore implements JobStore {
   }
 
   async compareSet(key: string, expected: string | Uint8Array, desired: string | Uint8Array): Promise<Uint8Array> {
-    checkKind('compareSet: key', key, 'string');
+    checkArgument('compareSet: key', key, anyText);
     return this.#store.compareSet(key, bytesOf('compareSet', expected), bytesOf('compareSet', desired));
   }
 
   async deleteKey(key: string): Promise<boolean> {
-    checkKind('deleteKey: key', key, 'string');
+    checkArgument('deleteKey: key', key, anyText);
     return this.#store.delete(key);
   }
 
@@ -89,7 +99,7 @@ export class CheckedStore implements JobStore {
   }
 
   prefix(name: string): JobStore {
-    checkKind('prefix: name', name, 'string');
+    checkArgument('prefix: name', name, anyText);
     if (name === '' || name.startsWith('/'))
       throw new ShoalError('usage', `prefix: a name is needed that does not begin with '/', not '${name}'`);
     return new CheckedStore(new PrefixStore(this.#store, name));
@@ -111,8 +121,8 @@ function bytesOf(call: string, value: string | Uint8Array): Uint8Array {
 }
 
 function checkedKeys(call: string, keys: readonly string[]): readonly string[] {
-  checkKind(`${call}: keys`, keys, 'list');
-  for (const key of keys) checkKind(`${call}: key`, key, 'string');
+  checkArgument(`${call}: keys`, keys, anyList);
+  for (const key of keys) checkArgument(`${call}: key`, key, anyText);
   return keys;
 }
 

@@ -2,7 +2,7 @@
 import { systemClock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
-import { checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
+import { anyNumber, anyObject, anyText, checkArgument, checkOptions, noOptions, optionTable } from '../base/schema.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { CheckedStore, type JobStore } from './job-store.ts';
 
@@ -23,19 +23,19 @@ export interface StoreOptions {
 }
 
 const storeOptions = optionTable<StoreOptions>({
-  rank: 'number',
-  worldSize: 'number',
-  secret: 'string',
-  timeoutMs: 'number',
-  connectTimeoutMs: 'number',
-  environment: 'object',
+  rank: anyNumber,
+  worldSize: anyNumber,
+  secret: anyText,
+  timeoutMs: anyNumber,
+  connectTimeoutMs: anyNumber,
+  environment: anyObject,
 });
 
 /** A store apart from any group: `tcp://host:port` (rank 0 serves, and waits at its `close` a little for the others), `file:///folder`,
  *  `hash://` (this process alone), or `env://`: that of the launcher. In a group's script, take `group.store`.
  *  @throws ShoalError `usage`; `config` for an environment that cannot be understood; `auth`; `timeout` when it does not answer. */
 export async function openStore(url: string, options: StoreOptions = noOptions): Promise<JobStore> {
-  checkKind('openStore: url', url, 'string');
+  checkArgument('openStore: url', url, anyText);
   checkOptions('openStore', options, storeOptions);
   for (const limitMs of [options.timeoutMs, options.connectTimeoutMs])
     if (limitMs !== undefined && !(limitMs > 0)) throw new ShoalError('usage', `openStore: limits must be positive, not ${limitMs}`);

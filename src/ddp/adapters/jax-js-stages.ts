@@ -8,7 +8,17 @@
  *  backward pass. jax-js runs nothing before somebody reads it, so each stage's output is read before the next stage is waited for. */
 import { jit, numpy as np, tree, valueAndGrad, vjp, type JsTreeDef, type OwnedFunction } from '@jax-js/jax';
 import { ShoalError } from '../../base/errors.ts';
-import { checkKind, checkOptions, describeValue, isPlainObject, optionTable } from '../../base/settings/options.ts';
+import {
+  anyList,
+  anyNumber,
+  anyText,
+  callback,
+  checkArgument,
+  checkOptions,
+  describeValue,
+  isPlainObject,
+  optionTable,
+} from '../../base/schema.ts';
 import type { CallOptions, ScheduledGroup } from '../../group/call/types.ts';
 import { checkSpecs, type ParameterSpec } from '../buckets.ts';
 import { bindHook, type BoundHook, type CommHook } from '../hooks/comm-hook.ts';
@@ -49,10 +59,10 @@ export interface StagesOptions {
 }
 
 const stagesOptions = optionTable<StagesOptions>({
-  optimizer: 'function',
-  bucketBytes: 'number',
-  firstBucketBytes: 'number',
-  timeoutMs: 'number',
+  optimizer: callback,
+  bucketBytes: anyNumber,
+  firstBucketBytes: anyNumber,
+  timeoutMs: anyNumber,
 });
 
 /** Makes every rank start from rank 0's parameters. Collective. Communication must run in its own thread, as it does by default.
@@ -65,7 +75,7 @@ export async function distributeStages(
 ): Promise<StagedModel> {
   checkGroup('distributeStages', group);
   checkOptions('distributeStages', options, stagesOptions);
-  checkKind('distributeStages: optimizer', options?.optimizer, 'function');
+  checkArgument('distributeStages: optimizer', options?.optimizer, callback);
   checkStages(stages);
   const { bucketBytes, firstBucketBytes, timeoutMs } = options;
   const states: StageState[] = [];
@@ -352,13 +362,13 @@ function readScalar(loss: np.Array): number {
 }
 
 function checkStages(stages: readonly Stage[]): void {
-  checkKind('distributeStages: stages', stages, 'list');
+  checkArgument('distributeStages: stages', stages, anyList);
   if (stages.length === 0) throw new ShoalError('usage', 'distributeStages: a model has at least one stage');
   const names = new Set<string>();
   for (const [index, stage] of stages.entries()) {
     if (typeof stage !== 'object' || stage === null || typeof stage.forward !== 'function')
       throw new ShoalError('usage', `distributeStages: stage ${index} has a name, parameters and a forward, not ${describeValue(stage)}`);
-    checkKind(`distributeStages: the name of stage ${index}`, stage.name, 'string');
+    checkArgument(`distributeStages: the name of stage ${index}`, stage.name, anyText);
     if (names.has(stage.name)) throw new ShoalError('usage', `distributeStages: two stages are called '${stage.name}'`);
     names.add(stage.name);
     const { parameters } = stage;

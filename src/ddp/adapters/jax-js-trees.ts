@@ -2,7 +2,7 @@
 import { DType, numpy as np, tree, type JsTree } from '@jax-js/jax';
 import { assert } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { describeValue, isPlainObject } from '../../base/settings/options.ts';
+import { describeValue, isPlainObject } from '../../base/schema.ts';
 import type { ParameterSpec } from '../buckets.ts';
 
 /** Any nesting of plain objects and lists with arrays at the leaves. */

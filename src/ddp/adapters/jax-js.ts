@@ -17,7 +17,7 @@
  *  @module */
 import { defaultDevice, DType, getWebGPUDevice, tree, type JsTreeDef, type numpy as np } from '@jax-js/jax';
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
+import { anyNumber, checkOptions, describeValue, noOptions, optionTable } from '../../base/schema.ts';
 import { DeviceCopies } from '../../memory/device/device-copies.ts';
 import type { GpuBuffer, GpuDevice } from '../../memory/device/gpu.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
@@ -38,7 +38,7 @@ export interface AverageOptions {
   readonly samples?: number;
 }
 
-const averageOptions = optionTable<AverageOptions>({ samples: 'number' });
+const averageOptions = optionTable<AverageOptions>({ samples: anyNumber });
 
 /** Makes every rank start from rank 0's parameters and returns the model, which averages their gradients. Collective. Consumes
  *  `params`; the broadcast ones are `params` of the result.

@@ -2,7 +2,7 @@
 import { must } from '../../base/assert.ts';
 import { seededRandom } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
+import { anyNumber, checkOptions, describeValue, flag, noOptions, optionTable } from '../../base/schema.ts';
 import { readSettings } from '../../base/settings/settings.ts';
 import { sum } from '../../base/numbers.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -74,12 +74,12 @@ export interface PowerSGDOptions {
 }
 
 const powerOptions = optionTable<PowerSGDOptions>({
-  matrixApproximationRank: 'number',
-  startIteration: 'number',
-  minCompressionRate: 'number',
-  useErrorFeedback: 'boolean',
-  warmStart: 'boolean',
-  randomSeed: 'number',
+  matrixApproximationRank: anyNumber,
+  startIteration: anyNumber,
+  minCompressionRate: anyNumber,
+  useErrorFeedback: flag,
+  warmStart: flag,
+  randomSeed: anyNumber,
 });
 
 interface Approximated {

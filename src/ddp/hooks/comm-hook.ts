@@ -8,7 +8,7 @@
  *  The part after the first work runs when the bucket is waited for, in the order of buckets on every rank. It must not know what
  *  a bucket is part of. */
 import { ShoalError } from '../../base/errors.ts';
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import type { ReduceOptions, TensorLike, Work } from '../../group/call/types.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';

@@ -1,52 +1,44 @@
 /** What tasks ask of each other, and how those requests look. */
-import * as z from 'zod/mini';
-import { ShoalError } from '../../base/errors.ts';
+import { anyList, count, integer, list, number, object, text, tuple } from '../../base/schema.ts';
 
 export const Method = { register: 1, deregister: 2, run: 3, endStep: 4, abortStep: 5, recvTensor: 6, recvSome: 7 } as const;
 
-const stepId = z.int().check(z.nonnegative());
-const text = z.string().check(z.maxLength(10_000));
+const stepId = count;
+const name = text(10_000);
 /** Keys of one request at most. */
 export const keysMax = 100_000;
 
-export const registerSchema = z.object({
-  handle: text,
-  interOpParallelism: z.int().check(z.positive()),
+export const registerSchema = object({
+  handle: name,
+  interOpParallelism: integer({ min: 1 }),
   /** Graphs as data; their values are the values of the message. */
-  partitions: z.array(z.object({ device: text, nodes: z.array(z.unknown()) })),
+  partitions: list(object({ device: name, nodes: anyList })),
 });
 
-export const handleSchema = z.object({ handle: text });
+export const handleSchema = object({ handle: name });
 
-export const runSchema = z.object({
-  handle: text,
+export const runSchema = object({
+  handle: name,
   stepId,
-  timeoutMs: z.number().check(z.positive()),
-  fetchCount: z.int().check(z.nonnegative()),
+  timeoutMs: number({ above: 0 }),
+  fetchCount: count,
   /** Which feed each value of the message is. */
-  feeds: z.array(z.int().check(z.nonnegative())),
+  feeds: list(count),
 });
 
-export const ranSchema = z.object({
-  requests: z.int(),
+export const ranSchema = object({
+  requests: integer(),
   /** Which fetch each value of the message is. */
-  fetches: z.array(z.int().check(z.nonnegative())),
+  fetches: list(count),
 });
 
-export const stepSchema = z.object({ stepId });
+export const stepSchema = object({ stepId });
 
-export const abortSchema = z.object({ stepId, code: text, message: text });
+export const abortSchema = object({ stepId, code: name, message: name });
 
-export const recvSchema = z.object({ stepId, keys: z.array(text).check(z.maxLength(keysMax)) });
+export const recvSchema = object({ stepId, keys: list(name, { max: keysMax }) });
 
-export const recvSomeSchema = z.object({ items: z.array(z.tuple([stepId, text])).check(z.maxLength(keysMax)) });
+export const recvSomeSchema = object({ items: list(tuple(stepId, name), { max: keysMax }) });
 
 /** Which items of the request the values of a part are. */
-export const someSchema = z.object({ items: z.array(z.int().check(z.nonnegative())) });
-
-/** @throws ShoalError `protocol` that names what was asked. */
-export function parse<T>(what: string, schema: z.ZodMiniType<T>, fields: unknown): T {
-  const parsed = schema.safeParse(fields);
-  if (parsed.success) return parsed.data;
-  throw new ShoalError('protocol', `${what} is not well formed: ${parsed.error.issues[0]?.message ?? '?'}`);
-}
+export const someSchema = object({ items: list(count) });

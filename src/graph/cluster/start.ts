@@ -2,7 +2,7 @@
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { systemRandom } from '../../base/random.ts';
-import { checkOptions, optionTable } from '../../base/settings/options.ts';
+import { anyObject, anyText, checkOptions, flag, optionTable } from '../../base/schema.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { hostsToListenOn } from '../../fabric/stream/candidates.ts';
@@ -37,12 +37,12 @@ export interface StartOptions {
 }
 
 const startOptionKeys = optionTable<StartOptions>({
-  cluster: 'object',
-  carrier: 'string',
-  kernels: 'object',
-  functions: 'object',
-  recvSome: 'boolean',
-  environment: 'object',
+  cluster: anyObject,
+  carrier: anyText,
+  kernels: anyObject,
+  functions: anyObject,
+  recvSome: flag,
+  environment: anyObject,
 });
 
 /** @throws ShoalError `config`, `timeout`, `auth` when the job's store cannot be reached. */

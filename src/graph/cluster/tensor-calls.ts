@@ -5,7 +5,8 @@ import type { RpcLink, TensorSource } from '../rpc/rpc.ts';
 import type { Value } from '../structure/value.ts';
 import { decodeMessage, encodeMessage } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
-import { Method, parse, someSchema } from './methods.ts';
+import { parse } from '../../base/schema.ts';
+import { Method, someSchema } from './methods.ts';
 
 export class TensorCalls implements TensorSource<Value> {
   readonly #task: string;

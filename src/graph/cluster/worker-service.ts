@@ -14,8 +14,18 @@ import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
 import { decodeMessage, encodeMessage, graphOf } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
-import type { ranSchema } from './methods.ts';
-import { abortSchema, handleSchema, Method, parse, recvSchema, recvSomeSchema, registerSchema, runSchema, stepSchema } from './methods.ts';
+import { parse, type ValueOf } from '../../base/schema.ts';
+import {
+  abortSchema,
+  handleSchema,
+  Method,
+  ranSchema,
+  recvSchema,
+  recvSomeSchema,
+  registerSchema,
+  runSchema,
+  stepSchema,
+} from './methods.ts';
 import { TaskRendezvous } from './task-rendezvous.ts';
 import { bytesOf, type TaskTrace } from './task-trace.ts';
 import { ServedTensors } from './served-tensors.ts';
@@ -202,7 +212,7 @@ export class WorkerService implements RpcService {
     if (fetchCount > feedsMax) throw new ShoalError('protocol', `${fetchCount} fetches`);
     const { results, requests } = await this.runStep(graph.executors, { stepId, timeoutMs, fetchCount, feeds: fed, signal, caller });
     const fetches = results.flatMap((value, fetch) => (value === undefined ? [] : [fetch]));
-    const ran = { requests, fetches } satisfies (typeof ranSchema)['_zod']['output'];
+    const ran = { requests, fetches } satisfies ValueOf<typeof ranSchema>;
     const fetched = fetches.map((fetch) => results[fetch]);
     return encodeMessage(ran, fetched);
   }

@@ -4,7 +4,19 @@ import { checkedGraph } from '../structure/check-arguments.ts';
 import { setMaxListeners } from 'node:events';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { checkFields, checkOptions, describeValue, optionTable } from '../../base/settings/options.ts';
+import {
+  abortSignal,
+  anyList,
+  anyNumber,
+  anyObject,
+  anyText,
+  anything,
+  checkFields,
+  checkOptions,
+  describeValue,
+  flag,
+  optionTable,
+} from '../../base/schema.ts';
 import { LocalRendezvous } from '../../rendezvous/table/local-rendezvous.ts';
 import { partitionGraph, type PartitionedGraph } from '../partition/partition.ts';
 import { prune } from '../partition/prune.ts';
@@ -48,17 +60,17 @@ export interface SessionOptions {
 }
 
 const sessionOptionKeys = optionTable<SessionOptions>({
-  devices: 'list',
-  defaultDevice: 'string',
-  kernels: 'object',
-  doFuseRecv: 'boolean',
-  fuse: 'object',
-  timeoutMs: 'number',
-  interOpParallelism: 'number',
-  stepsMax: 'number',
-  preparedMax: 'number',
-  rendezvousKeysMax: 'number',
-  clock: 'any',
+  devices: anyList,
+  defaultDevice: anyText,
+  kernels: anyObject,
+  doFuseRecv: flag,
+  fuse: anyObject,
+  timeoutMs: anyNumber,
+  interOpParallelism: anyNumber,
+  stepsMax: anyNumber,
+  preparedMax: anyNumber,
+  rendezvousKeysMax: anyNumber,
+  clock: anything,
 });
 
 /** Of one step. */
@@ -69,7 +81,7 @@ export interface RunOptions {
   readonly signal?: AbortSignal;
 }
 
-const runOptionKeys = optionTable<RunOptions>({ timeoutMs: 'number', signal: 'signal' });
+const runOptionKeys = optionTable<RunOptions>({ timeoutMs: anyNumber, signal: abortSignal });
 
 /** An output, also by name: `x:0`. */
 export type Feeds = readonly (readonly [Output | string, Value])[];

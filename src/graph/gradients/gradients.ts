@@ -2,7 +2,7 @@
  *  contributes is a rule (rules.ts). The gradient of a table that is read by Gather is *indexed slices*: rows, and which they are. */
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, optionTable } from '../../base/settings/options.ts';
+import { anyList, anyText, checkOptions, flag, optionTable } from '../../base/schema.ts';
 import { addN } from '../ops/math.ts';
 import { concat, constant, reshape } from '../ops/array.ts';
 import { broadcastLike, slicesToDense } from '../ops/gradient.ts';
@@ -40,7 +40,7 @@ export interface GradientsOptions {
   readonly gradYs?: readonly Floats[];
 }
 
-const gradientsOptionKeys = optionTable<GradientsOptions>({ name: 'string', colocate: 'boolean', gradYs: 'list' });
+const gradientsOptionKeys = optionTable<GradientsOptions>({ name: anyText, colocate: flag, gradYs: anyList });
 
 /** @returns for each of xs the sum over ys of dy/dx.
  *  @throws ShoalError `unsupported` that names the node whose operation has no gradient: loops and branches among them. */

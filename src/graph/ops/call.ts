@@ -1,5 +1,5 @@
 /** Any asynchronous TypeScript function as a node: how a jitted step of jax-js or TensorFlow.js runs in a graph. */
-import { checkFields, checkKind, checkOptions, optionTable } from '../../base/settings/options.ts';
+import { anyList, anyText, anything, checkArgument, checkFields, checkOptions, optionTable } from '../../base/schema.ts';
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { CallFunction, OpDefinition } from '../structure/definition.ts';
@@ -17,13 +17,13 @@ export interface CallOptions extends NodeOptions {
   readonly gradient?: CallFunction | string;
 }
 
-const outputKeys = optionTable<{ readonly dtype: GraphDType; readonly shape: Shape }>({ dtype: 'string', shape: 'any' });
+const outputKeys = optionTable<{ readonly dtype: GraphDType; readonly shape: Shape }>({ dtype: anyText, shape: anything });
 const callOptionKeys = optionTable<CallOptions>({
-  gradient: 'any',
-  name: 'string',
-  device: 'string',
-  controlInputs: 'list',
-  colocateWith: 'any',
+  gradient: anything,
+  name: anyText,
+  device: anyText,
+  controlInputs: anyList,
+  colocateWith: anything,
 });
 
 export const callDefinition: OpDefinition = {
@@ -55,7 +55,7 @@ export function call(
 ): readonly Output[] {
   checkedBuilder('call', g);
   checkOutputs('call: inputs', inputs);
-  checkKind('call: outputs', outputs, 'list');
+  checkArgument('call: outputs', outputs, anyList);
   for (const each of outputs) checkFields('call: an output', each, outputKeys);
   checkOptions('call', given, callOptionKeys);
   const { gradient, ...options } = given;

@@ -1,7 +1,7 @@
 /** Branches and loops. A value that goes the way not taken is *dead*: what it reaches does not run, up to a Merge that takes what is
  *  alive. `cond` and `whileLoop` build both the way TensorFlow does. */
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
-import { checkFields, checkKind, checkOptions, optionTable } from '../../base/settings/options.ts';
+import { anyList, anyNumber, anyText, callback, checkArgument, checkFields, checkOptions, optionTable } from '../../base/schema.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition } from '../structure/definition.ts';
@@ -96,10 +96,10 @@ export const controlFlowOps: readonly OpDefinition[] = [switchOn, merge, enter, 
 
 type Branch = (inputs: readonly Output[]) => readonly Output[];
 
-const branchKeys = optionTable<{ readonly then: Branch; readonly else: Branch }>({ then: 'function', else: 'function' });
-const condOptionKeys = optionTable<{ readonly name?: string }>({ name: 'string' });
-const loopKeys = optionTable<WhileLoop>({ cond: 'function', body: 'function' });
-const loopOptionKeys = optionTable<WhileLoopOptions>({ name: 'string', parallelIterations: 'number', invariants: 'list' });
+const branchKeys = optionTable<{ readonly then: Branch; readonly else: Branch }>({ then: callback, else: callback });
+const condOptionKeys = optionTable<{ readonly name?: string }>({ name: anyText });
+const loopKeys = optionTable<WhileLoop>({ cond: callback, body: callback });
+const loopOptionKeys = optionTable<WhileLoopOptions>({ name: anyText, parallelIterations: anyNumber, invariants: anyList });
 
 /** One of two branches. Each gets the values it uses through its own end of a Switch, so it runs only when it is taken.
  *  @param inputs what the branches use; they see them as `inputs` of theirs.
@@ -115,7 +115,7 @@ export function cond(
   checkedBuilder('cond', g);
   checkOutputs('cond: inputs', inputs);
   checkFields('cond: branches', branches, branchKeys);
-  for (const branch of [branches.then, branches.else]) checkKind('cond: a branch', branch, 'function');
+  for (const branch of [branches.then, branches.else]) checkArgument('cond: a branch', branch, callback);
   checkOptions('cond', options, condOptionKeys);
   return g.withScope(options.name ?? 'cond', (scope) => {
     const ways = inputs.map((input) => switchOn(g, input, pred));
@@ -165,7 +165,7 @@ export function whileLoop(
   checkedBuilder('whileLoop', g);
   checkOutputs('whileLoop: variables', variables);
   checkFields('whileLoop', loop, loopKeys);
-  for (const part of [loop.cond, loop.body]) checkKind('whileLoop: cond and body', part, 'function');
+  for (const part of [loop.cond, loop.body]) checkArgument('whileLoop: cond and body', part, callback);
   checkOptions('whileLoop', options, loopOptionKeys);
   return g.withScope(options.name ?? 'while', (scope) => {
     if (variables.length === 0) throw new ShoalError('usage', `whileLoop '${scope}': needs a variable, or it would never end`);

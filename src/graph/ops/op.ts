@@ -3,7 +3,7 @@
 import { checkedBuilder } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
-import { describeValue, isPlainObject } from '../../base/settings/options.ts';
+import { describeValue, isPlainObject } from '../../base/schema.ts';
 import { nodeOptionKeys, type GraphBuilder, type NodeOptions } from '../structure/builder.ts';
 import type { Attribute, InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { floatDTypes, numericDTypes, type GraphDType } from '../structure/graph-dtype.ts';

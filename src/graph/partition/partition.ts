@@ -3,7 +3,7 @@
  *      a ──▶ b          a ──▶ Send  ┄┄┄▶  Recv ──▶ b                       a value
  *      a ┄^┄ b          a ┄^┄ Const ──▶ Send  ┄┄┄▶  Recv ──▶ Identity ┄^┄ b    only that a has run, or is dead */
 import { assert, must } from '../../base/assert.ts';
-import { checkFields, optionTable } from '../../base/settings/options.ts';
+import { anyObject, anything, checkFields, flag, optionTable } from '../../base/schema.ts';
 import { constantDefinition, identity } from '../ops/array.ts';
 import { fuseRecvDefinition, recvDefinition, sendDefinition } from '../ops/transfer.ts';
 import { fuseReceives, type FuseGroup, type FuseOptions } from '../passes/fuse-recv.ts';
@@ -24,7 +24,7 @@ export interface PartitionOptions {
   readonly check?: boolean;
 }
 
-const partitionOptionKeys = optionTable<PartitionOptions>({ devices: 'any', doFuseRecv: 'boolean', fuse: 'object', check: 'boolean' });
+const partitionOptionKeys = optionTable<PartitionOptions>({ devices: anything, doFuseRecv: flag, fuse: anyObject, check: flag });
 
 /** The part of a graph that one device runs. */
 export interface Partition {

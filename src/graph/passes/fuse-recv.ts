@@ -5,7 +5,7 @@
  *  Stays a Recv of its own: a transfer alone in its group; one as large as the cap; one that reads a variable by reference, and
  *  what else its consumers get from other devices: a variable is read when it is sent, which must not wait for others. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, optionTable } from '../../base/settings/options.ts';
+import { anyNumber, anyObject, checkOptions, optionTable } from '../../base/schema.ts';
 import { knownBytes, type Transfer } from '../placement/transfers.ts';
 import { digraph, levels } from '../structure/digraph.ts';
 import type { Graph } from '../structure/graph.ts';
@@ -22,7 +22,7 @@ export interface FuseOptions {
   readonly tensorsMax?: number;
 }
 
-const fuseOptionKeys = optionTable<FuseOptions>({ policy: 'object', bytesMax: 'number', tensorsMax: 'number' });
+const fuseOptionKeys = optionTable<FuseOptions>({ policy: anyObject, bytesMax: anyNumber, tensorsMax: anyNumber });
 
 /** Transfers that one FuseRecv receives; at least two, in order of their slots. */
 export type FuseGroup = readonly Transfer[];

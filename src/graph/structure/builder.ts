@@ -1,6 +1,6 @@
 /** Builds graphs: every node is checked when it is added, so that a mistake is found at the line that makes it. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, optionTable } from '../../base/settings/options.ts';
+import { anyList, anyText, anything, checkOptions, optionTable } from '../../base/schema.ts';
 import { checkNode } from './check-node.ts';
 import type { Attribute, OpDefinition } from './definition.ts';
 import { formatDeviceName, mergeDeviceNames, parseDeviceName, type DeviceName } from './device-name.ts';
@@ -21,7 +21,7 @@ export interface NodeOptions {
   readonly colocateWith?: Node | Output;
 }
 
-export const nodeOptionKeys = optionTable<NodeOptions>({ name: 'string', device: 'string', controlInputs: 'list', colocateWith: 'any' });
+export const nodeOptionKeys = optionTable<NodeOptions>({ name: anyText, device: anyText, controlInputs: anyList, colocateWith: anything });
 
 interface Scope {
   readonly prefix: string;

@@ -1,6 +1,6 @@
 /** Arguments of public functions that are objects of this layer. @throws ShoalError `usage`, each. */
 import { ShoalError } from '../../base/errors.ts';
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import { GraphBuilder } from './builder.ts';
 import { Graph } from './graph.ts';
 import { Output } from './node.ts';

@@ -1,6 +1,6 @@
 /** What a node is checked for when it is added: its attributes, the number and dtypes of its inputs, its shape function. */
 import { nearestName } from '../../base/settings/nearest-name.ts';
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import type {
   Attribute,
   AttributeKind,

@@ -1,5 +1,5 @@
 /** Elements of values as typed arrays: what kernels read and write. Values of Shoal, TensorFlow.js and jax-js are read alike. */
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Reals } from '../../memory/parameter-kernels.ts';

@@ -2,7 +2,7 @@
  *  name: `a` and `a:1` are outputs, `^a` is a node that must have run before. */
 import { checkedGraph } from './check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { checkFields, optionTable, checkKind } from '../../base/settings/options.ts';
+import { anyList, anyObject, anyText, checkArgument, checkFields, optionTable } from '../../base/schema.ts';
 import { checkName, GraphBuilder } from './builder.ts';
 import type { Attribute, Attributes, OpDefinition } from './definition.ts';
 import { digraph } from './digraph.ts';
@@ -26,12 +26,12 @@ export interface NodeData {
 }
 
 const nodeDataKeys = optionTable<NodeData>({
-  name: 'string',
-  op: 'string',
-  inputs: 'list',
-  device: 'string',
-  colocateWith: 'string',
-  attributes: 'object',
+  name: anyText,
+  op: anyText,
+  inputs: anyList,
+  device: anyText,
+  colocateWith: anyText,
+  attributes: anyObject,
 });
 
 interface Reference {
@@ -43,8 +43,8 @@ interface Reference {
 /** @throws ShoalError `unsupported` that lists all operations that are not known; `usage` for circles, names that are not there or
  *  there twice, and whatever a builder refuses. */
 export function importNodes(nodes: readonly NodeData[], operations: readonly OpDefinition[]): Graph {
-  checkKind('importNodes: nodes', nodes, 'list');
-  checkKind('importNodes: operations', operations, 'list');
+  checkArgument('importNodes: nodes', nodes, anyList);
+  checkArgument('importNodes: operations', operations, anyList);
   for (const each of nodes) checkFields('importNodes: a node', each, nodeDataKeys);
   const definitions = definitionsOf(nodes, operations);
   const indexes = new Map<string, number>();

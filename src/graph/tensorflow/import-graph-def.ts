@@ -1,6 +1,6 @@
 /** Graphs of TensorFlow: GraphDef in Protocol Buffers. */
 import { ShoalError } from '../../base/errors.ts';
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import { operations } from '../ops/registry.ts';
 import type { Graph } from '../structure/graph.ts';
 import { importNodes } from '../structure/node-data.ts';

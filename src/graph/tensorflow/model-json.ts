@@ -2,7 +2,7 @@
 import { dirname, isAbsolute, join } from 'node:path';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { readRegularFile } from '../../base/files/read-file.ts';
-import { describeValue, isPlainObject } from '../../base/settings/options.ts';
+import { describeValue, isPlainObject } from '../../base/schema.ts';
 import type { Fail } from '../structure/definition.ts';
 import { countOf, elementsOf, elementsValue } from '../structure/elements.ts';
 import type { Graph } from '../structure/graph.ts';

@@ -1,6 +1,6 @@
 /** Nodes of a GraphDef as nodes of a graph: attributes by their kinds, constant inputs as attributes, fused operations as several. */
 import { ShoalError } from '../../base/errors.ts';
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import { operations } from '../ops/registry.ts';
 import type { Attribute, AttributeKind, Fail, OpDefinition } from '../structure/definition.ts';
 import { elementsOf } from '../structure/elements.ts';

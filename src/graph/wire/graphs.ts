@@ -1,5 +1,5 @@
 /** Graphs as bytes between tasks: nodes as JSON, the values of their attributes beside it. */
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import { checkedGraph } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { joinPieces, type Pieces } from '../rpc/rpc.ts';

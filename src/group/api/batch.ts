@@ -9,7 +9,7 @@
  *  It must not know which way calls take. */
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../../base/errors.ts';
-import { checkKind, describeValue, isPlainObject } from '../../base/settings/options.ts';
+import { anyList, checkArgument, describeValue, isPlainObject } from '../../base/schema.ts';
 import { sum } from '../../base/numbers.ts';
 import { JoinedWork } from '../../comm/joined-work.ts';
 import type { SettlingWork } from '../../comm/work.ts';
@@ -40,7 +40,7 @@ const methods: { readonly [Call in BatchCall['call']]: readonly string[] } = {
 /** Checks all of them. @throws ShoalError `usage`, `unsupported`: nothing has begun. */
 export function checkBatch(calls: readonly BatchCall[], checks: CallChecks, { timeoutMs, name }: CallOptions): Checked[] {
   const options = { ...(timeoutMs === undefined ? {} : { timeoutMs }), ...(name === undefined ? {} : { name }) };
-  checkKind('batch: calls', calls, 'list');
+  checkArgument('batch: calls', calls, anyList);
   if (calls.length > callsMax) throw new ShoalError('usage', `batch takes ${callsMax} calls at most, not ${calls.length}`);
   // Holes are calls that are not there.
   const checked = Array.from(calls, (call, index) => {

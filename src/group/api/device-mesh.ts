@@ -9,7 +9,7 @@
  *  It must not know how groups are made. */
 import { must } from '../../base/assert.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
-import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
+import { anyList, anyNumber, checkArgument, checkFields, checkOptions, describeValue, noOptions, optionTable } from '../../base/schema.ts';
 import type { ProcessGroup } from '../call/types.ts';
 
 /** How a mesh is made. */
@@ -20,7 +20,7 @@ export interface MeshOptions {
   readonly timeoutMs?: number;
 }
 
-const meshOptions = optionTable<MeshOptions>({ names: 'list', timeoutMs: 'number' });
+const meshOptions = optionTable<MeshOptions>({ names: anyList, timeoutMs: anyNumber });
 const dimensionsMax = 8;
 
 /** Lays the ranks of a group out as a grid, the last dimension fastest. Collective over the group. Where a rank cannot open one of its
@@ -30,7 +30,7 @@ const dimensionsMax = 8;
 export async function initDeviceMesh(group: ProcessGroup, shape: readonly number[], options: MeshOptions = noOptions): Promise<DeviceMesh> {
   if (typeof group?.newSubgroups !== 'function')
     throw new ShoalError('usage', `initDeviceMesh needs a process group, not ${describeValue(group)}`);
-  checkKind('initDeviceMesh: shape', shape, 'list');
+  checkArgument('initDeviceMesh: shape', shape, anyList);
   checkOptions('initDeviceMesh', options, meshOptions);
   checkShape(shape, group.size);
   const names = checkedNames(options.names, shape.length);
@@ -86,7 +86,7 @@ interface MeshParts {
   readonly groups: readonly ProcessGroup[];
 }
 
-const meshParts = optionTable<MeshParts>({ rank: 'number', shape: 'list', names: 'list', groups: 'list' });
+const meshParts = optionTable<MeshParts>({ rank: anyNumber, shape: anyList, names: anyList, groups: anyList });
 
 /** A grid of ranks; made by `initDeviceMesh`. */
 export class DeviceMesh {

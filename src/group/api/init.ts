@@ -3,7 +3,7 @@ import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import { createLogger } from '../../base/log.ts';
-import { checkOptions, noOptions, optionTable } from '../../base/settings/options.ts';
+import { anyNumber, anyObject, anyText, anything, checkOptions, noOptions, optionTable } from '../../base/schema.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { InlineHost, type CommHost, type CommHostHandlers } from '../../comm/comm-host.ts';
 import { hostGuest } from '../../comm/comm-thread.ts';
@@ -59,14 +59,14 @@ export interface InitOptions {
 }
 
 const initOptions = optionTable<InitOptions>({
-  backend: 'string',
-  initMethod: 'string',
-  rank: 'number',
-  worldSize: 'number',
-  timeoutMs: 'number',
-  joinTimeoutMs: 'number',
-  scheduling: 'any',
-  environment: 'object',
+  backend: anyText,
+  initMethod: anyText,
+  rank: anyNumber,
+  worldSize: anyNumber,
+  timeoutMs: anyNumber,
+  joinTimeoutMs: anyNumber,
+  scheduling: anything,
+  environment: anyObject,
 });
 
 /** Joins the world; resolves when all ranks have. Without a launcher and options: a world of one.

@@ -8,7 +8,7 @@
  *  twice. Serialised by V8: ranks must run the same major version of Node.js, or a newer one at the receiver. */
 import { deserialize, serialize } from 'node:v8';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
-import { checkOptions, noOptions } from '../../base/settings/options.ts';
+import { checkOptions, noOptions } from '../../base/schema.ts';
 import { callOptions, rootOptions } from '../call/call-options.ts';
 import { rootOf } from '../dispatch/call-arguments.ts';
 import type { CallOptions, ProcessGroup, RootOptions, Work } from '../call/types.ts';

@@ -4,7 +4,7 @@ import { must } from '../../base/assert.ts';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
-import { checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
+import { checkOptions, describeValue, noOptions } from '../../base/schema.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { CostModel } from '../../plan/cost.ts';

@@ -3,7 +3,7 @@
 import { totalmem } from 'node:os';
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { checkFields, checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
+import { checkFields, checkOptions, describeValue, noOptions } from '../../base/schema.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import { checkTimeout, reductionOf } from '../dispatch/call-arguments.ts';

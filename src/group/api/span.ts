@@ -1,6 +1,6 @@
 /** Spans of the program's own on the timeline of its rank. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkKind, describeValue, isPlainObject } from '../../base/settings/options.ts';
+import { anyText, callback, checkArgument, describeValue, isPlainObject } from '../../base/schema.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 
 const nameMax = 256;
@@ -10,8 +10,8 @@ type SpanDetails = Readonly<Record<string, string | number>>;
 
 /** Runs `fn`; the span ends when it returns or throws, or what it returns settles. */
 export function span<T>(trace: TraceRecorder, name: string, fn: () => T, details?: SpanDetails): T {
-  checkKind('span: name', name, 'string');
-  checkKind('span: fn', fn, 'function');
+  checkArgument('span: name', name, anyText);
+  checkArgument('span: fn', fn, callback);
   if (name === '' || name.length > nameMax)
     throw new ShoalError('usage', `span: a name has 1 to ${nameMax} characters, not ${name.length}`);
   if (details !== undefined) checkDetails(details);

@@ -6,7 +6,7 @@
  *
  *  It must not know how a group is opened. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkKind } from '../../base/settings/options.ts';
+import { anyList, checkArgument } from '../../base/schema.ts';
 import { checkBackend } from '../dispatch/call-arguments.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
 import { groupNumbersWords, type GroupNumbers } from '../call/group-numbers.ts';
@@ -71,7 +71,7 @@ export async function groupOfRanks(
   asked: readonly number[],
   { name, backend, timeoutMs, scheduling }: GroupRequest,
 ): Promise<GroupSpec | null> {
-  checkKind('newGroup: ranks', asked, 'list');
+  checkArgument('newGroup: ranks', asked, anyList);
   // The caller's list may change while ranks agree.
   const ranks = [...asked];
   if (backend !== undefined) checkBackend(backend);
@@ -116,7 +116,7 @@ function evenRanks({ size, hosts }: Pick<ProcessGroup, 'size' | 'hosts'>, groupS
 function checkedRanks(lists: readonly (readonly number[])[], size: number): readonly (readonly number[])[] {
   const taken = new Set<number>();
   for (const list of lists) {
-    checkKind('newSubgroups: ranks of a group', list, 'list');
+    checkArgument('newSubgroups: ranks of a group', list, anyList);
     if (list.length === 0) throw new ShoalError('usage', 'newSubgroups: a group needs one rank at least');
     for (const rank of list) {
       if (!Number.isInteger(rank) || rank < 0 || rank >= size)

@@ -1,5 +1,5 @@
 /** The options of a group's calls, by call: what `checkOptions` lets through. */
-import { optionTable, type ValueKind } from '../../base/settings/options.ts';
+import { abortSignal, anyList, anyNumber, anyText, anything, optionTable, type Shape } from '../../base/schema.ts';
 import type {
   AllToAllOptions,
   CallOptions,
@@ -19,23 +19,26 @@ type OptionsOf<Call extends 'split' | 'newGroup' | 'scheduled' | 'destroy'> = No
     : Parameters<ProcessGroup[Exclude<Call, 'destroy' | 'scheduled'>]>[1]
 >;
 
-const call = { timeoutMs: 'number', name: 'string', signal: 'signal' } as const satisfies Record<string, ValueKind>;
-const reduce = { op: 'string', factor: 'number' } as const satisfies Record<string, ValueKind>;
+const call = { timeoutMs: anyNumber, name: anyText, signal: abortSignal } as const satisfies Record<string, Shape<unknown>>;
+const reduce = { op: anyText, factor: anyNumber } as const satisfies Record<string, Shape<unknown>>;
 
 export const callOptions = optionTable<CallOptions>(call);
 export const reduceOptions = optionTable<ReduceOptions>({ ...reduce, ...call });
-export const scheduledReduceOptions = optionTable<ScheduledReduceOptions>({ priority: 'number', ...reduce, ...call });
-export const rootOptions = optionTable<RootOptions>({ root: 'number', ...call });
-export const reduceToRootOptions = optionTable<ReduceOptions & RootOptions>({ root: 'number', ...reduce, ...call });
-export const countsOptions = optionTable<CountsOptions>({ counts: 'list', ...call });
-export const countsOfRootOptions = optionTable<CountsOptions & RootOptions>({ root: 'number', counts: 'list', ...call });
-export const reduceScatterOptions = optionTable<ReduceOptions & CountsOptions>({ ...reduce, counts: 'list', ...call });
-export const allToAllOptions = optionTable<AllToAllOptions>({ inputSplits: 'list', outputSplits: 'list', ...call });
-export const peerOptions = optionTable<PeerOptions>({ tag: 'number', ...call });
-export const splitOptions = optionTable<OptionsOf<'split'>>({ key: 'number', timeoutMs: 'number' });
-export const newGroupOptions = optionTable<OptionsOf<'newGroup'>>({ name: 'string', backend: 'string', timeoutMs: 'number' });
-export const subgroupsOptions = optionTable<SubgroupsOptions>({ groupSize: 'number', ranks: 'list', timeoutMs: 'number' });
-export const destroyOptions = optionTable<OptionsOf<'destroy'>>({ timeoutMs: 'number' });
-const scheduling = { creditBytes: 'number', partitionBytes: 'number', tuning: 'any' } as const satisfies Record<string, ValueKind>;
+export const scheduledReduceOptions = optionTable<ScheduledReduceOptions>({ priority: anyNumber, ...reduce, ...call });
+export const rootOptions = optionTable<RootOptions>({ root: anyNumber, ...call });
+export const reduceToRootOptions = optionTable<ReduceOptions & RootOptions>({ root: anyNumber, ...reduce, ...call });
+export const countsOptions = optionTable<CountsOptions>({ counts: anyList, ...call });
+export const countsOfRootOptions = optionTable<CountsOptions & RootOptions>({ root: anyNumber, counts: anyList, ...call });
+export const reduceScatterOptions = optionTable<ReduceOptions & CountsOptions>({ ...reduce, counts: anyList, ...call });
+export const allToAllOptions = optionTable<AllToAllOptions>({ inputSplits: anyList, outputSplits: anyList, ...call });
+export const peerOptions = optionTable<PeerOptions>({ tag: anyNumber, ...call });
+export const splitOptions = optionTable<OptionsOf<'split'>>({ key: anyNumber, timeoutMs: anyNumber });
+export const newGroupOptions = optionTable<OptionsOf<'newGroup'>>({ name: anyText, backend: anyText, timeoutMs: anyNumber });
+export const subgroupsOptions = optionTable<SubgroupsOptions>({ groupSize: anyNumber, ranks: anyList, timeoutMs: anyNumber });
+export const destroyOptions = optionTable<OptionsOf<'destroy'>>({ timeoutMs: anyNumber });
+const scheduling = { creditBytes: anyNumber, partitionBytes: anyNumber, tuning: anything } as const satisfies Record<
+  string,
+  Shape<unknown>
+>;
 export const schedulingOptions = optionTable<SchedulingOptions>(scheduling);
-export const scheduledOptions = optionTable<OptionsOf<'scheduled'>>({ ...scheduling, timeoutMs: 'number' });
+export const scheduledOptions = optionTable<OptionsOf<'scheduled'>>({ ...scheduling, timeoutMs: anyNumber });

@@ -1,6 +1,6 @@
 /** The work of a collective on a device's memory. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkKind } from '../../base/settings/options.ts';
+import { anyNumber, checkArgument } from '../../base/schema.ts';
 import { PendingWork } from '../../comm/work.ts';
 
 /** Nothing arrives but by the event loop. */
@@ -15,7 +15,7 @@ export class DeviceWork extends PendingWork {
   }
 
   override waitSync(timeoutMs = Infinity): void {
-    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
+    checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
     if (this.done) return super.waitSync(timeoutMs);
     throw new ShoalError(
       'usage',

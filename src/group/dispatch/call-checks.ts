@@ -1,7 +1,7 @@
 /** Checks a call's arguments and describes the call. Nothing is started here, so that several calls can be checked before the first
  *  of them begins. All throw `usage` or `unsupported`. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions } from '../../base/settings/options.ts';
+import { checkOptions } from '../../base/schema.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { CollectiveCall, Place } from '../call/contract.ts';
 import {

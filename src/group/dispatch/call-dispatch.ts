@@ -7,7 +7,7 @@
  *  Arguments have been checked before. It must not know how a call runs. */
 import { CallSites } from '../../base/call-site.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
-import { isPlainObject, noOptions } from '../../base/settings/options.ts';
+import { isPlainObject, noOptions } from '../../base/schema.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { CallBuffers, onHost, type BufferUse } from './call-buffers.ts';

@@ -1,12 +1,12 @@
 /** Rare events between the comm threads of two ranks, as JSON in a message of wire.ts. Every field is checked. */
 import { errorCodes, ShoalError } from '../../base/errors.ts';
-import { flag, integer, list, literal, number, object, optional, tagged, text, type ValueOf } from '../../base/schema.ts';
+import { count, flag, integer, list, literal, number, object, optional, parse, tagged, text, type ValueOf } from '../../base/schema.ts';
 import { postsPerMessage } from '../../scheduler/order-agreement.ts';
 import { groupIdMax, MessageType, probeBytesMax, scheduledNameMax } from './wire.ts';
 
 const key = integer({ min: 1 });
 const group = integer();
-const remoteRegion = object({ rkey: integer({ min: 0 }), bytes: number({ min: 0 }), handle: text(256) });
+const remoteRegion = object({ rkey: count, bytes: number({ min: 0 }), handle: text(256) });
 const roundSeconds = number({ min: 0, max: 1e3 });
 const errorData = object({
   code: literal(...errorCodes),
@@ -25,7 +25,7 @@ const orderPost = object({
   key: text(scheduledNameMax),
   priority: number(),
   what: text(64),
-  bytes: integer({ min: 0 }),
+  bytes: count,
   unitBytes: integer({ min: 1 }),
   parts: integer({ min: 1 }),
 });
@@ -39,11 +39,11 @@ const controlMessage = tagged({
     group: integer({ min: 0, max: groupIdMax }),
     name: text(1024),
     key: integer(),
-    offset: integer({ min: 0 }),
-    networkPath: list(text(256), 64),
+    offset: count,
+    networkPath: list(text(256), { max: 64 }),
   },
   /** Whether I have all my sockets of the group's network path, and how long a round trip to other hosts takes on them. */
-  'network-path-ready': { group, ok: flag(), roundTripUs: optional(number({ min: 0, max: 1e9 })) },
+  'network-path-ready': { group, ok: flag, roundTripUs: optional(number({ min: 0, max: 1e9 })) },
   /** Seconds per round of timing the group's network path; undefined: I could not. */
   'network-path-timed': { group, timings: optional(object({ tree: roundSeconds, all: roundSeconds, bytes: roundSeconds })) },
   /** I have called `calls` collectives on the group and will call no more. */
@@ -62,27 +62,27 @@ const controlMessage = tagged({
     code: literal('mismatch', 'timeout'),
     sequence: number(),
     text: text(4096),
-    arrived: flag(),
-    late: optional(flag()),
+    arrived: flag,
+    late: optional(flag),
     calls: optional(number()),
-    waiting: optional(flag()),
+    waiting: optional(flag),
     timeoutMs: number(),
   },
   /** What I have for the order of a scheduled group (order-agreement.ts). */
-  order: { group, round: integer({ min: 0 }), batchBytes: integer({ min: 1 }), posts: list(orderPost, postsPerMessage) },
+  order: { group, round: count, batchBytes: integer({ min: 1 }), posts: list(orderPost, { max: postsPerMessage }) },
   /** Of a scheduled group, by the rank that leads its tuning: what all ranks schedule by, from a step on. */
   tuned: {
     group,
-    atStep: integer({ min: 0 }),
+    atStep: count,
     point: object({ creditBytes: optional(integer({ min: 1 })), partitionBytes: optional(integer({ min: 1 })) }),
-    isFinal: flag(),
+    isFinal: flag,
   },
   ping: { sentMs: number() },
   pong: { sentMs: number(), atMs: number() },
   /** Whom do you wait for? */
   whom: { id: integer({ min: 1 }) },
   /** For these ranks of the world, in what the text says; none: for nobody. */
-  waits: { id: integer({ min: 1 }), text: text(4096), ranks: list(integer({ min: 0 }), 64) },
+  waits: { id: integer({ min: 1 }), text: text(4096), ranks: list(count, { max: 64 }) },
   /** Lend me memory to write to while I time our link. */
   'probe-open': { bytes: integer({ min: 1, max: probeBytesMax }) },
   'probe-opened': { key },
@@ -108,9 +108,7 @@ export function decodeControl(message: Uint8Array): ControlMessage {
   try {
     parsed = JSON.parse(decoder.decode(message.subarray(1)));
   } catch (cause) {
-    throw new ShoalError('protocol', 'malformed control message', { cause });
+    throw new ShoalError('protocol', 'a control message is no JSON', { cause });
   }
-  const found = controlMessage.read(parsed);
-  if (found) return found.value;
-  throw new ShoalError('protocol', 'malformed control message');
+  return parse('a control message', controlMessage, parsed);
 }

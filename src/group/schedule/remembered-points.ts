@@ -6,7 +6,7 @@ import { messageOf } from '../../base/errors.ts';
 import { readRegularFileSync } from '../../base/files/read-file.ts';
 import { writeFileWhole } from '../../base/files/write-file.ts';
 import type { Logger } from '../../base/log.ts';
-import { integer, literal, number, object, optional, text as string } from '../../base/schema.ts';
+import { anyText, integer, literal, number, object, optional, parse } from '../../base/schema.ts';
 import type { PointMemory, RememberedPoint } from '../../scheduler/tuner/step-tuning.ts';
 import type { SearchSpace } from '../../scheduler/tuner/tuner.ts';
 
@@ -24,10 +24,10 @@ export interface RememberedPointsOptions {
 const bytes = optional(integer({ min: 1 }));
 const file = object({
   format: literal('shoal-schedule-point'),
-  version: integer({ min: 1, max: 1 }),
-  model: string(),
-  world: string(),
-  network: string(),
+  version: literal(1),
+  model: anyText,
+  world: anyText,
+  network: anyText,
   point: object({ creditBytes: bytes, partitionBytes: bytes }),
   stepMs: optional(number({ min: 0 })),
 });
@@ -52,9 +52,7 @@ export function rememberedPoints(options: RememberedPointsOptions): PointMemory 
         log.warn(`${path} is not used: ${why}`);
       };
       try {
-        const found = file.read(JSON.parse(text));
-        if (!found) return refuse('it is not a tuned point');
-        const { point, stepMs, ...of } = found.value;
+        const { point, stepMs, ...of } = parse('the file', file, JSON.parse(text));
         if (of.model !== model || of.world !== world || of.network !== network)
           return refuse(`it is of model ${of.model}, world ${of.world}, network ${of.network}`);
         if (!fits(point, space)) return undefined;

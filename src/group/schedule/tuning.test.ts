@@ -108,8 +108,8 @@ describe('a scheduled group that is tuned', () => {
     ['a world of other ranks', { world: '4-4' }, /is not used: it is of model \S+, world 4-4, network/],
     ['another model', { model: 'other' }, /is not used: it is of model other/],
     ['another network', { network: 'avian' }, /is not used: .*network avian/],
-    ['a later version', { version: 2 }, /is not used: it is not a tuned point$/],
-    ['a point that is none', { point: 7 }, /is not used: it is not a tuned point$/],
+    ['a later version', { version: 2 }, /is not used: .*version must be 1, not 2$/],
+    ['a point that is none', { point: 7 }, /is not used: .*point must be an object, not 7$/],
   ])('is not begun with the point of %s', (_, change, expected) => {
     const warnings: string[] = [];
     const log = { ...silentLogger, warn: (message: string) => void warnings.push(message) };

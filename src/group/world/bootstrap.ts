@@ -14,7 +14,7 @@ import { setMaxListeners } from 'node:events';
 import { setServedTimer, within, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
-import { integer, list, number, object, optional, record, text, type Shape, type ValueOf } from '../../base/schema.ts';
+import { anyText, integer, list, number, object, optional, record, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
@@ -28,22 +28,22 @@ import type { World } from './world.ts';
 const rankInfo = object({
   rank: integer(),
   worldSize: integer(),
-  hostId: text(),
-  hostName: text(),
+  hostId: anyText,
+  hostName: anyText,
   pid: integer(),
-  addresses: list(object({ provider: text(), candidates: list(text()) })),
-  version: text(),
+  addresses: list(object({ provider: anyText, candidates: list(anyText) })),
+  version: anyText,
   /** JSON of an `AgreedSettings`: equal texts need no second look. */
-  agreed: text(),
+  agreed: anyText,
 });
 
 export type RankInfo = ValueOf<typeof rankInfo>;
 
 const linkInfo = object({
   /** Fabric name → world ranks reached over it, as text: on one host no more for many ranks than for few. */
-  fabrics: record(text()),
+  fabrics: record(anyText),
   /** Of those, the fabrics over which this rank maps memory. */
-  loadStore: list(text()),
+  loadStore: list(anyText),
 });
 type LinkInfo = ValueOf<typeof linkInfo>;
 
@@ -296,9 +296,10 @@ async function exchange<T>(
     throw error.code === 'timeout' && error.operation === 'store wait' ? await absence(options, { keys, ranks, error }) : error;
   });
   return texts.map((published, index) => {
-    const found = schema.read(decode(published));
-    if (found) return found.value;
     const peer = ranks[index];
+    const given = decode(published);
+    const problem = schema.problem(given);
+    if (problem === undefined) return given as T;
     throw new ShoalError('protocol', `rank ${peer} published a malformed ${name}; do all ranks run the same version?`, { peer });
   });
 }
@@ -367,8 +368,8 @@ async function missingRanks(store: Store, keys: readonly string[], ranks: readon
   const waiting = new Map<number, number[]>();
   for (const rank of missing) {
     if (!(await store.check([waitsKey(rank)]))) continue;
-    const found = waitsInfo.read(decode(await store.get(waitsKey(rank))));
-    if (found && found.value.length > 0) waiting.set(rank, found.value);
+    const waits = decode(await store.get(waitsKey(rank)));
+    if (waitsInfo.problem(waits) === undefined) waiting.set(rank, waits as number[]);
   }
   return { missing, waiting };
 }

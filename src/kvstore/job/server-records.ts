@@ -15,40 +15,42 @@
  *
  *  Every message between servers bears its sender's term; a receiver that knows a later term ignores it.
  *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
-import * as z from 'zod/mini';
 import { ShoalError } from '../../base/errors.ts';
+import { anyText, integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
 
-const recordSchema = z.object({
+const positive = integer({ min: 1 });
+
+const recordSchema = object({
   /** Differs between every two processes that are, one after the other, the same server. */
-  incarnation: z.int().check(z.positive()),
-  url: z.string().check(z.maxLength(512)),
-  pid: z.int(),
-  host: z.string().check(z.maxLength(512)),
-  birth: z.number(),
+  incarnation: positive,
+  url: text(512),
+  pid: integer(),
+  host: text(512),
+  birth: number(),
 });
 
-const viewSchema = z.object({
+const viewSchema = object({
   /** Of the primary: one more than its predecessor's. */
-  term: z.int().check(z.positive()),
+  term: positive,
   primary: recordSchema,
   /** Has everything that the primary has answered for. */
-  standby: z.nullable(recordSchema),
+  standby: nullable(recordSchema),
 });
 
-const topologySchema = z.object({
-  workerGroups: z.int().check(z.positive()),
-  workersPerGroup: z.int().check(z.positive()),
-  serverGroups: z.int().check(z.positive()),
-  serversPerGroup: z.int().check(z.positive()),
-  replicas: z.union([z.literal(1), z.literal(2)]),
+const topologySchema = object({
+  workerGroups: positive,
+  workersPerGroup: positive,
+  serverGroups: positive,
+  serversPerGroup: positive,
+  replicas: literal(1, 2),
 });
 
 /** A process that is a server, or would be. */
-export type ServerRecord = z.infer<typeof recordSchema>;
+export type ServerRecord = ValueOf<typeof recordSchema>;
 
-export type ServerView = z.infer<typeof viewSchema>;
+export type ServerView = ValueOf<typeof viewSchema>;
 
 /** The server in force, or who stands by. */
 export type ServerSeat = 'server' | 'standby';
@@ -103,7 +105,7 @@ export class ServerRecords {
     return this.#swap(serverKey(group, server, 'standby'), change);
   }
 
-  async #find<T>(schema: z.ZodMiniType<T>, key: string): Promise<T | undefined> {
+  async #find<T>(schema: Shape<T>, key: string): Promise<T | undefined> {
     return (await this.#store.check([key])) ? decode(schema, await this.#store.get(key)) : undefined;
   }
 
@@ -142,7 +144,7 @@ export class ServerRecords {
   }
 
   async clientUrl(firstWorker: number, wait: StoreWait): Promise<string> {
-    return decode(z.string(), await this.#store.get(`kv/client/${firstWorker}`, wait));
+    return decode(anyText, await this.#store.get(`kv/client/${firstWorker}`, wait));
   }
 }
 
@@ -164,9 +166,9 @@ function encode(value: unknown): Uint8Array {
   return new TextEncoder().encode(JSON.stringify(value));
 }
 
-function decode<T>(schema: z.ZodMiniType<T>, bytes: Uint8Array): T {
+function decode<T>(schema: Shape<T>, bytes: Uint8Array): T {
   try {
-    return schema.parse(JSON.parse(new TextDecoder().decode(bytes)));
+    return parse('the record', schema, JSON.parse(new TextDecoder().decode(bytes)));
   } catch (error) {
     throw new ShoalError('protocol', 'a record about parameter servers in the store is not valid; do all processes run the same version?', {
       cause: error,

@@ -1,6 +1,6 @@
 /** ByteScheduler's `ScheduledKVStore`: wraps any store. Invalid arguments are refused before any effect. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
+import { anyNumber, anyObject, anyText, anything, checkOptions, describeValue, noOptions, optionTable } from '../../base/schema.ts';
 import type { DependencyEngine } from '../../engine/engine.ts';
 import type { Variable } from '../../engine/variable.ts';
 import type { SchedulingStatus } from '../../group/call/types.ts';
@@ -11,16 +11,16 @@ import { elementsOf } from '../values/values-argument.ts';
 import { ScheduledStore, type ScheduledKVStoreOptions } from './scheduled-store.ts';
 
 const scheduledOptions = optionTable<ScheduledKVStoreOptions>({
-  creditBytes: 'number',
-  partitionBytes: 'number',
-  timeoutMs: 'number',
-  tuning: 'any',
-  engine: 'object',
-  observer: 'object',
-  clock: 'object',
-  environment: 'object',
+  creditBytes: anyNumber,
+  partitionBytes: anyNumber,
+  timeoutMs: anyNumber,
+  tuning: anything,
+  engine: anyObject,
+  observer: anyObject,
+  clock: anyObject,
+  environment: anyObject,
 });
-const closeOptions = optionTable<{ readonly mode?: ShutdownMode }>({ mode: 'string' });
+const closeOptions = optionTable<{ readonly mode?: ShutdownMode }>({ mode: anyText });
 
 /** A store whose pushes and pulls go in the order in which the next step needs them: parameters are cut into parts, and the parts of
  *  what has the higher `priority` start first, within a credit of bytes in flight. Its calls are those of the store underneath, which it

@@ -15,7 +15,7 @@ import { join } from 'node:path';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { must } from '../../base/assert.ts';
-import { noOptions } from '../../base/settings/options.ts';
+import { noOptions } from '../../base/schema.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
 import type { Variable } from '../../engine/variable.ts';

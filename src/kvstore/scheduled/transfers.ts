@@ -1,6 +1,6 @@
 /** A scheduled store's operations on parts in the store underneath. It must not know when they start. */
 import { ShoalError } from '../../base/errors.ts';
-import { noOptions } from '../../base/settings/options.ts';
+import { noOptions } from '../../base/schema.ts';
 import type { OnComplete } from '../../engine/operation.ts';
 import type { KVStore, KVWork, TransferOptions } from '../values/types.ts';
 import type { PartViews, StoreOperation } from './store-operation.ts';

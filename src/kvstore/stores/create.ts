@@ -1,7 +1,7 @@
 /** Makes a store by its type. */
 import { MessagePort } from 'node:worker_threads';
 import { ShoalError } from '../../base/errors.ts';
-import { checkFields, checkOptions, noOptions, optionTable } from '../../base/settings/options.ts';
+import { anyNumber, anyObject, checkFields, checkOptions, noOptions, optionTable } from '../../base/schema.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import { CheckedStore } from '../values/checked-store.ts';
 import { connect, join } from './connect.ts';
@@ -17,8 +17,8 @@ export interface CreateOptions {
   readonly environment?: Environment;
 }
 
-const createOptions = optionTable<CreateOptions>({ ticket: 'object', environment: 'object' });
-const createSharedOptions = optionTable<Parameters<typeof createShared>[1]>({ workers: 'number', environment: 'object' });
+const createOptions = optionTable<CreateOptions>({ ticket: anyObject, environment: anyObject });
+const createSharedOptions = optionTable<Parameters<typeof createShared>[1]>({ workers: anyNumber, environment: anyObject });
 
 /** `create('dist_sync')` and `create('dist_async')` find their place and their servers in the environment, which
  *  `shoal run --workers <n> --servers <m>` sets; resolves when the job's store has been reached. `create('collective')` joins

@@ -2,14 +2,20 @@
  *  parameters. */
 import { ShoalError } from '../../base/errors.ts';
 import {
+  anyList,
+  anyNumber,
+  anyObject,
+  anyText,
+  anything,
+  callback,
+  checkArgument,
   checkFields,
-  checkKind,
   checkNoOptions,
   checkOptions,
   describeValue,
   noOptions,
   optionTable,
-} from '../../base/settings/options.ts';
+} from '../../base/schema.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
@@ -29,14 +35,14 @@ import type {
   Values,
 } from './types.ts';
 
-const initOptions = optionTable<NonNullable<Parameters<KVStore['init']>[2]>>({ shape: 'list' });
-const transferOptions = optionTable<TransferOptions>({ priority: 'number', timeoutMs: 'number' });
-const rowSparseFields = optionTable<RowSparse>({ indices: 'any', values: 'any' });
-const rowSparsePullOptions = optionTable<RowSparsePullOptions>({ rowIds: 'any', priority: 'number', timeoutMs: 'number' });
-const blobFields = optionTable<Blob>({ kind: 'string', name: 'string', values: 'any' });
-const receiveOptions = optionTable<NonNullable<Parameters<KVStore['receiveBlob']>[2]>>({ timeoutMs: 'number' });
-const twoBitOptions = optionTable<Extract<CompressionSpec, { type: '2bit' }>>({ type: 'string', threshold: 'number' });
-const halfOptions = optionTable<Extract<CompressionSpec, { type: 'fp16' }>>({ type: 'string' });
+const initOptions = optionTable<NonNullable<Parameters<KVStore['init']>[2]>>({ shape: anyList });
+const transferOptions = optionTable<TransferOptions>({ priority: anyNumber, timeoutMs: anyNumber });
+const rowSparseFields = optionTable<RowSparse>({ indices: anything, values: anything });
+const rowSparsePullOptions = optionTable<RowSparsePullOptions>({ rowIds: anything, priority: anyNumber, timeoutMs: anyNumber });
+const blobFields = optionTable<Blob>({ kind: anyText, name: anyText, values: anything });
+const receiveOptions = optionTable<NonNullable<Parameters<KVStore['receiveBlob']>[2]>>({ timeoutMs: anyNumber });
+const twoBitOptions = optionTable<Extract<CompressionSpec, { type: '2bit' }>>({ type: anyText, threshold: anyNumber });
+const halfOptions = optionTable<Extract<CompressionSpec, { type: 'fp16' }>>({ type: anyText });
 
 export class CheckedStore implements KVStore {
   readonly type: KVStoreType;
@@ -110,13 +116,13 @@ export class CheckedStore implements KVStore {
   }
 
   async setOptimizer(spec: OptimizerSpec): Promise<void> {
-    checkKind('setOptimizer: spec', spec, 'object');
-    checkKind('setOptimizer: name', spec.name, 'string');
+    checkArgument('setOptimizer: spec', spec, anyObject);
+    checkArgument('setOptimizer: name', spec.name, anyText);
     return this.#store.setOptimizer(spec);
   }
 
   setUpdater(updater: Updater): void {
-    checkKind('setUpdater: updater', updater, 'function');
+    checkArgument('setUpdater: updater', updater, callback);
     this.#store.setUpdater(updater);
   }
 
@@ -129,20 +135,20 @@ export class CheckedStore implements KVStore {
   }
 
   setGradientCompression(spec: CompressionSpec): void {
-    checkKind('setGradientCompression: spec', spec, 'object');
-    checkKind('setGradientCompression: type', spec.type, 'string');
+    checkArgument('setGradientCompression: spec', spec, anyObject);
+    checkArgument('setGradientCompression: type', spec.type, anyText);
     if (spec.type === '2bit') checkOptions('setGradientCompression', spec, twoBitOptions);
     if (spec.type === 'fp16') checkOptions('setGradientCompression', spec, halfOptions);
     this.#store.setGradientCompression(spec);
   }
 
   async saveState(folder: string): Promise<void> {
-    checkKind('saveState: folder', folder, 'string');
+    checkArgument('saveState: folder', folder, anyText);
     return this.#store.saveState(folder);
   }
 
   async loadState(folder: string): Promise<void> {
-    checkKind('loadState: folder', folder, 'string');
+    checkArgument('loadState: folder', folder, anyText);
     return this.#store.loadState(folder);
   }
 
@@ -152,22 +158,22 @@ export class CheckedStore implements KVStore {
 
   async sendBlob(worker: number, blob: Blob): Promise<void> {
     checkFields('sendBlob', blob, blobFields);
-    checkKind('sendBlob: name', blob.name, 'string');
+    checkArgument('sendBlob: name', blob.name, anyText);
     if (blob.kind !== 'feature' && blob.kind !== 'gradient')
       throw new ShoalError('usage', `sendBlob: kind must be 'feature' or 'gradient', not ${describeValue(blob.kind)}`);
     return this.#store.sendBlob(worker, blob);
   }
 
   async receiveBlob(worker: number, name: string, options: { readonly timeoutMs?: number } = noOptions): Promise<TypedArray> {
-    checkKind('receiveBlob: name', name, 'string');
+    checkArgument('receiveBlob: name', name, anyText);
     checkOptions('receiveBlob', options, receiveOptions);
     checkTimeout('receiveBlob', options);
     return this.#store.receiveBlob(worker, name, options);
   }
 
   onBlob(worker: number, name: string, onValues: (values: TypedArray) => void): void {
-    checkKind('onBlob: name', name, 'string');
-    checkKind('onBlob: onValues', onValues, 'function');
+    checkArgument('onBlob: name', name, anyText);
+    checkArgument('onBlob: onValues', onValues, callback);
     if (this.#store.onBlob === undefined) throw new ShoalError('unsupported', `onBlob: a ${this.#store.type} store has receiveBlob alone`);
     this.#store.onBlob(worker, name, onValues);
   }

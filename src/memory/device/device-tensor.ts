@@ -1,6 +1,6 @@
 /** Tensors whose elements are in a WebGPU buffer. The buffer is the caller's: nothing here makes or destroys it. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkFields, describeValue, optionTable } from '../../base/settings/options.ts';
+import { anyList, anyNumber, anyText, anything, checkFields, describeValue, optionTable } from '../../base/schema.ts';
 import { dtypeInfo, type DType } from '../dtype.ts';
 import { countOf } from '../tensor.ts';
 import { bufferUsage, copyAlignment, type GpuBuffer, type GpuDevice } from './gpu.ts';
@@ -20,11 +20,11 @@ export interface DeviceTensorOptions<D extends DType = DType> {
 }
 
 const deviceTensorOptions = optionTable<DeviceTensorOptions>({
-  device: 'any',
-  buffer: 'any',
-  dtype: 'string',
-  shape: 'list',
-  byteOffset: 'number',
+  device: anything,
+  buffer: anything,
+  dtype: anyText,
+  shape: anyList,
+  byteOffset: anyNumber,
 });
 
 /** A tensor whose elements are in a WebGPU buffer; collectives of a group take it where all ranks give one. The buffer stays the

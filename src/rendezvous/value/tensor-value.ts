@@ -1,7 +1,7 @@
 /** The values that travel between workers: dense tensors as they lie in memory, and strings, which are serialised. Shoal's tensors are
  *  such values. Ownership goes with the value: its last owner calls `release`. */
 import { ShoalError } from '../../base/errors.ts';
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Region, RegionShare } from '../../memory/region.ts';
 import { countOf } from '../../memory/tensor.ts';

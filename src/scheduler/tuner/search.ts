@@ -4,7 +4,7 @@
  *  Jones, Schonlau & Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998: expected improvement. */
 import { ShoalError } from '../../base/errors.ts';
 import { shuffled, type Random } from '../../base/random.ts';
-import { describeValue } from '../../base/settings/options.ts';
+import { describeValue } from '../../base/schema.ts';
 import { GaussianProcess, type Measured } from './gaussian-process.ts';
 
 /** Range of one coordinate, both ends inclusive. */

@@ -7,7 +7,7 @@
  *  Schedule, search space and margin are ByteScheduler's. */
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
-import { checkFields, describeValue, optionTable } from '../../base/settings/options.ts';
+import { anyNumber, anyObject, checkFields, describeValue, optionTable } from '../../base/schema.ts';
 import { Finals } from './finals.ts';
 import { BayesianSearch, type Range } from './search.ts';
 
@@ -56,18 +56,18 @@ export interface TunerOptions extends TuningSpec {
 }
 
 const tunerOptions = optionTable<TunerOptions>({
-  space: 'object',
-  random: 'object',
-  points: 'number',
-  coveringPoints: 'number',
-  stepsPerPoint: 'number',
-  stepsAhead: 'number',
-  margin: 'number',
-  finalists: 'number',
-  finalRounds: 'number',
-  driftShare: 'number',
+  space: anyObject,
+  random: anyObject,
+  points: anyNumber,
+  coveringPoints: anyNumber,
+  stepsPerPoint: anyNumber,
+  stepsAhead: anyNumber,
+  margin: anyNumber,
+  finalists: anyNumber,
+  finalRounds: anyNumber,
+  driftShare: anyNumber,
 });
-const spaceOptions = optionTable<SearchSpace>({ creditBytes: 'object', partitionBytes: 'object' });
+const spaceOptions = optionTable<SearchSpace>({ creditBytes: anyObject, partitionBytes: anyObject });
 
 /** Steps at the beginning and at the end of a point that do not count, as they run half under another one. */
 const firstSteps = 3;

@@ -9,7 +9,7 @@
  *  @module */
 import * as tf from '@tensorflow/tfjs';
 import { ShoalError } from '../../../base/errors.ts';
-import { checkOptions, describeValue, noOptions, optionTable } from '../../../base/settings/options.ts';
+import { anyNumber, checkOptions, describeValue, flag, noOptions, optionTable } from '../../../base/schema.ts';
 import type { ScheduledGroup } from '../../../group/call/types.ts';
 import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
 import { registrationText, verifyRegistrationSync } from '../../registration.ts';
@@ -39,11 +39,11 @@ export interface DistributeOptions {
 }
 
 const distributeOptions = optionTable<DistributeOptions>({
-  findUnused: 'boolean',
-  bucketBytes: 'number',
-  firstBucketBytes: 'number',
-  timeoutMs: 'number',
-  fastProducts: 'boolean',
+  findUnused: flag,
+  bucketBytes: anyNumber,
+  firstBucketBytes: anyNumber,
+  timeoutMs: anyNumber,
+  fastProducts: flag,
 });
 
 type NamedTensor = Awaited<ReturnType<tf.Optimizer['getWeights']>>[number];
