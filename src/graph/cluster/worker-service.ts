@@ -19,7 +19,7 @@ import {
   abortSchema,
   handleSchema,
   Method,
-  ranSchema,
+  type ranSchema,
   recvSchema,
   recvSomeSchema,
   registerSchema,
