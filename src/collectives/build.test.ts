@@ -67,7 +67,7 @@ describe('buildPlan', () => {
     );
   });
 
-  it('says who else can', () => {
+  it('names the algorithms that can', () => {
     expect(() => buildPlan('ring', { collective: 'barrier', topology: two, count: 0 })).toThrow(
       'ring cannot barrier: it has no such collective; use one of mailbox, host-direct, one-shot, tree, direct',
     );
@@ -76,7 +76,7 @@ describe('buildPlan', () => {
     );
   });
 
-  it('has nothing to do for nothing, and copies for one rank', () => {
+  it('has no steps for no elements, and copies for one rank', () => {
     const steps = (request: PlanRequest): number => buildPlan('direct', request).programs.flatMap(({ channels }) => channels.flat()).length;
     expect(steps({ collective: 'all-reduce', topology: two, count: 0 })).toBe(0);
     expect(steps({ collective: 'all-reduce', topology: oneHost(1), count: 9 })).toBe(0);

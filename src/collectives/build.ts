@@ -1,4 +1,4 @@
-/** From a request and an algorithm's name to a plan. Checks the request, fills in even counts, and handles what no
+/** Makes the plan for a request and an algorithm's name. Checks the request, fills in even counts, and handles the cases that no
  *  algorithm needs to know: one rank, and nothing to do. */
 import { isCount } from '../base/files/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -8,7 +8,7 @@ import type { Collective, Plan, PlanRequest } from '../plan/ir.ts';
 import type { Algorithm } from './algorithms/algorithm.ts';
 import { algorithms } from './registry.ts';
 
-/** In the order of the documentation. */
+/** All collectives, in the order of the documentation. */
 export const collectives: readonly Collective[] = [
   'all-reduce',
   'broadcast',
@@ -28,7 +28,7 @@ const reducing: readonly Collective[] = ['all-reduce', 'reduce', 'reduce-scatter
 const limits = ['pieceCount', 'window', 'stagingCount', 'sliceCount', 'shardCount', 'groupHosts', 'elementBytes'] as const;
 
 /** The plan of a request by an algorithm. The same arguments give the same plan on every rank.
- *  @param options.onlyRank build this rank's program and leave the others without steps: what a rank of a large world runs.
+ *  @param options.onlyRank builds this rank's program and leaves the others without steps, as a rank of a large world needs it.
  *  @throws ShoalError `usage` for a malformed request or an unknown name, `unsupported` when the algorithm cannot serve it. */
 export function buildPlan(algorithmName: string, request: PlanRequest, options: { readonly onlyRank?: number } = {}): Plan {
   const algorithm = algorithmNamed(algorithmName);
@@ -48,7 +48,7 @@ export function algorithmNamed(name: string): Algorithm {
   throw new ShoalError('usage', `unknown algorithm '${name}'; use one of ${algorithms.map((each) => each.name).join(', ')}`);
 }
 
-/** Why an algorithm cannot serve a request; undefined when it can. */
+/** The reason why an algorithm cannot serve a request; undefined when it can. */
 export function whyUnsupported(algorithm: Algorithm, request: PlanRequest): string | undefined {
   if (algorithm.build[request.collective] === undefined) {
     const others = algorithms.filter((each) => each.build[request.collective] !== undefined).map((each) => each.name);
@@ -58,7 +58,7 @@ export function whyUnsupported(algorithm: Algorithm, request: PlanRequest): stri
 }
 
 /** The request with `counts`, `splits` and `root` where its collective has them.
- *  @throws ShoalError `usage` for what does not fit together. */
+ *  @throws ShoalError `usage` for fields that do not fit together. */
 export function completeRequest(request: PlanRequest): PlanRequest {
   const { collective, topology, count } = request;
   const fail = (message: string): never => {

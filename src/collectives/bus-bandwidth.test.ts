@@ -1,4 +1,4 @@
-/** The bound is one: no plan of any algorithm is faster by the cost model, and some come close to it. */
+/** The bound is a bound: no plan of any algorithm is faster by the cost model, and some come close to it. */
 import { describe, expect, it } from 'vitest';
 import { costOf, type CostModel } from '../plan/cost.ts';
 import type { PlanRequest } from '../plan/ir.ts';
@@ -31,7 +31,7 @@ const topologies: [string, Topology][] = [
 describe.each(topologies)('%s', (_, topology) => {
   const hosts = topology.hosts.map((ranks) => ranks.length);
   const n = rankCount(topology);
-  // Nothing else takes time: what is left is the bound's.
+  // All other rates are zero, so that only those of the bound take time.
   const free = { networkLatency: 0, networkOverhead: 0, hostLatency: 0, selfByte: 0, reduceByte: 0 };
   const model: CostModel = { ...free, networkByte: link, hostByte: hosts.length === 1 ? copy : 0 };
 
@@ -50,7 +50,7 @@ describe.each(topologies)('%s', (_, topology) => {
   });
 });
 
-it('there is none where nothing was measured, nothing moves, or nobody else is there', () => {
+it('there is no bound when nothing was measured, nothing moves, or there is one rank', () => {
   expect(busBound('all-reduce', [2, 2], { copy })).toBeUndefined();
   expect(busBound('all-reduce', [4], { link })).toBeUndefined();
   expect(busBound('barrier', [2, 2], { link, copy })).toBeUndefined();

@@ -1,11 +1,11 @@
-/** Bus bandwidth, as nccl-tests define it: bytes of an operation by its time, times a factor by which what every rank's link carries at the
- *  optimum is the same number for all collectives and sizes of groups. And what measured rates allow of it at most.
- *  A pure function of rates and of who shares memory with whom. */
+/** Bus bandwidth, as nccl-tests define it: bytes of an operation by its time, times a factor that makes the optimal load of every
+ *  rank's link the same number for all collectives and sizes of groups. Also the highest bus bandwidth that measured rates allow.
+ *  A pure function of rates and of the sets of ranks that share memory. */
 import type { Collective } from '../plan/ir.ts';
 
 export type BusOperation = Collective | 'send-recv';
 
-/** busbw / algbw. */
+/** The factor from algorithm bandwidth to bus bandwidth: busbw / algbw. */
 export function busFactor(operation: BusOperation, ranks: number): number {
   const share = (ranks - 1) / ranks;
   switch (operation) {
@@ -24,19 +24,20 @@ export function busFactor(operation: BusOperation, ranks: number): number {
   }
 }
 
-/** Seconds per byte, measured; absent: they were not. */
+/** Measured seconds per byte; absent: not measured. */
 export interface MeasuredBytes {
-  /** Out of one host, and into it. */
+  /** Rate out of one host, and into it. */
   readonly link?: number | undefined;
-  /** Copied by one rank. */
+  /** Rate of copies by one rank. */
   readonly copy?: number | undefined;
 }
 
-/** @param hosts how many of the ranks share memory, for each set of those.
+/** @param hosts number of ranks in each set that shares memory.
  *  @returns bytes per second of bus bandwidth that no algorithm passes; undefined where nothing was measured that limits it.
  *
- *  Between hosts, what must cross the busiest host's link limits: of an all-reduce 2 (h − 1)/h of it on average, h being hosts; of an
- *  all-gather, say, everything but the host's own. Within one host all ranks together must copy what each needs of others. */
+ *  Between hosts, the bytes that must cross the busiest host's link limit it: for an all-reduce 2 (h − 1)/h of the operation on
+ *  average, h being hosts; for an all-gather everything but the host's own. Within one host all ranks together must copy the
+ *  parts that each needs of others. */
 export function busBound(operation: BusOperation, hosts: readonly number[], { link, copy }: MeasuredBytes): number | undefined {
   const ranks = hosts.reduce((sum, each) => sum + each, 0);
   const factor = busFactor(operation, ranks);
@@ -45,7 +46,7 @@ export function busBound(operation: BusOperation, hosts: readonly number[], { li
   return link === undefined ? undefined : factor / (link * crossing(operation, hosts, ranks));
 }
 
-/** How often an operation's bytes are copied between ranks of a host, at least. */
+/** Least number of times that an operation's bytes are copied between ranks of a host. */
 function copied(operation: BusOperation, ranks: number): number {
   switch (operation) {
     case 'all-reduce':
@@ -60,7 +61,7 @@ function copied(operation: BusOperation, ranks: number): number {
   }
 }
 
-/** Of an operation's bytes, the part that crosses one host's link. */
+/** Part of an operation's bytes that crosses one host's link. */
 function crossing(operation: BusOperation, hosts: readonly number[], ranks: number): number {
   switch (operation) {
     case 'all-reduce':
@@ -70,7 +71,7 @@ function crossing(operation: BusOperation, hosts: readonly number[], ranks: numb
       return (ranks - Math.min(...hosts)) / ranks;
     case 'gather':
     case 'scatter':
-      // The root's host, which may be the largest.
+      // The root's host may be the largest.
       return (ranks - Math.max(...hosts)) / ranks;
     case 'all-to-all':
       // Each of the host's ranks has a buffer of the operation's size.

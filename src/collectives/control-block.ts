@@ -1,10 +1,10 @@
-/** The control block: through it the ranks of a group announce operations and raise each other's signals.
- *  One per rank and group, in the owner's memory. Ranks of the same host map it; for ranks elsewhere each side keeps a
- *  mirror of the begin lines that messages fill in, and signals arrive as immediates.
+/** The control block: through it the ranks of a group announce operations and raise each other's signals. One per rank and group,
+ *  in the owner's memory. Ranks of the same host map it; for ranks elsewhere each side keeps a mirror of the begin lines that
+ *  messages fill in, and signals arrive as immediates.
  *
  *      0  header     +0 completed u32: operations finished, contiguous    +4 sleeping u32: ring before you expect an answer
  *                    +12 failed u32: the group has failed, as its owner knows
- *                    +128 called f64: calls made so far; apart from what peers look at in every call
+ *                    +128 called f64: calls made so far; apart from the fields that peers read in every call
  *    256  slot 0     addresses 64 B · begin line · mailbox · signalMax lines of 64 B with one u32 signal each
  *         slot 1 …   operation k of those that take this way uses slot k mod slotCount
  *
@@ -14,11 +14,11 @@
  *    call log        after the slots: the contracts of the owner's latest calls that its calling thread ran by itself, call s in
  *                    place s mod loggedCalls: +0 s + 1, 0 while it is written   +4 the contract without its sequence number
  *    staging         after the log, on a page: blocks of private buffers pass through it; only where all ranks share memory
- *    mailbox         +96 mailboxBytes: what the operation's entry steps put there; its first 32 bytes share the cache line of
+ *    mailbox         +96 mailboxBytes: written by the operation's entry steps; its first 32 bytes share the cache line of
  *                    the announcement, so that a tiny operation moves one line per rank
  *
- *  A slot may be used again once every rank has completed the operation before: hence `completed`.
- *  Layout only; who writes when is the business of the group. */
+ *  A slot may be used again once every rank has completed the operation before: hence `completed`. Layout only; the order of
+ *  writes is the business of the group. */
 import { must } from '../base/assert.ts';
 import { dataViewOf } from '../base/files/bytes.ts';
 import { hasReached, serialOf, type Serial } from '../base/serial.ts';
@@ -29,7 +29,7 @@ export const headerCompletedOffset = 0;
 export const headerSleepingOffset = 4;
 const headerFailedOffset = 12;
 const headerCalledOffset = 128;
-/** Addresses, announcement and contract: what a begin message carries. */
+/** Bytes of addresses, announcement and contract: the contents of a begin message. */
 export const beginLineBytes = 96;
 export const beginPublishedOffset = 64;
 export const beginContractOffset = 68;
@@ -38,7 +38,7 @@ export const mailboxOffset = 96;
 const signalsOffset = Math.ceil((mailboxOffset + mailboxBytes) / 64) * 64;
 const signalLineBytes = 64;
 const pageBytes = 4096;
-/** Calls that the log holds: a power of two. */
+/** Number of calls that the log holds: a power of two. */
 const loggedCalls = 64;
 const contractWords = contractBytes / 4;
 const nothing = new Uint8Array(0);
@@ -52,12 +52,12 @@ export function slotBytes(signalMax: number): number {
   return signalsOffset + signalMax * signalLineBytes;
 }
 
-/** What a control block has room for. */
+/** The sizes of a control block. */
 export interface ControlBlockShape {
   readonly slotCount: number;
   /** Signals of a slot. */
   readonly signalMax: number;
-  /** Bytes of each staging area, and how many there are. Default: none. */
+  /** Bytes of each staging area, and their number. Default: none. */
   readonly staging?: { readonly bytes: number; readonly count: number };
 }
 
@@ -95,7 +95,7 @@ export function beginBufferOffset(buffer: BufferName): number {
 }
 
 /** Views of one block: of all its words, and of the bytes of a slot that the machine works on. The latter are made when they are
- *  first asked for: a rank has a block of every other one, and most slots of most of them are never looked at. */
+ *  first asked for: a rank has a block of every other one, and most slots of most of them are never used. */
 export class ControlBlock {
   readonly header: Uint8Array;
   readonly #whole: Uint8Array;
@@ -122,13 +122,13 @@ export class ControlBlock {
     return (this.#slots[slot] ??= this.#part(headerBytes + slot * this.#slotBytes, this.#slotBytes));
   }
 
-  /** Memory that operations of the host paths pass blocks through; who uses which when is their business. */
+  /** Memory that operations of the host paths pass blocks through; these decide which operation uses which area when. */
   staging(index: number): Uint8Array {
     const { bytes } = must(this.#shape.staging, () => 'the block has staging');
     return (this.#staging[index] ??= this.#part(stagingStart(this.#shape) + index * bytes, bytes));
   }
 
-  /** Of a block whose memory has been given back: nothing. */
+  /** A part of the block; empty once the block's memory has been given back. */
   #part(offset: number, bytes: number): Uint8Array {
     return this.#whole.length === 0 ? nothing : this.#whole.subarray(offset, offset + bytes);
   }
@@ -137,7 +137,7 @@ export class ControlBlock {
     return (this.#lines[slot] ??= dataViewOf(this.slot(slot)));
   }
 
-  /** The owner has finished so many operations. */
+  /** True once the owner has finished this many operations. */
   hasCompleted(count: number): boolean {
     return hasReached(serialOf(Atomics.load(this.#words, headerCompletedOffset / 4)), serialOf(count));
   }
@@ -154,7 +154,7 @@ export class ControlBlock {
     Atomics.store(this.#words, headerSleepingOffset / 4, value ? 1 : 0);
   }
 
-  /** Calls the owner has made on the group, whichever way they went. */
+  /** Number of calls that the owner has made on the group, by whichever path. */
   get called(): number {
     return this.#called[0];
   }
@@ -171,8 +171,8 @@ export class ControlBlock {
     Atomics.store(this.#words, headerFailedOffset / 4, value ? 1 : 0);
   }
 
-  /** Leaves the contract of the owner's call number `sequence` for whoever asks after a failure. Its first word is not looked at.
-   *  Plain stores: calls that take less than a microsecond pass here. Where CPUs reorder them, a report may get it wrong. */
+  /** Logs the contract of the owner's call number `sequence`, for reports after a failure. Its first word is not stored. Plain
+   *  stores: calls that take less than a microsecond pass here. Where CPUs reorder them, a report may be wrong. */
   logCall(sequence: number, contract: Uint32Array): void {
     const log = this.#log;
     const at = placeInLog(sequence);
@@ -197,17 +197,17 @@ export class ControlBlock {
     return places.flatMap((word) => (word === 0 ? [] : [called - serialOf(called + 1 - word)])).sort((a, b) => a - b);
   }
 
-  /** What `publish` has stored; 0: nothing yet. */
+  /** The number that `publish` has stored; 0: nothing yet. */
   published(slot: number): Serial {
     return serialOf(Atomics.load(this.#words, this.#slotWord(slot) + beginPublishedOffset / 4));
   }
 
-  /** @param count of the operations that have taken this way, the one in the slot included. */
+  /** @param count number of operations that have taken this way, the one in the slot included. */
   publish(slot: number, count: number): void {
     Atomics.store(this.#words, this.#slotWord(slot) + beginPublishedOffset / 4, serialOf(count) | 0);
   }
 
-  /** The owner has announced its call `sequence` in the slot, or is just about to. */
+  /** True if the owner has announced its call `sequence` in the slot, or is just about to. */
   holds(slot: number, sequence: number): boolean {
     if (this.published(slot) === 0) return false;
     return serialOf(Atomics.load(this.#words, this.#slotWord(slot) + beginContractOffset / 4)) === serialOf(sequence + 1);
@@ -217,7 +217,7 @@ export class ControlBlock {
     return this.slot(slot).subarray(beginContractOffset, beginContractOffset + contractBytes);
   }
 
-  /** Where the owner's buffer of the operation in this slot lies. */
+  /** Address of the owner's buffer of the operation in this slot. */
   bufferAddress(slot: number, buffer: BufferName): { rkey: number; offset: number } {
     const at = beginBufferOffset(buffer);
     return { rkey: this.#line(slot).getFloat64(at, true), offset: this.#line(slot).getFloat64(at + 8, true) };
@@ -229,7 +229,7 @@ export class ControlBlock {
     this.#line(slot).setFloat64(at + 8, address.offset, true);
   }
 
-  /** What ranks of other hosts are sent of a slot: addresses, announcement and contract, and the mailbox's first bytes. */
+  /** The part of a slot that ranks of other hosts are sent: addresses, announcement and contract, and the mailbox's first bytes. */
   announced(slot: number, mailboxFilled: number): Uint8Array {
     return this.slot(slot).subarray(0, mailboxFilled === 0 ? beginLineBytes : mailboxOffset + mailboxFilled);
   }
@@ -238,7 +238,7 @@ export class ControlBlock {
     Atomics.add(this.#words, this.#slotWord(slot) + signalOffset(signal) / 4, 1);
   }
 
-  /** How often a signal has been raised. */
+  /** Number of times that a signal has been raised. */
   raised(slot: number, signal: number): number {
     return Atomics.load(this.#words, this.#slotWord(slot) + signalOffset(signal) / 4) >>> 0;
   }

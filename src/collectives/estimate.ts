@@ -1,4 +1,4 @@
-/** What an all-reduce between many hosts should take, by formula: for worlds whose plans take longer to build, for every
+/** Expected time of an all-reduce between many hosts, by formula: for worlds whose plans take longer to build, for every
  *  candidate and size, than a better choice saves.
  *
  *      overlapping   hops · hop + the busier of a host's port and a rank's thread, and some of the other
@@ -6,8 +6,8 @@
  *
  *  A hop is a latency and two overheads.
  *
- *  Loads are those of the busiest rank and host, to first order; tests compare the choices that follow from them with the cost of
- *  plans and with simulations. An algorithm without a formula here is not considered for such worlds. It must not know who asks. */
+ *  Loads are those of the busiest rank and host, to first order; tests compare the choices that follow from them with the cost of plans and
+ *  with simulations. An algorithm without a formula here is not considered for such worlds. It must not know who asks. */
 import type { CostModel } from '../plan/cost.ts';
 import type { PlanRequest } from '../plan/ir.ts';
 import { lineCount } from '../plan/partition.ts';
@@ -15,25 +15,25 @@ import { fairringLayout } from './algorithms/fairring-layout.ts';
 
 /** Work of an operation. Bytes and messages in one direction. */
 interface Load {
-  /** Messages between hosts that wait for each other. */
+  /** Number of messages between hosts that wait for each other. */
   readonly hops: number;
   /** Bytes out of the busiest host. */
   readonly portBytes: number;
   /** Messages out of the busiest rank; it takes in as many. */
   readonly messages: number;
-  /** Those that busy ranks exchange one after the other beyond one for each step. Default: none. */
+  /** Messages that busy ranks exchange one after the other beyond one for each step. Default: none. */
   readonly moreMessages?: number;
   /** Bytes that the busiest rank reads and writes in its host, and sums, before, between and after messages. */
   readonly localBytes: number;
-  /** Bytes out of the busiest host in steps that wait for each other, where ports are idle meanwhile but for other ranks of the host.
-   *  Undefined: what is sent overlaps. */
+  /** Bytes out of the busiest host in steps that wait for each other, during which ports serve only other ranks of the host.
+   *  Undefined: messages overlap. */
   readonly stepBytes?: readonly number[];
-  /** Ranks of a host that send, each its share. */
+  /** Number of ranks of a host that send, each its share. */
   readonly senders: number;
 }
 
-/** Of the less busy of port and thread, what does not overlap, because ranks that share a port do not reach it evenly: by ranks of a
- *  host, from simulations of 68 to 4,096 ranks. */
+/** Share of the less busy of port and thread that does not overlap, because ranks that share a port do not reach it evenly: per
+ *  rank of a host, and at most; from simulations of 68 to 4,096 ranks. */
 const [unevenPerSender, unevenMost] = [1 / 16, 0.5];
 
 /** Messages up to this size leave a port one after the other. */
@@ -68,7 +68,7 @@ const estimates: Readonly<Record<string, Estimate>> = {
     const largest = bytes / D / 2;
     const pieces = Math.ceil(largest / elementBytes / pieceCount);
     const uneven = unevenBytes(M);
-    // Where ranks outnumber lines, what the others own takes ways of several messages through those that own nothing.
+    // With more ranks than lines, the others' shares take ways of several messages through ranks that own nothing.
     const detours = bytes / elementBytes / lineCount < M * D ? 3 : 1;
     const oneWay = Array.from(
       { length: detours * rounds },
@@ -95,15 +95,15 @@ const estimates: Readonly<Record<string, Estimate>> = {
   },
 };
 
-/** Of the balanced tree over so many hosts: the left half has a power of two, fewer on the right talk to several of them; and so on
- *  within the right half. */
+/** Partners beyond one that a rank has in the balanced tree over this many hosts: the left half has a power of two, and fewer
+ *  ranks on the right talk to several of them; the same within the right half. */
 function partnersBeyondOne(hosts: number): number {
   if (hosts <= 2) return 0;
   const left = leftOf(hosts);
   return Math.ceil(left / (hosts - left)) - 1 + partnersBeyondOne(hosts - left);
 }
 
-/** What the fewer ones carry more, as a part of all bytes. */
+/** Extra load of the fewer ranks, as a part of all bytes. */
 function unevenBytes(hosts: number): number {
   const left = leftOf(hosts);
   return hosts <= 2 || left * 2 === hosts ? 0 : left / hosts / (hosts - left) + unevenBytes(hosts - left);
@@ -113,7 +113,7 @@ function leftOf(hosts: number): number {
   return 2 ** (Math.ceil(Math.log2(hosts)) - 1);
 }
 
-/** Algorithms that can be estimated. */
+/** Names of the algorithms that can be estimated. */
 export const estimated: readonly string[] = Object.keys(estimates);
 
 /** Seconds of an all-reduce of `request.count` elements by one of `estimated`. */
@@ -125,8 +125,8 @@ export function estimateSeconds(name: string, request: PlanRequest, model: CostM
   const others = 1 - 1 / load.senders;
   const local = load.localBytes * (hostByte + reduceByte);
   if (load.stepBytes !== undefined) {
-    // While one rank's message is on its way the port sends those of the others; the last one's way shows at the end. Large messages
-    // share the port, and all are on their way at the same time.
+    // While one rank's message is on its way the port sends those of the others; the last one's way shows at the end. Large
+    // messages share the port, and all are on their way at the same time.
     const secondsOf = (bytes: number): number =>
       bytes / load.senders > sharedBytes
         ? hop + bytes * networkByte

@@ -1,5 +1,5 @@
-/** The executor: runs one rank's lowered program over bound memory. It advances every channel as far as it goes, hands
- *  network steps to the links, and stops when all channels wait; whoever owns it calls again when something arrived.
+/** The executor: runs one rank's lowered program over bound memory. It advances every channel as far as it goes, hands network
+ *  steps to the links, and stops when all channels wait; its owner calls again when something has arrived.
  *
  *      run() ─▶ channel 0: machine ─▶ call → link.write … ─▶ machine ─▶ waiting
  *               channel 1: machine ─▶ done                                         ─▶ 'waiting' | 'done' | throws
@@ -12,7 +12,7 @@ import type { MachineState, Segments, StepMachine } from '../memory/step-machine
 import type { BufferName } from '../plan/ir.ts';
 import type { Lowered, NetworkCall, SegmentName } from './lower.ts';
 
-/** What one operation's program runs on. Implemented by the group. */
+/** The memory and links that one operation's program runs on. Implemented by the group. */
 export interface ExecutionContext {
   /** Memory behind a segment. Views stay valid until the operation is done. */
   view(segment: SegmentName): Uint8Array;
@@ -24,7 +24,7 @@ export interface ExecutionContext {
   put(rank: number, source: Span | undefined, target: RemoteSpan | undefined, signal: number): Promise<void>;
   /** Wakes ranks whose bit is set; clears the set. */
   ring(doorbells: Uint32Array): void;
-  /** Something the program waits for may have happened: call `run` again soon. */
+  /** Called when something that the program waits for may have happened: `run` is to be called again soon. */
   progress(): void;
 }
 
@@ -34,7 +34,7 @@ interface Channel {
   readonly code: Float64Array;
   readonly state: MachineState;
   status: ChannelStatus;
-  /** Puts that have not left their source. */
+  /** Number of puts that have not left their source. */
   inFlight: number;
 }
 
@@ -80,7 +80,7 @@ export class Execution {
     }
   }
 
-  /** Nothing is running and no put is in flight: the memory may be reused. */
+  /** True when nothing is running and no put is in flight: the memory may be reused. */
   get idle(): boolean {
     return this.#channels.every((channel) => channel.inFlight === 0 && channel.status === 'done');
   }

@@ -46,13 +46,13 @@ export interface Lowered {
   /** Machine code, one per channel. */
   readonly channels: readonly Float64Array[];
   readonly calls: readonly NetworkCall[];
-  /** What each segment index stands for. */
+  /** The memory that each segment index stands for. */
   readonly segments: readonly SegmentName[];
   readonly scratchBytes: number;
   readonly signalCount: number;
-  /** How much of the mailbox the entry fills. */
+  /** Bytes of the mailbox that the entry fills. */
   readonly mailboxBytes: number;
-  /** Between ranks, each time it runs. */
+  /** Bytes that move between ranks each time the code runs. */
   readonly movements: readonly Movement[];
 }
 
@@ -60,9 +60,9 @@ export interface LoweringOptions {
   readonly dtype: DType;
   /** Undefined for collectives that reduce nothing. */
   readonly op: ReduceOp | undefined;
-  /** Ranks in the group: what Avg divides by. */
+  /** Number of ranks in the group, by which Avg divides. */
   readonly size: number;
-  /** Whether each rank's memory can be loaded and stored from here. */
+  /** True for each rank whose memory can be loaded and stored from here. */
   readonly loadStore: readonly boolean[];
   /** Most scratch that `lowerWhole` may use. Default: none. */
   readonly scratchBytesMax?: number;
@@ -99,9 +99,9 @@ export interface LoweredWhole {
   readonly cardSegment: number;
   readonly scratchBytes: number;
   readonly signalCount: number;
-  /** Some peer's buffer is touched: addresses matter. */
+  /** True if some peer's buffer is touched, so that addresses matter. */
   readonly touchesPeers: boolean;
-  /** Between ranks, each time it runs. */
+  /** Bytes that move between ranks each time the code runs. */
   readonly movements: readonly Movement[];
 }
 
@@ -119,13 +119,13 @@ export function cardBytes(ranks: number): number {
   return cardExpectedOffset(ranks);
 }
 
-/** `differs` stops with the peer's rank when its contract differs, with size + rank when its addresses do.
+/** Lowers a whole operation. `differs` stops with the peer's rank when its contract differs, with size + rank when its addresses do.
  *  @returns undefined when the program needs the network or several channels. */
 export function lowerWhole(program: Program, options: LoweringOptions): LoweredWhole | undefined {
   return runsWhole(program, options) ? new Lowering(program.rank, options).whole(program) : undefined;
 }
 
-/** `lowerWhole` has code for it. */
+/** True if `lowerWhole` has code for the program. */
 export function runsWhole({ channels, scratchCount }: Program, { dtype, scratchBytesMax = 0, loadStore }: LoweringOptions): boolean {
   return channels.length <= 1 && scratchCount * dtypeInfo(dtype).bytes <= scratchBytesMax && loadStore.every(Boolean);
 }
@@ -163,7 +163,7 @@ class Lowering {
       emit(0);
     };
     for (const step of program.entry) this.#step(step);
-    // Others may touch this rank's buffers even where it touches none of theirs; mailboxes have no addresses.
+    // Other ranks may touch this rank's buffers even if it touches none of theirs; mailboxes have no addresses.
     const usesMailbox = program.entry.length > 0;
     if (!usesMailbox) {
       emit(Opcode.Copy, own, 0);
@@ -174,7 +174,7 @@ class Lowering {
     emitCard(0);
     emit(contractBytes);
     peers.forEach((peer, index) => {
-      // The first one announces; the others only look whether their rank sleeps.
+      // The first peer's code announces the call; that of the others only checks whether their rank sleeps.
       if (index === 0) {
         emit(Opcode.Publish, own, beginPublishedOffset);
         emitOrdinal();
@@ -215,7 +215,7 @@ class Lowering {
     return Float64Array.from(this.#code);
   }
 
-  /** A copy out of a place and the copy into it that follows become one instruction, which moves each line once. */
+  /** Joins a copy out of a place and the following copy into it to one instruction, which moves each line once. */
   #steps(steps: readonly Step[]): void {
     for (let index = 0; index < steps.length; index++) {
       const step = steps[index];
@@ -229,7 +229,7 @@ class Lowering {
     }
   }
 
-  /** The second copy fills exactly what the first one emptied, and comes from elsewhere than where that went. */
+  /** True if the second copy fills exactly the place that the first one emptied, from a source other than the first one's target. */
   #shifts(first: Extract<Step, { kind: 'copy' }>, second: Extract<Step, { kind: 'copy' }>): boolean {
     const { target: result, source: through } = first;
     const next = second.source;
@@ -260,7 +260,7 @@ class Lowering {
         if (step.targets[0].count > 0) this.#reduce(step);
         return;
       case 'flush':
-        // Stores have left their source when they are done.
+        // Loads and stores have left their source when they are done, so only the network needs a flush.
         if (!this.#options.loadStore.every(Boolean)) this.#call({ kind: 'flush' });
         return;
     }

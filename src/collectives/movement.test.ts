@@ -1,4 +1,4 @@
-/** What programs move, compared with what the cost model, which reads plans by itself, says of the same plans. */
+/** The movements of programs, compared with those that the cost model, which reads plans by itself, finds in the same plans. */
 import { describe, expect, it } from 'vitest';
 import { algorithms } from './registry.ts';
 import { buildPlan, collectives, whyUnsupported } from './build.ts';
@@ -51,7 +51,7 @@ describe.each(topologies)('%s', (_, topology) => {
   });
 });
 
-it('where nobody is reached, what the mailbox holds goes to everybody, and is not counted again where it is read', () => {
+it('mailbox contents go to all ranks that share no memory, and are not counted again where they are read', () => {
   const plan = buildPlan('mailbox', { collective: 'all-reduce', topology: oneHost(3), elementBytes, count: 2 });
   const movements = plan.programs.flatMap((program) => movementsOf(program, { elementBytes, loadStore: [false, false, false] }));
   const pairs = [0, 1, 2].flatMap((from) => [0, 1, 2].filter((to) => to !== from).map((to) => ({ from, to, bytes: 8, transfers: 1 })));

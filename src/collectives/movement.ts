@@ -1,16 +1,16 @@
-/** What a program moves between ranks each time it runs: puts, loads from other ranks' memory and stores to it, and what its mailbox
- *  carries to ranks that cannot read it. Every byte is of exactly one rank's program: of the one that moves it. */
+/** The bytes that a program moves between ranks each time it runs: puts, loads from other ranks' memory and stores to it, and the
+ *  mailbox's contents for ranks that cannot read it. Every byte counts for exactly one rank's program: the one that moves it. */
 import type { Movement } from '../trace/traffic.ts';
 import type { Location, Program, Step } from '../plan/ir.ts';
 
 export interface MovementOptions {
-  /** Of the dtype the plan runs with. */
+  /** Bytes of an element of the dtype that the plan runs with. */
   readonly elementBytes: number;
-  /** Per rank: its memory can be loaded and stored from here. Mailboxes of the others have come with their announcements. */
+  /** True for each rank whose memory can be loaded and stored from here. Mailboxes of the others have come with their announcements. */
   readonly loadStore: readonly boolean[];
 }
 
-/** By pair of ranks of the plan. */
+/** Movements by pair of ranks of the plan. */
 export function movementsOf(program: Program, { elementBytes, loadStore }: MovementOptions): Movement[] {
   const { rank } = program;
   const pairs = new Map<string, Movement>();

@@ -1,5 +1,5 @@
-/** The verifier must be able to fail. Plans are broken at random; whatever it still accepts must come out right in the
- *  interpreter, an independent program, in many random orders. And breakages that are certain must be reported. */
+/** The verifier must be able to fail. Plans are broken at random; every one that it still accepts must come out right in the
+ *  interpreter, an independent program, in many random orders. Breakages that are certain must be reported. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { seededRandom, type Random } from '../base/random.ts';
@@ -44,7 +44,7 @@ function withSteps(plan: Plan, { rank, part }: { rank: number; part: Part }, edi
     if (part === 'entry') {
       const entry: Step[] = [...program.entry];
       edit(entry);
-      // What is no copy is for the structure check to find.
+      // An entry with a step other than a copy is for the structure check to find.
       return { ...program, entry: entry as unknown as Program['entry'] };
     }
     const steps = [...program.channels[part]];
@@ -181,14 +181,14 @@ describe('the verifier under mutation', () => {
     expect(accepted).toBeGreaterThan(40);
   });
 
-  it('refuses what random orders find wrong, and much that they miss', () => {
+  it('refuses plans that random orders find wrong, and many that they miss', () => {
     const random = seededRandom(7);
     const tally = { mutants: 0, refused: 0, wrongInSomeOrder: 0 };
     while (tally.mutants < 1500) {
       const mutant = mutate(random);
       if (mutant === undefined) continue;
       const { problems } = verify(mutant.plan);
-      // Out of bounds and the like: nothing to run.
+      // A program that leaves its buffers, or the like, cannot be run.
       if (
         problems.some((problem) =>
           /outside the buffer|names |operands|postfix|overlap|itself|another host|the value|entry steps|a mailbox/.test(problem),
@@ -202,7 +202,7 @@ describe('the verifier under mutation', () => {
       expect(wrong && problems.length === 0, mutant.what).toBe(false);
     }
     expect(tally.refused).toBeGreaterThan(tally.mutants * 0.5);
-    // The interpreter is a real judge: most of what is refused it can show to be wrong.
+    // The interpreter is a real judge: it can show most of the refused plans to be wrong.
     expect(tally.wrongInSomeOrder).toBeGreaterThan(tally.refused * 0.5);
   });
 

@@ -1,4 +1,4 @@
-/** Plans on the network path: which of them it can run, and that choices follow the path each would take. */
+/** Plans on the network path: the path runs those that it can, and choices consider the path that each plan would take. */
 import { describe, expect, it } from 'vitest';
 import { defaultCostModel, type CostModel } from '../plan/cost.ts';
 import { grid, separateHosts, type Topology } from '../plan/topology.ts';
@@ -14,7 +14,7 @@ const fits = (name: string, topology: Topology, bytes: number): boolean =>
   fitsNetworkPath(buildPlan(name, { collective: 'all-reduce', topology, count: bytes / 4, elementBytes: 4 }), 4, pathOf(0));
 
 describe('a network path', () => {
-  it('runs what its scratch holds: not three tensors of 64 KiB', () => {
+  it('runs plans whose scratch it holds: not three tensors of 64 KiB', () => {
     expect(fits('one-shot', separateHosts(4), 32 * KiB)).toBe(true);
     expect(fits('one-shot', separateHosts(4), 64 * KiB)).toBe(false);
     expect(fits('one-shot', separateHosts(3), 64 * KiB)).toBe(true);
@@ -22,7 +22,7 @@ describe('a network path', () => {
     expect(fits('direct', separateHosts(4), 256 * KiB)).toBe(false);
   });
 
-  it('runs what is sent, also where a host has several ranks, and no loads from peers', () => {
+  it('runs plans that send, also where a host has several ranks, and none that load from peers', () => {
     expect(fits('mailbox', grid(2, 2), 8 * KiB)).toBe(true);
     expect(fits('tree', grid(2, 2), 8 * KiB)).toBe(true);
     expect(fits('fairring', grid(2, 2), 8 * KiB)).toBe(false);
@@ -30,7 +30,7 @@ describe('a network path', () => {
 });
 
 describe('selectAlgorithm with a network path', () => {
-  // What the comm threads take on crowded CPUs.
+  // Rates of the comm threads on crowded CPUs.
   const comm: CostModel = { ...defaultCostModel, networkLatency: 150e-6, networkOverhead: 20e-6, networkByte: 8e-9 };
   const choose = (bytes: number, latency: number, model = comm): string =>
     selectAlgorithm({
@@ -56,7 +56,7 @@ describe('selectAlgorithm with a network path', () => {
     expect(choose(bytes, latency, model)).toBe(algorithm);
   });
 
-  // As measured where all ranks share two CPUs, and where each has its own.
+  // Rates measured with all ranks on two CPUs, and with a CPU for each.
   const crowded = { hop: 9e-6, message: 3.4e-6, byte: 0.5e-9 };
   const roomy = { hop: 10e-6, message: 0.3e-6, byte: 0.5e-9 };
   it.each([
@@ -74,14 +74,14 @@ describe('selectAlgorithm with a network path', () => {
     expect(selectAlgorithm({ ...input, topology: separateHosts(ranks), networkPath: { ...shape, rates } })).toBe(algorithm);
   });
 
-  it('of as many messages, those of one rank take longer than those of several: 8 bytes, of which no two ranks can have a part', () => {
-    // Four hosts on two CPUs, as measured.
+  it('as many messages take longer from one rank than from several: 8 bytes cannot be shared', () => {
+    // Rates measured with four hosts on two CPUs.
     const rates = { hop: 4.4e-6, message: 2.6e-6, byte: 0.6e-9 };
     const input = { collective: 'all-reduce', loadStore: false, order: 'canonical', topology: separateHosts(4), model: comm } as const;
     for (const bytes of [8, 64, 512]) expect(selectAlgorithm({ ...input, bytes, networkPath: { ...shape, rates } })).toBe('tree');
   });
 
-  it('rates are what is left of rounds', () => {
+  it('rates follow from the times of rounds', () => {
     const rounds = (hop: number, message: number, n: number) => {
       const hops = 2 * Math.ceil(Math.log2(n));
       const tree = hops * hop + 2 * (n - 1) * message;
@@ -89,7 +89,7 @@ describe('selectAlgorithm with a network path', () => {
     };
     const rates = { hop: 8e-6, message: 2e-6, byte: 1e-9 };
     for (const n of [2, 3, 4, 8, 13]) expect(measuredRates(n, rounds(8e-6, 2e-6, n))).toEqual(rates);
-    // Chance: messages seem to take nothing, hops seem to, bytes make it faster.
+    // Timings with chance: messages seem to take nothing, hops seem to, bytes make it faster.
     expect(measuredRates(4, { tree: 100e-6, all: 20e-6, bytes: 90e-6 })).toEqual({ hop: 20e-6, message: 0, byte: 0 });
     expect(measuredRates(4, { tree: 12e-6, all: 24e-6, bytes: 12e-6 })).toEqual({ hop: 0, message: 2e-6, byte: 0 });
     expect(measuredRates(4, { tree: 6e-6, all: 1e-3, bytes: 6e-6 }).message).toBe(1e-6);
@@ -109,13 +109,13 @@ describe('selectAlgorithm with a network path', () => {
     }
   });
 
-  it('is as without one above its sizes', () => {
+  it('makes no difference above its sizes', () => {
     const input = { collective: 'all-reduce', bytes: 2 ** 20, topology: separateHosts(4), loadStore: false, order: 'canonical' } as const;
     const without = selectAlgorithm({ ...input, model: comm });
     expect(selectAlgorithm({ ...input, model: comm, networkPath: pathOf(10e-6) })).toBe(without);
   });
 
-  it('expects the comm threads to take longer for the same plan, and what announces along its messages to cost no hop more', () => {
+  it('expects the comm threads to take longer for the same plan, and announcements along its messages to cost no hop', () => {
     const topology = separateHosts(4);
     const limits = networkLimits(topology, comm);
     const rates = { hop: 100e-6, message: 1e-6, byte: 0 };

@@ -1,42 +1,42 @@
-/** What the network path of small operations between hosts can run, and what that takes. On it the calling threads themselves
- *  announce, send and receive, and what a plan first puts into scratch travels right behind its announcement:
+/** The plans that the network path of small operations between hosts can run, and their time on it. On this path the calling threads
+ *  themselves announce, send and receive, and data that a plan first puts into scratch travels right behind its announcement:
  *
  *      mailbox                        n(n − 1) messages, one hop: the announcement
  *      spreads word of all to all     the messages and the hops of the plan: announcements travel along
  *      scratch, then the rest         the hops of the plan: the first of them is the announcement's too
  *      anything else                  the announcement's messages and hop, then those of the plan
  *
- *  A pure function of what all ranks share. It must not know sockets, nor where rates come from. */
+ *  A pure function of facts that all ranks share. It must not know sockets, nor where rates come from. */
 import { assert } from '../base/assert.ts';
 import { clamp } from '../base/numbers.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../plan/cost.ts';
 import type { Location, Plan, Program } from '../plan/ir.ts';
 import { rankCount, separateHosts } from '../plan/topology.ts';
 
-/** The same on all ranks of a group. */
+/** The network path of a group; the same on all its ranks. */
 export interface NetworkPathSpec {
   /** Largest operation, count × element size. */
   readonly bytesMax: number;
-  /** Of one operation, on each rank. */
+  /** Scratch of one operation, on each rank. */
   readonly scratchBytes: number;
   /** Signals of one operation, on each rank. */
   readonly signalMax: number;
   readonly rates: NetworkPathRates;
 }
 
-/** What sending takes on the network path while all ranks are at it, in seconds; the same on all ranks of a group. */
+/** Times of sending on the network path while all ranks do so, in seconds; the same on all ranks of a group. */
 export interface NetworkPathRates {
-  /** From a send to the thread that waits for it. */
+  /** Time from a send to the thread that waits for it. */
   readonly hop: number;
-  /** What a message, whoever sends it, adds for all: a rank's own time for it where ranks share CPUs, an n-th of that where each
-   *  has one of its own. */
+  /** Time that a message adds for all, whichever rank sends it: a rank's own time for it where ranks share CPUs, an n-th of that
+   *  where each has one of its own. */
   readonly message: number;
-  /** What a byte adds to the hop of a small message; undefined: what it adds to that of a large one. */
+  /** Time that a byte adds to the hop of a small message; undefined: the same as for a large one. */
   readonly byte: number | undefined;
 }
 
-/** Of the rounds in which rates are measured: up a binomial tree and down again, without bytes and with `timedBytes`; and from
- *  each to all. Seconds per round. */
+/** Seconds per round of the rounds in which rates are measured: up a binomial tree and down again, without bytes and with
+ *  `timedBytes`; and from each rank to all. */
 export interface NetworkPathTimings {
   readonly tree: number;
   readonly all: number;
@@ -45,18 +45,18 @@ export interface NetworkPathTimings {
 
 export const timedBytes = 4096;
 
-/** Between a packet's arrival and the calling thread that has it: it looks without sleeping, but lets others look, too. */
+/** Time from a packet's arrival until the calling thread has it: it polls without sleeping, but lets other threads run, too. */
 const noticeSeconds = 15e-6;
-/** A message costs its sender and its receiver a system call and the way through the kernel, each so much on a CPU of its own. */
+/** Time of a message for its sender, and for its receiver, on a CPU of its own: a system call and the way through the kernel. */
 const overheadSeconds = 3e-6;
 
-/** Where nothing was measured. `latency`: of the network alone, one way, seconds. */
+/** Rates to assume when nothing was measured. `latency`: of the network alone, one way, seconds. */
 export function assumedRates(ranks: number, latency: number = defaultCostModel.networkLatency): NetworkPathRates {
   return { hop: latency + noticeSeconds, message: (2 * overheadSeconds) / ranks, byte: undefined };
 }
 
-/** A round takes its hops, and what its messages add: a tree 2⌈log₂ n⌉ and 2(n − 1), to all 1 and n(n − 1). Neither is below 0.
- *  To two digits, as timings vary. */
+/** Rates from timings. A round takes its hops, and the time that its messages add: a tree 2⌈log₂ n⌉ and 2(n − 1), to all 1 and
+ *  n(n − 1). Neither is below 0. To two digits, as timings vary. */
 export function measuredRates(ranks: number, { tree, all, bytes }: NetworkPathTimings): NetworkPathRates {
   const hops = 2 * Math.ceil(Math.log2(ranks));
   const [messages, messagesToAll] = [2 * (ranks - 1), ranks * (ranks - 1)];
@@ -66,17 +66,17 @@ export function measuredRates(ranks: number, { tree, all, bytes }: NetworkPathTi
   return { hop: round(hop), message: round(message), byte: round(Math.max(0, bytes - tree) / timedBytes / hops) };
 }
 
-/** An operation goes to the comm thread and back. */
+/** Time of handing an operation to the comm thread and back. */
 const handoverSeconds = 30e-6;
 
-/** What the network path can carry: all that ranks give each other, they send. */
+/** True if the network path can carry the plan: ranks exchange data only by sending. */
 export function fitsNetworkPath({ programs, request }: Plan, elementBytes: number, path: NetworkPathSpec): boolean {
   if (programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0)) return true;
   if (request.count * elementBytes > path.bytesMax || !programs.every(staysAtHome)) return false;
   return programs.every((each) => each.scratchCount * elementBytes <= path.scratchBytes && each.signalCount <= path.signalMax);
 }
 
-/** Of other ranks' memory, it touches mailboxes alone. */
+/** True if the program touches only mailboxes of other ranks' memory. */
 function staysAtHome({ channels }: Program): boolean {
   const isHome = ({ rank, buffer }: Location): boolean => rank === undefined || buffer === 'mailbox';
   return channels.every((steps) =>
@@ -87,23 +87,23 @@ function staysAtHome({ channels }: Program): boolean {
   );
 }
 
-/** Whether every rank hears of every other one, from it or through others, in the plan's own messages before it ends. Then no
- *  announcements are needed but those that go with them. What an all-reduce gives each rank depends on all; what travels in
- *  mailboxes is announced to all. */
+/** True if every rank hears of every other one, directly or through others, in the plan's own messages before it ends. Then only
+ *  the announcements that travel with those messages are needed. An all-reduce's result depends on all ranks; data in mailboxes
+ *  is announced to all. */
 export function spreadsAnnouncements({ request, programs }: Plan): boolean {
   if (programs.some(({ entry }) => entry.length > 0)) return false;
   const { collective, count } = request;
   return (collective === 'all-reduce' && count > 0) || (collective === 'barrier' && programs.some(({ signalCount }) => signalCount > 0));
 }
 
-/** A signal of one rank, and who raises it how often. */
+/** Raises of one signal of the receiver by one rank, with their number. */
 export interface Incoming {
   readonly rank: number;
   readonly signal: number;
   readonly raises: number;
 }
 
-/** All that is sent to a rank. */
+/** All messages to a rank. */
 export function incomingOf({ programs, onlyRank }: Plan, to: number): Incoming[] {
   const none = programs[to].signalCount === 0;
   assert(none || onlyRank === undefined, () => `only rank ${onlyRank}'s program was built; who sends to it is in the others`);
@@ -124,13 +124,13 @@ export function secondsOnPaths(
   { path, model }: { readonly path: NetworkPathSpec; readonly model: CostModel },
 ): number {
   const through = costOf(plan, elementBytes, model);
-  // Announcements are taken in one after another.
+  // Announcements are received one after another.
   const others = plan.programs.length - 1;
   if (!fitsNetworkPath(plan, elementBytes, path))
     return through.seconds + model.networkLatency + others * model.networkOverhead + handoverSeconds;
   const { hop, message, byte = model.networkByte } = path.rates;
-  // Of a message, what its sender and its receiver each need for it, one message after another, whatever the others do meanwhile. All of a
-  // hop at most: where ranks share CPUs, that is where it goes.
+  // Time of a message for its sender and for its receiver, one message after another, whatever the others do meanwhile. At most
+  // the whole hop: where ranks share CPUs, that is where the time goes.
   const networkOverhead = Math.min((message * plan.programs.length) / 2, hop);
   const networkLatency = hop - networkOverhead;
   const cost = costOf(overSockets(plan), elementBytes, { ...model, networkLatency, networkOverhead, networkByte: byte });
@@ -143,7 +143,7 @@ export function secondsOnPaths(
   return moved + message * (along ? sent : first === 'all' ? Math.max(sent, told) : sent + told);
 }
 
-/** The plan as it runs on the network path, whose sockets are also what ranks of one host have between them. */
+/** The plan as it runs on the network path, where ranks of one host have sockets between them, too. */
 function overSockets(plan: Plan): Plan {
   const { request } = plan;
   return { ...plan, request: { ...request, topology: separateHosts(rankCount(request.topology)) } };
@@ -159,7 +159,7 @@ function portBytes({ request }: Plan, { ranks }: PlanCost): number {
   return Math.max(0, ...ports);
 }
 
-/** What is sent before a wait: all of it to scratch, some of it elsewhere, or nothing by anybody. */
+/** Part of the messages sent before any wait that goes to scratch: all, some of them, or nothing is sent before a wait. */
 function travelsBehindAnnouncement({ programs }: Plan): 'all' | 'some' | 'nothing' {
   let sent = false;
   for (const { channels } of programs) {

@@ -59,20 +59,20 @@ describe('selectAlgorithm with rates', () => {
     order: 'canonical',
   };
 
-  it('follows the rates where the table cannot know them', () => {
+  it('follows the rates that the table cannot know', () => {
     const choose = (model: CostModel): string => selectAlgorithm({ ...input, bytes: 65_536, model });
     expect(choose({ ...defaultCostModel, networkOverhead: 500e-6 })).toBe('halving-doubling');
     expect(choose({ ...defaultCostModel, networkOverhead: 1e-6 })).not.toBe('halving-doubling');
   });
 
-  it('gives the same answer with and without what was predicted before, and remembers one per power of two', () => {
+  it('gives the same answer with and without earlier predictions, and remembers one per power of two', () => {
     const predictions = new Map<string, string>();
     for (const bytes of [3e5, 2.9e5, 2 ** 18, 1e6]) {
       const remembered = selectAlgorithm({ ...input, bytes, model: slowStart, predictions });
       expect(remembered).toBe(selectAlgorithm({ ...input, bytes, model: slowStart }));
     }
     expect(predictions.size).toBe(2);
-    // What one call cannot take says nothing about others of about its size.
+    // A call that one algorithm cannot take says nothing about others of about its size.
     const nine = { ...input, topology: separateHosts(9), model: defaultCostModel };
     for (const bytes of [8192, 8196, 8192])
       expect(selectAlgorithm({ ...nine, bytes, predictions })).toBe(selectAlgorithm({ ...nine, bytes }));
@@ -97,7 +97,7 @@ describe('selectAlgorithm with rates', () => {
     }
   });
 
-  it('the user stands before what was measured, and that before the rates', () => {
+  it('rules of the user come before measurements, and those before the rates', () => {
     const tuned = parseSelection('all-reduce:0-1m=tree,1m-inf=ring');
     const choose = (change: Partial<SelectionInput>): string =>
       selectAlgorithm({ ...input, tuned, model: slowStart, order: 'relaxed', ...change });
@@ -106,7 +106,7 @@ describe('selectAlgorithm with rates', () => {
     expect(choose({ bytes: 100, overrides: parseSelection('all-reduce:direct') })).toBe('direct');
   });
 
-  it('what was measured is left aside where it cannot serve: hosts of other sizes, another order', () => {
+  it('measurements are left aside where they cannot serve: hosts of other sizes, another order', () => {
     const choose = (change: Partial<SelectionInput>): string => selectAlgorithm({ ...input, ...change });
     const uneven = { topology: { hosts: [[0, 1], [2]] } };
     expect(choose({ ...uneven, tuned: parseSelection('all-reduce:fairring') })).toBe(choose(uneven));

@@ -1,7 +1,7 @@
-/** Which algorithm the cost model expects to be fastest: builds the plan of every candidate and compares their costs.
+/** Finds the algorithm that the cost model expects to be fastest: builds the plan of every candidate and compares their costs.
  *
- *  A pure function of what all ranks share, rates included, so that all predict alike. Sizes are looked at to the nearest
- *  power of two: what is predicted for one call serves its neighbours. It must not know where rates come from. */
+ *  A pure function of facts that all ranks share, rates included, so that all predict alike. Sizes are rounded to the nearest
+ *  power of two: the prediction for one call serves its neighbours. It must not know where rates come from. */
 import { clamp } from '../base/numbers.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import { costOf, defaultCostModel, type CostModel } from '../plan/cost.ts';
@@ -12,16 +12,16 @@ import { estimated, estimateSeconds } from './estimate.ts';
 import { secondsOnPaths, type NetworkPathSpec } from './network-path.ts';
 import { algorithms } from './registry.ts';
 
-/** Programs of all ranks are built to be compared; beyond, that takes longer than it saves. */
+/** Largest world in which the programs of all ranks are built to be compared; beyond, that takes longer than it saves. */
 export const predictedRanksMax = 64;
-/** Differences below this are within what the model knows: the usual choice stays. */
+/** Smaller differences are within the model's error: the usual choice stays. */
 const clearlyFaster = 0.95;
 
-/** What the plans of a world may do, in bytes; undefined: the algorithms' own defaults. */
+/** Limits of a world's plans, in bytes; undefined: the algorithms' own defaults. */
 export interface TransferLimits {
   readonly pieceBytes?: number;
   readonly window?: number;
-  /** 0 as undefined. */
+  /** Largest slice; 0 counts as undefined. */
   readonly sliceBytes?: number;
   readonly stagingBytes?: number;
   /** Smallest shard. */
@@ -32,30 +32,30 @@ export interface TransferLimits {
 
 export interface PredictionInput {
   readonly collective: Collective;
-  /** count × element size. */
+  /** Bytes of the operation: count × element size. */
   readonly bytes: number;
   readonly topology: Topology;
   readonly order: 'canonical' | 'relaxed';
   readonly model: CostModel;
   readonly limits: TransferLimits;
-  /** What small operations may take; undefined: all go through the comm threads. */
+  /** The network path of small operations; undefined: all go through the comm threads. */
   readonly networkPath?: NetworkPathSpec;
 }
 
 const KiB = 1024;
-/** Smaller pieces cost more time than they take on the wire, larger ones gain nothing. */
+/** Limits of pieces: smaller ones cost more time than they take on the wire, larger ones gain nothing. */
 const pieceBytesLeast = 64 * KiB;
 const pieceBytesMost = 512 * KiB;
 const pieceBytesUnit = 16 * KiB;
 const windowMost = 4;
 const windowLeast = 2;
-/** What a host has under way in one direction occupies its link for so long: time for others to take a piece, reduce it and
- *  send the sum while the link stays busy. More lets hosts drift apart, and switches drop what they cannot queue. */
+/** Time that a host's data under way in one direction occupies its link: time for others to take a piece, reduce it and send the
+ *  sum while the link stays busy. More lets hosts drift apart, and switches drop packets that they cannot queue. */
 const underWaySeconds = 12e-3;
 
-/** Between hosts, transfers are cut so that a piece is reduced while the next one travels, and few are under way to a receiver.
- *  How few follows from the rate and the latency of links, measured or assumed, and from how many ranks share one and with whom
- *  each talks. The same on all ranks. */
+/** Limits between hosts: transfers are cut so that a piece is reduced while the next one travels, and few are under way to a
+ *  receiver. The number follows from the rate and the latency of links, measured or assumed, from the number of ranks that share
+ *  one, and from the number of peers of each. The same on all ranks. */
 export function networkLimits(
   { hosts }: Topology,
   model: CostModel = defaultCostModel,
@@ -67,7 +67,7 @@ export function networkLimits(
   return { pieceBytes, window: clamp(Math.floor(pairBytes / pieceBytes), windowLeast, windowMost) };
 }
 
-/** The limits of a request in elements. Nothing is cut where all ranks share a host. */
+/** The limits of a request in elements. Nothing is cut when all ranks share a host. */
 export function limitsInElements(limits: TransferLimits, topology: Topology, elementBytes: number): Partial<PlanRequest> {
   if (topology.hosts.length === 1) return {};
   const { pieceBytes, window, sliceBytes, stagingBytes, shardBytes, groupHosts } = limits;
@@ -103,22 +103,23 @@ export function estimateFastest(input: PredictionInput): string {
   return candidates[seconds.indexOf(Math.min(...seconds))];
 }
 
-/** What the model says of one algorithm, in seconds. The announcement of the call comes on top, but where there is a network path:
- *  it takes part in the difference. */
+/** Seconds of one algorithm by the model. The announcement of the call comes on top, except with a network path, where it is part
+ *  of the difference. */
 export function predictSeconds(input: PredictionInput, name: string): number {
   const { model, networkPath: path } = input;
   const plan = buildPlan(name, evenRequest(input));
   return path === undefined ? costOf(plan, elementBytes, model).seconds : secondsOnPaths(plan, elementBytes, { path, model });
 }
 
-/** Whether the algorithm can serve the request, and keeps the order that is asked for. */
+/** True if the algorithm can serve the request, and keeps the requested order. */
 export function canServe(name: string, request: PlanRequest, order: PredictionInput['order']): boolean {
   const algorithm = algorithms.find((each) => each.name === name);
   if (algorithm === undefined || (algorithm.association === 'relaxed' && order !== 'relaxed')) return false;
   return whyUnsupported(algorithm, request) === undefined;
 }
 
-/** The size that stands for `bytes` and its neighbours; with a network path never a smaller one, because what fits there depends on it. */
+/** The size that stands for `bytes` and its neighbours; with a network path never a smaller one, because the size decides whether
+ *  that takes the call. */
 export function representativeBytes(bytes: number, networkPath?: NetworkPathSpec): number {
   if (bytes <= 1) return bytes;
   return 2 ** (networkPath ? Math.ceil(Math.log2(bytes)) : Math.round(Math.log2(bytes)));
@@ -126,7 +127,7 @@ export function representativeBytes(bytes: number, networkPath?: NetworkPathSpec
 
 const elementBytes = dtypeInfo('float32').bytes;
 
-/** A call of about so many bytes, in even parts: what stands for all calls of that size. */
+/** A call of about this many bytes, in even parts, which stands for all calls of that size. */
 export function evenRequest({
   collective,
   bytes,

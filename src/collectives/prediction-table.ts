@@ -1,4 +1,4 @@
-/** Which algorithm is taken for which size on one world, and what the cost model expects of it, as text. */
+/** Text of the algorithms that are chosen for each size on one world, and of the times that the cost model expects. */
 import { formatBytes } from '../base/settings/quantity.ts';
 import type { CostModel } from '../plan/cost.ts';
 import { formatSeconds } from '../plan/draw.ts';
@@ -14,15 +14,15 @@ export interface TableWorld {
   readonly overrides: readonly SelectionRule[];
   readonly tuned: readonly SelectionRule[];
   readonly model: CostModel;
-  /** Of a group of all ranks; undefined: it has none. */
+  /** The network path of a group of all ranks; undefined: it has none. */
   readonly networkPath?: NetworkPathSpec;
 }
 
-/** Powers of two that are looked at, in bytes; larger sizes take what the largest takes. */
+/** Range of the powers of two that are tabulated, in bytes; larger sizes take the choice of the largest. */
 const [least, most] = [8, 64 * 2 ** 20];
 
-/** Rows of equal choice: collective, sizes, algorithm, predicted time of the smallest and of the largest of them. The
- *  announcement of a call comes on top, but where the network path takes part in it. Without times for worlds whose plans are too many. */
+/** Rows of equal choice: collective, sizes, algorithm, predicted time of the smallest and of the largest of them. The announcement of a
+ *  call comes on top, except where the network path includes it. Without times for worlds that are too large to build their plans. */
 export function formatPredictions(world: TableWorld, collectives: readonly Collective[]): string {
   const timed = rankCount(world.topology) <= predictedRanksMax;
   const head = ['collective', 'bytes', 'algorithm', ...(timed ? ['time'] : [])];

@@ -29,7 +29,7 @@ describe('selectAlgorithm', () => {
     expect(selectAlgorithm({ ...host, topology: separateHosts(4), bytes: 2 ** 20 })).toBe('direct');
   });
 
-  it('stages what two ranks of one host would enter whole, where half of it is worth a signal, whatever their buffers are', () => {
+  it('stages the data of two ranks of one host when half of it is worth a signal, whatever their buffers are', () => {
     const sizes = [4095, 4096, 16_383, 16_384];
     const by = (input: Partial<SelectionInput>): string[] =>
       sizes.map((bytes) => selectAlgorithm({ ...base, topology: oneHost(2), ...input, bytes }));

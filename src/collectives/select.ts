@@ -1,10 +1,10 @@
-/** Selection: which algorithm an operation takes when none is asked for.
+/** Selects the algorithm of an operation when the caller names none.
  *
- *      user's rules ─▶ what `shoal tune` measured ─▶ table of rules ─▶ another, where the cost model finds it clearly faster
- *                                               └▶ all-reduce of more than 64 ranks: what costs least by formula
+ *      user's rules ─▶ measurements of `shoal tune` ─▶ table of rules ─▶ another, where the cost model finds it clearly faster
+ *                                                └▶ all-reduce of more than 64 ranks: the cheapest by formula
  *
- *  First match wins. A pure function of what all ranks share, so that all choose alike; it must not look at anything one rank
- *  alone knows, such as where its buffer lies. */
+ *  First match wins. A pure function of facts that all ranks share, so that all choose alike; it must not use anything that one
+ *  rank alone knows, such as the place of its buffer. */
 import { ShoalError } from '../base/errors.ts';
 import { defaultCostModel, type CostModel } from '../plan/cost.ts';
 import { mailboxBytes, type Collective, type PlanRequest } from '../plan/ir.ts';
@@ -31,30 +31,30 @@ export type TopologyClass = 'one-host' | 'two-level' | 'rails' | 'flat';
 /** One row of the table. */
 export interface SelectionRule {
   readonly collective: Collective;
-  /** Undefined: any. `two-level` includes `rails`. */
+  /** Class of topologies that the rule is for; undefined: any. `two-level` includes `rails`. */
   readonly topologyClass?: TopologyClass;
-  /** Of the whole operation: count × element size. From inclusive, to exclusive, to may be infinite. */
+  /** Sizes of the whole operation, count × element size: `bytesFrom` inclusive, `bytesTo` exclusive and possibly infinite. */
   readonly bytesFrom: number;
   readonly bytesTo: number;
-  /** Most ranks the rule is for; infinite for any number. */
+  /** Most ranks that the rule is for; infinite for any number. */
   readonly ranksMax: number;
-  /** Fewest hosts the rule is for. */
+  /** Fewest hosts that the rule is for. */
   readonly hostsMin?: number;
-  /** Only when sums may be taken in any order. */
+  /** Set if the rule is only for sums in any order. */
   readonly relaxed?: true;
-  /** Only when some rank has announced buffers that its peers cannot reach. */
+  /** Set if the rule is only for calls in which some rank has announced buffers that its peers cannot reach. */
   readonly buffers?: 'private';
   readonly algorithm: string;
 }
 
 export interface SelectionInput {
   readonly collective: Collective;
-  /** count × element size. */
+  /** Bytes of the operation: count × element size. */
   readonly bytes: number;
   readonly topology: Topology;
-  /** The call itself: what is chosen can serve it. Default: any call of that size in even parts. */
+  /** The call itself, which the chosen algorithm must be able to serve. Default: any call of that size in even parts. */
   readonly request?: PlanRequest;
-  /** Whether ranks of one host can load from and store to each other's memory. The same on all ranks. */
+  /** True if ranks of one host can load from and store to each other's memory. The same on all ranks. */
   readonly loadStore: boolean;
   /** `private`: some rank has announced buffers that its peers cannot reach. Default: `shared`. */
   readonly buffers?: 'shared' | 'private';
@@ -62,15 +62,15 @@ export interface SelectionInput {
   readonly order: 'canonical' | 'relaxed';
   /** The user's rules, from `parseSelection`. */
   readonly overrides?: readonly SelectionRule[];
-  /** What was measured on a world of this shape, from `tunedRules`. Left aside where the algorithm cannot serve the call. */
+  /** Measured choices of a world of this shape, from `tunedRules`. Left aside where the algorithm cannot serve the call. */
   readonly tuned?: readonly SelectionRule[];
   /** Rates of this world, equal on all ranks. Default: none, the table decides. */
   readonly model?: CostModel;
-  /** Default: `networkLimits`. */
+  /** Limits of transfers. Default: `networkLimits`. */
   readonly limits?: TransferLimits;
-  /** Of the group; what is larger than it takes is chosen as without. Default: none. */
+  /** The group's network path; operations that are too large for it are chosen as without. Default: none. */
   readonly networkPath?: NetworkPathSpec;
-  /** What was predicted before for this world; filled. A few entries per collective and power of two. */
+  /** Earlier predictions for this world; filled here. A few entries per collective and power of two. */
   readonly predictions?: Map<string, string>;
 }
 
@@ -79,18 +79,18 @@ const MiB = 1024 * KiB;
 const any = Number.POSITIVE_INFINITY;
 const moving = collectives.filter((collective) => collective !== 'barrier');
 
-/** Follows the cost model, which the tests compare it with. Where hosts have several ranks, what reduces inside the host first
- *  sends a fraction of the bytes between hosts. Else n−1 messages at once beat log₂ n hops up to some 16 to 24 ranks, and
- *  sending everything to everyone pays only while (n−1)·S is small against a hop. */
+/** The table follows the cost model, with which the tests compare it. Where hosts have several ranks, algorithms that reduce
+ *  inside the host first send a fraction of the bytes between hosts. Else n−1 messages at once beat log₂ n hops up to some 16 to
+ *  24 ranks, and sending everything to all ranks pays only while (n−1)·S is small against a hop. */
 const defaults: readonly SelectionRule[] = [
   // The announcement of a call is a barrier already, over any network.
   row('barrier', { algorithm: 'mailbox' }),
-  // Of two ranks each stages half of what it would enter. More ranks wait for each other more often than that saves.
+  // Two ranks stage half of the data that each would enter whole. More ranks wait for each other more often than that saves.
   row('all-reduce', { topologyClass: 'one-host', bytesFrom: 4 * KiB, bytesTo: 16 * KiB, ranksMax: 2, algorithm: 'host-staged' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', bytesTo: mailboxBytes + 1, algorithm: 'mailbox' })),
   row('all-reduce', { topologyClass: 'one-host', buffers: 'private', algorithm: 'host-staged' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
-  // Between hosts everyone sends its announcement to everyone already: what it can carry along costs no more than its bytes.
+  // Between hosts, every rank sends its announcement to all already: data that fits in it costs no more than its bytes.
   ...moving.map((collective) => row(collective, { bytesTo: mailboxBytes + 1, ranksMax: 8, algorithm: 'mailbox' })),
   ...moving.map((collective) => row(collective, { bytesTo: 4 * KiB + 1, ranksMax: 32, algorithm: 'mailbox' })),
   row('all-reduce', { topologyClass: 'flat', bytesFrom: 4 * MiB, relaxed: true, algorithm: 'ring' }),
@@ -139,12 +139,12 @@ const defaults: readonly SelectionRule[] = [
   row('all-to-all', { algorithm: 'direct' }),
 ];
 
-/** All rules in the order they are tried. */
+/** All rules in the order in which they are tried. */
 export function selectionTable(overrides: readonly SelectionRule[] = []): SelectionRule[] {
   return [...overrides, ...defaults];
 }
 
-/** The algorithm's name, for `buildPlan`. Only the user's own rules choose what cannot serve the call. */
+/** The algorithm's name, for `buildPlan`. Only the user's own rules may choose one that cannot serve the call. */
 export function selectAlgorithm(input: SelectionInput): string {
   const { collective, topology, overrides = [], tuned = [], model, request = evenRequest(input) } = input;
   const ranks = rankCount(topology);
@@ -158,7 +158,7 @@ export function selectAlgorithm(input: SelectionInput): string {
     topology.hosts.length >= (rule.hostsMin ?? 1) &&
     (rule.relaxed !== true || input.order === 'relaxed') &&
     (rule.buffers === undefined || rule.buffers === input.buffers);
-  // What was measured was measured with shared buffers.
+  // Tuning measures with shared buffers, so its choices are not for private ones.
   const measured = input.buffers === 'private' ? [] : tuned;
   const serves = (name: string): boolean => canServe(name, request, input.order);
   const asked = overrides.find(applies) ?? measured.find((rule) => applies(rule) && serves(rule.algorithm));
@@ -175,7 +175,8 @@ export function selectAlgorithm(input: SelectionInput): string {
   const networkPath = input.networkPath && input.bytes <= input.networkPath.bytesMax ? input.networkPath : undefined;
   const bytes = representativeBytes(input.bytes, networkPath);
   const able = candidatesFor(collective, ranks).filter(serves);
-  // With all that the prediction hangs on: it must not depend on earlier calls, which ranks and their threads remember differently.
+  // The key has everything that the prediction depends on: it must not depend on earlier calls, which ranks and their threads
+  // remember differently.
   const key = `${collective} ${bytes} ${usual} of ${able.join()}${networkPath ? ' network path' : ''}`;
   const known = input.predictions?.get(key);
   if (known !== undefined) return known;
@@ -185,14 +186,14 @@ export function selectAlgorithm(input: SelectionInput): string {
   return predicted;
 }
 
-/** What is worth comparing: everything in a small world, what the table considers in a larger one. */
+/** Algorithms worth comparing: all in a small world, those of the table in a larger one. */
 function candidatesFor(collective: Collective, ranks: number): string[] {
   if (ranks <= smallWorldMax) return algorithms.filter((each) => each.build[collective]).map(({ name }) => name);
   const considered = defaults.filter((rule) => rule.collective === collective && ranks <= rule.ranksMax);
   return [...new Set(considered.map(({ algorithm }) => algorithm))];
 }
 
-/** Ranks of a world in which the plans even of unlikely algorithms are built in a millisecond or so. */
+/** Largest world in which the plans even of unlikely algorithms are built in a millisecond or so. */
 const smallWorldMax = 16;
 
 export function topologyClassOf(topology: Topology, loadStore: boolean): TopologyClass {
@@ -205,8 +206,8 @@ function isIn(topologyClass: TopologyClass, wanted: TopologyClass | undefined): 
   return wanted === undefined || wanted === topologyClass || (wanted === 'two-level' && topologyClass === 'rails');
 }
 
-/** Rules from a setting: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Sizes in bytes with k, m, g for powers of
- *  1024; `*` for every collective the algorithm has. Sizes that no rule covers keep the default. Empty text: no rules.
+/** Rules from a setting: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Sizes in bytes with k, m, g for powers of 1024; `*`
+ *  for every collective that the algorithm has. Sizes that no rule covers keep the default. Empty text: no rules.
  *  @throws ShoalError `config` naming the part that is wrong. */
 export function parseSelection(text: string): SelectionRule[] {
   const parts = text.split(';').filter((part) => part.trim() !== '');

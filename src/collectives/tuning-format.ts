@@ -1,4 +1,4 @@
-/** Reads the text of a tuning file (tuning.ts). Apart from what uses a tuning: without such a file nobody needs this. */
+/** Reads the text of a tuning file (tuning.ts). Kept apart from the code that uses a tuning: without such a file no program needs this. */
 import { ShoalError } from '../base/errors.ts';
 import {
   anyText,
@@ -21,7 +21,7 @@ import { algorithms } from './registry.ts';
 
 /** Incremented when a field changes its meaning or goes away. */
 const tuningVersion = 1;
-/** A larger file is none. */
+/** Limit of the file's size; a larger file is not a tuning file. */
 export const tuningBytesMax = 2 ** 24;
 
 const strict = <F extends Readonly<Record<string, Shape<unknown>>>>(fields: F) => object(fields, { strict: true });
@@ -39,7 +39,7 @@ const costModel: Shape<CostModel> = strict({
 const range = strict({
   /** Bytes, inclusive. */
   from: count,
-  /** Bytes, exclusive; null: no end, which is for who knows better than what was measured. */
+  /** Bytes, exclusive; null: no end, written by people who know better than the measurements. */
   to: nullable(integer({ min: 1 })),
   algorithm: anyText,
 });
@@ -53,7 +53,7 @@ const measurement = strict({
 const tunedWorld = strict({
   /** Ranks per host, in order of hosts. */
   hosts: list(integer({ min: 1 }), { min: 1 }),
-  /** Of a world of one host: whether its ranks could load from and store to each other's memory. */
+  /** True if the ranks of a world of one host could load from and store to each other's memory. */
   loadStore: flag,
   order: literal('canonical', 'relaxed'),
   /** Seconds, and seconds per byte; absent where nothing had to be measured. */
@@ -89,7 +89,7 @@ const tuningFile = strict({
 export type TunedWorld = ValueOf<typeof tunedWorld>;
 export type Tuning = ValueOf<typeof tuningFile>;
 
-/** @param source where the text is from, for messages.
+/** @param source origin of the text, for messages.
  *  @throws ShoalError `config` naming the part that is wrong. */
 export function parseTuning(text: string, source: string): Tuning {
   const fail = (problem: string, cause?: unknown): never => {

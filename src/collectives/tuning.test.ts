@@ -46,7 +46,7 @@ describe('a tuning file', () => {
     expect(tunedWorldOf(tuning, { ...shape, loadStore: true })?.rates).toEqual(defaultCostModel);
   });
 
-  it('grows by worlds; a collective that is measured again replaces what was known of it', () => {
+  it('grows by worlds; a collective that is measured again replaces its earlier measurements', () => {
     const other = withTunedWorld(tuning, { ...world, hosts: [2, 2] }, '2');
     expect(other.worlds.map(({ hosts }) => hosts)).toEqual([
       [1, 1, 1, 1],

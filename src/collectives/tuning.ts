@@ -1,15 +1,14 @@
-/** What `shoal tune` has measured: per shape of a world its rates, and per collective and range of sizes the algorithm that
- *  was fastest. Versioned JSON; everything in it is checked before it is used (tuning-format.ts). It must not know files or how
- *  one measures. */
+/** The measurements of `shoal tune`: the rates of each shape of a world, and the fastest algorithm per collective and range of sizes.
+ *  Versioned JSON; everything in it is checked before it is used (tuning-format.ts). It must not know files or how one measures. */
 import type { Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
 import type { TunedWorld, Tuning } from './tuning-format.ts';
 import type { SelectionRule } from './select.ts';
 
-/** What tells worlds apart. */
+/** The properties by which worlds are told apart. */
 export interface WorldShape {
   readonly topology: Topology;
-  /** Looked at only where there is one host. */
+  /** True if ranks share memory; considered only in a world of one host. */
   readonly loadStore: boolean;
   readonly order: 'canonical' | 'relaxed';
 }
@@ -18,7 +17,7 @@ export function tunedWorldOf(tuning: Tuning | undefined, shape: WorldShape): Tun
   return tuning?.worlds.find((world) => sameShape(world, shape));
 }
 
-/** What was measured on a world of that shape, as rules. */
+/** The measurements of a world of that shape, as rules. */
 export function tunedRules(tuning: Tuning | undefined, shape: WorldShape): SelectionRule[] {
   const { choices = [] } = tunedWorldOf(tuning, shape) ?? {};
   return choices.flatMap(({ collective, ranges }) =>
@@ -32,7 +31,7 @@ export function tunedRules(tuning: Tuning | undefined, shape: WorldShape): Selec
   );
 }
 
-/** The tuning with what is known of one more world; what it said of that shape and those collectives before is replaced. */
+/** The tuning with the measurements of one more world; earlier ones of that shape and those collectives are replaced. */
 export function withTunedWorld(tuning: Tuning | undefined, world: TunedWorld, shoal: string): Tuning {
   const before = tuning?.worlds ?? [];
   const same = before.find((each) => isSame(each, world));

@@ -18,7 +18,7 @@ const severalHosts: Topology[] = [
   grid(4, 2),
   grid(3, 2),
   grid(2, 3),
-  // Uneven, and ranks that are not consecutive on their host.
+  // Uneven hosts, and ranks that are not consecutive on their host.
   { hosts: [[0, 1, 2], [3], [4, 5]] },
   { hosts: [[0, 3, 4], [1], [2, 5]] },
   {
@@ -122,7 +122,7 @@ describe('availability', () => {
 });
 
 describe('private memory', () => {
-  it('is safe with algorithms that say so: they touch nothing of a peer but scratch and mailbox', () => {
+  it('is safe with algorithms that are declared so: they touch only the scratch and mailbox of a peer', () => {
     let accesses = 0;
     for (const algorithm of algorithms.filter(({ ownBuffersOnly }) => ownBuffersOnly)) {
       for (const collective of collectives.filter((each) => algorithm.build[each])) {
@@ -145,7 +145,7 @@ describe('private memory', () => {
 });
 
 describe('alike', () => {
-  it('is what the programs of all ranks are, where an algorithm says so', () => {
+  it('holds for the programs of all ranks of an algorithm that is declared so', () => {
     const alike = algorithms.filter((algorithm) => algorithm.alike);
     expect(alike.map(({ name }) => name)).toEqual(expect.arrayContaining(['host-direct', 'host-staged', 'mailbox']));
     for (const algorithm of alike) {

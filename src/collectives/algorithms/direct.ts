@@ -1,16 +1,16 @@
-/** Direct: everyone exchanges with everyone. A reduction gives each rank a share, its owner reduces the share, and all
- *  gather the results: two hops whatever the number of ranks, 2(n−1)/n·S per rank.
+/** Direct: all ranks exchange with all others. A reduction gives each rank a share, its owner reduces the share, and all gather
+ *  the results: two hops whatever the number of ranks, 2(n−1)/n·S per rank.
  *
  *      share of   0 1 2            0 1 2
  *      rank 0    [a a a]   each   [A    ]   each    [A B C]
  *      rank 1    [b b b]   ─────▶ [  B  ]  ──────▶  [A B C]
  *      rank 2    [c c c]   sends  [    C]   sends   [A B C]
  *
- *  At step k everyone sends to rank + k, pieces in the outer loop: no receiver is everyone's target at once (incast). Where
- *  there are more pieces than the window, a piece goes to an owner only when the one `window` before has come back from
- *  it: that bounds what is under way to a receiver, and its scratch. Owners then work on a channel of their own.
- *  The two hops of Herring (Amazon, 2020); the owner-reduces phase is direct exchange in Thakur, Rabenseifner & Gropp,
- *  "Optimization of collective communication operations in MPICH", 2005. */
+ *  At step k every rank sends to rank + k, pieces in the outer loop: no receiver is the target of all at once (incast). Where
+ *  there are more pieces than the window, a piece goes to an owner only when the one `window` before has come back from it: that
+ *  bounds the data under way to a receiver, and its scratch. Owners then work on a channel of their own. The two hops of Herring
+ *  (Amazon, 2020); the owner-reduces phase is direct exchange in Thakur, Rabenseifner & Gropp, "Optimization of collective
+ *  communication operations in MPICH", 2005. */
 import { span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { BufferName, Span } from '../../plan/ir.ts';
 import { segments, split, type Range } from '../../plan/partition.ts';
@@ -27,7 +27,7 @@ export const direct: Algorithm = {
       const arrivals: Arrival[] = [];
       reduceShares(b, span('data', { offset: 0, count: b.request.count }), shares, {
         resultOf: (_, range) => span('data', range),
-        // What comes back says that the owner is done with the piece.
+        // The returned result says that the owner is done with the piece.
         then: (piece) => {
           const returned = sendToAll(b, 'data', piece);
           arrivals.push(...returned);
@@ -66,7 +66,7 @@ export const direct: Algorithm = {
       for (const arrival of arrivals) b.wait(arrival);
     },
     broadcast: (b) => {
-      // Root ──▶ one share to each other rank ──▶ they gather among themselves: S leaves the root once.
+      // The root sends one share to each other rank, and they gather among themselves: S leaves the root once.
       const others = b.peersOf(b.root);
       const shares = split(b.request.count, others.length);
       const scattered = byPiece(others.map((rank, index) => b.pieces(shares[index]).map((range) => ({ rank, range }))));
@@ -109,15 +109,15 @@ export const direct: Algorithm = {
   },
 };
 
-/** A finished piece of the result: where its owner has it, and its range in the whole. */
+/** A finished piece of the result: its place at its owner, and its range in the whole. */
 interface OwnedPiece {
   readonly rank: number;
   readonly range: Range;
   readonly result: Span;
 }
 
-/** Every rank reduces its share of all ranks' `whole` into `resultOf(rank, piece)` and goes on with `then`, which returns
- *  what it sent to the others, beginning with the next rank, if it sent to all.
+/** Every rank reduces its share of all ranks' `whole` into `resultOf(rank, piece)` and goes on with `then`, which returns the
+ *  arrivals of its sends to the others, beginning with the next rank, if it sends to all.
  *
  *      scratch of rank r:   [ring for r+1][ring for r+2]…[ring for r+n−1]
  *      a ring               [piece 0][piece 1]…[piece window−1], piece p lies at p mod window */
@@ -132,12 +132,12 @@ function reduceShares(
   const window = windowOf(b, cuts);
   const largest = cuts.map((cut) => Math.max(0, ...cut.map(({ count }) => count)));
   const rings = b.ranks.map((owner) => b.peersOf(owner).map(() => b.scratch(owner, largest[owner] * Math.min(window, cuts[owner].length))));
-  // peersOf begins with the next rank, so the peer's place in an owner's list follows from the distance.
+  // `peersOf` begins with the next rank, so the peer's place in an owner's list follows from the distance.
   const distance = (from: number, to: number): number => (to - from + b.n) % b.n;
   const slotOf = (owner: number, peer: number, round: number): Span =>
     within(rings[owner][distance(owner, peer) - 1], (round % window) * largest[owner], cuts[owner][round].count);
   const ownersChannel = rounds > window ? 1 : 0;
-  /** Per round: what tells each sender that the owner is done with the round before the last `window` ones. */
+  /** Arrivals, by round, that tell each sender that the owner is done with the round before the last `window` ones. */
   const freed: (readonly Arrival[])[][] = [];
   const sendRound = (round: number): Arrival[][] => {
     const arrivals: Arrival[][] = b.ranks.map(() => []);
@@ -174,7 +174,7 @@ function reduceShares(
   }
 }
 
-/** Pieces per sender that an owner has room for: as the request says, at least one. */
+/** Number of pieces per sender that an owner has room for: as the request says, at least one. */
 function windowOf(b: PlanBuilder, cuts: readonly (readonly Range[])[]): number {
   const rounds = Math.max(1, ...cuts.map((cut) => cut.length));
   const largest = Math.max(1, ...cuts.flat().map(({ count }) => count));
@@ -182,13 +182,13 @@ function windowOf(b: PlanBuilder, cuts: readonly (readonly Range[])[]): number {
   return Math.max(1, Math.min(rounds, room, b.request.window ?? rounds));
 }
 
-/** The owner of a piece sends it to the same place of everyone's `buffer`. */
+/** The owner of a piece sends it to the same place of every other rank's `buffer`. */
 function sendToAll(b: PlanBuilder, buffer: BufferName, { rank, range, result }: OwnedPiece): Arrival[] {
   return b.peersOf(rank).map((peer) => b.send(rank, peer, result, span(buffer, range)));
 }
 
-/** Everyone sends pieces to everyone, round by round, to the next rank first. A rank sends piece p to a peer when that peer's
- *  piece p − window has come: nobody gets further ahead of anybody, and less than two windows are under way to a receiver. */
+/** Every rank sends pieces to every other, round by round, to the next rank first. A rank sends piece p to a peer when that peer's piece p
+ *  − window has come: no rank gets further ahead of another, and less than two windows are under way to a receiver. */
 function exchange(
   b: PlanBuilder,
   of: {
@@ -198,7 +198,7 @@ function exchange(
 ): Arrival[] {
   const window = b.request.window ?? Number.MAX_SAFE_INTEGER;
   const rounds = Math.max(...b.ranks.flatMap((from) => b.peersOf(from).map((to) => of.piecesOf(from, to).length)));
-  /** By round, then from × n + to. */
+  /** Arrivals by round, then by from × n + to. */
   const sent: Arrival[][] = [];
   for (let round = 0; round < rounds; round++) {
     sent[round] = [];
@@ -214,7 +214,7 @@ function exchange(
   return sent.flatMap((arrivals) => arrivals.filter((arrival) => arrival !== undefined));
 }
 
-/** Lists interleaved: all first entries, then all second ones, … */
+/** Interleaves lists: all first entries, then all second ones, … */
 function byPiece<T>(lists: readonly (readonly T[])[]): T[] {
   const longest = Math.max(0, ...lists.map((list) => list.length));
   return Array.from({ length: longest }, (_, index) => lists.flatMap((list) => list.slice(index, index + 1))).flat();

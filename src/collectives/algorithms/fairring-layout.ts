@@ -1,4 +1,4 @@
-/** How fairring cuts a tensor, and who owns what. Pure arithmetic; the same on every rank.
+/** Layout of fairring: cuts a tensor and assigns owners. Pure arithmetic; the same on every rank.
  *
  *      tensor ─▶ slices ─▶ slots, one per local rank (rail) ─▶ shards, one owner in every group of hosts ─▶ parts, one root each
  *
@@ -14,24 +14,23 @@ import { lineCount, pieces, split, type Range } from '../../plan/partition.ts';
 import { shardCountOf, sliceCountOf, stagingCountOf } from './limits.ts';
 
 const unlimited = Number.MAX_SAFE_INTEGER;
-/** Hosts that a rank talks to at most. */
+/** Most hosts that a rank talks to. */
 const fanOutMax = 64;
-/** So few are talked to whatever the size of their messages. */
+/** Up to this many hosts are talked to whatever the size of messages. */
 const fanOutLeast = 8;
-/** Shards of so many times the floor are large enough: a message costs its ranks' time half of what it costs the wire, and two hops save
- *  more than fewer messages. */
+/** Shards of this many times the floor are large enough: a message costs its ranks' time half of the time on the wire, and two
+ *  hops save more than fewer messages. */
 const largeShards = 2;
 
 export interface FairringLayout {
   readonly slices: readonly Range[];
-  /** Hosts per group: all, or a power of two. */
-  /** Hosts of each group, as indices. */
+  /** Hosts of each group, as indices: all in one, or groups of a power of two. */
   readonly groups: readonly (readonly number[])[];
   /** Shards per slot, each with an owner in every group. */
   readonly owners: number;
   /** Parts per shard, each with a root among the shard's owners. */
   readonly parts: number;
-  /** Slices in flight. */
+  /** Number of slices in flight. */
   readonly inFlight: number;
   /** Elements of the largest shard and of the largest part. */
   readonly shardMost: number;
@@ -42,7 +41,7 @@ export interface FairringLayout {
 
 export function fairringLayout(request: PlanRequest): FairringLayout {
   const { topology, count } = request;
-  // Who says how large slices are leaves it to the staging how many are in flight.
+  // A caller that says how large slices are lets the staging decide how many are in flight.
   const { pieceCount = unlimited, window = unlimited } = request.sliceCount === undefined ? request : {};
   const [hosts, local] = [topology.hosts.length, topology.hosts[0].length];
   const most = Math.min(sliceCountOf(request), count);
@@ -50,7 +49,7 @@ export function fairringLayout(request: PlanRequest): FairringLayout {
   const groupSize = Math.min(hosts, request.groupHosts ?? groupSizeOf(hosts, most / local, floor));
   const groups = groupsOf(hosts, groupSize);
   const room = Math.floor(most / local / floor);
-  // Where shards of half the floor let all own, nobody is left idle for the sake of larger messages.
+  // When shards of half the floor let all ranks own, none is left idle for the sake of larger messages.
   const owners = clamp(2 * room >= groupSize ? groupSize : room, 1, groupSize);
   const parts = clamp(Math.floor(most / local / owners / floor), 1, groups.length);
   const staging = stagingCountOf(request);
@@ -72,7 +71,7 @@ export function fairringLayout(request: PlanRequest): FairringLayout {
   return { slices, groups, owners, parts, inFlight, shardMost, partMost, scratchCount: hosts === 1 ? 0 : inFlight * perSlice };
 }
 
-/** Elements that a rank of a group of `length` hosts stages of a slice, at most. */
+/** Most elements that a rank of a group of `length` hosts stages of a slice. */
 function stagingPerSlice(
   { owners, shardMost, partMost, groups }: { owners: number; shardMost: number; partMost: number; groups: number },
   length: number,
@@ -84,7 +83,7 @@ export function wholeLines(count: number): number {
   return Math.ceil(count / lineCount) * lineCount;
 }
 
-/** All hosts while they are few or their shards are large; else about as many as there are groups. */
+/** Hosts per group: all while they are few or their shards are large; else about as many as there are groups. */
 function groupSizeOf(hosts: number, slotCount: number, floor: number): number {
   const direct = hosts <= fanOutLeast || (hosts <= fanOutMax && slotCount / hosts >= largeShards * floor);
   return direct ? hosts : 2 ** Math.round(Math.log2(hosts) / 2);

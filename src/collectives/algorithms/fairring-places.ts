@@ -1,5 +1,5 @@
-/** Where fairring's hosts are in their groups, which shards they own, and which number the signals of a rank have. All follows from
- *  the layout alone, so that a rank finds what it needs of its peers without building what they do.
+/** Places of fairring's hosts in their groups, the shards they own, and the numbers of a rank's signals. All of it follows from
+ *  the layout alone, so that a rank finds its peers' places without building their programs.
  *
  *      signals of a rank   │ returned │ passed on │ end of the host's ranks │ sent │ contributed │ finished │
  *      raised by            others of its group ─────┘   channel by channel     └───┴── owners: others of the group, other groups */
@@ -44,13 +44,13 @@ export class FairringPlaces {
     return others;
   }
 
-  /** How many hosts after `from` `to` comes in their group. */
+  /** Number of hosts by which `to` comes after `from` in their group. */
   distance(from: number, to: number): number {
     const { length } = this.groupWith(from);
     return (this.#indexOf[to] - this.#indexOf[from] + length) % length;
   }
 
-  /** Hosts that own the shard, by group. Where there are fewer owners than hosts, those of different rails are different hosts. */
+  /** Hosts that own the shard, by group. With fewer owners than hosts, owners of different rails are different hosts. */
   ownersOf(rail: number, index: number): readonly number[] {
     const [D, E] = [this.#ranksPerHost, this.#layout.owners];
     const key = rail * E + index;
@@ -81,39 +81,39 @@ export class FairringPlaces {
 
   // ── signals of the rank at host `to` ────────────────────────────────────────────────────────────────────────────
 
-  /** An owner of the group returns results. */
+  /** Raised when an owner of the group returns results. */
   returnedSignal(to: number, from: number): number {
     return this.distance(to, from) - 1;
   }
 
-  /** An owner of the group passes on what roots elsewhere have returned. */
+  /** Raised when an owner of the group passes on results that roots elsewhere have returned. */
   passedSignal(to: number, from: number): number {
     return this.#mates(to) + this.distance(to, from) - 1;
   }
 
-  /** A rank of the host has written its last on the `place`th of the channels on which it may. */
+  /** Raised when a rank of the host has written its last on the `place`th of the channels on which it may write. */
   endSignal(host: number, { to, from }: { readonly to: number; readonly from: number }, place: number): number {
     const D = this.#ranksPerHost;
     return this.#backSignals(host) + place * (D - 1) + ((from - to + D) % D) - 1;
   }
 
-  /** A host of the group sends to the owner. */
+  /** Raised when a host of the group sends to the owner. */
   sentSignal(to: number, from: number): number {
     return this.#firstSent(to) + this.distance(to, from) - 1;
   }
 
-  /** The owner in another group sends its group's sum to the root. */
+  /** Raised when the owner in another group sends its group's sum to the root. */
   contributedSignal(to: number, shard: ShardName, fromGroup: number): number {
     return this.#firstSent(to) + this.#mates(to) + this.#fromGroup(to, shard, fromGroup);
   }
 
-  /** The root in another group returns the whole sum to the owner. */
+  /** Raised when the root in another group returns the whole sum to the owner. */
   finishedSignal(to: number, shard: ShardName, fromGroup: number): number {
     const contributed = this.ownedBy(to, shard.rail).length * (this.#layout.groups.length - 1);
     return this.#firstSent(to) + this.#mates(to) + contributed + this.#fromGroup(to, shard, fromGroup);
   }
 
-  /** Other hosts of the group. */
+  /** Number of other hosts in the group. */
   #mates(host: number): number {
     return this.groupWith(host).length - 1;
   }
@@ -127,7 +127,7 @@ export class FairringPlaces {
     return this.#backSignals(host) + writing * (this.#ranksPerHost - 1);
   }
 
-  /** Owned shard by owned shard, group by group. */
+  /** Number of a signal from another group's owner: counted owned shard by owned shard, group by group. */
   #fromGroup(to: number, { rail, index }: ShardName, fromGroup: number): number {
     const groups = this.#layout.groups.length;
     const distance = (fromGroup - this.groupOf[to] + groups) % groups;

@@ -79,7 +79,7 @@ describe('fairring', () => {
       const cost = costOf(buildPlan('fairring', request(grid(hosts, ranks), count, { shardCount: 16, ...limits })), 4);
       const each = (2 * (hosts - 1) * count * 4) / hosts / ranks;
       for (const { networkBytesOut, networkBytesIn } of cost.ranks) expect([networkBytesOut, networkBytesIn]).toEqual([each, each]);
-      // A slice in a staging place used before starts after that one's second hop.
+      // A slice that reuses a staging place starts after the second hop of the slice before in it.
       const { slices, inFlight } = fairringLayout(request(grid(hosts, ranks), count, { shardCount: 16, ...limits }));
       expect(cost.networkHops).toBe(2 * Math.ceil(slices.length / inFlight));
     }
@@ -94,7 +94,7 @@ describe('fairring', () => {
     }
   });
 
-  it('begins with the next host, so that no owner hears everybody first', () => {
+  it('begins with the next host, so that no owner receives from all at once', () => {
     const plan = buildPlan('fairring', request(separateHosts(5), 100_000));
     const first = plan.programs.map(({ channels }) => channels[0].flatMap((step) => (step.kind === 'put' ? [step.peer] : []))[0]);
     expect(first).toEqual([1, 2, 3, 4, 0]);
@@ -115,7 +115,7 @@ describe('fairring', () => {
     }
   });
 
-  it('has as many slices of the size that is asked for in flight as the staging holds, else what pieces and window allow', () => {
+  it('has as many slices of the requested size in flight as the staging holds, else as pieces and window allow', () => {
     const paced = { shardCount: 16, pieceCount: 64, window: 2 };
     const count = 64 * 3000;
     const automatic = fairringLayout(request(separateHosts(3), count, paced));
@@ -130,7 +130,7 @@ describe('fairring', () => {
     }
   });
 
-  it('is what the plan uses', () => {
+  it('has a layout that the plan uses', () => {
     const one = request(grid(3, 2), 5000, { sliceCount: 500, stagingCount: 400, shardCount: 16 });
     const { scratchCount, inFlight, slices } = fairringLayout(one);
     expect([inFlight, slices.length]).toEqual([2, 10]);
@@ -148,7 +148,7 @@ describe('fairring', () => {
     expect(Math.min(...puts)).toBeGreaterThanOrEqual(2048);
   });
 
-  /** What keeps a place in the staging from being filled before it is free. */
+  /** Removes the wait that keeps a place in the staging from being filled before it is free. */
   it('without the wait for the result before, the reuse of staging is a race', () => {
     const plan = buildPlan('fairring', request(separateHosts(3), 960, { sliceCount: 96, stagingCount: 64, shardCount: 1 }));
     let tried = 0;
@@ -180,7 +180,7 @@ describe('fairring', () => {
 });
 
 describe('fairring on many hosts', () => {
-  /** Two levels, and small shards. */
+  /** Settings that give two levels, and small shards. */
   const small = { shardCount: 32, groupHosts: 4 };
 
   it.each([
@@ -206,7 +206,7 @@ describe('fairring on many hosts', () => {
     }
   });
 
-  /** Of the layouts that large worlds have: up to 512 ranks proved whole, of which every rank builds alone what is proved. */
+  /** Layouts of large worlds: the whole plan is proved for up to 512 ranks, and every rank builds alone the program that was proved. */
   it.each([
     [16, 4, {}],
     [64, 2, {}],
@@ -243,7 +243,7 @@ describe('fairring on many hosts', () => {
     expect(cost.networkHops).toBe(4);
   });
 
-  it('has groups of as many hosts as is asked for, which are powers of two', () => {
+  it('has groups of the requested number of hosts, a power of two', () => {
     const sizes = (groupHosts: number): number[] =>
       fairringLayout(request(separateHosts(10), 1000, { groupHosts })).groups.map(({ length }) => length);
     expect([2, 4, 8, 16].map(sizes)).toEqual([[2, 2, 2, 2, 2], [4, 4, 2], [8, 2], [10]]);
@@ -276,12 +276,12 @@ describe('fairring on many hosts', () => {
     }
   });
 
-  it.each(['fairring', 'halving-doubling', 'tree'])('%s: a rank of 4,096 says little more than what it sends and hears', (algorithm) => {
+  it.each(['fairring', 'halving-doubling', 'tree'])('%s: a rank of 4,096 builds little more than its own messages', (algorithm) => {
     const send = vi.spyOn(PlanBuilder.prototype, 'send');
     const one = request(grid(512, 8), 6_553_600, { elementBytes: 4, pieceCount: 16_384, window: 2 });
     const { channels, entry } = buildPlan(algorithm, one, { onlyRank: 1234 }).programs[1234];
     const own = channels.flat().length + entry.length;
-    // Of others, at most the first message from one to another.
+    // At most the first message from one rank to another is built of the other ranks' programs.
     expect(send.mock.calls.length).toBeLessThan(algorithm === 'fairring' ? 3 * own : 4096 * 2 * 12 + 3 * own);
     vi.restoreAllMocks();
   });

@@ -12,11 +12,10 @@
  *      owner           data ──put──▶ hosts of its group: data
  *      every rank      data ═══copies═══▶ data of its local ranks
  *
- *  Channels per rank: 0 reduces inside the host and sends, 1 owns, 2 takes results and spreads them inside the host; with several
- *  groups 3 is the root's, and 4 passes on what roots return. No rank of the host waits for another: rail d alone reads and writes the
- *  slots d of its host. At step k host m sends to the host k after it. What is sent goes to its place in the staging when the result
- *  of the slice that used the place before is back; that needs no extra message. Shards are never cut below `shardCount`: with
- *  many hosts fewer of them own.
+ *  Channels per rank: 0 reduces inside the host and sends, 1 owns, 2 takes results and spreads them inside the host; with several groups 3
+ *  is the root's, and 4 passes on the roots' results. No rank of the host waits for another: rail d alone reads and writes the slots d of
+ *  its host. At step k host m sends to the host k after it. A message goes to its place in the staging when the result of the slice that
+ *  used the place before is back; that needs no extra message. Shards are never cut below `shardCount`: with many hosts fewer of them own.
  *
  *  After Herring (Thangakrishnan et al., SC 2020) and Fairring, which shards without a floor and stages 2M + 1 shards. */
 import { balancedTree, type ReduceTree } from '../../memory/kernels.ts';
@@ -45,44 +44,44 @@ export const fairring: Algorithm = {
 const runBytes = 256 * 1024;
 const channels = { send: 0, own: 1, gather: 2, root: 3, pass: 4 } as const;
 
-/** One of the pieces that a shard is reduced in. */
+/** One of the parts in which a shard is reduced. */
 interface Part {
   /** Group whose owner of the shard is the root. */
   readonly group: number;
   readonly range: Range;
-  /** What had its place in the root's staging before. */
+  /** The part that had its place in the root's staging before. */
   readonly before: Part | undefined;
-  /** At the root, by the sending owner's group. */
+  /** Arrivals at the root, by the sending owner's group. */
   readonly contributed: Arrival[];
-  /** At the owners, by their group. */
+  /** Arrivals at the owners, by their group. */
   readonly finished: Arrival[];
-  /** At the hosts that own nothing of it, by host. */
+  /** Arrivals at the hosts that own nothing of it, by host. */
   readonly returned: Arrival[];
 }
 
 interface Shard {
-  /** Index in every host of the ranks that exchange it. */
+  /** Index, in every host, of the ranks that exchange it. */
   readonly rail: number;
-  /** Index in its slot. */
+  /** Index of the shard in its slot. */
   readonly index: number;
   readonly range: Range;
-  /** Index of its place in its owners' staging, and what had that before. */
+  /** Index of its place in its owners' staging; `before` is the shard that had that place before. */
   readonly place: number;
   readonly before: Shard | undefined;
-  /** Hosts, by group. */
+  /** Owning hosts, by group. */
   readonly owners: readonly number[];
   readonly parts: readonly Part[];
-  /** At the owner of the sending host's group, by host. */
+  /** Arrivals at the owner of the sending host's group, by host. */
   readonly contributed: Arrival[];
 }
 
-/** Shards that adjoin each other, and what they cover. */
+/** Shards that adjoin each other, and the range that they cover. */
 interface Run {
   readonly shards: Shard[];
   range: Range;
 }
 
-/** Shards in their order, those that adjoin the ones before together until they cover `least` elements. */
+/** Joins shards that adjoin each other, in their order, until each run covers `least` elements. */
 function runsOf(shards: readonly Shard[], least: number): Run[] {
   const runs: Run[] = [];
   for (const shard of shards) {
@@ -105,16 +104,16 @@ class Fairring {
   readonly #hosts: Topology['hosts'];
   readonly #layout: FairringLayout;
   readonly #places: FairringPlaces;
-  /** The host and the rail of the only rank whose program is kept; undefined: all are. Only its rail is looked at, and there only
-   *  what it does and what is sent to it. */
+  /** The host and the rail of the only rank whose program is kept; undefined: all are kept. Then only its rail is considered, and
+   *  on it only its own steps and the messages to it. */
   readonly #only: { readonly host: number; readonly rail: number } | undefined;
-  /** Elements that ranks of a host sum or copy at a time, at least. */
+  /** Fewest elements that ranks of a host sum or copy at a time. */
   readonly #runCount: number;
-  /** By rail, index and place: the last shard there. */
+  /** The last shard in each place, by rail, index and place. */
   readonly #last = new Map<string, Shard>();
-  /** Per host: its ranks' contributions → the host's. */
+  /** Trees by host: its ranks' contributions → the host's. */
   readonly #hostTrees = new Map<number, ReduceTree>();
-  /** Per host: its ranks' contributions, then the sums of its group's other hosts, beginning with the next one → the group's. */
+  /** Trees by host: its ranks' contributions, then the sums of its group's other hosts, beginning with the next one → the group's. */
   readonly #groupTrees = new Map<number, ReduceTree>();
 
   constructor(b: PlanBuilder) {
@@ -155,7 +154,7 @@ class Fairring {
 
   // ── who owns what ───────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** The shards of a slot. */
+  /** The shards of a slot, with their places and parts. */
   #shardsOf(slot: Range, { rail, place }: { readonly rail: number; readonly place: number }): Shard[] {
     return split(slot.count, this.#layout.owners).flatMap((own, index): Shard[] => {
       if (own.count === 0) return [];
@@ -196,19 +195,19 @@ class Fairring {
     return shard.owners[this.#places.groupOf[host]];
   }
 
-  /** The host's program is kept. */
+  /** True when the host's program is kept. */
   #keeps(host: number): boolean {
     return this.#only === undefined || this.#only.host === host;
   }
 
-  /** Of the hosts that `host` sends to: those for which it matters. */
+  /** Those of the targets of `host` whose programs need the message. */
   #heard(host: number, targets: readonly number[]): readonly number[] {
     return this.#keeps(host) ? targets : targets.filter((target) => this.#keeps(target));
   }
 
   // ── the way there ───────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Channel 0 of every rank: the host's sums of what others of its group own, to the owners, the next host's first. */
+  /** Channel 0 of every rank: sends the host's sums of shards that others of its group own to the owners, the next host's first. */
   #send(shards: readonly Shard[]): void {
     const b = this.#b;
     for (const m of this.#only === undefined ? this.#hosts.keys() : this.#places.groupWith(this.#only.host)) {
@@ -217,8 +216,8 @@ class Fairring {
         for (const shard of run) {
           const owner = this.#ownerFor(m, shard);
           if (this.#heard(m, [owner]).length === 0) continue;
-          // The place in the owner's staging is free when what the owner made of the shard before in it has come back.
-          // The last to come of each channel first: it stands for those before it.
+          // The place in the owner's staging is free when the result of the shard before in it has come back. The last arrival of
+          // each channel comes first: it stands for those before it.
           if (this.#keeps(m))
             for (const part of rotated(shard.before?.parts ?? [], this.#places.groupOf[m]).reverse()) b.wait(part.returned[m]);
           shard.contributed[m] = this.#put(shard, { from: m, to: owner, range: shard.range }, this.#placeOf(shard, m), {
@@ -229,7 +228,7 @@ class Fairring {
     }
   }
 
-  /** A host's sum, in the place of the rank's own contribution, which nobody else reads. */
+  /** A host's sum, in place of the rank's own contribution, which no other rank reads. */
   #sumHost(rank: number, data: Span): void {
     const host = this.#hosts[this.#b.hostOf[rank]];
     if (host.length === 1) return;
@@ -237,8 +236,8 @@ class Fairring {
     this.#b.reduce(rank, { targets: [data], sources: host.map((peer) => at(peer, data)), tree, final: false });
   }
 
-  /** Channel 1 of the shard's owners: the sums of their groups' hosts; where that is the whole, into the data of all ranks of the host,
-   *  and back; else part by part to the roots. */
+  /** Channel 1 of the shard's owners: sums their groups' hosts. With a single group that is the whole, which goes into the data
+   *  of all ranks of the host, and back; else it goes part by part to the roots. */
   #own(shard: Shard): void {
     const b = this.#b;
     const { groups } = this.#layout;
@@ -266,7 +265,7 @@ class Fairring {
     });
   }
 
-  /** Channel 3 of the roots, which take their own group's hosts and the other groups' sums. */
+  /** Channel 3 of the roots: takes the sums of their own group's hosts and of the other groups. */
   #reduceParts(shard: Shard): void {
     const b = this.#b;
     for (const part of shard.parts) {
@@ -279,7 +278,7 @@ class Fairring {
     }
   }
 
-  /** The whole sum, into the data of all ranks of the root's host; to the other owners, and to the hosts of the own group. */
+  /** Sends the whole sum into the data of all ranks of the root's host, to the other owners, and to the hosts of the root's own group. */
   #finish(shard: Shard, part: Part, channel: number): void {
     const m = shard.owners[part.group];
     if (this.#keeps(m)) this.#sumAll(shard, part, m);
@@ -294,7 +293,7 @@ class Fairring {
     this.#return(shard, { range: part.range, parts: [part] }, { from: m, channel });
   }
 
-  /** At the root `m` of a part. */
+  /** The sum of a part at its root `m`. */
   #sumAll(shard: Shard, part: Part, m: number): void {
     const groups = shard.owners.length;
     const sources = this.#groupSources(shard, part, m);
@@ -308,7 +307,7 @@ class Fairring {
     this.#b.reduce(this.#rankOf(m, shard), { targets, sources, tree, final: true });
   }
 
-  /** What the ranks of the host contribute to a part, and the sums of the group's other hosts. */
+  /** Contributions of the host's ranks to a part, and the sums of the group's other hosts. */
   #groupSources(shard: Shard, { range }: Part, m: number): Location[] {
     const local = this.#hosts[m].map((peer): Location => at(peer, span('data', range)));
     const offset = range.offset - shard.range.offset;
@@ -317,8 +316,8 @@ class Fairring {
 
   // ── the way back ────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Channel 4 of owners: what roots return, to the ranks of the host and to the hosts of the group. Neighbouring parts go together:
-   *  messages are as large as those to the owner. */
+  /** Channel 4 of owners: passes the roots' results on to the ranks of the host and to the hosts of the group. Neighbouring parts
+   *  go together, so messages are as large as those to the owner. */
   #passOn(shard: Shard): void {
     shard.owners.forEach((m, group) => {
       if (this.#heard(m, this.#places.groupWith(m)).length === 0) return;
@@ -331,7 +330,7 @@ class Fairring {
     });
   }
 
-  /** From an owner to the other hosts of its group. */
+  /** Sends a result from an owner to the other hosts of its group. */
   #return(
     shard: Shard,
     { range, parts }: { readonly range: Range; readonly parts: readonly Part[] },
@@ -344,7 +343,7 @@ class Fairring {
     }
   }
 
-  /** Channel 2 of every rank: results as they come back, in runs, into the data of the host's other ranks. */
+  /** Channel 2 of every rank: copies results as they come back, in runs, into the data of the host's other ranks. */
   #gather(shards: readonly Shard[]): void {
     for (const m of this.#only === undefined ? this.#hosts.keys() : [this.#only.host]) {
       for (const { shards: run, range } of runsOf(this.#turn(shards, m, 'from owners'), this.#runCount)) {
@@ -361,7 +360,7 @@ class Fairring {
     for (const peer of after(host, rank)) this.#b.copy(rank, at(peer, data), data);
   }
 
-  /** Ranks of a host tell each other that they have written their last, on every channel on which they may. */
+  /** The ranks of a host tell each other that they have written their last, on every channel on which they may write. */
   #endTogether(): void {
     const b = this.#b;
     const arrivals: Arrival[] = [];
@@ -388,7 +387,7 @@ class Fairring {
 
   // ── places and sums ─────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Between the hosts' ranks of the shard's rail. @returns the last arrival: the others come before. */
+  /** Sends between the hosts' ranks of the shard's rail. @returns the last arrival: the others come before. */
   #put(
     shard: Shard,
     { from, to, range }: { readonly from: number; readonly to: number; readonly range: Range },
@@ -404,14 +403,14 @@ class Fairring {
     return arrival;
   }
 
-  /** Where the owner of the shard in `from`'s group keeps what host `from` sends it. */
+  /** Place where the owner of the shard in `from`'s group keeps the message of host `from`. */
   #placeOf(shard: Shard, from: number): Span {
     const owner = this.#ownerFor(from, shard);
     const size = wholeLines(this.#layout.shardMost);
     return within(this.#stagingOf(shard, owner), (this.#places.distance(owner, from) - 1) * size, shard.range.count);
   }
 
-  /** Where the root of a part keeps what the owner in `group` sends it. */
+  /** Place where the root of a part keeps the message of the owner in `group`. */
   #rootPlaceOf(shard: Shard, part: Part, group: number): Span {
     const { shardMost, partMost, groups } = this.#layout;
     const root = shard.owners[part.group];
@@ -429,7 +428,8 @@ class Fairring {
     return within(all, (owned.indexOf(shard.index) * inFlight + shard.place) * size, size);
   }
 
-  /** The shards of a rail that others of the host's group own, nearest first; where the host's program is not kept, those that matter. */
+  /** The shards of a rail that others of the host's group own, nearest first; if the host's program is not kept, only those that
+   *  matter to the kept one. */
   #turn(shards: readonly Shard[], m: number, way: 'to owners' | 'from owners'): Shard[] {
     const distance = (shard: Shard): number => {
       const owner = this.#ownerFor(m, shard);
@@ -487,7 +487,7 @@ function neighbours(parts: readonly Part[]): Part[][] {
   return runs;
 }
 
-/** The parts beginning after `start`, so that no root hears everybody first. */
+/** The parts beginning after `start`, so that no root receives from all at once. */
 function rotated(parts: readonly Part[], start: number): Part[] {
   const after = parts.filter(({ group }) => group > start);
   return [...after, ...parts.filter(({ group }) => group <= start)];

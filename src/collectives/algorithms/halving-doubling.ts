@@ -1,6 +1,6 @@
-/** Halving-doubling on the canonical tree, for any number of ranks. Where two subtrees meet, each range of the vector has
- *  an owner on either side; one gives its partial sum to the other, so that afterwards all ranks below share the work
- *  evenly. The way back retraces the exchanges with finished values. log₂ n hops each way, 2(n−1)/n·S per rank.
+/** Halving-doubling on the canonical tree, for any number of ranks. Where two subtrees meet, each range of the vector has an
+ *  owner on either side; one gives its partial sum to the other, so that afterwards all ranks below share the work evenly. The
+ *  way back retraces the exchanges with finished values. log₂ n hops each way, 2(n−1)/n·S per rank.
  *
  *      ranks 0 1 2 3; █ owned and kept, ░ owned and given away next; shares lie in the order 0 2 1 3, so that every exchange
  *      is one range:
@@ -10,9 +10,9 @@
  *      2 │████░░░░│  2+3   │░░██    │         │  ██    │
  *      3 │░░░░████│        │    ░░██│         │      ██│
  *
- *  Ownership is worked out from the root of the tree down: a rank of the left half also carries an even part of what the
- *  right half's ranks end up with, and the other way round. Powers of two give Rabenseifner's algorithm (2004) with
- *  pairs at growing distance; other sizes need no extra phase for left-over ranks. */
+ *  Ownership is worked out from the root of the tree down: a rank of the left half also carries an even part of the ranges that
+ *  the right half's ranks end up with, and the other way round. Powers of two give Rabenseifner's algorithm (2004) with pairs at
+ *  growing distance; other sizes need no extra phase for left-over ranks. */
 import { must } from '../../base/assert.ts';
 import type { AssociationNode, AssociationTree } from '../../plan/association.ts';
 import { span, within, type PlanBuilder } from '../../plan/builder.ts';
@@ -47,14 +47,14 @@ export const halvingDoubling: Algorithm = {
   },
 };
 
-/** Which ranges each rank holds the (partial) sum of. Disjoint, and together the whole vector. */
+/** The ranges whose (partial) sum each rank holds. Disjoint, and together the whole vector. */
 type Ownership = ReadonlyMap<number, readonly Range[]>;
 
 /** One range that changes hands where two subtrees meet. */
 interface Handover {
-  /** Owns it in its own half before. */
+  /** The rank that gives the range; it owned the range in its own half. */
   readonly from: number;
-  /** Owns it in its own half before, and the sum of both afterwards. */
+  /** The rank that takes it: owner in its own half before, and of the sum of both afterwards. */
   readonly to: number;
   readonly range: Range;
 }
@@ -83,7 +83,7 @@ function meetingsOf(tree: AssociationTree, owned: Ownership): Meeting[] {
   ];
 }
 
-/** What the ranks of `owners` own is carried, until both halves meet, in even parts by the ranks of `carriers`. */
+/** The handovers by which the ranks of `carriers` carry even parts of the ranges of `owners` until both halves meet. */
 function lend(owners: AssociationTree, carriers: AssociationTree, owned: Ownership): Handover[] {
   const ranges = inOrder(owners, owned);
   const total = ranges.reduce((sum, { range }) => sum + range.count, 0);
@@ -93,7 +93,7 @@ function lend(owners: AssociationTree, carriers: AssociationTree, owned: Ownersh
   let at = 0;
   let index = 0;
   for (const { rank: to, range } of ranges) {
-    // Both run through the same total: the part that ends here goes on in the next range.
+    // Both lists cover the same total: a part that ends here goes on in the next range.
     for (; index < parts.length && parts[index].offset < at + range.count; index++) {
       const { offset, count } = parts[index];
       const from = Math.max(offset, at);
@@ -106,16 +106,16 @@ function lend(owners: AssociationTree, carriers: AssociationTree, owned: Ownersh
   return handovers;
 }
 
-/** Phase 1: partial sums are handed over and combined until every rank owns its ranges of the whole sum. */
+/** Phase 1: hands partial sums over and combines them until every rank owns its ranges of the whole sum. */
 function halve(
   b: PlanBuilder,
   meetings: readonly Meeting[],
   places: {
-    /** Holds a rank's own contribution. */
+    /** Buffer of a rank's own contribution. */
     readonly leaf: 'data' | 'input';
-    /** Takes partial sums. */
+    /** Destination of partial sums. */
     readonly sum: (rank: number, range: Range) => Span;
-    /** Takes the whole sum. */
+    /** Destination of the whole sum. */
     readonly result: (rank: number, range: Range) => Span;
   },
 ): void {
@@ -141,7 +141,7 @@ function halve(
   }
 }
 
-/** Phase 2, from the root of the tree down: what was handed over comes back finished. */
+/** Phase 2, from the root of the tree down: returns the ranges that were handed over, finished. */
 function double(b: PlanBuilder, meetings: readonly Meeting[], buffer: 'data' | 'output'): void {
   for (const { handovers } of meetings) {
     const arrivals = handovers.flatMap((handover) =>
@@ -151,7 +151,7 @@ function double(b: PlanBuilder, meetings: readonly Meeting[], buffer: 'data' | '
   }
 }
 
-/** What is handed over, in pieces; the first one only where neither rank's program is kept. */
+/** The range of a handover, in pieces; only the first one when neither rank's program is kept. */
 function piecesBetween(b: PlanBuilder, { from, to, range }: Handover): Range[] {
   const pieces = b.pieces(range);
   return b.concerns(from, to) ? pieces : pieces.slice(0, 1);
@@ -172,12 +172,12 @@ function rangesOf(rank: number, owned: Ownership): readonly Range[] {
   return must(owned.get(rank), () => `rank ${rank} is in the tree and has no ownership`);
 }
 
-/** For reduce-scatter and all-gather the ranges are given: each rank's segment. */
+/** Ownership for reduce-scatter and all-gather, whose ranges are given: each rank's segment. */
 function ownSegments(b: PlanBuilder): Ownership {
   return new Map(b.ranks.map((rank) => [rank, joined([b.segments[rank]])]));
 }
 
-/** The ranks of a tree such that ranks which meet late stand next to each other: left and right halves alternate. */
+/** The ranks of a tree in an order in which ranks that meet late are neighbours: left and right halves alternate. */
 function interleaved(tree: AssociationTree): number[] {
   if (tree.kind === 'leaf') return [tree.rank];
   const [left, right] = [interleaved(tree.left), interleaved(tree.right)];

@@ -4,18 +4,18 @@
  *
  *      shares of 2 ranks     small: 0 0 0 0 1 1 1 1      large: 0 1 0 1 0 1 0 1, each rank from its last block to its first
  *
- *  What was written last is still in the cache of the rank that wrote it. Interleaved shares, walked backwards, give every rank
+ *  The data written last is still in the cache of the rank that wrote it. Interleaved shares, walked backwards, give every rank
  *  the same part of that, before it is evicted: 10 % at 4 MiB, where tensors are about as large as caches.
  *
- *  Every element is loaded once per rank and stored once per rank, which is the least possible; shares are whole cache
- *  lines, so no two ranks store to one line. No channel starts before all have announced the call, so peers' buffers may be
- *  touched at once; the done signals say that their owners may use them again. As in UCC's and XPMEM-based MPI collectives (Hashmi et al., IPDPS 2018). */
+ *  Every element is loaded once per rank and stored once per rank, which is the least possible; shares are whole cache lines, so no two
+ *  ranks store to one line. No channel starts before all have announced the call, so peers' buffers may be touched at once; the done
+ *  signals say that their owners may use them again. As in UCC's and XPMEM-based MPI collectives (Hashmi et al., IPDPS 2018). */
 import { at, span, type PlanBuilder } from '../../plan/builder.ts';
 import type { Location, Span } from '../../plan/ir.ts';
 import { segments, split } from '../../plan/partition.ts';
 import type { Algorithm } from './algorithm.ts';
 
-/** Smaller blocks cost more, in streams that begin and end, than they save. */
+/** Smallest block: the streams of smaller ones begin and end so often that this costs more than the blocks save. */
 const blockBytesMin = 256 * 1024;
 const blocksMax = 16;
 
@@ -75,7 +75,7 @@ export const hostDirect: Algorithm = {
   },
 };
 
-/** Each rank reduces its share of everyone's data into that of `targets`. */
+/** Each rank reduces its share of all ranks' data into that of `targets`. */
 function reduceShares(b: PlanBuilder, targets: readonly number[]): void {
   const { count, elementBytes = 4 } = b.request;
   const blocksPerRank = Math.min(blocksMax, Math.max(1, Math.floor((count * elementBytes) / (b.n * blockBytesMin))));

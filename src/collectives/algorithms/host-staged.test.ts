@@ -1,4 +1,4 @@
-/** Staged blocks as they run: lowered for every rank, on both step machines, in a random order of the ranks. The proof of the
+/** Staged blocks at run time: lowered for every rank, on both step machines, in a random order of the ranks. The proof of the
  *  plans is in algorithms.test.ts. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -27,7 +27,7 @@ interface Call {
   readonly stagingCount?: number;
 }
 
-/** Runs an all-reduce of all ranks' `data` in place, ranks advancing in the order that `seed` gives. */
+/** Runs an all-reduce of all ranks' `data` in place, ranks advancing in an order drawn from `seed`. */
 function run(
   machine: StepMachine,
   { algorithm, ranks, dtype, op, count, stagingCount }: Call,
@@ -118,7 +118,7 @@ describe('host-staged', () => {
       stagingCount: 256,
     });
     const { channels } = lowerProgram(plan.programs[0], { dtype: 'float32', op: 'sum', size: 2, loadStore: [true, true] });
-    // Four blocks: in, three times out and in, out.
+    // Counts for four blocks: in, three times out and in, out.
     const lengths: Record<number, number> = { [Opcode.Copy]: 6, [Opcode.Shift]: 8, [Opcode.Signal]: 7, [Opcode.Wait]: 4, [Opcode.End]: 1 };
     const opcodes: number[] = [];
     for (let at = 0; at < channels[0].length;) {

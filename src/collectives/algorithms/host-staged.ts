@@ -1,21 +1,20 @@
-/** Host-staged: all ranks on one host, whose buffers only their owners can reach. What others must see passes through a small
- *  staging block of each rank, block by block; a line of it moves from cache to cache once per direction.
+/** Host-staged: all ranks on one host, whose buffers only their owners can reach. Data for others passes through a small staging
+ *  block of each rank, block by block; a line of it moves from cache to cache once per direction.
  *
  *      all-reduce, block by block:
  *      rank r      data: results of the block before ◀── own staging ◀── data: shares of the others      in one loop
  *      rank r      share r of own data ⊕ share r of all others' staging ══▶ both, in place
  *
- *  The owner of a staging block reads a line (the last result) right before it writes it (the next contribution), and so does
- *  the rank that reduces: a line that the same core reads and then writes moves between caches without a second request for
- *  ownership, which copies through separate buffers would pay. Own shares are never staged. The last block comes first: what the
- *  caller wrote last is still in the cache.
- *  Nobody touches a peer's data, input or output, so these may be private memory. */
+ *  The owner of a staging block reads a line (the last result) right before it writes it (the next contribution), and so does the rank that
+ *  reduces: a line that the same core reads and then writes moves between caches without a second request for ownership, which copies
+ *  through separate buffers would pay. Own shares are never staged. The last block comes first: the caller wrote it last, so it is still in
+ *  the cache. No rank touches a peer's data, input or output, so these may be private memory. */
 import { at, span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { PlanRequest } from '../../plan/ir.ts';
 import { lineCount, pieces, split, type Range } from '../../plan/partition.ts';
 import type { Algorithm } from './algorithm.ts';
 
-/** Staging of a rank: what stays in a core's own cache, together with the caller's part of the block. */
+/** Bytes of a rank's staging: small enough to stay in a core's own cache, together with the caller's part of the block. */
 export const stagingBlockBytes = 256 * 1024;
 
 export const hostStaged: Algorithm = {
@@ -29,14 +28,14 @@ export const hostStaged: Algorithm = {
   build: { 'all-reduce': allReduce },
 };
 
-/** Elements of a block; a whole number of lines. */
+/** Number of elements of a block; a whole number of lines. */
 function blockCountOf({ elementBytes = 8, stagingCount = Number.POSITIVE_INFINITY }: PlanRequest): number {
   const most = Math.min(stagingBlockBytes / elementBytes, stagingCount);
   return Math.max(1, Math.floor(most / lineCount)) * lineCount;
 }
 
 interface Block extends Range {
-  /** By rank: what it reduces, relative to the block. */
+  /** The range that each rank reduces, by rank, relative to the block. */
   readonly shares: readonly Range[];
 }
 
@@ -46,7 +45,7 @@ function allReduce(b: PlanBuilder): void {
     .reverse();
   const stagingCount = Math.max(...blocks.map(({ count }) => count));
   const staging = b.ranks.map((rank) => b.scratch(rank, stagingCount));
-  /** staged[to][from], reduced[to][from]. */
+  /** A table of arrivals: staged[to][from], reduced[to][from]. */
   const table = (): Arrival[][] => b.ranks.map(() => b.ranks.map(() => undefined));
   let [staged, reduced] = [table(), table()];
   const inData = (block: Block, owner: number): Range => {

@@ -4,7 +4,7 @@ import type { PlanRequest } from '../../plan/ir.ts';
 const KiB = 1024;
 const MiB = 1024 * KiB;
 
-/** Scratch per rank. */
+/** Elements of scratch per rank. */
 export function stagingCountOf(request: PlanRequest): number {
   return request.stagingCount ?? elements(request, 50 * MiB);
 }

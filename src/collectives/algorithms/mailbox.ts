@@ -1,15 +1,15 @@
-/** Mailbox: what a rank contributes lies beside its announcement of the call, so who has seen all announcements has all data.
- *  No signals, no scratch, nobody waits for anybody afterwards. Between hosts the mailbox travels with the announcement, to
- *  every rank: one hop, at the price of n−1 times the bytes.
+/** Mailbox: a rank's contribution lies beside its announcement of the call, so a rank that has seen all announcements has all
+ *  data. No signals, no scratch, no waits afterwards. Between hosts the mailbox travels with the announcement, to every rank: one
+ *  hop, at the price of n−1 times the bytes.
  *
  *      entry                         announcement                    after it, rank r alone
  *      data of 0 ─▶ mailbox of 0 ─┐                 ┌─ mailbox of 0 ┐
  *      data of 1 ─▶ mailbox of 1 ─┼─ all have seen ─┼─ mailbox of 1 ├─⊕─▶ data of r
  *      data of 2 ─▶ mailbox of 2 ─┘    all          └─ mailbox of 2 ┘
  *
- *  Every rank loads all that concerns it: n·S in an all-reduce, which at a few KiB is less than waiting once more. A barrier
- *  has nothing to do at all, on any topology. The flag-with-payload cache lines of small-message MPI collectives
- *  (Graham & Shipman, "MPI support for multi-core architectures", 2008). */
+ *  Every rank loads all that concerns it: n·S in an all-reduce, which at a few KiB is less than waiting once more. A barrier has
+ *  nothing to do at all, on any topology. The flag-with-payload cache lines of small-message MPI collectives (Graham & Shipman,
+ *  "MPI support for multi-core architectures", 2008). */
 import { must } from '../../base/assert.ts';
 import { sum } from '../../base/numbers.ts';
 import { at, span, within, type PlanBuilder } from '../../plan/builder.ts';
@@ -32,7 +32,7 @@ export const mailbox: Algorithm = {
     if (request.topology.hosts.length > 1 && ranks > networkRanksMax)
       return `between hosts it serves at most ${networkRanksMax} ranks, because everyone sends to everyone, and there are ${ranks}; use direct`;
     const most = mailboxCount(request);
-    // Beyond, what every rank takes in is more than a hop would cost.
+    // Above this size, the bytes that every rank takes in cost more than a hop would.
     if (request.topology.hosts.length > 1 && request.count > most)
       return `between hosts it moves at most ${most} elements in all, not ${request.count}; use direct`;
     const largest = largestEntry(request);
@@ -96,7 +96,7 @@ export const mailbox: Algorithm = {
   },
 };
 
-/** All ranks' segments into `rank`'s output. */
+/** Copies all ranks' segments into `rank`'s output. */
 function collect(b: PlanBuilder, rank: number, { entered, own }: { readonly entered: readonly Span[]; readonly own: Span }): void {
   for (const peer of b.ranks) b.copy(rank, span('output', b.segments[peer]), peer === rank ? own : at(peer, entered[peer]));
 }

@@ -1,10 +1,10 @@
-/** One-shot: everyone sends all it has to everyone, and everyone computes the whole result. One hop, (n−1)·S per rank:
- *  for operations so small that only the hop counts.
+/** One-shot: every rank sends all of its data to every other, and computes the whole result. One hop, (n−1)·S per rank: for
+ *  operations so small that only the hop counts.
  *
  *      rank 0 [a] ──▶ 1, 2 …      each rank: [a][b][c] in scratch and data ─⊕─▶ data
  *
- *  The "one-shot" all-reduce of TensorRT-LLM and MSCCL++; the direct all-to-all of Chan et al., "Collective
- *  communication: theory, practice, and experience", 2007. */
+ *  The "one-shot" all-reduce of TensorRT-LLM and MSCCL++; the direct all-to-all of Chan et al., "Collective communication:
+ *  theory, practice, and experience", 2007. */
 import { span, within } from '../../plan/builder.ts';
 import type { Algorithm } from './algorithm.ts';
 
@@ -27,7 +27,7 @@ export const oneShot: Algorithm = {
       );
       for (const arrival of arrivals) b.wait(arrival);
       for (const rank of b.ranks) {
-        // The result replaces what is being sent.
+        // The result overwrites the data that is being sent, so that must have left first.
         b.flush(rank);
         b.reduceAll(rank, [data], (peer) => slots[rank].get(peer) ?? data);
       }

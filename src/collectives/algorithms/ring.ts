@@ -1,12 +1,11 @@
-/** Ring: around one ring in host order, so that each host is entered and left once. n−1 steps per phase,
- *  2(n−1)/n·S per rank for an all-reduce: bandwidth-optimal, latency grows with n, and each share is summed in an order of
- *  its own (relaxed).
+/** Ring: around one ring in host order, so that each host is entered and left once. n−1 steps per phase, 2(n−1)/n·S per rank for
+ *  an all-reduce: bandwidth-optimal, latency grows with n, and each share is summed in an order of its own (relaxed).
  *
  *      phase 1, chunk c goes   c+1 ─▶ c+2 ─▶ … ─▶ c     adding each position's contribution on the way
  *      phase 2, chunk c goes   c ─▶ c+1 ─▶ … ─▶ c−1     finished
  *
- *  Pieces of a chunk follow each other, so a piece is reduced while the next one travels.
- *  Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009. */
+ *  Pieces of a chunk follow each other, so a piece is reduced while the next one travels. Patarasuk & Yuan, "Bandwidth optimal
+ *  all-reduce algorithms for clusters of workstations", 2009. */
 import { span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { Span } from '../../plan/ir.ts';
 import { split, type Range } from '../../plan/partition.ts';
@@ -53,11 +52,11 @@ export const ring: Algorithm = {
 interface Reduction {
   readonly source: 'data' | 'input';
   readonly resultOf: (rank: number, range: Range) => Span;
-  /** What the owner of a finished piece does next. */
+  /** The next steps of the owner of a finished piece. */
   readonly then: (position: number, range: Range) => void;
 }
 
-/** Chunk c ends, reduced, at position c. What arrives lies in scratch at the chunk's own offset and is summed there. */
+/** Reduces around the ring: chunk c ends at position c. Arriving data lies in scratch at the chunk's own offset and is summed there. */
 function reduceAround(b: PlanBuilder, order: readonly number[], chunks: readonly Range[], { source, resultOf, then }: Reduction): void {
   const n = order.length;
   const sums = b.ranks.map((rank) => b.scratch(rank, b.request.count));
@@ -83,7 +82,7 @@ function reduceAround(b: PlanBuilder, order: readonly number[], chunks: readonly
   }
 }
 
-/** Chunk c, which position c has `sent` on already, passes everyone. */
+/** Gathers around the ring: chunk c, which position c has `sent` on already, passes all ranks. */
 function gatherAround(
   b: PlanBuilder,
   order: readonly number[],

@@ -1,6 +1,6 @@
-/** Tree: up and down the canonical tree. A subtree is led by its first rank, or by the root where the root is in it; the
- *  right half's leader sends to the left half's (or the other way round when that one leads both). ⌈log₂ n⌉ hops each
- *  way, S per hop and rank: for small sizes on many ranks, and the only one here that never sends between hosts twice.
+/** Tree: up and down the canonical tree. A subtree is led by its first rank, or by the root where the root is in it; the right
+ *  half's leader sends to the left half's (or the other way round when that one leads both). ⌈log₂ n⌉ hops each way, S per hop
+ *  and rank: for small sizes on many ranks, and the only one here that never sends between hosts twice.
  *
  *      ranks 0…5, root 0:     0 ◀─┬─ 1       4 ◀── 5
  *                             0 ◀─┴─ 2 ◀─ 3
@@ -27,7 +27,7 @@ export const tree: Algorithm = {
     },
     reduce: (b) => {
       const whole = { offset: 0, count: b.request.count };
-      // Other ranks' data is left as it was: what they sum on the way lies in scratch.
+      // Other ranks' data stays unchanged: their sums on the way lie in scratch.
       const leaders = new Set(edgesOf(b.tree, b.root).map(({ to }) => to));
       const sums = b.ranks.map((rank) => (rank === b.root ? span('data', whole) : b.scratch(rank, leaders.has(rank) ? whole.count : 0)));
       reduceUp(b, sums, () => {});
@@ -70,7 +70,7 @@ interface Edge {
 /** One edge per inner node, children before parents. */
 function edgesOf(tree: AssociationTree, root: number): Edge[] {
   const edges: Edge[] = [];
-  /** Who leads a subtree: the root where it is in it, else the first rank. */
+  /** The leader of a subtree: the root if it is in it, else the first rank. */
   const leaderOf = (node: AssociationTree): number => {
     if (node.kind === 'leaf') return node.rank;
     const [left, right] = [leaderOf(node.left), leaderOf(node.right)];
@@ -82,8 +82,8 @@ function edgesOf(tree: AssociationTree, root: number): Edge[] {
   return edges;
 }
 
-/** Piece by piece, leaders combine what their halves hold; `sums[rank]` takes what `rank` combines. Of pieces after the first, what does
- *  not concern the rank whose program is kept is left out: here, and on the way down. */
+/** Leaders combine the sums of their halves, piece by piece; `sums[rank]` takes the sum of `rank`. For pieces after the first,
+ *  steps that do not concern the rank whose program is kept are left out: here, and on the way down. */
 function reduceUp(b: PlanBuilder, sums: readonly Span[], whenReduced: (range: Range, index: number) => void): void {
   const edges = edgesOf(b.tree, b.root).map((edge) => ({ ...edge, slot: b.scratch(edge.to, b.request.count) }));
   const own = edges.filter(({ from, to }) => b.concerns(from, to));
@@ -101,7 +101,7 @@ function reduceUp(b: PlanBuilder, sums: readonly Span[], whenReduced: (range: Ra
   });
 }
 
-/** A piece the root has sent to its children. */
+/** A piece that the root has sent to its children. */
 interface SentDown {
   readonly range: Range;
   readonly arrivals: ReadonlyMap<number, Arrival>;
@@ -119,7 +119,7 @@ function downwards(b: PlanBuilder): (range: Range, index: number) => SentDown {
   };
 }
 
-/** Every piece passes from the root's children to all. */
+/** Passes every piece from the root's children to all. */
 function passDown(b: PlanBuilder, sent: readonly SentDown[]): void {
   const edges = edgesOf(b.tree, b.root).reverse();
   const own = edges.filter(({ from, to }) => b.concerns(from, to));
@@ -129,12 +129,12 @@ function passDown(b: PlanBuilder, sent: readonly SentDown[]): void {
   });
 }
 
-/** Where a rank keeps the segments of the subtree it leads on their way: in tree order in scratch. A rank that leads only
- *  itself needs none: its own buffer is used; nor does the root, which has the whole. */
+/** The place where a rank keeps the segments of the subtree it leads on their way: in tree order in scratch. A rank that leads
+ *  only itself needs none: its own buffer is used; nor does the root, which has the whole. */
 interface Hold {
   readonly span: Span | undefined;
   readonly ranks: readonly number[];
-  /** The rank's own segment in it. */
+  /** The rank's own segment in the span. */
   readonly own: Span;
 }
 
@@ -155,7 +155,7 @@ function holdsOf(b: PlanBuilder): Hold[] {
   return holds;
 }
 
-/** What crosses an edge, in pieces: where the child and where the parent has it. */
+/** The transfers across an edge, in pieces: their places at the child and at the parent. */
 function crossings(b: PlanBuilder, edge: Edge, holds: readonly Hold[]): { child: Span; parent: Span }[] {
   return runsOf(b, edge).flatMap((ranks) => {
     const count = ranks.reduce((sum, rank) => sum + b.segments[rank].count, 0);
@@ -179,7 +179,7 @@ function runsOf(b: PlanBuilder, { half, to }: Edge): number[][] {
   return runs;
 }
 
-/** `count` elements from `first`'s segment on, where they are held. */
+/** `count` elements from `first`'s segment on, in the place that holds them. */
 function spanOf(b: PlanBuilder, hold: Hold, first: number, count: number): Span {
   if (hold.span === undefined) return { buffer: hold.own.buffer, offset: b.segments[first].offset, count };
   const before = hold.ranks.slice(0, hold.ranks.indexOf(first));
