@@ -10,7 +10,7 @@ import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 const root = fileURLToPath(new URL('..', import.meta.url));
 const folder = temporaryFolder('topologies', afterAll);
 /** Nobody dies here: who is late or silent is busy. */
-const calm = { SHOAL_SLOW_MS: '600000', SHOAL_KV_SILENCE_MS: '60000', SHOAL_SCHEDULE_PARTITION_BYTES: '3000' };
+const calm = { SHOAL_SLOW_MS: '600000', SHOAL_KV_SILENCE_MS: '60000', SHOAL_SCHEDULE_PARTITION_BYTES: '4096' };
 
 interface Result {
   readonly losses: readonly number[];

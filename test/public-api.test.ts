@@ -110,7 +110,7 @@ describe('shoal', () => {
     const scheduled = await shoal.initProcessGroup({ environment: {}, scheduling: true });
     await walk('scheduled', {
       allReduce: call(scheduled.allReduce.bind(scheduled), tensorLike, options('op', 'factor', 'priority', 'timeoutMs', 'name', 'signal')),
-      setScheduling: call(scheduled.setScheduling.bind(scheduled), fields({ creditBytes: 100, partitionBytes: 10 })),
+      setScheduling: call(scheduled.setScheduling.bind(scheduled), fields({ creditBytes: 8192, partitionBytes: 4096 })),
       destroy: call(scheduled.destroy.bind(scheduled), options('timeoutMs')),
     });
     const x = Float32Array.of(5);

@@ -98,7 +98,7 @@ it("reads ByteScheduler's variables as it means them", () => {
   expect(readSettings({ BYTESCHEDULER_DEBUG: '1' }).logLevel).toBe('debug');
   expect(readSettings({ BYTESCHEDULER_DEBUG: '0' }).logLevel).toBe('warn');
   expect(() => readSettings({ BYTESCHEDULER_DEBUG: 'loud' })).toThrow('BYTESCHEDULER_DEBUG');
-  expect(readSettings({ BYTESCHEDULER_PARTITION: '5' }).schedulePartitionBytes).toBe(20);
+  expect(readSettings({ BYTESCHEDULER_PARTITION: '1025' }).schedulePartitionBytes).toBe(4100);
   expect(() => readSettings({ BYTESCHEDULER_PARTITION: '-5' })).toThrow('BYTESCHEDULER_PARTITION: "-5" is not valid');
 });
 

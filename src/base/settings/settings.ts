@@ -325,7 +325,7 @@ export const settingDefinitions = {
     'scheduling',
     4_000_000,
     'Scheduled tensors are cut into parts of at most this size; the same on all ranks. `BYTESCHEDULER_PARTITION` counts float32 parameters, of 4 bytes.',
-    { least: 1, aliases: [{ name: 'BYTESCHEDULER_PARTITION', translate: fromParameters }] },
+    { least: 4096, aliases: [{ name: 'BYTESCHEDULER_PARTITION', translate: fromParameters }] },
   ),
   scheduleCreditBytes: bytes(
     'SHOAL_SCHEDULE_CREDIT_BYTES',

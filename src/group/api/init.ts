@@ -18,7 +18,7 @@ import type { Command, CommEvent, WorldInfo, WorldPlan } from '../engine/comm-pr
 import { detectWorld } from '../../store/environment.ts';
 import { CheckedStore } from '../../store/job-store.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
-import { checkedScheduling } from './scheduled-group.ts';
+import { checkedScheduling, partitionBytesMin } from './scheduled-group.ts';
 import { schedulingOf, worldGroupId, worldSpec } from '../call/group-spec.ts';
 import { openNetworkPath } from './open-network-path.ts';
 import { WorldTrace } from './world-trace.ts';
@@ -78,7 +78,7 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
   checkOptions('initProcessGroup', options, initOptions);
   for (const limitMs of [options.timeoutMs, options.joinTimeoutMs]) if (limitMs !== undefined) checkTimeout(limitMs);
   const { scheduling: given } = options;
-  if (given !== undefined && typeof given !== 'boolean') checkedScheduling('initProcessGroup: scheduling', given);
+  if (given !== undefined && typeof given !== 'boolean') checkedScheduling('initProcessGroup: scheduling', given, partitionBytesMin);
   const environment = options.environment ?? process.env;
   const settings = settingsOf(options, environment);
   const { rank, size } = placeOf(options, environment);
@@ -221,6 +221,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     trace: trace.recorder,
     store: new CheckedStore(new CommStore(client)),
     scheduling: schedulingOf(settings),
+    partitionBytesMin,
     planner: (spec) => plannerOf(planning, spec),
     openFastPath: (spec, planner) => openHostPath(opening, spec) ?? openNetworkPath(opening, spec, planner),
     close,

@@ -59,6 +59,8 @@ export interface WorldHandle {
   readonly store: JobStore;
   /** Where a scheduled group says nothing. */
   readonly scheduling: Scheduling;
+  /** Smallest parts that a program may ask for. */
+  readonly partitionBytesMin: number;
   /** What finds the plans of a group, as the comm thread does. */
   planner(spec: GroupSpec): Planner;
   /** What the calls of a group can take, besides the engine. */
@@ -258,7 +260,7 @@ export class CommGroup implements ProcessGroup {
   ): Promise<ScheduledGroup> {
     checkTimeout(timeoutMs);
     this.#checkUsable();
-    const scheduling = { ...this.#world.scheduling, ...checkedScheduling('scheduled', options) };
+    const scheduling = { ...this.#world.scheduling, ...checkedScheduling('scheduled', options, this.#world.partitionBytesMin) };
     checkSettings(scheduling);
     const ranks = this.globalRanks.map((_, rank) => rank);
     const spec = must(await groupOfRanks(this, this.#world, ranks, { timeoutMs, scheduling }), () => 'this rank is one of all');

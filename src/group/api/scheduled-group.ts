@@ -4,6 +4,7 @@ import { totalmem } from 'node:os';
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkFields, checkOptions, describeValue, noOptions } from '../../base/schema.ts';
+import { settingDefinitions } from '../../base/settings/settings.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import { checkTimeout, reductionOf } from '../dispatch/call-arguments.ts';
@@ -42,7 +43,13 @@ import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 const destroyTimeoutMs = 10_000;
 
 export interface ScheduledCommGroupOptions {
-  readonly world: { readonly client: CommClient; readonly memory: TensorMemory; readonly timeoutMs: number };
+  readonly world: {
+    readonly client: CommClient;
+    readonly memory: TensorMemory;
+    readonly timeoutMs: number;
+    /** Smallest parts that a program may ask for. */
+    readonly partitionBytesMin: number;
+  };
   /** Does everything but all-reduces. */
   readonly group: ProcessGroup;
   /** Of the group that all-reduces go through. */
@@ -108,7 +115,7 @@ export class ScheduledCommGroup implements ScheduledGroup {
 
   setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void {
     this.#checkUsable();
-    const { tuning, ...scheduling } = checkedScheduling('setScheduling', options);
+    const { tuning, ...scheduling } = checkedScheduling('setScheduling', options, this.#options.world.partitionBytesMin);
     const { world, spec } = this.#options;
     if (tuning !== undefined) throw new ShoalError('usage', 'setScheduling: whether a group is tuned is said when it is made');
     if (spec.scheduling?.tuning !== undefined)
@@ -255,16 +262,25 @@ export class ScheduledCommGroup implements ScheduledGroup {
   }
 }
 
+/** Smallest parts that a program may ask for: each costs all ranks about as much as a small all-reduce. */
+export const { least: partitionBytesMin = 1 } = settingDefinitions.schedulePartitionBytes;
+
 /** @throws ShoalError `usage` for credits and partitions that cannot be. */
-export function checkedScheduling(call: string, options: SchedulingOptions): Partial<Scheduling> {
+export function checkedScheduling(call: string, options: SchedulingOptions, least: number): Partial<Scheduling> {
   checkFields(call, options, schedulingOptions);
   const { creditBytes, partitionBytes, tuning } = options;
   for (const [name, bytes] of Object.entries({ creditBytes, partitionBytes }))
     if (bytes !== undefined) checkBytes(`${call}: ${name}`, bytes, totalmem());
+  const spec = tuning === undefined ? undefined : tuningOf(call, tuning, { kind: 'all-reduce', memoryBytes: totalmem() });
+  const smallest = Math.min(partitionBytes ?? least, spec?.space.partitionBytes?.least ?? least);
+  if (smallest < least) {
+    const problem = `partitionBytes must be at least ${least}, not ${smallest}`;
+    throw new ShoalError('usage', `${call}: ${problem}: every part costs all ranks about as much as a small all-reduce`);
+  }
   return {
     ...(creditBytes === undefined ? {} : { creditBytes }),
     ...(partitionBytes === undefined ? {} : { partitionBytes }),
-    ...(tuning === undefined ? {} : { tuning: tuningOf(call, tuning, { kind: 'all-reduce', memoryBytes: totalmem() }) }),
+    ...(tuning === undefined ? {} : { tuning: spec }),
   };
 }
 

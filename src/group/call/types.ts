@@ -155,7 +155,8 @@ export interface SubgroupsOptions {
 export interface SchedulingOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
   readonly creditBytes?: number;
-  /** Tensors are cut into parts of at most so many bytes. Default: SHOAL_SCHEDULE_PARTITION_BYTES. */
+  /** Tensors are cut into parts of at most so many bytes; at least 4096, because each part costs about as much as a small all-reduce.
+   *  Default: SHOAL_SCHEDULE_PARTITION_BYTES. */
   readonly partitionBytes?: number;
   /** Credit and partition are where tuning starts; tensors have names, one for all steps, and are reduced once in each step. Default:
    *  SHOAL_SCHEDULE_CREDIT_TUNING, SHOAL_SCHEDULE_PARTITION_TUNING. */

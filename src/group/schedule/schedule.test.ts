@@ -1,11 +1,13 @@
 /** All-reduces of a scheduled group: the bits of those that are not scheduled, one order on all ranks, and an end for everything. */
 import { describe, expect, it } from 'vitest';
 import { systemClock, VirtualClock } from '../../base/clock.ts';
+import { silentLogger } from '../../base/log.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
 import { Arbiter } from '../../scheduler/arbiter.ts';
 import { chromeTrace } from '../../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import type { ProcessGroup, ScheduledGroup, Work } from '../call/types.ts';
+import { partitionBytesMin } from '../api/scheduled-group.ts';
 import { startRanks, type InProcessOptions, type InProcessWorld } from '../testing/in-process-world.ts';
 
 const programs = Number(process.env.SCHEDULED_PROGRAMS ?? 20);
@@ -321,6 +323,27 @@ it.each([
   await expect(group.scheduled()).rejects.toMatchObject({ code: 'usage', message });
   const scheduled = await group.scheduled({ creditBytes: 100, partitionBytes: 10 });
   await scheduled.destroy();
+});
+
+it('parts smaller than a floor are refused, and many parts are warned of once', async () => {
+  const said: string[] = [];
+  const log = { ...silentLogger, warn: (text: string) => void said.push(text) };
+  await using world = await startRanks(2, { log, partitionBytesMin });
+  const [group] = world.groups;
+  const message = 'partitionBytes must be at least 4096, not 64: every part costs all ranks about as much as a small all-reduce';
+  const tuning = { space: { partitionBytes: { least: 64, most: 8192 } } };
+  for (const options of [{ partitionBytes: 64 }, { tuning }])
+    await expect(group.scheduled(options)).rejects.toMatchObject({ code: 'usage', message: `scheduled: ${message}` });
+  const groups = await schedule(world, { creditBytes: 2 ** 20, partitionBytes: 4096 });
+  expect(() => groups[0].setScheduling({ partitionBytes: 64 })).toThrow(`setScheduling: ${message}`);
+  const reduce = (count: number): Promise<unknown> =>
+    Promise.all(groups.map((each) => each.allReduce(new Uint8Array(count), { name: 'x' })));
+  await reduce(4096 * 1000);
+  expect(said).toEqual([]);
+  await reduce(4096 * 1001);
+  await reduce(4096 * 1001);
+  const warning = `'x' of group 'world/group-1', ${4096 * 1001} bytes, goes in 1001 parts, each of which costs about as much as a small all-reduce; partitionBytes of 8192 or more makes fewer`;
+  expect(said).toEqual([warning]);
 });
 
 it.each<[string, object]>([

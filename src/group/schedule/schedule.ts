@@ -23,6 +23,9 @@ import type { SubmittedCall } from '../engine/operation-queue.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 import { AllReduceTask, type AllReduceRequest } from './all-reduce-task.ts';
 
+/** More parts of a tensor are worth a warning: they take longer than their bytes do. */
+const partsUsual = 1000;
+
 export interface ScheduledCall extends AllReduceRequest {
   /** It has its name in every step. */
   readonly isNamed: boolean;
@@ -71,6 +74,7 @@ export class Schedule implements CallQueue<never> {
   /** Calls of the group. */
   #calls = 0;
   #ended: ShoalError | undefined;
+  #warnedOfParts = false;
 
   constructor(options: ScheduleOptions) {
     this.#options = options;
@@ -132,6 +136,7 @@ export class Schedule implements CallQueue<never> {
     this.#tasks.add(task);
     const parts = (task.children.length > 0 ? task.children : [task]) as readonly AllReduceTask[];
     const { name, priority, bytes, unitBytes } = task;
+    this.#warnOfParts(task);
     const posted: Posted = { task, left: [...parts], submittedMs: clock.now(), timeoutMs: request.timeoutMs, warned: false };
     const same = this.#posted.get(name);
     if (same) same.push(posted);
@@ -268,6 +273,16 @@ export class Schedule implements CallQueue<never> {
       throw thrown;
     }
     this.#agree(() => this.#agreement.started(part));
+  }
+
+  /** By one rank, once. */
+  #warnOfParts({ name, bytes, children: { length } }: AllReduceTask): void {
+    if (length <= partsUsual || this.#warnedOfParts || this.#options.group.rank !== 0) return;
+    this.#warnedOfParts = true;
+    const enough = 2 ** Math.ceil(Math.log2(bytes / partsUsual));
+    this.#options.log.warn(
+      `'${name}' of group '${this.#options.group.name}', ${bytes} bytes, goes in ${length} parts, each of which costs about as much as a small all-reduce; partitionBytes of ${enough} or more makes fewer`,
+    );
   }
 
   // ── late ranks ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -73,6 +73,8 @@ export interface InProcessOptions {
   readonly joinTimeoutMs?: number;
   /** As in GroupSpec, of the group of all ranks. */
   readonly callsBefore?: number;
+  /** Smallest parts of scheduled groups. Default: 1. */
+  readonly partitionBytesMin?: number;
   /** Whether others wait for their turn of the event loop. Default: nobody does. */
   readonly giveWay?: GiveWay;
   /** Of what each rank's process sends besides. Default: nothing. */
@@ -211,6 +213,8 @@ export class InProcessSite {
       trace: options.mainTrace?.[rank] ?? nullRecorder,
       store: new CheckedStore(new CommStore(client)),
       scheduling: schedulingOf(settings),
+      // Small tensors have many parts.
+      partitionBytesMin: options.partitionBytesMin ?? 1,
       planner: (spec) => plannerOf(planning, spec),
       openFastPath: (spec, planner) =>
         options.fastPath ? (openHostPath(host, spec) ?? openNetworkPath(opening, spec, planner)) : undefined,
