@@ -1,7 +1,8 @@
 /** Hosts made of network namespaces: the group's conformance checks over a real network stack, and that nothing is left. */
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { describe, expect, it, vi } from 'vitest';
 import { createNetwork, namespacesOf, networkUnavailable, relayUnavailable, type NetworkOptions } from '../bench/network/network.ts';
 import type { OverlapReport } from '../bench/overlap/report.ts';
@@ -37,11 +38,13 @@ describe.skipIf(reason !== undefined)(`a network of namespaces${reason === undef
     },
   );
 
-  it('carries graphs over gRPC where that is allowed, and only there', async () => {
-    const worker = fileURLToPath(new URL('fixtures/graph-worker.ts', import.meta.url));
-    const task = (...variables: string[]): string[] => ['env', 'SHOAL_PS=1', 'FUSE=1', 'CARRIER=grpc', ...variables, ...node, worker];
-    expect(await run({ hosts: 2 }, task('SHOAL_INSECURE=1'))).toMatch(/has [\d.]+ requests per step/);
-    await expect(run({ hosts: 2 }, task())).rejects.toThrow(/gRPC between hosts .* SHOAL_INSECURE=1/);
+  it('lends its hosts to graphs over the fabric and over gRPC', async () => {
+    const program = fileURLToPath(new URL('../bench/graph/run.ts', import.meta.url));
+    const flags = ['--network', '--workers', '1', '--rounds', '1', '--steps', '2', '--columns', '4', '--ways', 'gRPC static,fabric static'];
+    const { stdout } = await promisify(execFile)(process.execPath, [...node.slice(1), program, ...flags]);
+    const [grpc, fabric] = ['gRPC', 'fabric'].map((carrier) => new RegExp(`^${carrier} static +([\\d.]+)`, 'm').exec(stdout)?.[1]);
+    expect(Number(fabric)).toBeGreaterThan(0);
+    expect(grpc).toBe(fabric);
   });
 
   it('gives ranks their place and hosts their names', async () => {

@@ -1,4 +1,4 @@
-/** Graphs over processes: workers and parameter servers that `shoal run` starts, over the fabric and gRPC; one that is killed. */
+/** Graphs over processes: workers and parameter servers that `shoal run` starts, and one that is killed. */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -14,8 +14,6 @@ describe('a graph over processes', () => {
     ['a request for every tensor', {}, 1 + 6],
     ['fused requests', { FUSE: '1' }, 1 + 2],
     ['fusion at run time', { RECV_SOME: '1' }, 2 + 2],
-    ['fused requests over gRPC', { FUSE: '1', CARRIER: 'grpc' }, 1 + 2],
-    ['fusion at run time over gRPC', { RECV_SOME: '1', CARRIER: 'grpc' }, 2 + 2],
   ])('computes what one process would, by %s', async (_, env, requestsMost) => {
     const { code, stdout, stderr } = await runWith(env, '--ps', '2', '--workers', '2').ended;
     expect(stderr).not.toContain('failed');
@@ -26,8 +24,8 @@ describe('a graph over processes', () => {
     for (const count of counts) expect(count).toBeLessThanOrEqual(requestsMost + 1.5);
   });
 
-  it.each([['fabric'], ['grpc']])('ends with an error that names the server that was killed (%s)', async (CARRIER) => {
-    await using job = runWith({ FUSE: '1', FOREVER: '1', CARRIER }, '--ps', '2', '--workers', '2', '--grace', '60s');
+  it('ends with an error that names the server that was killed', async () => {
+    await using job = runWith({ FUSE: '1', FOREVER: '1' }, '--ps', '2', '--workers', '2', '--grace', '60s');
     const [[, pid]] = await job.output(/\/job:ps\/task:1 pid (\d+)/, 1);
     await job.output(/\/job:worker\/task:\d runs/, 2);
     process.kill(Number(pid), 'SIGKILL');

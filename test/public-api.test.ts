@@ -407,7 +407,7 @@ describe('shoal/kvstore', async () => {
 });
 
 describe('shoal/rendezvous', () => {
-  const known = ['world', 'device', 'carriers', 'listenHosts', 'timeoutMs', 'memoryBytesMax', 'stepsMax', 'parkedMax', 'copies'];
+  const known = ['world', 'device', 'carriers', 'listenHosts', 'timeoutMs', 'memoryBytesMax', 'stepsMax', 'parkedMax'];
   const start = (given: rendezvous.RendezvousWorkerOptions): Promise<rendezvous.RendezvousWorker> =>
     rendezvous.RendezvousWorker.start(given);
 

@@ -4,6 +4,7 @@ import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { grpcGraphEnvironment } from '../bench/grpc/graph.ts';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../examples/ranking/area-under-curve.ts';
 import { criteo } from '../examples/wide-deep/data.ts';
@@ -12,6 +13,8 @@ import { trainExample, type RankingResult } from './support/ranking-example.ts';
 const folder = temporaryFolder('wide-deep', afterAll);
 
 const train = (...flags: readonly string[]): Promise<RankingResult> => trainExample('examples/wide-deep/train.ts', folder, 2, flags);
+const trainOverGrpc = (...flags: readonly string[]): Promise<RankingResult> =>
+  trainExample('bench/graph/train-over-grpc.ts', folder, 2, flags, grpcGraphEnvironment);
 
 const small = ['--columns', '12', '--vocabulary', '20', '--dense', '4', '--hidden', '8', '--batch', '64'];
 
@@ -20,7 +23,7 @@ describe('wide & deep', () => {
     const sync = [...small, '--sync', '--parts', '2', '--steps', '25'];
     const plain = await train(...sync);
     const fused = await train(...sync, '--fuse');
-    const someFused = await train(...sync, '--fuse', '--recv-some', '--carrier', 'grpc');
+    const someFused = await trainOverGrpc(...sync, '--fuse', '--recv-some');
     expect([fused.loss, someFused.loss, fused.auc]).toEqual([plain.loss, plain.loss, plain.auc]);
     expect(fused.receivesPerStep).toBeLessThan(0.45 * plain.receivesPerStep);
     expect(someFused.receivesPerStep).toBeLessThan(0.15 * plain.receivesPerStep);

@@ -9,6 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { Session, type PartitionedGraph } from 'shoal/graph';
 import type { Figure } from '../../src/chart/data/figure.ts';
 import { programArguments } from '../arguments.ts';
+import { grpcGraphEnvironment } from '../grpc/graph.ts';
 import { localPlace } from '../peers/place.ts';
 import { machine, round } from './machine.ts';
 import { arrows, rates, simulateWorkers, type Costs, type Crossing, type Traffic } from './server-simulation.ts';
@@ -50,7 +51,10 @@ function arrowOf({ sendDevice, slot, consumers }: Transfer): number {
 async function measuredCosts(): Promise<{ costs: Costs; measured: { unfused: StepCost; fused: StepCost } }> {
   const place = localPlace({ ranks: 2, secret: randomBytes(32).toString('hex'), timeoutMs: 1_200_000 });
   const program = fileURLToPath(new URL('step-cost.ts', import.meta.url));
-  const printed = await place.run({ command: [process.execPath, '--import', 'tsx', program], environment: { SHOAL_PS: '1' } });
+  const printed = await place.run({
+    command: [process.execPath, '--import', 'tsx', program],
+    environment: { SHOAL_PS: '1', ...grpcGraphEnvironment },
+  });
   const [unfused, fused] = JSON.parse(printed.trim().split('\n').at(-1) ?? '') as StepCost[];
   const perRequest = (key: 'worker' | 'server'): number => (unfused[key] - fused[key]) / (unfused.requests - fused.requests) / 1000;
   const request = { worker: perRequest('worker'), server: perRequest('server') };

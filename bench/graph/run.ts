@@ -13,6 +13,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { median } from '../../src/base/numbers.ts';
 import { programArguments } from '../arguments.ts';
+import { grpcGraphEnvironment } from '../grpc/graph.ts';
 import { createNetwork, networkUnavailable, type Network } from '../network/network.ts';
 import { networkPlace } from '../network/network-place.ts';
 import { localPlace } from '../peers/place.ts';
@@ -28,18 +29,20 @@ interface Result {
 
 interface Way {
   readonly name: string;
+  readonly environment: Readonly<Record<string, string>>;
+  readonly script: string;
   readonly flags: readonly string[];
 }
 
-const ways: readonly Way[] = ['gRPC', 'fabric'].flatMap((carrier) => {
-  const common = ['--carrier', carrier.toLowerCase()];
-  return [
-    { name: `${carrier} unfused`, flags: common },
-    { name: `${carrier} static`, flags: [...common, '--fuse'] },
-    { name: `${carrier} run time`, flags: [...common, '--recv-some'] },
-    { name: `${carrier} static and run time`, flags: [...common, '--fuse', '--recv-some'] },
-  ];
-});
+const ways: readonly Way[] = [
+  { carrier: 'gRPC', script: 'bench/graph/train-over-grpc.ts', environment: grpcGraphEnvironment },
+  { carrier: 'fabric', script: 'examples/wide-deep/train.ts', environment: {} },
+].flatMap(({ carrier, ...rest }) => [
+  { ...rest, name: `${carrier} unfused`, flags: [] },
+  { ...rest, name: `${carrier} static`, flags: ['--fuse'] },
+  { ...rest, name: `${carrier} run time`, flags: ['--recv-some'] },
+  { ...rest, name: `${carrier} static and run time`, flags: ['--fuse', '--recv-some'] },
+]);
 
 const { values } = programArguments(import.meta.url, {
   options: {
@@ -86,16 +89,15 @@ try {
   rmSync(folder, { recursive: true });
 }
 
-async function run({ flags }: Way): Promise<Result> {
+async function run({ script, flags, environment }: Way): Promise<Result> {
   const out = join(folder, 'result.json');
   const { steps, columns, batch, parts } = values;
   const model = Object.entries({ steps, columns, batch, parts, hidden: '16', evaluation: '200', out }).flatMap(([key, value]) => [
     `--${key}`,
     value,
   ]);
-  const command = [process.execPath, '--import', 'tsx', 'examples/wide-deep/train.ts', ...model, ...flags];
-  // Between namespaces gRPC must be allowed.
-  await place.run({ command, environment: { SHOAL_PS: values.ps, SHOAL_INSECURE: '1' } });
+  const command = [process.execPath, '--import', 'tsx', script, ...model, ...flags];
+  await place.run({ command, environment: { SHOAL_PS: values.ps, ...environment } });
   return JSON.parse(readFileSync(out, 'utf8')) as Result;
 }
 

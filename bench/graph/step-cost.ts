@@ -2,11 +2,12 @@
  *  two processes, steps of both kinds in turn. From the difference follows what a request costs. CPU time hardly depends on what else the
  *  machine does. Started by many-workers.ts as ranks 0 (worker) and 1 (server); the worker prints JSON. */
 import * as tf from '@tensorflow/tfjs';
-import { elementsOf, GraphBuilder, startGraphServer, call, type Session, type Value } from 'shoal/graph';
+import { elementsOf, GraphBuilder, call, type Session, type Value } from 'shoal/graph';
 import { tensorflowKernels } from 'shoal/graph/tfjs';
 import { generator } from '../../examples/wide-deep/data.ts';
 import type { RankingModel } from '../../examples/ranking/train.ts';
 import { wideDeep } from '../../examples/wide-deep/model.ts';
+import { startGrpcGraphServer } from '../grpc/graph.ts';
 import { cpuMs } from './machine.ts';
 
 /** CPU milliseconds. */
@@ -43,8 +44,7 @@ if (process.env.SHOAL_PS !== undefined) await measure();
 async function measure(): Promise<void> {
   await tf.setBackend('cpu');
   const source = generator({ columns, vocabulary, dense, truth: 1, stream: 1 });
-  const server = await startGraphServer({
-    carrier: 'grpc',
+  const server = await startGrpcGraphServer({
     kernels: tensorflowKernels(tf),
     functions: {
       nextBatch: (): Value[] => {

@@ -2,28 +2,25 @@
  *  as the other contestants, answers with the sum.
  *
  *    grpc-server.ts <port> <workers> */
-import * as grpc from '@grpc/grpc-js';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
 import { loadNative } from '../../src/memory/native.ts';
-import { channelOptions, service } from './grpc-service.ts';
+import { serve, type Unary } from '../grpc/calls.ts';
 
 const [port, workersText] = process.argv.slice(2);
 const workers = Number(workersText);
 const kernels = createKernels({ native: loadNative({ enabled: true }) });
 
-type Answer = grpc.sendUnaryData<Buffer>;
 interface Slot {
   sum: Uint8Array;
-  readonly waiting: Answer[];
+  readonly waiting: Parameters<Unary>[1][];
 }
 
 const slots = new Map<string, Slot>();
-const server = new grpc.Server(channelOptions);
 const nothing = Buffer.alloc(0);
 
 /** Answers all callers when the last has called. */
-function together(onAll: () => void): grpc.handleUnaryCall<Buffer, Buffer> {
-  const waiting: Answer[] = [];
+function together(onAll: () => void): Unary {
+  const waiting: Slot['waiting'] = [];
   return (_, answer) => {
     waiting.push(answer);
     if (waiting.length < workers) return;
@@ -32,8 +29,8 @@ function together(onAll: () => void): grpc.handleUnaryCall<Buffer, Buffer> {
   };
 }
 
-server.addService(service, {
-  PushPull: (call: grpc.ServerUnaryCall<Buffer, Buffer>, answer: Answer) => {
+const served = await serve(`127.0.0.1:${port}`, {
+  PushPull: (call, answer) => {
     const key = String(call.metadata.get('key')[0]);
     const { request } = call;
     let slot = slots.get(key);
@@ -49,10 +46,7 @@ server.addService(service, {
     for (const each of slot.waiting.splice(0)) each(null, bytes);
   },
   Barrier: together(() => undefined),
-  Leave: together(() => server.tryShutdown(() => process.exit(0))),
-});
-server.bindAsync(`127.0.0.1:${port}`, grpc.ServerCredentials.createInsecure(), (error) => {
-  if (error !== null) throw error;
+  Leave: together(() => void served.closeInOrder().then(() => process.exit(0))),
 });
 
 /** gRPC delivers payloads at any address. */

@@ -2,12 +2,11 @@
  *
  *    grpc-worker.ts <rank> <workers> <port of server 0> <port of server 1> … */
 import * as grpc from '@grpc/grpc-js';
-import { channelOptions, service } from './grpc-service.ts';
+import { connect, pathOf, raw } from '../grpc/calls.ts';
 import { measure } from './workload.ts';
 
 const [rank, workers, ...ports] = process.argv.slice(2).map(Number);
-const Client = grpc.makeGenericClientConstructor(service, 'Parameters');
-const clients = ports.map((port) => new Client(`127.0.0.1:${port}`, grpc.credentials.createInsecure(), channelOptions));
+const clients = ports.map((port) => connect(`127.0.0.1:${port}`));
 const readyMs = 20_000;
 await Promise.all(
   clients.map(
@@ -18,13 +17,12 @@ await Promise.all(
   ),
 );
 
-type Unary = (request: Buffer, metadata: grpc.Metadata, done: (error: grpc.ServiceError | null, response: Buffer) => void) => void;
-
 function call(server: number, method: string, request: Uint8Array, metadata: grpc.Metadata): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    const unary = clients[server][method] as unknown as Unary;
     const bytes = Buffer.from(request.buffer, request.byteOffset, request.byteLength);
-    unary.call(clients[server], bytes, metadata, (error, response) => (error === null ? resolve(response) : reject(error)));
+    clients[server].makeUnaryRequest(pathOf(method), raw, raw, bytes, metadata, (error, response) =>
+      error === null ? resolve(response!) : reject(error),
+    );
   });
 }
 

@@ -3,12 +3,12 @@
  *    receiver.ts <host to listen on> <host | network> <scale> <cases> <addresses> */
 import { systemClock } from '../../src/base/clock.ts';
 import { median } from '../../src/base/numbers.ts';
-import type { TensorCounters } from 'shoal/rendezvous';
-import { casesOf, firstStep, start, stepsOf, type Case, type Contestant, type Place } from './workload.ts';
+import type { TensorCounters } from '../../src/rendezvous/protocol/counters.ts';
+import { RendezvousWorker } from '../../src/rendezvous/rendezvous-worker.ts';
+import { casesOf, consume, firstStep, start, stepsOf, type Case, type Contestant, type Place } from './workload.ts';
 
 const [host, place, scale, wanted, addressText] = process.argv.slice(2);
 const addresses = JSON.parse(addressText) as Record<string, string>;
-type Worker = Awaited<ReturnType<typeof start>>;
 
 export interface Result {
   readonly case: string;
@@ -38,29 +38,35 @@ async function measure(of: Case, index: number): Promise<Result[]> {
 
 async function prepare(of: Case, index: number, contestant: Contestant) {
   const { counts, stepsPerSample } = of;
-  const worker: Worker = await start(1, contestant, host);
+  const worker = await start(1, contestant, host);
   const sender = await worker.connect(addresses[contestant.name]);
   const names = counts.map((_, tensor) => `tensor${tensor}`);
   const stepMs: number[] = [];
   let stepId = firstStep(index);
   let before: TensorCounters | undefined;
-  const isGrpc = contestant.carrier === 'grpc';
+  let bytesCopied = 0;
+  const counters = (): TensorCounters | undefined => (worker instanceof RendezvousWorker ? { ...worker.counters } : undefined);
   const one = async (): Promise<void> => {
     const step = worker.beginStep(stepId++);
     const values = await Promise.all(names.map((name) => step.recv(sender, name)));
-    if (values.some((value, k) => value!.data.length !== counts[k] || value!.data[counts[k] - 1] !== (counts[k] - 1) % 1000))
-      throw new Error(`${contestant.name} brought something else`);
-    for (const value of values) value!.release();
+    for (const [k, value] of values.entries())
+      bytesCopied += consume(value, contestant, (data) => {
+        if (data.length !== counts[k] || data[counts[k] - 1] !== (counts[k] - 1) % 1000)
+          throw new Error(`${contestant.name} brought something else`);
+      });
     step.end();
   };
-  if (contestant.standing !== undefined) {
+  if (contestant.standing !== undefined && worker instanceof RendezvousWorker) {
     await one();
     for (const name of names) worker.stand(sender, name, { firstStep: stepId, depth: contestant.standing });
   }
   return {
     worker,
     async sample(counts_: boolean): Promise<void> {
-      if (counts_ && before === undefined && !isGrpc) before = { ...worker.counters };
+      if (counts_ && before === undefined) {
+        before = counters();
+        bytesCopied = 0;
+      }
       const steps = Math.min(stepsPerSample, firstStep(index) + stepsOf(of) - stepId);
       const took: number[] = [];
       for (let k = 0; k < steps; k++) {
@@ -71,7 +77,7 @@ async function prepare(of: Case, index: number, contestant: Contestant) {
       if (counts_) stepMs.push(of.sampleOf === 'mean' ? mean(took) : median(took));
     },
     result(): Result {
-      const after = isGrpc ? undefined : worker.counters;
+      const after = counters();
       const steps = stepMs.length * stepsPerSample;
       return {
         case: of.name,
@@ -80,7 +86,7 @@ async function prepare(of: Case, index: number, contestant: Contestant) {
         tensorsPerStep: counts.length,
         stepMs,
         messagesPerStep: after === undefined ? counts.length : (after.messagesSent - before!.messagesSent) / steps,
-        bytesCopied: after === undefined ? Number.NaN : after.bytesCopied - before!.bytesCopied,
+        bytesCopied: after === undefined ? Number.NaN : after.bytesCopied - before!.bytesCopied + bytesCopied,
       };
     },
   };

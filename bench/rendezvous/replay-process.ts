@@ -4,9 +4,10 @@
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock } from '../../src/base/clock.ts';
-import type { RendezvousWorker, WorkerIdentity } from 'shoal/rendezvous';
+import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-channel.ts';
+import { GrpcWorker } from '../grpc/worker.ts';
 import { contestants, replayLayers, schedule, type ReplayPlan, type Samples } from './replay-plan.ts';
-import { start } from './workload.ts';
+import { consume, start, type Contestant, type Worker } from './workload.ts';
 
 const [rankText, workersText, host, planText] = process.argv.slice(2);
 const [rank, workers] = [Number(rankText), Number(workersText)];
@@ -19,11 +20,12 @@ const addresses = JSON.parse(value as string) as string[][];
 
 /** Who this process exchanges tensors with, by contestant. */
 const peers: readonly (readonly WorkerIdentity[])[] = await Promise.all(
-  contestants.map(async ({ carrier }, k) => {
-    const others = rank === 0 ? Array.from({ length: workers }, (_, worker) => worker + 1) : [0];
+  own.map(async (worker, k) => {
+    const others = rank === 0 ? Array.from({ length: workers }, (_, index) => index + 1) : [0];
     // Over gRPC each asks over a connection of its own.
-    const isDialer = rank > 0 || carrier === 'grpc';
-    return Promise.all(others.map((other) => (isDialer ? own[k].connect(addresses[other][k]) : own[k].peer(other))));
+    return Promise.all(
+      others.map((other) => (rank > 0 || worker instanceof GrpcWorker ? worker.connect(addresses[other][k]) : worker.peer(other))),
+    );
   }),
 );
 // One array under all tensors: what is sent is only read.
@@ -49,11 +51,10 @@ async function serve(): Promise<Samples> {
       const received = peers[contestant].map((worker) => step.recv(worker, `${name} gradient`));
       await updatedBefore[layer];
       for (const worker of peers[contestant]) void step.send(worker, name, source.subarray(0, count));
-      for (const [k, gradient] of (await Promise.all(received)).entries()) {
-        if (gradient!.data.length !== count || gradient!.data[count - 1] !== peers[contestant][k].rank)
-          throw new Error(`${name} is another`);
-        gradient!.release();
-      }
+      for (const [k, gradient] of (await Promise.all(received)).entries())
+        consume(gradient, contestants[contestant], (data) => {
+          if (data.length !== count || data[count - 1] !== peers[contestant][k].rank) throw new Error(`${name} is another`);
+        });
     });
     const tensors = complete;
     ended = (async () => {
@@ -71,17 +72,18 @@ async function serve(): Promise<Samples> {
 }
 
 async function work(): Promise<void> {
-  for (const { contestant, stepId } of schedule(plan)) await trainStep(own[contestant], peers[contestant][0], stepId);
+  for (const { contestant, stepId } of schedule(plan))
+    await trainStep(own[contestant], contestants[contestant], peers[contestant][0], stepId);
 }
 
-async function trainStep(worker: RendezvousWorker, server: WorkerIdentity, stepId: number): Promise<void> {
+async function trainStep(worker: Worker, contestant: Contestant, server: WorkerIdentity, stepId: number): Promise<void> {
   const step = worker.beginStep(stepId);
   const parameters = layers.map(({ name }) => step.recv(server, name));
   let busyUntilMs = systemClock.now();
   for (const [layer, { forwardMs }] of layers.entries()) {
     const parameter = await parameters[layer];
     busyUntilMs = Math.max(busyUntilMs, systemClock.now()) + forwardMs;
-    parameter!.release();
+    consume(parameter, contestant, () => {});
   }
   const sent: Promise<void>[] = [];
   for (const { name, count, backwardMs } of layers.toReversed()) {

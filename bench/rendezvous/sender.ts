@@ -1,7 +1,7 @@
 /** Has the tensors of all cases, for all contestants: nothing moves before it is asked for.
  *
  *    sender.ts <host to listen on> <host | network> <scale> <cases> */
-import { casesOf, firstStep, identities, start, stepsOf, window, type Case, type Place } from './workload.ts';
+import { casesOf, firstStep, identities, start, stepsOf, window, type Case, type Place, type Worker } from './workload.ts';
 
 const [host, place, scale, wanted] = process.argv.slice(2);
 const cases = casesOf(place as Place, Number(scale), wanted);
@@ -18,7 +18,7 @@ for (const contestant of new Map(cases.flatMap(({ contestants }) => contestants)
 }
 console.log(JSON.stringify(addresses));
 
-async function serve(worker: Awaited<ReturnType<typeof start>>, { counts, ...rest }: Case, index: number): Promise<void> {
+async function serve(worker: Worker, { counts, ...rest }: Case, index: number): Promise<void> {
   const ahead: Promise<void>[] = [];
   const steps = stepsOf({ counts, ...rest });
   for (let k = 0; k < steps; k++) {

@@ -1,5 +1,12 @@
 /** What is measured, and over what: both processes read it here. */
-import { RendezvousWorker, type WorkerIdentity } from 'shoal/rendezvous';
+import type { FabricOptions } from '../../src/fabric/fabric.ts';
+import { fabricProviders } from '../../src/fabric/providers.ts';
+import { systemEnvironment } from '../../src/rendezvous/environment.ts';
+import { RendezvousWorker } from '../../src/rendezvous/rendezvous-worker.ts';
+import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-channel.ts';
+import type { ReceivedTensor } from '../../src/rendezvous/worker-step.ts';
+import { GrpcWorker } from '../grpc/worker.ts';
+import { stagedFabric } from './staged-fabric.ts';
 
 export interface Case {
   readonly name: string;
@@ -20,6 +27,7 @@ export interface Case {
 export interface Contestant {
   readonly name: string;
   readonly carrier: 'shm' | 'tcp' | 'grpc';
+  /** Through staging buffers at both ends: the design that writes without copies replace. */
   readonly copies?: boolean;
   /** With a standing request, this many steps ahead. */
   readonly standing?: number;
@@ -124,14 +132,34 @@ export function stepsOf({ samples, warmUps, stepsPerSample }: Case): number {
   return (samples + warmUps) * stepsPerSample;
 }
 
-export function start(rank: number, { carrier, copies = false }: Contestant, host: string): Promise<RendezvousWorker> {
-  return RendezvousWorker.start({
-    rank,
-    secret: 'bench',
-    carriers: [carrier],
-    copies,
-    listenHosts: [host],
-    memoryBytesMax: 2 ** 34,
-    stepsMax: 65_536,
-  });
+export type Worker = RendezvousWorker | GrpcWorker;
+
+export function start(rank: number, { carrier, copies = false }: Contestant, host: string): Promise<Worker> {
+  const stepsMax = 65_536;
+  if (carrier === 'grpc') return GrpcWorker.start(rank, host, stepsMax);
+  const options = { rank, secret: 'bench', carriers: [carrier], listenHosts: [host], memoryBytesMax: 2 ** 34, stepsMax };
+  if (!copies) return RendezvousWorker.start(options);
+  const providers = fabricProviders.map((provider) => ({
+    ...provider,
+    create: (given: FabricOptions) => stagedFabric(provider.create(given)),
+  }));
+  return RendezvousWorker.start(options, { ...systemEnvironment(), providers });
+}
+
+/** Where the tensors of a contestant with copies are moved to as they come, by length. */
+const ownMemory = new Map<number, Float32Array>();
+
+/** Looks at a tensor that has come, which is released then. @returns bytes copied. */
+export function consume(value: ReceivedTensor | undefined, { copies }: Contestant, look: (data: Float32Array) => void): number {
+  let data = value!.data as Float32Array;
+  if (copies === true) {
+    const { length } = data;
+    const own = ownMemory.get(length) ?? new Float32Array(length);
+    ownMemory.set(length, own);
+    own.set(data);
+    data = own;
+  }
+  look(data);
+  value!.release();
+  return copies === true ? data.byteLength : 0;
 }

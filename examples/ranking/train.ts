@@ -13,7 +13,6 @@ export const trainingOptions = {
   fuse: { type: 'boolean', default: false },
   'recv-some': { type: 'boolean', default: false },
   sync: { type: 'boolean', default: false },
-  carrier: { type: 'string', default: 'fabric' },
   steps: { type: 'string', default: '300' },
   batch: { type: 'string', default: '128' },
   /** Parts of every table. */
@@ -33,7 +32,6 @@ export interface TrainingValues {
   readonly fuse: boolean;
   readonly 'recv-some': boolean;
   readonly sync: boolean;
-  readonly carrier: string;
   readonly steps: number;
   readonly batch: number;
   readonly parts: number;
@@ -86,6 +84,7 @@ interface Example<Batch extends Examples, Source extends { batch(size: number): 
 export async function trainRanking<Batch extends Examples, Source extends { batch(size: number): Batch }>(
   values: TrainingValues,
   { sourceOf, build, valuesOf }: Example<Batch, Source>,
+  start: typeof startGraphServer = startGraphServer,
 ): Promise<void> {
   const { steps, batch, parts, evaluation, seed } = values;
   // Without its advice on other packages, from every rank.
@@ -93,8 +92,7 @@ export async function trainRanking<Batch extends Examples, Source extends { batc
   await tf.setBackend('cpu');
   /** Known when the task is. */
   const input: { source?: Source } = {};
-  await using server = await startGraphServer({
-    carrier: values.carrier as 'fabric' | 'grpc',
+  await using server = await start({
     recvSome: values['recv-some'],
     kernels: tensorflowKernels(tf),
     functions: { nextBatch: () => valuesOf((input.source as Source).batch(batch)) },
@@ -176,7 +174,6 @@ export async function trainRanking<Batch extends Examples, Source extends { batc
     mode: values.sync ? 'sync' : 'async',
     fuse: values.fuse,
     recvSome: values['recv-some'],
-    carrier: values.carrier,
     workers,
     servers,
     batch,

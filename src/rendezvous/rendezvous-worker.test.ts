@@ -136,15 +136,6 @@ describe('rendezvous workers', () => {
     await later;
   });
 
-  it('work over gRPC where that is asked for', async () => {
-    const [a, b] = [await start(0, { carriers: ['grpc'] }), await start(1, { carriers: ['grpc'] })];
-    const [atB, atA] = [await b.connect(a.address), await a.connect(b.address)];
-    const [here, there] = [a.beginStep(1), b.beginStep(1)];
-    void here.send(atA, 'x', Float32Array.of(1, 2));
-    expect(await there.recv(atB, 'x')).toMatchObject({ data: Float32Array.of(1, 2) });
-    expect(() => b.stand(atB, 'x', { firstStep: 2 })).toThrow(expect.objectContaining({ code: 'unsupported' }));
-  });
-
   it('give each other tensors within one worker', async () => {
     const worker = await start(0, { carriers: ['tcp'] });
     const step = worker.beginStep(1);
@@ -189,7 +180,7 @@ describe('rendezvous workers', () => {
     const refusals: [Partial<RendezvousWorkerOptions>, RegExp][] = [
       [{ rank: -1 }, /a rank from 0/],
       [{ secret: '' }, /needs a secret/],
-      [{ carriers: ['pigeon'] }, /there is no carrier 'pigeon'; there are .*grpc/],
+      [{ carriers: ['pigeon'] }, /there is no carrier 'pigeon'; there are .*tcp/],
       [{ worlds: 'x' } as never, /worlds/],
     ];
     for (const [options, message] of refusals)
@@ -212,8 +203,9 @@ describe('rendezvous workers', () => {
       expect(() => void step.send(worker.self, 'x', value as never)).toThrow(ShoalError);
     const stranger = await start(1, { secret: 'other', carriers: ['tcp'], timeoutMs: 60_000 });
     await expect(stranger.connect(worker.address)).rejects.toMatchObject({ code: 'auth' });
-    const other = await start(2, { carriers: ['grpc'] });
+    const other = await start(2, { carriers: [] });
     await expect(other.connect(worker.address)).rejects.toThrow(/no carrier in common .* it offers tcp/);
+    expect(() => other.stand(worker.self, 'x', { firstStep: 2 })).toThrow(/has no connection to this worker/);
   });
 });
 

@@ -3,9 +3,8 @@
 import { setServedTimer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { isCount } from '../base/files/bytes.ts';
-import { anyList, anyNumber, anyText, anything, checkFields, describeValue, flag, optionTable } from '../base/schema.ts';
+import { anyList, anyNumber, anyText, anything, checkFields, describeValue, optionTable } from '../base/schema.ts';
 import type { Connection, Fabric, FabricAddress, FabricOptions } from '../fabric/fabric.ts';
-import { GrpcCarrier, GrpcWorkerService, loadGrpc, type GrpcPackages } from './carriers/grpc.ts';
 import { TensorChannel, type WorkerIdentity } from './carriers/tensor-channel.ts';
 import { WorkerCore } from './carriers/worker-core.ts';
 import { WorkerDevices } from './device/worker-devices.ts';
@@ -26,7 +25,7 @@ export interface RendezvousWorkerOptions {
   readonly world?: string;
   /** What its tensors are sent from. Default `/job:worker/task:<rank>/device:CPU:0`. */
   readonly device?: string;
-  /** What carries tensors, in order of preference: `shm`, `tcp`, `libfabric`, `grpc`. Default: shm where it is possible, and tcp. */
+  /** What carries tensors, in order of preference: `shm`, `tcp`, `libfabric`. Default: shm where it is possible, and tcp. */
   readonly carriers?: readonly string[];
   /** Addresses to listen on; `0.0.0.0` offers every interface. Default: 127.0.0.1. */
   readonly listenHosts?: readonly string[];
@@ -38,8 +37,6 @@ export interface RendezvousWorkerOptions {
   readonly stepsMax?: number;
   /** Requests that wait for their step to begin. Default 65,536. */
   readonly parkedMax?: number;
-  /** Moves tensors through staging buffers at both ends: for comparisons. Default false. */
-  readonly copies?: boolean;
 }
 
 const optionKeys = optionTable<RendezvousWorkerOptions>({
@@ -53,7 +50,6 @@ const optionKeys = optionTable<RendezvousWorkerOptions>({
   memoryBytesMax: anyNumber,
   stepsMax: anyNumber,
   parkedMax: anyNumber,
-  copies: flag,
 });
 
 /** From when, and how far ahead, a tensor is asked for. */
@@ -85,7 +81,6 @@ export class RendezvousWorker {
   readonly #environment: RendezvousEnvironment;
   readonly #core: WorkerCore;
   readonly #fabrics: readonly Fabric[];
-  readonly #grpc: { readonly packages: GrpcPackages; readonly service: GrpcWorkerService } | undefined;
   readonly #channels = new Set<TensorChannel>();
   readonly #peers = new Map<number, WorkerIdentity>();
   readonly #awaited = new Set<() => void>();
@@ -99,14 +94,12 @@ export class RendezvousWorker {
     environment: RendezvousEnvironment;
     core: WorkerCore;
     fabrics: readonly Fabric[];
-    grpc: { packages: GrpcPackages; service: GrpcWorkerService } | undefined;
   }) {
     this.address = formatWorkerAddress(parts.address);
     this.#options = parts.options;
     this.#environment = parts.environment;
     this.#core = parts.core;
     this.#fabrics = parts.fabrics;
-    this.#grpc = parts.grpc;
     this.#budget = { bytesMax: parts.options.memoryBytesMax, bytes: 0 };
   }
 
@@ -128,7 +121,6 @@ export class RendezvousWorker {
       listenHosts: ['127.0.0.1'],
       timeoutMs: 300_000,
       memoryBytesMax: 4 * gibibyte,
-      copies: false,
       ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)),
       rank: options.rank,
       secret,
@@ -144,7 +136,6 @@ export class RendezvousWorker {
     });
     try {
       for (const name of carriersOf(carriers, environment)) {
-        if (name === 'grpc') continue;
         const provider = environment.providers.find((each) => each.name === name)!;
         const fabric = provider.create(fabricOptions(settled, environment));
         fabrics.push(fabric);
@@ -157,9 +148,7 @@ export class RendezvousWorker {
           await fabric.listen((connection) => void worker.then((made) => made.#open(connection, fabric)).catch(() => undefined)),
         );
       }
-      const grpc = carriers?.includes('grpc') === true ? await startGrpc(settled, core) : undefined;
-      const address = { rank, fabrics: addresses, ...(grpc && { grpc: grpc.address }) };
-      const made = new RendezvousWorker({ address, options: settled, environment, core, fabrics, grpc });
+      const made = new RendezvousWorker({ address: { rank, fabrics: addresses }, options: settled, environment, core, fabrics });
       started!(made);
       return made;
     } catch (thrown) {
@@ -183,9 +172,8 @@ export class RendezvousWorker {
 
   /** @param address what the other's `address` says. @throws ShoalError with why each carrier failed. */
   async connect(address: string): Promise<WorkerIdentity> {
-    const { rank, fabrics, grpc } = parseWorkerAddress(address);
-    const { world, timeoutMs, secret } = this.#options;
-    const { clock } = this.#environment;
+    const { rank, fabrics } = parseWorkerAddress(address);
+    const { world, timeoutMs } = this.#options;
     const causes: ShoalError[] = [];
     for (const fabric of this.#fabrics) {
       const there = fabrics.find(({ provider }) => provider === fabric.name);
@@ -198,16 +186,10 @@ export class RendezvousWorker {
         if (causes.at(-1)!.code !== 'unsupported') break;
       }
     }
-    if (this.#grpc !== undefined && grpc !== undefined) {
-      const { carrier, peer } = await GrpcCarrier.connect(grpc, { ...this.#grpc.packages, world, secret, clock, timeoutMs });
-      this.#core.attach(peer, carrier);
-      this.#know(peer);
-      return peer;
-    }
     if (causes.length > 0) throw causes.at(-1)!;
     throw new ShoalError(
       'unsupported',
-      `worker ${rank} has no carrier in common with worker ${this.self.rank}: it offers ${[...fabrics.map(({ provider }) => provider), ...(grpc ? ['grpc'] : [])].join(', ')}`,
+      `worker ${rank} has no carrier in common with worker ${this.self.rank}: it offers ${fabrics.map(({ provider }) => provider).join(', ')}`,
     );
   }
 
@@ -261,7 +243,10 @@ export class RendezvousWorker {
     const key = tensorKey(this.#core, name, from, this.self);
     const channel = [...this.#channels].findLast(({ peer }) => peer?.device === from.device);
     if (channel === undefined)
-      throw new ShoalError('unsupported', `${from.device} is not connected by a fabric; only there are standing requests`);
+      throw new ShoalError(
+        'unsupported',
+        `${from.device} has no connection to this worker, and a standing request needs one: connect to its worker first`,
+      );
     const standing = channel.stand(key, options.firstStep, options.depth ?? 8);
     return { stop: () => standing.stop() };
   }
@@ -277,13 +262,12 @@ export class RendezvousWorker {
     await this.#core.close();
     await Promise.all([...this.#channels].map((channel) => channel.close()));
     await Promise.all(this.#fabrics.map((fabric) => fabric.close()));
-    this.#grpc?.service.close();
     this.#devices.close();
   }
 
   /** The protocol on a connection. Resolves when the peer has said who it is. */
   #open(connection: Connection, fabric: Fabric): Promise<WorkerIdentity> {
-    const { timeoutMs, copies } = this.#options;
+    const { timeoutMs } = this.#options;
     const { clock, regions } = this.#environment;
     return new Promise((resolve, reject) => {
       const memory = new TensorMemory({
@@ -297,7 +281,6 @@ export class RendezvousWorker {
         memory,
         clock,
         timeoutMs,
-        copies,
         announcesApart: fabric.capabilities.loadStore,
         take: (stepId, key, waiter) => this.#core.steps.take(stepId, key, waiter),
         onHello: (peer) => {
@@ -335,13 +318,9 @@ function carriersOf(wanted: readonly string[] | undefined, { providers, network 
   if (wanted === undefined)
     return ['shm', 'tcp'].filter((name) => providers.some((each) => each.name === name && each.unavailable() === undefined));
   for (const name of wanted) {
-    if (name === 'grpc') continue;
     const provider = providers.find((each) => each.name === name);
     if (provider === undefined)
-      throw new ShoalError(
-        'usage',
-        `there is no carrier '${name}'; there are ${[...providers.map((each) => each.name), 'grpc'].join(', ')}`,
-      );
+      throw new ShoalError('usage', `there is no carrier '${name}'; there are ${providers.map((each) => each.name).join(', ')}`);
     const reason = provider.unavailable(network);
     if (reason !== undefined) throw new ShoalError('unsupported', `carrier ${name} is not possible here: ${reason}`);
   }
@@ -362,10 +341,4 @@ function fabricOptions(
     ...(polling && { polling }),
     ...(regions.kind === 'shared' && { regions }),
   };
-}
-
-async function startGrpc({ world, secret, listenHosts }: Settled, { self, steps }: WorkerCore) {
-  const packages = await loadGrpc();
-  const service = new GrpcWorkerService({ ...packages, world, secret, self, steps });
-  return { packages, service, address: await service.listen(`${listenHosts[0]}:0`) };
 }

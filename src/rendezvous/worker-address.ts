@@ -7,8 +7,6 @@ import type { FabricAddress } from '../fabric/fabric.ts';
 export interface WorkerAddress {
   readonly rank: number;
   readonly fabrics: readonly FabricAddress[];
-  /** `10.0.0.4:7000`; undefined: it serves no gRPC. */
-  readonly grpc?: string;
 }
 
 const scheme = 'rendezvous:';
@@ -33,12 +31,12 @@ export function parseWorkerAddress(text: string): WorkerAddress {
     throw wrong();
   }
   const isText = (value: unknown): value is string => typeof value === 'string' && value.length <= 1000;
-  const { rank, fabrics, grpc } = parsed ?? {};
+  const { rank, fabrics } = parsed ?? {};
   const areFabrics =
     Array.isArray(fabrics) &&
     fabrics.every(
       ({ provider, candidates }: Partial<FabricAddress>) => isText(provider) && Array.isArray(candidates) && candidates.every(isText),
     );
-  if (!isCount(rank as number) || !areFabrics || (grpc !== undefined && !isText(grpc))) throw wrong();
-  return { rank: rank as number, fabrics: fabrics as readonly FabricAddress[], ...(grpc !== undefined && { grpc }) };
+  if (!isCount(rank as number) || !areFabrics) throw wrong();
+  return { rank: rank as number, fabrics: fabrics as readonly FabricAddress[] };
 }

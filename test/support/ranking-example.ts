@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import { shoalRun } from '../fixtures/launch-harness.ts';
+import { shoal } from '../fixtures/launch-harness.ts';
 
 export interface RankingResult {
   readonly auc: number;
@@ -17,10 +17,16 @@ export interface RankingResult {
 }
 
 /** With 2 workers. @param folder for the result. */
-export async function trainExample(script: string, folder: string, servers: number, flags: readonly string[]): Promise<RankingResult> {
+export async function trainExample(
+  script: string,
+  folder: string,
+  servers: number,
+  flags: readonly string[],
+  env: Readonly<Record<string, string>> = {},
+): Promise<RankingResult> {
   const out = join(folder, 'result.json');
   const command = [script, '--out', out, '--evaluation', '2000', ...flags];
-  const { code, stderr } = await shoalRun('--ps', String(servers), '--workers', '2', ...command).ended;
+  const { code, stderr } = await shoal(['run', '--ps', String(servers), '--workers', '2', ...command], { env }).ended;
   expect(code, stderr).toBe(0);
   return JSON.parse(readFileSync(out, 'utf8')) as RankingResult;
 }

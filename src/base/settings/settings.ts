@@ -287,12 +287,7 @@ export const settingDefinitions = {
       sensitive: true,
     },
   ),
-  insecure: flag(
-    'SHOAL_INSECURE',
-    'network',
-    false,
-    'Allows a job over several hosts without a secret, and gRPC between the tasks of a graph on several hosts.',
-  ),
+  insecure: flag('SHOAL_INSECURE', 'network', false, 'Allows a job over several hosts without a secret.'),
 
   sharedMemoryMax: bytes('SHOAL_SHARED_MEMORY_MAX', 'memory', 0, 'Budget of shared memory per process. 0: none.'),
   native: flag(

@@ -27,7 +27,7 @@ it('what one task cannot run stays registered with no other', async () => {
         return new Promise((_, reject) => (refuse = () => reject(new ShoalError('unsupported', 'no kernel for Neg'))));
       },
       close: async () => undefined,
-    } satisfies Partial<RpcLink> as RpcLink);
+    } satisfies Partial<RpcLink> as unknown as RpcLink);
   const backend = new ClusterBackend({
     clock: systemClock,
     service: { task: '/job:own/task:0' } as WorkerService,

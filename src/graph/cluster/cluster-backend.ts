@@ -124,7 +124,7 @@ class RemoteShare implements Share {
     const results: Flow[] = [];
     fetches.forEach((fetch, k) => {
       const value = answer.values[k];
-      if (value instanceof ShoalError || !this.#indexes.fetches.includes(fetch))
+      if (!this.#indexes.fetches.includes(fetch))
         throw new ShoalError('protocol', `${this.task} answered fetch ${fetch}, which it was not asked for`);
       results[fetch] = value;
     });

@@ -6,7 +6,7 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
-import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
+import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import type { Store } from '../../store/store.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { Session, type SessionOptions } from '../execute/session.ts';
@@ -14,7 +14,8 @@ import { structuralKernels, type FunctionTable } from '../execute/structural-ker
 import { VariableStore } from '../execute/variable-store.ts';
 import { tableKernels } from '../kernels/table-kernels.ts';
 import type { Device } from '../placement/devices.ts';
-import type { RpcCarrier, RpcLink } from '../rpc/rpc.ts';
+import type { FabricCarrier } from '../rpc/fabric-carrier.ts';
+import type { RpcLink } from '../rpc/rpc.ts';
 import { kept } from '../structure/elements.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
@@ -34,7 +35,7 @@ export interface GraphServerOptions {
   readonly task: number;
   /** Of the job that all tasks are processes of. */
   readonly store: Store;
-  readonly carrier: RpcCarrier;
+  readonly carrier: FabricCarrier;
   readonly clock: Clock;
   readonly random: Random;
   readonly parameterKernels: ParameterKernels;
@@ -106,7 +107,7 @@ export class GraphServer implements AsyncDisposable {
     this.task = task;
     this.#options = { joinTimeoutMs: 300_000, ...options };
     this.#trace = trace;
-    this.#counters = options.carrier.tensorCounters ?? tensorCounters();
+    this.#counters = options.carrier.tensorCounters;
     this.#keep = (value) => kept(value, this.#counters);
     this.#receiver = new TensorReceiver({ clock, recvSome, trace, linkTo: (name) => this.#linkTo(name) });
     this.#service = new WorkerService({

@@ -1,12 +1,10 @@
 /** What tasks ask of each other, and how those requests look. */
-import { anyList, count, integer, list, number, object, text, tuple } from '../../base/schema.ts';
+import { anyList, count, integer, list, number, object, text } from '../../base/schema.ts';
 
-export const Method = { register: 1, deregister: 2, run: 3, endStep: 4, abortStep: 5, recvTensor: 6, recvSome: 7 } as const;
+export const Method = { register: 1, deregister: 2, run: 3, endStep: 4, abortStep: 5 } as const;
 
 const stepId = count;
 const name = text(10_000);
-/** Keys of one request at most. */
-export const keysMax = 100_000;
 
 export const registerSchema = object({
   handle: name,
@@ -35,10 +33,3 @@ export const ranSchema = object({
 export const stepSchema = object({ stepId });
 
 export const abortSchema = object({ stepId, code: name, message: name });
-
-export const recvSchema = object({ stepId, keys: list(name, { max: keysMax }) });
-
-export const recvSomeSchema = object({ items: list(tuple(stepId, name), { max: keysMax }) });
-
-/** Which items of the request the values of a part are. */
-export const someSchema = object({ items: list(count) });

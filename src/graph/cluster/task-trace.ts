@@ -11,7 +11,7 @@ import { parseRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
 import { writeChromeTrace } from '../../trace/chrome.ts';
 import { nullRecorder, type LaneId, type NameId, type NameOptions, type TraceRecorder } from '../../trace/recorder.ts';
 import { RepeatedWrite } from '../../trace/repeated-write.ts';
-import type { Slot } from '../wire/values.ts';
+import type { TensorSlot } from '../rpc/rpc.ts';
 
 /** Tensors whose names are kept ready; the recorder has no more either. */
 const namesMax = 4096;
@@ -76,7 +76,7 @@ export class TaskTrace {
   }
 
   /** One tensor that was asked for at `startMs`. */
-  received(key: string, stepId: number, startMs: number, slot: Slot): void {
+  received(key: string, stepId: number, startMs: number, slot: TensorSlot): void {
     if (!this.enabled) return;
     const name = this.#nameOf(this.#received, key, 'recv', 'bytes');
     this.#recorder.complete(name, startMs, this.#lanes.receives, stepId, bytesOf(slot));
@@ -144,7 +144,7 @@ function describe(key: string, verb: string, second: string): [string, NameOptio
 }
 
 /** Of an error and of a dead tensor: 0. */
-export function bytesOf(slot: Slot): number {
+function bytesOf(slot: TensorSlot): number {
   if (slot === undefined || slot instanceof ShoalError) return 0;
   return (slot.data as { byteLength?: number } | undefined)?.byteLength ?? 0;
 }

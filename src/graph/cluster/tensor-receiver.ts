@@ -1,16 +1,13 @@
 /** Receives of tensors from other tasks, for all steps of one task. *Direct*: a request per receive, answered when all its keys are there
  *  (RecvTensor, FuseRecvTensor). *recvSome*: receives of one sender gather for a moment and go as one request; the sender gives
- *  what is ready, each key by itself. How they travel is the link's: rendezvous' protocol, or calls. */
+ *  what is ready, each key by itself. How they travel is the link's. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { cancelled, slotError } from '../../rendezvous/table/local-rendezvous.ts';
-import type { RpcLink, TensorSource } from '../rpc/rpc.ts';
+import type { RpcLink, TensorSlot } from '../rpc/rpc.ts';
 import type { Value } from '../structure/value.ts';
-import type { Slot } from '../wire/values.ts';
-import { keysMax } from './methods.ts';
 import { ReceiveWindow } from './receive-window.ts';
 import type { TaskTrace } from './task-trace.ts';
-import { TensorCalls } from './tensor-calls.ts';
 
 export interface TensorReceiverOptions {
   readonly clock: Clock;
@@ -34,10 +31,13 @@ export interface ReceivingStep {
   readonly onRequest: () => void;
 }
 
+/** Keys of one request at most. */
+const keysMax = 100_000;
+
 /** One key on its way. */
 interface Item {
   readonly key: string;
-  readonly settle: (slot: Slot) => void;
+  readonly settle: (slot: TensorSlot) => void;
   readonly step: ReceivingStep;
   /** When it was asked for. */
   readonly startMs: number;
@@ -70,25 +70,30 @@ export class TensorReceiver {
     });
   }
 
-  async #recvDirect(task: string, step: ReceivingStep, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
+  async #recvDirect(
+    task: string,
+    step: ReceivingStep,
+    keys: readonly string[],
+    signal: AbortSignal | undefined,
+  ): Promise<readonly TensorSlot[]> {
     const { trace } = this.#options;
     const startMs = trace.now();
-    const source = this.#sourceOf(task, await this.#options.linkTo(task));
+    const { tensors } = await this.#options.linkTo(task);
     if (signal?.aborted === true) throw cancelled(keys[0], signal);
     this.stats.requests++;
     step.onRequest();
-    const values = await source.receive(step.stepId, keys, signal);
+    const values = await tensors.receive(step.stepId, keys, signal);
     this.stats.tensors += values.length;
     trace.request(keys.length === 1 ? 'RecvTensor' : 'FuseRecvTensor', task, startMs, keys.length);
     if (trace.enabled) keys.forEach((key, k) => trace.received(key, step.stepId, startMs, values[k]));
     return values;
   }
 
-  #recvSome(task: string, step: ReceivingStep, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
+  #recvSome(task: string, step: ReceivingStep, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly TensorSlot[]> {
     const window = this.#windowOf(task);
     const startMs = this.#options.trace.now();
     return new Promise((resolve, reject) => {
-      const slots: Slot[] = Array.from({ length: keys.length });
+      const slots: TensorSlot[] = Array.from({ length: keys.length });
       let missing = keys.length;
       const items = keys.map((key, index): Item => {
         const item = {
@@ -96,7 +101,7 @@ export class TensorReceiver {
           key,
           startMs,
           isOver: false,
-          settle: (slot: Slot) => {
+          settle: (slot: TensorSlot) => {
             if (item.isOver) return;
             item.isOver = true;
             slots[index] = slot;
@@ -138,12 +143,12 @@ export class TensorReceiver {
 
   async #request(task: string, items: readonly Item[], window: ReceiveWindow<Item>): Promise<void> {
     const { clock, trace } = this.#options;
-    const source = this.#sourceOf(task, await this.#options.linkTo(task));
+    const { tensors } = await this.#options.linkTo(task);
     this.stats.requests++;
     items[0].step.onRequest();
     const startMs = clock.now();
     let isFirst = true;
-    const onSlot = (index: number, slot: Slot): void => {
+    const onSlot = (index: number, slot: TensorSlot): void => {
       if (isFirst) window.observeRoundTrip(clock.now() - startMs);
       isFirst = false;
       this.stats.tensors++;
@@ -151,17 +156,12 @@ export class TensorReceiver {
       trace.received(key, step.stepId, askedMs, slot);
       settle(slot);
     };
-    await source.receiveEach(
+    await tensors.receiveEach(
       items.map(({ step, key }) => [step.stepId, key]),
       onSlot,
     );
     trace.request('RecvSome', task, startMs, items.length);
     for (const { isOver, key, settle } of items)
       if (!isOver) settle(new ShoalError('protocol', `${task} ended its answer without '${key}'`));
-  }
-
-  /** Rendezvous' protocol where the link has it. */
-  #sourceOf(task: string, link: RpcLink): TensorSource<Value> {
-    return link.tensors ?? new TensorCalls(task, link);
   }
 }

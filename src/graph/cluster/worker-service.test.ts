@@ -9,11 +9,12 @@ import { structuralKernels } from '../execute/structural-kernels.ts';
 import { VariableStore } from '../execute/variable-store.ts';
 import { placeholder } from '../ops/array.ts';
 import { neg } from '../ops/math.ts';
+import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { joinPieces } from '../rpc/rpc.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import type { Value } from '../structure/value.ts';
 import { numbersOf, scalarOf, testKernels } from '../testing/kernels.ts';
-import { decodeMessage, encodeMessage, graphData } from '../wire/graphs.ts';
+import { encodeMessage, graphData } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
 import { Method } from './methods.ts';
 import { TaskTrace } from './task-trace.ts';
@@ -47,7 +48,7 @@ beforeEach(() => {
 });
 
 function ask(method: number, body: Uint8Array, { caller = 'a', signal = new AbortController().signal } = {}): Promise<Uint8Array> {
-  return service.handle({ method, body, caller, signal, part: () => {} }).then((pieces) => joinPieces(pieces));
+  return service.handle({ method, body, caller, signal }).then((pieces) => joinPieces(pieces));
 }
 
 const send = (method: number, fields: unknown, values: readonly Slot[] = [], caller = 'a'): Promise<Uint8Array> =>
@@ -73,13 +74,19 @@ async function register(handle = 'h', caller = 'a'): Promise<void> {
 const run = (stepId: number, fields: object = {}, values: readonly Value[] = [scalarOf(3)], caller = 'a'): Promise<Uint8Array> =>
   send(Method.run, { handle: 'h', stepId, timeoutMs: 60_000, fetchCount: 0, feeds: [0], ...fields }, values, caller);
 
+/** A tensor that another task asks for. */
+const receive = (stepId: number, asked: string): Promise<TensorValue | undefined> =>
+  new Promise((resolve, reject) => {
+    service.tensors.take({ caller: 'a', connection: 1 }, stepId, asked, { receive: resolve, fail: reject });
+  });
+
 /** A whole step, as a session has it. */
 async function step(stepId: number): Promise<readonly number[]> {
-  const asked = send(Method.recvTensor, { stepId, keys: [sentKey()] });
+  const asked = receive(stepId, sentKey());
   await run(stepId);
-  const { values } = decodeMessage(await asked);
+  const value = await asked;
   await send(Method.endStep, { stepId });
-  return numbersOf(values[0] as Value);
+  return numbersOf(value);
 }
 
 function sentKey(): string {
@@ -161,18 +168,6 @@ describe('a task', () => {
       'usage',
       /receives nothing/,
     ],
-    [
-      'requests for several receivers',
-      () => send(Method.recvTensor, { stepId: 5, keys: [key('a'), key('b', { to: device })] }),
-      'usage',
-      /is for one sender and one receiver, not '\S+;a;0:0' and '\S+;b;0:0'/,
-    ],
-    [
-      'too many keys',
-      () => send(Method.recvTensor, { stepId: 5, keys: Array.from({ length: 100_001 }, () => 'k') }),
-      'protocol',
-      /not well formed/,
-    ],
   ])('refuses %s, and goes on', async (_, request, code, message) => {
     await register();
     await expect(request()).rejects.toMatchObject({ code, message: expect.stringMatching(message) as string });
@@ -183,23 +178,24 @@ describe('a task', () => {
     ['that are none', 'nothing', 'protocol', /'nothing' is no rendezvous key/],
     ['of other tasks', key('a', { from: worker }), 'usage', /\/job:worker/],
     ['of an earlier process of this task', key('a', { of: '0000000000000006' }), 'mismatch', /started again|incarnation/],
-  ])('says of keys %s what is wrong, slot by slot', async (_, bad, code, message) => {
+  ])('says of keys %s what is wrong', async (_, bad, code, message) => {
     await register();
-    const asked = send(Method.recvTensor, { stepId: 4, keys: [bad] });
+    const asked = expect(receive(4, bad)).rejects.toMatchObject({ code, message: expect.stringMatching(message) as string });
     await run(4);
-    const [slot] = decodeMessage(await asked).values;
-    expect(slot).toMatchObject({ code, message: expect.stringMatching(message) as string });
+    await asked;
     await send(Method.endStep, { stepId: 4 });
   });
 
   it('ends receives of what is never sent with their step, and those of one who asks twice at once', async () => {
     await register();
-    const never = send(Method.recvTensor, { stepId: 6, keys: [key('never')] });
+    const never = expect(receive(6, key('never'))).rejects.toMatchObject({ code: 'aborted', message: 'step 6 has ended' });
     await run(6);
-    const [twice] = decodeMessage(await send(Method.recvTensor, { stepId: 6, keys: [key('never')] })).values;
-    expect(twice).toMatchObject({ code: 'usage', message: expect.stringMatching(/'never' from \/job:ps\S+ .*asked for twice/) as string });
+    await expect(receive(6, key('never'))).rejects.toMatchObject({
+      code: 'usage',
+      message: expect.stringMatching(/'never' from \/job:ps\S+ .*asked for twice/) as string,
+    });
     await send(Method.endStep, { stepId: 6 });
-    expect(decodeMessage(await never).values[0]).toMatchObject({ code: 'aborted', message: 'step 6 has ended' });
+    await never;
     // A step that has run cannot begin again.
     await expect(run(6)).rejects.toMatchObject({
       code: 'usage',
@@ -221,8 +217,6 @@ describe('a task', () => {
     const requests = [
       joinPieces(encodeMessage({ handle: 'g', interOpParallelism: 1, partitions: [{ device, nodes }] }, values)),
       joinPieces(encodeMessage({ handle: 'h', stepId: 3, timeoutMs: 50, fetchCount: 1, feeds: [0] }, [scalarOf(3)])),
-      joinPieces(encodeMessage({ stepId: 3, keys: [key('a'), key('b')] })),
-      joinPieces(encodeMessage({ items: [[3, key('a')]] })),
       joinPieces(encodeMessage({ stepId: 3, code: 'aborted', message: 'no' })),
     ];
     const strange: unknown[] = [];
@@ -233,7 +227,7 @@ describe('a task', () => {
       for (let left = some(4); left > 0; left--) body[some(body.length)] = some(256);
       if (some(4) === 0) body = body.slice(0, some(body.length));
       const abort = new AbortController();
-      const asked = ask(1 + some(8), body, { caller: 'evil', signal: abort.signal }).catch((thrown: unknown) => {
+      const asked = ask(1 + some(6), body, { caller: 'evil', signal: abort.signal }).catch((thrown: unknown) => {
         if (!(thrown instanceof ShoalError)) strange.push(thrown);
       });
       if (round % 10 === 0) await new Promise(setImmediate);

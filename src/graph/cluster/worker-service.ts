@@ -1,8 +1,7 @@
 /** One task's part of other tasks' sessions: graphs that are registered here, steps of them, and the tensors that others fetch from here.
  *
- *      register ─▶ run (step) ─▶ endStep            recvTensor: all keys, one answer
- *                    │    ▲                         recvSome: each key as soon as it is there
- *                    └▶ abortStep, caller gone      before a step has begun here, its receives are parked */
+ *      register ─▶ run (step) ─▶ endStep            before a step has begun here, its receives are parked
+ *                    └▶ abortStep, caller gone */
 import type { Clock } from '../../base/clock.ts';
 import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import { StepTable } from '../../rendezvous/table/step-table.ts';
@@ -15,19 +14,9 @@ import type { Value } from '../structure/value.ts';
 import { decodeMessage, encodeMessage, graphOf } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
 import { parse, type ValueOf } from '../../base/schema.ts';
-import {
-  abortSchema,
-  handleSchema,
-  Method,
-  type ranSchema,
-  recvSchema,
-  recvSomeSchema,
-  registerSchema,
-  runSchema,
-  stepSchema,
-} from './methods.ts';
+import { abortSchema, handleSchema, Method, type ranSchema, registerSchema, runSchema, stepSchema } from './methods.ts';
 import { TaskRendezvous } from './task-rendezvous.ts';
-import { bytesOf, type TaskTrace } from './task-trace.ts';
+import type { TaskTrace } from './task-trace.ts';
 import { ServedTensors } from './served-tensors.ts';
 import type { TensorReceiver } from './tensor-receiver.ts';
 
@@ -42,8 +31,6 @@ export interface WorkerServiceOptions {
   readonly trace: TaskTrace;
   /** Graphs that others may have registered here. Default 4096. */
   readonly graphsMax?: number;
-  /** Elements of an answer of recvSome, in bytes, unless one tensor has more: smaller ones are not behind larger ones. Default 1 MiB. */
-  readonly partBytesMax?: number;
 }
 
 /** Partitions of one kind of step, on the devices of this task. */
@@ -69,13 +56,13 @@ export class WorkerService implements RpcService {
   readonly #options: Required<WorkerServiceOptions>;
   readonly #graphs = new Map<string, TaskGraph>();
   readonly #steps: StepTable<Value>;
-  /** What others receive from here without calls. */
+  /** What others receive from here. */
   readonly tensors: ServedTensors;
   /** Steps that have begun and not ended. */
   readonly #running = new Map<number, { readonly abort: AbortController; readonly caller: string }>();
 
   constructor(options: WorkerServiceOptions) {
-    this.#options = { graphsMax: 4096, partBytesMax: 1024 * 1024, ...options };
+    this.#options = { graphsMax: 4096, ...options };
     // Keys of partitions that were made for an earlier process of this task.
     this.#steps = new StepTable<Value>({
       incarnations: (device) => (device.startsWith(`${options.task}/`) ? options.incarnation : undefined),
@@ -172,17 +159,6 @@ export class WorkerService implements RpcService {
         this.abortStep(stepId, new ShoalError(codeOf(code), message));
         return encodeMessage({});
       }
-      case Method.recvTensor: {
-        const { stepId, keys } = parse('a request for tensors', recvSchema, fields);
-        checkEnds(keys);
-        const items = keys.map((key) => [stepId, key] as const);
-        return encodeMessage({}, await this.#recvAll(call, items));
-      }
-      case Method.recvSome: {
-        const { items } = parse('a request for tensors', recvSomeSchema, fields);
-        await this.#recvSome(call, items);
-        return encodeMessage({});
-      }
       default:
         throw new ShoalError('protocol', `there is no method ${call.method}`);
     }
@@ -206,7 +182,7 @@ export class WorkerService implements RpcService {
     const fed: Value[] = [];
     feeds.forEach((feed, k) => {
       const value = values[k];
-      if (value === undefined || value instanceof ShoalError || feed > feedsMax) throw new ShoalError('protocol', 'a feed is missing');
+      if (value === undefined || feed > feedsMax) throw new ShoalError('protocol', 'a feed is missing');
       fed[feed] = value;
     });
     if (fetchCount > feedsMax) throw new ShoalError('protocol', `${fetchCount} fetches`);
@@ -216,93 +192,9 @@ export class WorkerService implements RpcService {
     const fetched = fetches.map((fetch) => results[fetch]);
     return encodeMessage(ran, fetched);
   }
-
-  /** A counter; at zero the answer goes. What went wrong with one key is said of that key. */
-  #recvAll(call: RpcCall, items: readonly (readonly [number, string])[]): Promise<readonly Slot[]> {
-    return new Promise((resolve) => {
-      const slots: Slot[] = Array.from({ length: items.length });
-      const watch = this.#options.trace.watch(items);
-      let missing = items.length;
-      const settle = (index: number, slot: Slot): void => {
-        slots[index] = slot;
-        watch?.ready(index);
-        if (--missing > 0) return;
-        for (let k = 0; watch !== undefined && k < items.length; k++) watch.left(k);
-        resolve(slots);
-      };
-      if (missing === 0) resolve(slots);
-      else this.#take(call, items, settle);
-    });
-  }
-
-  /** What is ready leaves at the end of the turn, in the order in which it was asked for; the rest stays asked for. */
-  #recvSome(call: RpcCall, items: readonly (readonly [number, string])[]): Promise<void> {
-    const { clock, partBytesMax, trace } = this.#options;
-    const watch = trace.watch(items);
-    return new Promise((resolve) => {
-      const ready = new Map<number, Slot>();
-      let missing = items.length;
-      let isDue = false;
-      const flush = (): void => {
-        isDue = false;
-        const order = [...ready.keys()].sort((a, b) => a - b);
-        let part: number[] = [];
-        let bytes = 0;
-        const send = (): void => {
-          const values = part.map((index) => ready.get(index));
-          if (part.length > 0) call.part(encodeMessage({ items: part }, values));
-          part = [];
-          bytes = 0;
-        };
-        for (const index of order) {
-          const own = bytesOf(ready.get(index));
-          if (bytes + own > partBytesMax) send();
-          part.push(index);
-          bytes += own;
-          watch?.left(index);
-        }
-        send();
-        missing -= order.length;
-        ready.clear();
-        if (missing === 0) resolve();
-      };
-      const settle = (index: number, slot: Slot): void => {
-        ready.set(index, slot);
-        watch?.ready(index);
-        if (isDue) return;
-        isDue = true;
-        clock.setTimer(0, flush, { keepAlive: true });
-      };
-      if (missing === 0) resolve();
-      else this.#take(call, items, settle);
-    });
-  }
-
-  #take({ signal }: RpcCall, items: readonly (readonly [number, string])[], settle: (index: number, slot: Slot) => void): void {
-    const cancels = items.map(([stepId, key], index) =>
-      this.#steps.take(stepId, key, {
-        receive: (value) => settle(index, value),
-        fail: (cause) => settle(index, cause),
-      }),
-    );
-    const onAbort = (): void => {
-      for (const cancel of cancels) cancel();
-    };
-    if (signal.aborted) onAbort();
-    else signal.addEventListener('abort', onAbort, { once: true });
-  }
 }
 
 const feedsMax = 1_000_000;
-
-/** A fused receive is of one sender and for one receiver. */
-function checkEnds(keys: readonly string[]): void {
-  if (keys.length < 2) return;
-  const ends = keys[0].split(';', 3).join(';');
-  const other = keys.find((key) => !key.startsWith(`${ends};`));
-  if (other !== undefined)
-    throw new ShoalError('usage', `a request for several tensors is for one sender and one receiver, not '${keys[0]}' and '${other}'`);
-}
 
 /** Handles are the callers' own: nobody reaches another's graphs. */
 function graphKey({ caller }: { readonly caller: string }, handle: string): string {

@@ -5,7 +5,7 @@
  *      caller                            task
  *        request(call, method) ───────▶
  *        cancel(call) ────────────────▶
- *        ◀──── part, …, end or error(call)
+ *        ◀──── end or error(call)
  *
  *  Tensors travel beside them, over connections of their own (tensor-dialer.ts, tensor-listener.ts). */
 import type { Clock, Timer } from '../../base/clock.ts';
@@ -20,7 +20,7 @@ import { Router, type PeerEvent } from '../../messaging/router.ts';
 import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import { Arbiter } from '../../scheduler/arbiter.ts';
 import { aborted, decodeError, describeLoss, encodeError, joinPieces } from './rpc.ts';
-import type { CallOptions, Pieces, RpcCarrier, RpcLink, RpcService, RpcStats } from './rpc.ts';
+import type { CallOptions, Pieces, RpcLink, RpcService, RpcStats } from './rpc.ts';
 import type { ChannelSurroundings } from './tensor-channels.ts';
 import type { LinkTensors } from './link-tensors.ts';
 import { TensorDialer } from './tensor-dialer.ts';
@@ -44,7 +44,7 @@ export interface FabricCarrierOptions {
   readonly arbiter?: Arbiter;
 }
 
-const Kind = { request: 1, part: 2, end: 3, error: 4, cancel: 5 } as const;
+const Kind = { request: 1, end: 2, error: 3, cancel: 4 } as const;
 
 /** What a caller's last attempt may take beyond the time for connecting anew. */
 const lateMs = 1000;
@@ -73,8 +73,7 @@ interface Listening {
   readonly tensors: FabricAddress;
 }
 
-export class FabricCarrier implements RpcCarrier {
-  readonly name: string;
+export class FabricCarrier {
   /** What tensors have cost: requests, writes, bytes copied. */
   readonly tensorCounters: TensorCounters = tensorCounters();
   readonly #stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
@@ -91,7 +90,6 @@ export class FabricCarrier implements RpcCarrier {
     const { clock, random, world, rank, reconnectMs, messageBytesMax } = around;
     this.#calls = createFabric();
     this.#tensors = createFabric();
-    this.name = this.#calls.name;
     const messaging = new MessagingContext({
       world,
       // The fabric authenticates.
@@ -110,6 +108,7 @@ export class FabricCarrier implements RpcCarrier {
     return { calls, bytesSent: bytesSent + this.tensorCounters.bytesWritten, bytesReceived };
   }
 
+  /** @returns where others connect, as text for the job's store. */
   async listen(service: RpcService): Promise<string> {
     const server = new CallServer(service, this.#around);
     this.#server = server;
@@ -118,6 +117,7 @@ export class FabricCarrier implements RpcCarrier {
     return JSON.stringify(listening);
   }
 
+  /** @param task for messages. */
   async connect(text: string, task: string): Promise<RpcLink> {
     if (this.#closed) throw new ShoalError('closed', `${task} cannot be reached: this carrier is closed`);
     const link = new FabricLink(JSON.parse(text) as Listening, task, this.#around);
@@ -137,7 +137,6 @@ export class FabricCarrier implements RpcCarrier {
 }
 
 interface OpenCall {
-  readonly onPart: ((body: Uint8Array) => void) | undefined;
   readonly resolve: (body: Uint8Array) => void;
   readonly reject: (error: ShoalError) => void;
 }
@@ -191,7 +190,7 @@ class FabricLink implements RpcLink {
     this.#drain();
   }
 
-  call(method: number, body: Pieces, { signal, onPart }: CallOptions = {}): Promise<Uint8Array> {
+  call(method: number, body: Pieces, { signal }: CallOptions = {}): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
       if (this.#end !== undefined) throw this.#end;
       const cancelled = (): ShoalError => aborted(this.#task, signal);
@@ -214,7 +213,7 @@ class FabricLink implements RpcLink {
         };
       this.#send(Kind.request, call, method, body);
       this.#around.stats.calls++;
-      this.#open.set(call, { onPart, resolve: settle(resolve), reject: settle(reject) });
+      this.#open.set(call, { resolve: settle(resolve), reject: settle(reject) });
       signal?.addEventListener('abort', onAbort, { once: true });
     });
   }
@@ -244,9 +243,6 @@ class FabricLink implements RpcLink {
     const body = bodyOf(msg, this.#around.stats);
     const open = this.#open.get(call);
     switch (type) {
-      case Kind.part:
-        open?.onPart?.(body);
-        return;
       case Kind.end:
         this.#open.delete(call);
         open?.resolve(body);
@@ -352,10 +348,7 @@ class CallServer {
       calls.delete(call);
       this.#reply(address, kind, call, pieces);
     };
-    const part = (pieces: Pieces): void => {
-      if (calls.get(call) === abort) this.#reply(address, Kind.part, call, pieces);
-    };
-    const handled = (async () => this.#service.handle({ method, body, caller: String(address), signal: abort.signal, part }))();
+    const handled = (async () => this.#service.handle({ method, body, caller: String(address), signal: abort.signal }))();
     handled.then(
       (pieces) => answer(Kind.end, pieces),
       (thrown: unknown) => answer(Kind.error, [encodeError(ShoalError.from(thrown))]),

@@ -4,7 +4,6 @@ import { ShoalError } from '../../base/errors.ts';
 import type { TensorCarrier } from '../../rendezvous/carriers/carrier.ts';
 import type { SlotOutcome } from '../../rendezvous/protocol/tensor-receiver.ts';
 import type { Cancel } from '../../rendezvous/table/rendezvous.ts';
-import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { nothingToCancel } from './tensor-channels.ts';
 import { aborted, type RpcStats, type TensorSlot, type TensorSource } from './rpc.ts';
 
@@ -17,7 +16,7 @@ interface OpenReceive {
   cancel: Cancel;
 }
 
-export class LinkTensors implements TensorSource<TensorValue> {
+export class LinkTensors implements TensorSource {
   readonly #task: string;
   readonly #stats: RpcStats;
   readonly #want: () => void;
@@ -33,7 +32,7 @@ export class LinkTensors implements TensorSource<TensorValue> {
     this.#want = want;
   }
 
-  receive(stepId: number, keys: readonly string[], signal?: AbortSignal): Promise<readonly TensorSlot<TensorValue>[]> {
+  receive(stepId: number, keys: readonly string[], signal?: AbortSignal): Promise<readonly TensorSlot[]> {
     this.#stats.calls++;
     return new Promise((resolve, reject) => {
       let cancel = nothingToCancel;
@@ -60,14 +59,11 @@ export class LinkTensors implements TensorSource<TensorValue> {
   }
 
   /** All are asked for in one turn: one message. Each is answered by itself. */
-  receiveEach(
-    items: readonly (readonly [number, string])[],
-    onSlot: (index: number, slot: TensorSlot<TensorValue>) => void,
-  ): Promise<void> {
+  receiveEach(items: readonly (readonly [number, string])[], onSlot: (index: number, slot: TensorSlot) => void): Promise<void> {
     this.#stats.calls++;
     return new Promise((resolve) => {
       let missing = items.length;
-      const settle = (index: number, slot: TensorSlot<TensorValue>): void => {
+      const settle = (index: number, slot: TensorSlot): void => {
         onSlot(index, slot);
         if (--missing === 0) resolve();
       };
@@ -144,7 +140,7 @@ export class LinkTensors implements TensorSource<TensorValue> {
   }
 }
 
-function slotOf(outcome: SlotOutcome): TensorSlot<TensorValue> {
+function slotOf(outcome: SlotOutcome): TensorSlot {
   return 'cause' in outcome ? outcome.cause : outcome.value;
 }
 

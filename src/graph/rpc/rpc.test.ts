@@ -1,4 +1,4 @@
-/** Calls between tasks over tcp and gRPC: parts, errors, cancelling; once only, whatever happens to connections; who is gone. */
+/** Calls between tasks over tcp: errors, cancelling; once only, whatever happens to connections; who is gone. */
 import { once } from 'node:events';
 import net from 'node:net';
 import { describe, expect, it } from 'vitest';
@@ -16,23 +16,17 @@ import type { Waiter } from '../../rendezvous/table/rendezvous.ts';
 import { nothingToWrite, type TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { FabricCarrier } from './fabric-carrier.ts';
 import { recordedTcp } from '../testing/recorded-fabric.ts';
-import { GrpcCarrier } from './grpc-carrier.ts';
-import type { RpcCall, RpcCarrier, RpcLink, RpcService, TensorAsker, TensorService } from './rpc.ts';
+import type { RpcCall, RpcLink, RpcService, TensorAsker, TensorService } from './rpc.ts';
 
 const secret = new Uint8Array(32).fill(7);
 const connections: Connection[] = [];
 
 const tcpFabric = (rank: number, own: Uint8Array = secret): TcpFabric => recordedTcp(connections, rank, own);
 
-function tcp(rank: number, own: Uint8Array = secret): RpcCarrier {
+function tcp(rank: number, own: Uint8Array = secret): FabricCarrier {
   const createFabric = (): TcpFabric => tcpFabric(rank, own);
   return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs: 5000 });
 }
-
-const carriers: readonly [string, (rank: number, own?: Uint8Array) => RpcCarrier][] = [
-  ['tcp', tcp],
-  ['grpc', (_, own = secret) => new GrpcCarrier({ random: systemRandom, secret: own })],
-];
 
 const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString();
 
@@ -48,10 +42,7 @@ class Service implements RpcService {
     if (call.method === 1) return [Buffer.from(body), Buffer.from('!')];
     if (call.method === 2) throw new ShoalError('mismatch', `no ${body}`, { bytes: 3 });
     if (call.method === 4) return new Promise(() => {});
-    for (let part = 0; part < 3; part++) {
-      call.part([Buffer.from(`${body}${part}`)]);
-      await sleep(systemClock, 30);
-    }
+    await sleep(systemClock, 90);
     return [];
   };
 
@@ -98,10 +89,9 @@ const keyOf = (name: string): string =>
 const tensorOf = (x: number): TensorValue => ({ dtype: 'float32', shape: [], data: Float32Array.of(x) });
 
 async function pair<S extends Service>(
-  make: (rank: number) => RpcCarrier,
   service: S = new Service() as S,
 ): Promise<{ service: S; link: RpcLink; address: string } & AsyncDisposable> {
-  const [server, client] = [make(0), make(1)];
+  const [server, client] = [tcp(0), tcp(1)];
   const address = await server.listen(service);
   const link = await client.connect(address, '/job:ps/task:0');
   return {
@@ -115,37 +105,23 @@ async function pair<S extends Service>(
   };
 }
 
-it('gRPC listens where it is told to, and nowhere else', async () => {
-  const ends = [0, 1].map(() => new GrpcCarrier({ random: systemRandom, secret, host: '127.0.0.2' }));
-  const address = await ends[0].listen(new Service());
-  expect(address).toMatch(/^127\.0\.0\.2:\d+$/);
-  const link = await ends[1].connect(address, '/job:ps/task:0');
-  expect(text(await link.call(1, [Buffer.from('x')]))).toBe('x!');
-  const elsewhere = ends[1].connect(address.replace('127.0.0.2', '127.0.0.1'), '/job:ps/task:0');
-  await expect(elsewhere).rejects.toThrow('/job:ps/task:0');
-  await Promise.all(ends.map((carrier) => carrier.close()));
-});
-
 async function until(holds: () => boolean): Promise<void> {
   while (!holds()) await sleep(systemClock, 5);
 }
 
-describe.each(carriers)('calls over %s', (_, make) => {
-  it('give answers, parts and errors, many at a time', async () => {
-    await using both = await pair(make);
+describe('calls', () => {
+  it('give answers and errors, many at a time', async () => {
+    await using both = await pair();
     const { link } = both;
     const answers = await Promise.all(Array.from({ length: 50 }, (_, k) => link.call(1, [Buffer.from(`a${k}`)])));
     expect(answers.map(text)).toEqual(Array.from({ length: 50 }, (_, k) => `a${k}!`));
-    const parts: string[] = [];
-    await link.call(3, [Buffer.from('p')], { onPart: (part) => parts.push(text(part)) });
-    expect(parts).toEqual(['p0', 'p1', 'p2']);
     await expect(link.call(2, [Buffer.from('x')])).rejects.toMatchObject({ code: 'mismatch', message: 'no x', bytes: 3 });
     const large = Buffer.alloc(9_000_001, 'z');
     expect((await link.call(1, [large])).byteLength).toBe(large.length + 1);
   });
 
   it('take more than a connection takes at a time: one call of 100 MB, and thirty of 4 MB', async () => {
-    await using both = await pair(make);
+    await using both = await pair();
     const { link } = both;
     const large = Buffer.alloc(100_000_000, 'z');
     expect((await link.call(1, [large])).byteLength).toBe(large.length + 1);
@@ -155,7 +131,7 @@ describe.each(carriers)('calls over %s', (_, make) => {
   });
 
   it('are cancelled alone, and ended when their caller goes', async () => {
-    await using both = await pair(make);
+    await using both = await pair();
     const { link, service } = both;
     const abort = new AbortController();
     const [first, second] = [link.call(4, [Buffer.from('first')], { signal: abort.signal }), link.call(4, [Buffer.from('second')])];
@@ -171,7 +147,7 @@ describe.each(carriers)('calls over %s', (_, make) => {
   });
 
   it('fail with the name of a task that has gone', async () => {
-    const [server, client] = [make(0), make(1)];
+    const [server, client] = [tcp(0), tcp(1)];
     const link = await client.connect(await server.listen(new Service()), '/job:ps/task:0');
     const waiting = expect(link.call(4, [])).rejects.toMatchObject({
       code: 'peer-lost',
@@ -190,11 +166,8 @@ describe.each(carriers)('calls over %s', (_, make) => {
     silent.listen(0, '127.0.0.1');
     await once(silent, 'listening');
     const { port } = silent.address() as net.AddressInfo;
-    const client = make(1);
-    const address =
-      client.name === 'grpc'
-        ? `127.0.0.1:${port}`
-        : JSON.stringify({ rank: 0, calls: `fabric://tcp/0?world=w&at=tcp://127.0.0.1:${port}` });
+    const client = tcp(1);
+    const address = JSON.stringify({ rank: 0, calls: `fabric://tcp/0?world=w&at=tcp://127.0.0.1:${port}` });
     const dialled = expect(client.connect(address, '/job:ps/task:0')).rejects.toMatchObject({
       code: 'closed',
       message: expect.stringContaining('/job:ps/task:0') as string,
@@ -208,15 +181,15 @@ describe.each(carriers)('calls over %s', (_, make) => {
   });
 
   it('are refused to who does not know the secret', async () => {
-    const [server, client] = [make(0), make(1)];
-    const stranger = carriers.find(([, each]) => each === make)?.[1](1, new Uint8Array(32));
+    const [server, client] = [tcp(0), tcp(1)];
+    const stranger = tcp(1, new Uint8Array(32));
     const service = new Service();
-    await expect(stranger?.connect(await server.listen(service), '/job:ps/task:0')).rejects.toMatchObject({
+    await expect(stranger.connect(await server.listen(service), '/job:ps/task:0')).rejects.toMatchObject({
       code: 'auth',
       message: expect.stringContaining('/job:ps/task:0') as string,
     });
     expect(service.calls).toEqual([]);
-    await Promise.all([server.close(), client.close(), stranger?.close()]);
+    await Promise.all([server.close(), client.close(), stranger.close()]);
   });
 });
 
@@ -255,14 +228,14 @@ describe('what is neither a call nor a tensor', () => {
     ['no packet', 'calls', (connection) => connection.send(Uint8Array.of(99))],
   ])('ends its connection, and no other: %s', async (_, to, say) => {
     const service = new TensorsService();
-    await using both = await pair(tcp, service);
+    await using both = await pair(service);
     const { link, address } = both;
     const { tensors, calls } = JSON.parse(address) as { tensors: FabricAddress; calls: string };
     // What a member may do that has calls of its own.
     const [other, fabric] = [tcp(2), tcpFabric(2)];
     await (await other.connect(address, '/job:ps/task:0')).call(1, []);
     const [{ caller }] = service.calls;
-    const waiting = link.tensors!.receive(1, [keyOf('late')]);
+    const waiting = link.tensors.receive(1, [keyOf('late')]);
     await until(() => service.asked.length === 1);
     const at = to === 'tensors' ? tensors : { provider: 'tcp', candidates: new URLSearchParams(calls.split('?')[1]).getAll('at') };
     const connection = await fabric.connect(at, { peer: { world: 'w', rank: 0 }, timeoutMs: 60_000 });
@@ -280,13 +253,13 @@ describe('what is neither a call nor a tensor', () => {
 describe('tensors of a task', () => {
   it('have a connection of their own, from the first receive on, over which calls are not made', async () => {
     const service = new TensorsService();
-    await using both = await pair(tcp, service);
+    await using both = await pair(service);
     const { link } = both;
     const before = connections.length;
     await link.call(1, []);
     expect(connections).toHaveLength(before);
-    const first = link.tensors!.receive(1, [keyOf('x')]);
-    const second = link.tensors!.receive(2, [keyOf('y')]);
+    const first = link.tensors.receive(1, [keyOf('x')]);
+    const second = link.tensors.receive(2, [keyOf('y')]);
     await until(() => service.asked.length === 2);
     expect(connections).toHaveLength(before + 1);
     expect(service.asked.map(([{ caller }]) => caller)).toEqual([service.calls[0].caller, service.calls[0].caller]);
@@ -297,9 +270,9 @@ describe('tensors of a task', () => {
 
   it('are asked for again over the next connection when theirs breaks, and calls notice nothing', async () => {
     const service = new TensorsService();
-    await using both = await pair(tcp, service);
+    await using both = await pair(service);
     const { link } = both;
-    const waiting = link.tensors!.receive(1, [keyOf('x')]);
+    const waiting = link.tensors.receive(1, [keyOf('x')]);
     for (let breaks = 1; breaks < 4; breaks++) {
       await until(() => service.asked.length === breaks);
       const before = connections.length;
@@ -318,7 +291,7 @@ describe('tensors of a task', () => {
     abortConnection(connections.at(-1)!);
     await link.call(3, [Buffer.from('p')]);
     expect(connections).toHaveLength(before);
-    const next = link.tensors!.receive(2, [keyOf('x')]);
+    const next = link.tensors.receive(2, [keyOf('x')]);
     await until(() => service.asked.length === 5);
     service.give(8);
     expect(await next).toEqual([tensorOf(8)]);
@@ -343,12 +316,12 @@ describe('tensors of a task', () => {
       code: 'peer-lost',
       message: '/job:ps/task:0 is lost: no connection for its tensors within 200 ms: nobody listens',
     };
-    const waiting = expect(link.tensors!.receive(1, [keyOf('x')])).rejects.toMatchObject(lost);
+    const waiting = expect(link.tensors.receive(1, [keyOf('x')])).rejects.toMatchObject(lost);
     await until(() => service.asked.length === 1);
     abortConnection(connections.at(-1)!);
     await waiting;
     await link.lost;
-    await expect(link.tensors!.receive(1, [keyOf('x')])).rejects.toMatchObject(lost);
+    await expect(link.tensors.receive(1, [keyOf('x')])).rejects.toMatchObject(lost);
     await expect(link.call(1, [])).rejects.toMatchObject(lost);
     expect(service.isCancelled(0)).toBe(true);
     await Promise.all([client.close(), server.close()]);
@@ -357,7 +330,7 @@ describe('tensors of a task', () => {
   it('fail when the task ends', async () => {
     const [server, client, service] = [tcp(0), tcp(1), new TensorsService()];
     const link = await client.connect(await server.listen(service), '/job:ps/task:0');
-    const waiting = expect(link.tensors!.receive(1, [keyOf('x')])).rejects.toMatchObject({
+    const waiting = expect(link.tensors.receive(1, [keyOf('x')])).rejects.toMatchObject({
       code: 'peer-lost',
       message: expect.stringMatching(/^\/job:ps\/task:0 (is lost: [A-Za-z]|has ended)/) as string,
     });
@@ -370,9 +343,9 @@ describe('tensors of a task', () => {
 
   it('are not given any more when their caller has gone', async () => {
     const service = new TensorsService();
-    await using both = await pair(tcp, service);
+    await using both = await pair(service);
     const { link } = both;
-    const waiting = expect(link.tensors!.receive(1, [keyOf('x')])).rejects.toMatchObject({ code: 'closed' });
+    const waiting = expect(link.tensors.receive(1, [keyOf('x')])).rejects.toMatchObject({ code: 'closed' });
     await until(() => service.asked.length === 1);
     await link.close();
     await waiting;
@@ -381,8 +354,8 @@ describe('tensors of a task', () => {
 });
 
 describe('calls over a connection that breaks', () => {
-  it('are executed once, and their parts come once and in order', async () => {
-    await using both = await pair(tcp);
+  it('are executed once, and answered', async () => {
+    await using both = await pair();
     const { link, service } = both;
     const random = seededRandom(5);
     let isOver = false;
@@ -395,15 +368,12 @@ describe('calls over a connection that breaks', () => {
     const results = await Promise.all(
       Array.from({ length: 40 }, async (_, k) => {
         await sleep(systemClock, k * 10);
-        const parts: string[] = [];
-        if (k % 2 === 0) return text(await link.call(1, [Buffer.from(`${k}`)]));
-        await link.call(3, [Buffer.from(`${k}-`)], { onPart: (part) => parts.push(text(part)) });
-        return parts.join(' ');
+        return text(await link.call(k % 2 === 0 ? 1 : 3, [Buffer.from(`${k}`)]));
       }),
     );
     isOver = true;
     await breaking;
-    expect(results).toEqual(Array.from({ length: 40 }, (_, k) => (k % 2 === 0 ? `${k}!` : `${k}-0 ${k}-1 ${k}-2`)));
+    expect(results).toEqual(Array.from({ length: 40 }, (_, k) => (k % 2 === 0 ? `${k}!` : '')));
     expect(service.calls).toHaveLength(40);
     expect(service.gone).toEqual([]);
   });

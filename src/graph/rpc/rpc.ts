@@ -1,12 +1,10 @@
-/** Calls between tasks: a request, any number of parts, an answer or an error; and tensors, by key and step. What carries them, fabric or
- *  gRPC, must not know graphs.
+/** Calls between tasks: a request, and an answer or an error; and tensors, by key and step. What carries them must not know graphs.
  *
  *  - A call is executed once, whatever happens to connections: after a loss the caller connects again, and both go on where they stopped.
  *    When they cannot, because the task has counted the caller as gone or is another process, the call fails.
  *  - A caller that is gone for good ends its calls: their signal is aborted.
  *  - A call that is cancelled ends alone. */
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
-import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import type { Cancel, Waiter } from '../../rendezvous/table/rendezvous.ts';
 import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
 
@@ -21,8 +19,6 @@ export interface RpcCall {
   readonly caller: string;
   /** Aborted when nobody waits for the answer any more. */
   readonly signal: AbortSignal;
-  /** Sends part of the answer before its end. */
-  part(pieces: Pieces): void;
 }
 
 /** Rejections travel to the caller. */
@@ -56,28 +52,23 @@ export interface RpcService {
 
 export interface CallOptions {
   readonly signal?: AbortSignal;
-  /** In the order in which they were sent. */
-  readonly onPart?: (body: Uint8Array) => void;
 }
 
 /** What became of one tensor that was asked for; undefined: it is dead. */
-export type TensorSlot<V> = V | undefined | ShoalError;
+export type TensorSlot = TensorValue | undefined | ShoalError;
 
 /** Asks one task for tensors. What went wrong with one of them is said of that one. */
-export interface TensorSource<V> {
+export interface TensorSource {
   /** One request: answered when all of them are there. @throws ShoalError when the request as a whole has failed. */
-  receive(stepId: number, keys: readonly string[], signal?: AbortSignal): Promise<readonly TensorSlot<V>[]>;
+  receive(stepId: number, keys: readonly string[], signal?: AbortSignal): Promise<readonly TensorSlot[]>;
   /** One request for tensors of any steps: each is told as soon as it is there. Resolves when all are. */
-  receiveEach(
-    items: readonly (readonly [stepId: number, key: string])[],
-    onSlot: (index: number, slot: TensorSlot<V>) => void,
-  ): Promise<void>;
+  receiveEach(items: readonly (readonly [stepId: number, key: string])[], onSlot: (index: number, slot: TensorSlot) => void): Promise<void>;
 }
 
 /** The way to one task. */
 export interface RpcLink {
-  /** Tensors without calls, by rendezvous' protocol. Undefined: the carrier has none, they travel as answers of calls. */
-  readonly tensors?: TensorSource<TensorValue>;
+  /** Tensors, which travel without calls. */
+  readonly tensors: TensorSource;
   /** @throws ShoalError what the handler threw; `peer-lost` naming the task when it cannot be reached any more; `aborted` by the signal. */
   call(method: number, body: Pieces, options?: CallOptions): Promise<Uint8Array>;
   /** Resolves when it has ended, however. */
@@ -91,18 +82,6 @@ export interface RpcStats {
   /** For its own calls and those it answered. */
   bytesSent: number;
   bytesReceived: number;
-}
-
-export interface RpcCarrier {
-  readonly name: string;
-  readonly stats: Readonly<RpcStats>;
-  /** Of carriers that bring tensors without calls: what those have cost. */
-  readonly tensorCounters?: TensorCounters;
-  /** @returns where others connect, as text for the job's store. */
-  listen(service: RpcService): Promise<string>;
-  /** @param task for messages. */
-  connect(address: string, task: string): Promise<RpcLink>;
-  close(): Promise<void>;
 }
 
 /** A call or a receive was given up by its signal. */

@@ -6,7 +6,6 @@ import { createParameterKernels } from '../../memory/parameter-kernels/create-pa
 import { HashStore } from '../../store/hash-store.ts';
 import { GraphServer, type ClusterSpec, type GraphServerOptions } from '../cluster/graph-server.ts';
 import { FabricCarrier } from '../rpc/fabric-carrier.ts';
-import type { RpcCarrier } from '../rpc/rpc.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { testKernels } from './kernels.ts';
 
@@ -22,14 +21,14 @@ export interface LocalCluster extends AsyncDisposable {
 }
 
 export type LocalClusterOptions = Partial<Pick<GraphServerOptions, 'kernels' | 'functions' | 'recvSome'>> & {
-  readonly carrier?: (rank: number) => RpcCarrier;
+  readonly carrier?: (rank: number) => FabricCarrier;
 };
 
 export async function startLocalCluster(cluster: ClusterSpec, options: LocalClusterOptions = {}): Promise<LocalCluster> {
   const store = new HashStore({ clock: systemClock });
   const network = new LoopbackNetwork();
   const { carrier: makeCarrier, ...others } = options;
-  const loopback = (rank: number): RpcCarrier =>
+  const loopback = (rank: number): FabricCarrier =>
     new FabricCarrier({
       createFabric: () =>
         network.createFabric({

@@ -3,18 +3,18 @@
  *
  *      u32 count │ per value: u8 status │ u8 dtype │ u16 rank │ u32 – │ f64 bytes │ f64 × rank dimensions │ … elements
  *
- *  Status: a value, dead, or an error, whose text are the elements. Strings are a JSON list. */
+ *  Status: a value, or dead. Strings are a JSON list. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import { Reference } from '../execute/variable-store.ts';
-import { decodeError, encodeError, joinPieces, type Pieces } from '../rpc/rpc.ts';
+import { joinPieces, type Pieces } from '../rpc/rpc.ts';
 import { countOf, elementsOf } from '../structure/elements.ts';
 import type { Value } from '../structure/value.ts';
 
-/** What one slot of a fused receive comes to. Undefined: dead. */
-export type Slot = Value | undefined | ShoalError;
+/** One of several values. Undefined: dead. */
+export type Slot = Value | undefined;
 
-const [isValue, isDead, isError] = [0, 1, 2];
+const [isValue, isDead] = [0, 1];
 const stringCode = 255;
 const countMax = 1_000_000;
 const rankMax = 254;
@@ -54,7 +54,6 @@ export function encodeSlots(slots: readonly Slot[]): Pieces {
 
 function encode(slot: Slot): Encoded {
   if (slot === undefined) return { status: isDead, code: 0, shape: [], bytes: noBytes };
-  if (slot instanceof ShoalError) return { status: isError, code: 0, shape: [], bytes: encodeError(slot) };
   const value = slot instanceof Reference ? slot.read() : slot;
   const { dtype, shape } = value;
   if (dtype === 'string')
@@ -94,7 +93,6 @@ export function decodeSlots(body: Uint8Array): Slot[] {
 
 function decode({ status, code, shape }: Encoded, bytes: Uint8Array): Slot {
   if (status === isDead) return undefined;
-  if (status === isError) return decodeError(bytes);
   if (status !== isValue || !shape.every((each) => Number.isSafeInteger(each) && each >= 0)) throw malformed('a head is not one');
   if (code === stringCode) return { dtype: 'string', shape, data: strings(bytes, countOf(shape)) };
   const info = dtypes[code];

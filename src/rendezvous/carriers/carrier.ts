@@ -1,4 +1,5 @@
-/** The transport of tensors from one other worker: a fabric, or gRPC. One conformance suite runs on all (conformance.ts). */
+/** The transport of tensors from one other worker. The conformance suite (conformance.ts) runs on the product's own, over every fabric, and
+ *  on the benchmarks' gRPC. */
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import type { FusedWaiter } from '../protocol/tensor-receiver.ts';
 import type { PieceSink } from '../protocol/tensor-request.ts';

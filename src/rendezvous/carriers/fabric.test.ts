@@ -1,4 +1,4 @@
-/** The suite on every fabric, directly and with copies, and on the table of one process. */
+/** The suite on every fabric, and on the table of one process. */
 import { describe } from 'vitest';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
@@ -47,20 +47,15 @@ describeRendezvous('loopback, with credit for a tensor at a time', () => {
   return world({ create: (options) => network.createFabric(options), region: threadRegion, limits: { creditBytes: 1 } });
 });
 
-for (const copies of [false, true]) {
-  const suffix = copies ? ', with copies' : '';
-  describeRendezvous(`loopback${suffix}`, () => {
-    const network = new LoopbackNetwork();
-    return world({ create: (options) => network.createFabric(options), region: threadRegion, copies });
-  });
-  describeRendezvous(`tcp${suffix}`, () =>
-    world({ create: (options: FabricOptions): Fabric => new TcpFabric(options), region: threadRegion, copies }),
-  );
-  const reason = shmUnavailable();
-  describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
-    describeRendezvous(`shm${suffix}`, () => inSharedMemory((options, regions) => new ShmFabric({ ...options, regions }), copies));
-  });
-}
+describeRendezvous('loopback', () => {
+  const network = new LoopbackNetwork();
+  return world({ create: (options) => network.createFabric(options), region: threadRegion });
+});
+describeRendezvous('tcp', () => world({ create: (options: FabricOptions): Fabric => new TcpFabric(options), region: threadRegion }));
+const noShm = shmUnavailable();
+describe.skipIf(noShm !== undefined)(`shm${noShm === undefined ? '' : ` (skipped: ${noShm})`}`, () => {
+  describeRendezvous('shm', () => inSharedMemory((options, regions) => new ShmFabric({ ...options, regions })));
+});
 
 for (const provider of ['tcp;ofi_rxm', 'shm']) {
   const reason = libfabricUnavailable({ provider });
@@ -71,12 +66,12 @@ for (const provider of ['tcp;ofi_rxm', 'shm']) {
   });
 }
 
-function inSharedMemory(create: (options: FabricOptions, regions: RegionAllocator) => Fabric, copies = false): Promise<RendezvousWorld> {
+function inSharedMemory(create: (options: FabricOptions, regions: RegionAllocator) => Fabric): Promise<RendezvousWorld> {
   const regions = createRegionAllocator({ native: loadNative({ enabled: true }) });
   const made: Region[] = [];
   const region = (bytes: number): Region => {
     made.push(regions.create(bytes));
     return made.at(-1)!;
   };
-  return world({ create: (options) => create(options, regions), region, copies }, () => made.forEach((each) => each.close()));
+  return world({ create: (options) => create(options, regions), region }, () => made.forEach((each) => each.close()));
 }

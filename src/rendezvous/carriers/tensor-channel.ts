@@ -45,8 +45,6 @@ export interface TensorChannelOptions {
   /** Peer memory is mapped: announcing a write costs a message of its own. */
   readonly announcesApart: boolean;
   readonly limits?: Partial<ChannelLimits>;
-  /** Through fixed staging buffers at both ends, as the design did that writes without copies replace: for comparison. */
-  readonly copies?: boolean;
   readonly firstRequest?: number;
   /** Of what else this process sends. Default: its own. */
   readonly arbiter?: Arbiter;
@@ -83,7 +81,7 @@ export class TensorChannel implements TensorCarrier {
 
   constructor(options: TensorChannelOptions) {
     this.#options = options;
-    const { connection, memory, clock, timeoutMs, copies = false, firstRequest, announcesApart, counters = tensorCounters() } = options;
+    const { connection, memory, clock, timeoutMs, firstRequest, announcesApart, counters = tensorCounters() } = options;
     this.counters = counters;
     const limits = { ...defaultLimits, ...options.limits };
     this.#account = (options.arbiter ?? new Arbiter()).open({
@@ -112,7 +110,6 @@ export class TensorChannel implements TensorCarrier {
       counters,
       clock,
       timeoutMs,
-      copies,
       peer: () => this.description,
       ...(firstRequest !== undefined && { firstRequest }),
     });
@@ -122,7 +119,6 @@ export class TensorChannel implements TensorCarrier {
       counters,
       take: options.take,
       ...(options.onAnswered && { onAnswered: options.onAnswered }),
-      copies,
       stage: (bytes) => this.#stage(bytes),
     });
     memory.onDeregister = (rkey) => this.#receiver.forget(rkey);

@@ -17,8 +17,7 @@ async function pair(options: Partial<RendezvousWorkerOptions> = {}) {
   const [a, b] = await Promise.all([0, 1].map((rank) => RendezvousWorker.start({ rank, secret: 's', carriers: ['tcp'], ...options })));
   workers.push(a, b);
   const atB = await b.connect(a.address);
-  const atA = options.carriers?.includes('grpc') === true ? await a.connect(b.address) : await a.peer(1);
-  return { a, b, atA, atB };
+  return { a, b, atA: await a.peer(1), atB };
 }
 
 function onDevice(values: Float32Array, device = new FakeDevice(), byteOffset = 0): DeviceTensor<'float32'> {
@@ -41,9 +40,7 @@ const shm = shmUnavailable();
 
 describe.each([
   ['tcp', { carriers: ['tcp'] }, undefined],
-  ['tcp, with copies', { carriers: ['tcp'], copies: true }, undefined],
   ['shm', { carriers: ['shm'] }, shm],
-  ['gRPC', { carriers: ['grpc'] }, undefined],
 ] as const)('tensors of devices over %s', (_, options, reason) => {
   const title = reason === undefined ? '' : ` (skipped: ${reason})`;
 

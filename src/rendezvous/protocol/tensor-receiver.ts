@@ -53,8 +53,6 @@ export interface TensorReceiverOptions {
   readonly namesMax: number;
   /** Of a request, from when it is posted. */
   readonly timeoutMs: number;
-  /** Copies what arrived to memory of its own: the design that writes without copies replace. */
-  readonly copies: boolean;
   /** Of the first request; they go on from there, around 2^32. Default 0. */
   readonly firstRequest?: number;
 }
@@ -257,11 +255,11 @@ export class TensorReceiver {
   onImmediate(index: number): void {
     const pending = this.#find(index);
     if (pending.kind === 'cancelling') return;
-    const { memory, counters, copies } = this.#options;
+    const { memory } = this.#options;
     if (pending.kind === 'standing') return pending.onContent(index);
     if (pending.kind === 'fused') return this.#completeFused(index, pending);
     if (index !== pending.index) return pending.recvPiece(index);
-    const value = pending.recvTensorContent(memory, copies ? counters : undefined);
+    const value = pending.recvTensorContent(memory);
     this.#remove(index, pending.indices);
     pending.waiter!.receive(value);
   }
@@ -365,10 +363,10 @@ export class TensorReceiver {
   }
 
   #completeFused(index: number, { slots, outcomes, waiter }: FusedRequest): void {
-    const { memory, copies, counters } = this.#options;
+    const { memory } = this.#options;
     const received = slots.map((slot, k): SlotOutcome => {
       const known = outcomes[k];
-      if (known === undefined) return { value: slot.recvTensorContent(memory, copies ? counters : undefined) };
+      if (known === undefined) return { value: slot.recvTensorContent(memory) };
       if (slot.buffer !== undefined) memory.free(slot.buffer);
       return known;
     });
@@ -464,7 +462,7 @@ export class TensorReceiver {
 
   /** One for the whole, and one for each piece but the last. */
   #indicesOf(metadata: TensorMetadata | undefined, { pieceBytes }: PieceSink): number {
-    return this.#options.copies || metadata === undefined ? 1 : Math.min(piecesMax, Math.max(1, Math.ceil(metadata.bytes / pieceBytes)));
+    return metadata === undefined ? 1 : Math.min(piecesMax, Math.max(1, Math.ceil(metadata.bytes / pieceBytes)));
   }
 
   #find(index: number): Pending {

@@ -6,7 +6,6 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Waiter } from '../table/rendezvous.ts';
 import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
-import type { TensorCounters } from './counters.ts';
 import type { ReceiveBuffer, ReceiveMemory } from './tensor-memory.ts';
 import type { KeySuffix, TensorName } from './name-table.ts';
 import type { RecordWriter } from './record-codec.ts';
@@ -122,13 +121,12 @@ export class TensorRequest extends TensorPlace {
     sink.receive(metadata, at, bytesOf(buffer, metadata.bytes).subarray(at, at + sink.pieceBytes));
   }
 
-  /** The tensor is in its place. @param copied counts the bytes of a copy to other memory; undefined: there is none.
-   *  @throws ShoalError `protocol` when nothing is known of it. */
-  recvTensorContent(memory: ReceiveMemory, copied: TensorCounters | undefined): TensorValue {
+  /** The tensor is in its place. @throws ShoalError `protocol` when nothing is known of it. */
+  recvTensorContent(memory: ReceiveMemory): TensorValue {
     const { buffer } = this;
     const metadata = this.contentOf(this.index);
     this.buffer = undefined;
-    return receivedValue(memory, metadata, buffer, copied);
+    return receivedValue(memory, metadata, buffer);
   }
 
   protected override wrongly(bytes: number, placeBytes: number): string {
@@ -137,26 +135,14 @@ export class TensorRequest extends TensorPlace {
 }
 
 /** The value in a buffer, which goes back when the value is released. */
-export function receivedValue(
-  memory: ReceiveMemory,
-  metadata: TensorMetadata,
-  buffer: ReceiveBuffer | undefined,
-  copied?: TensorCounters,
-): TensorValue {
+export function receivedValue(memory: ReceiveMemory, metadata: TensorMetadata, buffer: ReceiveBuffer | undefined): TensorValue {
   if (buffer === undefined) return readTensor(metadata, { buffer: nothing, offset: 0 });
-  let place = buffer;
-  if (copied !== undefined) {
-    place = memory.allocate(metadata.bytes);
-    bytesOf(place, metadata.bytes).set(bytesOf(buffer, metadata.bytes));
-    memory.free(buffer);
-    copied.bytesCopied += metadata.bytes;
-  }
-  const value = readTensor(metadata, { buffer: place.registered.region.buffer, offset: place.offset });
+  const value = readTensor(metadata, { buffer: buffer.registered.region.buffer, offset: buffer.offset });
   if (metadata.dtype === 'string') {
-    memory.free(place);
+    memory.free(buffer);
     return value;
   }
-  const release = memory.handOver(place);
+  const release = memory.handOver(buffer);
   return release === undefined ? value : { ...value, release };
 }
 

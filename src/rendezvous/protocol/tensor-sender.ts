@@ -41,8 +41,6 @@ export interface TensorSenderOptions {
   onAnswered?(stepId: number, key: string): void;
   /** Memory of the carrier's, for what cannot be written from where it is. @throws ShoalError `out-of-memory`. */
   stage(bytes: number): Staging;
-  /** Moves everything that is written there first: the design that writes without copies replace. */
-  readonly copies: boolean;
   /** Requests of the peer that are not answered, slots counted. */
   readonly requestsMax: number;
   readonly namesMax: number;
@@ -424,7 +422,7 @@ export class TensorSender {
 
   /** Into the destination. Then the request is answered, if it is not one of several slots. */
   #write(response: TensorResponse, value: SentValue, { bytes, metadata }: WritableTensor): void {
-    const { outbox, counters, stage, copies } = this.#options;
+    const { outbox, counters } = this.#options;
     const { request, destination, fused, plan } = response;
     if (metadata.bytes === 0) {
       counters.emptyTensors++;
@@ -433,21 +431,15 @@ export class TensorSender {
       return this.#written(response);
     }
     if (isStaged(value)) return this.#writeStaged(response, value);
-    const staging = copies ? stage(metadata.bytes) : undefined;
-    if (staging !== undefined) {
-      staging.bytes.set(new Uint8Array(bytes!.buffer, bytes!.byteOffset, metadata.bytes));
-      counters.bytesCopied += metadata.bytes;
-      value.release?.();
-    }
     const { region, offset, bytes: room } = destination;
     const write: PendingWrite = {
       owner: request,
-      source: spanOf(staging?.bytes ?? bytes!),
+      source: spanOf(bytes!),
       region,
       offset,
       room,
       immediate: fused === undefined ? request : undefined,
-      onDone: staging === undefined ? (cause) => value.release?.(cause) : () => staging.release(),
+      onDone: (cause) => value.release?.(cause),
     };
     if (plan === undefined) outbox.write(write);
     else for (const piece of cutWrite(write, plan.bytes, (index) => pieceImmediate({ request, plan }, index))) outbox.write(piece);

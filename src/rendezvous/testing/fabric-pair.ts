@@ -27,9 +27,7 @@ export interface FabricPair {
   close(): Promise<void>;
 }
 
-export interface FabricPairOptions extends Partial<
-  Pick<TensorChannelOptions, 'copies' | 'timeoutMs' | 'limits' | 'firstRequest' | 'atEndOfTurn'>
-> {
+export interface FabricPairOptions extends Partial<Pick<TensorChannelOptions, 'timeoutMs' | 'limits' | 'firstRequest' | 'atEndOfTurn'>> {
   readonly create: (options: FabricOptions) => Fabric;
   readonly region: (bytes: number) => Region;
   readonly clock?: Clock;

@@ -25,7 +25,7 @@ export interface FakePair {
   key(name: string): string;
 }
 
-type Options = Partial<Pick<TensorChannelOptions, 'copies' | 'timeoutMs' | 'limits' | 'firstRequest' | 'announcesApart'>> & {
+type Options = Partial<Pick<TensorChannelOptions, 'timeoutMs' | 'limits' | 'firstRequest' | 'announcesApart'>> & {
   readonly bytesMax?: number;
   readonly slabBytes?: number;
 };
