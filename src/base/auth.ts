@@ -35,12 +35,12 @@ const refusalBytes = 136;
 const purposeBytes = 16;
 const anyRank = 0xffffffff;
 const label = 'shoal-handshake-1';
-/** By their code on the wire. */
+/** Codes of errors, each at its number on the wire. */
 const refusalCodes: readonly ErrorCode[] = ['auth', 'config', 'aborted'];
 
-/** Who has no rank names itself beyond all ranks: server 0 is this number, */
+/** Number of server 0; parties without a rank have numbers beyond all ranks. */
 export const serverNumber = 0x2000_0000;
-/** and the launcher of node 0 this one. */
+/** Number of the launcher of node 0. */
 export const launcherNumber = 0x4000_0000;
 
 /** Most bytes that one end sends before it is authenticated. */
@@ -51,16 +51,15 @@ export interface HandshakeOptions {
   readonly role: 'dialer' | 'acceptor';
   /** The job's secret; never sent. An empty secret proves nothing. */
   readonly secret: Uint8Array;
-  /** What the connection is for, ASCII, at most 16 characters; both ends must agree: a proof for one service is
-   *  worthless at another. */
+  /** Purpose of the connection, ASCII, at most 16 characters; both ends must agree: a proof for one service is worthless at another. */
   readonly purpose: string;
   /** World name; both ends must agree. */
   readonly world: string;
-  /** When both ends give one, they must agree. */
+  /** World size; both ends must agree if both give one. */
   readonly worldSize?: number;
-  /** This end; `serverNumber` or `launcherNumber` and its index where it is no rank. */
+  /** Number of this end: its rank, or `serverNumber` or `launcherNumber` plus its index. */
   readonly rank: number;
-  /** Refuse any other rank. Default: any. */
+  /** Rank that is accepted; every other one is refused. Default: any. */
   readonly expectedPeer?: number;
   readonly random: Random;
 }
@@ -74,9 +73,9 @@ export interface HandshakeStep {
 
 /** One end of one handshake.
  *
- *  `push` throws `ShoalError`: `auth` (the peer does not know the secret), `protocol` (not our bytes), `config`
- *  (version, purpose, world, world size or rank differ; the message says which), or what the peer's refusal says.
- *  After a throw the caller sends `refusal`, when there is one, and closes. */
+ *  `push` throws `ShoalError`: `auth` (the peer does not know the secret), `protocol` (not our bytes), `config` (version,
+ *  purpose, world, world size or rank differ; the message says which), or the error of the peer's refusal. After a throw the
+ *  caller sends `refusal`, when there is one, and closes. */
 export class Handshake {
   readonly #options: HandshakeOptions;
   readonly #ownHello: Buffer;
@@ -102,18 +101,18 @@ export class Handshake {
     this.#ownHello = hello;
   }
 
-  /** What to send before anything arrives: the dialer's HELLO; undefined for the acceptor. */
+  /** Bytes to send before anything arrives: the dialer's HELLO; undefined for the acceptor. */
   start(): Uint8Array | undefined {
     return this.#options.role === 'dialer' ? this.#ownHello : undefined;
   }
 
-  /** How many more bytes the next step needs at least. Reading no more than this leaves `rest` empty. */
+  /** Least number of bytes that the next step needs. Reading no more than this leaves `rest` empty. */
   get bytesWanted(): number {
     if (this.#phase === 'done' || this.#phase === 'failed') return 0;
     return this.#frameBytes() - this.#receivedBytes;
   }
 
-  /** What to send before closing, after `push` has thrown. Undefined when the peer is a stranger or refused us itself. */
+  /** Bytes to send before closing, after `push` has thrown. Undefined when the peer is a stranger or refused us itself. */
   get refusal(): Uint8Array | undefined {
     return this.#refusal;
   }
@@ -155,7 +154,7 @@ export class Handshake {
     return this.#phase === 'done';
   }
 
-  /** Size of the frame being received. Until its type is known, of the one that is expected: a refusal is longer than any. */
+  /** Size of the frame being received; until its type is known, the size of the expected one: a refusal is longer than any. */
   #frameBytes(): number {
     if (this.#receivedBytes < prefixBytes) return this.#phase === 'hello' ? helloBytes : proofBytes;
     const received = this.#received[6];
@@ -276,7 +275,7 @@ export class Handshake {
     );
   }
 
-  /** Ranks only. */
+  /** Fields of an error; only numbers of ranks are given. */
   #fields(peer?: number): { rank?: number; peer?: number; operation: string } {
     const { rank, purpose } = this.#options;
     return {
@@ -295,7 +294,7 @@ function hashOf(world: string): Buffer {
   return hashed.hash;
 }
 
-/** Who has this number: `rank 3`, `server 2`, `the launcher of node 1`. */
+/** Name of the party with this number: `rank 3`, `server 2`, `the launcher of node 1`. */
 export function partyName(number: number): string {
   if (number < serverNumber) return `rank ${number}`;
   return number < launcherNumber ? `server ${number - serverNumber}` : `the launcher of node ${number - launcherNumber}`;

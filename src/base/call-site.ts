@@ -1,6 +1,6 @@
-/** Where in the user's source a call came from: the first stack frame outside the package. Cheap enough for every call
- *  that may leave the thread: the stack is noted at once and looked through only when somebody asks (3 µs and 3 more; ten
- *  times as much with cold caches), source maps are applied once per place. */
+/** Finds the place in the user's source from which a call came: the first stack frame outside the package. Cheap enough for every
+ *  call that may leave the thread: the stack is noted at once and searched only when somebody asks (3 µs and 3 more; ten times as
+ *  much with cold caches), source maps are applied once per place. */
 import { findSourceMap } from 'node:module';
 import { basename } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -11,16 +11,16 @@ const framesMax = 16;
 /** A file on the stack, outside the package. */
 interface ForeignFile {
   readonly path: string;
-  /** By position in the file. */
+  /** Places in the original source, by position in the file. */
   readonly sites: Map<number, string>;
 }
 
-/** `train.ts:12`; undefined: not known. Asked for later than the call, or never. */
+/** The place of a call, `train.ts:12`; undefined: not known. It may be asked for later than the call, or never. */
 export type CallSite = () => string | undefined;
 
 /** Finds call sites; keeps what it has mapped. One per thread or group. */
 export class CallSites {
-  /** By name on the stack; undefined: the package's own. */
+  /** Files by their name on the stack; undefined: the package's own. */
   readonly #files = new Map<string, ForeignFile | undefined>();
 
   /** The nearest caller outside the package. */
@@ -53,7 +53,7 @@ export class CallSites {
   }
 }
 
-/** The stack is made into frames when it is first read, by whoever is responsible for that then. */
+/** Frames of the noted stack. Node.js makes them when the stack is first read, by the `prepareStackTrace` that is in force then. */
 function framesOf(holder: { readonly stack?: unknown }): readonly NodeJS.CallSite[] {
   const { prepareStackTrace } = Error;
   Error.prepareStackTrace = (_, frames) => frames;

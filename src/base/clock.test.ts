@@ -36,7 +36,7 @@ describe('setServedTimer', () => {
 });
 
 describe('a stalled virtual clock', () => {
-  it('fires what fell due afterwards, in order, and what that starts not before its time', () => {
+  it('fires overdue timers afterwards, in order, and timers that they start not before their time', () => {
     const clock = new VirtualClock();
     const fired: string[] = [];
     const cancelled = clock.setTimer(3, () => fired.push('cancelled'));

@@ -32,7 +32,7 @@ export function sleep(clock: Clock, delayMs: number): Promise<void> {
   });
 }
 
-/** What `promise` gives, or `late` when it takes longer than `delayMs`. */
+/** The result of `promise`, or of `late` when it takes longer than `delayMs`. */
 export async function within<T>(clock: Clock, delayMs: number, promise: Promise<T>, late: () => T): Promise<T> {
   let timer: Timer | undefined;
   const over = new Promise<void>((resolve) => {
@@ -45,11 +45,11 @@ export async function within<T>(clock: Clock, delayMs: number, promise: Promise<
   }
 }
 
-/** So long at most does a pause of the process count, in a timer of served time. */
+/** Longest part of a pause of the process that counts, in a timer of served time. */
 const servedTickMs = 250;
 
-/** Calls back after `delayMs` in which the event loop turned: a process that gets no CPU for seconds first reads what has come
- *  meanwhile. For conclusions from silence. Keeps the process alive unless told otherwise. */
+/** Calls back after `delayMs` in which the event loop turned: a process that gets no CPU for seconds first reads the data that
+ *  has arrived meanwhile. For conclusions from silence. Keeps the process alive unless told otherwise. */
 export function setServedTimer(clock: Clock, delayMs: number, callback: () => void, { keepAlive = true } = {}): Timer {
   let leftMs = delayMs;
   const next = (): Timer => {
@@ -91,7 +91,7 @@ export class VirtualClock implements Clock {
     };
   }
 
-  /** When the next timer falls due; undefined: none runs. */
+  /** Time at which the next timer falls due; undefined: none runs. */
   get nextMs(): number | undefined {
     return this.#timers[0]?.atMs;
   }
@@ -115,7 +115,7 @@ export class VirtualClock implements Clock {
     this.#nowMs = untilMs;
   }
 
-  /** Time passes while the process gets no CPU: what fell due is fired afterwards, and what that starts begins then. */
+  /** Simulates that the process gets no CPU for this time: overdue timers fire afterwards, and timers that they start begin then. */
   stall(byMs: number): void {
     this.#nowMs += byMs;
     const due = this.#timers.filter(({ atMs }) => atMs <= this.#nowMs);

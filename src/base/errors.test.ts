@@ -11,11 +11,11 @@ it('an error of another thread shows its message and its fields, and nothing of 
   expect(received).toMatchObject({ ...JSON.parse(JSON.stringify(data)), name: 'ShoalError' });
   expect(inspect(received)).toMatch(/^ShoalError: ranks disagree\n {2}rank 0: at train\.ts:3\n {4}at shoal:internal \{/);
   expect(Error.stackTraceLimit).toBe(limit);
-  // Where a program has made a mistake is shown.
+  // The stack still shows the place where a program has made a mistake.
   expect(stack).toContain('errors.test.ts');
 });
 
-it('what a program has done wrong shows its frames, and none of the installed package', () => {
+it("an error of a program's own shows its frames, and none of the installed package", () => {
   const own = runInThisContext('(make) => make()', { filename: '/home/me/node_modules/shoal/dist/index.js' }) as <T>(make: () => T) => T;
   const { stack } = own(() => new ShoalError('usage', 'no such option'));
   expect(stack).toContain('errors.test.ts');

@@ -30,10 +30,10 @@ export const errorCodes = [
   'system',
 ] as const;
 
-/** What went wrong; see docs/errors.md. */
+/** The kind of failure; see docs/errors.md. */
 export type ErrorCode = (typeof errorCodes)[number];
 
-/** What an error knows beside its text. Bytes are bytes, times are milliseconds, ranks are global. */
+/** Facts of an error beside its text. Bytes are bytes, times are milliseconds, ranks are global. */
 export interface ErrorFields {
   rank?: number;
   peer?: number;
@@ -41,7 +41,7 @@ export interface ErrorFields {
   sequence?: number;
   bytes?: number;
   timeoutMs?: number;
-  /** What `rank` has run out of: `file descriptors`, `threads`, `memory`. */
+  /** The resource that `rank` has run out of: `file descriptors`, `threads`, `memory`. */
   resource?: string;
   cause?: unknown;
 }
@@ -55,24 +55,24 @@ export interface ErrorData extends Omit<ErrorFields, 'cause'> {
 
 /** An operating error. The message names who, what and the next step. */
 export class ShoalError extends Error {
-  /** Of every one, whichever copy of the package made it. */
+  /** The same for every ShoalError, whichever copy of the package made it. */
   override readonly name = 'ShoalError';
-  /** What went wrong: match this. */
+  /** The kind of failure: match this. */
   readonly code: ErrorCode;
-  // Those that are not known are not there: an error that nobody catches is printed with all it has.
-  /** Who reports, as a rank of the world. */
+  // Fields that are not known are not set: an error that nobody catches is printed with all its fields.
+  /** The rank of the world that reports the error. */
   declare readonly rank: number | undefined;
-  /** Who it is about, as a rank of the world. */
+  /** The rank of the world that the error is about. */
   declare readonly peer: number | undefined;
-  /** The call. */
+  /** Name of the call. */
   declare readonly operation: string | undefined;
   /** Position in the group's order of calls. */
   declare readonly sequence: number | undefined;
-  /** How many the call was about. */
+  /** Number of bytes that the call was about. */
   declare readonly bytes: number | undefined;
   /** The limit that passed. Milliseconds. */
   declare readonly timeoutMs: number | undefined;
-  /** What `rank` has run out of: `file descriptors`, `threads`, `memory`. */
+  /** The resource that `rank` has run out of: `file descriptors`, `threads`, `memory`. */
   declare readonly resource: string | undefined;
 
   constructor(code: ErrorCode, message: string, fields: ErrorFields = {}) {
@@ -83,19 +83,19 @@ export class ShoalError extends Error {
     if (ofTheCaller.has(code)) this.stack = withoutOwnFrames(this.stack);
   }
 
-  /** As plain data, for another thread or process. */
+  /** The error as plain data, for another thread or process. */
   toData(): ErrorData {
     const { code, message, rank, peer, operation, sequence, bytes, timeoutMs, resource } = this;
     const text = this.cause === undefined ? undefined : messageOf(this.cause);
-    // Where the message repeats it, it would be printed twice.
+    // A cause that the message repeats would be printed twice.
     const cause = text !== undefined && message.includes(text) ? undefined : text;
     return { code, message, rank, peer, operation, sequence, bytes, timeoutMs, resource, cause };
   }
 
-  /** Back from `toData`. */
+  /** The error that `toData` has described. */
   static fromData(data: ErrorData): ShoalError {
     const { stackTraceLimit } = Error;
-    // Frames of where it was received say nothing; its message says where the call was made.
+    // Stack frames of the receiving place say nothing; the message says where the call was made.
     Error.stackTraceLimit = 0;
     const error = new this(data.code, data.message, data);
     Error.stackTraceLimit = stackTraceLimit;
@@ -111,16 +111,16 @@ export class ShoalError extends Error {
   }
 }
 
-/** What to look at is the caller's line; none of these is made often. */
+/** Codes of errors that the caller's own line explains; none of these is made often. */
 const ofTheCaller: ReadonlySet<ErrorCode> = new Set(['usage', 'config', 'unsupported', 'out-of-memory']);
 
-/** Frames of the package where it is installed; one is left where there is no other. */
+/** The stack without frames of the installed package; one is left if there is no other. */
 function withoutOwnFrames(stack: string | undefined): string | undefined {
   const others = stack?.replace(/\n {4}at [^\n]*\/node_modules\/shoal\/[^\n]*/g, '');
   return others?.includes('\n    at ') ? others : stack;
 }
 
-/** Also of errors that another copy of the package made, which `instanceof` does not recognise. */
+/** True also for errors that another copy of the package made, which `instanceof` does not recognise. */
 export function isShoalError(thrown: unknown): thrown is ShoalError {
   return thrown instanceof Error && thrown.name === 'ShoalError' && 'code' in thrown;
 }

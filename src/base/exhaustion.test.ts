@@ -21,13 +21,13 @@ it.each([
   expect(ShoalError.fromData(error!.toData())).toMatchObject({ resource });
 });
 
-it('of a thread that was not started it names the reason that Node.js has in the text alone', () => {
+it('names the reason for a thread that was not started, which Node.js has in the text alone', () => {
   const failed = (why: string) =>
     exhaustion('rank 0', systemError('ERR_WORKER_INIT_FAILED', `Worker initialization failure: ${why}`), 'starting a thread')?.resource;
   expect([failed('EMFILE'), failed('EAGAIN'), failed('unknown')]).toEqual(['file descriptors', 'threads', 'threads']);
 });
 
-it('finds it beneath an error of ours, leaves one that says it as it is, and takes no other for it', () => {
+it('finds exhaustion beneath another of our errors, returns an exhaustion error unchanged, and takes no other error for one', () => {
   expect(exhaustion('rank 0', new ShoalError('system', 'no', { cause: systemError('EMFILE') }), 'x')?.resource).toBe('file descriptors');
   const first = exhaustion('rank 0', systemError('EMFILE'), 'x');
   expect(exhaustion('rank 1', first, 'y')).toBe(first);

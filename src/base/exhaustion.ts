@@ -1,14 +1,14 @@
-/** What a process can run out of, and how it says so: one error that names the process, what is used up, its limit and the next
- *  step. It must not know what the resource was wanted for.
+/** The resources that a process can run out of, and the error that says so: it names the process, the resource, its limit and the
+ *  next step. It must not know what the resource was wanted for.
  *
  *      open(2) … EMFILE ─▶ exhaustion('rank 2', error, 'opening a socket')
- *      'rank 2 ran out of file descriptors (limit 64) while opening a socket (EMFILE …); raise the limit …'  */
+ *      'rank 2 ran out of file descriptors (limit 64) while opening a socket (EMFILE …); raise the limit …' */
 import { closeSync, openSync } from 'node:fs';
 import { isShoalError, messageOf, ShoalError, type ErrorFields } from './errors.ts';
 
 interface Resource {
   readonly name: string;
-  /** In the report of Node.js, where the limit has a name there. */
+  /** Name of the limit in the report of Node.js, if it has one there. */
   readonly limit?: 'open_files' | 'max_user_processes';
   readonly next: string;
 }
@@ -28,7 +28,8 @@ const memory: Resource = {
   next: 'use fewer or smaller tensors, or raise the limit (ulimit -v, vm.max_map_count, the size of /dev/shm, memory.max of its control group)',
 };
 
-/** By the system's name of the error, or that of Node.js. Not EAGAIN, which is also what a listener says that has no room just now. */
+/** Resources by the system's name of the error, or that of Node.js. EAGAIN is not among them: a listener without room just now
+ *  says it, too. */
 const resources: Readonly<Record<string, Resource>> = {
   EMFILE: descriptors,
   ENFILE: { name: 'file descriptors of the host', next: 'raise fs.file-max, or close files on the host' },
@@ -40,8 +41,8 @@ const resources: Readonly<Record<string, Resource>> = {
   ERR_WORKER_OUT_OF_MEMORY: { name: 'heap', next: 'raise --max-old-space-size' },
 };
 
-/** The error of who wanted something that is used up; undefined where what was thrown says nothing of the kind. One that has been
- *  made of it before is returned as it is.
+/** The error for a resource that is used up; undefined when `thrown` says nothing of the kind. An error that was made here before
+ *  is returned as it is.
  *  @param who `rank 2`. @param doing `opening a socket`. */
 export function exhaustion(who: string, thrown: unknown, doing: string, fields: ErrorFields = {}): ShoalError | undefined {
   if (isExhaustion(thrown)) return thrown;
@@ -50,22 +51,22 @@ export function exhaustion(who: string, thrown: unknown, doing: string, fields: 
   return exhausted(who, resource, { doing: `${doing} (${messageOf(thrown)})`, fields: { ...fields, cause: thrown } });
 }
 
-/** Something of the process or the host is used up. */
+/** True for an error that a resource of the process or the host is used up. */
 export function isExhaustion(thrown: unknown): thrown is ShoalError & { readonly resource: string } {
   return isShoalError(thrown) && thrown.resource !== undefined;
 }
 
-/** `checkDescriptors` of one process. */
+/** `checkDescriptors` for one process. */
 export type CheckDescriptors = (count: number, doing: string) => void;
 
-/** Whether so many descriptors could be opened now. @throws ShoalError `out-of-memory` when not. */
+/** Checks that this many descriptors could be opened now. @throws ShoalError `out-of-memory` when not. */
 export function checkDescriptors(who: string, count: number, doing: string, fields: ErrorFields = {}): void {
   const opened: number[] = [];
   try {
     while (opened.length < count) opened.push(openSync('/dev/null', 'r'));
   } catch (thrown) {
     const resource = resources[codeOf(thrown) ?? ''];
-    // Without the file there is nothing to try it with.
+    // Without that file there is nothing to open for a try.
     if (resource === undefined) return;
     const left = `it takes at least ${count}, and ${opened.length} are left`;
     for (const fd of opened.splice(0)) closeSync(fd);
@@ -81,7 +82,7 @@ function exhausted(who: string, { name, limit, next }: Resource, { doing, fields
   return new ShoalError('out-of-memory', message, { ...fields, resource: name });
 }
 
-/** A worker that could not be started has the system's reason in its text; an error of ours was caused by it. */
+/** The system's name of the error. A worker that could not be started has it in its text only; one of our errors has it in its cause. */
 function codeOf(thrown: unknown): string | undefined {
   if (isShoalError(thrown)) return codeOf(thrown.cause);
   if (!(thrown instanceof Error) || !('code' in thrown)) return undefined;
@@ -90,13 +91,13 @@ function codeOf(thrown: unknown): string | undefined {
   return Object.keys(resources).find((name) => thrown.message.includes(name)) ?? code;
 }
 
-/** As it is now; reading /proc would take a descriptor. Undefined where there is none. */
+/** The limit as it is now, from the report: reading /proc would take a descriptor. Undefined where there is none. */
 function limitOf(name: NonNullable<Resource['limit']>): string | undefined {
-  // Not in its types yet.
+  // The option is missing in Node's types.
   const report = process.report as typeof process.report & { excludeNetwork?: boolean };
   const { excludeNetwork } = report;
   try {
-    // Names of sockets' other ends would be looked up.
+    // With it, the report would look up the names of sockets' other ends.
     report.excludeNetwork = true;
     const { userLimits } = report.getReport() as { userLimits?: Record<string, { soft: number | string }> };
     const soft = userLimits?.[name]?.soft;

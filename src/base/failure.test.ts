@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { ShoalError } from './errors.ts';
 import { failureOf } from './failure.ts';
 
-it('names what failed and keeps all that is known of why', () => {
+it('names the failed operation and keeps all facts of the reason', () => {
   const known = { rank: 1, peer: 2, sequence: 3, bytes: 4, timeoutMs: 5, resource: 'file descriptors' };
   const thrown = new ShoalError('out-of-memory', 'no more', { ...known, operation: 'split' });
   const failure = failureOf('task', 'w1', thrown);

@@ -1,11 +1,11 @@
-/** The error of something with a name that programs pushed or posted: what it threw, with all that is known of it. */
+/** The error of something with a name that programs pushed or posted: the error that it threw, with all its facts. */
 import { isShoalError, messageOf, ShoalError } from './errors.ts';
 
-/** Named here already. */
+/** Errors that have been named here already. */
 const named = new WeakSet<ShoalError>();
 
-/** @param kind for the message: `operation`, `task`. A `ShoalError` keeps its code and its fields. What was named at one level is told as it
- *  is by those above. */
+/** @param kind for the message: `operation`, `task`. A `ShoalError` keeps its code and its fields. An error that was named at one
+ *          level is passed on unchanged by those above. */
 export function failureOf(kind: string, name: string, thrown: unknown): ShoalError {
   if (isShoalError(thrown) && named.has(thrown)) return thrown;
   const { code, rank, peer, sequence, bytes, timeoutMs, resource } = isShoalError(thrown) ? thrown : new ShoalError('system', '');

@@ -1,16 +1,16 @@
-/** Messages for people, on stderr: one line each, `12:01:03.123 rank 3 warn  message`. A logger is an argument like the
- *  clock; nothing here is shared between two of them. What was slow or when is the business of traces, not of logs. */
+/** Messages for people, on stderr: one line each, `12:01:03.123 rank 3 warn  message`. A logger is an argument like the clock;
+ *  two of them share nothing. Slow operations and times are the business of traces, not of logs. */
 import { writeSync } from 'node:fs';
 import type { Clock } from './clock.ts';
 
-/** From the least important on. */
+/** Levels from the least important on. */
 const levels = ['debug', 'info', 'warn', 'error'] as const;
 
 type Level = (typeof levels)[number];
 
 export type LogLevel = Level | 'silent';
 
-/** Where messages go. `fields` are appended as `name=value`. */
+/** A receiver of messages. `fields` are appended as `name=value`. */
 export interface Logger {
   debug(message: string, fields?: LogFields): void;
   info(message: string, fields?: LogFields): void;
@@ -23,13 +23,13 @@ export type LogFields = Readonly<Record<string, string | number | boolean | unde
 export interface LoggerOptions {
   readonly level: LogLevel;
   readonly clock: Clock;
-  /** Who speaks, printed before the level: `rank 3`, `launcher`. */
+  /** The speaker, printed before the level: `rank 3`, `launcher`. */
   readonly speaker: string;
   /** Receives whole lines with their newline. Default: stderr, written before the call returns. */
   readonly write?: (line: string) => void;
 }
 
-/** Says nothing. For tests, and where no logger was given. */
+/** A logger that prints nothing. For tests, and where no logger was given. */
 export const silentLogger: Logger = { debug() {}, info() {}, warn() {}, error() {} };
 
 /** A logger for one speaker. Levels below `level` cost one call. */
@@ -58,18 +58,18 @@ function formatLine({ name, speaker, message, fields, timeMs }: Line): string {
   return `${oneLine([time, speaker, name.padEnd(5), message, ...named.map(([key, value]) => `${key}=${value}`)].join(' '))}\n`;
 }
 
-/** Peers' text ends up in messages: it must neither start new lines nor move the terminal's cursor. */
+/** Keeps text on one line: peers' text ends up in messages, and must neither start new lines nor move the terminal's cursor. */
 function oneLine(text: string): string {
   return text.replace(/\s*\n\s*/g, ' · ').replace(/\p{Cc}/gu, (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, '0')}`);
 }
 
-/** `process.stderr` of a worker thread passes through the main thread's event loop, which training code blocks for
- *  seconds; the file descriptor does not. */
+/** Writes to the descriptor: `process.stderr` of a worker thread passes through the main thread's event loop, which training code
+ *  blocks for seconds. */
 function writeToStderr(line: string): void {
   try {
     writeSync(2, line);
   } catch {
-    // A full non-blocking pipe: let the stream queue it.
+    // The pipe is full and non-blocking, so the stream queues the line.
     process.stderr.write(line);
   }
 }

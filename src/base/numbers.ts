@@ -4,7 +4,7 @@ export function sum(values: readonly number[]): number {
   return values.reduce((total, each) => total + each, 0);
 }
 
-/** Between the two in the middle, where there are two; NaN of none. */
+/** The middle value, or the mean of the two in the middle; NaN of no values. */
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;

@@ -1,9 +1,9 @@
-/** A heap against sorting. */
+/** The heap, compared with sorting. */
 import * as fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { PriorityQueue } from './priority-queue.ts';
 
-it('gives what came in, smallest first, whenever it is asked', () => {
+it('returns the smallest item first, at any time', () => {
   const steps = fc.array(fc.oneof(fc.nat(9), fc.constant('pop' as const)), { maxLength: 60 });
   fc.assert(
     fc.property(steps, (program) => {

@@ -1,12 +1,12 @@
-/** A binary heap: the first by an order that its owner gives. The owner also makes that order total, so that equal priorities have
- *  one order, and bounds how many items there are. */
+/** A binary heap, ordered by a comparison of its owner. The owner also makes that order total, so that equal priorities have one
+ *  order, and bounds the number of items. */
 import { must } from './assert.ts';
 
 export class PriorityQueue<T> {
   readonly #items: T[] = [];
   readonly #before: (a: T, b: T) => boolean;
 
-  /** @param before whether `a` leaves first. */
+  /** @param before true if `a` leaves first. */
   constructor(before: (a: T, b: T) => boolean) {
     this.#before = before;
   }
@@ -36,7 +36,7 @@ export class PriorityQueue<T> {
     if (items.length <= 1) return items.pop();
     const first = items[0];
     const last = must(items.pop(), () => 'the heap has two items');
-    // The hole goes down to the end, by one comparison a level; what was last there seldom rises far.
+    // The hole goes down to the end, by one comparison a level; the item that was last seldom rises far.
     let index = 0;
     for (let child = 1; child < items.length; child = 2 * index + 1) {
       if (child + 1 < items.length && this.#before(items[child + 1], items[child])) child += 1;

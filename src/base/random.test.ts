@@ -9,7 +9,7 @@ describe('randomness of the machine', () => {
     const long = drawn.filter(({ length }) => length >= 8).map((bytes) => Buffer.from(bytes.subarray(0, 8)).toString('hex'));
     expect(new Set(long).size).toBe(long.length);
     expect(long).not.toContain('0000000000000000');
-    // Each has memory of its own: nobody sees what another one was given.
+    // Each result has memory of its own, so no caller sees the bytes of another.
     expect(drawn.every(({ buffer, byteLength }) => buffer.byteLength === byteLength)).toBe(true);
   });
 });

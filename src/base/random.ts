@@ -12,11 +12,11 @@ export interface Random {
   bytes(count: number): Uint8Array;
 }
 
-/** Bytes asked of the machine at once: what is wanted is 8 or 32, some hundred times while ranks join. */
+/** Bytes that are asked of the machine at once: callers want 8 or 32, some hundred times while ranks join. */
 const pool = { bytes: new Uint8Array(0), used: 0 };
 const poolBytes = 1024;
 
-/** Each byte is given once, and is not kept. */
+/** Random bytes, each given once and not kept. */
 function randomOf(count: number): Uint8Array {
   if (count > poolBytes / 4) return new Uint8Array(randomBytes(count));
   if (pool.used + count > pool.bytes.length) Object.assign(pool, { bytes: randomBytes(poolBytes), used: 0 });
@@ -33,9 +33,9 @@ export const systemRandom: Random = {
   bytes: randomOf,
 };
 
-/** xoshiro128** seeded by SplitMix32: the same seed gives the same sequence on every machine.
- *  Blackman & Vigna, "Scrambled linear pseudorandom number generators", 2018.
- *  @throws ShoalError `usage` for a seed that is no integer; its low 32 bits count. */
+/** xoshiro128** seeded by SplitMix32: the same seed gives the same sequence on every machine. Blackman & Vigna, "Scrambled linear
+ *  pseudorandom number generators", 2018.
+ *  @throws ShoalError `usage` for a seed that is not an integer; its low 32 bits count. */
 export function seededRandom(seed: number): Random {
   if (!Number.isSafeInteger(seed)) throw new ShoalError('usage', `seededRandom: the seed must be an integer, not ${describeValue(seed)}`);
   let mix = seed >>> 0;
@@ -67,7 +67,7 @@ export function seededRandom(seed: number): Random {
   };
 }
 
-/** 0…count−1 in some order. */
+/** The numbers 0…count−1 in random order. */
 export function shuffled(count: number, random: Random): number[] {
   const order = Array.from({ length: count }, (_, index) => index);
   for (let left = count - 1; left > 0; left--) {

@@ -55,7 +55,7 @@ it('tells variants apart by their own type', () => {
     expect(shape.problem(wrong)).toBeTypeOf('string');
 });
 
-it('names the field that does not fit, and what it should be', () => {
+it('names the field that does not fit, and the values that would', () => {
   const world = object({ ranges: list(object({ from: count, algorithm: literal('ring', 'direct') })) });
   const read = (value: unknown) => () => parse('the answer of rank 3', world, value);
   expect(read({ ranges: [{ from: 0, algorithm: 'ring' }] })()).toEqual({ ranges: [{ from: 0, algorithm: 'ring' }] });

@@ -1,14 +1,15 @@
 /** Shapes of values from outside: options of the public API, messages and files of other processes.
  *
- *  A shape says what fits, in words for messages. Checking a value that fits allocates nothing, and shapes cost nothing to load, which
- *  matters to every rank while it starts. Options are refused with `usage` before anything is done: a misspelt one is never ignored. */
+ *  A shape says which values fit, in words for messages. Checking a value that fits allocates nothing, and shapes cost nothing to
+ *  load, which matters to every rank while it starts. Options are refused with `usage` before anything is done: a misspelt one is
+ *  never ignored. */
 import { ShoalError } from './errors.ts';
 import { nearestName } from './settings/nearest-name.ts';
 
 export interface Shape<T> {
   /** A noun phrase for messages: "a number from 0". */
   readonly words: string;
-  /** Undefined when `value` fits; otherwise the text that goes behind the value's name: "[2].from must be a number from 0, not -1". */
+  /** Undefined when `value` fits; otherwise the text that follows the value's name: "[2].from must be a number from 0, not -1". */
   problem(value: unknown): string | undefined;
   /** Carries the type; never set. */
   readonly value?: T;
@@ -24,7 +25,7 @@ export function that<T>(words: string, test: (value: unknown) => boolean): Shape
 }
 
 export const anything = that<unknown>('given', () => true);
-/** Not NaN; infinity is one. */
+/** Any number but NaN; infinity is one. */
 export const anyNumber = that<number>('a number', (value) => typeof value === 'number' && !Number.isNaN(value));
 export const anyText = that<string>('a string', (value) => typeof value === 'string');
 export const flag = that<boolean>('true or false', (value) => typeof value === 'boolean');
@@ -38,9 +39,9 @@ export const anyList = that<readonly unknown[]>('a list', Array.isArray);
 interface Range {
   readonly min?: number;
   readonly max?: number;
-  /** Excluded. */
+  /** Lower bound, itself excluded. */
   readonly above?: number;
-  /** Excluded. */
+  /** Upper bound, itself excluded. */
   readonly below?: number;
 }
 
@@ -67,7 +68,7 @@ function inRange(unbounded: string, kind: string, test: (value: unknown) => bool
   });
 }
 
-/** @param max characters. */
+/** @param max number of characters. */
 export function text(max: number): Shape<string> {
   return that(`a string of at most ${max} characters`, (value) => typeof value === 'string' && value.length <= max);
 }
@@ -79,7 +80,7 @@ export function literal<const T extends string | number>(...known: readonly T[])
 
 // ── values made of others ───────────────────────────────────────────────────────────────────────────────────────────
 
-/** @param max elements. */
+/** @param max number of elements. */
 export function list<T>(element: Shape<T>, { min = 0, max = Infinity }: { readonly min?: number; readonly max?: number } = {}): Shape<T[]> {
   const words = min > 0 ? `a list of ${min} elements or more` : max < Infinity ? `a list of at most ${max} elements` : 'a list';
   return {
@@ -141,7 +142,7 @@ export type FieldsOf<F extends Fields> = Flat<
   { [K in Exclude<keyof F, OptionalKeys<F>>]: ValueOf<F[K]> } & { [K in OptionalKeys<F>]?: ValueOf<F[K]> }
 >;
 
-/** An object with these fields. `strict` refuses others, which are not looked at otherwise. */
+/** An object with these fields. `strict` refuses further fields, which are ignored otherwise. */
 export function object<F extends Fields>(fields: F, { strict = false }: { readonly strict?: boolean } = {}): Shape<FieldsOf<F>> {
   const shapes = Object.entries(fields);
   return {
@@ -168,7 +169,7 @@ export function tagged<const Variants extends Readonly<Record<string, Fields>>>(
   return { words: 'an object', problem: (value) => known.problem(value) ?? shapes.get((value as { type: string }).type)!.problem(value) };
 }
 
-/** Returns `value`, of which nothing is copied.
+/** Returns `value` itself; nothing is copied.
  *  @param what for the message: `the answer of rank 3`.
  *  @throws ShoalError `protocol` that names the field which does not fit. */
 export function parse<T>(what: string, shape: Shape<T>, value: unknown): T {
@@ -177,14 +178,14 @@ export function parse<T>(what: string, shape: Shape<T>, value: unknown): T {
   throw new ShoalError('protocol', `${what} is not well formed: ${nameOf(problem)}`);
 }
 
-/** What a problem is about, at the beginning of a sentence. */
+/** The subject of a problem, at the beginning of a sentence. */
 export function nameOf(problem: string): string {
   return problem.startsWith(' ') ? `it${problem}` : problem.replace(/^\./, '');
 }
 
 // ── options and arguments ───────────────────────────────────────────────────────────────────────────────────────────
 
-/** The keys of an options type, and what their values are. */
+/** The keys of an options type, with the shapes of their values. */
 export type OptionTable<Options> = ReadonlyMap<keyof Options & string, Shape<unknown>>;
 
 /** A table with every key of `Options`: the type makes a forgotten one an error. */
@@ -195,7 +196,7 @@ export function optionTable<Options>(shapes: { readonly [Key in keyof Required<O
 /** The options of a call that is given none. */
 export const noOptions = Object.freeze({});
 
-/** @param call for the message: `allReduce`.
+/** Checks options. @param call for the message: `allReduce`.
  *  @throws ShoalError `usage` for anything but an object with known keys, whose values fit or are undefined. */
 export function checkOptions<Options extends object>(call: string, options: Options | undefined, known: OptionTable<Options>): void {
   if (options === noOptions || options === undefined) return;
@@ -213,19 +214,19 @@ function checkValue(call: string, key: string, value: unknown, shape: Shape<unkn
   if (problem !== undefined) throw new ShoalError('usage', `${call}: option '${key}'${problem}`);
 }
 
-/** Checks an object that must be there, as `checkOptions` does. */
+/** Checks an object that must be there, like `checkOptions`. */
 export function checkFields<Given extends object>(call: string, given: Given, known: OptionTable<Given>): void {
   if (given === undefined) throw notOptions(call, given, [...known.keys()]);
   checkOptions(call, given, known);
 }
 
-/** Checks an argument that is no option. @throws ShoalError `usage` when it does not fit. */
+/** Checks an argument that is not an option. @throws ShoalError `usage` when it does not fit. */
 export function checkArgument(role: string, value: unknown, shape: Shape<unknown>): void {
   const problem = shape.problem(value);
   if (problem !== undefined) throw new ShoalError('usage', `${role}${problem}`);
 }
 
-/** Refuses options of a call that has none and is likely to be given some. @throws ShoalError `usage`. */
+/** Refuses options of a call that has none but is likely to be given some. @throws ShoalError `usage`. */
 export function checkNoOptions(call: string, given: readonly unknown[]): void {
   if (given[0] !== undefined) throw new ShoalError('usage', `${call} takes no options, but was given ${describeValue(given[0])}`);
 }
@@ -235,7 +236,7 @@ export function isPlainObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null && Object.prototype.toString.call(value) === '[object Object]';
 }
 
-/** For messages: what was passed instead. */
+/** Text for messages that describes the value passed instead. */
 export function describeValue(value: unknown): string {
   if (typeof value === 'string') return `'${value}'`;
   if (typeof value === 'function') return 'a function';

@@ -1,5 +1,5 @@
-/** Serial numbers as memory and messages hold them: 32 bits, which begin again. Counters are plain numbers and go on; what they are
- *  compared with is made of them by `serialOf`, so that no comparison is right for the first 2³² only. */
+/** Serial numbers as memory and messages hold them: 32 bits, which begin again. Counters are plain numbers and go on; `serialOf`
+ *  makes serial numbers of them for comparisons, so that no comparison is right for the first 2³² only. */
 
 declare const brand: unique symbol;
 

@@ -1,4 +1,4 @@
-/** Connecting again and again, ever slower, until it succeeds or there is no point: the one loop of everything that connects
+/** Connects again and again, ever slower, until it succeeds or there is no point: the one loop of everything that connects
  *  (fabrics, store, messaging, links to servers). It must not know what is connected to.
  *
  *      attempt ─▶ value
@@ -12,26 +12,26 @@ import type { Random } from '../random.ts';
 export interface RetryOptions {
   readonly clock: Clock;
   readonly random: Random;
-  /** Ends the attempts, the one under way too. Time in which the process gets no CPU does not count. Default: none. */
+  /** Limit of all attempts, which also ends the one under way. Time in which the process gets no CPU does not count. Default: none. */
   readonly timeoutMs?: number;
   readonly attemptsMax?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Another attempt cannot change it. */
+  /** True for an error that another attempt cannot change. */
   readonly isFinal: (error: ShoalError) => boolean;
-  /** Of pauses, before jitter, which takes up to half. Default 10, then twice as long each, at most 250. */
+  /** First and longest pause, before jitter, which takes up to half. Default 10, then twice as long each, at most 250. */
   readonly firstPauseMs?: number;
   readonly pauseMostMs?: number;
-  /** `pause`: something was lost just now, perhaps for many. Default `attempt`. */
+  /** `pause`: begins with a pause, as something was lost just now, perhaps for many. Default `attempt`. */
   readonly begin?: 'attempt' | 'pause';
 }
 
 export type Retried<T> =
   | { readonly value: T }
-  /** `final`: the last attempt said so. `over`: it was the last for want of time or attempts. `aborted`: by the signal.
-   *  `error` is undefined when there was no time for any. */
+  /** `final`: the last attempt's error was final. `over`: time or attempts are used up. `aborted`: by the signal. `error` is
+   *  undefined when there was no time for any attempt. */
   | { readonly why: 'final' | 'over' | 'aborted'; readonly error: ShoalError | undefined; readonly attempts: number };
 
-/** @param attempt must give up, and let go of what it has, when `stop` fires; what it gives later is its own to end. */
+/** @param attempt must give up, and release its resources, when `stop` fires; a later result is the attempt's own to end. */
 export async function retry<T>(options: RetryOptions, attempt: (stop: AbortSignal, leftMs: number) => Promise<T>): Promise<Retried<T>> {
   const { clock, random, timeoutMs, attemptsMax = Infinity, signal, isFinal } = options;
   const { firstPauseMs = 10, pauseMostMs = 250, begin = 'attempt' } = options;
@@ -58,7 +58,7 @@ export async function retry<T>(options: RetryOptions, attempt: (stop: AbortSigna
       } catch (thrown) {
         const latest = ShoalError.from(thrown);
         if (!stop.signal.aborted && isFinal(latest)) return { why: 'final', error: latest, attempts };
-        // A reason that was given says more than the attempt that the deadline cut off.
+        // The reason of an earlier attempt says more than that of the attempt which the deadline cut off.
         if (error === undefined || !(stop.signal.aborted || latest.code === 'timeout')) error = latest;
       }
       if (attempts < attemptsMax) await pause();

@@ -13,7 +13,7 @@ function gate(most: number): { clock: VirtualClock; strangers: Strangers<string>
   return { clock, strangers, ended };
 }
 
-it('of too many strangers the oldest goes; who has left does not count', () => {
+it('the oldest of too many strangers goes; one that has left does not count', () => {
   const { strangers, ended } = gate(2);
   for (const name of ['a', 'b']) strangers.enter(name);
   strangers.leave('a');
@@ -23,7 +23,7 @@ it('of too many strangers the oldest goes; who has left does not count', () => {
   expect([strangersMost(), strangersMost(10), strangersMost(1000)]).toEqual([64, 64, 1000]);
 });
 
-it('a stranger has five seconds in which this process ran; who is trusted has all the time, and still counts', () => {
+it('a stranger has five seconds in which this process ran; a trusted one has no limit, and still counts', () => {
   const { clock, strangers, ended } = gate(9);
   for (const name of ['slow', 'trusted', 'member']) strangers.enter(name);
   clock.stall(60_000);

@@ -1,6 +1,6 @@
-/** Who has connected and not yet proved that it belongs here: the one rule of everything that listens. Strangers cost a bounded
- *  amount: at most so many at once, each for so long. When more come, the oldest goes: a flood cannot lock members out. It must
- *  not know sockets.
+/** Strangers: peers that have connected and not yet proved that they belong here. This is the one rule of everything that
+ *  listens. They cost a bounded amount: a limited number at once, each for a limited time. When more come, the oldest goes: a
+ *  flood cannot lock members out. It must not know sockets.
  *
  *      enter ──▶ stranger ──trust──▶ proved, not ready yet ──leave──▶ a member, or gone
  *                   └── too slow, or the oldest of too many: `end` */
@@ -10,20 +10,20 @@ import { ShoalError } from '../errors.ts';
 export interface StrangersOptions<S> {
   readonly clock: Clock;
   readonly most: number;
-  /** Default 5000. */
+  /** Time in which a stranger has to prove that it belongs here. Default 5000. */
   readonly timeoutMs?: number | undefined;
-  /** Lets go of it; `why` says what for, after its name. */
+  /** Ends the stranger's connection; `why` has the reason, after the stranger's name. */
   readonly end: (stranger: S, why: ShoalError) => void;
 }
 
-/** Members of a world with many ranks may all come at once. */
+/** Most strangers at once: members of a world with many ranks may all come at the same time. */
 export function strangersMost(worldSize = 0): number {
   return Math.max(64, worldSize);
 }
 
 export class Strangers<S> {
   readonly #options: StrangersOptions<S>;
-  /** In order of arrival, with their deadlines. */
+  /** Present strangers in order of arrival, with the timers of their deadlines. */
   readonly #present = new Map<S, Timer>();
 
   constructor(options: StrangersOptions<S>) {
@@ -43,22 +43,22 @@ export class Strangers<S> {
     }
     const onLate = (): void =>
       this.#end(stranger, new ShoalError('timeout', `it did not finish its handshake in ${timeoutMs} ms`, { timeoutMs }));
-    // Members whose processes, or ours, get little CPU are no strangers: what they have sent is read first.
+    // Members whose processes, or ours, get little CPU are not strangers: their data is read first.
     this.#present.set(stranger, setServedTimer(clock, timeoutMs, onLate, { keepAlive: false }));
   }
 
-  /** It has proved that it belongs here, and still counts: it is waited for as long as it takes. */
+  /** The stranger has proved that it belongs here, and still counts until it leaves; its time is not limited any more. */
   trust(stranger: S): void {
     this.#present.get(stranger)?.cancel();
   }
 
-  /** Idempotent. */
+  /** Removes a stranger, or one that was trusted. Idempotent. */
   leave(stranger: S): void {
     this.trust(stranger);
     this.#present.delete(stranger);
   }
 
-  /** Nobody is waited for any more. */
+  /** Ends all that are present. */
   close(): void {
     for (const stranger of this.#present.keys()) this.#end(stranger, new ShoalError('peer-lost', 'nobody listens any more'));
   }

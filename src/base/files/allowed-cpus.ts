@@ -1,5 +1,5 @@
-/** How many processors this process may really use: its affinity mask and the quota of its control group, not what the
- *  machine has. A container with half a processor has one. */
+/** Number of processors that this process may really use: by its affinity mask and the quota of its control group, not by the
+ *  machine's size. A container with half a processor has one. */
 import { readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 
@@ -7,11 +7,11 @@ import { availableParallelism } from 'node:os';
 export type ReadText = (path: string) => string | undefined;
 
 export interface AllowedCpus {
-  /** At least 1. */
+  /** Usable processors, at least 1. */
   readonly count: number;
-  /** By affinity alone. */
+  /** Processors by affinity alone. */
   readonly affinity: number;
-  /** Processors' worth of time that the control group grants; undefined: no quota. */
+  /** Time that the control group grants, in processors; undefined: no quota. */
   readonly quota: number | undefined;
 }
 
@@ -23,7 +23,7 @@ export function allowedCpus(read: ReadText = readText): AllowedCpus {
   return { count, affinity, quota };
 }
 
-/** `0-3,8` is 5. Zero when malformed. */
+/** Length of a list of CPUs: `0-3,8` is 5. Zero when malformed. */
 export function countCpuList(list: string): number {
   let count = 0;
   for (const item of list.split(',')) {
@@ -52,7 +52,7 @@ function cgroupQuota(read: ReadText): number | undefined {
   return quotas.length === 0 ? undefined : Math.min(...quotas);
 }
 
-/** `/a/b` gives `/a/b`, `/a` and the root itself. */
+/** The path and all its parents: `/a/b` gives `/a/b`, `/a` and the root itself. */
 function pathsToRoot(path: string): string[] {
   const parts = path.split('/').filter((part) => part !== '');
   return Array.from({ length: parts.length + 1 }, (_, i) =>

@@ -6,7 +6,7 @@ import { makeFolders } from './make-folders.ts';
 
 const folder = temporaryFolder('folders', afterAll);
 
-it('makes what is missing, and nothing twice', () => {
+it('makes missing folders, and nothing twice', () => {
   const path = join(folder, 'a', 'b', 'c');
   makeFolders(path);
   makeFolders(path);
@@ -15,7 +15,7 @@ it('makes what is missing, and nothing twice', () => {
 
 it('throws where a file is in the way, and where nothing can be made', () => {
   writeFileSync(join(folder, 'file'), '');
-  // Of Node.js 24 it is the file that is there.
+  // Node.js 24 names the existing file.
   expect(() => makeFolders(join(folder, 'file', 'b'))).toThrow(/ENOTDIR|EEXIST.*file'/);
   expect(() => makeFolders(join(folder, 'file'))).toThrow(/EEXIST/);
   expect(() => makeFolders('/proc/shoal/b')).toThrow(/ENOENT|EACCES|EPERM/);

@@ -1,9 +1,9 @@
-/** Folders, made one level at a time: the recursive mkdir of Node.js 20 never returns where a parent says that it is there and
- *  refuses to hold anything, as /proc does. */
+/** Makes folders one level at a time: the recursive mkdir of Node.js 20 never returns when a parent exists but refuses to hold
+ *  anything, as /proc does. */
 import { mkdirSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 
-/** Makes the folder and those around it that are missing. @throws what the file system says. */
+/** Makes the folder and the missing ones above it. @throws errors of the file system. */
 export function makeFolders(path: string): void {
   const whole = resolve(path);
   const missing: string[] = [];

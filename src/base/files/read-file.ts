@@ -1,5 +1,5 @@
-/** Regular files alone are read where a person or a peer names the path, and no further than the size that the system states: a pipe may
- *  never have a writer, and a device has no end.
+/** Reads files whose path a person or a peer has named: regular files only, and no further than the size that the system states.
+ *  A pipe may never have a writer, and a device has no end.
  *
  *      open, without waiting ─▶ fstat ─▶ refuse all but a regular file ─▶ read so many bytes */
 import { closeSync, constants, fstatSync, openSync, readSync, type Stats } from 'node:fs';
@@ -7,11 +7,11 @@ import * as fs from 'node:fs/promises';
 import { ShoalError } from '../errors.ts';
 
 export interface FileBound {
-  /** A larger file is refused. */
+  /** Largest file; a larger one is refused. */
   readonly bytesMax: number;
 }
 
-// Without it, opening a pipe waits for a writer.
+// Without O_NONBLOCK, opening a pipe waits for a writer.
 const flags = constants.O_RDONLY | constants.O_NONBLOCK;
 
 /** @param open is for tests. @throws ShoalError `usage` when it is not a regular file; errors of the file system as they are. */
@@ -26,7 +26,7 @@ export async function openRegularFile(path: string, open = fs.open): Promise<fs.
   }
 }
 
-/** As `openRegularFile`, for the calls with descriptors. */
+/** Like `openRegularFile`, for the synchronous calls. */
 export function openRegularFileSync(path: string): number {
   const file = openSync(path, flags);
   try {
@@ -52,7 +52,7 @@ export async function readRegularFile(path: string, bound: FileBound): Promise<B
   }
 }
 
-/** As `readRegularFile`. */
+/** Like `readRegularFile`, but synchronous. */
 export function readRegularFileSync(path: string, bound: FileBound): Buffer {
   const file = openRegularFileSync(path);
   try {
@@ -62,7 +62,7 @@ export function readRegularFileSync(path: string, bound: FileBound): Buffer {
   }
 }
 
-/** Fewer bytes where the file ends before. */
+/** Reads bytes at a position; fewer where the file ends before. */
 export function readPart(file: number, position: number, bytes: number): Buffer {
   const buffer = Buffer.allocUnsafeSlow(Math.max(0, bytes));
   let filled = 0;

@@ -7,7 +7,7 @@ import { writeFileAt, writeFileWhole } from './write-file.ts';
 const folderOf = (): string => mkdtempSync(join(tmpdir(), 'shoal-write-'));
 
 describe('a file that is written', () => {
-  it('gets the folders that are missing, replaces what was there, and leaves nothing beside it', () => {
+  it('gets its missing folders, replaces an older file, and leaves nothing beside it', () => {
     const folder = join(folderOf(), 'new', 'folder');
     const path = join(folder, 'a.txt');
     expect(writeFileAt(path, 'first')).toBe(path);
@@ -30,7 +30,7 @@ describe('a file that is written', () => {
     expect(lstatSync('/dev/null').isCharacterDevice()).toBe(true);
   });
 
-  it('says which one could not be', () => {
+  it('is named in the error when it cannot be written', () => {
     const path = join(folderOf(), 'file');
     writeFileSync(path, '');
     expect(() => writeFileAt(join(path, 'x', 'y'), '')).toThrow(

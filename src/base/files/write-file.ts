@@ -1,5 +1,5 @@
-/** Files for people and for other programs: a file appears under its name only when it is whole, also when the process dies
- *  meanwhile. */
+/** Writes files for people and for other programs: a file appears under its name only when it is whole, also when the process
+ *  dies meanwhile. */
 import { closeSync, lstatSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { messageOf, ShoalError } from '../errors.ts';
@@ -40,7 +40,7 @@ export function writeFileWhole(folder: string, name: string, pieces: Iterable<st
   }
 }
 
-/** Devices, pipes and links stay what they are, and are written to: /dev/stdout, /dev/null. */
+/** False for devices, pipes and links: they stay, and are written to: /dev/stdout, /dev/null. */
 function isReplaceable(path: string): boolean {
   try {
     return lstatSync(path).isFile();

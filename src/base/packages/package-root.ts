@@ -1,5 +1,5 @@
-/** Where the package is. Its code runs from `src`, or bundled from `dist`, where a file's own place says nothing of the
- *  file it was written in: whatever is looked up in the package is looked up from here. */
+/** The folder of the package. Its code runs from `src`, or bundled from `dist`, where a file's own place says nothing about the
+ *  source file that it comes from: all lookups in the package start here. */
 import { existsSync } from 'node:fs';
 import { dirname, join, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -8,7 +8,7 @@ import { ShoalError } from '../errors.ts';
 const self = fileURLToPath(import.meta.url);
 const root = packageOf(dirname(self));
 
-/** The package's own code is below it: `/…/shoal/dist/`. */
+/** Folder of the package's own code: `/…/shoal/dist/`. */
 export const codeFolder = self.slice(0, self.indexOf(sep, root.length + 1) + 1);
 
 /** Path of a file of the package: `packageFile('package.json')`. */

@@ -1,4 +1,4 @@
-/** "Did you mean …?": the known name closest to what was typed. */
+/** "Did you mean …?": the known name closest to the typed one. */
 
 /** The candidate with the smallest edit distance, or undefined when none is within a third of the name's length. */
 export function nearestName(name: string, candidates: readonly string[]): string | undefined {

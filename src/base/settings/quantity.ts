@@ -1,5 +1,5 @@
-/** Sizes and durations as people write them: `25MiB`, `300s`. Settings, command lines and tables all read and print
- *  them here, so that one text means the same everywhere. */
+/** Sizes and durations as people write them: `25MiB`, `300s`. Settings, command lines and tables all read and print them here, so
+ *  that one text means the same everywhere. */
 
 const byteUnits: Readonly<Record<string, number>> = {
   '': 1,
@@ -20,10 +20,10 @@ const byteUnits: Readonly<Record<string, number>> = {
 
 const millisecondUnits: Readonly<Record<string, number>> = { '': 1, ms: 1, s: 1e3, min: 60e3, h: 3600e3 };
 
-/** What `parseBytes` accepts, for messages. */
+/** Syntax that `parseBytes` accepts, for messages. */
 export const bytesSyntax = 'bytes, such as 4096, 64KiB, 25MiB, 1.5GiB (K, M, G mean KiB, MiB, GiB; KB, MB, GB are decimal)';
 
-/** What `parseMilliseconds` accepts, for messages. */
+/** Syntax that `parseMilliseconds` accepts, for messages. */
 export const millisecondsSyntax = 'milliseconds, or a time such as 500ms, 30s, 5min, 1h';
 
 /** A whole number of bytes, or undefined when the text is not a size. */

@@ -102,7 +102,7 @@ it("reads ByteScheduler's variables as it means them", () => {
   expect(() => readSettings({ BYTESCHEDULER_PARTITION: '-5' })).toThrow('BYTESCHEDULER_PARTITION: "-5" is not valid');
 });
 
-it('quotes what is not valid as it was written', () => {
+it('quotes an invalid value as it was written', () => {
   expect(() => readSettings({ BYTESCHEDULER_CREDIT: '1e30' })).toThrow('BYTESCHEDULER_CREDIT: "1e30" is not valid');
 });
 

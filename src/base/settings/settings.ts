@@ -1,6 +1,6 @@
-/** Every setting of the project, once: name, type, default, range, meaning. The environment is read here and nowhere
- *  else; the rest receives the resulting `Settings`, which is plain data and may be cloned to another thread.
- *  `docs/settings.md` is generated from this table. What a setting does is not known here. */
+/** Every setting of the project, once: name, type, default, range, meaning. The environment is read here and nowhere else; all
+ *  other code receives the resulting `Settings`, which is plain data and may be cloned to another thread. `docs/settings.md` is
+ *  generated from this table. The effects of settings are not known here. */
 import { ShoalError } from '../errors.ts';
 import { nearestName } from './nearest-name.ts';
 import { bytesSyntax, formatBytes, millisecondsSyntax, parseBytes, parseMilliseconds } from './quantity.ts';
@@ -22,10 +22,10 @@ export type SettingSection =
 
 export type SettingValue = number | boolean | string | readonly string[];
 
-/** Another name a setting is read from, for users who come from there. */
+/** Another name that a setting is read from, for users of another system. */
 export interface SettingAlias {
   readonly name: string;
-  /** Turns the other system's spelling into ours. Default: as it is. */
+  /** Turns the other system's spelling into ours. Default: unchanged. */
   readonly translate?: (text: string) => string;
 }
 
@@ -37,16 +37,16 @@ export interface SettingDefinition<V extends SettingValue = SettingValue> {
   readonly fallback: V;
   /** One line, for people. */
   readonly description: string;
-  /** Read, in order, when the setting's own name is not set. */
+  /** Further names, read in order, when the setting's own name is not set. */
   readonly aliases: readonly SettingAlias[];
   /** Inclusive range of numbers. */
   readonly least?: number;
   readonly most?: number;
-  /** Of numbers: 1 unless it says more. */
+  /** Factor that numbers must be multiples of. Default: 1. */
   readonly multipleOf?: number;
-  /** 0 is allowed below `least`, with a meaning of its own. */
+  /** Allows 0 below `least`, with a meaning of its own. */
   readonly orZero?: true;
-  /** kind `choice` only. */
+  /** Allowed values, for kind `choice` only. */
   readonly choices?: readonly string[];
   /** The value is never printed. */
   readonly sensitive: boolean;
@@ -119,7 +119,7 @@ const choice = <const C extends string>(
   extras: Extras = {},
 ): SettingDefinition<C> => define('choice', name, section, fallback, description, { choices, ...extras });
 
-/** Of the widest dtype: what is cut into slices has whole elements. */
+/** Bytes of an element of the widest dtype: slices have whole elements. */
 const elementBytesMax = 8;
 const MiB = 2 ** 20;
 
@@ -131,13 +131,13 @@ function fromNcclInterfaces(text: string): string {
     .join(',');
 }
 
-/** ByteScheduler counts parameters, and means float32. What is no number stays as it is, to be refused. */
+/** Bytes for a number of float32 parameters, in which ByteScheduler counts. Text that is not a number stays unchanged, to be refused. */
 function fromParameters(text: string): string {
   const parameters = Number(text);
   return text.trim() !== '' && Number.isFinite(parameters) ? String(Math.round(parameters * 4)) : text;
 }
 
-/** ByteScheduler's debug switch; what is no switch stays as it is, to be refused. */
+/** Level for ByteScheduler's debug switch; text that is not a switch stays unchanged, to be refused. */
 function fromDebugSwitch(text: string): string {
   if (/^(1|true|yes|on)$/i.test(text.trim())) return 'debug';
   return /^(0|false|no|off)$/i.test(text.trim()) ? 'warn' : text;
@@ -472,7 +472,7 @@ export const settingDefinitions = {
 
 type Definitions = typeof settingDefinitions;
 
-/** Property of `Settings`. */
+/** Name of a property of `Settings`. */
 export type SettingKey = keyof Definitions;
 
 /** The settings in force; plain data. Times in milliseconds, sizes in bytes unless the name says otherwise. */
@@ -486,7 +486,7 @@ export const settingKeys = Object.keys(settingDefinitions) as readonly SettingKe
 /** The settings of an empty environment. */
 export const defaultSettings: Settings = readSettings({});
 
-/** Where a value came from: the default, the setting's own variable, or another system's. */
+/** Origin of a value: the default, the setting's own variable, or another system's. */
 export interface SettingSource {
   readonly from: 'default' | 'environment' | 'alias';
   /** The variable that was read; the setting's own name for defaults. */
@@ -506,13 +506,13 @@ export function readSettings(environment: Environment): Settings {
   return resolvedValues(environment).settings;
 }
 
-/** As `readSettings`, with the origin of every value and warnings about variables nobody reads.
- *  `reserved` are further `SHOAL_*` names that are known elsewhere. */
+/** Like `readSettings`, with the origin of every value and warnings about variables that nobody reads. `reserved` are further
+ *  `SHOAL_*` names that are known elsewhere. */
 export function resolveSettings(environment: Environment, options: { reserved?: readonly string[] } = {}): ResolvedSettings {
   return { ...resolvedValues(environment), warnings: unknownNames(environment, options.reserved ?? []) };
 }
 
-/** Without a look at other variables: ranks have many, and the nearest name of each takes milliseconds. */
+/** Resolves without checking other variables: ranks have many, and finding the nearest name of each takes milliseconds. */
 function resolvedValues(environment: Environment): Omit<ResolvedSettings, 'warnings'> {
   const settings: Partial<Record<SettingKey, SettingValue>> = {};
   const sources: Partial<Record<SettingKey, SettingSource>> = {};
@@ -551,7 +551,7 @@ export function formatSetting(definition: SettingDefinition, value: SettingValue
   return typeof value === 'object' ? value.join(',') : String(value);
 }
 
-/** What a setting accepts, in words. */
+/** The values that a setting accepts, in words. */
 export function describeAccepted(definition: SettingDefinition): string {
   const { kind } = definition;
   if (kind === 'flag') return '1, true, yes, on or 0, false, no, off';
@@ -583,7 +583,7 @@ function resolveOne(definition: SettingDefinition, environment: Environment): { 
   return { value: definition.fallback, source: { from: 'default', variable: definition.name } };
 }
 
-/** @param written in the environment; `text` is what it means here. */
+/** @param written text in the environment; `text` is its meaning here. */
 function parseSetting(definition: SettingDefinition, text: string, variable: string, written = text): SettingValue {
   const value = parseValue(definition, text.trim());
   if (value !== undefined) return value;

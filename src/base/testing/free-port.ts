@@ -1,8 +1,8 @@
-/** Ports of all addresses of this host, for a listener that is started later, in another process: what the system gives out it may
- *  have given to somebody else by then. */
+/** Ports of all addresses of this host, for a listener that is started later, in another process: a port from the system may be
+ *  given to another process by then. */
 import { createServer } from 'node:net';
 
-/** Below those that the system gives to whoever asks, and far from those that another process of tests begins with. */
+/** Candidates below the ports that the system assigns, and far from those that another process of tests begins with. */
 const ports = Array.from({ length: 1000 }, (_, k) => 20_000 + ((process.pid * 97 + k) % 10_000));
 
 /** A port on which nobody listens, and that is not given out again. */

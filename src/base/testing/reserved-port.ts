@@ -1,10 +1,10 @@
-/** Ports for tests in which nobody listens, not yet or not any more: what the system gave out and got back, it gives to the
- *  next who asks, and it takes such ports for connections, even to themselves. */
+/** Ports for tests in which nobody listens, not yet or not any more. The system gives a port that it got back to the next process
+ *  that asks, and takes such ports for connections, even to themselves; these ports are none of them. */
 import { createServer, type Server } from 'node:net';
 
-/** Below what systems choose from (ip_local_port_range). */
+/** Range below the ports from which systems choose (ip_local_port_range). */
 const [firstPort, portCount] = [10_000, 10_000];
-/** Tests listen on 127.0.0.1; whoever listens on the same port here has reserved it. */
+/** Address on which a test listens to reserve a port; tests themselves listen on 127.0.0.1. */
 const reservingHost = '127.0.0.77';
 
 /** A port of 127.0.0.1 that is free, and that no other test gets while this process lives. */

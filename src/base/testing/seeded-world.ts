@@ -1,20 +1,20 @@
-/** A world in one process and one thread whose order of events a seed decides: time passes when nothing else can happen, and of the
- *  processes whose turn it is, the seed says which goes on. Roles are what would be processes elsewhere: they can be stopped, resumed
- *  and killed. Equal seeds give equal traces, if everything that happens later goes over `clock` and `turn` of some role. */
+/** A world in one process and one thread whose order of events a seed decides: time passes when nothing else can happen, and the
+ *  seed chooses which of the processes with something to do goes on. Roles stand for processes: they can be stopped, resumed and
+ *  killed. Equal seeds give equal traces, if everything that happens later goes over `clock` and `turn` of some role. */
 import { VirtualClock, type Clock, type Timer } from '../clock.ts';
 import type { Random } from '../random.ts';
 
-/** Turns at one point in time after which somebody is taken to go round in circles. */
+/** Most turns at one point in time; with more, some role is assumed to run in circles. */
 const turnsMax = 200_000;
-/** Turns of the event loop after which nobody has anything to do any more. */
+/** Number of turns of the real event loop without work after which nothing more can happen. */
 const quietTurns = 3;
 
 export type Turn = (callback: () => void) => void;
 
-/** What would be a process: its time, its turns, and whether it runs. */
+/** A role, which stands for a process: its time, its turns, and whether it runs. */
 export class Role {
   readonly name: string;
-  /** Timers fire while it runs: late when it was stopped, never when it was killed. */
+  /** Clock whose timers fire while the role runs: late when it was stopped, never when it was killed. */
   readonly clock: Clock;
   /** Calls back in some later turn. */
   readonly turn: Turn;
@@ -56,13 +56,13 @@ export class Role {
     for (const callback of this.#held.splice(0)) this.turn(callback);
   }
 
-  /** What the system does to it, whatever it is doing: at once, or as soon as it is resumed. */
+  /** Runs what the system does to the role, whatever the role is doing: at once, or as soon as it is resumed. */
   interrupt(callback: () => void): void {
     if (this.#state === 'stopped') this.#interrupts.push(callback);
     else callback();
   }
 
-  /** Nothing of it happens any more. Idempotent. */
+  /** Ends the role: nothing of it happens any more. Idempotent. */
   end(): void {
     if (this.#state === 'ended') return;
     this.#state = 'ended';
@@ -72,7 +72,7 @@ export class Role {
     for (const tell of this.#ends.splice(0)) tell();
   }
 
-  /** Called when it ends, whatever ends it: what the system takes from it. */
+  /** Calls back when the role ends for any reason, to take back its resources as the system would. */
   onEnd(callback: () => void): void {
     this.#ends.push(callback);
   }
@@ -102,7 +102,7 @@ export class Role {
 
 export interface SeededWorldOptions {
   readonly random: Random;
-  /** One turn of so many takes time, up to `delayMs`. Default: none does. */
+  /** One turn in this many takes time, up to `delayMs`. Default: none does. */
   readonly delayedOneIn?: number;
   readonly delayMs?: number;
 }
@@ -115,7 +115,7 @@ export class SeededWorld {
   readonly #marks: { readonly at: number; readonly callback: () => void }[] = [];
   #trace = 0x811c9dc5;
   #events = 0;
-  /** Since time has passed. */
+  /** Number of turns since time has last passed. */
   #turnsNow = 0;
 
   constructor(options: SeededWorldOptions) {
@@ -123,7 +123,7 @@ export class SeededWorld {
     this.random = options.random;
   }
 
-  /** Equal for worlds in which the same has happened. */
+  /** Text that is equal for worlds in which the same has happened. */
   get trace(): string {
     return `${this.#events} events, ${(this.#trace >>> 0).toString(16)}`;
   }
@@ -136,7 +136,7 @@ export class SeededWorld {
     return new Role(name, this);
   }
 
-  /** Calls back after so many events. */
+  /** Calls back after this many events. */
   at(events: number, callback: () => void): void {
     this.#marks.push({ at: events, callback });
   }
@@ -147,7 +147,7 @@ export class SeededWorld {
     else this.#turns.push(callback);
   }
 
-  /** Takes into the trace that this has happened now. */
+  /** Adds to the trace that this has happened now. */
   note(what: string): void {
     this.#events++;
     // FNV-1a.
@@ -155,8 +155,8 @@ export class SeededWorld {
     this.#trace = Math.imul(this.#trace ^ Math.round(this.time.now() * 1000), 0x01000193);
   }
 
-  /** Lets things happen until the promise has settled. @throws Error when it has not, although nothing can happen any more, `limitMs` have
-   *  passed, or time does not pass. */
+  /** Runs the world until the promise has settled. @throws Error when it has not, although nothing can happen any more, `limitMs`
+   *  have passed, or time does not pass. */
   async until<T>(promise: Promise<T>, limitMs: number): Promise<T> {
     let settled = false;
     const end = (): void => {
@@ -171,7 +171,7 @@ export class SeededWorld {
     return promise;
   }
 
-  /** Everything that can happen within that time, happens. */
+  /** Runs everything that can happen within that time. */
   async pass(byMs: number): Promise<void> {
     const endMs = this.time.now() + byMs;
     await eventLoopTurn();
@@ -208,14 +208,14 @@ export class SeededWorld {
     if (length === 0) return;
     const index = this.random.integer(length);
     const turn = this.#turns[index];
-    // The order of the rest is of no meaning.
+    // The last callback takes the place of the removed one: the order of the rest has no meaning.
     this.#turns[index] = this.#turns[length - 1];
     this.#turns.length--;
     turn();
   }
 }
 
-/** Promises that are settled are heard, and what waits for a turn of the real event loop has it. */
+/** Lets settled promises be handled, and callbacks of the real event loop run. */
 function eventLoopTurn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

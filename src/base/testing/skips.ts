@@ -1,4 +1,4 @@
-/** Tests of a conformance suite, some of which what is tested need not pass: each with its reason, which is shown. */
+/** Tests of a conformance suite, some of which a tested implementation need not pass: each skip has its reason, which is shown. */
 import { expect, it } from 'vitest';
 
 export interface Skip {
@@ -8,7 +8,7 @@ export interface Skip {
 
 export interface SkippingTests {
   test(title: string, body: () => Promise<void>): void;
-  /** After the last of them: a test that every skip named one. */
+  /** Called after the last test: adds a test that every skip named one. */
   checkSkips(): void;
 }
 

@@ -1,11 +1,11 @@
-/** Time for tests with limits that they are not about, or that must end but not when: a process that got no CPU for seconds
- *  finds none of them passed. It must not serve where time is measured, or spun away: it moves between turns only. */
+/** Time for tests with limits that they are not about, or that must end but not when: a process that got no CPU for seconds finds
+ *  none of them passed. It must not serve where time is measured, or spun away: it moves between turns only. */
 import { systemClock, VirtualClock, type Clock, type Timer } from '../clock.ts';
 
 const tickMs = 2;
 
-/** While timers run, it goes on by `tickMs` for every turn of the event loop that took at least as long, however long. Whatever
- *  had arrived is served in between. */
+/** A clock that goes on, while timers run, by `tickMs` for every turn of the event loop that took at least as long, however long.
+ *  Data that had arrived is served in between. */
 export class UnhurriedClock implements Clock {
   readonly #time = new VirtualClock();
   #running = 0;

@@ -1,6 +1,6 @@
 import { onTestFinished } from 'vitest';
 
-/** Until the test ends errors have no stacks: of a million, they are most of what takes time. */
+/** Makes errors without stacks until the test ends: in a test of a million errors, stacks take most of the time. */
 export function withoutStacks(): void {
   const before = Error.stackTraceLimit;
   Error.stackTraceLimit = 0;
