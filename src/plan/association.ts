@@ -1,6 +1,6 @@
-/** The canonical association: in which order contributions are combined, as one binary tree over global ranks. It is the
- *  balanced tree over hosts whose leaves are the balanced trees over each host's ranks, so a host reduces its own ranks
- *  first and every canonical algorithm, flat or hierarchical, gives the same bits.
+/** The canonical association: the order in which contributions are combined, as one binary tree over global ranks. It is the
+ *  balanced tree over hosts whose leaves are the balanced trees over each host's ranks, so a host reduces its own ranks first and
+ *  every canonical algorithm, flat or hierarchical, gives the same bits.
  *
  *      hosts [0 1 2] [3 4] [5]          ((((0 1) 2) (3 4)) 5)
  *
@@ -9,7 +9,7 @@ import { assert } from '../base/assert.ts';
 import { balancedTree, type ReduceTree } from '../memory/kernels.ts';
 import type { Topology } from './topology.ts';
 
-/** A subtree: one rank, or what the left and the right subtree reduce to, combined in that order. */
+/** A subtree: one rank, or the results of a left and a right subtree, combined in that order. */
 export type AssociationTree = AssociationLeaf | AssociationNode;
 
 export interface AssociationLeaf {
@@ -48,7 +48,7 @@ export function postfix(tree: AssociationTree, sourceOf: (rank: number) => numbe
   return result;
 }
 
-/** Readable: `((0 1) 2)`. */
+/** Readable text of a tree: `((0 1) 2)`. */
 export function formatAssociation(tree: AssociationTree): string {
   return tree.kind === 'leaf' ? String(tree.rank) : `(${formatAssociation(tree.left)} ${formatAssociation(tree.right)})`;
 }

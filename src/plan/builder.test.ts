@@ -30,7 +30,7 @@ describe('PlanBuilder', () => {
     expect(b.finish('test', 'none').programs[0].channels).toEqual([[{ kind: 'wait', signal: 0, value: 2 }]]);
   });
 
-  it('drops what moves nothing', () => {
+  it('drops steps that move nothing', () => {
     const b = new PlanBuilder(request);
     const nothing = within(data, 3, 0);
     b.transfer(0, 1, nothing, nothing);
@@ -82,7 +82,7 @@ describe('PlanBuilder', () => {
     }
   });
 
-  it('a barrier tells and awaits everyone', () => {
+  it('a barrier notifies and awaits all ranks', () => {
     const b = new PlanBuilder(request);
     b.barrier();
     expect(b.finish('test', 'none').programs[1].channels[0]).toEqual([
@@ -93,7 +93,7 @@ describe('PlanBuilder', () => {
     ]);
   });
 
-  it('refuses what cannot be meant', () => {
+  it('refuses impossible arguments', () => {
     const b = new PlanBuilder(request);
     expect(() => b.notify(1, 1)).toThrow('rank 1 sends to itself');
     expect(() => b.copy(0, within(data, 0, 2), within(data, 0, 3))).toThrow('copy of 3 elements into 2');

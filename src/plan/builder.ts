@@ -1,6 +1,6 @@
-/** The plan builder: what algorithm files write plans with. It emits steps for all ranks, numbers signals, counts how
- *  often each was raised, and lays out scratch, so that an algorithm says only who sends what to whom and when it is used.
- *  It must not know algorithms or collectives; whether the result is right is the verifier's business.
+/** The plan builder: algorithm files write plans with it. It emits steps for all ranks, numbers signals, counts how often each
+ *  was raised, and lays out scratch, so that an algorithm says only which rank sends what to which, and when it is used. It must
+ *  not know algorithms or collectives; whether the result is right is the verifier's business.
  *
  *      const sent = b.send(1, 0, data(0, 8), slot);    rank 1: put ──▶ rank 0: signal 0 becomes 1
  *      b.wait(sent);                                   rank 0: wait signal 0 ≥ 1
@@ -12,7 +12,8 @@ import { mailboxCount, type BufferName, type Location, type Plan, type PlanReque
 import { lineCount, pieces, segments, type Range } from './partition.ts';
 import { hostOfRanks, rankCount, type Topology } from './topology.ts';
 
-/** What a `send` or `notify` will have done at its target once `wait` returns. Undefined: nothing was to be sent. */
+/** The signal by which the target of a `send` or `notify` knows that it has happened; `wait` waits for it. Undefined: nothing was
+ *  to be sent. */
 export type Arrival = { readonly rank: number; readonly signal: number; readonly value: number } | undefined;
 
 export class PlanBuilder {
@@ -20,7 +21,7 @@ export class PlanBuilder {
   readonly topology: Topology;
   /** Number of ranks. */
   readonly n: number;
-  /** 0…n−1. */
+  /** The ranks 0…n−1. */
   readonly ranks: readonly number[];
   readonly root: number;
   /** The canonical association of the topology. */
@@ -28,8 +29,8 @@ export class PlanBuilder {
   readonly hostOf: readonly number[];
   /** Ranges of the per-rank counts in the buffer that holds all of them. */
   readonly segments: readonly Range[];
-  /** Only this rank's steps are kept. What concerns it are its own verbs, and what others send to it and it waits for: the rest need not be
-   *  said, where signals and scratch have places that do not hang on what was said before. Undefined: all ranks' are. */
+  /** The only rank whose steps are kept; undefined: those of all ranks. The algorithm must say this rank's own verbs, and the messages to
+   *  it that it waits for; it may leave out the rest if its signals and scratch have fixed places that do not depend on earlier verbs. */
   readonly onlyRank: number | undefined;
   readonly #programs: ProgramDraft[];
   #channel = 0;
@@ -50,12 +51,12 @@ export class PlanBuilder {
     this.#programs = this.ranks.map((rank) => new ProgramDraft(rank));
   }
 
-  /** All other ranks, beginning with the next one: at step k everyone talks to rank + k, so no rank is everyone's target. */
+  /** All other ranks, beginning with the next one: at step k every rank talks to rank + k, so no rank is the target of all. */
   peersOf(rank: number): number[] {
     return this.ranks.slice(1).map((k) => (rank + k) % this.n);
   }
 
-  /** What `emit` emits goes to channel `index` of its ranks. */
+  /** Makes steps that `emit` emits go to channel `index` of their ranks. */
   onChannel(index: number, emit: () => void): void {
     const before = this.#channel;
     this.#channel = index;
@@ -66,18 +67,18 @@ export class PlanBuilder {
     }
   }
 
-  /** What goes from one of the ranks to the other must be said in full. Of other ranks it is enough to say the first message from one to
-   *  another: it numbers the signal. */
+  /** True if messages from one of the ranks to the other must be said in full. For other ranks it is enough to say the first
+   *  message from one to another: it numbers the signal. */
   concerns(from: number, to: number): boolean {
     return this.#keeps(from) || this.#keeps(to);
   }
 
-  /** `range` in pieces of at most the request's `pieceCount`. */
+  /** Cuts `range` into pieces of at most the request's `pieceCount`. */
   pieces(range: Range): Range[] {
     return pieces(range, this.request.pieceCount ?? Number.MAX_SAFE_INTEGER);
   }
 
-  /** Where `rank`'s part of the whole, or `range` of it, lies in its `buffer` that holds nothing else. */
+  /** Place of `rank`'s part of the whole, or of `range` of it, in its `buffer` that holds nothing else. */
   part(buffer: BufferName, rank: number, range: Range = this.segments[rank]): Span {
     return { buffer, offset: range.offset - this.segments[rank].offset, count: range.count };
   }
@@ -97,8 +98,8 @@ export class PlanBuilder {
     return { buffer: 'scratch', offset: 0, count };
   }
 
-  /** An entry step: before `rank` announces the call it copies `source`, of its data or input, into fresh space of its mailbox,
-   *  where from then on every rank may read it. */
+  /** Adds an entry step: before `rank` announces the call it copies `source`, of its data or input, into fresh space of its
+   *  mailbox, where from then on every rank may read it. */
   enter(rank: number, source: Span): Span {
     const draft = this.#programs[rank];
     const target: Span = { buffer: 'mailbox', offset: draft.mailboxCount, count: source.count };
@@ -111,7 +112,8 @@ export class PlanBuilder {
 
   /** Starts copying `from`'s source into `to`'s target. The source must stay as it is until `flush`, or until something that
    *  happens after `to` has waited for the arrival.
-   *  @param signal of `to`, raised by `from` on this channel only. Default: the first that has none yet; an algorithm does either. */
+   *  @param signal of `to`, raised by `from` on this channel only. Default: the first that has none yet; an algorithm gives all
+   *          of its signals or none. */
   send(from: number, to: number, source: Span, target: Span, signal?: number): Arrival {
     assert(source.count === target.count, () => `send of ${source.count} elements into ${target.count}`);
     if (source.count === 0) return undefined;
@@ -122,14 +124,14 @@ export class PlanBuilder {
     return arrival;
   }
 
-  /** Tells `to` that `from`'s earlier steps are done. `signal`: as in `send`. */
+  /** Tells `to` that `from`'s earlier steps are done. `signal` as in `send`. */
   notify(from: number, to: number, signal?: number): NonNullable<Arrival> {
     const arrival = this.#arrival(from, to, signal);
     this.#emit(from, { kind: 'signal', peer: to, signal: arrival.signal });
     return arrival;
   }
 
-  /** The rank an arrival is for waits for it; emitted once per channel, also when several sends to it share the wait. */
+  /** Makes the target of an arrival wait for it; emitted once per channel, also when several sends to it share the wait. */
   wait(arrival: Arrival): void {
     if (arrival === undefined) return;
     const { rank, signal, value } = arrival;
@@ -151,11 +153,11 @@ export class PlanBuilder {
     this.tellAll(() => {});
   }
 
-  /** Every rank does `before`, tells that peer, goes on to its next one, and in the end waits for the same from all. No other signals
-   *  are raised on this channel. */
+  /** Every rank does `before`, tells that peer, goes on to its next one, and in the end waits for the same from all. No other
+   *  signals are raised on this channel. */
   tellAll(before: (rank: number, peer: number) => void): void {
     const arrivals = this.ranks.flatMap((rank) => {
-      // Of other ranks only what they tell the one whose steps are kept.
+      // Ranks whose steps are not kept only tell the one whose steps are.
       const peers = this.onlyRank === undefined || this.#keeps(rank) ? this.peersOf(rank) : [this.onlyRank];
       return peers.map((peer) => {
         before(rank, peer);
@@ -165,7 +167,7 @@ export class PlanBuilder {
     for (const arrival of arrivals) this.wait(arrival);
   }
 
-  /** Nothing is emitted when both are the same place. */
+  /** Copies within `rank`'s reach. Nothing is emitted when both are the same place. */
   copy(rank: number, target: Location, source: Location): void {
     assert(source.count === target.count, () => `copy of ${source.count} elements into ${target.count}`);
     const [to, from] = [local(rank, target), local(rank, source)];
@@ -173,7 +175,7 @@ export class PlanBuilder {
     this.#emit(rank, { kind: 'copy', target: to, source: from });
   }
 
-  /** `rank` reduces all ranks' contributions along the canonical tree; `sourceOf` says where each rank's lies. The result is final. */
+  /** `rank` reduces all ranks' contributions along the canonical tree; `sourceOf` gives the place of each rank's. The result is final. */
   reduceAll(rank: number, targets: readonly Location[], sourceOf: (rank: number) => Location): void {
     if (targets[0].count === 0 || !this.#keeps(rank)) return;
     const sources = this.ranks.map(sourceOf);
@@ -187,7 +189,7 @@ export class PlanBuilder {
     this.reduce(rank, { targets: [target], sources: [left, right], tree: [0, 1, -1], final });
   }
 
-  /** Any reduction. The others are for the usual ones. */
+  /** Emits any reduction; the verbs above are for the usual ones. */
   reduce(rank: number, step: Omit<Extract<Step, { kind: 'reduce' }>, 'kind'>): void {
     for (const { count } of [...step.targets, ...step.sources]) {
       assert(count === step.targets[0].count, () => 'operands of a reduction have equal counts');
@@ -198,12 +200,12 @@ export class PlanBuilder {
     this.#emit(rank, { kind: 'reduce', ...step, targets: step.targets.map(own), sources: step.sources.map(own) });
   }
 
-  /** Partial sums travel, which every rank must know: said where a rank may not see the step that makes them. */
+  /** Declares that partial sums travel, which every rank must know: for a rank that may not see the step that makes them. */
   movePartials(): void {
     this.#partials = true;
   }
 
-  /** Until `rank`'s sends so far have left their sources. */
+  /** Waits until `rank`'s sends so far have left their sources. */
   flush(rank: number): void {
     if (this.#programs[rank].unflushed.delete(this.#channel)) this.#emit(rank, { kind: 'flush' });
   }
@@ -263,9 +265,10 @@ class ProgramDraft {
   readonly rank: number;
   readonly entry: Program['entry'][number][] = [];
   readonly channels: Step[][] = [[]];
-  /** Signals of this rank by their number, or by who raises them (channel × n + rank), with how often that has been emitted. */
+  /** Signals of this rank by their number, or by the rank and channel that raise them (channel × n + rank), with the number of
+   *  raises emitted. */
   readonly raised = new Map<number, { readonly index: number; value: number }>();
-  /** Highest value waited for by `channel:signal`. */
+  /** Highest value waited for, by `channel:signal`. */
   readonly waited = new Map<string, number>();
   /** Channels with sends since their last flush. */
   readonly unflushed = new Set<number>();
@@ -284,7 +287,7 @@ class ProgramDraft {
   }
 }
 
-/** A location in the running rank's own memory carries no rank. */
+/** The location without its rank when that is the running rank's own memory. */
 function local(rank: number, location: Location): Location {
   if (location.rank !== rank) return location;
   const { buffer, offset, count } = location;

@@ -5,7 +5,7 @@ import type { Plan, PlanRequest } from './ir.ts';
 import { printPlan } from './print.ts';
 import { grid, separateHosts } from './topology.ts';
 
-/** Easy numbers: seconds. */
+/** Rates that are easy to add up, in seconds. */
 const model: CostModel = {
   networkLatency: 100,
   networkOverhead: 1,
@@ -31,7 +31,7 @@ describe('costOf', () => {
       model,
     );
     expect(cost).toMatchObject({ networkBytes: 8, networkHops: 1, seconds: 1 + 100 + 80 });
-    // The sender flushes: its bytes have left.
+    // The sender's flush ends when its bytes have left.
     expect(cost.ranks[0]).toMatchObject({ networkMessages: 1, networkBytesOut: 8, networkBytesIn: 0, seconds: 1 + 80, steps: 2 });
     expect(cost.ranks[1]).toMatchObject({ networkMessages: 0, networkBytesOut: 0, networkBytesIn: 8 });
   });

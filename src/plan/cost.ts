@@ -1,28 +1,27 @@
-/** What a plan costs, without running it: counts that are exact (bytes, messages, hops) and a time that is a model.
+/** The cost of a plan, without running it: counts that are exact (bytes, messages, hops) and a time that is a model.
  *
  *  The time is an event simulation of all channels with α-β-γ costs per link class. A message occupies its sender for `overhead`,
- *  then the sending host's port for its bytes, arrives `latency` later and occupies the receiving host's port: n−1
- *  senders at one receiver queue there (incast), and ranks of one host share its ports. Taking it in costs the receiver
- *  `overhead` again. Between ranks of one host the
- *  sender copies. Hockney's α-β model with the o of LogP (Culler et al., 1993). */
+ *  then the sending host's port for its bytes, arrives `latency` later and occupies the receiving host's port: n−1 senders at one
+ *  receiver queue there (incast), and ranks of one host share its ports. Taking it in costs the receiver `overhead` again.
+ *  Between ranks of one host the sender copies. Hockney's α-β model with the o of LogP (Culler et al., 1993). */
 import { assert, must } from '../base/assert.ts';
 import type { Location, Plan, Step } from './ir.ts';
 import { hostOfRanks } from './topology.ts';
 
-/** Seconds, and seconds per byte. */
+/** Rates: seconds, and seconds per byte. */
 export interface CostModel {
-  /** From a sender's last byte on the wire to its signal seen. */
+  /** Time from a sender's last byte on the wire until its signal is seen. */
   readonly networkLatency: number;
-  /** Per message, of its sender's time and of its receiver's. */
+  /** Time per message, of its sender and again of its receiver. */
   readonly networkOverhead: number;
   readonly networkByte: number;
-  /** From a store to the signal seen by another rank of the host. */
+  /** Time from a store until the signal is seen by another rank of the host. */
   readonly hostLatency: number;
-  /** Copying between ranks of a host. */
+  /** Time of copying between ranks of a host. */
   readonly hostByte: number;
-  /** Copying inside a rank. */
+  /** Time of copying inside a rank. */
   readonly selfByte: number;
-  /** Reducing, per byte of each source. */
+  /** Time of reducing, per byte of each source. */
   readonly reduceByte: number;
 }
 
@@ -42,35 +41,35 @@ export interface RankCost {
   readonly networkMessages: number;
   readonly networkBytesOut: number;
   readonly networkBytesIn: number;
-  /** Put to, and loaded from or stored to, other ranks of the host. */
+  /** Bytes that the rank puts to, and loads from or stores to, other ranks of the host. */
   readonly hostBytes: number;
-  /** Read by reductions. */
+  /** Bytes that reductions read. */
   readonly reduceBytes: number;
   readonly scratchBytes: number;
-  /** When its program ends. */
+  /** Time at which the rank's program ends. */
   readonly seconds: number;
 }
 
 export interface PlanCost {
   readonly ranks: readonly RankCost[];
-  /** Between hosts, all together. */
+  /** Bytes between hosts, of all ranks together. */
   readonly networkBytes: number;
   /** Longest chain of messages between hosts, each waiting for the one before. */
   readonly networkHops: number;
-  /** When the last program ends, all having begun at once. What the announcement of the call takes comes on top, but for the
-   *  bytes of mailboxes that go with it to other hosts. */
+  /** Time at which the last program ends, all having begun at once. The announcement of the call comes on top, but for the bytes
+   *  of mailboxes that travel with it to other hosts. */
   readonly seconds: number;
 }
 
-/** Sees the event simulation as it goes; times in seconds. */
+/** An observer of the event simulation; times in seconds. */
 export interface CostObserver {
-  /** A step of a channel, with what it waited. */
+  /** A step of a channel; its time includes waiting. */
   readonly onStep?: (rank: number, channel: number, step: Step, from: number, to: number) => void;
-  /** A message between hosts: when it began to leave, and when it had been taken in. */
+  /** A message between hosts: the times at which it began to leave, and at which it had been taken in. */
   readonly onMessage?: (from: number, to: number, bytes: number, left: number, arrived: number) => void;
 }
 
-/** @param elementBytes size of the dtype the plan would run with. */
+/** @param elementBytes size of the dtype that the plan would run with. */
 export function costOf(plan: Plan, elementBytes: number, model: CostModel = defaultCostModel, observer: CostObserver = {}): PlanCost {
   return new CostRun(plan, elementBytes, model, observer).run();
 }
@@ -82,7 +81,7 @@ interface Thread {
   pc: number;
   seconds: number;
   hops: number;
-  /** When its puts have left. */
+  /** Time at which the thread's puts have left. */
   sent: number;
 }
 
@@ -102,7 +101,7 @@ class CostRun {
   readonly #signals: Signal[][];
   readonly #egressFree: number[];
   readonly #ingressFree: number[];
-  /** Per rank: when it can take in the next message. */
+  /** Time at which each rank can take in the next message. */
   readonly #receiverFree: number[];
   readonly #ranks: { -readonly [K in keyof RankCost]: RankCost[K] }[];
 
@@ -171,7 +170,7 @@ class CostRun {
     for (const thread of this.#threads) thread.seconds = travelled;
   }
 
-  /** One step, then back in line, so that ports are taken in order of time. */
+  /** Runs one step of a thread, and puts it back in line, so that ports are taken in order of time. */
   #advance(thread: Thread): void {
     const step = thread.steps.at(thread.pc);
     if (thread.pc >= thread.steps.length || step === undefined) return;
@@ -252,7 +251,7 @@ class CostRun {
     this.#raise(peer, signal, { seconds: this.#receiverFree[peer], hops: thread.hops + 1 });
   }
 
-  /** In another rank's memory; mailboxes of other hosts have come to this one. */
+  /** True for another rank's memory, except mailboxes of other hosts, which have come to this one. */
   #isRemote({ rank }: Thread, location: Location): boolean {
     if (location.rank === undefined || location.rank === rank) return false;
     return this.#hostOf[location.rank] === this.#hostOf[rank];
@@ -271,7 +270,7 @@ class CostRun {
   }
 }
 
-/** Threads by time, earliest first. */
+/** Threads by time, the earliest first. */
 class ThreadHeap {
   readonly #threads: Thread[] = [];
 

@@ -37,7 +37,7 @@ describe('drawPlan', () => {
   it('draws hosts instead of ranks in large worlds, escapes names, and nothing is not a number', () => {
     const svg = drawPlan(ring(50), 4, { ranksMax: 3 });
     expect(svg.match(/>(host|rank) \d+</g)).toEqual(Array.from({ length: 50 }, (_, host) => `>host ${host}<`));
-    // The last one waits all the time: its row is full.
+    // The last rank waits all the time: its row is full.
     expect(svg.match(/class="wait"/g)).toHaveLength(50);
     expect(
       drawPlan(ring(100), 4)

@@ -1,40 +1,40 @@
-/** A plan as a picture, ranks × time, from the cost model's event simulation: an SVG that stands by itself.
+/** Draws a plan as a picture, ranks × time, from the cost model's event simulation: an SVG that stands by itself.
  *
  *      host 0 · ranks 0–1
  *      rank 0 │▓▓▓ put ░░░░ wait ▒▒ reduce │
  *      rank 1 │        ╲ message           │      one lane per channel
  *
- *  Beyond `ranksMax` ranks a row is a host, or several: how many of its channels do what, over time.
+ *  Beyond `ranksMax` ranks a row is a host, or several: the number of its channels in each kind of step, over time.
  *
- *      host 0 │▒▒▒▓▓▓▓▓▓▓▓░░░░│      ▓ put ▒ reduce ░ wait
+ *      host 0 │▒▒▒▓▓▓▓▓▓▓▓▓░░░░│      ▓ put ▒ reduce ░ wait
  *      host 1 │░░▓▓▓▓▓▓▒▒▒▒▓▓░│ */
 import { fixed, letterWidth, picture, pictureLegend, pictureText } from '../chart/picture.ts';
 import { costOf, defaultCostModel, type PlanCost } from './cost.ts';
 import type { Plan, Step } from './ir.ts';
 
 export interface DrawOptions {
-  /** Ranks that are drawn one by one, at most; of more, hosts are. Default 64. */
+  /** Most ranks that are drawn one by one; beyond, hosts are drawn. Default 64. */
   readonly ranksMax?: number;
 }
 
-/** Kinds of steps, as the legend has them. */
+/** Kinds of steps, in the order of the legend. */
 const stepKinds: readonly Step['kind'][] = ['put', 'signal', 'wait', 'reduce', 'copy', 'flush'];
 
-/** Of the rows: where they begin, how far they go, and the room for their names. */
+/** Area of the rows; the room left of it is for their names. */
 const area = { left: 96, top: 60, width: 1000 } as const;
 const [right, bottom] = [40, 26];
 const [hostHeight, gap, laneMost, laneLeast] = [18, 4, 14, 3];
-/** All lanes together, if they can. */
+/** Height of all lanes together, if they can be as low. */
 const lanesHeight = 1400;
 const messagesMax = 4000;
-/** Rows of hosts. */
+/** Most rows of hosts. */
 const rowsMax = 64;
-/** Moments of a row. */
+/** Number of moments that a row shows. */
 const moments = 200;
-/** From the bottom of a row. */
+/** Order of kinds from the bottom of a row. */
 const order: readonly Step['kind'][] = ['put', 'signal', 'reduce', 'copy', 'flush', 'wait'];
 
-/** @param elementBytes size of the dtype the plan would run with. */
+/** @param elementBytes size of the dtype that the plan would run with. */
 export function drawPlan(plan: Plan, elementBytes: number, options: DrawOptions = {}): string {
   const { cost, height, parts } =
     plan.programs.length > (options.ranksMax ?? 64) ? drawHosts(plan, elementBytes) : drawRanks(plan, elementBytes);
@@ -46,7 +46,7 @@ export function drawPlan(plan: Plan, elementBytes: number, options: DrawOptions 
   ]);
 }
 
-/** Rows of a picture, below `area.top`, and where they end. */
+/** Rows of a picture, below `area.top`, and the height at which they end. */
 interface DrawnRows {
   readonly cost: PlanCost;
   readonly height: number;
@@ -86,12 +86,12 @@ function drawRanks(plan: Plan, elementBytes: number): DrawnRows {
       ({ from, to, left, arrived }) =>
         `<line x1="${fixed(x(left))}" y1="${middle(from)}" x2="${fixed(x(arrived))}" y2="${middle(to)}" class="message"/>`,
     );
-  // The more of them, the fainter each.
+  // The more messages, the fainter each is.
   const opacity = Math.max(0.15, Math.min(1, 200 / lines.length)).toFixed(2);
   return { cost, height, parts: [...bands, ...labels, ...boxes, `<g opacity="${opacity}">`, ...lines, '</g>'] };
 }
 
-/** Where ranks are: those of a host together, with its name above them where there are several. */
+/** Positions of the ranks' rows: those of a host together, with its name above them where there are several. */
 function rowsOf({ programs, request: { topology } }: Plan, lane: number): { tops: number[]; height: number; bands: string[] } {
   const tops: number[] = [];
   const bands: string[] = [];
@@ -118,7 +118,7 @@ function drawHosts(plan: Plan, elementBytes: number): DrawnRows {
   const rowOf = new Map(hosts.flatMap((ranks, host) => ranks.map((rank) => [rank, Math.floor(host / perRow)] as const)));
   const channels = new Array<number>(rows).fill(0);
   plan.programs.forEach((program, rank) => (channels[rowOf.get(rank)!] += program.channels.length));
-  // The time is known only afterwards, and the spans of all ranks are too many to keep.
+  // The time is known only at the end, and the spans of all ranks are too many to keep, so the simulation runs twice.
   const total = costOf(plan, elementBytes).seconds;
   const busy = Array.from({ length: rows }, () => new Map(order.map((kind) => [kind, new Float64Array(moments)])));
   const moment = total / moments;
@@ -159,7 +159,7 @@ function stacked(
   });
 }
 
-/** `1.23 ms`. */
+/** A time with its unit: `1.23 ms`. */
 export function formatSeconds(seconds: number): string {
   if (seconds < 1e-3) return `${(seconds * 1e6).toPrecision(3)} µs`;
   return seconds < 1 ? `${(seconds * 1e3).toPrecision(3)} ms` : `${seconds.toPrecision(3)} s`;
@@ -181,7 +181,7 @@ function ticks(seconds: number, height: number): string[] {
   return [0, 0.25, 0.5, 0.75, 1].flatMap((share) => {
     const at = area.left + share * area.width;
     const label = share === 0 ? '0' : formatSeconds(seconds * share);
-    // The last one ends within the picture.
+    // The last label ends within the picture.
     const x = Math.min(at, area.left + area.width + right - (label.length * letterWidth) / 2);
     return [
       `<line x1="${fixed(at)}" y1="${area.top - 8}" x2="${fixed(at)}" y2="${height}" class="grid"/>`,

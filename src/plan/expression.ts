@@ -1,5 +1,5 @@
-/** Symbolic values of elements: what an element is made of, as a hash-consed expression. Equal expressions have equal
- *  numbers, so comparing two values is comparing two integers.
+/** Symbolic values of elements: the contributions that an element is made of, as a hash-consed expression. Equal expressions have
+ *  equal numbers, so comparing two values is comparing two integers.
  *
  *  A value describes a whole interval of a buffer at once. A leaf stands for "the element of rank r's buffer whose index is my
  *  own position + delta", so that copying an interval elsewhere changes only the delta:
@@ -10,7 +10,7 @@
  *  A reduction stores its right operand's delta relative to its left operand's, hence shifting never rebuilds a node. */
 import type { BufferName } from './ir.ts';
 
-/** A node and what to add to a position to get the node's index. */
+/** A node, and the number to add to a position to get the node's index. */
 export interface Value {
   readonly node: number;
   readonly delta: number;
@@ -40,7 +40,7 @@ export class Expressions {
     return { node: this.#intern(`${buffer}${rank}`, { kind: 'leaf', rank, buffer }), delta };
   }
 
-  /** left ⊕ right. */
+  /** The value left ⊕ right. */
   reduce(left: Value, right: Value): Value {
     const rightDelta = right.delta - left.delta;
     const node: Node = { kind: 'reduce', left: left.node, right: right.node, rightDelta };
@@ -52,7 +52,7 @@ export class Expressions {
     return { node: this.#intern(`!${value.node}`, { kind: 'final', of: value.node }), delta: value.delta };
   }
 
-  /** What is under a `final`, if the value is one. */
+  /** The value under a `final`, if this is one. */
   underFinal({ node, delta }: Value): Value | undefined {
     const entry = this.#nodes[node];
     return entry.kind === 'final' ? { node: entry.of, delta } : undefined;
@@ -67,7 +67,7 @@ export class Expressions {
     return this.#relativeLeaves(value.node)?.map((leaf) => ({ ...leaf, delta: leaf.delta + value.delta }));
   }
 
-  /** Readable: `final((data[0] of 0 ⊕ data[0] of 1))`, for the element at `position`. */
+  /** Readable text: `final((data[0] of 0 ⊕ data[0] of 1))`, for the element at `position`. */
   format(value: Value, position: number): string {
     const visit = (node: number, index: number): string => {
       const entry = this.#nodes[node];

@@ -1,14 +1,13 @@
 /** A concrete interpreter: runs a plan on numbers, in a random order, as hostile as the contract allows. Independent of the
- *  verifier, which it cross-checks: whatever the verifier accepts must come out right here under every seed.
+ *  verifier, which it cross-checks: every plan that the verifier accepts must come out right here under every seed.
  *
  *  - Ranks begin at random times; before that their buffers hold garbage. Channels start when all have done their entry steps.
- *  - A put reads its source late, in parts, and writes its target later still, in parts; only then is its signal raised, in
- *    the order of its channel's puts to that peer.
- *  - When a rank's program has ended its results are taken and its buffers, the mailbox excepted, are overwritten, as a caller
- *    might do.
+ *  - A put reads its source late, in parts, and writes its target later still, in parts; only then is its signal raised, in the
+ *    order of its channel's puts to that peer.
+ *  - When a rank's program has ended its results are taken and its buffers, the mailbox excepted, are overwritten, as a caller might do.
  *
- *  Every element is two numbers. `tree` is combined by an operator that neither commutes nor associates, so it tells
- *  association and operand order; `sum` is added modulo 2³², so it tells only who contributed how often. */
+ *  Every element is two numbers. `tree` is combined by an operator that neither commutes nor associates, so it tells association
+ *  and operand order; `sum` is added modulo 2³², so it tells only how often each rank contributed. */
 import { must } from '../base/assert.ts';
 import type { Random } from '../base/random.ts';
 import { canonicalTree, type AssociationTree } from './association.ts';
@@ -21,7 +20,7 @@ export interface InterpretResult {
   readonly problems: readonly string[];
 }
 
-/** Runs once in the order that `random` chooses. */
+/** Runs the plan once in the order that `random` chooses. */
 export function interpret(plan: Plan, random: Random): InterpretResult {
   return new Interpreter(plan, random).run();
 }
@@ -44,9 +43,9 @@ interface Transfer {
   readonly signal: number;
   readonly source: Span | undefined;
   readonly target: Span | undefined;
-  /** What has been read so far. */
+  /** Elements that have been read so far. */
   readonly staged: Elements;
-  /** Elements read and written so far. */
+  /** Number of elements read, and in `written` written, so far. */
   read: number;
   written: number;
 }
@@ -62,7 +61,7 @@ class Interpreter {
   readonly #channels: Channel[];
   readonly #signals: number[][];
   readonly #phase: Phase[];
-  /** Entry steps done, per rank. */
+  /** Number of entry steps done, per rank. */
   readonly #entered: number[];
   readonly #problems: string[] = [];
 
@@ -91,7 +90,7 @@ class Interpreter {
       const possible = this.#actions();
       if (possible.length === 0) break;
       const brisk = possible.filter(({ rank }) => !slow[rank]);
-      // Slow ranks move when nobody else can, and now and then.
+      // Slow ranks move when no other can, and now and then.
       const choice = brisk.length > 0 && this.#random.integer(20) > 0 ? brisk : possible;
       choice[this.#random.integer(choice.length)].act();
     }
@@ -156,7 +155,7 @@ class Interpreter {
     return true;
   }
 
-  /** Parts may move in any order; a signal is raised after those before it to the same peer. */
+  /** True if a transfer may move: parts may move in any order, but a signal is raised after those before it to the same peer. */
   #canMove(transfers: readonly Transfer[], index: number): boolean {
     const { peer, source, written } = transfers[index];
     if (source !== undefined && written < source.count) return true;
@@ -280,12 +279,12 @@ class Interpreter {
   }
 }
 
-/** Combines without commuting or associating. */
+/** An operator that neither commutes nor associates. */
 function mix(left: number, right: number): number {
   return (Math.imul(left, 0x9e3779b1) ^ Math.imul(right + 0x7f4a7c15, 0x85ebca6b)) >>> 0;
 }
 
-/** What `final` does to a result, once. */
+/** The effect of `final` on a result, once. */
 function finish(value: number): number {
   return Math.imul(value ^ 0x5bd1e995, 0x2545f491) >>> 0;
 }

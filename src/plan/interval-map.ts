@@ -30,13 +30,13 @@ export class IntervalMap {
     return result;
   }
 
-  /** Replaces what is there by intervals that adjoin each other. */
+  /** Writes intervals that adjoin each other in place of the old ones. */
   write(intervals: readonly Interval[]): void {
     const first = intervals.at(0);
     const last = intervals.at(-1);
     if (first === undefined || last === undefined) return;
     const end = last.offset + last.count;
-    // With the neighbours on both sides, to join equal ones.
+    // The range includes the neighbours on both sides, to join equal ones.
     const from = this.#find(Math.max(0, first.offset - 1));
     let to = from;
     while (to < this.#intervals.length && this.#intervals[to].offset <= end) to += 1;

@@ -1,5 +1,5 @@
-/** The plan: a collective operation as data. One program per rank over named buffers; no code, no memory, no sockets.
- *  From a plan come the proof (verify), the cost, the simulation, the execution and the drawing.
+/** The plan: a collective operation as data. One program per rank over named buffers; no code, no memory, no sockets. The proof
+ *  (verify), the cost, the simulation, the execution and the drawing all come from a plan.
  *
  *  Units: offsets and counts are elements; the dtype is chosen when the plan runs. */
 import type { ReduceTree } from '../memory/kernels.ts';
@@ -16,12 +16,12 @@ export type Collective =
   | 'all-to-all'
   | 'barrier';
 
-/** What is asked for; a plan is built for exactly one of these. Every rank builds the same plan from the same request.
+/** The operation that is asked for; a plan is built for exactly one request. Every rank builds the same plan from the same request.
  *
  *  collective      buffers of rank r (elements)
  *  all-reduce      data: count, in place
  *  broadcast       data: count, in place, from root
- *  reduce          data: count; root's becomes the result, other ranks' data is left as it was
+ *  reduce          data: count; root's becomes the result, other ranks' data stays unchanged
  *  all-gather      input: counts[r], output: Σ counts, segments in rank order
  *  gather          input: counts[r]; root's output: Σ counts (other ranks: 0)
  *  scatter         root's input: Σ counts (other ranks: 0); output: counts[r]
@@ -42,32 +42,31 @@ export interface PlanRequest {
   /** Largest transfer in elements: larger ones are cut so that pieces pipeline. Default: no limit. */
   readonly pieceCount?: number;
   /** Most pieces to one receiver that may be under way, where the algorithm paces its transfers: with few, no receiver's queue
-   *  overflows. Default: what the staging holds. */
+   *  overflows. Default: as many as the staging holds. */
   readonly window?: number;
   /** Elements of scratch that an algorithm which can work in slices may use per rank; one slice always fits. Default: 50 MiB. */
   readonly stagingCount?: number;
-  /** Slices in elements, for algorithms that work in slices, as many in flight as the staging holds. Default: of 25 MiB at most, so small
-   *  that a shard is one piece, and no more in flight than a window. */
+  /** Size of slices in elements, for algorithms that work in slices, as many in flight as the staging holds. Default: 25 MiB at
+   *  most, so small that a shard is one piece, and no more in flight than a window. */
   readonly sliceCount?: number;
   /** Smallest shard in elements: less is not spread over more ranks. Default: 16 KiB. */
   readonly shardCount?: number;
-  /** Hosts per group, for algorithms that form groups of hosts: a power of two; one group from the number of hosts on. Default: as many as
-   *  suit the sizes of messages. */
+  /** Hosts per group, for algorithms that form groups of hosts: a power of two; one group from the number of hosts on. Default:
+   *  as many as suit the sizes of messages. */
   readonly groupHosts?: number;
   /** Size in bytes of the elements that the plan will move; decides how many fit the mailbox. Default: 8, the widest. */
   readonly elementBytes?: number;
 }
 
-/** Buffers a program may name. `scratch` is sized by the plan, per rank, and holds garbage at the start. `mailbox` is a
- *  little memory (mailboxBytes) that lies beside the announcement of the call itself: the entry steps fill it, it travels with
- *  the announcement to ranks of other hosts, every rank may read it until the end of the operation without any signal, and
- *  nobody may write it after the entry. */
+/** Buffers that a program may name. `scratch` is sized by the plan, per rank, and holds garbage at the start. `mailbox` is a little memory
+ *  (mailboxBytes) that lies beside the announcement of the call itself: the entry steps fill it, it travels with the announcement to ranks
+ *  of other hosts, every rank may read it until the end of the operation without any signal, and no rank may write it after the entry. */
 export type BufferName = 'data' | 'input' | 'output' | 'scratch' | 'mailbox';
 
 /** Size of every rank's mailbox in bytes. */
 export const mailboxBytes = 8192;
 
-/** Elements that fit a mailbox. */
+/** Number of elements that fit a mailbox. */
 export function mailboxCount({ elementBytes = 8 }: Pick<PlanRequest, 'elementBytes'>): number {
   return Math.floor(mailboxBytes / elementBytes);
 }
@@ -79,7 +78,7 @@ export interface Span {
   readonly count: number;
 }
 
-/** As Span, in another rank's buffer when `rank` is given and differs: only between ranks of one host, mailboxes excepted. */
+/** Like Span, but in another rank's buffer when `rank` is given and differs: only between ranks of one host, mailboxes excepted. */
 export interface Location extends Span {
   readonly rank?: number;
 }
@@ -92,9 +91,9 @@ export type Step =
   | { readonly kind: 'put'; readonly peer: number; readonly source: Span; readonly target: Span; readonly signal: number }
   /** Adds 1 to `peer`'s `signal`, after the effects of all earlier steps of this channel are visible. */
   | { readonly kind: 'signal'; readonly peer: number; readonly signal: number }
-  /** Until own `signal` has been raised at least `value` times since the operation began. */
+  /** Waits until own `signal` has been raised at least `value` times since the operation began. */
   | { readonly kind: 'wait'; readonly signal: number; readonly value: number }
-  /** Every target := reduction of the sources along `tree` (postfix over the sources' indices). `final` marks that the
+  /** Sets every target to the reduction of the sources along `tree` (postfix over the sources' indices). `final` marks that the
    *  result holds every rank's contribution, so that Avg divides here, once. */
   | {
       readonly kind: 'reduce';
@@ -104,11 +103,11 @@ export type Step =
       readonly final: boolean;
     }
   | { readonly kind: 'copy'; readonly target: Location; readonly source: Location }
-  /** Until all puts this channel has started have left their sources. */
+  /** Waits until all puts that this channel has started have left their sources. */
   | { readonly kind: 'flush' };
 
-/** What one rank does. First the entry steps; then the rank announces the call; when all ranks have announced theirs, so
- *  that every entry step of every rank has happened, the channels start and run concurrently. */
+/** The work of one rank. First the entry steps; then the rank announces the call; when all ranks have announced theirs, so that
+ *  every entry step of every rank has happened, the channels start and run concurrently. */
 export interface Program {
   readonly rank: number;
   /** Copies from own buffers into the own mailbox. */
@@ -122,13 +121,13 @@ export interface Program {
 
 export interface Plan {
   readonly request: PlanRequest;
-  /** For people and traces; the executor never looks at it. */
+  /** Name of the algorithm, for people and traces; the executor never reads it. */
   readonly algorithm: string;
   /** 'canonical': sums follow the canonical tree of the topology, so bits equal those of every canonical plan. */
   readonly association: 'canonical' | 'relaxed' | 'none';
   /** True when partial reductions travel between ranks: 16-bit floats must then be widened to float32 for the operation. */
   readonly partials: boolean;
-  /** One per rank, in order. */
+  /** Programs of all ranks, in order. */
   readonly programs: readonly Program[];
   /** Set when only this rank's program was built: the others are without steps, so that nothing can be proved or timed. */
   readonly onlyRank?: number;

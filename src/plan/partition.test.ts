@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { joined, lineCount, pieces, segments, split, type Range } from './partition.ts';
 
-/** Ranges follow each other from `offset` on and hold `count` elements. */
+/** Checks that ranges follow each other from `offset` on and hold `count` elements. */
 function expectCover(ranges: readonly Range[], { offset, count }: Range): void {
   let at = offset;
   for (const range of ranges) {

@@ -1,5 +1,5 @@
-/** Cutting element ranges: into shares per rank, along given counts, into pieces of a largest size. Shares begin on
- *  64-byte lines of 4-byte elements where they can, so that ranks storing side by side do not share a cache line. */
+/** Cuts element ranges: into shares per rank, along given counts, into pieces of a largest size. Shares begin on 64-byte lines of
+ *  4-byte elements where they can, so that ranks storing side by side do not share a cache line. */
 import { assert } from '../base/assert.ts';
 
 /** Elements from `offset` on. */
@@ -35,7 +35,7 @@ export function pieces(range: Range, most: number): Range[] {
   if (range.count === 0) return [];
   if (range.count <= most) return [range];
   const parts = Math.ceil(range.count / most);
-  // Whole lines if that keeps every piece within the limit; else even cuts.
+  // Pieces are whole lines if that keeps every piece within the limit; else even cuts.
   const size = Math.ceil(range.count / parts);
   const lined = Math.ceil(size / lineCount) * lineCount;
   const step = lined <= most ? lined : size;
@@ -46,7 +46,7 @@ export function pieces(range: Range, most: number): Range[] {
   return result;
 }
 
-/** Sorted by offset, neighbours joined. The ranges must not overlap. */
+/** The ranges sorted by offset, neighbours joined. They must not overlap. */
 export function joined(ranges: readonly Range[]): Range[] {
   const result: Range[] = [];
   for (const range of [...ranges].sort((a, b) => a.offset - b.offset)) {

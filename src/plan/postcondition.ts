@@ -1,5 +1,5 @@
-/** What each collective promises, as data: how large a rank's buffers are, and what every element of them is when the
- *  operation has ended. Used by the verifier and by the interpreter; written from the table in ir.ts and from nothing else. */
+/** The promise of each collective, as data: the sizes of a rank's buffers, and the value of every element when the operation has
+ *  ended. Used by the verifier and by the interpreter; written from the table in ir.ts and from nothing else. */
 import { unreachable } from '../base/assert.ts';
 import { sum } from '../base/numbers.ts';
 import type { BufferName, PlanRequest } from './ir.ts';
@@ -9,7 +9,7 @@ import { rankCount } from './topology.ts';
 /** Elements of a rank's buffers, without scratch. */
 export type BufferCounts = Readonly<Record<Exclude<BufferName, 'scratch' | 'mailbox'>, number>>;
 
-/** What the elements of `range` of `buffer` are: position p holds element p + delta of … */
+/** Expected values of the elements of `range` of `buffer`: position p holds element p + delta of … */
 export type Expectation = { readonly buffer: 'data' | 'input' | 'output'; readonly range: Range; readonly delta: number } & (
   | /** … one rank's initial buffer. */ { readonly kind: 'copy'; readonly rank: number; readonly from: 'data' | 'input' }
   | /** … the reduction over all ranks' initial buffers. */ { readonly kind: 'reduction'; readonly from: 'data' | 'input' }
@@ -40,13 +40,13 @@ export function bufferCounts(request: PlanRequest, rank: number): BufferCounts {
   }
 }
 
-/** Covers every element of the rank's data, input and output. */
+/** Expectations for every element of the rank's data, input and output. */
 export function expectations(request: PlanRequest, rank: number): Expectation[] {
   const { collective, count, splits = [], root = 0 } = request;
   const parts = segments(request.counts ?? []);
   const sizes = bufferCounts(request, rank);
   const all: Range = { offset: 0, count };
-  // Inputs are the caller's: they end as they began.
+  // Inputs are the caller's, so they end as they began.
   const input: Expectation = { buffer: 'input', range: { offset: 0, count: sizes.input }, delta: 0, kind: 'copy', rank, from: 'input' };
   const output = (range: Range, from: number, index: number): Expectation => ({
     buffer: 'output',
@@ -86,7 +86,7 @@ export function expectations(request: PlanRequest, rank: number): Expectation[] 
   }
 }
 
-/** Whether the request reduces anything: a world of one has its result already. */
+/** True if the request reduces anything: a world of one has its result already. */
 export function reduces(request: PlanRequest): boolean {
   const { collective } = request;
   return rankCount(request.topology) > 1 && (collective === 'all-reduce' || collective === 'reduce' || collective === 'reduce-scatter');

@@ -7,7 +7,7 @@
 import type { Plan, Program, Step } from './ir.ts';
 import { spanText } from './structure.ts';
 
-/** All programs, or that of one rank. */
+/** Prints all programs, or that of one rank. */
 export function printPlan(plan: Plan, options: { readonly rank?: number } = {}): string {
   const programs = options.rank === undefined ? plan.programs : plan.programs.filter(({ rank }) => rank === options.rank);
   return [heading(plan), ...programs.map(printProgram)].join('\n\n');

@@ -1,12 +1,12 @@
-/** Happens-before between accesses. An access A is before an access B when B's thread knew, before B began, that one of A's
- *  ends had ended. Two accesses to the same element of which one writes must be ordered one way or the other.
+/** Happens-before between accesses. An access A is before an access B when B's thread knew, before B began, that one of A's ends
+ *  had ended. Two accesses to the same element of which one writes must be ordered one way or the other.
  *
  *      rank 0:  put ───────────────────▶ flush          the put reads its source in this span,
  *      rank 1:        ··· lands ··· wait                and writes its target in this one
  *
- *  Also here: what an operation owes its caller. When a rank's program ends, nobody touches its buffers any more. Its mailbox
- *  is not the caller's: the runtime keeps it until all programs have ended. That every rank has begun needs no proof: no
- *  channel starts before all ranks have announced the call. */
+ *  Also here: an operation's duty to its caller. When a rank's program ends, no rank touches its buffers any more. Its mailbox is
+ *  not the caller's: the runtime keeps it until all programs have ended. That every rank has begun needs no proof: no channel
+ *  starts before all ranks have announced the call. */
 import type { Location } from './ir.ts';
 import { spanText } from './structure.ts';
 import { nameOf, type Access, type Event, type Execution } from './symbolic.ts';

@@ -5,7 +5,7 @@ import { mailboxCount, type BufferName, type Location, type Plan, type Program, 
 import { bufferCounts } from './postcondition.ts';
 import { hostOfRanks, rankCount } from './topology.ts';
 
-/** Everything wrong with the plan's form, readable; nothing else is worth checking before this list is empty. */
+/** Everything wrong with the plan's form, readable; only a plan without such problems is checked further. */
 export function structureProblems(plan: Plan): string[] {
   const { request, programs } = plan;
   const n = rankCount(request.topology);
@@ -52,7 +52,8 @@ class StepCheck {
     this.#around = around;
   }
 
-  /** Before the announcement there are no peers: a rank copies from what the caller gave it into its own mailbox. */
+  /** Problems of an entry step. Before the announcement there are no peers: a rank copies from its caller's buffers into its own
+   *  mailbox. */
   entryProblems(step: Step): readonly string[] {
     if (step.kind !== 'copy') {
       this.#problems.push(`is a ${step.kind}; entry steps copy`);
@@ -126,7 +127,7 @@ class StepCheck {
     });
   }
 
-  /** Peers read a mailbox without signals, so nobody writes it any more; and what hosts exchange of it has travelled already. */
+  /** Refuses writes to a mailbox: peers read it without signals, and its bytes have travelled to other hosts already. */
   #checkMailbox(step: Step): void {
     const targets = step.kind === 'put' || step.kind === 'copy' ? [step.target] : step.kind === 'reduce' ? step.targets : [];
     for (const target of targets) {
@@ -179,7 +180,7 @@ class StepCheck {
   }
 }
 
-/** `data[0, 8)` or `data[0, 8) of 3`. */
+/** Text of a location: `data[0, 8)` or `data[0, 8) of 3`. */
 export function spanText(location: Location): string {
   const { buffer, offset, count, rank } = location;
   return `${buffer}[${offset}, ${offset + count})${rank === undefined ? '' : ` of ${rank}`}`;

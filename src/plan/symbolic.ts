@@ -1,9 +1,8 @@
-/** Symbolic execution: runs all ranks' programs on expressions instead of numbers, in one order that the signals allow, and
- *  records who touched what and what each channel knew then. Because waits compare counters that only grow, every other order
- *  reaches the same end or the same deadlock; because the recorded accesses are then shown to be free of races
- *  (races.ts), every other order also computes the same values. Entry steps come first: each happens before every step of
- *  every channel, and touches only what its own rank has, so they are run here and need no place in the order.
- *  It must not know collectives. */
+/** Symbolic execution: runs all ranks' programs on expressions instead of numbers, in one order that the signals allow, and records each
+ *  touch of memory and each channel's knowledge at that time. Because waits compare counters that only grow, every other order reaches the
+ *  same end or the same deadlock; because the recorded accesses are then shown to be free of races (races.ts), every other order also
+ *  computes the same values. Entry steps come first: each happens before every step of every channel, and touches only its own rank's
+ *  memory, so they are run here and need no place in the order. It must not know collectives. */
 import { assert, must } from '../base/assert.ts';
 import { garbage, type Expressions, type Value } from './expression.ts';
 import { IntervalMap, type Interval } from './interval-map.ts';
@@ -18,7 +17,7 @@ export interface Thread {
   readonly steps: readonly Step[];
 }
 
-/** A step that ran, and what its thread knew: `known[t]` steps of thread t had ended before it. */
+/** A step that ran, with its thread's knowledge: `known[t]` steps of thread t had ended before it. */
 export interface Event {
   readonly thread: Thread;
   readonly step: number;
@@ -36,7 +35,7 @@ export interface Access {
   readonly ends: readonly AccessEnd[];
 }
 
-/** (thread, step): when that step has ended, the access has. */
+/** A step of a thread; the access has ended when that step has. */
 export interface AccessEnd {
   readonly thread: number;
   readonly step: number;
@@ -44,10 +43,10 @@ export interface AccessEnd {
 
 export interface Execution {
   readonly accesses: readonly Access[];
-  /** What a rank knows when all its channels have ended. */
+  /** Knowledge of each rank when all its channels have ended. */
   readonly knownAtEnd: readonly Int32Array[];
   readonly memory: readonly Readonly<Record<BufferName, IntervalMap>>[];
-  /** Deadlock, signals raised by two channels, raises nobody waits for, partial results in a plan that has none. */
+  /** Deadlock, signals raised by two channels, raises that no rank waits for, partial results in a plan that has none. */
   readonly problems: readonly string[];
   readonly completed: boolean;
 }
@@ -176,7 +175,7 @@ class SymbolicRun {
     return signal;
   }
 
-  /** The thread now knows all that the raising thread knew. A new array: earlier events share the old one. */
+  /** Adds all knowledge of the raising thread to this one's. It makes a new array, as earlier events share the old one. */
   #learn(thread: Thread, raise: Event): void {
     const known = this.#known[thread.index].slice();
     for (let index = 0; index < known.length; index++) known[index] = Math.max(known[index], raise.known[index]);

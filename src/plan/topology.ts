@@ -1,16 +1,16 @@
-/** Which ranks share a host. Plain data; part of what a plan is built for. */
+/** The topology of a group: the ranks that share each host. Plain data; part of a plan's request. */
 
 export interface Topology {
   /** Global ranks per host, each list ascending, hosts in order of their first rank. */
   readonly hosts: readonly (readonly number[])[];
 }
 
-/** All ranks on one host. */
+/** A topology with all ranks on one host. */
 export function oneHost(n: number): Topology {
   return { hosts: [Array.from({ length: n }, (_, rank) => rank)] };
 }
 
-/** One rank per host. */
+/** A topology with one rank per host. */
 export function separateHosts(n: number): Topology {
   return { hosts: Array.from({ length: n }, (_, rank) => [rank]) };
 }
@@ -20,7 +20,7 @@ export function grid(hosts: number, ranksPerHost: number): Topology {
   return hostsOf(new Array<number>(hosts).fill(ranksPerHost));
 }
 
-/** Hosts with so many ranks each, which are consecutive. */
+/** Hosts with the given numbers of ranks, which are consecutive. */
 export function hostsOf(counts: readonly number[]): Topology {
   let first = 0;
   return {

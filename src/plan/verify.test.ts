@@ -1,4 +1,4 @@
-/** Each thing the verifier proves, on the smallest plan that breaks it. */
+/** Each property that the verifier proves, on the smallest plan that breaks it. */
 import { describe, expect, it } from 'vitest';
 import { at, PlanBuilder, span, within } from './builder.ts';
 import type { Plan, PlanRequest, Program, Step } from './ir.ts';
@@ -29,12 +29,12 @@ function edited(edit: (programs: { -readonly [K in keyof Program]: Program[K] }[
   return { ...good, programs };
 }
 
-describe('what is accepted', () => {
-  it('a put and its wait', () => {
+describe('an accepted plan', () => {
+  it('has a put and its wait', () => {
     expect(verify(plan(broadcast, (b) => b.transfer(0, 1, data, data)))).toEqual({ ok: true, problems: [] });
   });
 
-  it('a source that is changed after the answer to it', () => {
+  it('changes a source after the answer to it', () => {
     const good = plan(
       allReduce,
       (b) => {

@@ -1,5 +1,5 @@
-/** The verifier: proves that a plan does what its collective promises, for every order in which its channels may run and its
- *  transfers may land. What is proved, and how, is in docs/plans.md. It must not know algorithms.
+/** The verifier: proves that a plan keeps its collective's promise, for every order in which its channels may run and its
+ *  transfers may land. The properties and their proofs are in docs/plans.md. It must not know algorithms.
  *
  *      structure ──▶ symbolic execution ──▶ deadlock, signals ──▶ races, begin and end ──▶ post-condition */
 import { assert } from '../base/assert.ts';
@@ -14,7 +14,7 @@ import { rankCount } from './topology.ts';
 
 export interface VerifyResult {
   readonly ok: boolean;
-  /** Readable, each naming rank, channel and step or element; at most `problemsMax`, then how many more there are. */
+  /** Problems as text, each naming rank, channel and step or element; at most `problemsMax`, then the number of further ones. */
   readonly problems: readonly string[];
 }
 
@@ -26,7 +26,7 @@ export function verify(plan: Plan, options: { readonly problemsMax?: number } = 
   return { ok: problems.length === 0, problems: shown };
 }
 
-/** For tests and for building plans in a debug session: a plan that is wrong is a programmer's error. */
+/** Verifies in tests and in a debug session: a wrong plan is a programmer's error. */
 export function assertVerified(plan: Plan): void {
   const { ok, problems } = verify(plan);
   assert(ok, () => {
@@ -62,7 +62,7 @@ class ResultCheck {
   readonly #expressions: Expressions;
   readonly #n: number;
   readonly #tree: AssociationTree;
-  /** Relaxed sums by what they are of: all replicas must be the same expression. Key: index in the whole → node. */
+  /** Relaxed sums, by index in the whole: all replicas of an element must be the same expression (node). */
   readonly #replicas = new Map<number, { readonly count: number; readonly node: number; readonly rank: number }>();
 
   constructor(plan: Plan, expressions: Expressions) {
@@ -117,7 +117,8 @@ class ResultCheck {
     return this.#replicaComplaint(value, where);
   }
 
-  /** Replicas (all-reduce) are compared element range by element range with the first rank that has them. */
+  /** Complaint about a replica that differs. Replicas (all-reduce) are compared element range by element range with the first
+   *  rank that has them. */
   #replicaComplaint(
     value: Value,
     { rank, offset, count }: { readonly rank: number; readonly offset: number; readonly count: number },

@@ -12,7 +12,7 @@ function rankProcess(rank: number, offsetMs = 0): TraceProcess {
   return { rank, host: 'host-a', pid: 100 + rank, offsetMs };
 }
 
-/** A thread that did `name` from `fromMs` to `toMs` on a clock that showed `originMs` when recording began. */
+/** A snapshot of a thread that did `name` from `fromMs` to `toMs` on a clock that showed `originMs` when recording began. */
 function oneSpan(name: string, span: { fromMs: number; toMs: number; originMs?: number; thread?: string }): TraceSnapshot {
   const clock = new VirtualClock();
   clock.advance(span.originMs ?? 0);
@@ -28,7 +28,7 @@ function spansOf(trace: ChromeTrace): ChromeEvent[] {
   return trace.traceEvents.filter((event) => event.ph === 'X');
 }
 
-/** What a viewer does with one row: spans must nest. */
+/** Checks that spans of each row nest, as viewers require. */
 function expectNested(events: readonly ChromeEvent[]): void {
   const rows = new Map<string, ChromeEvent[]>();
   for (const event of events) {
@@ -77,7 +77,7 @@ describe('chromeTrace', () => {
     expect(document.otherData.processes[0]).not.toHaveProperty('traffic');
   });
 
-  it('says what the threads of a rank have moved, whatever fell out of their rings', () => {
+  it("has the traffic of a rank's threads, whatever fell out of their rings", () => {
     const snapshots = ['main', 'comm'].map((thread) => {
       const recorder = createRecorder({ clock: new VirtualClock(), thread, eventsMax: 1 });
       for (let call = 0; call < 3; call++) {
@@ -193,7 +193,7 @@ describe('mergeTraces', () => {
     expect(() => mergeTraces([traces[1], chromeTrace({ ...rankProcess(1), pid: 7 }, [])])).toThrow(/rank 1/);
   });
 
-  it('refuses nothing to merge and two traces of one rank', () => {
+  it('refuses an empty list and two traces of one rank', () => {
     expect(() => mergeTraces([])).toThrow(/no traces/);
     const trace = chromeTrace(rankProcess(2), []);
     expect(() => mergeTraces([trace, trace])).toThrow(/rank 2/);

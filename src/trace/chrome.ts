@@ -5,37 +5,37 @@ import { counterKind, spanKind, type TraceSnapshot } from './recorder.ts';
 import { mergedTraffic, type TrafficRow } from './traffic.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
 
-/** Whose trace it is. */
+/** The process that a trace is of. */
 export interface TraceProcess {
   readonly rank: number;
   readonly host: string;
   readonly pid: number;
-  /** Added to this process's clock it gives rank 0's; milliseconds. Measured by the group when it starts. */
+  /** Milliseconds to add to this process's clock to get rank 0's. Measured by the group when it starts. */
   readonly offsetMs: number;
-  /** Ranks of the same number share memory. Absent: it is in no group. */
+  /** Number of the memory: ranks with the same number share memory. Absent: the process is in no group. */
   readonly memory?: number;
   readonly rates?: TraceRates;
-  /** What the file has of a process that may leave another one about its group. Absent: the group's. */
+  /** The part of a process that the file is about, when another file may be about its group. Absent: the group. */
   readonly part?: 'graph';
 }
 
-/** What ranks leave in a folder. */
+/** Names of the files that ranks leave in a folder. */
 export const rankTraceName = /^trace-rank-\d+(-graph)?\.json$/;
 
-/** Rows of parts come after those of the group, whose number nobody knows beforehand. */
+/** First row number of parts: their rows come after those of the group, whose number is not known beforehand. */
 export const firstRowOfPart = 1_000_000;
 
-/** What was measured of a world, seconds per byte: what bandwidths are compared with. */
+/** Measured rates of a world, seconds per byte, with which bandwidths are compared. */
 export interface TraceRates {
-  /** Out of one host, and into it. */
+  /** Rate out of one host, and into it. */
   readonly link?: number;
-  /** When: as the world started, or by `shoal tune`. */
+  /** Origin of the rate of the link: measured as the world started, or by `shoal tune`. */
   readonly linkFrom?: 'start' | 'tuning';
-  /** Copied by this rank. */
+  /** Rate of copies by this rank. */
   readonly copy?: number;
 }
 
-/** What Shoal writes about a file, under `otherData`. */
+/** Shoal's own description of a file, under `otherData`. */
 export interface TraceMetadata {
   readonly format: 'shoal-trace';
   readonly version: 1;
@@ -46,7 +46,7 @@ export interface TraceMetadata {
     readonly wallStart: string;
     /** Events that fell out of the rings. */
     readonly dropped: number;
-    /** What this rank has moved between itself and others; absent: nothing. */
+    /** Bytes that this rank has moved between itself and others; absent: none. */
     readonly traffic?: readonly TrafficRow[];
   })[];
 }
@@ -103,7 +103,7 @@ export function* formatChromeTrace(trace: ChromeTrace): Generator<string> {
   yield '\n]}\n';
 }
 
-/** Writes `<folder>/trace-rank-<rank>.json`, of a part `trace-rank-<rank>-<part>.json`, whole or not at all, and returns its path.
+/** Writes `<folder>/trace-rank-<rank>.json`, for a part `trace-rank-<rank>-<part>.json`, whole or not at all, and returns its path.
  *  @throws ShoalError `system` when the folder cannot be written. */
 export function writeChromeTrace(folder: string, process: TraceProcess, snapshots: readonly TraceSnapshot[]): string {
   const part = process.part === undefined ? '' : `-${process.part}`;
@@ -132,7 +132,7 @@ function appendThread(events: ChromeEvent[], snapshot: TraceSnapshot, place: { p
     const values = { ...valueOf(argument, snapshot.arguments[index]), ...valueOf(second, snapshot.seconds[index]), ...details };
     const args = Object.keys(values).length === 0 ? {} : { args: values };
     if (kind === spanKind) {
-      // From the rounded end, so that a span that ends with its parent still does after rounding.
+      // The duration follows from the rounded end, so that a span that ends with its parent still does after rounding.
       const endTs = micros(snapshot.timesMs[index] + Math.max(0, snapshot.values[index]));
       const dur = Math.round((endTs - ts) * 1e3) / 1e3;
       events.push({ ph: 'X', name, pid, tid, ts, dur, cat, ...args });
@@ -143,19 +143,19 @@ function appendThread(events: ChromeEvent[], snapshot: TraceSnapshot, place: { p
   return rows.names.length;
 }
 
-/** Viewers draw a row as a stack: spans of one row must nest. Operations of one lane may overlap, though, so a lane gets
- *  as many rows as it needs, each span going to the first row whose open spans contain it.
+/** Assigns spans to rows. Viewers draw a row as a stack: spans of one row must nest. Operations of one lane may overlap, though,
+ *  so a lane gets as many rows as it needs, each span going to the first row whose open spans contain it.
  *
  *    lane      ├─ a ──────┤          row 0   ├─ a ──────┤   ├─ c ─┤
  *                   ├─ b ──────┤     row 1        ├─ b ──────┤
- *                          ├ c ─┤                                     */
+ *                          ├ c ─┤ */
 function assignRows(snapshot: TraceSnapshot): { names: string[]; ofEvent: Uint32Array; order: Uint32Array } {
   const { kinds, laneIds, timesMs, values } = snapshot;
   const duration = (index: number): number => (kinds[index] === spanKind ? Math.max(0, values[index]) : 0);
   const order = Uint32Array.from(kinds.keys()).sort((a, b) => timesMs[a] - timesMs[b] || duration(b) - duration(a) || a - b);
   const names = [...snapshot.lanes];
   const ofEvent = new Uint32Array(kinds.length);
-  // Per lane its rows; per row the ends of the spans that are open, outermost first.
+  // The rows of each lane; for each row the ends of the open spans, outermost first.
   const lanes = snapshot.lanes.map((_, lane) => [{ row: lane, ends: [] as number[] }]);
   for (const index of order) {
     const lane = laneIds[index];
@@ -184,7 +184,7 @@ function valueOf(name: string | undefined, value: number): Record<string, number
   return name === undefined || Number.isNaN(value) ? {} : { [name]: finite(value) };
 }
 
-/** JSON has no infinities; the document must stay valid whatever a counter holds. */
+/** A value that JSON can hold: it has no infinities, and the document must stay valid whatever a counter holds. */
 function finite(value: number): number | string {
   return Number.isFinite(value) ? value : String(value);
 }

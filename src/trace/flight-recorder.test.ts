@@ -63,7 +63,7 @@ describe('FlightRecorder', () => {
     });
   });
 
-  it('tells per group how far it got', () => {
+  it('tells the progress of each group', () => {
     const { recorder } = start(8);
     const ids = [0, 1, 2].map((sequence) => recorder.schedule(allReduce(sequence)));
     recorder.start(ids[0]);
@@ -148,7 +148,7 @@ describe('FlightRecorder', () => {
     ]);
   });
 
-  it('writes what it dumps', () => {
+  it('writes its dump to a file', () => {
     const folder = temporaryFolder('flight');
     const { clock, recorder } = start(2);
     clock.advance(1_700_000_000_000);

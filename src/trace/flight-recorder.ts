@@ -1,6 +1,6 @@
-/** The last operations of a rank, for the question after a hang: who called what, and how far did it get? A bounded ring
- *  of entries that are updated in place; scheduling an operation allocates nothing but what the caller passes.
- *  Field names and states are those of c10d's flight recorder (dump version 2.10), so that its readers' habits apply. */
+/** The last operations of a rank, to see after a hang which rank called what, and how far that got. A bounded ring of entries
+ *  that are updated in place; scheduling an operation allocates nothing but the caller's arguments. Field names and states are
+ *  those of c10d's flight recorder (dump version 2.10), so that its readers' habits apply. */
 import type { Clock } from '../base/clock.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
 
@@ -9,14 +9,14 @@ export type FlightState = 'scheduled' | 'started' | 'completed';
 /** Handle of a recorded operation; stays valid, and without effect, after the entry is overwritten. */
 export type RecordId = number;
 
-/** What an operation is. */
+/** Description of an operation. */
 export interface FlightOperation {
   /** Name of the process group, as given to `addGroup`. */
   readonly group: string;
   /** Position in the group's sequence of collectives, or of messages when `isP2P`. */
   readonly sequence: number;
   readonly isP2P: boolean;
-  /** As in c10d: `shoal:all_reduce`. */
+  /** Name as in c10d: `shoal:all_reduce`. */
   readonly profilingName: string;
   readonly inputSizes: readonly (readonly number[])[];
   readonly inputDtypes: readonly string[];
@@ -65,7 +65,7 @@ export interface FlightEntry {
   readonly thread_id: string;
   readonly thread_name: string;
   readonly frames: readonly FlightFrame[];
-  /** Not in c10d: the error the operation ended with. */
+  /** The error that the operation ended with; c10d has no such field. */
   readonly error: string | null;
 }
 
@@ -139,7 +139,7 @@ export class FlightRecorder {
     this.#groups.delete(name);
   }
 
-  /** How many operations can be scheduled until the entry of this one is overwritten. Infinity asks for all that fit. */
+  /** Number of operations that can be scheduled until the entry of this one is overwritten. Infinity asks for all that fit. */
   roomAfter(recordId: RecordId): number {
     const { size } = this.#options;
     return Math.min(size, Math.max(0, size - (this.#nextRecord - recordId)));
@@ -151,7 +151,7 @@ export class FlightRecorder {
     return new Set(ofGroup.map(({ operation }) => operation.sequence));
   }
 
-  /** The operation was called. */
+  /** Records that the operation was called. */
   schedule(operation: FlightOperation): RecordId {
     const recordId = this.#nextRecord++;
     const { size, clock } = this.#options;
@@ -184,7 +184,7 @@ export class FlightRecorder {
     return recordId;
   }
 
-  /** Every rank's call was seen and data moves. */
+  /** Records that every rank's call was seen and data moves. */
   start(recordId: RecordId): void {
     const slot = this.#slotOf(recordId);
     if (slot === undefined || slot.retired) return;
@@ -194,7 +194,7 @@ export class FlightRecorder {
     if (group !== undefined && !slot.operation.isP2P) group.started = Math.max(group.started, slot.operation.sequence);
   }
 
-  /** The operation succeeded. */
+  /** Records that the operation succeeded. */
   complete(recordId: RecordId): void {
     const slot = this.#slotOf(recordId);
     if (slot === undefined || slot.retired) return;
@@ -205,7 +205,7 @@ export class FlightRecorder {
     if (group !== undefined && !slot.operation.isP2P) group.completed = Math.max(group.completed, slot.operation.sequence);
   }
 
-  /** The operation failed; its state stays the one it had reached. */
+  /** Records that the operation failed; its state stays the one it had reached. */
   fail(recordId: RecordId, error: string): void {
     const slot = this.#slotOf(recordId);
     if (slot === undefined || slot.retired) return;
@@ -286,7 +286,7 @@ export function parseFrames(stack: string): FlightFrame[] {
   return frames;
 }
 
-/** Exact to 256 ns, which is what a double holds at this magnitude. */
+/** Nanoseconds, exact to 256 ns, the precision of a double at this magnitude. */
 function nanoseconds(wallMs: number): number {
   return Math.round(wallMs * 1e6);
 }

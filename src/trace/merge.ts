@@ -1,4 +1,4 @@
-/** One timeline from the traces of several ranks. Every file knows the offset of its process's clock to rank 0's, so
+/** Merges the traces of several ranks into one timeline. Every file has the offset of its process's clock to rank 0's, so
  *  alignment is a shift: no guessing from the events. */
 import { constants } from 'node:buffer';
 import { basename, dirname } from 'node:path';
@@ -9,13 +9,13 @@ import { writeFileWhole } from '../base/files/write-file.ts';
 
 type Processes = TraceMetadata['processes'];
 
-/** How clocks of several processes become one. */
+/** Shifts that turn the clocks of several processes into one. */
 export interface Alignment {
-  /** As those of one trace: a rank's parts are one. */
+  /** The processes of the merged trace: a rank's parts are one. */
   readonly processes: Processes;
-  /** Microseconds, by rank: what is added to the times of its events. */
+  /** Microseconds to add to the times of a rank's events, by rank. */
   readonly shiftOf: ReadonlyMap<number, number>;
-  /** The same, of those of a part, where it has a clock start of its own. */
+  /** The same for the events of a part that has a clock start of its own, by rank. */
   readonly shiftOfPart: ReadonlyMap<number, number>;
 }
 
@@ -27,7 +27,7 @@ export function alignProcesses(processes: Processes): Alignment {
     const group = groups.get(rank);
     if (group !== undefined && (group.host !== host || group.pid !== pid)) throw twice(rank);
   }
-  // Of a process in a group the offset has been measured.
+  // The offset is measured for processes in a group, also for their parts.
   const startOf = (one: Processes[number]): number => one.clockStartMs + (groups.get(one.rank) ?? one).offsetMs;
   const zeroMs = processes.reduce((least, one) => Math.min(least, startOf(one)), Infinity);
   const shifts = (of: typeof groups): Map<number, number> => new Map([...of].map(([rank, one]) => [rank, (startOf(one) - zeroMs) * 1e3]));
@@ -54,7 +54,7 @@ function twice(rank: number): ShoalError {
   return new ShoalError('usage', `two of the traces are of rank ${rank}; merge the traces of one run only`, { rank });
 }
 
-/** On the clock of all. */
+/** The event on the common clock. */
 export function aligned(event: ChromeEvent, { shiftOf, shiftOfPart }: Alignment): ChromeEvent {
   const ofPart = event.tid >= firstRowOfPart ? shiftOfPart.get(event.pid) : undefined;
   const shift = ofPart ?? shiftOf.get(event.pid) ?? 0;
@@ -67,7 +67,7 @@ export function mergeTraces(traces: readonly ChromeTrace[]): ChromeTrace {
   const alignment = alignProcesses(traces.flatMap((trace) => trace.otherData.processes));
   if (alignment.processes.length === 0) throw new ShoalError('usage', 'there are no traces to merge');
   const traceEvents = traces.flatMap((trace) => trace.traceEvents.map((event) => aligned(event, alignment)));
-  // Metadata first, then time: viewers stream, and text tools show what happened when.
+  // Metadata comes first, then events by time: viewers stream, and text tools show them in order.
   traceEvents.sort((a, b) => Number(b.ph === 'M') - Number(a.ph === 'M') || (a.ph === 'M' ? 0 : a.ts - b.ts));
   return { traceEvents, displayTimeUnit: 'ms', otherData: { format: 'shoal-trace', version: 1, processes: alignment.processes } };
 }
@@ -136,7 +136,7 @@ function isTrafficRow(value: unknown): boolean {
   return Array.isArray(value) && value.length === 4 && value.every(isCount);
 }
 
-/** Called for every event of files that may have millions. */
+/** True for a valid event. Called for every event of files that may have millions. */
 export function isEvent(value: unknown): value is ChromeEvent {
   const { ph, name, pid, tid, ts, dur, args } = asRecord(value);
   return (
@@ -150,7 +150,8 @@ export function isEvent(value: unknown): value is ChromeEvent {
   );
 }
 
-/** Thirty thousand years in milliseconds, thirty in microseconds: dates can be made of them, and sums of them are exact. */
+/** Largest time: thirty thousand years in milliseconds, thirty in microseconds. Dates can be made of smaller ones, and their sums
+ *  are exact. */
 const numberMax = 1e15;
 
 function areNumbers(value: unknown, keys: readonly string[]): boolean {

@@ -1,6 +1,6 @@
-/** Events of one thread in a bounded ring of preallocated arrays: recording allocates nothing, and when the ring is full
- *  the oldest event goes. A span is stored when it ends, as one event with its duration, so an overflow can never leave
- *  half of one. What the names mean and where the events are written is not known here (see chrome.ts).
+/** Events of one thread in a bounded ring of preallocated arrays: recording allocates nothing, and when the ring is full the
+ *  oldest event goes. A span is stored when it ends, as one event with its duration, so an overflow can never leave half of one.
+ *  The meaning of names and the file that events go to are not known here (see chrome.ts).
  *
  *    slot   0      1      2     …    capacity−1
  *         ┌──────┬──────┬──────┬───┬──────┐
@@ -18,39 +18,39 @@ export type NameId = number;
 export type LaneId = number;
 
 export interface NameOptions {
-  /** Groups names for filtering. Default `shoal`. */
+  /** Category of names, for filtering. Default `shoal`. */
   readonly category?: string;
-  /** What the argument of events with this name means, such as `bytes`. Default: it is not written. */
+  /** Meaning of the argument of events with this name, such as `bytes`. Default: it is not written. */
   readonly argument?: string;
-  /** What the second one means. Default: it is not written. */
+  /** Meaning of the second argument. Default: it is not written. */
   readonly second?: string;
-  /** What is the same for all events with this name. Names with other details are others. */
+  /** Details that are the same for all events with this name. The same name with other details is another name. */
   readonly details?: Readonly<Record<string, string | number>>;
 }
 
-/** Records what one thread does. Methods never throw and never block. */
+/** Records the events of one thread. Methods never throw and never block. */
 export interface TraceRecorder {
   /** False: every method returns at once; callers may skip preparing arguments. */
   readonly enabled: boolean;
-  /** The name's handle; intern before the hot path. Bounded: beyond, 0. */
+  /** Interns a name and returns its handle; call it before the hot path. At most `namesMax`; beyond, 0. */
   name(text: string, options?: NameOptions): NameId;
-  /** A new row of the timeline. Bounded: beyond, 0. */
+  /** Adds a row to the timeline. At most `lanesMax`; beyond, 0. */
   lane(text: string): LaneId;
   /** Opens a span on the lane; spans of a lane nest. */
   begin(name: NameId, lane?: LaneId, argument?: number): void;
   /** Closes the lane's innermost span. Without one it does nothing. */
   end(lane?: LaneId): void;
-  /** A span whose start (of this recorder's clock, milliseconds) was kept by the caller, ending now. Spans of one lane may overlap.
-   *  Arguments that are NaN are not written. */
+  /** Records a span that ends now; the caller has kept its start (of this recorder's clock, milliseconds). Spans of one lane may
+   *  overlap. Arguments that are NaN are not written. */
   complete(name: NameId, startMs: number, lane?: LaneId, argument?: number, second?: number): void;
   instant(name: NameId, lane?: LaneId, argument?: number): void;
-  /** A value that is drawn as a curve. */
+  /** Records a value that is drawn as a curve. */
   counter(name: NameId, value: number): void;
-  /** What an operation has moved between ranks, as indices into `ranks`. Sums are kept, whatever falls out of the ring. */
+  /** Adds the movements of an operation between ranks, as indices into `ranks`. Their sums stay, whatever falls out of the ring. */
   moved(ranks: readonly number[], movements: readonly Movement[]): void;
-  /** The clock spans are measured with, for `complete`. */
+  /** The time on the clock that spans are measured with, for `complete`. */
   now(): number;
-  /** What is in the ring, oldest first, as plain data. Open spans appear as ending now. */
+  /** The events in the ring, oldest first, as plain data. Open spans appear as ending now. */
   snapshot(): TraceSnapshot;
 }
 
@@ -71,7 +71,7 @@ export const counterKind = 2;
 export interface TraceSnapshot {
   readonly names: readonly NameInfo[];
   readonly lanes: readonly string[];
-  /** When recording began: on the recorder's clock and in wall time, milliseconds. */
+  /** Start of the recording: on the recorder's clock and in wall time, milliseconds. */
   readonly startMs: number;
   readonly startWallMs: number;
   /** Events that fell out of the ring. */
@@ -79,7 +79,7 @@ export interface TraceSnapshot {
   readonly kinds: Uint8Array;
   readonly nameIds: Uint32Array;
   readonly laneIds: Uint16Array;
-  /** Start of spans, moment of the others; milliseconds on the recorder's clock. */
+  /** Start of spans, moment of other events; milliseconds on the recorder's clock. */
   readonly timesMs: Float64Array;
   /** Duration of spans in milliseconds, value of counters. */
   readonly values: Float64Array;
@@ -94,11 +94,11 @@ export interface RecorderOptions {
   readonly thread: string;
   /** Size of the ring. Default 65536. */
   readonly eventsMax?: number;
-  /** Default 4096. */
+  /** Most names. Default 4096. */
   readonly namesMax?: number;
-  /** Default 64. */
+  /** Most lanes. Default 64. */
   readonly lanesMax?: number;
-  /** How deep spans nest on a lane; deeper ones are not recorded. Default 32. */
+  /** Deepest nesting of spans on a lane; deeper ones are not recorded. Default 32. */
   readonly depthMax?: number;
 }
 
@@ -162,7 +162,7 @@ class RingRecorder implements TraceRecorder {
 
   readonly #traffic = new Traffic();
 
-  // Open spans: lane l, depth d at l * depthMax + d. #depth counts beyond depthMax too, so that ends still match begins.
+  // Open spans: lane l, depth d at l * depthMax + d. `#depth` counts beyond `depthMax` too, so that ends still match begins.
   readonly #depthMax: number;
   readonly #depth: Uint32Array;
   readonly #openName: Uint32Array;

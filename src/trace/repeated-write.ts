@@ -1,14 +1,14 @@
-/** Writes a timeline again and again while somebody watches. A full ring takes a second to write: a script loses a tenth of its time at most,
- *  and one that computes without a break is written in its next one. */
+/** Writes a timeline again and again while somebody watches. A full ring takes a second to write, so writes are paced: they take
+ *  a tenth of a script's time at most. A script that computes without a break is written in its next one. */
 import type { Clock, Timer } from '../base/clock.ts';
 
 const restsPerWrite = 9;
 
 export interface RepeatedWriteOptions {
   readonly clock: Clock;
-  /** 0: never. */
+  /** Time between two writes, in milliseconds; 0: never. */
   readonly intervalMs: number;
-  /** What it waits for before it calls `begun` costs the script nothing. */
+  /** Writes once. It calls `begun` when it starts to cost the script time: waits before that cost nothing. */
   readonly write: (begun: () => void) => Promise<void> | void;
 }
 
@@ -44,7 +44,7 @@ export class RepeatedWrite {
       await write(() => (beganMs = clock.now()));
       this.#later(clock.now() - beganMs);
     } catch {
-      // What is wrong is said at the end.
+      // The last write, at the end, reports what is wrong.
     }
   }
 }

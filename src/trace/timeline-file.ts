@@ -1,4 +1,4 @@
-/** A timeline of its own, in a file that is named, beside the traces of ranks. */
+/** A timeline that is written to a named file of its own, beside the traces of ranks. */
 import { basename, dirname } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
@@ -8,10 +8,10 @@ import { createRecorder, type TraceRecorder } from './recorder.ts';
 export interface TimelineFileOptions {
   readonly path: string;
   readonly clock: Clock;
-  /** Name of its thread. */
+  /** Name of the timeline's thread. */
   readonly thread: string;
   readonly eventsMax: number;
-  /** Without an offset: the clocks of such files are compared by wall time. */
+  /** The process, without an offset: the clocks of such files are compared by wall time. */
   readonly process: Omit<TraceProcess, 'offsetMs'>;
 }
 
@@ -26,7 +26,7 @@ export class TimelineFile {
     this.recorder = createRecorder({ clock, thread, eventsMax });
   }
 
-  /** Once. @throws ShoalError `system` when it cannot be written. */
+  /** Writes the file, once. @throws ShoalError `system` when it cannot be written. */
   write(): void {
     if (this.#isWritten) return;
     this.#isWritten = true;

@@ -1,4 +1,4 @@
-/** Traces read event by event: the same as read whole, and no less careful. */
+/** Traces read event by event: the same as read whole, and checked with the same care. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
@@ -30,7 +30,7 @@ function open(text: string): ReturnType<typeof openTraceFile> {
   return openTraceFile(path, 'trace-rank-0.json');
 }
 
-// Less than a block, and several, whose borders are inside of lines and of letters.
+// Traces of less than a block, and of several, whose borders are inside of lines and of letters.
 it.each([0, 1, 2, 30_000])('%i events are read as they were written, each time', (count) => {
   const trace = traceOf(count);
   const file = open(textOf(trace));
@@ -38,22 +38,22 @@ it.each([0, 1, 2, 30_000])('%i events are read as they were written, each time',
   for (let time = 0; time < 2; time++) expect(wholeTrace(file)).toEqual(trace);
 });
 
-it('knows whose a file is without its events, however much that is to say', () => {
+it('reads the process of a file without its events, however long its description', () => {
   const traffic = Array.from({ length: 60_000 }, (_, to) => [0, to + 1, 1000, 10] as const);
   const trace = traceOf(3, { traffic });
   expect(open(textOf(trace)).metadata.processes[0].traffic).toEqual(traffic);
 });
 
-it('reads what is laid out otherwise', () => {
+it('reads a file that is laid out otherwise', () => {
   const trace = traceOf(100);
   expect(wholeTrace(open(JSON.stringify(trace)))).toEqual(trace);
   expect(wholeTrace(open(JSON.stringify(trace, null, 2)))).toEqual(trace);
 });
 
-describe('what is not a trace', () => {
+describe('a file that is not a trace', () => {
   const text = textOf(traceOf(5000));
 
-  it('is refused when it is opened: cut off, of a stranger, of nobody', () => {
+  it('is refused when it is opened: cut off, of another program, of no process', () => {
     expect(() => open(text.slice(0, -1))).toThrow(/^trace-rank-0\.json is cut off; was the run still writing it\?/);
     expect(() => open(text.slice(0, text.length / 2))).toThrow(/is cut off/);
     expect(() => open(text.slice(0, 60))).toThrow(/is not JSON/);
@@ -92,7 +92,7 @@ describe('what is not a trace', () => {
         const spoilt = letters.join('');
         try {
           const { traceEvents } = wholeTrace(open(spoilt));
-          // Where it is a trace, it is the one that a parser of the whole sees.
+          // When it is still a trace, it is the same one that a parser of the whole text sees.
           expect(traceEvents).toEqual((JSON.parse(spoilt) as ChromeTrace).traceEvents);
         } catch (thrown) {
           expect(thrown).toMatchObject({ code: 'usage' });

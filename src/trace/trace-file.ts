@@ -1,14 +1,14 @@
-/** Traces as they are read, event by event: files may be larger than a text can be, or than memory.
+/** Reads traces event by event: files may be larger than a text can be, or than memory.
  *
  *    {"displayTimeUnit":"ms",
- *    "otherData":{…},                whose it is: read when the file is opened
+ *    "otherData":{…},                the process of the file: read when the file is opened
  *    "traceEvents":[
  *    {"ph":"X",…},                   an event per line, as formatChromeTrace writes them: read in blocks of lines
  *    …
  *    ]}
  *
- *  A file that is laid out otherwise is read whole, if it is not large. What is not a trace is refused when it is opened, or where it stops
- *  being one. */
+ *  A file that is laid out otherwise is read whole, if it is not large. A file that is not a trace is refused when it is opened,
+ *  or at the place where it stops being one. */
 import { closeSync, fstatSync } from 'node:fs';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { openRegularFileSync, readPart } from '../base/files/read-file.ts';
@@ -19,12 +19,13 @@ export interface TraceFile {
   readonly name: string;
   readonly bytes: number;
   readonly metadata: TraceMetadata;
-  /** In the order of the file, each time anew. @throws ShoalError `usage` where it stops being a trace; `system` when it cannot be read. */
+  /** The events in the order of the file, read anew each time. @throws ShoalError `usage` where it stops being a trace; `system`
+   *  when it cannot be read. */
   events(): Iterable<ChromeEvent>;
 }
 
 const blockBytes = 256 * 1024;
-/** Of an event, of whose the file is, and of a file that is laid out otherwise. */
+/** Limits of one event's line, of the head that describes the process, and of a file that is laid out otherwise. */
 const lineBytesMax = 4 * 1024 * 1024;
 const headBytesMax = 16 * 1024 * 1024;
 const otherBytesMax = 64 * 1024 * 1024;
@@ -51,17 +52,17 @@ export function openTraceFile(path: string, name: string): TraceFile {
   });
 }
 
-/** What is there already, or was laid out otherwise. */
+/** A trace file of events that are in memory already, or were laid out otherwise. */
 export function traceInMemory({ traceEvents, otherData }: ChromeTrace, name = 'trace'): TraceFile {
   return { name, bytes: traceEvents.length * 200, metadata: otherData, events: () => traceEvents };
 }
 
-/** For what must look at all of it. */
+/** The whole trace in memory, for callers that need all of it. */
 export function wholeTrace({ metadata, events }: TraceFile): ChromeTrace {
   return { traceEvents: [...events()], displayTimeUnit: 'ms', otherData: metadata };
 }
 
-/** The text of `otherData`, and where the events begin; undefined: it is laid out otherwise. */
+/** The text of `otherData`, and the offset at which the events begin; undefined: the file is laid out otherwise. */
 function headOf(file: number, bytes: number): { readonly text: string; readonly bytes: number } | undefined {
   for (let size = blockBytes; ; size *= 4) {
     const start = readPart(file, 0, Math.min(bytes, size, headBytesMax));

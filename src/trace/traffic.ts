@@ -1,24 +1,24 @@
-/** Bytes from rank to rank, added up: what a link matrix is made of. Counting allocates nothing once a pair has been seen. What moves
- *  them, and when, is not known here. */
+/** Sums of bytes from rank to rank, the source of a link matrix. Counting allocates nothing once a pair has been seen. The causes
+ *  and times of movements are not known here. */
 
-/** What one operation moves from one rank to another, as often as it runs. */
+/** The bytes that one operation moves from one rank to another each time it runs. */
 export interface Movement {
   readonly from: number;
   readonly to: number;
   readonly bytes: number;
-  /** In how many pieces. */
+  /** Number of pieces. */
   readonly transfers: number;
 }
 
-/** All of a pair of world ranks; plain data, for another thread, and for the file. */
+/** All traffic of a pair of world ranks; plain data, for another thread, and for the file. */
 export type TrafficRow = readonly [from: number, to: number, bytes: number, transfers: number];
 
-/** Of one thread. */
+/** The traffic of one thread. */
 export class Traffic {
-  /** By the sender, then by the receiver. */
+  /** Sums by the sender, then by the receiver. */
   readonly #pairs = new Map<number, Map<number, { bytes: number; transfers: number }>>();
 
-  /** @param ranks world ranks of those that the movements name. */
+  /** @param ranks world ranks of the indices in the movements. */
   add(ranks: readonly number[], movements: readonly Movement[]): void {
     for (const { from, to, bytes, transfers } of movements) this.addOne(ranks[from], ranks[to], bytes, transfers);
   }
@@ -44,7 +44,7 @@ export class Traffic {
   }
 }
 
-/** Rows of several threads as one of each pair. */
+/** Joins rows of several threads to one row of each pair. */
 export function mergedTraffic(parts: readonly (readonly TrafficRow[])[]): TrafficRow[] {
   const sum = new Traffic();
   for (const [from, to, bytes, transfers] of parts.flat()) sum.addOne(from, to, bytes, transfers);
