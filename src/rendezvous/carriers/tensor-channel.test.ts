@@ -3,54 +3,10 @@ import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
 import { RecordWriter } from '../protocol/record-codec.ts';
 import { creditsMax, protocolVersion, RecordType } from '../protocol/records.ts';
-import { fakePair, type FakePair, type FakeSide } from '../testing/fake-pair.ts';
-import { stagedTensor } from '../testing/staged-tensor.ts';
+import { sizeClass } from '../protocol/tensor-memory.ts';
+import { costOf, exchange, fakePair, inbox, recv, type FakePair, type FakeSide } from '../testing/fake-pair.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import { dense, plain, strings } from './conformance.ts';
-
-/** What a waiter is told. */
-function inbox() {
-  const told: unknown[] = [];
-  const values: (TensorValue | undefined)[] = [];
-  return {
-    told,
-    values,
-    receive(value: TensorValue | undefined) {
-      values.push(value);
-      told.push(plain(value));
-    },
-    fail: ({ code }: ShoalError) => void told.push(code),
-  };
-}
-
-function recv({ b, key }: FakePair, stepId: number, name: string) {
-  const box = inbox();
-  const cancel = b.channel.recv(stepId, key(name), box);
-  return { ...box, cancel };
-}
-
-/** Messages, writes and immediates that leave both sides while `run` runs and until all is quiet. */
-function costOf(pair: FakePair, run: () => void): { messages: number; writes: number; immediates: number } {
-  const before = [pair.a, pair.b].map(({ connection }) => ({ ...connection.sent }));
-  run();
-  pair.settle();
-  const sum = (what: 'messages' | 'writes' | 'immediates'): number =>
-    [pair.a, pair.b].reduce((all, { connection }, side) => all + connection.sent[what] - before[side][what], 0);
-  return { messages: sum('messages'), writes: sum('writes'), immediates: sum('immediates') };
-}
-
-/** One step in which `a` sends what `b` asks for first. */
-function exchange(pair: FakePair, stepId: number, values: Record<string, TensorValue | undefined>): unknown[] {
-  const step = pair.a.core.beginStep(stepId);
-  const boxes = Object.keys(values).map((name) => recv(pair, stepId, name));
-  for (const [name, value] of Object.entries(values)) step.send(pair.key(name), value);
-  pair.settle();
-  pair.a.core.endStep(stepId);
-  return boxes.flatMap(({ told, values: received }) => {
-    for (const value of received) value?.release?.();
-    return told;
-  });
-}
 
 describe('a send whose receiver is lost', () => {
   const gone = new ShoalError('peer-lost', 'gone', { peer: 1 });
@@ -97,6 +53,88 @@ describe('a send whose receiver is lost', () => {
       await new Promise((resolve) => void setImmediate(resolve));
       expect(told).toMatchObject([{ code: 'peer-lost' }]);
     }
+  });
+});
+
+describe('sizes that alternate', () => {
+  const sizes = [1000, 1300, 1600, 1000, 1600, 1300, 0, 1600];
+  const value = (stepId: number): TensorValue => dense(new Float32Array(sizes[stepId % sizes.length]).fill(stepId));
+  const steps = (first: number, last: number): number[] => Array.from({ length: last - first + 1 }, (_, k) => first + k);
+  const roundTrips = ({ b }: FakePair): number => b.channel.counters.requests + b.channel.counters.rerequests;
+
+  it('cost one round trip each when the largest has come once', () => {
+    const pair = fakePair();
+    const one = (stepId: number): void => expect(exchange(pair, stepId, { x: value(stepId) })).toEqual([plain(value(stepId))]);
+    steps(0, 2).forEach(one);
+    const before = roundTrips(pair);
+    steps(3, 102).forEach(one);
+    expect(roundTrips(pair) - before).toBe(100);
+  });
+
+  it('cost none beyond their requests when several are received together, and when they stand', () => {
+    const pair = fakePair();
+    const { a, b, key } = pair;
+    const run = (stepId: number): void => {
+      const box = inbox();
+      b.channel.recvFused(stepId, [key('x'), key('y')], {
+        receive: (slots) => slots.forEach((slot) => 'value' in slot && box.receive(slot.value)),
+        fail: box.fail,
+      });
+      const values = [value(stepId), value(stepId + 1)];
+      const step = a.core.beginStep(stepId);
+      ['x', 'y'].forEach((name, k) => step.send(key(name), values[k]));
+      pair.settle();
+      a.core.endStep(stepId);
+      expect(box.told).toEqual(values.map(plain));
+      for (const each of box.values) each!.release!();
+    };
+    steps(0, 2).forEach(run);
+    const before = roundTrips(pair);
+    steps(3, 22).forEach(run);
+    expect(roundTrips(pair) - before).toBe(20);
+    b.channel.stand(key('x'), 23, 4);
+    steps(23, 42).forEach((stepId) => {
+      expect(exchange(pair, stepId, { x: value(stepId) })).toEqual([plain(value(stepId))]);
+      b.channel.endStep(stepId);
+    });
+    expect(roundTrips(pair) - before).toBe(21);
+  });
+
+  it('leave no large places behind: a size that has not come in 128 receives is forgotten', () => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: dense(new Float32Array(16_000)) });
+    const placeBytes = steps(2, 140).map((stepId) => {
+      const { values } = recv(pair, stepId, 'x');
+      const { inUse } = pair.b.memory.usage;
+      pair.a.core.beginStep(stepId).send(pair.key('x'), dense([stepId]));
+      pair.settle();
+      pair.a.core.endStep(stepId);
+      values[0]!.release!();
+      return inUse;
+    });
+    expect(placeBytes.findIndex((bytes) => bytes < 64_000)).toBe(128);
+    expect(placeBytes.at(-1)).toBe(64);
+  });
+
+  it('take at most four times the memory of the last tensor where that is much', () => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: dense(new Float32Array(1_000_000)) });
+    exchange(pair, 2, { x: dense(new Float32Array(25_000)) });
+    recv(pair, 3, 'x');
+    expect(pair.b.memory.usage.inUse).toBe(sizeClass(400_000));
+  });
+
+  it('take a smaller place where memory does not suffice for the largest', () => {
+    const pair = fakePair({ bytesMax: 3 << 20, slabBytes: 1 << 16 });
+    exchange(pair, 1, { x: dense(new Float32Array(600_000)) });
+    const smaller = dense(new Float32Array(200_000));
+    exchange(pair, 2, { x: smaller });
+    const held = recv(pair, 3, 'y');
+    pair.a.core.beginStep(3).send(pair.key('y'), dense(new Float32Array(400_000)));
+    pair.settle();
+    expect(held.values).toHaveLength(1);
+    expect(exchange(pair, 4, { x: smaller })).toEqual([plain(smaller)]);
+    expect(pair.b.memory.usage.bytes).toBeLessThan(3 << 20);
   });
 });
 
@@ -405,135 +443,6 @@ describe('a standing request', () => {
     pair.b.connection.lose(new ShoalError('peer-lost', 'gone'));
     expect(waiting.told).toEqual(['peer-lost']);
     expect(() => pair.b.channel.stand(pair.key('y'), 1, 2)).toThrow('gone');
-  });
-});
-
-describe('a tensor in pieces', () => {
-  const pieceBytes = 65_536;
-  const five = dense(Float32Array.from({ length: (5 * pieceBytes) / 4 }, (_, k) => k));
-  const turn = (): Promise<void> => new Promise((resolve) => void setImmediate(resolve));
-
-  /** `b` asks for `x` in pieces; `a` reads each when the test says so. */
-  async function asked(pair: FakePair, value = five) {
-    const gates = new Map<number, () => void>();
-    const tensor = stagedTensor(value, { turn: (at) => new Promise((resolve) => gates.set(at, resolve)) });
-    const told: number[] = [];
-    const box = inbox();
-    const cancel = pair.b.channel.recv(1, pair.key('x'), box, {
-      pieceBytes,
-      expected: { dtype: 'float32', shape: value.shape, bytes: 4 * value.shape[0] },
-      receive: (_, at, bytes) => {
-        told.push(at / pieceBytes);
-        if (at > 0) expect(new Float32Array(bytes.buffer, bytes.byteOffset, 1)[0]).toBe(at / 4);
-      },
-    });
-    pair.settle();
-    pair.a.core.beginStep(1).send(pair.key('x'), tensor);
-    await turn();
-    /** Ends the reading of a piece, and delivers what can be. */
-    const read = async (...pieces: number[]): Promise<void> => {
-      for (const piece of pieces) gates.get(piece * pieceBytes)!();
-      await turn();
-      pair.settle();
-      await turn();
-    };
-    return { tensor, told, box, cancel, read, begun: () => tensor.reads.map((at) => at / pieceBytes) };
-  }
-
-  it('is on the wire, and told of, while others are read; three at a time, in any order', async () => {
-    for (const firstRequest of [0, 0xfffffffd]) {
-      const pair = fakePair({ firstRequest });
-      const sent = { ...pair.a.connection.sent };
-      const { told, box, read, begun, tensor } = await asked(pair);
-      expect(begun()).toEqual([0, 1, 2]);
-      await read(1);
-      expect([told, begun(), box.told]).toEqual([[1], [0, 1, 2, 3], []]);
-      await read(3, 2);
-      expect([told, begun()]).toEqual([
-        [1, 3, 2],
-        [0, 1, 2, 3, 4],
-      ]);
-      await read(4);
-      expect([told, tensor.released]).toEqual([[1, 3, 2], []]);
-      await read(0);
-      expect([told, box.told, tensor.released]).toEqual([[1, 3, 2], [plain(five)], [undefined]]);
-      const { messages, writes, immediates } = pair.a.connection.sent;
-      // The last piece is not told apart from others: four indices are for four of five. What is read last tells of all.
-      expect([messages - sent.messages, writes - sent.writes, immediates - sent.immediates]).toEqual([0, 5, 4]);
-      expect([pair.a.channel.unanswered, pair.b.channel.unanswered]).toEqual([
-        { here: 0, there: 0 },
-        { here: 0, there: 0 },
-      ]);
-      expect(pair.a.memory.usage.inUse).toBe(0);
-      expect(exchange(pair, 2, { y: dense([1]) })).toEqual([plain(dense([1]))]);
-    }
-  });
-
-  it('is not written any more when its request is cancelled, and read no further', async () => {
-    const pair = fakePair();
-    const { box, cancel, read, begun, tensor } = await asked(pair);
-    await read(0);
-    const { writes } = pair.a.connection.sent;
-    cancel();
-    pair.settle();
-    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
-    await read(1, 2, 3);
-    expect([pair.a.connection.sent.writes, begun(), box.told, tensor.released]).toEqual([writes, [0, 1, 2, 3], [], [undefined]]);
-    expect([pair.a.memory.usage.inUse, pair.b.memory.usage.inUse]).toEqual([0, 0]);
-  });
-
-  it('fails when a piece cannot be read, and at its time limit, and with its connection, each once', async () => {
-    const broken = fakePair();
-    const box = inbox();
-    const expected = { dtype: 'float32', shape: five.shape, bytes: 5 * pieceBytes } as const;
-    broken.b.channel.recv(1, broken.key('x'), box, { pieceBytes, expected, receive() {} });
-    broken.a.core.beginStep(1).send(broken.key('x'), stagedTensor(five, { fails: new ShoalError('system', 'lost') }));
-    broken.settle();
-    for (let k = 0; k < 4; k++) await turn();
-    broken.settle();
-    expect([box.told, broken.b.memory.usage.inUse, broken.b.channel.unanswered.here]).toEqual([['system'], 0, 0]);
-    const late = fakePair({ timeoutMs: 1000 });
-    const first = await asked(late);
-    await first.read(0);
-    late.clock.advance(1000);
-    late.settle();
-    await first.read(1, 2, 3);
-    expect([first.box.told, first.told, late.b.channel.unanswered.here, late.b.memory.usage.inUse]).toEqual([['timeout'], [0], 0, 0]);
-    const lost = fakePair();
-    const second = await asked(lost);
-    await second.read(0);
-    for (const { connection } of [lost.a, lost.b]) connection.lose(new ShoalError('peer-lost', 'gone'));
-    await second.read(1, 2, 3);
-    expect([second.box.told, second.told, second.tensor.released]).toMatchObject([['peer-lost'], [0], [{ code: 'peer-lost' }]]);
-  });
-
-  it('is refused when its control messages or immediates are not as they must be', async () => {
-    const pair = fakePair();
-    await asked(pair);
-    for (const immediate of [5, 6])
-      expect(() => pair.b.connection.handlers.onImmediate(immediate)).toThrow(expect.objectContaining({ code: 'protocol' }));
-    for (const type of [RecordType.Dead, RecordType.Error, RecordType.Cancelled]) {
-      const writer = new RecordWriter(64);
-      for (const byte of [protocolVersion, 0, 0, 0, type, 1, 0, 0, 0, 0, 0, 0]) writer.u8(byte);
-      expect(() => pair.b.connection.handlers.onMessage(Uint8Array.from(writer.bytes))).toThrow(
-        expect.objectContaining({ code: 'protocol' }),
-      );
-    }
-    for (const [bytes, count] of [
-      [0, 2],
-      [1, 2],
-      [65_537, 2],
-      [2 ** 31, 2],
-      [65_536, 0],
-      [65_536, 1],
-      [65_536, 1025],
-    ]) {
-      const writer = new RecordWriter(64);
-      for (const byte of [protocolVersion, 0, 0, 0, RecordType.RequestInPieces]) writer.u8(byte);
-      writer.u32(bytes);
-      writer.u16(count);
-      expect(() => pair.a.connection.handlers.onMessage(Uint8Array.from(writer.bytes))).toThrow(/a request wants \d+ pieces of \d+ bytes/);
-    }
   });
 });
 

@@ -1,5 +1,5 @@
-/** A receiver's cache of one sender's tensors: the number of each name on the wire, and the tensor's last metadata. Beyond a bound the
- *  oldest entry is forgotten, and its next request costs as much as a first one. */
+/** A receiver's cache of one sender's tensors: the number of each name on the wire, the tensor's last metadata, and its largest size of
+ *  late. Beyond a bound the oldest entry is forgotten, and its next request costs as much as a first one. */
 import { ShoalError } from '../../base/errors.ts';
 import { parseRendezvousKey } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
@@ -19,6 +19,9 @@ export interface FoundName {
   readonly suffix: KeySuffix;
 }
 
+/** After twice as many receives, a size that has not come again is forgotten. */
+const receivesOfOneLargest = 64;
+
 export class TensorName {
   /** The key up to its frame. */
   readonly text: string;
@@ -28,10 +31,28 @@ export class TensorName {
   isTold = false;
   /** The last request that asked for it, by number. */
   request = 0;
+  /** Bytes of the largest tensor among the last receives, and among as many before them. */
+  #largest = 0;
+  #largestBefore = 0;
+  #receives = 0;
 
   constructor(text: string, index: number) {
     this.text = text;
     this.index = index;
+  }
+
+  /** Bytes of a place for the next tensor: sizes alternate, and one that does not fit costs a round trip. */
+  get room(): number {
+    return Math.max(this.#largest, this.#largestBefore, this.metadata?.bytes ?? 0);
+  }
+
+  /** A tensor has come. */
+  received(bytes: number): void {
+    if (this.#receives++ % receivesOfOneLargest === 0) {
+      this.#largestBefore = this.#largest;
+      this.#largest = 0;
+    }
+    this.#largest = Math.max(this.#largest, bytes);
   }
 
   writeKey(writer: RecordWriter, { frame, iteration }: KeySuffix): void {

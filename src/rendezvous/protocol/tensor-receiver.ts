@@ -28,7 +28,7 @@ import {
   writeRegion,
 } from './records.ts';
 import { StandingRequest } from './standing-request.ts';
-import { TensorRequest, type PieceSink } from './tensor-request.ts';
+import { placeFor, TensorRequest, type PieceSink } from './tensor-request.ts';
 
 /** What became of one slot of a fused request. */
 export type SlotOutcome = { readonly value: TensorValue | undefined } | { readonly cause: ShoalError };
@@ -108,7 +108,7 @@ export class TensorReceiver {
     let request: TensorRequest;
     try {
       const { name, suffix } = this.#names.find(key);
-      const indices = sink === undefined ? 1 : this.#indicesOf(name.metadata ?? sink.expected, sink);
+      const indices = sink === undefined ? 1 : this.#indicesOf(Math.max(name.room, sink.expected?.bytes ?? 0), sink);
       if (this.#count + indices > this.#options.requestsMax) throw this.#full(indices);
       request = new TensorRequest({
         index: this.#takeIndex(indices),
@@ -182,8 +182,7 @@ export class TensorReceiver {
     const index = this.#takeIndex(depth);
     const buffers: (ReceiveBuffer | undefined)[] = [];
     try {
-      for (let k = 0; k < depth; k++)
-        buffers.push(metadata === undefined || metadata.bytes === 0 ? undefined : memory.allocate(metadata.bytes));
+      for (let k = 0; k < depth; k++) buffers.push(placeFor(memory, name, metadata));
     } catch (thrown) {
       for (const buffer of buffers) if (buffer !== undefined) memory.free(buffer);
       throw thrown;
@@ -461,8 +460,8 @@ export class TensorReceiver {
   }
 
   /** One for the whole, and one for each piece but the last. */
-  #indicesOf(metadata: TensorMetadata | undefined, { pieceBytes }: PieceSink): number {
-    return metadata === undefined ? 1 : Math.min(piecesMax, Math.max(1, Math.ceil(metadata.bytes / pieceBytes)));
+  #indicesOf(bytes: number, { pieceBytes }: PieceSink): number {
+    return Math.min(piecesMax, Math.max(1, Math.ceil(bytes / pieceBytes)));
   }
 
   #find(index: number): Pending {

@@ -67,6 +67,7 @@ export abstract class TensorPlace {
   contentOf(index: number): TensorMetadata {
     if (this.metadata === undefined || this.metadata.bytes > (this.buffer?.bytes ?? 0))
       throw new ShoalError('protocol', `request ${index} is said to be answered, but has no place for the tensor`);
+    this.name.received(this.metadata.bytes);
     return this.metadata;
   }
 }
@@ -99,9 +100,8 @@ export class TensorRequest extends TensorPlace {
 
   /** A place for the tensor as it was the last time. @throws ShoalError `out-of-memory`. */
   start(memory: ReceiveMemory): void {
-    const metadata = this.name.metadata ?? this.#sink?.expected;
-    this.metadata = metadata;
-    if (metadata !== undefined && metadata.bytes > 0) this.buffer = memory.allocate(metadata.bytes);
+    this.metadata = this.name.metadata ?? this.#sink?.expected;
+    this.buffer = placeFor(memory, this.name, this.metadata);
   }
 
   write(writer: RecordWriter): void {
@@ -132,6 +132,23 @@ export class TensorRequest extends TensorPlace {
   protected override wrongly(bytes: number, placeBytes: number): string {
     return `a tensor of ${bytes} bytes for request ${this.index}, which has a place for ${placeBytes}, is announced wrongly`;
   }
+}
+
+/** Beyond, a second round trip costs less than memory that stays unused. */
+const roomFactor = 4;
+const smallBytes = 64 * 1024;
+
+/** As large as the tensor has been of late, up to `roomFactor` times as large as `metadata` say; as these say where memory does not suffice.
+ *  Undefined: nothing is known of it, or it has no bytes. @throws ShoalError `out-of-memory`. */
+export function placeFor(memory: ReceiveMemory, name: TensorName, metadata: TensorMetadata | undefined): ReceiveBuffer | undefined {
+  const bytes = metadata?.bytes ?? 0;
+  const room = Math.min(name.room, Math.max(roomFactor * bytes, smallBytes));
+  try {
+    if (room > bytes) return memory.allocate(room);
+  } catch (thrown) {
+    if (ShoalError.from(thrown).code !== 'out-of-memory') throw thrown;
+  }
+  return bytes === 0 ? undefined : memory.allocate(bytes);
 }
 
 /** The value in a buffer, which goes back when the value is released. */

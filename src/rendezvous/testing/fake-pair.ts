@@ -1,9 +1,12 @@
 /** Two workers on a fake connection: turns end, messages arrive and time passes when the test says so. */
 import { VirtualClock } from '../../base/clock.ts';
+import type { ShoalError } from '../../base/errors.ts';
 import { threadRegion } from '../../fabric/testing/regions.ts';
+import { plain } from '../carriers/conformance.ts';
 import { TensorChannel, type TensorChannelOptions } from '../carriers/tensor-channel.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
 import { TensorMemory } from '../protocol/tensor-memory.ts';
+import type { TensorValue } from '../value/tensor-value.ts';
 import { fakeConnections, type FakeConnection } from './fake-connection.ts';
 
 export interface FakeSide {
@@ -81,4 +84,48 @@ export function fakePair(options: Options = {}): FakePair {
   };
   settle();
   return { a, b, clock, settle, key: (name) => a.core.key(name, a.core.self, b.core.self) };
+}
+
+/** What a waiter is told. */
+export function inbox() {
+  const told: unknown[] = [];
+  const values: (TensorValue | undefined)[] = [];
+  return {
+    told,
+    values,
+    receive(value: TensorValue | undefined) {
+      values.push(value);
+      told.push(plain(value));
+    },
+    fail: ({ code }: ShoalError) => void told.push(code),
+  };
+}
+
+export function recv({ b, key }: FakePair, stepId: number, name: string) {
+  const box = inbox();
+  const cancel = b.channel.recv(stepId, key(name), box);
+  return { ...box, cancel };
+}
+
+/** Messages, writes and immediates that leave both sides while `run` runs and until all is quiet. */
+export function costOf(pair: FakePair, run: () => void): { messages: number; writes: number; immediates: number } {
+  const before = [pair.a, pair.b].map(({ connection }) => ({ ...connection.sent }));
+  run();
+  pair.settle();
+  const sum = (what: 'messages' | 'writes' | 'immediates'): number =>
+    [pair.a, pair.b].reduce((all, { connection }, side) => all + connection.sent[what] - before[side][what], 0);
+  return { messages: sum('messages'), writes: sum('writes'), immediates: sum('immediates') };
+}
+
+/** One step in which `a` sends what `b` asks for first. */
+export function exchange(pair: FakePair, stepId: number, values: Record<string, TensorValue | undefined>): unknown[] {
+  const step = pair.a.core.beginStep(stepId);
+  const boxes = Object.keys(values).map((name) => recv(pair, stepId, name));
+  for (const [name, value] of Object.entries(values)) step.send(pair.key(name), value);
+  pair.settle();
+  pair.a.core.endStep(stepId);
+  return boxes.flatMap(({ told, values: received }) => {
+    for (const value of received) value?.release?.();
+    return told;
+  });
 }
