@@ -42,6 +42,12 @@ export function worldSpec(
   return { id: worldGroupId, name: 'world', globalRanks, rank, topology, callsBefore };
 }
 
+/** Of the ranks that see others being late, the first tells people. Where nobody is, each may be the only one that sees something.
+ *  @param late world ranks. */
+export function speaksOf({ rank, globalRanks }: GroupSpec, late: readonly number[]): boolean {
+  return late.length === 0 || globalRanks.findIndex((each) => !late.includes(each)) === rank;
+}
+
 /** The hosts of a subset of ranks, renumbered by position in the subset; hosts in order of their first rank. */
 export function restrictHosts(hosts: readonly (readonly number[])[], globalRanks: readonly number[]): number[][] {
   return hosts

@@ -23,7 +23,7 @@ import type { CallQueue } from '../call/call-queue.ts';
 import { describeCall, type CollectiveCall } from '../call/contract.ts';
 import type { NetworkPathCommand, NetworkPathEntry } from './network-path-queue.ts';
 import { GroupNetworkPath, type NetworkPathWorld } from './group-network-path.ts';
-import type { GroupSpec } from '../call/group-spec.ts';
+import { speaksOf, type GroupSpec } from '../call/group-spec.ts';
 import { Inquiry } from '../diagnosis/inquiry.ts';
 import type { HostPathName } from '../fast/host-path.ts';
 import { HostPathQueue, type HostPathCall, type HostPathEntry } from './host-path-queue.ts';
@@ -38,7 +38,7 @@ import type { ScratchPool } from '../links/scratch-pool.ts';
 import type { SharedRegions } from '../links/shared-regions.ts';
 import { SplitExchange } from './split-exchange.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
-import { Watchdog } from '../diagnosis/watchdog.ts';
+import { secondsText, Watchdog } from '../diagnosis/watchdog.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 import { signalImmediate, type BeginHeader } from '../links/wire.ts';
 
@@ -531,17 +531,21 @@ export class GroupEngine implements OperationHost {
 
   // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
 
-  #warnOf(pending: PendingCall): void {
-    if ('phase' in pending && pending.phase === 'queued') return; // those before it are told of
-    const { call, sequence } = pending;
-    const late = this.#late(pending);
+  #warnOf(oldest: PendingCall, waitedMs: number): void {
+    const { call, sequence } = oldest;
+    const late = this.#late(oldest);
+    if (!speaksOf(this.spec, late)) return;
     const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
-    this.#world.log.warn(`${describeCall(call, sequence)} of group '${this.spec.name}' waits for ${whom}`);
+    const what = `${describeCall(call, sequence)} of group '${this.spec.name}'`;
+    this.#world.log.warn(`${what} has waited ${secondsText(waitedMs)} for ${whom}`);
   }
 
-  /** World ranks whose part of the call has not been seen. */
+  /** Other world ranks that keep the call from going on, because they have not called it, or not ended what must end before it. */
   #late(pending: PendingCall): number[] {
-    return 'slot' in pending ? this.#members.late(pending.slot, pending.sequence) : this.#networkPath.late(pending);
+    if ('phase' in pending && pending.phase === 'queued')
+      return this.#members.unfinished(pending.ordinal - this.#world.settings.inFlightMax);
+    const late = 'slot' in pending ? this.#members.late(pending.slot, pending.sequence) : this.#networkPath.late(pending);
+    return late.filter((rank) => rank !== this.#world.rank);
   }
 
   #hasAnnounced(rank: number, sequence: number): boolean {
@@ -582,13 +586,14 @@ export class GroupEngine implements OperationHost {
       clock: this.#world.clock,
       slowMs: this.#world.settings.slowMs,
       pending: () => (this.#status === 'open' ? this.#pending : []),
-      onSlow: (pending) => this.#warnOf(pending),
+      onSlow: (oldest, waitedMs) => this.#warnOf(oldest, waitedMs),
       onTimeout: ({ sequence, timeoutMs }) => this.#inquiry.begin('timeout', sequence, timeoutMs),
     });
   }
 
+  /** The oldest first, whichever way they have taken. */
   get #pending(): readonly PendingCall[] {
-    return this.#queues.flatMap((queue) => queue.pending);
+    return this.#queues.flatMap((queue) => queue.pending).sort((a, b) => a.sequence - b.sequence);
   }
 
   #createNetworkPath(): GroupNetworkPath {

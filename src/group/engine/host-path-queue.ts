@@ -113,7 +113,6 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
       slot: this.#hostPath.slotOf(request.ordinal),
       plans,
       operation: undefined,
-      warned: false,
       path: 'host path',
       started: false,
       waitedFor: undefined,

@@ -93,7 +93,6 @@ export class NetworkPathQueue implements CallQueue<NetworkPathEntry> {
       submittedMs,
       operation,
       begun,
-      warned: false,
       path: 'network path',
       started: false,
       waitedFor: undefined,

@@ -72,7 +72,6 @@ export class Operation implements ExecutionContext {
   /** The last rank that was seen not to have called it. */
   waitedFor: number | undefined;
   phase: OperationPhase = 'queued';
-  warned = false;
   execution: RunningPlan | undefined;
   /** Peers whose contract has been compared and agrees. */
   readonly agreed: boolean[];

@@ -14,9 +14,9 @@ import { StepTuning, type PointMemory } from '../../scheduler/tuner/step-tuning.
 import type { TunedPoint, TuningSpec } from '../../scheduler/tuner/tuner.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
+import { speaksOf, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
 import type { SchedulingStatus } from '../call/types.ts';
-import { Watchdog, type Watched } from '../diagnosis/watchdog.ts';
+import { secondsText, Watchdog, type Watched } from '../diagnosis/watchdog.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import type { Complete } from '../engine/operation.ts';
 import type { SubmittedCall } from '../engine/operation-queue.ts';
@@ -97,7 +97,7 @@ export class Schedule implements CallQueue<never> {
       clock,
       slowMs,
       pending: () => this.#waiting(),
-      onSlow: (posted) => this.#warnOf(posted),
+      onSlow: (posted, waitedMs) => this.#warnOf(posted, waitedMs),
       onTimeout: (posted) => this.#timeOut(posted),
     });
   }
@@ -137,7 +137,7 @@ export class Schedule implements CallQueue<never> {
     const parts = (task.children.length > 0 ? task.children : [task]) as readonly AllReduceTask[];
     const { name, priority, bytes, unitBytes } = task;
     this.#warnOfParts(task);
-    const posted: Posted = { task, left: [...parts], submittedMs: clock.now(), timeoutMs: request.timeoutMs, warned: false };
+    const posted: Posted = { task, left: [...parts], submittedMs: clock.now(), timeoutMs: request.timeoutMs };
     const same = this.#posted.get(name);
     if (same) same.push(posted);
     else this.#posted.set(name, [posted]);
@@ -289,7 +289,8 @@ export class Schedule implements CallQueue<never> {
 
   /** Posted here, and not by all ranks; the oldest first. */
   #waiting(): Posted[] {
-    return [...this.#posted.values()].flatMap(([first]) => (this.#absent(first).length > 0 ? [first] : []));
+    const waiting = [...this.#posted.values()].flatMap(([first]) => (this.#absent(first).length > 0 ? [first] : []));
+    return waiting.sort((a, b) => a.submittedMs - b.submittedMs);
   }
 
   /** World ranks. */
@@ -297,8 +298,11 @@ export class Schedule implements CallQueue<never> {
     return this.#agreement.absent(task.name).map((rank) => this.#options.group.globalRanks[rank]);
   }
 
-  #warnOf(posted: Posted): void {
-    this.#options.log.warn(`${this.#describe(posted)} waits for rank ${this.#absent(posted).join(', ')} to schedule it`);
+  #warnOf(posted: Posted, waitedMs: number): void {
+    const { log, group } = this.#options;
+    const absent = this.#absent(posted);
+    if (!speaksOf(group, absent)) return;
+    log.warn(`${this.#describe(posted)} has waited ${secondsText(waitedMs)} for rank ${absent.join(', ')} to schedule it`);
   }
 
   #timeOut(posted: Posted): void {
