@@ -1,8 +1,8 @@
 /** Element types. The codes appear on the wire and in the addon: append only. */
 import { ShoalError } from '../base/errors.ts';
 
-/** The element type of a tensor, by torch's names. Every dtype is moved; `ReduceOp` says which are reduced. Other names give ShoalError
- *  `unsupported`. */
+/** The element type of a tensor, by torch's names. Every dtype can be moved; `ReduceOp` lists those that can be reduced. Other
+ *  names give ShoalError `unsupported`. */
 export type DType =
   | 'float64'
   | 'float32'
@@ -17,7 +17,7 @@ export type DType =
   | 'uint8'
   | 'bool';
 
-/** The half floats of newer engines, as far as they are needed here: not every TypeScript library knows them. */
+/** The parts of the half floats of newer engines that are used here: not every TypeScript library knows them. */
 export interface NativeFloat16Array extends ArrayBufferView {
   readonly [Symbol.toStringTag]: 'Float16Array';
   readonly BYTES_PER_ELEMENT: number;
@@ -26,8 +26,8 @@ export interface NativeFloat16Array extends ArrayBufferView {
   keys(): IterableIterator<number>;
 }
 
-/** The typed arrays that calls take. The dtype is the array's own: Uint8ClampedArray counts as `uint8`. Float16Array is taken too, where
- *  the engine has it; BigUint64Array and DataView have no dtype: `unsupported`. */
+/** The typed arrays that calls accept. The dtype is the array's own: Uint8ClampedArray counts as `uint8`. Float16Array is
+ *  accepted too, where the engine has it; BigUint64Array and DataView have no dtype: `unsupported`. */
 export type TypedArray =
   | Float64Array
   | Float32Array
@@ -116,7 +116,7 @@ export function viewOf<D extends DType>(dtype: D, buffer: ArrayBufferLike, byteO
   return dtypeInfo(dtype).view(buffer, byteOffset, count) as DTypeViews[D];
 }
 
-/** Undefined where the engine has none. */
+/** The engine's Float16Array; undefined where it has none. */
 const nativeFloat16Array = (globalThis as { Float16Array?: new (buffer: ArrayBufferLike, at: number, count: number) => NativeFloat16Array })
   .Float16Array;
 
@@ -126,7 +126,7 @@ export function float16ViewOf(buffer: ArrayBufferLike, byteOffset: number, count
   throw new ShoalError('unsupported', `Node.js ${process.version} has no Float16Array, newer versions (24) have; read the bits of data`);
 }
 
-/** The dtype that a foreign typed array is taken as. Uint16Array is `uint16`: half floats must say so, or be in a Float16Array.
+/** The dtype of a foreign typed array. Uint16Array is `uint16`: half floats must say so, or be in a Float16Array.
  *  @throws ShoalError `unsupported` for arrays without a dtype (BigUint64Array, DataView). */
 export function dtypeOfArray(array: ArrayBufferView): DType {
   if (array instanceof Float32Array) return 'float32';

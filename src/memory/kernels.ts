@@ -1,8 +1,8 @@
-/** Kernels: the arithmetic on elements. Two implementations, `native` (the addon) and `js` (its twin), give the same
- *  bits for every dtype and operator, NaN payloads excepted. They must not know ranks, plans or where memory came from.
+/** Kernels: the arithmetic on elements. Two implementations, `native` (the addon) and `js` (its twin), give the same bits for
+ *  every dtype and operator, NaN payloads excepted. They must not know ranks, plans or where memory came from.
  *
- *  All operands are byte views aligned to the element size. Operands of one call must not overlap, except that a
- *  target may be exactly (same address, same length) one of the sources; anything else is refused with `usage`. */
+ *  All operands are byte views aligned to the element size. Operands of one call must not overlap, except that a target may be
+ *  exactly (same address, same length) one of the sources; anything else is refused with `usage`. */
 import type { DType } from './dtype.ts';
 import type { CombineOp } from './reduce-op.ts';
 
@@ -11,9 +11,9 @@ import type { CombineOp } from './reduce-op.ts';
 export type ReduceTree = readonly number[];
 
 export interface Kernels {
-  /** Every target[k] := the reduction of sources[…][k] along `tree`; all targets receive the same bits.
-   *  `float16` and `bfloat16` are accumulated in float32 over the whole tree and rounded once (to nearest even).
-   *  `divisor`, floats only: the result is divided by it (in float32 for 16-bit floats) before rounding and storing. */
+  /** Sets every target[k] to the reduction of sources[…][k] along `tree`; all targets receive the same bits. `float16` and
+   *  `bfloat16` are accumulated in float32 over the whole tree and rounded once (to nearest even). `divisor`, floats only: the
+   *  result is divided by it (in float32 for 16-bit floats) before rounding and storing. */
   reduce(
     dtype: DType,
     op: CombineOp,
@@ -22,12 +22,12 @@ export interface Kernels {
     tree: ReduceTree,
     divisor?: number,
   ): void;
-  /** target[k] := source[k] × factor. Float dtypes. */
+  /** Sets target[k] to source[k] × factor. Float dtypes. */
   scale(dtype: DType, target: Uint8Array, source: Uint8Array, factor: number): void;
-  /** target[k] := source[k] as another dtype. Floats to floats round to nearest even; floats to integers truncate and
+  /** Sets target[k] to source[k] as another dtype. Floats to floats round to nearest even; floats to integers truncate and
    *  saturate, NaN gives 0; integers to narrower integers wrap; anything to bool is `≠ 0`. */
   convert(targetType: DType, target: Uint8Array, sourceType: DType, source: Uint8Array): void;
-  /** memcpy. */
+  /** Copies bytes (memcpy). */
   copy(target: Uint8Array, source: Uint8Array): void;
 }
 

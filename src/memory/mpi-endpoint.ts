@@ -1,11 +1,11 @@
-/** One user of MPI in this process: opens it, hears of what arrives and of what is done. As many as wanted, in any thread;
- *  all share the MPI of the process. It must not know what messages or groups mean. */
+/** An endpoint for one user of MPI in this process: opens MPI, and reports arrivals and completions. There may be any number of
+ *  endpoints, in any thread; all share the MPI of the process. It must not know the meaning of messages or groups. */
 import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import { loadNative, nativeUnavailableReason, type Native } from './native.ts';
 import { mpiEvents, type MpiEventBatch, type MpiHandle } from './native-mpi.ts';
 
-/** Why this machine has no MPI that can be used, with the next step; undefined when it has. */
+/** The reason why this machine has no usable MPI, with the next step; undefined when it has one. */
 export function mpiUnavailable(options: { enabled: boolean } = { enabled: true }): string | undefined {
   const native = loadNative(options);
   if (native === undefined) return nativeUnavailableReason(options);
@@ -15,18 +15,18 @@ export function mpiUnavailable(options: { enabled: boolean } = { enabled: true }
     : `${reason}; install Open MPI (Debian: apt-get install openmpi-bin) and start the processes with mpirun`;
 }
 
-/** Parts of messages below this are copied when they are sent. */
+/** Parts of messages below this size are copied when they are sent. */
 const copiedBytes = 64 * 1024;
 const closeMs = 1000;
 
 export interface MpiPort {
-  /** `kind` 0…3 as it was sent; the bytes are the receiver's. */
+  /** `kind` is 0…3 as it was sent; the bytes are the receiver's. */
   onMessage(peer: number, kind: number, bytes: Uint8Array): void;
-  /** A message that the port does not take was dropped. */
+  /** Called when a message that exceeds the port's size was dropped. */
   onOversize(peer: number): void;
 }
 
-/** Codes and buffers of a collective; see native/mpi_tasks.h. */
+/** A collective, with codes and buffers; see native/mpi_tasks.h. */
 export interface MpiCollective {
   readonly group: number;
   readonly kind: number;
@@ -40,7 +40,7 @@ export interface MpiCollective {
 }
 
 interface Pending {
-  /** What MPI reads or writes until then. */
+  /** Memory that MPI reads or writes until the operation is done. */
   readonly memory: readonly Uint8Array[];
   readonly onDone: (error: ShoalError | undefined) => void;
 }
@@ -56,7 +56,7 @@ export class MpiEndpoint {
   #opened: { resolve(): void; reject(error: ShoalError): void } | undefined;
   #failure: ShoalError | undefined;
   #closing = false;
-  /** MPI ended under its users. */
+  /** Called when MPI ended under its users. */
   onFailed: ((error: ShoalError) => void) | undefined;
 
   private constructor(native: Native) {
@@ -77,12 +77,12 @@ export class MpiEndpoint {
     return endpoint;
   }
 
-  /** Of this process in MPI's world. */
+  /** Rank of this process in MPI's world. */
   get rank(): number {
     return this.#rank;
   }
 
-  /** Processes of MPI's world. */
+  /** Number of processes in MPI's world. */
   get size(): number {
     return this.#size;
   }
@@ -91,7 +91,7 @@ export class MpiEndpoint {
     if (!this.#closing) this.#native.mpiRef(this.#handle, on);
   }
 
-  /** Messages to this port of the process, 0…2²¹−1, come to `port`. @returns false when somebody has it. */
+  /** Directs messages for this port of the process, 0…2²¹−1, to `port`. @returns false when the port is taken. */
   claim(number: number, port: MpiPort, options: { bytesMax: number }): boolean {
     if (!this.#native.mpiClaim(this.#handle, number, options.bytesMax)) return false;
     this.#ports.set(number, port);
@@ -102,8 +102,8 @@ export class MpiEndpoint {
     if (this.#ports.delete(number) && !this.#closing) this.#native.mpiRelease(this.#handle, number);
   }
 
-  /** To a port of a process; between two processes all messages arrive in order. Large ones are not copied: `bytes` must
-   *  stay as they are until the receiver has them, or until `onDone`. `kind` is 0…3. */
+  /** Sends a message to a port of a process; between two processes all messages arrive in order. Large ones are not copied:
+   *  `bytes` must not change until the receiver has them, or until `onDone`. `kind` is 0…3. */
   send(message: { peer: number; port: number; kind: number; bytes: Uint8Array }, onDone: (error: ShoalError | undefined) => void): void {
     const { peer, port, kind, bytes } = message;
     const copies = bytes.byteLength < copiedBytes;
@@ -111,7 +111,7 @@ export class MpiEndpoint {
     if (!this.#closing) this.#native.mpiSend(this.#handle, id, peer, port * 4 + kind, bytes, copies);
   }
 
-  /** A communicator of these ranks of MPI's world, in this order; collective over them. `group` is this endpoint's name for it. */
+  /** Makes a communicator of these ranks of MPI's world, in this order; collective over them. `group` is this endpoint's name for it. */
   createGroup(group: number, ranks: readonly number[]): Promise<void> {
     return new Promise((resolve, reject) => {
       const id = this.#begin([], (error) => (error === undefined ? resolve() : reject(error)));
@@ -123,7 +123,7 @@ export class MpiEndpoint {
     if (!this.#closing) this.#native.mpiFreeGroup(this.#handle, group);
   }
 
-  /** Starts a collective of a group. All its ranks start theirs in one order. */
+  /** Starts a collective of a group. All ranks of a group start its collectives in the same order. */
   collective(call: MpiCollective, onDone: (error: ShoalError | undefined) => void): void {
     const { group, kind, dtype, op, root, input, output, inputCounts, outputCounts } = call;
     const id = this.#begin([input, output], onDone);
@@ -131,7 +131,7 @@ export class MpiEndpoint {
     this.#native.mpiCollective(this.#handle, id, group, kind, dtype, op, root, input, output, ins, outs);
   }
 
-  /** Nothing is heard afterwards. What was started goes on; its memory is kept until then. Idempotent. */
+  /** Stops all callbacks. Operations under way go on, and their memory is kept until they end. Idempotent. */
   close(): void {
     if (this.#closing) return;
     for (const port of [...this.#ports.keys()]) this.release(port);

@@ -1,48 +1,48 @@
-/** The addon's face to Open MPI, typed: one MPI thread per process, endpoints that any JavaScript thread may open. What it
- *  does is written in native/mpi_runtime.h. */
+/** The addon's interface to Open MPI, typed: one MPI thread per process, endpoints that any JavaScript thread may open. Its
+ *  behaviour is described in native/mpi_runtime.h. */
 declare const opaque: unique symbol;
-/** An endpoint; only functions of the addon look inside. */
+/** Handle of an endpoint; only functions of the addon look inside. */
 export interface MpiHandle {
   readonly [opaque]: 'mpi';
 }
 
-/** By code, as in native/mpi_runtime.h. */
+/** Kinds of events by code, as in native/mpi_runtime.h. */
 export const mpiEvents = {
   /** MPI is up. a: rank of this process, b: number of ranks, what: version of the library. */
   opened: 0,
-  /** MPI cannot be used, or no longer. what: why. */
+  /** MPI cannot be used, or no longer. what: the reason. */
   failed: 1,
-  /** a: rank of the sender, b: tag, what: the bytes, which are the receiver's own. */
+  /** A message. a: rank of the sender, b: tag, what: the bytes, which are the receiver's own. */
   message: 2,
   /** A message larger than its port takes was dropped. a: rank of the sender, b: tag. */
   oversize: 3,
-  /** a: the id of what was started, what: what went wrong, or ''. */
+  /** An operation is done. a: its id, what: the error, or ''. */
   done: 4,
 } as const;
 
-/** `kind, a, b, what` of one event after the other. */
+/** Events one after the other, each as `kind, a, b, what`. */
 export type MpiEventBatch = readonly (number | string | Uint8Array)[];
 
-/** Numbers cross as bytes over an Int32Array. A NaN for an id: nothing is told when all went well. */
+/** Functions of the addon. Numbers cross as bytes over an Int32Array. NaN for an id: success is not reported. */
 export interface NativeMpi {
-  /** Why this process cannot load Open MPI; '' when it can. */
+  /** The reason why this process cannot load Open MPI; '' when it can. */
   mpiUnavailable(): string;
   /** Starts MPI when it is the first; `opened` or `failed` follows. The endpoint keeps the event loop alive. */
   mpiOpen(onEvents: (events: MpiEventBatch) => void): MpiHandle;
   /** Blocks until no transfer uses the caller's memory any more; after `timeoutMs` MPI is stopped for the whole process. */
   mpiClose(handle: MpiHandle, timeoutMs: number): void;
-  /** Whether the endpoint keeps the event loop alive. */
+  /** Sets whether the endpoint keeps the event loop alive. */
   mpiRef(handle: MpiHandle, on: boolean): void;
   /** Messages with tags from 4·port to 4·port+3 and at most `bytesMax` bytes come here. False when the port is taken. */
   mpiClaim(handle: MpiHandle, port: number, bytesMax: number): boolean;
   mpiRelease(handle: MpiHandle, port: number): void;
-  /** `copies`: `bytes` is free at once; otherwise it must stay as it is until `done`. */
+  /** Sends a message. `copies`: `bytes` is free at once; otherwise it must not change until `done`. */
   mpiSend(handle: MpiHandle, id: number, peer: number, tag: number, bytes: Uint8Array, copies: boolean): void;
-  /** A communicator of these ranks of MPI's world, in this order. Collective over them; `done` follows. */
+  /** Makes a communicator of these ranks of MPI's world, in this order. Collective over them; `done` follows. */
   mpiGroup(handle: MpiHandle, id: number, group: number, ranks: Uint8Array): void;
   mpiFreeGroup(handle: MpiHandle, group: number): void;
-  /** Kinds, dtypes and operators by code. The order of a group's calls is the same on all its ranks. Buffers and counts:
-   *  native/mpi_tasks.h. */
+  /** Starts a collective; kinds, dtypes and operators by code. The order of a group's calls is the same on all its ranks. Buffers
+   *  and counts: native/mpi_tasks.h. */
   mpiCollective(
     handle: MpiHandle,
     id: number,

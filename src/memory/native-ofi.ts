@@ -1,5 +1,5 @@
-/** The addon's face to libfabric, typed: flat functions, found at run time. What they do is written in native/ofi.cc; who uses them,
- *  in src/fabric/providers/libfabric.ts. A status is 0 or a negative error number. */
+/** The addon's interface to libfabric, typed: flat functions over a library that is found at run time. Their behaviour is
+ *  described in native/ofi.cc; their user is src/fabric/providers/libfabric.ts. A status is 0 or a negative error number. */
 declare const opaque: unique symbol;
 interface Handle<Name extends string> {
   readonly [opaque]: Name;
@@ -11,49 +11,49 @@ export type OfiRegistrationHandle = Handle<'ofi registration'>;
 /** One end of one connection. */
 export type OfiEndpointHandle = Handle<'ofi endpoint'>;
 
-/** What a provider says of one device. */
+/** A provider's description of one device. */
 export interface OfiDeviceFacts {
-  /** `tcp;ofi_rxm`, `shm`, `verbs;ofi_rxm`. */
+  /** Name of the provider: `tcp;ofi_rxm`, `shm`, `verbs;ofi_rxm`. */
   readonly provider: string;
   readonly fabric: string;
-  /** `eth0`, `mlx5_0`. */
+  /** Name of the device: `eth0`, `mlx5_0`. */
   readonly device: string;
-  /** Its address, where that is one of IP. */
+  /** Address of the device, if it is an IP address. */
   readonly source: string;
   readonly addressFormat: number;
-  /** Of `ofiOrder`, those that hold both ways. */
+  /** Bits of `ofiOrder` that hold both ways. */
   readonly messageOrder: number;
   /** Longest write that later writes do not overtake. */
   readonly orderedWriteBytes: number;
-  /** Bits FI_MR_…. */
+  /** Required registration, as bits FI_MR_…. */
   readonly registrationModes: number;
   readonly keyBytes: number;
-  /** What a write can announce. */
+  /** Bytes that a write can announce. */
   readonly immediateBytes: number;
   readonly maxMessageBytes: number;
   readonly transmits: number;
   readonly receives: number;
 }
 
-/** libfabric's codes. */
+/** libfabric's codes of address formats. */
 export const ofiAddressFormats = { ipv4: 2, ipv6: 3, text: 9 } as const;
-/** FI_ORDER_WAW, WAS, SAW and SAS together: nothing overtakes anything. */
+/** FI_ORDER_WAW, WAS, SAW and SAS together: no operation overtakes another. */
 export const ofiTotalOrder = 0x1b0;
-/** FI_MR_LOCAL: what is sent must be registered as well. */
+/** FI_MR_LOCAL: memory that is sent from must be registered as well. */
 export const ofiLocalRegistration = 4;
 
-/** What `ofiPoll` writes, four words per event: kind, slot, bytes or error, data. */
+/** Kinds of events. `ofiPoll` writes four words per event: kind, slot, bytes or error, data. */
 export const ofiEvents = { received: 1, transmitted: 2, remoteData: 3, failed: 4 } as const;
 export const ofiEventWords = 4;
-/** EAGAIN: poll, then try again. */
+/** EAGAIN: the caller polls, then tries again. */
 export const ofiAgain = -11;
 
 export interface NativeOfi {
-  /** `1.17`. @throws NativeError `ENOENT`, with the reason, when there is no library. */
+  /** Version of the library, such as `1.17`. @throws NativeError `ENOENT`, with the reason, when there is no library. */
   ofiVersion(): string;
-  /** Empty texts for all providers and devices. */
+  /** Devices of a provider and of a name; empty texts for all. */
   ofiDevices(provider: string, device: string): readonly OfiDeviceFacts[];
-  /** @throws NativeError `ENODATA` when there is nothing of the kind. */
+  /** Opens a device. @throws NativeError `ENODATA` when there is none of the kind. */
   ofiOpen(
     provider: string,
     device: string,
@@ -63,9 +63,9 @@ export interface NativeOfi {
     trafficClass: number,
     ordered: boolean,
   ): OfiDeviceFacts & { readonly handle: OfiDeviceHandle };
-  /** Closes with the last endpoint and registration on it. */
+  /** Closes the device, together with the last endpoint and registration on it. */
   ofiCloseDevice(device: OfiDeviceHandle): void;
-  /** `key` is a wish. The caller keeps the view's buffer until `ofiRelease`. */
+  /** Registers memory. `key` is a wish. The caller keeps the view's buffer until `ofiRelease`. */
   ofiRegister(
     device: OfiDeviceHandle,
     view: Uint8Array,
@@ -74,7 +74,7 @@ export interface NativeOfi {
   ): { readonly handle: OfiRegistrationHandle; readonly address: bigint; readonly key: bigint };
   ofiRevoke(registration: OfiRegistrationHandle): void;
   ofiRelease(registration: OfiRegistrationHandle): void;
-  /** The areas are rows of slots of `slotBytes`. waitFd: −1 where there is none. */
+  /** Makes an endpoint. The areas are rows of slots of `slotBytes`. waitFd: −1 where there is none. */
   ofiEndpoint(
     device: OfiDeviceHandle,
     source: string,
@@ -98,7 +98,7 @@ export interface NativeOfi {
     data: number,
     delivered: boolean,
   ): number;
-  /** −1: no event yet, but more to do; poll again. */
+  /** Reads events and returns their number; −1: no event yet, but more to do: poll again. */
   ofiPoll(endpoint: OfiEndpointHandle, events: Float64Array): number;
   ofiClose(endpoint: OfiEndpointHandle): void;
 }

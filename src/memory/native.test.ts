@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { loadNative, nativeUnavailableReason } from './native.ts';
 
 describe('loadNative', () => {
-  it('loads or says why not, never both', () => {
+  it('loads or gives the reason, never both', () => {
     const options = { enabled: true };
     expect(loadNative(options) === undefined).toBe(nativeUnavailableReason(options) !== undefined);
   });

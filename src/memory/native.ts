@@ -1,8 +1,8 @@
 /** The addon, typed, and its only loader. Everything the addon does has a twin in JavaScript except memory shared between
- *  processes, so that its absence is never an error here. Each thread loads it for itself.
+ *  processes, so its absence is never an error here. Each thread loads it for itself.
  *
- *  It is what was compiled on this machine (build/Release), else what came with the package (prebuilds/<platform>-<arch>, as
- *  node-gyp-build looks for it: a package that every thread of every rank would load to find one of two files).
+ *  It is the one compiled on this machine (build/Release), else the one that came with the package (prebuilds/<platform>-<arch>,
+ *  where node-gyp-build would look: a package that every thread of every rank would load to find one of two files).
  *  `SHOAL_NATIVE=0` in the environment disables it whatever the caller asks. */
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -17,7 +17,7 @@ import type { NativeOfi } from './native-ofi.ts';
 import type { NativeWire } from './native-wire.ts';
 
 declare const opaque: unique symbol;
-/** A native object; only functions of the addon look inside. */
+/** Handle of a native object; only functions of the addon look inside. */
 interface Handle<Name extends string> {
   readonly [opaque]: Name;
 }
@@ -30,22 +30,22 @@ export type RegistersHandle = Handle<'registers'>;
 export interface NativeMapping {
   readonly buffer: ArrayBuffer;
   readonly handle: MappingHandle;
-  /** The creator's descriptor; −1 for a mapping of another's. */
+  /** The creator's descriptor; −1 for a mapping of another's region. */
   readonly fd: number;
   readonly device: number;
   readonly inode: number;
 }
 
-/** What the addon throws from region functions: `code` is the errno's name. */
+/** An error that region functions of the addon throw: `code` is the errno's name. */
 export interface NativeError extends Error {
   readonly code: string;
 }
 
-/** Kernels of one instruction set. dtypes and operators go by code; operands must have passed kernels/check.ts. */
+/** Kernels of one instruction set. dtypes and operators are given by code; operands must have passed kernels/check.ts. */
 export interface NativeLoops {
-  /** `avx512`, `avx2` or `generic`. */
+  /** The instruction set: `avx512`, `avx2` or `generic`. */
   readonly isa: string;
-  /** A NaN divisor means none. */
+  /** Reduces; a NaN divisor means none. */
   reduce(
     dtype: number,
     op: number,
@@ -67,7 +67,7 @@ export interface NativeParameterLoops {
     states: readonly (Float32Array | Float64Array)[],
     parameters: Float64Array,
   ): void;
-  /** −1: all are finite. */
+  /** Index of the first value that is not finite; −1: all are finite. */
   firstNonFinite(values: Float32Array | Float64Array): number;
   encodeTwoBit(target: Uint8Array, gradient: Float32Array, residual: Float32Array, threshold: number): void;
   decodeTwoBit(target: Float32Array, source: Uint8Array, threshold: number): void;
@@ -75,25 +75,25 @@ export interface NativeParameterLoops {
   decodeHalf(target: Float32Array, source: Uint8Array): void;
 }
 
-/** The loops directly on it are the best this CPU can run. */
+/** Functions of the addon. The loops directly on it are the best that this CPU can run. */
 export interface Native extends NativeLoops, NativeMpi, NativeOfi, NativeWire {
   readonly version: string;
-  /** All others it can run, down to those for any CPU of this architecture; for tests. */
+  /** All other loops that this CPU can run, down to those for any CPU of this architecture; for tests. */
   readonly others: readonly NativeLoops[];
-  /** The best loops for this CPU, and, for tests, those for any. */
+  /** The best parameter loops for this CPU, and, for tests, those for any. */
   readonly parameters: NativeParameterLoops & { readonly generic: NativeParameterLoops };
   createRegion(bytes: number): NativeMapping;
   openRegion(path: string, bytes: number, device: number, inode: number): NativeMapping;
   closeRegion(handle: MappingHandle, buffer: ArrayBuffer): void;
   copy(target: Uint8Array, source: Uint8Array): void;
-  /** Asks for the first of `names` that the kernel grants to a TCP socket. Returns what is in force; undefined: not a TCP socket. */
+  /** Asks for the first of `names` that the kernel grants to a TCP socket. Returns the one in force; undefined: not a TCP socket. */
   congestionControl(descriptor: number, names: readonly string[]): string | undefined;
   /** Fills `counts` with the segments of data a TCP socket has sent so far, with those sent again, and those sent again alone.
    *  False when the kernel does not say. */
   socketSegments(descriptor: number, counts: Float64Array): boolean;
-  /** A descriptor to be watched: it can be read once its time has come. Any thread of this process may set it. */
+  /** Makes a timer: a descriptor to watch, readable once its time has come. Any thread of this process may set it. */
   createTimer(): number;
-  /** From now, less than a second; 0: never. What had come before is forgotten. */
+  /** Sets the timer's time from now, less than a second; 0: never. An earlier expiry is forgotten. */
   setTimer(timer: number, nanoseconds: number): void;
   closeTimer(timer: number): void;
   createSegments(count: number): SegmentsHandle;
@@ -114,7 +114,7 @@ export interface NativeOptions {
 const builtBinary = packageFile('build/Release/shoal.node');
 const prebuiltBinary = packageFile(`prebuilds/${process.platform}-${process.arch}/shoal.napi.glibc.node`);
 
-/** Where the addon is, or would be had it been compiled. */
+/** Path of the addon, or the path it would have if it were compiled. */
 export const nativeBinary = existsSync(builtBinary) || !existsSync(prebuiltBinary) ? builtBinary : prebuiltBinary;
 
 /** The program that is made together with the addon, and that does not run either where the addon cannot be loaded. */
@@ -126,13 +126,13 @@ export function loadNative(options: NativeOptions): Native | undefined {
   return typeof loaded === 'string' ? undefined : loaded;
 }
 
-/** Why `loadNative` returns undefined, with the next step; undefined when it does not. */
+/** The reason why `loadNative` returns undefined, with the next step; undefined when it does not. */
 export function nativeUnavailableReason(options: NativeOptions = { enabled: true }): string | undefined {
   const loaded = load(options);
   return typeof loaded === 'string' ? loaded : undefined;
 }
 
-/** How the addon is compiled. */
+/** The command that compiles the addon. */
 function compileCommand(environment: Environment): string {
   return nativeBinary.includes(`${sep}node_modules${sep}`) ? execCommand(environment, 'shoal compile') : 'npm ci';
 }

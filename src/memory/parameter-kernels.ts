@@ -5,17 +5,17 @@ import { ShoalError } from '../base/errors.ts';
 
 export type Reals = Float32Array | Float64Array;
 
-/** What is added is `g = clip(rescale · gradient)`, and `d = g + decay · value`; `d` stands before `value` changes.
+/** Rules of updates. They add `g = clip(rescale · gradient)`, and `d = g + decay · value`; `d` is computed before `value` changes.
  *
- *    rule      states           update                                                               parameters from [4]
- *    sgd       –                value −= rate · d
- *    momentum  velocity         velocity = mu · velocity − rate · d;  value += velocity              mu
- *    nesterov  velocity         velocity = mu · velocity − rate · d;  value += mu · velocity − rate · d   mu
- *    adam      mean, variance   mean = b1 · mean + r1 · d;  variance = b2 · variance + r2 · d · d;
- *                               value −= rate · mean / (√variance + epsilon)                         b1 r1 b2 r2 epsilon
- *    adagrad   history          history += d · d;  value −= rate · d / (√history + epsilon)          epsilon
- *    ftrl      z, n             z += g − (√(n + g²) − √n) / rate · value;  n += g²;
- *                               value = |z| ≤ l1 ? 0 : (sign(z) · l1 − z) / ((beta + √n) / rate + decay)   l1 beta
+ *      rule      states           update                                                               parameters from [4]
+ *      sgd       –                value −= rate · d
+ *      momentum  velocity         velocity = mu · velocity − rate · d;  value += velocity              mu
+ *      nesterov  velocity         velocity = mu · velocity − rate · d;  value += mu · velocity − rate · d   mu
+ *      adam      mean, variance   mean = b1 · mean + r1 · d;  variance = b2 · variance + r2 · d · d;
+ *                                 value −= rate · mean / (√variance + epsilon)                         b1 r1 b2 r2 epsilon
+ *      adagrad   history          history += d · d;  value −= rate · d / (√history + epsilon)          epsilon
+ *      ftrl      z, n             z += g − (√(n + g²) − √n) / rate · value;  n += g²;
+ *                                 value = |z| ≤ l1 ? 0 : (sign(z) · l1 − z) / ((beta + √n) / rate + decay)   l1 beta
  *
  *  Parameters [0…3] of all rules: rescale, clip (Infinity: none), decay, rate. */
 export type UpdateRule = 'sgd' | 'momentum' | 'nesterov' | 'adam' | 'adagrad' | 'ftrl';
@@ -26,7 +26,7 @@ export interface UpdateRuleInfo {
   readonly parameters: number;
 }
 
-/** By code, as in the addon: append only. */
+/** Rules by code, as in the addon: append only. */
 export const updateRules: readonly UpdateRuleInfo[] = [
   { name: 'sgd', states: 0, parameters: 4 },
   { name: 'momentum', states: 1, parameters: 5 },
@@ -37,16 +37,16 @@ export const updateRules: readonly UpdateRuleInfo[] = [
 ];
 
 export interface ParameterKernels {
-  /** In place on `value` and `states`; all of one type and length, none overlapping another. Parameters are rounded to it.
+  /** Updates `value` and `states` in place; all are of one type and length, none overlapping another. Parameters are rounded to that type.
    *  @throws ShoalError `usage`. */
   update(rule: UpdateRule, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void;
   /** Index of the first NaN or infinity; −1 when there is none. */
   firstNonFinite(values: Reals): number;
-  /** Sixteen elements to a word of four bytes; see compression/two-bit.ts. `sum = residual + gradient` is sent as +threshold, 0
-   *  or −threshold, and what that leaves of it is the new residual. A sum that is not finite is sent as such and leaves 0. */
+  /** Encodes sixteen elements to a word of four bytes; see compression/two-bit.ts. `sum = residual + gradient` is sent as +threshold, 0 or
+   *  −threshold, and the rest of it is the new residual. A sum that is not finite is sent as such and leaves 0. */
   encodeTwoBit(target: Uint8Array, gradient: Float32Array, residual: Float32Array, threshold: number): void;
   decodeTwoBit(target: Float32Array, source: Uint8Array, threshold: number): void;
-  /** As float16, the target aligned to 2 bytes. Sums beyond ±65504 are sent as that; the rest stays in the residual. */
+  /** Encodes as float16, the target aligned to 2 bytes. Sums beyond ±65504 are sent as that; the rest stays in the residual. */
   encodeHalf(target: Uint8Array, gradient: Float32Array, residual: Float32Array): void;
   decodeHalf(target: Float32Array, source: Uint8Array): void;
 }
@@ -60,7 +60,7 @@ export function twoBitBytes(count: number): number {
   return Math.ceil(count / 16) * 4;
 }
 
-/** @throws ShoalError `usage` saying what is wrong with the operands. */
+/** @throws ShoalError `usage` describing the fault of the operands. */
 export function checkUpdate(rule: UpdateRule, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void {
   const info = updateRules.find(({ name }) => name === rule);
   if (info === undefined) throw misuse(`there is no rule '${rule}'; use one of ${updateRules.map(({ name }) => name).join(', ')}`);

@@ -1,4 +1,4 @@
-/** Reduction operators and which dtypes they are defined on. */
+/** Reduction operators and the dtypes that they are defined on. */
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, type DType } from './dtype.ts';
 
@@ -11,21 +11,21 @@ import { dtypeInfo, type DType } from './dtype.ts';
  *  Bit…     integers and bool
  *  Premul   Sum of inputs each multiplied by a factor given with the call; floats only */
 export const ReduceOp = {
-  /** Bool: or. */
+  /** Sum; on bool: or. */
   Sum: 'sum',
-  /** Floats only. */
+  /** Sum divided by the number of ranks; floats only. */
   Avg: 'avg',
-  /** Bool: and. */
+  /** Product; on bool: and. */
   Product: 'product',
-  /** A NaN anywhere gives NaN. */
+  /** Minimum; a NaN anywhere gives NaN. */
   Min: 'min',
-  /** A NaN anywhere gives NaN. */
+  /** Maximum; a NaN anywhere gives NaN. */
   Max: 'max',
-  /** Integers and bool. */
+  /** Bitwise and; integers and bool. */
   BitAnd: 'bit-and',
-  /** Integers and bool. */
+  /** Bitwise or; integers and bool. */
   BitOr: 'bit-or',
-  /** Integers and bool. */
+  /** Bitwise exclusive or; integers and bool. */
   BitXor: 'bit-xor',
   /** Sum of inputs each multiplied by its rank's `factor`; floats only. */
   Premul: 'premul',
@@ -34,10 +34,10 @@ export const ReduceOp = {
 /** One of the operators, by its name. */
 export type ReduceOp = (typeof ReduceOp)[keyof typeof ReduceOp];
 
-/** Operators that the kernels combine pairs of elements with; Avg and Premul are Sum plus a scaling. */
+/** Operators with which the kernels combine pairs of elements; Avg and Premul are Sum plus a scaling. */
 export type CombineOp = Exclude<ReduceOp, 'avg' | 'premul'>;
 
-/** By code, as in the addon and on the wire: append only. */
+/** Operators by code, as in the addon and on the wire: append only. */
 export const reduceOps: readonly ReduceOp[] = ['sum', 'product', 'min', 'max', 'bit-and', 'bit-or', 'bit-xor', 'avg', 'premul'];
 
 export function reduceOpCode(op: ReduceOp): number {

@@ -42,7 +42,7 @@ export const Opcode = {
 
 export type MachineStatus = 'done' | 'waiting' | 'call' | 'differs' | 'fault';
 
-/** By the code that implementations return. */
+/** Statuses by the code that implementations return. */
 export const machineStatuses: readonly MachineStatus[] = ['done', 'waiting', 'call', 'differs', 'fault'];
 
 /** The memory of one program run. Segments may be replaced between runs (a peer's tensor differs per operation). */
@@ -53,7 +53,7 @@ export interface Segments {
   set(index: number, view: Uint8Array): void;
 }
 
-/** Where a program stands; owned by the caller, reused for every run. */
+/** Position and registers of a program; owned by the caller, reused for every run. */
 export interface MachineState {
   /** Index into the code of the next instruction. Set to 0 to start. */
   pc: number;
@@ -66,11 +66,10 @@ export interface MachineState {
 export interface StepMachine {
   readonly name: 'native' | 'js';
   createSegments(count: number): Segments;
-  /** @param peers how many peers the doorbell set must hold. */
+  /** @param peers number of peers that the doorbell set must hold. */
   createState(peers: number): MachineState;
-  /** Runs from `state.pc` until the program stops. While a `wait` is not satisfied it spins for at most `spinNs`
-   *  nanoseconds (0: one look), yielding the CPU at once between looks when `yields` is true. Every wait has as much: those before
-   *  it were satisfied, so the others keep pace. On `waiting`, pc
-   *  stays at the wait, so that calling again continues there. */
+  /** Runs from `state.pc` until the program stops. While a `wait` is not satisfied it spins for at most `spinNs` nanoseconds (0:
+   *  one look), yielding the CPU at once between looks when `yields` is true. Every wait has that much time: those before it were
+   *  satisfied, so the others keep pace. On `waiting`, pc stays at the wait, so that calling again continues there. */
   run(code: Float64Array, segments: Segments, state: MachineState, spinNs: number, yields: boolean): MachineStatus;
 }

@@ -18,9 +18,9 @@ export class Tensor<D extends DType = DType> {
   readonly count: number;
   /** Number of bytes. */
   readonly bytes: number;
-  /** The memory it lies in, which other tensors may share. */
+  /** The region that holds the elements, which other tensors may share. */
   readonly region: Region;
-  /** Where the first element lies in the region, in bytes. */
+  /** Offset of the first element in the region, in bytes. */
   readonly byteOffset: number;
   /** The elements, as a view of the region: no copy. */
   readonly data: DTypeViews[D];
@@ -51,7 +51,7 @@ export class Tensor<D extends DType = DType> {
     return float16ViewOf(this.region.buffer, this.byteOffset, this.count);
   }
 
-  /** Its memory has been given back: no operation takes it. */
+  /** True once its memory has been given back: no operation accepts it. */
   get released(): boolean {
     return this.region.released === true;
   }
@@ -61,8 +61,8 @@ function isMemory(buffer: unknown): boolean {
   return buffer instanceof ArrayBuffer || buffer instanceof SharedArrayBuffer;
 }
 
-/** Elements of a shape; 1 for a scalar `[]`, 0 when any dimension is 0.
- *  @throws ShoalError `usage` for what is no list, and for a dimension that is not a non-negative integer. */
+/** Number of elements of a shape; 1 for a scalar `[]`, 0 when any dimension is 0.
+ *  @throws ShoalError `usage` for anything but a list, and for a dimension that is not a non-negative integer. */
 export function countOf(shape: readonly number[]): number {
   checkArgument('shape', shape, anyList);
   let count = 1;

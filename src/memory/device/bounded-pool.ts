@@ -1,4 +1,5 @@
-/** Things of which there are so many at most, made when they are first needed and then lent. Who comes when all are lent waits in line. */
+/** A bounded pool: things are made when they are first needed, up to a limit, and then lent. A caller that comes when all are
+ *  lent waits in line. */
 import { Fifo } from '../../base/fifo.ts';
 
 interface Waiting<T> {
@@ -19,7 +20,7 @@ export class BoundedPool<T> {
     this.#make = make;
   }
 
-  /** @throws what `make` throws, and what the pool was closed with. */
+  /** @throws errors of `make`, and the error that the pool was closed with. */
   take(): Promise<T> {
     if (this.#closed) return Promise.reject(this.#closed.error);
     const free = this.#free.pop();
@@ -28,7 +29,7 @@ export class BoundedPool<T> {
     return new Promise((resolve, reject) => this.#waiting.push({ resolve, reject }));
   }
 
-  /** Back to the next. @returns false when nobody can have it any more: it is the caller's. */
+  /** Returns a lent item, for the next caller. @returns false when the pool is closed: the item is the caller's to end. */
   give(item: T): boolean {
     if (this.#closed) return false;
     const next = this.#waiting.shift();
@@ -37,7 +38,7 @@ export class BoundedPool<T> {
     return true;
   }
 
-  /** One that was lent is gone: another may be made. */
+  /** Tells that a lent item is gone: another may be made. */
   forget(): void {
     this.#made -= 1;
     if (this.#closed) return;
@@ -45,7 +46,7 @@ export class BoundedPool<T> {
     if (next) next.resolve(this.#create());
   }
 
-  /** Who waits gets the error, and who comes. @returns those that nobody has. */
+  /** Rejects all who wait, and all later callers, with the error. @returns the items that are not lent. */
   close(error: unknown): T[] {
     this.#closed ??= { error };
     for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) next.reject(error);

@@ -1,4 +1,4 @@
-/** Buffers of a device, or why there are none: WebGPU says so beside the call, in error scopes. */
+/** Makes buffers of a device, or throws the reason why it cannot: WebGPU reports that beside the call, in error scopes. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { GpuBuffer, GpuDevice } from './gpu.ts';
 

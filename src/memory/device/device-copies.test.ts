@@ -1,4 +1,4 @@
-/** On a device of this thread. Drivers are tested in test/device-processes.test.ts. */
+/** Copies with a device in this thread. Drivers are tested in test/device-processes.test.ts. */
 import { beforeEach, describe, expect, it } from 'vitest';
 import { DeviceCopies } from './device-copies.ts';
 import { DeviceTensor } from './device-tensor.ts';
@@ -36,7 +36,7 @@ describe('DeviceCopies', () => {
     await copies.read({ buffer: bufferOf(device, new Uint8Array(4)), byteOffset: 4 }, new Uint8Array(0));
   });
 
-  it('makes as many proxies as it may, however many copies are under way', async () => {
+  it('makes no more proxies than allowed, however many copies are under way', async () => {
     const buffer = bufferOf(device, bytesOf(4096));
     const copies = new DeviceCopies(device, { pieceBytes: 64, pieces: 3 });
     const hosts = Array.from({ length: 8 }, () => new Uint8Array(4096));
@@ -58,7 +58,7 @@ describe('DeviceCopies', () => {
     expect(host).toEqual(bytesOf(64));
   });
 
-  it('fails what is under way, what waits and what comes when the device is lost', async () => {
+  it('fails copies under way, waiting ones and later ones when the device is lost', async () => {
     const copies = new DeviceCopies(device, { pieceBytes: 64, pieces: 1 });
     const buffer = bufferOf(device, bytesOf(256));
     const reads = [1, 2, 3].map(() => copies.read({ buffer, byteOffset: 0 }, new Uint8Array(256)));
@@ -129,7 +129,7 @@ describe('DeviceTensor', () => {
     expect(() => new DeviceTensor(options)).toThrow(expect.objectContaining({ code, message: expect.stringContaining(message) }));
   });
 
-  it('needs a buffer that is copied from and to', () => {
+  it('needs a buffer that can be copied from and to', () => {
     const buffer = device.createBuffer({ size: 8, usage: bufferUsage.copyTarget });
     expect(() => new DeviceTensor({ device, buffer, dtype: 'float32' })).toThrow(/lacks the usage COPY_SRC; create it/);
   });

@@ -1,32 +1,32 @@
-/** Bytes between a device's buffers and host memory, through proxy buffers: staging that both the device and this thread reach.
+/** Copies bytes between a device's buffers and host memory, through proxy buffers: staging that both the device and this thread reach.
  *
  *      read    device buffer ─ copy ─▶ proxy (MAP_READ) ─ mapped, memcpy ─▶ host memory
  *      write   host memory ─ memcpy, mapped ─▶ proxy (MAP_WRITE) ─ copy ─▶ device buffer
  *
- *  What is larger than a proxy is cut into pieces, several of which are under way at a time. Proxies are kept, and there is a bound on
- *  them: who finds all in use waits in line. A device that is lost fails what is under way, and whatever comes.
+ *  Bytes that do not fit a proxy are cut into pieces, several of which are under way at a time. Proxies are kept, and their number is
+ *  bounded: a caller that finds all in use waits in line. When a device is lost, copies under way and all later ones fail.
  *
- *  Mapping needs the event loop of the thread that has the device. It must not know what the bytes are, or where they go. */
+ *  Mapping needs the event loop of the thread that has the device. It must not know the meaning of the bytes, or their destination. */
 import { BoundedPool } from './bounded-pool.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { createDeviceBuffer } from './device-buffer.ts';
 import { checkDevice } from './device-tensor.ts';
 import { bufferUsage, mapMode, type GpuBuffer, type GpuCommandEncoder, type GpuDevice, type GpuError } from './gpu.ts';
 
-/** Of a proxy at most. Every piece is a wake-up of several threads, and in collectives of all ranks: smaller ones cost more than they
+/** Largest proxy. Every piece is a wake-up of several threads, and in collectives of all ranks: smaller ones cost more than they
  *  overlap. */
 export const devicePieceBytes = 16 * 2 ** 20;
-/** Proxies of each direction: one is copied by the device, one is moved on, one comes back. */
+/** Number of proxies of each direction: one is copied by the device, one is sent on, one comes back. */
 export const devicePieces = 3;
 const smallestProxyBytes = 2 ** 16;
 
-/** Where bytes begin in a device's memory. */
+/** A place in a device's memory. */
 export interface DevicePlace {
   readonly buffer: GpuBuffer;
   readonly byteOffset: number;
 }
 
-/** Bytes of a buffer; all of it in multiples of 4. */
+/** A range of bytes in a buffer; offset and length are multiples of 4. */
 export interface DeviceSpan {
   readonly byteOffset: number;
   readonly bytes: number;
@@ -34,13 +34,13 @@ export interface DeviceSpan {
 
 export interface DeviceCopiesOptions {
   readonly pieceBytes?: number;
-  /** Proxies of each direction at most. */
+  /** Most proxies of each direction. */
   readonly pieces?: number;
-  /** Told once why no more is copied: the device is lost, or these copies are closed. */
+  /** Called once with the reason why nothing more is copied: the device is lost, or these copies are closed. */
   readonly onEnd?: (error: ShoalError) => void;
 }
 
-/** A proxy, which is as large as was needed so far. */
+/** A place for a proxy, which is as large as was needed so far. */
 interface Seat {
   readonly usage: number;
   proxy: GpuBuffer | undefined;
@@ -64,18 +64,18 @@ export class DeviceCopies {
     void device.lost.then((info) => this.#end(lostError(info)));
   }
 
-  /** target := the bytes at `source`. Both are the caller's again when it resolves.
+  /** Copies the bytes at `source` into `target`. Both are the caller's again when it resolves.
    *  @throws ShoalError `closed` when the device was destroyed, `system` when it was lost, `out-of-memory`, `usage` when it refused. */
   async read({ buffer, byteOffset }: DevicePlace, target: Uint8Array): Promise<void> {
     await this.#pieces(target.length, (at, bytes) => this.gather(buffer, [{ byteOffset: byteOffset + at, bytes }], target.subarray(at)));
   }
 
-  /** The bytes at `target` := source. As `read`. */
+  /** Copies `source` to the bytes at `target`. Errors as in `read`. */
   async write({ buffer, byteOffset }: DevicePlace, source: Uint8Array): Promise<void> {
     await this.#pieces(source.length, (at, bytes) => this.scatter(source.subarray(at), buffer, [{ byteOffset: byteOffset + at, bytes }]));
   }
 
-  /** target := the spans, one after the other, by one proxy. @param spans together `pieceBytes` at most. */
+  /** Copies the spans, one after the other, into `target`, by one proxy. @param spans together at most `pieceBytes`. */
   gather(buffer: GpuBuffer, spans: readonly DeviceSpan[], target: Uint8Array): Promise<void> {
     const total = totalOf(spans);
     if (total === 0) return Promise.resolve();
@@ -93,7 +93,7 @@ export class DeviceCopies {
     });
   }
 
-  /** The spans, one after the other := source. As `gather`. */
+  /** Copies `source` into the spans, one after the other. Limits as in `gather`. */
   scatter(source: Uint8Array, buffer: GpuBuffer, spans: readonly DeviceSpan[]): Promise<void> {
     const total = totalOf(spans);
     if (total === 0) return Promise.resolve();
@@ -107,12 +107,12 @@ export class DeviceCopies {
           at += bytes;
         }
       });
-      // Mapped again when the device has read it: for the next one, and for knowing that.
+      // Mapping again resolves when the device has read the proxy, and prepares it for the next copy.
       await Promise.all([copied, proxy.mapAsync(mapMode.write)]);
     });
   }
 
-  /** Gives the proxies back. What is under way goes on; what comes is refused. Idempotent. */
+  /** Gives the proxies back. Copies under way go on; later ones are refused. Idempotent. */
   close(): void {
     this.#end(new ShoalError('closed', 'these copies of a device were closed'));
   }
@@ -120,7 +120,7 @@ export class DeviceCopies {
   async #pieces(length: number, move: (at: number, bytes: number) => Promise<void>): Promise<void> {
     const works: Promise<void>[] = [];
     for (let at = 0; at < length; at += this.#pieceBytes) works.push(move(at, Math.min(this.#pieceBytes, length - at)));
-    // All have ended: none touches the caller's memory after that.
+    // It waits for all pieces: none touches the caller's memory after that.
     const failed = (await Promise.allSettled(works)).find((work) => work.status === 'rejected');
     if (failed) throw failed.reason;
   }
@@ -138,7 +138,7 @@ export class DeviceCopies {
       }
       await use(seat.proxy);
     } catch (thrown) {
-      // It may be mapped, or about to be.
+      // The proxy may be mapped, or about to be.
       seat.proxy?.destroy();
       pool.forget();
       throw await this.#failure(thrown);
@@ -146,7 +146,7 @@ export class DeviceCopies {
     if (!pool.give(seat)) seat.proxy.destroy();
   }
 
-  /** Submitted when it returns. @returns what resolves when the device has accepted it. */
+  /** Submits the copy before it returns. @returns a promise that resolves when the device has accepted it. */
   async #copy(bytes: number, encode: (encoder: GpuCommandEncoder) => void): Promise<void> {
     const { device } = this;
     let refused: Promise<GpuError | null>;
@@ -170,7 +170,7 @@ export class DeviceCopies {
     throw this.#ended;
   }
 
-  /** A device that is lost fails mappings first and says so next. */
+  /** The error of a failed copy. A device that is lost fails mappings first and reports its loss next, so it waits one turn. */
   async #failure(thrown: unknown): Promise<ShoalError> {
     const turn = new Promise<void>((resolve) => void setImmediate(resolve));
     await Promise.race([this.device.lost, turn]);

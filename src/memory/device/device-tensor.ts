@@ -5,17 +5,17 @@ import { dtypeInfo, type DType } from '../dtype.ts';
 import { countOf } from '../tensor.ts';
 import { bufferUsage, copyAlignment, type GpuBuffer, type GpuDevice } from './gpu.ts';
 
-/** What a device tensor is a view of. */
+/** The buffer that a device tensor views, and the place in it. */
 export interface DeviceTensorOptions<D extends DType = DType> {
   /** The GPUDevice that made the buffer: of `openDevice`, of jax-js or of the package webgpu. */
   readonly device: GpuDevice;
   /** Made by `device`, with COPY_SRC and COPY_DST. */
   readonly buffer: GpuBuffer;
-  /** Of the elements in the buffer. */
+  /** Dtype of the elements in the buffer. */
   readonly dtype: D;
-  /** Default: one dimension, the rest of the buffer. */
+  /** Shape. Default: one dimension, the rest of the buffer. */
   readonly shape?: readonly number[];
-  /** Where the first element lies; a multiple of 4. Default 0. */
+  /** Offset of the first element; a multiple of 4. Default 0. */
   readonly byteOffset?: number;
 }
 
@@ -27,18 +27,18 @@ const deviceTensorOptions = optionTable<DeviceTensorOptions>({
   byteOffset: anyNumber,
 });
 
-/** A tensor whose elements are in a WebGPU buffer; collectives of a group take it where all ranks give one. The buffer stays the
- *  caller's: it is neither made nor destroyed here, and not to be written until the call's work is done, which is awaited (`waitSync`
- *  throws `usage`).
+/** A tensor whose elements are in a WebGPU buffer; collectives of a group accept it if all ranks give one. The buffer stays the
+ *  caller's: it is neither made nor destroyed here. The caller must not write it until the call's work is done, which has to be
+ *  awaited (`waitSync` throws `usage`).
  *
  *      const x = new DeviceTensor({ device, buffer, dtype: 'float32', shape: [1024] });
  *      await group.allReduce(x); */
 export class DeviceTensor<D extends DType = DType> {
-  /** The device that its buffer is of. */
+  /** The device that made the buffer. */
   readonly device: GpuDevice;
   /** The caller's GPUBuffer. */
   readonly buffer: GpuBuffer;
-  /** Where the first element lies in the buffer; a multiple of 4 and of the element's size. */
+  /** Offset of the first element in the buffer; a multiple of 4 and of the element's size. */
   readonly byteOffset: number;
   /** Element type. */
   readonly dtype: D;
@@ -49,8 +49,8 @@ export class DeviceTensor<D extends DType = DType> {
   /** Number of bytes. */
   readonly bytes: number;
 
-  /** @throws ShoalError `usage` for what is no device or buffer, a buffer that cannot be copied from and to, a place outside it;
-   *          `unsupported` for bytes that copies of devices cannot begin or end at. */
+  /** @throws ShoalError `usage` for anything but a device and a buffer, a buffer that cannot be copied from and to, a place
+   *          outside it; `unsupported` for bytes that copies of devices cannot begin or end at. */
   constructor(options: DeviceTensorOptions<D>) {
     checkFields('DeviceTensor', options, deviceTensorOptions);
     const { device, buffer, dtype, byteOffset = 0 } = options;
@@ -79,12 +79,12 @@ export class DeviceTensor<D extends DType = DType> {
   }
 }
 
-/** Whether a value is where host code cannot reach it. */
+/** True for a tensor whose elements host code cannot reach. */
 export function isOnDevice(value: unknown): value is DeviceTensor {
   return value instanceof DeviceTensor;
 }
 
-/** @throws ShoalError `usage` for what is no device. */
+/** @throws ShoalError `usage` for anything but a device. */
 export function checkDevice(where: string, device: unknown): asserts device is GpuDevice {
   if (!hasMethods(device, 'createBuffer', 'createCommandEncoder', 'pushErrorScope'))
     throw new ShoalError('usage', `${where}: device must be a GPUDevice, not ${describeValue(device)}`);

@@ -1,4 +1,4 @@
-/** What is used of WebGPU, as far as it is used: a `GPUDevice` of the package `webgpu`, of a browser or of jax-js is one of these. The
+/** The parts of WebGPU that are used here: a `GPUDevice` of the package `webgpu`, of a browser or of jax-js fits them. The
  *  package's own types are not needed to use or to compile Shoal. */
 
 export interface GpuBuffer {
@@ -15,13 +15,13 @@ export interface GpuCommandEncoder {
   finish(): object;
 }
 
-/** What went wrong with a command, as error scopes tell. */
+/** An error of a command, as error scopes report it. */
 export interface GpuError {
   readonly message: string;
 }
 
 export interface GpuLostInfo {
-  /** `destroyed`: by the program. */
+  /** `destroyed` when the program has destroyed the device. */
   readonly reason: string;
   readonly message: string;
 }
@@ -47,11 +47,11 @@ export interface Gpu {
   requestAdapter(options?: { powerPreference?: 'low-power' | 'high-performance' }): Promise<GpuAdapter | null>;
 }
 
-/** `GPUBufferUsage`, by the specification's values. */
+/** Flags of `GPUBufferUsage`, by the specification's values. */
 export const bufferUsage = { mapRead: 0x1, mapWrite: 0x2, copySource: 0x4, copyTarget: 0x8, storage: 0x80 } as const;
 
-/** `GPUMapMode`. */
+/** Flags of `GPUMapMode`, by the specification's values. */
 export const mapMode = { read: 1, write: 2 } as const;
 
-/** Copies between buffers begin and end at multiples of so many bytes. */
+/** Copies between buffers begin and end at multiples of this many bytes. */
 export const copyAlignment = 4;

@@ -8,7 +8,7 @@ function on(...files: string[]): (path: string) => boolean {
 describe('softwareDriver', () => {
   const driver = '/usr/lib/chromium/vk_swiftshader_icd.json';
 
-  it("is where chromium has it, with chromium's loader where the system has none", () => {
+  it("is found where chromium has it, with chromium's loader if the system has none", () => {
     expect(softwareDriver(on())).toBeUndefined();
     expect(softwareDriver(on(driver))).toEqual({ VK_ICD_FILENAMES: driver });
     expect(softwareDriver(on(driver, '/usr/lib/chromium/libvulkan.so.1'))).toEqual({

@@ -1,4 +1,4 @@
-/** SwiftShader's Vulkan driver, which computes on the CPU, where Debian's package chromium or a like one has put it. */
+/** Finds SwiftShader's Vulkan driver, which computes on the CPU, where Debian's package chromium or a like one has installed it. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -7,11 +7,11 @@ const loaders = ['/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu', '/us
 
 export interface DriverVariables {
   readonly VK_ICD_FILENAMES: string;
-  /** Where the system has no Vulkan loader, and the driver's folder has. Read when a process starts. */
+  /** Folder of a Vulkan loader, if only the driver's folder has one. Node reads the variable when a process starts. */
   readonly LD_LIBRARY_PATH?: string;
 }
 
-/** What a process has to be started with to compute on SwiftShader; undefined where it is not installed. */
+/** Environment variables with which a process has to be started to compute on SwiftShader; undefined where it is not installed. */
 export function softwareDriver(exists: (path: string) => boolean = existsSync): DriverVariables | undefined {
   const folder = folders.find((each) => exists(join(each, 'vk_swiftshader_icd.json')));
   if (folder === undefined) return undefined;

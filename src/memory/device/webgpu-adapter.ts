@@ -1,10 +1,10 @@
-/** Devices of this process by way of the package `webgpu` (Dawn for Node.js, optional), which needs a Vulkan driver. The only file that
- *  loads the package. */
+/** Opens devices of this process through the package `webgpu` (Dawn for Node.js, optional), which needs a Vulkan driver. The only
+ *  file that loads the package. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { softwareDriver } from './software-driver.ts';
 import type { Gpu, GpuAdapter } from './gpu.ts';
 
-/** Of the package: what browsers have as `navigator.gpu` and as global names. */
+/** The package's counterpart of `navigator.gpu` and of the browser's global names. */
 export interface WebGpu {
   readonly gpu: Gpu;
   readonly globals: Readonly<Record<string, unknown>>;
@@ -17,7 +17,7 @@ interface DawnPackage {
 }
 
 /** @param options Dawn's own: `backend=null` is memory of the process, and needs no driver.
- *  @throws ShoalError as `openDevice`. */
+ *  @throws ShoalError like `openDevice`. */
 export async function findAdapter(options: readonly string[] = []): Promise<WebGpu> {
   const { create, globals } = await loadDawn();
   const gpu = create([...options]);
@@ -25,7 +25,7 @@ export async function findAdapter(options: readonly string[] = []): Promise<WebG
   return { gpu, globals, adapter: adapter ?? noAdapter() };
 }
 
-/** For people: `SwiftShader driver 5.0.0 (google swiftshader)`. */
+/** Text for people: `SwiftShader driver 5.0.0 (google swiftshader)`. */
 export function describeAdapter({ info: { vendor, architecture, device, description } }: GpuAdapter): string {
   const made = [vendor, architecture].filter((word) => word !== '').join(' ');
   return `${description || device || 'an adapter without a name'}${made === '' ? '' : ` (${made})`}`;

@@ -1,5 +1,5 @@
-/** What operands of kernels must satisfy, for both implementations and for the step machine.
- *  Two views share memory only through one buffer, so buffers and offsets say what addresses would. */
+/** Checks operands of kernels, for both implementations and for the step machine. Two views share memory only through one buffer,
+ *  so buffers and offsets stand for addresses. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType } from '../dtype.ts';
 import type { ReduceTree } from '../kernels.ts';
@@ -19,7 +19,7 @@ export function operandFault(elementBytes: number, targets: readonly Uint8Array[
   return overlapFault(targets, sources);
 }
 
-/** Operands may not overlap, except that a target may be exactly one of the sources. */
+/** Overlap in words, or undefined: operands may not overlap, except that a target may be exactly one of the sources. */
 export function overlapFault(targets: readonly Uint8Array[], sources: readonly Uint8Array[]): string | undefined {
   // The getters of a view cost as much as all of a comparison: each is read once, not once per pair.
   const operands = [...targets, ...sources];
@@ -52,7 +52,7 @@ export function same(a: Uint8Array, b: Uint8Array): boolean {
   return a.buffer === b.buffer && a.byteOffset === b.byteOffset && a.byteLength === b.byteLength;
 }
 
-/** How deep the stack of a postfix tree gets; 0 when it is not an expression over `sourceCount` sources with one value. */
+/** Greatest depth of the stack of a postfix tree; 0 when it is not an expression over `sourceCount` sources with one value. */
 export function treeDepth(tree: ReduceTree, sourceCount: number): number {
   let height = 0;
   let depth = 0;

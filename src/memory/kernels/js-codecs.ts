@@ -1,5 +1,5 @@
-/** How elements that are not computed on as stored are loaded into values and stored back: 16-bit floats as float32,
- *  narrow integers and bool as int32. The same bits as native/float16.h. */
+/** Loads elements that are not computed on as stored into values, and stores them back: 16-bit floats as float32, narrow integers
+ *  and bool as int32. The same bits as native/float16.h. */
 import type { DType } from '../dtype.ts';
 import type { ScratchArrays } from './js-scratch.ts';
 
@@ -29,7 +29,7 @@ export function storeFloat16(elements: Uint16Array, to: number, { float32, uint3
     const magnitude = bits & 0x7fffffff;
     let half: number;
     if (magnitude < 0x38800000) {
-      // Below 2^-14: adding 0.5, whose last place is 2^-24, lets the adder round.
+      // Below 2^-14, adding 0.5, whose last place is 2^-24, lets the adder round.
       uint32[at + i] = magnitude;
       float32[at + i] += 0.5;
       half = uint32[at + i] - 0x3f000000;
@@ -82,7 +82,7 @@ function storeUint8(elements: Uint8Array, to: number, { int32 }: ScratchArrays, 
   for (let i = 0; i < count; i++) elements[to + i] = int32[at + i];
 }
 
-/** Absent for dtypes that are computed on as stored. */
+/** Codecs; absent for dtypes that are computed on as stored. */
 export const codecs: { readonly [D in DType]?: { readonly load: Load; readonly store: Store } } = {
   float16: { load: loadFloat16, store: storeFloat16 },
   bfloat16: { load: loadBfloat16, store: storeBfloat16 },

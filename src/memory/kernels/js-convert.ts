@@ -41,10 +41,10 @@ function loadNumbers(arrays: ScratchArrays, from: NumberArray, start: number, co
   }
 }
 
-// Behind the doubles of slot 0: a slot is 512 doubles or 1024 floats.
+// Offset of the floats behind the doubles of slot 0: a slot is 512 doubles or 1024 floats.
 const slotOfFloats = 2 * blockCount;
 
-/** int64 as the double that leads to the right result in `targetType`. */
+/** Loads int64 as the double that leads to the right result in `targetType`. */
 function loadInt64({ float64 }: ScratchArrays, from: BigInt64Array, start: number, count: number, targetType: DType): void {
   const { kind } = dtypeInfo(targetType);
   if (kind === 'bool') {
@@ -66,7 +66,7 @@ function int64ToDoubleOdd(value: bigint): number {
   return value < 0n ? -kept : kept;
 }
 
-/** Truncates and saturates; what integers give is in range already. */
+/** Truncates and saturates; values from integers are in range already. */
 function storeInt64(to: BigInt64Array, start: number, { float64 }: ScratchArrays, count: number): void {
   for (let i = 0; i < count; i++) {
     const value = float64[i];

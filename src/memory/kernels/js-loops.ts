@@ -2,7 +2,7 @@
  *  engine specialises code per function. Stores into typed arrays round (float32) and wrap (integers) by themselves. */
 import type { CombineOp } from '../reduce-op.ts';
 
-/** What is computed on: 16-bit floats as float32, narrow integers and bool as int32. */
+/** Arrays that are computed on: 16-bit floats as float32, narrow integers and bool as int32. */
 export interface ValueArrays {
   float64: Float64Array;
   float32: Float32Array;
@@ -140,7 +140,7 @@ function bitXorInt64(to: I64, t: number, a: I64, p: number, b: I64, q: number, c
 
 type LoopsOf<A> = { readonly [Op in CombineOp]?: CombineLoop<A> };
 
-/** By value type and operator; absent where the operator is not defined. */
+/** Loops by value type and operator; absent where the operator is not defined. */
 export const combineLoops: { readonly [V in ValueType]: LoopsOf<ValueArrays[V]> } = {
   float64: { sum: sumFloat64, product: productFloat64, min: minFloat64, max: maxFloat64 },
   float32: { sum: sumFloat32, product: productFloat32, min: minFloat32, max: maxFloat32 },
@@ -173,7 +173,7 @@ export const combineLoops: { readonly [V in ValueType]: LoopsOf<ValueArrays[V]> 
   },
 };
 
-/** On 0 and 1 a sum is `or`, a product and a minimum are `and`, a maximum is `or`. */
+/** Loops for bool: on 0 and 1 a sum is `or`, a product and a minimum are `and`, a maximum is `or`. */
 export const booleanLoops: LoopsOf<Int32Array> = {
   sum: bitOrInt32,
   product: bitAndInt32,
@@ -189,7 +189,8 @@ export function divideFloat64(values: Float64Array, from: number, count: number,
   for (let i = from; i < from + count; i++) values[i] /= divisor;
 }
 
-/** As above; the divisor must be a float32. A double has more than twice the bits, so that rounding twice gives what rounding once does. */
+/** Like `divideFloat64`, but the divisor must be a float32. A double has more than twice the bits, so rounding twice gives the
+ *  result of rounding once. */
 export function divideFloat32(values: Float32Array, from: number, count: number, divisor: number): void {
   for (let i = from; i < from + count; i++) values[i] /= divisor;
 }
@@ -199,7 +200,7 @@ export function multiplyFloat64(values: Float64Array, from: number, count: numbe
   for (let i = from; i < from + count; i++) values[i] *= factor;
 }
 
-/** As above; the factor must be a float32. The double product of two float32 is exact, so the store rounds once. */
+/** Like `multiplyFloat64`, but the factor must be a float32. The double product of two float32 is exact, so the store rounds once. */
 export function multiplyFloat32(values: Float32Array, from: number, count: number, factor: number): void {
   for (let i = from; i < from + count; i++) values[i] *= factor;
 }

@@ -51,10 +51,10 @@ export function reduceJs(
   reduceThen(scratch, dtype, op, targets, sources, tree, divisor === undefined ? undefined : { ...division, by: divisor });
 }
 
-/** What is done to results before they are stored. */
+/** A factor or divisor that is applied to results before they are stored. */
 interface Finish {
   readonly by: number;
-  /** The number is a float32. */
+  /** Applies it to float32 values; the number is a float32. */
   readonly float32: (values: Float32Array, from: number, count: number, by: number) => void;
   readonly float64: (values: Float64Array, from: number, count: number, by: number) => void;
 }
@@ -122,17 +122,17 @@ function reduceThen(
   for (let t = 1; t < targets.length; t++) targets[t].set(targets[0]);
 }
 
-/** Operands of a float dtype. */
+/** Multiplies a float dtype's elements by the factor. */
 export function scaleJs(scratch: Scratch, dtype: DType, target: Uint8Array, source: Uint8Array, factor: number): void {
   reduceThen(scratch, dtype, 'sum', [target], [source], [0], { ...multiplication, by: factor });
 }
 
 function elementsOf<D extends DType>(dtype: D, bytes: Uint8Array): DTypeViews[D] {
-  // Bytes that are no whole number of elements were refused before.
+  // A number of bytes that is not whole elements was refused before.
   return viewOf(dtype, bytes.buffer, bytes.byteOffset, bytes.byteLength / dtypeInfo(dtype).bytes);
 }
 
-/** The arrays have the same element type. */
+/** Copies between arrays of the same element type. */
 function copyElements(to: Float32Array, start: number, from: Float32Array, at: number, count: number): void {
   to.set(from.subarray(at, at + count), start);
 }

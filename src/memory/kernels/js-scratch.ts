@@ -1,6 +1,6 @@
 /** Temporary values of one evaluator: a stack of blocks that stay in the L1 cache, seen as every value type. */
 
-/** Elements per block. */
+/** Number of elements per block. */
 export const blockCount = 512;
 const blockBytes = blockCount * 8;
 

@@ -1,4 +1,4 @@
-/** The contract of Kernels on both implementations, and that they agree bit for bit. */
+/** The contract of Kernels on both implementations, and their agreement bit for bit. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
@@ -120,11 +120,11 @@ function randomElements(dtype: DType, count: number, seed: number, misalignBy = 
 }
 
 function expectSameBytes(actual: Uint8Array, expected: Uint8Array): void {
-  // The whole difference only when there is one: comparing long arrays element by element is slow.
+  // The whole difference is shown only when there is one: comparing long arrays element by element is slow.
   if (Buffer.compare(actual, expected) !== 0) expect(actual).toEqual(expected);
 }
 
-/** Any postfix tree over all n sources, each used once, in any order. */
+/** A random postfix tree over all n sources, each used once, in any order. */
 function randomTree(n: number, seed: number): number[] {
   const random = seededRandom(seed);
   const leaves = Array.from({ length: n }, (_, k) => k);
@@ -146,7 +146,7 @@ function randomTree(n: number, seed: number): number[] {
   return tree;
 }
 
-/** What reduce-op.ts promises, one element at a time, written as plainly as possible. */
+/** The operators as reduce-op.ts describes them, one element at a time, written as plainly as possible. */
 const combineNumbers: { readonly [O in CombineOp]: (a: number, b: number) => number } = {
   sum: (a, b) => a + b,
   product: (a, b) => a * b,
@@ -165,7 +165,7 @@ describe.each(implementations)('Kernels $label', ({ kernels }) => {
           const count = 700;
           const sources = Array.from({ length: n }, (_, k) => randomElements(dtype, count, k + 10 * n));
           const expected = viewOf(dtype, sources[0].slice().buffer, 0, count) as Float64Array;
-          // Left to right, so that the oracle is a plain loop.
+          // The tree goes left to right, so that the oracle is a plain loop.
           const tree = Array.from({ length: n }, (_, k) => (k === 0 ? [0] : [k, -1])).flat();
           for (let k = 1; k < n; k++) {
             const view = viewOf(dtype, sources[k].buffer, 0, count) as Float64Array;
@@ -501,7 +501,7 @@ describe.skipIf(native === undefined)(
       );
     });
 
-    it.each(pairs)('reduce $dtype $op of what ranks of a host have, into all of it', ({ dtype, op }) => {
+    it.each(pairs)("reduce $dtype $op of the memory of a host's ranks, into all of it", ({ dtype, op }) => {
       const divisors = dtypeInfo(dtype).kind === 'float' ? [undefined, 4, 3] : [undefined];
       for (const n of [2, 3, 4, 5, 8]) {
         for (const count of [1, 7, 64, 133]) {

@@ -20,7 +20,7 @@ export function updateJs(rule: UpdateRule, value: Reals, gradient: Reals, states
   else unreachable(rule);
 }
 
-/** Rescaled and clipped; NaN stays NaN. */
+/** The gradient, rescaled and clipped; NaN stays NaN. */
 function plain(round: Round, gradient: number, rescale: number, clip: number): number {
   const g = round(rescale * gradient);
   const least = g < -clip ? -clip : g;

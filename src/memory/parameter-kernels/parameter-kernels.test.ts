@@ -1,4 +1,4 @@
-/** The contract of ParameterKernels on all implementations, and that they agree bit for bit. */
+/** The contract of ParameterKernels on all implementations, and their agreement bit for bit. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { seededRandom, type Random } from '../../base/random.ts';
@@ -26,13 +26,13 @@ function reals(type: 'float32' | 'float64', count: number, random: Random, at: (
   return array;
 }
 
-/** Bits, with every NaN made the same. */
+/** Bits of the values, with every NaN made the same. */
 function bits(array: Reals): Uint8Array {
   const copy = array.map((value) => (Number.isNaN(value) ? NaN : value));
   return new Uint8Array(copy.buffer);
 }
 
-/** The same for half floats. */
+/** Bits of half floats, with every NaN made the same. */
 function halfBits(bytes: Uint8Array): Uint8Array {
   const halves = new Uint16Array(bytes.slice().buffer);
   for (let i = 0; i < halves.length; i++) if ((halves[i] & 0x7fff) > 0x7c00) halves[i] = 0x7fff;
@@ -40,7 +40,7 @@ function halfBits(bytes: Uint8Array): Uint8Array {
 }
 
 function expectSameBytes(actual: Uint8Array, expected: Uint8Array): void {
-  // The whole difference only when there is one: comparing long arrays element by element is slow.
+  // The whole difference is shown only when there is one: comparing long arrays element by element is slow.
   if (Buffer.compare(actual, expected) !== 0) expect(actual).toEqual(expected);
 }
 

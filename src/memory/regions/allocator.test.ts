@@ -1,4 +1,4 @@
-/** The contract of RegionAllocator, on both kinds, and what only shared memory does: other threads, other processes, limits. */
+/** The contract of RegionAllocator, on both kinds, and the abilities of shared memory alone: other threads, other processes, limits. */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync, readlinkSync } from 'node:fs';
@@ -25,7 +25,8 @@ function thrownBy(call: () => unknown): { code: ErrorCode; message: string; byte
   throw new Error('nothing was thrown');
 }
 
-/** How often this process has a region mapped. Others come and go: garbage collection unmaps what nobody has closed. */
+/** Number of mappings that this process has of a region. Other mappings come and go: garbage collection unmaps those that nobody
+ *  has closed. */
 async function mappingsOf({ id }: RegionShare): Promise<number> {
   const { readFile } = await import('node:fs/promises');
   const [, inode] = id.split(':');
@@ -38,7 +39,7 @@ for (const kind of ['shared', 'thread'] as const) {
     const allocator = (options: { budget?: number; available?: () => { bytes: number; limitedBy: string } } = {}) =>
       createRegionAllocator({ native: kind === 'shared' ? native : undefined, ...options });
 
-    it('creates zero-filled regions of exactly the size asked for, which can be mapped again', () => {
+    it('creates zero-filled regions of exactly the requested size, which can be mapped again', () => {
       const regions = allocator();
       expect(regions.kind).toBe(kind);
       const region = regions.create(10_001);
@@ -71,7 +72,7 @@ for (const kind of ['shared', 'thread'] as const) {
       region.close();
     });
 
-    it('refuses sizes that are none', () => {
+    it('refuses invalid sizes', () => {
       for (const bytes of [-1, 1.5, NaN, 2 ** 60]) expect(thrownBy(() => allocator().create(bytes)).code).toBe('usage');
     });
 
@@ -84,7 +85,7 @@ for (const kind of ['shared', 'thread'] as const) {
       expect(error.message).toContain(process.version);
     });
 
-    it('says what is in use when the budget is spent, and takes back what is closed', () => {
+    it('says how much is in use when the budget is spent, and reuses the bytes of closed regions', () => {
       const regions = allocator({ budget: 100_000 });
       const first = regions.create(60_000);
       const error = thrownBy(() => regions.create(60_000));
@@ -112,7 +113,7 @@ for (const kind of ['shared', 'thread'] as const) {
   });
 }
 
-/** What the descriptors of a process lead to. */
+/** Targets of the descriptors of a process. */
 function openFilesOf(pid: number): string[] {
   const folder = `/proc/${pid}/fd`;
   return readdirSync(folder).flatMap((fd) => {
@@ -124,7 +125,7 @@ function openFilesOf(pid: number): string[] {
   });
 }
 
-/** A process that creates a region, prints its share, answers each line with the byte it then sees at 5. */
+/** Starts a process that creates a region, prints its share, and answers each line with the byte it then sees at 5. */
 function startCreator(): ChildProcess {
   const script = `
     const native = require(${JSON.stringify(nativeBinary)});
@@ -149,7 +150,7 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
     bytes[5] = 99;
     child.stdin!.write('look\n');
     expect((await lines.next()).value).toBe('99');
-    // Nothing of it has a name anywhere, so nothing can be left.
+    // The region has no name anywhere, so nothing can be left.
     const files = openFilesOf(child.pid!);
     expect(files.filter((file) => file.startsWith('/memfd:shoal'))).toHaveLength(1);
     expect(files.filter((file) => file.startsWith('/dev/shm'))).toEqual([]);
@@ -260,7 +261,7 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
     expect(many.status).toBe(0);
   });
 
-  it('turns what the system refuses into out-of-memory', () => {
+  it('turns a refusal of the system into out-of-memory', () => {
     for (const code of ['ENOSPC', 'ENOMEM', 'EFBIG', 'EMFILE']) {
       const createRegion = () => {
         throw Object.assign(new Error('fallocate: refused'), { code });

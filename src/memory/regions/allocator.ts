@@ -9,17 +9,17 @@ import { ThreadRegionAllocator } from './thread.ts';
 
 export interface RegionAllocatorOptions {
   readonly native?: Native | undefined;
-  /** Bytes that open regions created here may have together. Default: what the host allows. */
+  /** Most bytes that open regions created here may have together. Default: as many as the host allows. */
   readonly budget?: number;
-  /** Default: the machine and its control groups, looked at before every creation. */
+  /** Available memory. Default: the machine's and its control groups', read before every creation. */
   readonly available?: () => AvailableMemory;
-  /** Whose memory it is, as errors say. Default: this process's. */
+  /** Owner of the memory, as errors name it. Default: this process. */
   readonly owner?: string;
-  /** Makes ids unique. Default: the system's. */
+  /** Source of unique ids. Default: the system's. */
   readonly random?: Random;
 }
 
-/** `open` takes both kinds of share, when it can. */
+/** Makes the allocator. `open` accepts both kinds of share, when it can. */
 export function createRegionAllocator(options: RegionAllocatorOptions = {}): RegionAllocator {
   const { native, owner = 'this process', random = systemRandom, available = () => availableMemory() } = options;
   const budget = new RegionBudget({ available, ...(options.budget === undefined ? {} : { budget: options.budget }) });

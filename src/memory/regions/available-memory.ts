@@ -1,13 +1,13 @@
-/** How much memory this process may still take, and what limits it: the machine or one of its control groups.
+/** Memory that this process may still allocate, and its limit: the machine or one of its control groups.
  *
- *  Shared memory beyond a control group's limit does not fail, it gets the process killed; so regions ask first.
- *  Linux: proc(5), Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst. Elsewhere nothing is known. */
+ *  Shared memory beyond a control group's limit does not fail, it gets the process killed; so regions ask first. Linux: proc(5),
+ *  Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst. On other systems nothing is known. */
 import { readFileSync } from 'node:fs';
 
 export interface AvailableMemory {
-  /** Infinity when unknown. */
+  /** Available bytes; infinity when unknown. */
   readonly bytes: number;
-  /** For people: `the machine's free memory`, `control group /a/b (memory.max)`. */
+  /** Name of the limit, for people: `the machine's free memory`, `control group /a/b (memory.max)`. */
   readonly limitedBy: string;
 }
 
@@ -34,7 +34,7 @@ function machine(read: ReadText): AvailableMemory {
 
 function* controlGroups(read: ReadText): Generator<AvailableMemory> {
   for (const line of (read('/proc/self/cgroup') ?? '').split('\n')) {
-    // hierarchy:controllers:path; version 2 is `0::/path`.
+    // A line is hierarchy:controllers:path; version 2 is `0::/path`.
     const [hierarchy, controllers, ...rest] = line.split(':');
     const path = rest.join(':');
     if (hierarchy === '0' && controllers === '') yield* hierarchyLimits(read, '/sys/fs/cgroup', path, versionTwo);
@@ -56,7 +56,7 @@ const versionOne: GroupFiles = {
   reclaimable: /^total_inactive_file (\d+)$/m,
 };
 
-/** The group and all above it: each may be the one that limits. Inside a container the path may not exist below the
+/** Limits of the group and all above it: each may be the one that counts. Inside a container the path may not exist below the
  *  mount, whose root then is the group; so the walk always ends at the root. */
 function* hierarchyLimits(read: ReadText, mount: string, path: string, files: GroupFiles): Generator<AvailableMemory> {
   const names = path.split('/').filter((name) => name !== '');

@@ -1,11 +1,11 @@
-/** The checks every new region passes, whatever its memory: a valid size, one ArrayBuffer, the budget, the host.
- *  One per allocator; counts the bytes of the regions it has let through and that are still open. */
+/** The checks that every new region passes, whatever its memory: a valid size, one ArrayBuffer, the budget, the host. One per
+ *  allocator; counts the bytes of the regions that it has let through and that are still open. */
 import { constants } from 'node:buffer';
 import { ShoalError } from '../../base/errors.ts';
 import type { AvailableMemory } from './available-memory.ts';
 
 export interface RegionBudgetOptions {
-  /** Bytes all open regions of the allocator may have together. Default: no limit of its own. */
+  /** Most bytes that all open regions of the allocator may have together. Default: no limit of its own. */
   readonly budget?: number;
   readonly available: () => AvailableMemory;
 }

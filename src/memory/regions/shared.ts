@@ -3,10 +3,9 @@
  *    creator                               another process (or thread)
  *    memfd 7 ── mmap ── buffer             open /proc/<pid>/fd/7 ── mmap ── buffer, descriptor closed at once
  *
- *  The id is `<device>:<inode>:<nonce>`: who opens a share checks that the descriptor still leads to that very file, so
- *  that a recycled pid or descriptor is refused instead of mapped. The kernel allows the opening only to processes of the
- *  same user that see the same pid. ArrayBuffers must not be transferred to other threads (Node copies them): each thread
- *  opens the share itself. */
+ *  The id is `<device>:<inode>:<nonce>`: a process that opens a share checks that the descriptor still leads to that very file, so that a
+ *  recycled pid or descriptor is refused instead of mapped. The kernel allows the opening only to processes of the same user that see the
+ *  same pid. ArrayBuffers must not be transferred to other threads (Node copies them): each thread opens the share itself. */
 import { ShoalError, messageOf } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import type { Random } from '../../base/random.ts';
@@ -18,7 +17,7 @@ export interface SharedRegionOptions {
   readonly native: Native;
   readonly budget: RegionBudget;
   readonly random: Random;
-  /** For people: whose memory it is. */
+  /** Name of the memory's owner, for people. */
   readonly owner: string;
 }
 
@@ -42,7 +41,7 @@ export class SharedRegionAllocator implements RegionAllocator {
     this.#budget.take(bytes);
     let mapping: NativeMapping;
     try {
-      // One stays; another thread that maps it needs one for a moment.
+      // The region keeps one descriptor; another thread that maps it needs one for a moment.
       checkDescriptors(this.#owner, 2, `making shared memory of ${bytes} bytes`, { bytes });
       mapping = this.#native.createRegion(Math.max(bytes, 1));
     } catch (error) {
@@ -122,7 +121,7 @@ class SharedRegion implements Region {
     onClose();
   }
 
-  /** Mapping and descriptor go when handle and buffer are collected. */
+  /** Mapping and descriptor are released when handle and buffer are collected. */
   retire(): void {
     this.#onClose?.();
     this.#onClose = undefined;

@@ -1,6 +1,6 @@
-/** Segments as both machines keep them: the views, and the lengths they had when bound. A view whose buffer was detached
- *  or resized since has another length. It becomes an empty segment before a program runs: a step that reaches there faults,
- *  and the others go on, as a peer that has finished may take back memory that the rest of a program has no use for. */
+/** Segments as both machines keep them: the views, and the lengths they had when bound. A view whose buffer was detached or
+ *  resized since has another length. It becomes an empty segment before a program runs: a step that reaches there faults, and the
+ *  others go on, as a peer that has finished may take back memory that the rest of a program does not need. */
 import { assert } from '../../base/assert.ts';
 import type { Segments } from '../step-machine.ts';
 
@@ -24,8 +24,8 @@ export class BoundSegments implements Segments {
     this.#lengths[index] = view.length;
   }
 
-  // `length`, because the engine inlines it: 1 ns per segment against 9 for `byteLength`.
-  /** Before every run: empties the segments whose memory was taken away since they were bound. */
+  // Compares `length`, because the engine inlines it: 1 ns per segment against 9 for `byteLength`.
+  /** Called before every run: empties the segments whose memory was taken away since they were bound. */
   dropLost(): void {
     const { views } = this;
     const lengths = this.#lengths;

@@ -7,7 +7,7 @@ import { NativeStepMachine } from './native.ts';
 
 export interface StepMachineOptions {
   readonly native?: Native | undefined;
-  /** Bounds spinning without the addon. */
+  /** Clock that bounds spinning without the addon. */
   readonly clock: Clock;
 }
 

@@ -67,7 +67,7 @@ class Run {
   readonly #scratch: Scratch;
   readonly #spinMs: number;
   #next = 0;
-  /** A doorbell has been set in this run. */
+  /** True once a doorbell has been set in this run. */
   #rang = false;
 
   constructor(code: Float64Array, segments: JsSegments, state: MachineRegisters, spinNs: number, clock: Clock, scratch: Scratch) {
@@ -93,7 +93,7 @@ class Run {
     }
   }
 
-  /** Undefined: go on. */
+  /** Runs one instruction; undefined: go on. */
   #step(): MachineStatus | undefined {
     switch (this.#index()) {
       case Opcode.End:
@@ -305,7 +305,7 @@ function asIndex(operand: number | undefined): number | undefined {
   return operand !== undefined && Number.isSafeInteger(operand) && operand >= 0 ? operand : undefined;
 }
 
-/** Modulo 2^32, as int32. */
+/** The operand modulo 2^32, as int32. */
 function asWord(operand: number | undefined): number | undefined {
   return operand !== undefined && Number.isSafeInteger(operand) ? operand | 0 : undefined;
 }

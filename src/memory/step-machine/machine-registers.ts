@@ -5,14 +5,14 @@
 import { assert } from '../../base/assert.ts';
 import type { MachineState } from '../step-machine.ts';
 
-/** float64 before the doorbells. */
+/** Number of float64 before the doorbells. */
 const registerWords = 4;
 
 export class MachineRegisters implements MachineState {
   readonly words: Float64Array;
   readonly doorbells: Uint32Array;
 
-  /** @param peers how many bits of the doorbell set can be named; rounded up to a multiple of 64, at least 64. */
+  /** @param peers number of bits of the doorbell set that can be named; rounded up to a multiple of 64, at least 64. */
   constructor(peers: number) {
     assert(Number.isSafeInteger(peers) && peers >= 0, () => `peers is a count, not ${peers}`);
     this.words = new Float64Array(registerWords + Math.max(1, Math.ceil(peers / 64)));
@@ -33,7 +33,7 @@ export class MachineRegisters implements MachineState {
     this.words[1] = value;
   }
 
-  /** How the next run waits. */
+  /** Sets how the next run waits. */
   setWaiting(spinNs: number, yields: boolean): void {
     this.words[2] = spinNs;
     this.words[3] = yields ? 1 : 0;

@@ -1,4 +1,5 @@
-/** The contract of StepMachine on both implementations, that they agree, and that no code can touch what is not its own. */
+/** The contract of StepMachine on both implementations, their agreement, and the proof that no code can touch memory outside its
+ *  segments. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
@@ -20,7 +21,7 @@ const machines = [
   ...(native === undefined ? [] : [createStepMachine({ native, clock: systemClock })]),
 ];
 
-/** Of a millisecond each at most, for another thread or process: for what hangs, not for what gets no CPU. */
+/** Most looks, of at most a millisecond each, for another thread or process: catches hangs, not processes without CPU. */
 const looksMax = 100_000;
 
 interface Bench {
@@ -95,7 +96,7 @@ describe.each(machines)('StepMachine $name', (machine) => {
     }
   });
 
-  it('signals by adding, publishes by storing, and rings those who sleep', () => {
+  it('signals by adding, publishes by storing, and rings sleepers', () => {
     const { memory, state, run } = bench(machine, [16], 70);
     const word = words(memory[0]);
     word[0] = 0xffffffff;
@@ -148,8 +149,8 @@ describe.each(machines)('StepMachine $name', (machine) => {
     expect(run([Match, 0, 0, 0, 16, 0, 7, End])).toBe('done');
   });
 
-  // Whole lines and a rest; looking ahead, and not.
-  it.each([200, 5003])('shifts %i bytes: out of a place, and in what comes next', (bytes) => {
+  // The sizes are whole lines and a rest: one with looking ahead, one without.
+  it.each([200, 5003])('shifts %i bytes: out of a place, and the next ones in', (bytes) => {
     const { memory, run } = bench(machine, [bytes, bytes + 1, bytes + 3]);
     const [result, through, next] = [memory[0], memory[1].subarray(1), memory[2].subarray(3)];
     through.forEach((_, k) => (through[k] = k));
@@ -242,7 +243,7 @@ describe.each(machines)('StepMachine $name', (machine) => {
     expect(state.pc).toBe(6);
   });
 
-  it('faults when a program counter is none', () => {
+  it('faults on an invalid program counter', () => {
     const segments = machine.createSegments(0);
     const state = machine.createState(0);
     for (const pc of [-1, 0.5, NaN, 2, 1e300]) {
@@ -260,7 +261,7 @@ describe.each(machines)('StepMachine $name', (machine) => {
       const region = createRegionAllocator({ native }).create(128);
       return { view: new Uint8Array(region.buffer), take: () => region.close() };
     };
-    // Without the addon regions are SharedArrayBuffers, which nobody can take away.
+    // Without the addon regions are SharedArrayBuffers, which cannot be taken away.
     const cases = createRegionAllocator({ native }).kind === 'shared' ? { transferred, ofClosedRegion } : { transferred };
     it.each(Object.entries(cases))('%s: a step that reaches there faults, the others go on', (_, make) => {
       const lost = make();
@@ -341,7 +342,7 @@ describe('StepMachine js', () => {
     const words = new Uint32Array(8);
     let reads = 0;
     const virtual = new VirtualClock();
-    // Every seventh reading, 0.07 ms, a peer raises the next word.
+    // A peer raises the next word at every seventh reading, after 0.07 ms.
     const now = (): number => {
       reads += 1;
       if (reads % 7 === 0) words[reads / 7 - 1] = 1;
@@ -438,7 +439,7 @@ describe.each(machines)('StepMachine $name, given hostile code', (machine) => {
     fc.constantFrom(NaN, Infinity, -Infinity, -0, 0.5, 2 ** 31, 2 ** 32, 2 ** 48, 2 ** 53, 1e300, -(2 ** 40)),
   );
 
-  /** Runs over segments that lie inside larger buffers, and looks at what is around them. */
+  /** Runs over segments that lie inside larger buffers, and checks the bytes around them. */
   function survives(code: readonly number[]): void {
     const guard = 512;
     const buffers = sizes.map((bytes) => new Uint8Array(bytes + 2 * guard).fill(0xa5));

@@ -1,5 +1,5 @@
-/** A WebGPU device in this thread's memory, with the rules of the specification that copies and mappings have: for tests without a
- *  driver, and of what drivers seldom do. It computes nothing. */
+/** A WebGPU device in this thread's memory, with the specification's rules for copies and mappings: for tests without a driver,
+ *  and of events that are rare with drivers. It computes nothing. */
 import { bufferUsage, type GpuBuffer, type GpuCommandEncoder, type GpuDevice, type GpuError, type GpuLostInfo } from '../gpu.ts';
 
 class FakeBuffer implements GpuBuffer {
@@ -37,7 +37,7 @@ class FakeBuffer implements GpuBuffer {
 
   getMappedRange(offset = 0, size = this.size - offset): ArrayBuffer {
     if (!this.#mapped || offset !== 0 || size > this.size) throw new Error('OperationError: not mapped');
-    // One range at a time, from the start: what is used of it.
+    // Supports one range at a time, from the start, which is all that is used.
     this.#mapped = size === this.#mapped.byteLength ? this.#mapped : this.#mapped.slice(0, size);
     return this.#mapped;
   }
@@ -57,7 +57,7 @@ class FakeBuffer implements GpuBuffer {
     this.#pending = undefined;
   }
 
-  /** Why the queue may not use it. */
+  /** The reason why the queue may not use the buffer. */
   get unusable(): string | undefined {
     if (this.destroyed) return 'used in submit while destroyed';
     return this.#mapped || this.#pending ? 'used in submit while mapped' : undefined;
@@ -73,7 +73,7 @@ export class FakeDevice implements GpuDevice {
   isLost = false;
   /** Bytes that there is room for. */
   room = Infinity;
-  /** Buffers that were made. */
+  /** Number of buffers that were made. */
   made = 0;
 
   constructor() {
@@ -125,7 +125,7 @@ export class FakeDevice implements GpuDevice {
     this.#tellLost({ reason, message });
   }
 
-  /** When the device has come to it. */
+  /** Calls back when the device has come to it. */
   later(done: () => void): void {
     setImmediate(done);
   }
@@ -149,7 +149,7 @@ export class FakeDevice implements GpuDevice {
   }
 }
 
-/** A buffer that tensors can be in. @param data what it has; fewer bytes than `size` are followed by zeros. */
+/** A buffer for tensors. @param data its contents; fewer bytes than `size` are followed by zeros. */
 export function bufferOf(device: GpuDevice, data: ArrayBufferView, size = data.byteLength): GpuBuffer {
   const usage = bufferUsage.copySource | bufferUsage.copyTarget | bufferUsage.storage;
   const buffer = device.createBuffer({ size: Math.max(4, size), usage, mappedAtCreation: true });
