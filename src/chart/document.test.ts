@@ -1,4 +1,4 @@
-/** Pages stand by themselves, and what they are given stays text. */
+/** Pages stand by themselves, and their data stays text. */
 import { expect, it } from 'vitest';
 import { figuresPage, picturesPage } from './document.ts';
 import { picture, pictureText, shortened } from './picture.ts';

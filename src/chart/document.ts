@@ -1,5 +1,5 @@
-/** HTML files that work offline: data as JSON, the program that draws it, and a content security policy that lets nothing else run or
- *  load. Texts of the data never become markup: programs write them as text. */
+/** Makes HTML files that work offline: data as JSON, the program that draws it, and a content security policy that lets nothing
+ *  else run or load. Texts of the data never become markup: programs write them as text. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { builtEntry } from '../base/packages/package-root.ts';
@@ -9,11 +9,11 @@ import { escapeMarkup, pictureStyle } from './picture.ts';
 
 export interface DrawnDocument {
   readonly title: string;
-  /** The built program, and its style: `report/page/main.js`. */
+  /** Path of the built program: `report/page/main.js`. */
   readonly program: string;
   readonly style: string;
   readonly data: unknown;
-  /** It is served, and may ask its server for more. Default: it is a file. */
+  /** True for a page that is served, and may ask its server for more. Default: it is a file. */
   readonly live?: boolean;
 }
 
@@ -28,18 +28,18 @@ export function drawnDocument({ title, program, style, data, live = false }: Dra
   return htmlDocument({ title, style: styleOf(style), scripts: [script], body: body.join('\n'), live });
 }
 
-/** Curves and tables. @throws ShoalError `config` when the package is not built. */
+/** A page of curves and tables. @throws ShoalError `config` when the package is not built. */
 export function figuresPage(page: FigurePage): string {
   return drawnDocument({ title: page.title, program: 'chart/page/figures.js', style: 'chart/page/style.css', data: page });
 }
 
 export interface TitledPicture {
   readonly title?: string;
-  /** As `picture` makes it. */
+  /** The picture, made by `picture`. */
   readonly svg: string;
 }
 
-/** Pictures below each other, each of which can be scrolled. @throws ShoalError `config` when the package is not built. */
+/** A page of pictures below each other, each of which can be scrolled. @throws ShoalError `config` when the package is not built. */
 export function picturesPage(title: string, pictures: readonly TitledPicture[]): string {
   const parts = pictures.map(
     ({ title: heading, svg }) =>

@@ -1,7 +1,7 @@
 /** Parts of pictures: SVG that stands by itself, in the colours of all pages, light and dark. */
 import { paletteStyle } from './data/palette.ts';
 
-/** Of every picture. What boxes and lines stand for has one colour everywhere. */
+/** Style of every picture. A kind of box or line has the same colour everywhere. */
 export const pictureStyle = [
   paletteStyle('svg.picture'),
   'svg.picture{background:var(--page);font:11px system-ui,sans-serif}',
@@ -32,7 +32,7 @@ export interface Place {
   readonly x: number;
   readonly y: number;
   readonly kind?: 'title' | 'faint';
-  /** What `x` is of the text. Default: its start. */
+  /** The point of the text that is at `x`. Default: its start. */
   readonly anchor?: 'start' | 'middle' | 'end';
 }
 
@@ -41,10 +41,10 @@ export function pictureText({ x, y, kind, anchor }: Place, content: string): str
   return `<text x="${fixed(x)}" y="${fixed(y)}"${style}>${escapeMarkup(content)}</text>`;
 }
 
-/** Room for a letter of a picture's text, at most. */
+/** Greatest width of a letter of a picture's text. */
 export const letterWidth = 7.2;
 
-/** Colours and what they stand for, in a line: classes of `pictureStyle`, and words. */
+/** A legend in a line: classes of `pictureStyle`, and words. */
 export function pictureLegend({ x, y }: Place, entries: readonly (readonly [kind: string, words: string])[]): string[] {
   let at = x;
   return entries.flatMap(([kind, words]) => {
@@ -54,7 +54,7 @@ export function pictureLegend({ x, y }: Place, entries: readonly (readonly [kind
   });
 }
 
-/** The end of a name says more than its beginning. */
+/** The label without its beginning, if it is too long: the end of a name says more. */
 export function shortened(label: string, width: number): string {
   const letters = Math.max(2, Math.floor(width / letterWidth));
   return label.length > letters ? `…${label.slice(1 - letters)}` : label;

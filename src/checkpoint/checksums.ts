@@ -8,24 +8,24 @@
 import { createHash, type Hash } from 'node:crypto';
 import { ShoalError } from '../base/errors.ts';
 
-/** Of the tensor that holds them. */
+/** Name of the tensor that holds the checksums. */
 export const checksumsName = 'checksums';
 const checksumBytes = 16;
 
-/** Room for the checksums of so many tensors. */
+/** Bytes of the checksums of this many tensors. */
 export function checksumsBytes(tensors: number): number {
   return checksumBytes * (tensors + 1);
 }
 
-/** Takes what is written or read in the order of the file, and makes its checksums. */
+/** Makes checksums of data that is given in the order of the file, while that is written or read. */
 export class Checksums {
-  /** As the file has them, when all of it has been taken. */
+  /** The checksums as the file has them; complete when all data has been given. */
   readonly bytes: Uint8Array;
   readonly #whole: Hash;
   #tensor = newHash();
   #count = 0;
 
-  /** @param header with its length before it */
+  /** @param header with its length before it. */
   constructor(header: readonly Uint8Array[], tensors: number) {
     this.bytes = new Uint8Array(checksumsBytes(tensors));
     this.#whole = newHash();
@@ -33,12 +33,12 @@ export class Checksums {
     this.#endWhole();
   }
 
-  /** Data of the present tensor. */
+  /** Adds data of the present tensor. */
   update(data: Uint8Array): void {
     this.#tensor.update(data);
   }
 
-  /** The present tensor ends. After the last one all checksums are there. */
+  /** Ends the present tensor. After the last one all checksums are there. */
   endTensor(): void {
     this.#put(this.#tensor);
     this.#tensor = newHash();
@@ -57,7 +57,7 @@ export class Checksums {
   }
 }
 
-/** @param names of the tensors, in the order of their data  @throws ShoalError `protocol` naming what is damaged. */
+/** Compares checksums. @param names of the tensors, in the order of their data. @throws ShoalError `protocol` naming the damaged tensor. */
 export function checkChecksums(made: Uint8Array, found: Uint8Array, names: readonly string[]): void {
   const differs = (k: number): boolean => {
     const part = (bytes: Uint8Array): Uint8Array => bytes.subarray(k * checksumBytes, (k + 1) * checksumBytes);

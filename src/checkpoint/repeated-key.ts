@@ -1,9 +1,9 @@
-/** Duplicate keys of a JSON object. `JSON.parse` silently keeps the last one, so that two readers of the same bytes may see
- *  different contents; formats that forbid duplicates need somebody who looks. */
+/** Finds duplicate keys of a JSON object. `JSON.parse` silently keeps the last one, so that two readers of the same bytes may see
+ *  different contents; formats that forbid duplicates need this check. */
 
 /** A key that some object has twice. The text must be valid JSON. */
 export function repeatedKey(text: string): string | undefined {
-  /** Of every object and array around the place that is read; an array has no keys. */
+  /** Keys of every object and array around the place that is read; an array has none. */
   const keys: (Set<string> | undefined)[] = [];
   let keyExpected = false;
   for (let at = 0; at < text.length; at++) {

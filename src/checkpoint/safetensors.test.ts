@@ -60,7 +60,7 @@ describe('safetensors', () => {
   });
 
   it('reads a file that another program wrote', () => {
-    // Written by hand after the format's description: other order, no padding, escapes, metadata last.
+    // The header was written by hand after the format's description: other order, no padding, escapes, metadata last.
     const header = text(
       String.raw`{"b\u0031":{"shape":[2],"data_offsets":[1,5],"dtype":"I16"}, "a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]} ,"__metadata__":{}}`,
     );
@@ -75,7 +75,7 @@ describe('safetensors', () => {
     ]);
   });
 
-  it('returns what was put in, whatever the names', () => {
+  it('returns the tensors that were put in, whatever their names', () => {
     fc.assert(
       fc.property(snapshotArbitrary, (snapshot) => {
         const read = snapshotOf(fileOf(snapshot));
@@ -162,7 +162,7 @@ describe('safetensors', () => {
     expect(() => decodeHeaderLength(new Uint8Array(3), 3)).toThrow(/too few/);
   });
 
-  it('refuses to write what it could not read', () => {
+  it('refuses to write a file that it could not read', () => {
     const tensor = (dtype: DType, shape: number[], bytes: number): Snapshot => ({
       tensors: new Map([['w', { dtype, shape, data: new Uint8Array(bytes) }]]),
       metadata: {},
@@ -207,7 +207,7 @@ describe('safetensors', () => {
           expect(['protocol', 'unsupported']).toContain((error as { code?: string }).code);
         }
       }),
-      // Seen: -0 as a dimension.
+      // A case that was found once: -0 as a dimension.
       { numRuns: 20_000, examples: [[[{ at: 184, remove: 0, insert: Uint8Array.of(45) }], 32]] },
     );
     expect(read).toBeGreaterThan(10);
@@ -218,7 +218,7 @@ describe('repeatedKey', () => {
   it('finds a key that an object has twice, and nothing else', () => {
     fc.assert(
       fc.property(fc.json(), (json) => {
-        // What JSON.stringify writes has no key twice.
+        // Text that JSON.stringify writes has no key twice.
         expect(repeatedKey(JSON.stringify(JSON.parse(json)))).toBeUndefined();
       }),
     );

@@ -20,23 +20,23 @@ export interface TensorEntry {
   readonly name: string;
   readonly dtype: DType;
   readonly shape: readonly number[];
-  /** From the first byte of data. */
+  /** Offset from the first byte of data. */
   readonly from: number;
   readonly to: number;
 }
 
 export interface SafetensorsHeader {
-  /** In the order of their data. */
+  /** Tensors in the order of their data. */
   readonly entries: readonly TensorEntry[];
   readonly metadata: Readonly<Record<string, string>>;
 }
 
 /** Bytes before the header. */
 export const lengthBytes = 8;
-/** The reference implementation reads no larger header. */
+/** Largest header, in bytes: the reference implementation reads no larger one. */
 export const headerBytesMax = 100_000_000;
 const metadataKey = '__metadata__';
-/** `{` */
+/** The character `{`. */
 const openingBrace = 0x7b;
 
 const names: { readonly [D in DType]: string } = {
@@ -55,8 +55,8 @@ const names: { readonly [D in DType]: string } = {
 };
 const dtypesByName = new Map(Object.entries(names).map(([dtype, name]) => [name, dtype as DType]));
 
-/** What comes before the data, and the tensors in the order in which their data follows. `last` are tensors of bytes that come after
- *  all others.
+/** Makes the bytes before the data, and the tensors in the order in which their data follows. `last` are tensors of bytes that
+ *  come after all others.
  *  @throws ShoalError `usage` for a tensor whose data does not have its shape, `unsupported` for a header beyond the limit. */
 export function encodeHeader(
   snapshot: Snapshot,
@@ -69,7 +69,7 @@ export function encodeHeader(
     if (snapshot.tensors.has(name)) throw new ShoalError('usage', `a tensor cannot be called ${name}; that name is kept for another`);
     ordered.push([name, tensor]);
   }
-  // By hand: an object would lose a tensor that is called __proto__, and reorder those that are called by numbers.
+  // The text is put together by hand: an object would lose a tensor called __proto__, and reorder tensors called by numbers.
   const members = [`${JSON.stringify(metadataKey)}:${JSON.stringify(snapshot.metadata)}`];
   let at = 0;
   for (const [name, { dtype, shape, data }] of ordered) {
@@ -92,7 +92,7 @@ export function encodeHeader(
   return { prefix, tensors: ordered.map(([, tensor]) => tensor) };
 }
 
-/** How long the header of a file is. @throws ShoalError `protocol`. */
+/** Length of a file's header. @throws ShoalError `protocol`. */
 export function decodeHeaderLength(prefix: Uint8Array, fileBytes: number): number {
   if (prefix.length < lengthBytes || fileBytes < lengthBytes) throw damaged(`${fileBytes} bytes are too few for a header`);
   const length = dataViewOf(prefix).getBigUint64(0, true);
@@ -102,9 +102,8 @@ export function decodeHeaderLength(prefix: Uint8Array, fileBytes: number): numbe
   return Number(length);
 }
 
-/** @param dataBytes what follows the header in the file
- *  @throws ShoalError `protocol` for anything that is not a header of exactly that much data, `unsupported` for a dtype that
- *          is not ours. */
+/** @param dataBytes number of bytes that follow the header in the file.
+ *  @throws ShoalError `protocol` for anything but a header of exactly that much data, `unsupported` for a dtype that is not ours. */
 export function decodeHeader(header: Uint8Array, dataBytes: number): SafetensorsHeader {
   if (header[0] !== openingBrace) throw damaged('the header does not begin with {');
   const members = parseObject(header);

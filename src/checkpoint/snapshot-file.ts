@@ -1,16 +1,16 @@
-/** A snapshot as one file. Written from where the tensors lie, read tensor by tensor: there is never a second copy of the
- *  data in memory. Durability and names are not its business; see snapshot-folder.ts. */
+/** Writes and reads a snapshot as one file: written from where the tensors lie, read tensor by tensor, so that there is never a
+ *  second copy of the data in memory. Durability and names are not its business; see snapshot-folder.ts. */
 import type { FileHandle } from 'node:fs/promises';
 import { ShoalError } from '../base/errors.ts';
 import { checkChecksums, Checksums, checksumsBytes, checksumsName } from './checksums.ts';
 import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes, type SafetensorsHeader } from './safetensors.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 
-/** Per system call; a large tensor is written in pieces, so that other work on the thread pool gets its turn. */
+/** Bytes per system call; a large tensor is written in pieces, so that other work on the thread pool gets its turn. */
 const batchBytes = 2 ** 23;
-/** Checksums are made of so much at once: this thread has other work, too. */
+/** Bytes that a checksum takes at once: this thread has other work, too. */
 const pieceBytes = 2 ** 21;
-/** Linux takes 1024 pieces per call. */
+/** Pieces per system call: Linux takes 1024. */
 const batchPieces = 512;
 /** Tensors smaller than this are read together. */
 const readAheadBytes = 2 ** 20;
@@ -47,7 +47,7 @@ export async function readSnapshot(file: FileHandle): Promise<Snapshot> {
   const tensors = new Map<string, SnapshotTensor>();
   const checksums = new Checksums([length, header], described.length);
   for (const { name, dtype, shape, from, to } of described) {
-    // An array of its own is aligned for every dtype, whoever wrote the file.
+    // An array of its own is aligned for every dtype, whichever program wrote the file.
     const data = new Uint8Array(to - from);
     for (let at = 0; at < data.length; at += pieceBytes) {
       const piece = data.subarray(at, at + pieceBytes);
@@ -67,7 +67,7 @@ export async function readSnapshot(file: FileHandle): Promise<Snapshot> {
   return { tensors, metadata };
 }
 
-/** What the header says, which nobody has checked against the checksums. @throws as `readSnapshot`. */
+/** The header's metadata, not checked against the checksums. @throws like `readSnapshot`. */
 export async function readMetadata(file: FileHandle): Promise<Snapshot['metadata']> {
   return (await readHeader(file)).metadata;
 }
@@ -84,7 +84,7 @@ async function readHeader(
   return { reader, length, header, ...decodeHeader(header, size - lengthBytes - header.length) };
 }
 
-/** What is written by one system call. */
+/** The pieces that one system call writes. */
 class WriteBatch {
   readonly #file: FileHandle;
   #pieces: Uint8Array[] = [];
@@ -107,7 +107,7 @@ class WriteBatch {
   }
 }
 
-/** The system may take less than it was given. */
+/** Writes the whole batch: the system may take less than it was given. */
 async function writeAll(file: FileHandle, batch: readonly Uint8Array[]): Promise<void> {
   let left = batch;
   while (left.length > 0) {
@@ -124,13 +124,13 @@ async function writeAll(file: FileHandle, batch: readonly Uint8Array[]): Promise
   }
 }
 
-/** Small reads out of a buffer, large ones straight into their target. */
+/** Reads a file from start to end: small parts out of a buffer, large ones straight into their target. */
 class SequentialReader {
   readonly #file: FileHandle;
   readonly #buffer: Uint8Array;
   #from = 0;
   #to = 0;
-  /** In the file. */
+  /** Position in the file. */
   #position = 0;
 
   constructor(file: FileHandle, size: number) {

@@ -13,7 +13,7 @@ beforeEach(async () => {
 });
 afterEach(() => fs.rm(folder, { recursive: true, force: true }));
 
-/** Every byte says which version it belongs to. */
+/** A snapshot in which every byte tells its version. */
 function version(number: number, bytes = 1000): Snapshot {
   const data = (count: number): Uint8Array => new Uint8Array(count).fill(number);
   return {
@@ -76,7 +76,7 @@ describe('SnapshotFolder', () => {
     ]);
   });
 
-  it('goes on where another process stopped, and ignores what is not its own', async () => {
+  it('goes on where another process stopped, and ignores foreign files', async () => {
     await new SnapshotFolder(folder).save(version(1));
     for (const other of ['snapshot.part', 'snapshot-9.safetensors', 'snapshot-00000009.safetensors.part', 'notes.txt']) {
       await fs.writeFile(join(folder, other), 'other');
@@ -121,7 +121,7 @@ describe('SnapshotFolder', () => {
       let left = crashAt;
       const dying = new SnapshotFolder(place, {
         files: watched(() => {
-          // Once dead, nothing more is done: no cleaning up either.
+          // Once the process is dead, it makes no further call, not even to clean up.
           if (left-- <= 0) throw new Error('the process is dead');
         }),
       });
@@ -132,7 +132,7 @@ describe('SnapshotFolder', () => {
       const found = versionOf(await new SnapshotFolder(place).load());
       outcomes.add(found);
       expect(saved ? [3] : [2, 3]).toContain(found);
-      // And the next process can save.
+      // The next process can save.
       await new SnapshotFolder(place).save(version(4));
       expect(versionOf(await new SnapshotFolder(place).load())).toBe(4);
     }

@@ -6,10 +6,9 @@
  *
  *    write .part ─▶ fsync ─▶ rename to the next number ─▶ fsync the folder ─▶ remove all but the newest two
  *
- *  A file under its number is whole, because its data was durable before it had the name; the folder is synced before
- *  anything is removed. What has changed since is found by checksums; then the one before is used, and somebody is told.
- *  One process writes a folder at a time.
- *  Source: Pillai et al., "All file systems are not created equal", OSDI 2014. */
+ *  A file under its number is whole, because its data was durable before it had the name; the folder is synced before anything is
+ *  removed. A file that has changed since is found by its checksums; then the one before is used, and a callback is told. One
+ *  process writes a folder at a time. Source: Pillai et al., "All file systems are not created equal", OSDI 2014. */
 import { mkdir, open, readdir, rename, rm, type FileHandle } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
@@ -18,11 +17,11 @@ import type { Logger } from '../base/log.ts';
 import { readMetadata, readSnapshot, writeSnapshot } from './snapshot-file.ts';
 import type { Snapshot, SnapshotStore } from './snapshot.ts';
 
-/** What is called of the file system. */
+/** The functions of the file system that are used. */
 const fileCalls = { mkdir, open, readdir, rename, rm };
 export type FileCalls = typeof fileCalls;
 
-/** The latest and the one before. */
+/** Number of snapshots that are kept: the latest and the one before. */
 const kept = 2;
 const digits = 8;
 const prefix = 'snapshot';
@@ -34,7 +33,8 @@ export class SnapshotFolder implements SnapshotStore {
   readonly #onDamaged: (error: ShoalError) => void;
   #saving = false;
 
-  /** The folder is made by the first `save`. `onDamaged`: a file is damaged, and the one before it is tried. `files` is for tests. */
+  /** The folder is made by the first `save`. `onDamaged` is called when a file is damaged, and the one before it is tried.
+   *  `files` is for tests. */
   constructor(
     folder: string,
     {
@@ -47,7 +47,7 @@ export class SnapshotFolder implements SnapshotStore {
     this.#onDamaged = onDamaged;
   }
 
-  /** One whose damaged files are warned of. */
+  /** A folder whose damaged files are reported as warnings. */
   static warning(folder: string, log: Logger): SnapshotFolder {
     return new SnapshotFolder(folder, {
       onDamaged: ({ message }) => log.warn(`${message}; what was saved before is used where it is whole`),
@@ -99,7 +99,7 @@ export class SnapshotFolder implements SnapshotStore {
     return found;
   }
 
-  /** As `load`, for who wants what was saved. @throws ShoalError `usage` when there is nothing. */
+  /** Like `load`, for callers that need a snapshot. @throws ShoalError `usage` when there is none. */
   async loadSaved(): Promise<Snapshot> {
     const snapshot = await this.load();
     if (snapshot === undefined)
@@ -107,7 +107,7 @@ export class SnapshotFolder implements SnapshotStore {
     return snapshot;
   }
 
-  /** What is wrong with the file, when something is. @throws errors of the file system as they are. */
+  /** Reads a file; returns the error of a damaged one. @throws errors of the file system as they are. */
   async #read<T>(number: number, read: (file: FileHandle) => Promise<T>): Promise<T | ShoalError> {
     const path = join(this.#folder, fileName(number));
     try {
@@ -139,7 +139,7 @@ export class SnapshotFolder implements SnapshotStore {
       }
       await this.#files.rename(part, join(this.#folder, fileName(next)));
     } catch (thrown) {
-      // A full disk is not to stay full; when that fails too, the first error says more.
+      // A full disk must not stay full; when removing fails too, the first error says more.
       await this.#files.rm(part, { force: true }).catch(() => undefined);
       throw thrown;
     }
@@ -147,7 +147,7 @@ export class SnapshotFolder implements SnapshotStore {
     for (const old of [...numbers, next].slice(0, -kept)) await this.#files.rm(join(this.#folder, fileName(old)), { force: true });
   }
 
-  /** Of the snapshots that are there, ascending. */
+  /** Numbers of the snapshots in the folder, ascending. */
   async #numbers(): Promise<number[]> {
     let names: string[];
     try {
@@ -163,7 +163,7 @@ export class SnapshotFolder implements SnapshotStore {
       .sort((a, b) => a - b);
   }
 
-  /** The entries of new folders must last as well. */
+  /** Syncs the parents of new folders, whose entries must last as well. */
   async #syncParents(firstMade: string): Promise<void> {
     const last = dirname(resolve(firstMade));
     for (let parent = dirname(resolve(this.#folder)); ; parent = dirname(parent)) {

@@ -1,4 +1,4 @@
-/** What a server saves: named tensors and text, together. Stored as one safetensors file. */
+/** The data that a server saves: named tensors and text, together. Stored as one safetensors file. */
 import type { DType } from '../memory/dtype.ts';
 
 export interface SnapshotTensor {
@@ -10,7 +10,7 @@ export interface SnapshotTensor {
 
 export interface Snapshot {
   readonly tensors: ReadonlyMap<string, SnapshotTensor>;
-  /** `save`: which save it is a part of, where several places are saved together. */
+  /** The key `save` names the save that the snapshot is a part of, when several servers save together. */
   readonly metadata: Readonly<Record<string, string>>;
 }
 
@@ -18,9 +18,9 @@ export interface Snapshot {
 export interface SnapshotStore {
   /** Resolves when it is durable: a crash at any moment leaves this one or the one before, whole. */
   save(snapshot: Snapshot): Promise<void>;
-  /** The latest that is whole; undefined when there is none. With `save`, the one that has this text in its metadata.
-   *  @throws ShoalError `system`, `protocol` naming the file when all that there are are damaged. */
+  /** The latest whole snapshot; undefined when there is none. With `save`, the one that has this text in its metadata.
+   *  @throws ShoalError `system`, `protocol` naming the file when all snapshots are damaged. */
   load(save?: string): Promise<Snapshot | undefined>;
-  /** The texts `save` of those that there are, the latest first. Whether they are whole is not known. */
+  /** The texts `save` of the snapshots in the folder, the latest first. Whether they are whole is not known. */
   saves(): Promise<string[]>;
 }

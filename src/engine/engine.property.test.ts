@@ -12,7 +12,7 @@ import type { Variable } from './variable.ts';
 
 const numRuns = Number(process.env.ENGINE_PROGRAMS ?? 2000);
 
-/** Data that variables stand for, and who uses it at present. */
+/** The data that variables stand for, with its present readers and writers. */
 class Memory {
   readonly values: number[];
   readonly #readers: number[];
@@ -54,7 +54,7 @@ async function settled(promise: Promise<void>): Promise<ShoalError | undefined> 
   }
 }
 
-/** Runs a program; what happens in parallel is decided by `random`. */
+/** Runs a program; `random` decides the order of parallel work. */
 async function run(program: Program, random: Random): Promise<void> {
   const choose = (bound: number): number => random.integer(bound);
   const engine = new DependencyEngine({ clock: new VirtualClock() });
@@ -81,7 +81,7 @@ async function run(program: Program, random: Random): Promise<void> {
     };
     const options = { priority, name: String(number), onPoisoned: () => void poisoned.push(number) };
     engine.pushAsync(operate, pick(reads), pick(writes), options);
-    // Some of it runs before the rest is pushed.
+    // Some operations run before the rest is pushed.
     while (running.length > 0 && choose(4) === 0) running.splice(choose(running.length), 1)[0]();
     if (choose(3) === 0) await microtasks();
   }
@@ -106,20 +106,20 @@ async function run(program: Program, random: Random): Promise<void> {
   expect(completed).toBe(pushed);
 }
 
-it('gives what the same operations give one after the other, whatever order they complete in', async () => {
+it('gives the results of the same operations one after the other, whatever order they complete in', async () => {
   const property = fc.asyncProperty(programs(['sync', 'async', 'async', 'async']), fc.nat(), (program, seed) =>
     run(program, seededRandom(seed)),
   );
   await fc.assert(property, { numRuns });
 });
 
-it('poisons what depends on a failure, and nothing else', async () => {
+it('poisons variables that depend on a failure, and no others', async () => {
   const kinds = ['sync', 'async', 'async', 'throws', 'fails', 'rejects'] as const;
   const property = fc.asyncProperty(programs(kinds), fc.nat(), (program, seed) => run(program, seededRandom(seed)));
   await fc.assert(property, { numRuns });
 });
 
-it('runs what could run by priority, then in the order of pushes', async () => {
+it('runs operations that could run by priority, then in the order of pushes', async () => {
   const property = fc.asyncProperty(programs(['sync']), async (program) => {
     const engine = new DependencyEngine({ clock: new VirtualClock() });
     const variables = Array.from({ length: program.variables }, () => engine.newVariable());

@@ -11,7 +11,7 @@ function start(options: Partial<EngineOptions> = {}): DependencyEngine {
 
 const nothing: AsyncFunction = (onComplete) => onComplete();
 
-/** Runs until `complete` is called. */
+/** A function that runs until `complete` is called. */
 function held(): { readonly run: AsyncFunction; readonly complete: OnComplete } {
   let complete: OnComplete | undefined;
   return { run: (onComplete) => void (complete = onComplete), complete: (error) => complete?.(error) };
@@ -81,7 +81,7 @@ describe('pushing', () => {
 });
 
 describe('100,000 operations', () => {
-  /** What it costs to know who may go: attempts per use of a variable. */
+  /** Cost of deciding which operation may go: attempts per use of a variable. */
   async function attemptsPerUse(push: (engine: DependencyEngine) => number): Promise<number> {
     const engine = start();
     const uses = push(engine);
@@ -134,7 +134,7 @@ describe('failures', () => {
     await engine.waitForAll();
     await engine.waitForVar(z);
     expect(engine.statistics).toMatchObject({ skipped: 1 });
-    // What is pushed later on and does not run is not passed over in silence.
+    // An operation that is pushed later and does not run is reported, too.
     engine.pushAsync(nothing, [], [y]);
     await expect(engine.waitForAll()).rejects.toMatchObject(error);
   });
@@ -195,7 +195,7 @@ describe('failures', () => {
     await expect(engine.waitForVar(x)).rejects.toThrow('thrown');
   });
 
-  it('do not hide what onPoisoned throws', async () => {
+  it('do not hide an error of onPoisoned', async () => {
     const engine = start();
     const x = engine.newVariable('x');
     engine.pushSync(
@@ -215,7 +215,7 @@ describe('failures', () => {
 });
 
 describe('waits', () => {
-  it('wait for what was pushed before them only', async () => {
+  it('wait only for operations that were pushed before them', async () => {
     const engine = start();
     const x = engine.newVariable('x');
     const after = held();
@@ -227,7 +227,7 @@ describe('waits', () => {
     await engine.waitForAll();
   });
 
-  it('name what does not complete', async () => {
+  it('name the operation that does not complete', async () => {
     const clock = new VirtualClock();
     const engine = start({ clock, timeoutMs: 1000 });
     const x = engine.newVariable('x');
@@ -293,7 +293,7 @@ describe('bad input', () => {
     expect(engine.statistics).toMatchObject({ pushed: 0 });
   });
 
-  it('pushSync refuses what goes on after its return', async () => {
+  it('pushSync refuses a function that goes on after its return', async () => {
     const engine = start();
     // eslint-disable-next-line typescript/no-misused-promises
     engine.pushSync(async () => Promise.reject(new Error('unseen')), [], [], { name: 'async' });
@@ -310,7 +310,7 @@ describe('bad input', () => {
     await engine.waitForAll();
   });
 
-  it('more operations than the limit are refused, by name of those that run', async () => {
+  it('more operations than the limit are refused, with the names of running ones', async () => {
     const engine = start({ operationsMax: 2 });
     const x = engine.newVariable('x');
     const first = held();

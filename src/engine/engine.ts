@@ -3,12 +3,12 @@
  *
  *      pushAsync ─▶ waiting for variables ─▶ ready, by priority ─▶ its function runs ─▶ onComplete ─▶ releases its variables
  *
- *  Whatever order functions complete in, each sees what the same pushes executed one after the other would have shown it. An
- *  operation that fails *poisons* the variables it writes; operations that depend on them do not run and poison theirs; the error
- *  surfaces where somebody waits. The engine knows nothing of what variables stand for.
+ *  Whatever order functions complete in, each sees the data that the same pushes, executed one after the other, would have shown
+ *  it. An operation that fails *poisons* the variables that it writes; operations that depend on them do not run and poison
+ *  theirs; the error surfaces where somebody waits. The engine does not know the meaning of variables.
  *
- *  One thread: a function runs whole, then the next. Those that go on afterwards, until they call `onComplete`, overlap.
- *  Chen et al., "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Distributed Systems", 2015, §3.2. */
+ *  One thread: a function runs whole, then the next. Functions that go on afterwards, until they call `onComplete`, overlap. Chen
+ *  et al., "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Distributed Systems", 2015, §3.2. */
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { failureOf } from '../base/failure.ts';
@@ -33,11 +33,11 @@ import { QueuedVariable, type Variable, type VariableSteps } from './variable.ts
 
 export interface EngineOptions {
   readonly clock: Clock;
-  /** Operations that have been pushed and have not completed, at most. Default: 1,048,576. */
+  /** Most operations that have been pushed and have not completed. Default: 1,048,576. */
   readonly operationsMax?: number;
-  /** How long waits wait when they do not say. Default: 300,000. */
+  /** Limit of waits that give none. Default: 300,000. */
   readonly timeoutMs?: number;
-  /** Functions that run before the event loop turns. Default: 256. */
+  /** Number of functions that run before the event loop turns. Default: 256. */
   readonly operationsPerTurn?: number;
 }
 
@@ -53,7 +53,7 @@ const engineOptions = optionTable<EngineOptions>({
 });
 const pushOptions = optionTable<PushOptions>({ priority: anyNumber, name: anyText, onPoisoned: callback });
 const waitOptions = optionTable<WaitOptions>({ timeoutMs: anyNumber });
-/** Operations that an error names. */
+/** Most operations that an error names. */
 const namedMax = 4;
 
 export class DependencyEngine {
@@ -64,7 +64,7 @@ export class DependencyEngine {
   readonly #ready = new PriorityQueue<Operation>(isBefore);
   readonly #running = new Set<Operation>();
   readonly #steps: VariableSteps = { attempts: 0 };
-  /** The last one is open: it takes what is pushed. */
+  /** Eras in order; the last one is open: it takes new operations. */
   readonly #eras = new Fifo<Era>();
   #era = new Era();
   #named = 0;
@@ -87,9 +87,8 @@ export class DependencyEngine {
     this.#eras.push(this.#era);
   }
 
-  /** Operations pushed so far; those that have ended, of these those that never ran because a dependency was poisoned; and how
-   *  often it was asked whether one could have a variable. Waits for variables and deletions are
-   *  operations too. */
+  /** Number of operations pushed so far; of those that have ended; of those, the ones that never ran because a dependency was
+   *  poisoned; and of requests for a variable. Waits for variables and deletions are operations too. */
   get statistics(): { readonly pushed: number; readonly completed: number; readonly skipped: number; readonly attempts: number } {
     return { pushed: this.#pushed, completed: this.#completed, skipped: this.#skipped, attempts: this.#steps.attempts };
   }
@@ -102,14 +101,14 @@ export class DependencyEngine {
 
   /** Runs `run` when it may read `constVars` and write `mutableVars`: after all writers of the former and all users of the latter
    *  that were pushed before it. Readers run together, a writer alone. The variables are held until `onComplete` is called; an
-   *  error that it is given, or that `run` throws, poisons `mutableVars`.
+   *  error given to it, or thrown by `run`, poisons `mutableVars`.
    *  @throws ShoalError `usage` for a variable that is named twice, deleted or another engine's; `out-of-memory` when
-   *  `operationsMax` have not completed. Nothing is pushed then. */
+   *          `operationsMax` have not completed. Nothing is pushed then. */
   pushAsync(run: AsyncFunction, constVars: readonly Variable[], mutableVars: readonly Variable[], options: PushOptions = noOptions): void {
     this.#pushCall('pushAsync', run, constVars, mutableVars, options);
   }
 
-  /** As `pushAsync`, for a function that has done its work when it returns. It runs later as well: not within this call. */
+  /** Like `pushAsync`, for a function that has done its work when it returns. It runs later as well: not within this call. */
   pushSync(run: () => void, constVars: readonly Variable[], mutableVars: readonly Variable[], options: PushOptions = noOptions): void {
     checkArgument('pushSync: the function', run, callback);
     const runAndComplete = (onComplete: OnComplete): void => {
@@ -123,8 +122,9 @@ export class DependencyEngine {
     this.#pushCall('pushSync', runAndComplete, constVars, mutableVars, options);
   }
 
-  /** After everything that uses it and was pushed before; from now on nobody may name it. Poison does not keep it from being
-   *  deleted. @param release called then: for what the variable stands for. */
+  /** Deletes a variable after every operation that was pushed before and uses it; no later operation may name it. Poison does not
+   *  prevent that.
+   *  @param release called then: frees the data that the variable stands for. */
   deleteVariable(variable: Variable, release?: () => void): void {
     const [own] = this.#own('deleteVariable', [variable], this.#named++);
     if (release !== undefined) checkArgument('deleteVariable: release', release, callback);
@@ -134,9 +134,9 @@ export class DependencyEngine {
     this.#push({ name: `delete '${own.name}'`, priority: 0, reads: [], writes: [own], run, onPoisoned: 'run' });
   }
 
-  /** Until all writes of `variable` that were pushed so far have completed.
-   *  @throws ShoalError that of the operation by which its value is poisoned, as long as it is; `timeout`, with the names of
-   *  operations that have not completed. */
+  /** Waits until all writes of `variable` that were pushed so far have completed.
+   *  @throws ShoalError the error of the operation that has poisoned its value, as long as it is poisoned; `timeout`, with the
+   *          names of operations that have not completed. */
   waitForVar(variable: Variable, options: WaitOptions = noOptions): Promise<void> {
     const [own] = this.#own('waitForVar', [variable], this.#named++);
     const timeoutMs = this.#waitMs('waitForVar', options);
@@ -147,9 +147,9 @@ export class DependencyEngine {
     });
   }
 
-  /** Until all operations that were pushed so far have completed.
-   *  @throws ShoalError that of the first of them, in the order of pushes, that failed or was not run, of those since the last
-   *  `waitForAll`. `timeout`, with the names of operations that have not completed. */
+  /** Waits until all operations that were pushed so far have completed.
+   *  @throws ShoalError the error of the first operation, in the order of pushes, that failed or was not run since the last
+   *          `waitForAll`; `timeout`, with the names of operations that have not completed. */
   waitForAll(options: WaitOptions = noOptions): Promise<void> {
     const timeoutMs = this.#waitMs('waitForAll', options);
     this.#reserve('waitForAll');
@@ -161,8 +161,8 @@ export class DependencyEngine {
     });
   }
 
-  /** Runs what is ready now, and what becomes ready by that: for threads that wait without their event loop. @returns whether anything
-   *  was. */
+  /** Runs operations that are ready now, and those that become ready by that: for threads that wait without their event loop.
+   *  @returns false if none was ready. */
   runReady(): boolean {
     let count = 0;
     for (let operation = this.#ready.pop(); operation !== undefined; operation = this.#ready.pop()) {
@@ -197,7 +197,7 @@ export class DependencyEngine {
     operation.request();
   }
 
-  /** @param mark of this push: a variable that has it already is named twice. */
+  /** @param mark number of this push: a variable that has it already is named twice. */
   #own(role: string, variables: readonly Variable[], mark: number): QueuedVariable[] {
     checkArgument(role, variables, anyList);
     return variables.map((variable) => {
@@ -221,7 +221,7 @@ export class DependencyEngine {
 
   // ── running ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Not within the call that made it ready: what is pushed together competes by priority. */
+  /** Runs ready operations later, not within the call that made them ready: operations pushed together compete by priority. */
   #turn(): void {
     if (this.#turning) return;
     this.#turning = true;
@@ -261,20 +261,20 @@ export class DependencyEngine {
 
   #call(operation: Operation): void {
     const result: unknown = operation.pushed.run((error) => this.#onComplete(operation, error));
-    // An async function: its rejection must not get lost.
+    // The function is asynchronous: its rejection must not get lost.
     if (isThenable(result)) result.then(undefined, (error: unknown) => this.#rejected(operation, error));
   }
 
   #skip(operation: Operation, poison: ShoalError): void {
     this.#skipped++;
-    // What `onPoisoned` threw comes first: the poison surfaces elsewhere as well.
+    // An error of `onPoisoned` comes first: the poison surfaces elsewhere as well.
     if (operation.completion?.error !== undefined) operation.era.failed(operation.number, operation.completion.error);
     this.#complete(operation, poison);
   }
 
   #onComplete(operation: Operation, error: unknown): void {
     const { completion, pushed } = operation;
-    // It has failed already; what it had begun may end late.
+    // The operation has failed already; work that it had begun may end late.
     if (completion?.thrown) return;
     if (completion !== undefined) throw new ShoalError('usage', `operation '${pushed.name}' called onComplete twice`);
     operation.completion = {
@@ -291,7 +291,7 @@ export class DependencyEngine {
       operation.completion = { error, thrown: true };
       this.#complete(operation, error);
     } else if (!completion.thrown) {
-      // Others may have used what it wrote: the error is left to waitForAll.
+      // Others may have used the data that it wrote, so waitForAll reports the error.
       this.#era.failed(operation.number, error);
     }
   }
@@ -338,7 +338,7 @@ export class DependencyEngine {
     });
   }
 
-  /** Those that have not completed longest: everything else waits for them, or for the event loop. */
+  /** Names of the operations that have been running longest: everything else waits for them, or for the event loop. */
   #culprits(): string {
     const names = Array.from(this.#running, ({ pushed }) => `'${pushed.name}'`);
     if (names.length === 0) return 'none runs';

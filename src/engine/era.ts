@@ -1,9 +1,9 @@
-/** The operations between two calls of `waitForAll`: how many have not completed, and what failed first. */
+/** The operations between two calls of `waitForAll`: the number that have not completed, and the first failure. */
 import type { ShoalError } from '../base/errors.ts';
 
 export class Era {
   pending = 0;
-  /** Of the operation that was pushed first among those that failed. */
+  /** The error of the operation that was pushed first among those that failed. */
   failure: ShoalError | undefined;
   #failedNumber = Infinity;
   readonly #onEnd: ((failure: ShoalError | undefined) => void)[] = [];
@@ -15,7 +15,7 @@ export class Era {
     this.failure = error;
   }
 
-  /** No more operations belong to it; `onEnd` is called when all before its end have completed. */
+  /** Closes the era: no more operations belong to it. `onEnd` is called when all of it and of earlier eras have completed. */
   close(onEnd: (failure: ShoalError | undefined) => void): void {
     this.closed = true;
     this.#onEnd.push(onEnd);

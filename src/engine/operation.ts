@@ -9,36 +9,36 @@ export type OnComplete = (error?: unknown) => void;
 export type AsyncFunction = (onComplete: OnComplete) => void;
 
 export interface PushOptions {
-  /** Of two operations that could start, the one with the larger number starts. Default: 0. */
+  /** Priority: of two operations that could start, the one with the larger number starts. Default: 0. */
   readonly priority?: number;
-  /** For messages. */
+  /** Name for messages. */
   readonly name?: string;
-  /** Called in place of the function when what it depends on is poisoned. */
+  /** Called in place of the function when a variable that it depends on is poisoned. */
   readonly onPoisoned?: (error: ShoalError) => void;
 }
 
-/** What was pushed. */
+/** An operation as it was pushed. */
 export interface Pushed {
   readonly name: string;
   readonly priority: number;
   readonly reads: readonly QueuedVariable[];
   readonly writes: readonly QueuedVariable[];
   readonly run: AsyncFunction;
-  /** What happens when a variable is poisoned: nothing runs, or this instead, or `run` all the same. */
+  /** Action when a variable is poisoned: none, this function instead, or `run` all the same. */
   readonly onPoisoned: ((error: ShoalError) => void) | 'run' | undefined;
 }
 
 export class Operation implements Waiter {
   readonly pushed: Pushed;
-  /** Operations are numbered in the order of their pushes. */
+  /** Number of the operation in the order of pushes. */
   readonly number: number;
   readonly era: Era;
-  /** `calling` while its function runs: it may call `onComplete` and throw, and then it has failed. */
+  /** `calling` while its function runs: if it then calls `onComplete` and throws as well, it has failed. */
   state: 'waiting' | 'calling' | 'running' = 'waiting';
-  /** How it has ended, or will when its function returns. */
+  /** Outcome of the operation, or its future outcome while its function still runs. */
   completion: { readonly error: ShoalError | undefined; readonly thrown: boolean } | undefined;
   readonly #onReady: (operation: Operation) => void;
-  /** Variables that are not granted yet. */
+  /** Number of variables that are not granted yet. */
   #missing: number;
 
   constructor(pushed: Pushed, number: number, era: Era, onReady: (operation: Operation) => void) {
@@ -53,7 +53,7 @@ export class Operation implements Waiter {
     if (--this.#missing === 0) this.#onReady(this);
   }
 
-  /** Asks for all its variables. */
+  /** Asks for all variables of the operation. */
   request(): void {
     const { reads, writes } = this.pushed;
     if (this.#missing === 0) this.#onReady(this);
@@ -66,7 +66,7 @@ export class Operation implements Waiter {
     for (const variable of this.pushed.writes) variable.release(true);
   }
 
-  /** The error of the first variable that is poisoned. */
+  /** The error of the first poisoned variable. */
   get poison(): ShoalError | undefined {
     const { reads, writes } = this.pushed;
     return (reads.find(({ poison }) => poison !== undefined) ?? writes.find(({ poison }) => poison !== undefined))?.poison;

@@ -1,26 +1,26 @@
-/** What operations depend on. A variable knows who holds it and who waits for it, in the order in which they were pushed:
+/** A variable, on which operations depend. It knows its holders and its waiters, in the order in which they were pushed:
  *
  *      waiting  ── R R W R ──▶  granted: any number of readers, or one writer
  *
- *  A reader is granted when nobody waits before it and no writer holds the variable, a writer when nobody holds it. It stands for
- *  data and never touches any; what is *poisoned* is what the last writer should have written. */
+ *  A reader is granted when none waits before it and no writer holds the variable, a writer when none holds it. It stands for
+ *  data and never touches any; data that the last writer should have written, and did not, is *poisoned*. */
 import type { ShoalError } from '../base/errors.ts';
 import { Fifo } from '../base/fifo.ts';
 
-/** As programs hold it. */
+/** A variable as programs hold it. */
 export interface Variable {
   readonly name: string;
 }
 
-/** Who waits for a variable. */
+/** An operation that waits for a variable. */
 export interface Waiter {
   /** It now reads or writes the variable, until it releases it. */
   granted(): void;
 }
 
-/** What the work on variables amounts to, over all of an engine. */
+/** Counter of the work on all variables of an engine. */
 export interface VariableSteps {
-  /** How often it was asked whether a waiter can be granted. */
+  /** Number of times that a waiter was considered. */
   attempts: number;
 }
 
@@ -31,13 +31,13 @@ interface Waiting {
 
 export class QueuedVariable implements Variable {
   readonly name: string;
-  /** The engine that made it: no other takes it. */
+  /** The engine that made the variable: no other accepts it. */
   readonly owner: object;
-  /** No operation may name it any more. */
+  /** True once no operation may name it any more. */
   deleted = false;
-  /** The push that named it last: a second naming in one push is a duplicate. */
+  /** Number of the push that named it last: a second naming in one push is a duplicate. */
   namedBy = -1;
-  /** Why its value is not to be relied on: the error of the operation that should have written it. */
+  /** The reason not to rely on the variable's value: the error of the operation that should have written it. */
   poison: ShoalError | undefined;
   readonly #waiting = new Fifo<Waiting>();
   readonly #steps: VariableSteps;
@@ -50,7 +50,7 @@ export class QueuedVariable implements Variable {
     this.#steps = steps;
   }
 
-  /** @returns whether it is granted at once; if not, the waiter is told. */
+  /** @returns true if it is granted at once; if not, the waiter is told later. */
   request(waiter: Waiter, writes: boolean): boolean {
     if (this.#waiting.length === 0 && this.#grants(writes)) return true;
     this.#waiting.push({ waiter, writes });

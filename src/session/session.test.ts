@@ -1,5 +1,5 @@
 /** Two ends against a reference model: every message of a sender reaches each process that is its peer once and in order,
- *  whatever connections and processes do meanwhile. */
+ *  whatever happens to connections and processes meanwhile. */
 import * as fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { seededRandom, type Random } from '../base/random.ts';
@@ -10,7 +10,7 @@ interface Data extends Unit {
   readonly messages: readonly string[];
 }
 
-/** Ends drop what an earlier connection still delivers. */
+/** A packet; ends drop packets that an earlier connection delivers late. */
 type Packet = { readonly connection: number; readonly counters: Counters } & (
   | { readonly kind: 'hello' | 'welcome'; readonly greeting: Greeting }
   | { readonly kind: 'data'; readonly data: Data }
@@ -29,7 +29,7 @@ class End {
   #made = 0;
   readonly waiting: string[] = [];
   readonly #arrived: { readonly message: string; readonly epoch: number }[] = [];
-  /** What has come, in order; it is gone with the process. */
+  /** Messages that have come, in order; they are gone with the process. */
   readonly received: string[] = [];
   readonly #out: Packet[];
 
@@ -130,7 +130,7 @@ class TwoEnds {
   readonly #random: Random;
   readonly #nets: [Packet[], Packet[]] = [[], []];
   readonly ends: [End, End];
-  /** Of processes that have ended. */
+  /** Ends of processes that have ended. */
   readonly past: [End[], End[]] = [[], []];
   #connection = 0;
   #nextId = 1;
@@ -152,7 +152,7 @@ class TwoEnds {
 
   disconnect(): void {
     this.#connection++;
-    // What the old connection carried is lost, or late.
+    // Packets on the old connection are lost, or late.
     for (const net of this.#nets) if (this.#random.next() < 0.5) net.length = 0;
     for (const end of this.ends) {
       end.connection = this.#connection;
@@ -165,7 +165,7 @@ class TwoEnds {
     this.ends[this.#random.next() < 0.5 ? 0 : 1].hello();
   }
 
-  /** One packet, perhaps not the first, perhaps twice or never. Greetings are not reordered. */
+  /** Delivers one packet, perhaps not the first, perhaps twice or never. Greetings are not reordered. */
   deliver(side: 0 | 1, faults: 'any' | 'none'): void {
     const net = this.#nets[side];
     if (net.length === 0) return;
@@ -206,7 +206,7 @@ class TwoEnds {
   }
 }
 
-/** Of the log, what one incarnation of the sender made. */
+/** Messages in the log that one incarnation of the sender made. */
 function of(sender: End, log: readonly string[]): string[] {
   return log.filter((message) => message.startsWith(`${sender.incarnation}:`));
 }
@@ -243,7 +243,7 @@ describe('a session', () => {
     );
   });
 
-  it('refuses a peer that claims what it was not sent, or sends more than its window', () => {
+  it('refuses a peer that claims messages it was not sent, or sends more than its window', () => {
     const session = new Session<Unit>({ id: 1, windowMessages: 2, windowBytes: 100 });
     session.greet({ session: 2, knownSession: 0, windowMessages: 1, windowBytes: 1 }, { received: 0, consumed: 0, consumedBytes: 0 });
     expect(() => session.acknowledge({ received: 1, consumed: 0, consumedBytes: 0 })).toThrow(/claims 1 messages received.* of 0 sent/);
@@ -253,7 +253,7 @@ describe('a session', () => {
     expect(() => session.arrived(1)).toThrow(/2 messages with 1001 bytes ahead/);
   });
 
-  it('refuses a peer that has lost what it had received, and is none that began anew', () => {
+  it('refuses a peer that has lost received messages without having begun anew', () => {
     const session = new Session<Unit>({ id: 1, windowMessages: 9, windowBytes: 100 });
     const window = { windowMessages: 9, windowBytes: 100 };
     session.greet({ session: 2, knownSession: 0, ...window }, { received: 0, consumed: 0, consumedBytes: 0 });

@@ -1,61 +1,61 @@
-/** One end of a session: ordered delivery, each message exactly once, between two ends that may lose their connection or
- *  restart. A state machine without clock, sockets or formats: its owner carries units and greetings, over connections that
- *  keep order and lose all data in flight when they break, and passes what arrives to this machine.
+/** One end of a session: ordered delivery, each message exactly once, between two ends that may lose their connection or restart.
+ *  A state machine without clock, sockets or formats: its owner carries units and greetings, over connections that keep order and
+ *  lose all data in flight when they break, and passes arrivals to this machine.
  *
  *      send ─▶ retained ──────────────── unit ───────────────▶ receive ─▶ arrived ─▶ taken by the application
  *                 ▲ │ received by the peer                         │
  *                 │ └─▶ dropped      ◀──────── counters ───────────┘     received, consumed (opens the window)
  *                 └── sent again, in order, from where a greeting says
  *
- *  A *unit* is a run of messages with consecutive numbers that the owner sends at once. Each end has a random id, new
- *  when its process starts. A greeting has the own id, the last known id of the peer, and the counters of received messages:
+ *  A *unit* is a run of messages with consecutive numbers that the owner sends at once. Each end has a random id, new when its
+ *  process starts. A greeting has the own id, the last known id of the peer, and the counters of received messages:
  *
  *      the peer knows this id       goes on: missing messages are sent again, none twice
  *      it does not                  it starts from nothing: retained messages are numbered from 0 and sent
  *      its id is new here           its messages count from 0; `epoch` changes
  *
- *  Received messages survive a break of the connection, and are lost with the process that received them: a message is delivered once
- *  to each process that is the peer.
+ *  Received messages survive a break of the connection, and are lost with the process that received them: a message is delivered
+ *  once to each process that is the peer.
  *
- *  Sequence numbers with cumulative acknowledgements and windows are TCP's (RFC 9293); resumption by what each side has is
- *  that of MQTT 5 sessions (OASIS, §4.1 and §4.4). */
+ *  Sequence numbers with cumulative acknowledgements and windows are TCP's (RFC 9293); resumption by the state that each side has
+ *  is that of MQTT 5 sessions (OASIS, §4.1 and §4.4). */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import { Fifo } from '../base/fifo.ts';
 
-/** How far an end has got with what the peer sends. All count messages, or their bytes, since the peer's session began. */
+/** Progress of an end with the peer's messages. All counts are messages, or their bytes, since the peer's session began. */
 export interface Counters {
-  /** Have arrived. */
+  /** Messages that have arrived. */
   readonly received: number;
-  /** Of those, have been taken by the application, and their bytes. */
+  /** Messages of those that the application has taken, and their bytes. */
   readonly consumed: number;
   readonly consumedBytes: number;
 }
 
-/** What an end takes ahead of its application. */
+/** Limits of the messages that an end takes ahead of its application. */
 export interface Window {
   readonly windowMessages: number;
-  /** One larger message is let through alone. */
+  /** Most bytes; one larger message is let through alone. */
   readonly windowBytes: number;
 }
 
 export interface Greeting extends Window {
-  /** Id of who greets. */
+  /** Id of the end that greets. */
   readonly session: number;
-  /** The id that the counters beside this are about; 0: none. */
+  /** The id that the accompanying counters are about; 0: none. */
   readonly knownSession: number;
 }
 
 export interface Unit {
-  /** Messages. */
+  /** Number of messages. */
   readonly count: number;
   readonly cost: number;
 }
 
 export interface SessionOptions<U extends Unit = Unit> extends Window {
-  /** Random, not 0; of this process and this peer. */
+  /** Random id of this process for this peer, not 0. */
   readonly id: number;
-  /** The peer has a unit, which is not sent again. */
+  /** Called when the peer has a unit, which is not sent again. */
   readonly onReceived?: (unit: U) => void;
 }
 
@@ -65,11 +65,11 @@ export class Session<U extends Unit> {
   #epoch = 0;
   #open = false;
 
-  // Towards the peer.
+  // State towards the peer.
   #retained = new Fifo<U>();
   /** Number of the first message in `#retained`. */
   #retainedFrom = 0;
-  /** Retained too, and not sent over the present connection yet. */
+  /** Retained units that have not been sent over the present connection yet. */
   #lost = new Fifo<U>();
   #lostMessages = 0;
   #lostBytes = 0;
@@ -79,7 +79,7 @@ export class Session<U extends Unit> {
   #peerConsumedBytes = 0;
   #window: Window;
 
-  // From the peer.
+  // State from the peer.
   #received = 0;
   #receivedBytes = 0;
   #consumed = 0;
@@ -94,12 +94,12 @@ export class Session<U extends Unit> {
     this.#window = options;
   }
 
-  /** Units may be sent: the ends have greeted each other over the present connection. */
+  /** True while units may be sent: the ends have greeted each other over the present connection. */
   get open(): boolean {
     return this.#open;
   }
 
-  /** Changes when the peer is another process than before: what arrived earlier does not count for it. */
+  /** A number that changes when the peer is another process than before: earlier arrivals do not count for it. */
   get epoch(): number {
     return this.#epoch;
   }
@@ -111,12 +111,12 @@ export class Session<U extends Unit> {
 
   // ── connection ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** The connection broke, or another one is about to take its place: nothing moves before the next greeting. */
+  /** Closes the connection: it broke, or another one is about to take its place. Nothing moves before the next greeting. */
   close(): void {
     this.#open = false;
   }
 
-  /** The peer will not come back; if it does, it starts from nothing. */
+  /** Forgets the peer, which will not come back; if it does, it starts from nothing. */
   forgetPeer(): void {
     this.#peer = 0;
   }
@@ -126,8 +126,8 @@ export class Session<U extends Unit> {
     return { session: id, knownSession: this.#peer, windowMessages, windowBytes };
   }
 
-  /** The peer has greeted. The owner answers a first greeting with its own, then sends what `again` gives.
-   *  @throws ShoalError `protocol` when the peer claims what cannot be. */
+  /** Takes a greeting of the peer. The owner answers a first greeting with its own, then sends the units that `again` gives.
+   *  @throws ShoalError `protocol` when the peer claims something impossible. */
   greet(greeting: Greeting, counters: Counters): void {
     const resumes = this.#remembers(greeting, counters);
     if (greeting.session !== this.#peer) {
@@ -146,8 +146,8 @@ export class Session<U extends Unit> {
     this.#open = true;
   }
 
-  /** The peer goes on from what it has of ours; else it has nothing: what its last process had is gone with it. A new process may know this id only because we have just greeted it: it has
-   *  nothing then. */
+  /** True if the peer goes on from the messages of ours that it has; else it has none: those of its last process are gone with
+   *  it. A new process may know this id only because we have just greeted it: it has none then. */
   #remembers({ session, knownSession }: Greeting, counters: Counters): boolean {
     if (knownSession !== this.#options.id) return false;
     this.#check(counters);
@@ -164,18 +164,18 @@ export class Session<U extends Unit> {
     return this.#sent;
   }
 
-  /** Messages that are retained. */
+  /** Number of messages that are retained. */
   get pending(): number {
     return this.#sent - this.#retainedFrom + this.#lostMessages;
   }
 
-  /** Units must be sent again, in order, before any other: `again` gives them, as far as there is room. */
+  /** True while units must be sent again, in order, before any other: `again` gives them, as far as there is room. */
   get isBehind(): boolean {
     return this.#lost.length > 0;
   }
 
-  /** The unit to send next, with the number `sent`, of those that a broken connection may have lost; undefined when there is
-   *  none or the window has no room for it. The owner calls `send` with it. */
+  /** The unit to send next, with the number `sent`, of those that a broken connection may have lost; undefined when there is none
+   *  or the window has no room for it. The owner calls `send` with it. */
   again(): U | undefined {
     const next = this.#lost.peek();
     if (next === undefined || !this.fits(next)) return undefined;
@@ -185,18 +185,18 @@ export class Session<U extends Unit> {
     return next;
   }
 
-  /** The window has room for it, or nothing else is on its way. */
+  /** True if the window has room for the unit, or nothing else is on its way. */
   fits({ count, cost }: Unit): boolean {
     return this.#sent === this.#peerConsumed || (count <= this.roomMessages && cost <= this.roomBytes);
   }
 
-  /** Cost of what the peer's application has not taken. */
+  /** Cost of the messages that the peer's application has not taken. */
   get pendingBytes(): number {
-    // Consumption may run ahead of or behind what is retained; the difference is within one window.
+    // Consumption may run ahead of or behind the retained messages; the difference is within one window.
     return this.#lostBytes + (this.#retained.length === 0 ? 0 : this.#sentBytes - this.#peerConsumedBytes);
   }
 
-  /** Messages that the window has room for. */
+  /** Number of messages that the window has room for. */
   get roomMessages(): number {
     return this.#window.windowMessages - (this.#sent - this.#peerConsumed);
   }
@@ -205,12 +205,12 @@ export class Session<U extends Unit> {
     return this.#window.windowBytes - (this.#sentBytes - this.#peerConsumedBytes);
   }
 
-  /** The peer's application has taken everything: a message larger than the window may go alone. */
+  /** True when the peer's application has taken everything: a message larger than the window may go alone. */
   get idle(): boolean {
     return this.#sent === this.#peerConsumed;
   }
 
-  /** A unit is being sent, with number `sent`; it is retained until the peer has it. */
+  /** Records that a unit is being sent, with number `sent`; it is retained until the peer has it. */
   send(unit: U): void {
     this.#retained.push(unit);
     this.#sent += unit.count;
@@ -218,8 +218,8 @@ export class Session<U extends Unit> {
     this.noteTold();
   }
 
-  /** The peer's counters, as they come with everything it sends. @returns whether anything changed.
-   *  @throws ShoalError `protocol` when it claims what cannot be. */
+  /** Takes the peer's counters, which come with everything it sends. @returns true if anything changed.
+   *  @throws ShoalError `protocol` when the peer claims something impossible. */
   acknowledge(counters: Counters): boolean {
     this.#check(counters);
     const { received, consumed, consumedBytes } = counters;
@@ -235,7 +235,7 @@ export class Session<U extends Unit> {
     throw new ShoalError('protocol', `peer claims ${received} messages received and ${consumed} taken of ${this.#sent} sent`);
   }
 
-  /** Forgets what the peer has. */
+  /** Forgets messages that the peer has. */
   #drop({ received }: Counters): void {
     for (let next = this.#retained.peek(); next !== undefined; next = this.#retained.peek()) {
       if (this.#retainedFrom + next.count > received) break;
@@ -245,7 +245,7 @@ export class Session<U extends Unit> {
     }
   }
 
-  /** What the peer has not received waits to be sent again. */
+  /** Keeps the messages that the peer has not received to send them again. */
   #lose(received: number): void {
     const sentBefore = this.#retained;
     const lostBefore = this.#lost;
@@ -268,15 +268,16 @@ export class Session<U extends Unit> {
 
   // ── from the peer ──────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** A unit has come. @returns how many of its first messages are here already; `lost` when messages before it are missing:
-   *           the ends must greet again. The owner calls `arrived` for each of the others, in order. */
+  /** Takes a unit that has come. @returns the number of its first messages that are here already; `lost` when messages before it
+   *  are missing:
+   *         the ends must greet again. The owner calls `arrived` for each of the others, in order. */
   receive(sequence: number): number | 'lost' {
     const known = this.#received - sequence;
     return known < 0 ? 'lost' : known;
   }
 
-  /** One message is here. A correct peer keeps to the window it was told, so what waits is bounded whatever it does.
-   *  @throws ShoalError `protocol` beyond the window. */
+  /** Counts one message that is here. A correct peer keeps to the window it was told, so the number of waiting messages is
+   *  bounded whatever it does. @throws ShoalError `protocol` beyond the window. */
   arrived(bytes: number): void {
     this.#received++;
     this.#receivedBytes += bytes;
@@ -290,7 +291,7 @@ export class Session<U extends Unit> {
     );
   }
 
-  /** The application has taken a message that arrived in `epoch`. @returns false when that was another peer's. */
+  /** Counts a message that the application has taken, and that arrived in `epoch`. @returns false when that was another peer's. */
   taken(epoch: number, bytes: number): boolean {
     if (epoch !== this.#epoch) return false;
     this.#consumed++;
@@ -304,8 +305,8 @@ export class Session<U extends Unit> {
 
   // ── what the peer has been told ────────────────────────────────────────────────────────────────────────────────
 
-  /** The counters have gone out, with whatever was sent; the owner says so, but for units. What is taken between a greeting and
-   *  its answer is told afterwards: the peer may wait for it. */
+  /** Notes that the counters have gone out, with any frame; the owner calls it for all frames but units. Messages that are taken
+   *  between a greeting and its answer are reported afterwards: the peer may wait for it. */
   noteTold(): void {
     this.#toldReceived = this.#received;
     this.#toldConsumed = this.#consumed;
@@ -316,7 +317,7 @@ export class Session<U extends Unit> {
     return this.#received !== this.#toldReceived || this.#consumed !== this.#toldConsumed;
   }
 
-  /** A quarter of the window has been taken since the peer was told: it may be about to stop. */
+  /** True when a quarter of the window has been taken since the peer was told: it may be about to stop. */
   get isDue(): boolean {
     const { windowMessages, windowBytes } = this.#options;
     return (

@@ -1,12 +1,12 @@
-/** Figures as plain data: what a page draws as curves, and says as a table. */
+/** Figures as plain data, which a page draws as curves and lists as a table. */
 
 export interface FigureSeries {
   readonly name: string;
-  /** One per x; null where there is none. */
+  /** One value per x; null for a missing one. */
   readonly values: readonly (number | null)[];
-  /** `bound`: a limit, drawn as one. Default: what was measured or computed. */
+  /** `bound`: the series is a limit, and drawn as one. Default: measured or computed values. */
   readonly kind?: 'bound';
-  /** The series whose colour it shares: the same thing from another source. */
+  /** The series whose colour it shares: the same quantity from another source. */
   readonly of?: string;
 }
 
@@ -19,13 +19,13 @@ export interface FigureTable {
 export interface Figure {
   readonly title: string;
   readonly xLabel: string;
-  /** `bytes`: numbers are written as sizes. */
+  /** `bytes`: the numbers are written as sizes. */
   readonly xUnit?: 'bytes';
-  /** Of values. Default: ms. */
+  /** Unit of the values. Default: ms. */
   readonly unit?: string;
   readonly x: readonly number[];
   readonly series: readonly FigureSeries[];
-  /** Default: the series, a row per x. */
+  /** The table. Default: the series, a row per x. */
   readonly table?: FigureTable;
   readonly notes?: readonly string[];
 }
@@ -34,7 +34,7 @@ export interface FigurePage {
   readonly title: string;
   /** Paragraphs before the figures. */
   readonly about?: readonly string[];
-  /** What the names of series stand for. */
+  /** Explanations of the names of series. */
   readonly names?: readonly (readonly [name: string, text: string])[];
   readonly figures: readonly Figure[];
 }

@@ -1,6 +1,6 @@
-/** The colours of every page and picture: one meaning each, for light and dark. Pages and pictures name them as variables of CSS. */
+/** The colours of every page and picture, one meaning each, for light and dark. Pages and pictures name them as variables of CSS. */
 
-/** By role: on light, on dark. */
+/** Colours by role: on light, on dark. */
 const roles = {
   text: ['#1d2430', '#e4e8ee'],
   faint: ['#5c6470', '#a3adbb'],
@@ -9,14 +9,14 @@ const roles = {
   panel: ['#f1f4f8', '#1d232c'],
   bad: ['#b42318', '#ff8a80'],
   'bad-panel': ['#fdeceb', '#3a1f1d'],
-  // What threads and ranks do.
+  // Activities of threads and ranks.
   work: ['#2f6fb0', '#5b9bdb'],
   wait: ['#d9a441', '#c08f35'],
   other: ['#667286', '#7c889b'],
   mark: ['#8a3fb0', '#c08be0'],
   reduce: ['#3f8f4f', '#6cc37c'],
   copy: ['#1b8a8a', '#57c4c2'],
-  // Text on these; on `wait` it is dark in both.
+  // Text on these colours; on `wait` it is dark in both.
   'on-fill': ['#ffffff', '#10141a'],
   'on-wait': ['#1d2430', '#10141a'],
   // Curves, in their order; and limits that no curve can pass.
@@ -31,10 +31,10 @@ const roles = {
   bound: ['#5c6470', '#a3adbb'],
 } as const satisfies Readonly<Record<string, readonly [light: string, dark: string]>>;
 
-/** Curves beyond take colours again, with other dashes. */
+/** Number of colours; further curves take them again, with other dashes. */
 export const seriesColours = 8;
 
-/** The variables, for what `selector` selects. */
+/** The CSS variables, for elements that `selector` selects. */
 export function paletteStyle(selector: string): string {
   const variables = (theme: 0 | 1): string =>
     Object.entries(roles)

@@ -26,7 +26,7 @@ export function table(columns: readonly Column[], rows: readonly (readonly (stri
   return element('div', { class: 'scroll', children: [whole] });
 }
 
-/** The first rows of a table, and the others when they are asked for. */
+/** The first rows of a table, and a button that shows the others. */
 export function shortened(count: number, shown: number, first: (count: number) => HTMLElement): HTMLElement {
   const place = element('div', { children: [first(Math.min(count, shown))] });
   if (count <= shown) return place;
@@ -36,14 +36,14 @@ export function shortened(count: number, shown: number, first: (count: number) =
   return place;
 }
 
-/** Its address in the page is its title in small letters. */
+/** A section whose address in the page is its title in small letters. */
 export function section(title: string, ...children: readonly (Node | string)[]): HTMLElement {
   const made = element('section', { children: [element('h2', { text: title }), ...children] });
   made.id = title.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
   return made;
 }
 
-/** What colours stand for. */
+/** A legend of colours. */
 export function legend(entries: readonly (readonly [colour: string, text: string])[]): HTMLElement {
   const each = entries.map(([colour, text]) => element('span', { children: [element('i', { class: colour }), text] }));
   return element('div', { class: 'legend', children: each });

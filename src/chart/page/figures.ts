@@ -1,4 +1,4 @@
-/** The page of figures: curves, what their names stand for, and the numbers. */
+/** The page of figures: curves, explanations of their names, and the numbers. */
 import type { Figure, FigurePage } from '../data/figure.ts';
 import { element, section, table } from './elements.ts';
 import { lineChart, LineStyles } from './line-chart.ts';

@@ -1,5 +1,5 @@
-/** Curves over numbers, drawn by uPlot: the one way in which pages draw them. Hovering shows the values of all curves below the chart.
- *  Labels are never cut off: axes are as wide as what they say, and a label that would touch the one before it is left out. */
+/** Curves over numbers, drawn by uPlot: all pages draw them here. Hovering shows the values of all curves below the chart. Labels
+ *  are never cut off: axes are as wide as their labels, and a label that would touch the one before it is left out. */
 import UPlot from 'uplot';
 import { seriesColours } from '../data/palette.ts';
 import { element } from './elements.ts';
@@ -8,19 +8,19 @@ export interface Line {
   readonly name: string;
   readonly values: readonly (number | null)[];
   readonly kind?: 'bound';
-  /** The name of another one, whose colour it shares. */
+  /** The name of another line, whose colour it shares. */
   readonly of?: string;
 }
 
 export interface Axis {
   readonly label: string;
-  /** Numbers as people read them. */
+  /** Formats numbers for people. */
   readonly format: (value: number) => string;
-  /** Ticks that are wanted. Default: round ones. */
+  /** The ticks. Default: round ones. */
   readonly ticks?: readonly number[];
   /** `auto` (default): logarithmic where numbers are positive and the largest is many times the least. */
   readonly scale?: 'auto' | 'linear';
-  /** Ticks are round in binary units. */
+  /** True for ticks that are round in binary units. */
   readonly isBytes?: boolean;
 }
 
@@ -33,13 +33,13 @@ export interface LineChart {
 
 const height = 300;
 const font = '12px system-ui, sans-serif';
-/** Points of a curve that are marked one by one, at most. */
+/** Most points of a curve that are marked one by one. */
 const markedMax = 40;
-/** Largest over least, from where a scale is logarithmic. */
+/** Ratio of the largest number to the least from which a scale is logarithmic. */
 const logarithmicFrom = 8;
 const dashes = [[], [9, 4], [3, 3], [12, 3, 3, 3]] as const;
 
-/** Which colour and dashes a name has, on the whole page. */
+/** Assigns colours and dashes to names, the same on the whole page. */
 export class LineStyles {
   readonly #places = new Map<string, number>();
 
@@ -94,7 +94,7 @@ export function lineChart({ x, xAxis, yAxis, lines }: LineChart, styles = new Li
   return place;
 }
 
-/** A curve that lies on another one says so. */
+/** The name of a line; that of a line that lies on another one says so. */
 function nameOf(line: Line, lines: readonly Line[]): string {
   const twin = lines.slice(0, lines.indexOf(line)).find(({ values }) => values.every((value, at) => value === line.values[at]));
   return twin === undefined || line.values.every((value) => value === null) ? line.name : `${line.name} (lies on ${twin.name})`;
@@ -110,7 +110,7 @@ function scaleOf(isLog: boolean): UPlot.Scale {
   return { range: (_, from, to) => linearRange(from, to) };
 }
 
-/** From zero where that is near. */
+/** A range that begins at zero if that is near. */
 function linearRange(from: number, to: number): [number, number] {
   if (!Number.isFinite(from) || !Number.isFinite(to)) return [0, 1];
   if (from === to) return from === 0 ? [0, 1] : [Math.min(0, from * 2), Math.max(0, to * 2)];
@@ -146,14 +146,14 @@ function splitsOf({ ticks, isLog, isBytes }: { ticks: Axis['ticks']; isLog: bool
   return isBytes ? { splits: (_, __, from, to) => byteTicks(from, to) } : {};
 }
 
-/** Some five; steps are 1, 2, 4, … of a unit. */
+/** Some five ticks; steps are 1, 2, 4, … of a unit. */
 function byteTicks(from: number, to: number): number[] {
   const step = 2 ** Math.max(0, Math.ceil(Math.log2((to - from) / 6)));
   const first = Math.ceil(from / step);
   return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, at) => (first + at) * step);
 }
 
-/** Labels that have room beside the one before. */
+/** The labels that have room beside the one before; null for the others. */
 function apart(chart: UPlot, splits: readonly number[], format: (value: number) => string): (string | null)[] {
   let end = -Infinity;
   return splits.map((value) => {
@@ -165,7 +165,7 @@ function apart(chart: UPlot, splits: readonly number[], format: (value: number) 
   });
 }
 
-/** 1, 2, 5, 10, …; of many decades their beginnings only. */
+/** Ticks at 1, 2, 5, 10, …; over many decades only at their beginnings. */
 export function logarithmicTicks(from: number, to: number): number[] {
   const steps = Math.log10(to / from) > 2.5 ? [1] : [1, 2, 5];
   const ticks: number[] = [];

@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Formats numbers for people. */
 
 export function duration(us: number): string {
   if (us >= 60e6) return `${(us / 60e6).toFixed(1)} min`;
@@ -17,7 +17,7 @@ export function percent(share: number): string {
   return `${digits(100 * share)} %`;
 }
 
-/** Three digits that matter. */
+/** A number with three significant digits. */
 export function digits(value: number): string {
   if (value === 0) return '0';
   const magnitude = Math.floor(Math.log10(Math.abs(value)));
@@ -31,7 +31,7 @@ export function tickStep(range: number, count: number): number {
   return ([1, 2, 5].find((step) => step * decade >= rough) ?? 10) * decade;
 }
 
-/** Any number: at most three digits that matter, and no more zeros than it needs. */
+/** Any number, with at most three significant digits, and no more zeros than it needs. */
 export function number(value: number): string {
   const rounded = Number(value.toPrecision(3));
   return Math.abs(rounded) >= 1e7 || (rounded !== 0 && Math.abs(rounded) < 1e-3) ? rounded.toExponential() : rounded.toLocaleString('en');

@@ -1,11 +1,11 @@
-/** Random programs for an engine, and what they mean: the operations one after the other, in the order of their pushes. */
+/** Random programs for an engine, and their expected results: the operations one after the other, in the order of their pushes. */
 import * as fc from 'fast-check';
 
 export interface ProgramOperation {
   readonly reads: readonly number[];
   readonly writes: readonly number[];
   readonly priority: number;
-  /** Completes within its function, or later; or fails, in one of the ways there are. */
+  /** Way in which the operation ends: completes within its function, or later, or fails in one of several ways. */
   readonly kind: 'sync' | 'async' | 'throws' | 'fails' | 'rejects';
 }
 
@@ -21,7 +21,7 @@ export function programs(kinds: readonly ProgramOperation['kind'][], operationsM
       operations: fc.array(
         fc
           .record({
-            // Of each variable: not named, read, or written.
+            // The use of each variable: not named, read, or written.
             uses: fc.array(fc.constantFrom('none', 'none', 'read', 'write'), { minLength: variables, maxLength: variables }),
             priority: fc.integer({ min: -1, max: 2 }),
             kind: fc.constantFrom(...kinds),
@@ -37,19 +37,19 @@ function indicesOf(uses: readonly string[], use: string): number[] {
   return uses.flatMap((each, index) => (each === use ? [index] : []));
 }
 
-/** What an operation writes: different for everything that it has seen. */
+/** The value that an operation writes: different for everything that it has seen. */
 export function valueOf(operation: number, seen: readonly number[]): number {
   return seen.reduce((sum, value) => (Math.imul(sum, 31) + value) | 0, operation + 1);
 }
 
 export interface Outcome {
-  /** Of each variable. */
+  /** Value of each variable. */
   readonly values: readonly number[];
-  /** Of each variable: the operation by which it is poisoned. */
+  /** The operation by which each variable is poisoned. */
   readonly poisonedBy: readonly (number | undefined)[];
   /** Operations that have run. */
   readonly ran: readonly number[];
-  /** What `waitForAll` says: the operation whose error it is. */
+  /** The operation whose error `waitForAll` reports. */
   readonly failure: number | undefined;
 }
 
@@ -77,7 +77,7 @@ export function runSequentially({ variables, operations }: Program): Outcome {
 }
 
 /** The order in which functions that complete by themselves run: again and again the first by priority, then by push, of those
- *  that conflict with nobody before them who has not run. */
+ *  that conflict with no earlier operation that has not run. */
 export function orderByPriority({ operations }: Program): number[] {
   const order: number[] = [];
   while (order.length < operations.length) {
