@@ -235,7 +235,7 @@ void Runtime::end(std::string why) {
   settled_.notify_all();
 }
 
-// ── what JavaScript threads ask ─────────────────────────────────────────────────────────────────────────────────────
+// ── calls of JavaScript threads ─────────────────────────────────────────────────────────────────────────────────────
 
 void Runtime::submit(std::unique_ptr<Task> task) {
   std::lock_guard lock(mutex_);
@@ -257,7 +257,7 @@ void Runtime::release(const InboxPtr& inbox, int port) {
   if (found != ports_.end() && found->second.inbox == inbox) ports_.erase(found);
 }
 
-// ── what tasks ask ──────────────────────────────────────────────────────────────────────────────────────────────────
+// ── calls of tasks ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 Op Runtime::op(size_t dtype, size_t op) const {
   switch (op) {

@@ -91,7 +91,7 @@ export abstract class Task implements Listed<Task> {
     this.onEnd = onEnd;
   }
 
-  // ── what the core calls ────────────────────────────────────────────────────────────────────────────────────────
+  // ── called by the core ─────────────────────────────────────────────────────────────────────────────────────────
 
   /** Number of parts that `partition` makes. */
   countParts(partitionBytes: number): number {
@@ -140,7 +140,7 @@ export abstract class Task implements Listed<Task> {
     this.onAbandon(error);
   }
 
-  // ── what its kind calls ────────────────────────────────────────────────────────────────────────────────────────
+  // ── called by the kind of task ─────────────────────────────────────────────────────────────────────────────────
 
   /** The task's tensor is there: the task may start. Without effect when the task has ended meanwhile. */
   notifyReady(): void {
@@ -157,7 +157,7 @@ export abstract class Task implements Listed<Task> {
     this.#listener?.onFinish(this, error);
   }
 
-  // ── what a kind is ─────────────────────────────────────────────────────────────────────────────────────────────
+  // ── implemented by a kind of task ──────────────────────────────────────────────────────────────────────────────
 
   /** The task of a part, over the same memory. */
   protected abstract part(part: Part, index: number): Task;

@@ -157,7 +157,7 @@ export class Session<U extends Unit> {
     throw new ShoalError('protocol', `peer has lost ${missing} of the messages that it had received`);
   }
 
-  // ── towards the peer ───────────────────────────────────────────────────────────────────────────────────────────
+  // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Number of the next message. */
   get sent(): number {
@@ -266,7 +266,7 @@ export class Session<U extends Unit> {
     for (let unit = lostBefore.shift(); unit !== undefined; unit = lostBefore.shift()) this.#lost.push(unit);
   }
 
-  // ── from the peer ──────────────────────────────────────────────────────────────────────────────────────────────
+  // ── receiving ──────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Takes a unit that has come. @returns the number of its first messages that are here already; `lost` when messages before it
    *  are missing:
@@ -303,7 +303,7 @@ export class Session<U extends Unit> {
     return { received: this.#received, consumed: this.#consumed, consumedBytes: this.#consumedBytes };
   }
 
-  // ── what the peer has been told ────────────────────────────────────────────────────────────────────────────────
+  // ── counters told to the peer ──────────────────────────────────────────────────────────────────────────────────
 
   /** Notes that the counters have gone out, with any frame; the owner calls it for all frames but units. Messages that are taken
    *  between a greeting and its answer are reported afterwards: the peer may wait for it. */

@@ -152,7 +152,7 @@ class Fairring {
     this.#endTogether();
   }
 
-  // ── who owns what ───────────────────────────────────────────────────────────────────────────────────────────────
+  // ── ownership ───────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** The shards of a slot, with their places and parts. */
   #shardsOf(slot: Range, { rail, place }: { readonly rail: number; readonly place: number }): Shard[] {
