@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { bandwidthOf, collectiveNames, layoutOf } from './collective.ts';
 
 describe('layouts', () => {
-  // As nccl-tests 2.19 computes them for float, 3 ranks, 4096 bytes: 1024 elements, parts of 341 rounded down to 340.
+  // Layouts that nccl-tests 2.19 computes for float, 3 ranks, 4096 bytes: 1024 elements, parts of 341 rounded down to 340.
   it.each([
     ['all-reduce', { sendCount: 1024, receiveCount: 1024, paramCount: 1024, movedCount: 1024 }],
     ['all-gather', { sendCount: 340, receiveCount: 1020, paramCount: 340, movedCount: 1020 }],

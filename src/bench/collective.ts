@@ -1,5 +1,4 @@
-/** What each benchmark of nccl-tests means by size, count and bandwidth. Pure arithmetic; how a collective is called is not
- *  known here.
+/** Size, count and bandwidth in the sense of each benchmark of nccl-tests. Pure arithmetic; how a collective is called is not known here.
  *
  *    count = size / bytes of an element;   aligned(c) = c rounded down to a multiple of 16 bytes
  *
@@ -20,18 +19,18 @@ export type CollectiveName = (typeof collectiveNames)[number];
 /** The two halves of a row: results in a buffer of their own, or over the input. */
 export type Half = 'outOfPlace' | 'inPlace';
 
-/** Elements. */
+/** Numbers of elements. */
 export interface Layout {
   readonly sendCount: number;
   readonly receiveCount: number;
-  /** What the table shows. */
+  /** The count that the table shows. */
   readonly paramCount: number;
-  /** What bandwidth is computed from. */
+  /** The count from which bandwidth is computed. */
   readonly movedCount: number;
 }
 
 export interface Bandwidth {
-  /** 10⁹ bytes per second. */
+  /** Algorithm bandwidth, in 10⁹ bytes per second, and in `bus` the bus bandwidth. */
   readonly algorithm: number;
   readonly bus: number;
 }
@@ -85,7 +84,7 @@ export function layoutOf(collective: CollectiveName, size: { bytes: number; elem
   };
 }
 
-/** @param timeUs of one operation. */
+/** @param timeUs time of one operation. */
 export function bandwidthOf(
   collective: CollectiveName,
   { movedBytes, timeUs, ranks }: { movedBytes: number; timeUs: number; ranks: number },

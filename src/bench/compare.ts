@@ -1,14 +1,14 @@
 /** Times the algorithms of a collective against each other, in one world: every algorithm has a group of its own over the same
- *  ranks, and they take turns, so that what else the machine does meets all alike. Every rank calls it with the same options.
+ *  ranks, and they take turns, so that other load of the machine meets all alike. Every rank calls it with the same options.
  *
  *      warm-up   every algorithm until its code is compiled and its connections are awake
- *      trial     a few calls each; what is hopelessly slower is left out
+ *      trial     a few calls each; hopelessly slower algorithms are left out
  *      rounds    every algorithm in some order, another order next round; a turn is a batch of calls, its time their mean
  *      again     all of it for the first size, which warms the rest; and where the same calls take times too far apart
  *      result    median over rounds of the slowest rank; every algorithm's result is checked once
  *
  *  The mean of a batch, because ranks may settle into waiting in every other call; the median of the batches, because some meet
- *  what else the machine does. */
+ *  other load of the machine. */
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom, shuffled } from '../base/random.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
@@ -33,14 +33,14 @@ export interface CompareOptions {
   readonly collectives: readonly ComparableCollective[];
   /** Bytes of the whole operation, ascending. */
   readonly sizes: readonly number[];
-  /** `all`: whatever can serve; `auto` is always among them. */
+  /** Algorithms to compare. `all`: every one that can serve; `auto` is always among them. */
   readonly algorithms: 'all' | readonly string[];
   readonly order: 'canonical' | 'relaxed';
   readonly dtype: BenchOptions['dtype'];
   readonly op: BenchOptions['op'];
   readonly memory: BenchOptions['memory'];
   readonly wait: BenchOptions['wait'];
-  /** Time per size and collective, all algorithms together, about. */
+  /** Approximate time per size and collective, all algorithms together. */
   readonly budgetMs: number;
 }
 
@@ -49,18 +49,18 @@ export interface ComparedRow {
   readonly bytes: number;
   /** Median time of the slowest rank by algorithm, microseconds; `auto` among them. */
   readonly timesUs: Readonly<Record<string, number>>;
-  /** What `auto` takes: its calls and those of that algorithm are the same, and so are their times. */
+  /** The algorithm that `auto` takes: its calls and those of `auto` are the same, and so are their times. */
   readonly chosen: string;
-  /** Left out after the trial: much slower. */
+  /** Algorithms left out after the trial, as much slower. */
   readonly hopeless: readonly string[];
   /** Fastest of the named algorithms. */
   readonly best: string;
-  /** Time of what `auto` takes over that of the best. */
+  /** Time of the algorithm that `auto` takes over that of the best. */
   readonly autoOverBest: number;
-  /** The same calls, timed as `auto` and by the name of what it takes: the longer time over the shorter. Ratios nearer to 1 than
-   *  this say nothing. 1 where only one of the two was timed. */
+  /** Ratio of the longer to the shorter time of the same calls, timed as `auto` and by the name of the algorithm that it takes.
+   *  Ratios nearer to 1 than this say nothing. 1 where only one of the two was timed. */
   readonly scatter: number;
-  /** Elements that were wrong, over all algorithms and ranks. */
+  /** Number of wrong elements, over all algorithms and ranks. */
   readonly wrong: number;
 }
 
@@ -68,26 +68,26 @@ export interface CompareContext {
   readonly group: CommGroup;
   readonly options: CompareOptions;
   readonly stopwatch: Stopwatch;
-  /** Called on rank 0 as rows come. */
+  /** Called on rank 0 for each row as it comes. */
   readonly onRow: (row: ComparedRow) => void;
 }
 
-/** A contest with more scatter is repeated, so often at most. */
+/** Scatter above which a contest is repeated, and the most repetitions. */
 const scatterMost = 1.1;
 const againMax = 2;
-/** Times the trial's fastest by which an algorithm is out. */
+/** An algorithm is left out if it takes longer than the trial's fastest by this factor. */
 const hopelessFactor = 4;
 const roundsMin = 5;
 const roundsMax = 25;
-/** A batch lasts about so long, unless one call is longer: many times what a processor gives one thread at a time. */
+/** Time that a batch lasts about, unless one call is longer: many times the time that a processor gives one thread at once. */
 const batchUs = 20_000;
-/** Of the budget a batch takes no more than this part. */
+/** Number of batches that fit the budget: one takes at most this part of it. */
 const batchesPerBudget = 10;
 const callsMax = 500;
-/** Before the trial: each algorithm makes so many calls, unless they take longer than so many batches. */
+/** Calls of each algorithm before the trial, unless they take longer than this many batches. */
 const warmCalls = 1000;
 const warmBatches = 5;
-/** Calls of a trial are a fraction of a batch. */
+/** Trials in the time of a batch. */
 const trialsPerBatch = 4;
 
 /** @throws ShoalError `usage` for names that are not known or cannot serve. */
@@ -114,7 +114,7 @@ export async function compare(context: CompareContext): Promise<ComparedRow[]> {
   return rows;
 }
 
-/** The algorithms that are asked for, in the registry's order. @throws ShoalError `usage` listing what there is. */
+/** The requested algorithms, in the registry's order. @throws ShoalError `usage` listing the known ones. */
 export function namesOf(asked: CompareOptions['algorithms']): string[] {
   const known = algorithms.map(({ name }) => name);
   if (asked === 'all') return known;
@@ -126,7 +126,7 @@ export function namesOf(asked: CompareOptions['algorithms']): string[] {
 async function groupOf(group: CommGroup, backend: string): Promise<CommGroup> {
   const made = await group.newGroup(
     Array.from({ length: group.size }, (_, rank) => rank),
-    // The world's own choice is what `auto` is compared as.
+    // For `auto` the world's own choice is used.
     { name: `compare ${backend}`, ...(backend === 'auto' ? {} : { backend }) },
   );
   return made as CommGroup;
@@ -138,7 +138,7 @@ interface Contest {
   readonly groups: ReadonlyMap<string, CommGroup>;
 }
 
-/** Once more while the same calls take times too far apart; the contest in which they are nearest counts. */
+/** Compares once more while the same calls take times too far apart; the contest in which they are nearest counts. */
 async function compareSettled(context: CompareContext, contest: Contest): Promise<ComparedRow> {
   let row = await compareOne(context, contest);
   for (let again = 0; again < againMax && row.scatter > scatterMost; again++) {
@@ -164,7 +164,7 @@ async function compareOne(context: CompareContext, contest: Contest): Promise<Co
     };
     const timeAll = async (run: (name: string, index: number) => Promise<number>): Promise<Float64Array> =>
       slowest(group, await inTurn(names, run));
-    // The first calls prepare plans and map memory; what they take also bounds the warm-up.
+    // The first calls prepare plans and map memory; their time also bounds the warm-up.
     await timeAll((name) => time(name, 1));
     const first = await timeAll((name) => time(name, 1));
     await timeAll((name, index) => time(name, callsIn(warmBatches * batch, first[index], warmCalls)));
@@ -179,7 +179,7 @@ async function compareOne(context: CompareContext, contest: Contest): Promise<Co
     const roundCostUs = stays.reduce((sum, name, index) => sum + trialOf(name) * calls[index], 0);
     const rounds = Math.max(roundsMin, Math.min(roundsMax, Math.floor((options.budgetMs * 1000) / roundCostUs)));
     const samples = stays.map(() => new Float64Array(rounds));
-    // The same dice on all ranks.
+    // The random order is the same on all ranks.
     const random = seededRandom(bytes);
     for (let round = 0; round < rounds; round++) {
       for (const index of shuffled(stays.length, random)) {
@@ -197,7 +197,7 @@ async function compareOne(context: CompareContext, contest: Contest): Promise<Co
   }
 }
 
-/** How many calls of `callUs` each fill `wholeUs`; at least one. */
+/** Number of calls of `callUs` each that fill `wholeUs`; at least one. */
 function callsIn(wholeUs: number, callUs: number, most: number): number {
   return Math.max(1, Math.min(most, Math.round(wholeUs / callUs)));
 }
@@ -247,7 +247,7 @@ async function inTurn(names: readonly string[], run: (name: string, index: numbe
   return values;
 }
 
-/** Of every position, the largest value of any rank: the same on all ranks. */
+/** The largest value of any rank at every position: the same on all ranks. */
 async function slowest(group: CommGroup, values: Float64Array): Promise<Float64Array> {
   const all = values.slice();
   await group.allReduce(all, { op: 'max' });
@@ -259,7 +259,7 @@ async function wrongOf(group: CommGroup, operations: readonly Operation[]): Prom
   for (const operation of operations) {
     operation.arm();
     await operation.start();
-    // Peers may read and write each other's tensors: nobody looks before all have finished.
+    // Peers may read and write each other's tensors, so no rank checks before all have finished.
     await group.barrier();
     wrong += operation.wrong();
     await group.barrier();
@@ -285,7 +285,7 @@ function rowOf(
   const both = Float64Array.of(...auto, ...(named ?? []));
   const apart = named === undefined ? 1 : statisticsOf(named).median / statisticsOf(auto).median;
   for (const [name, own] of times) timesUs[name] = statisticsOf(name === 'auto' || name === chosen ? both : own).median;
-  // What was hopeless when asked for by name was noise if it is what `auto` takes.
+  // If the algorithm that `auto` takes was left out by its own name, that was noise: its time is auto's.
   timesUs[chosen] ??= timesUs.auto;
   const candidates = Object.keys(timesUs).filter((name) => name !== 'auto');
   const best = candidates.reduce((a, b) => (timesUs[b] < timesUs[a] ? b : a), chosen);

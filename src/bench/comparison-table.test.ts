@@ -22,7 +22,7 @@ function row(bytes: number, timesUs: Record<string, number>, change: Partial<Com
 }
 
 describe('choicesOf', () => {
-  it('ranges meet half-way between sizes, on a logarithmic scale, and cover what was measured and nothing else', () => {
+  it('ranges meet half-way between sizes, on a logarithmic scale, and cover the measured sizes and no others', () => {
     const [choice] = choicesOf([row(16, { tree: 1, direct: 9 }), row(1024, { tree: 1, direct: 9 }), row(65_536, { tree: 9, direct: 1 })]);
     expect(choice.ranges).toEqual([
       { from: 16, to: 8192, algorithm: 'tree' },
@@ -31,7 +31,7 @@ describe('choicesOf', () => {
     expect(choice.measured.map(({ bytes }) => bytes)).toEqual([16, 1024, 65_536]);
   });
 
-  it('does not change for what may be noise: neither from the size before nor from what is taken anyway', () => {
+  it('does not change for a difference that may be noise: neither from the size before nor from the usual choice', () => {
     const rangesOf = (rows: ComparedRow[]): string[] => choicesOf(rows)[0].ranges.map(({ algorithm }) => algorithm);
     expect(choicesOf([row(8, { tree: 1 })])[0].ranges).toEqual([{ from: 8, to: 9, algorithm: 'tree' }]);
     expect(rangesOf([row(8, { tree: 100, direct: 96 })])).toEqual(['tree']);
@@ -54,7 +54,7 @@ describe('choicesOf', () => {
   });
 });
 
-it('columns stand under their names; what was not measured says why', () => {
+it('columns stand under their names; a cell that was not measured says why', () => {
   const names = ['mailbox', 'halving-doubling', 'tree'];
   const head = formatComparisonHead(names);
   const line = formatComparison(

@@ -24,8 +24,8 @@ export function formatComparison(row: ComparedRow, names: readonly string[]): st
   return `${row.collective.padEnd(14)}  ${formatBytes(row.bytes).padStart(8)}  ${cells.join('  ')}  ${verdict}\n`;
 }
 
-/** The fastest algorithm per range of sizes. Ranges meet half-way, on a logarithmic scale, between the sizes that were measured;
- *  below the smallest and above the largest of them nothing is known, and nothing is said. */
+/** The fastest algorithm per range of sizes. Ranges meet half-way, on a logarithmic scale, between the measured sizes; below the
+ *  smallest and above the largest of them nothing is known, and nothing is said. */
 export function choicesOf(rows: readonly ComparedRow[]): TunedWorld['choices'] {
   const collectives = [...new Set(rows.map(({ collective }) => collective))];
   return collectives.map((collective) => ({

@@ -1,4 +1,4 @@
-/** What a terminal shows in the end: a small terminal follows the control sequences. */
+/** The final contents of a terminal: a small terminal follows the control sequences. */
 import { Writable } from 'node:stream';
 import { expect, it } from 'vitest';
 import { BenchConsole } from './console.ts';

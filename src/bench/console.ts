@@ -1,4 +1,4 @@
-/** A benchmark's events for people: the table on stdout as rows come, a bar on stderr where that is a terminal. */
+/** Prints a benchmark's events for people: the table on stdout as rows come, a bar on stderr where that is a terminal. */
 import type { Writable } from 'node:stream';
 import { SingleBar } from 'cli-progress';
 import { must } from '../base/assert.ts';
@@ -27,7 +27,7 @@ export class BenchConsole {
       stream: options.stderr,
       hideCursor: true,
       clearOnComplete: true,
-      // Not a terminal: no bar at all.
+      // Without a terminal there is no bar at all.
       noTTYOutput: false,
     });
   }
@@ -51,7 +51,7 @@ export class BenchConsole {
     }
   }
 
-  /** Takes the bar away. Idempotent. */
+  /** Removes the bar. Idempotent. */
   close(): void {
     if (this.#started) this.#bar.stop();
     this.#started = false;
@@ -61,7 +61,7 @@ export class BenchConsole {
     return must(this.#header, () => 'the header comes first');
   }
 
-  /** The bar remembers its line, which a row would move: it is taken away first, and the next progress draws it again. */
+  /** Writes a row. The bar remembers its line, which a row would move: it is removed first, and the next progress draws it again. */
   #write(text: string): void {
     this.close();
     this.#options.stdout.write(text);

@@ -18,7 +18,7 @@ describe('events in lines', () => {
     expect(Math.max(...linesOf(large).map((line) => line.length))).toBeLessThan(16_384);
   });
 
-  it('are told from what else a program prints, also in between', () => {
+  it("are told from a program's other lines, also in between", () => {
     const reader = new EventLines();
     const [first, ...rest] = linesOf({ samples: 'x'.repeat(10_000) });
     expect(reader.take(first)).toBeUndefined();

@@ -1,9 +1,9 @@
-/** What rank 0 of a benchmark tells whoever started it, as lines among others on its standard output. Launchers bound how long a line
- *  may be, and a report with every sample is longer: it comes in pieces.
+/** Events of rank 0 of a benchmark for its starter, as lines among others on its standard output. Launchers bound the length of a
+ *  line, and a report with every sample is longer: it comes in pieces.
  *
  *      shoal-event+ {"event":"row","samplesUs":[1.5,1.       shoal-event. 25]}        `+`: more follows; `.`: the last piece */
 const mark = 'shoal-event';
-/** Shorter than any line a launcher cuts. */
+/** Length of a piece: shorter than any line that a launcher cuts. */
 const pieceLength = 8192;
 
 export function formatEvent(event: unknown): string {
@@ -20,7 +20,7 @@ export function formatEvent(event: unknown): string {
 export class EventLines {
   #pieces = '';
 
-  /** @returns `other`: no part of an event; undefined: more of it follows. */
+  /** @returns `other` for a line that is not part of an event; undefined when more of the event follows. */
   take(line: string): { readonly event: unknown } | 'other' | undefined {
     const kind = line.startsWith(mark) ? line[mark.length] : undefined;
     if ((kind !== '+' && kind !== '.') || line[mark.length + 1] !== ' ') return 'other';

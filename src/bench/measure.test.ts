@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { measure, runAll } from './measure.ts';
 import type { Operation, Pending } from './operation.ts';
 
-/** Operations that take what they are told, on a stopwatch of their own, and write down what happens. */
+/** Operations that take a given time, on a stopwatch of their own, and log their calls. */
 function recorded(count: number): { operations: Operation[]; log: string[]; stopwatch: { nowUs(): number } } {
   const log: string[] = [];
   let nowUs = 0;
@@ -42,7 +42,7 @@ it.each(['sync', 'async'] as const)('times the operation and not the touching: %
   expect(log).toEqual(['touch 0', 'start 0', 'done 0', 'touch 0', 'start 0', 'done 0', 'touch 0', 'start 0', 'done 0']);
 });
 
-it('touches once when told so', async () => {
+it('touches once on request', async () => {
   const { operations, log, stopwatch } = recorded(1);
   await measure({ operations, stopwatch, wait: 'sync', parallel: 1, touch: 'once', iterations: 3 });
   expect(log.filter((line) => line === 'touch 0')).toHaveLength(1);

@@ -1,5 +1,5 @@
-/** The loop that is timed. No barrier between iterations, as in the programs Shoal is compared with: a rank that is ahead
- *  waits inside the next call, and its sample says so.
+/** The timed loop. No barrier between iterations, as in the programs with which Shoal is compared: a rank that is ahead waits
+ *  inside the next call, and its sample says so.
  *
  *    touch all buffers │ clock │ start 0 … start K−1 │ wait 0, start K │ … │ wait N−1 │ clock
  *                              └───────────── one sample: N operations, K in flight ─────────────┘ */
@@ -8,7 +8,7 @@ import type { Operation, Pending } from './operation.ts';
 
 export interface MeasureOptions {
   readonly operations: readonly Operation[];
-  /** In flight at most; at least 1. */
+  /** Most operations in flight; at least 1. */
   readonly parallel: number;
   readonly wait: 'async' | 'sync';
   readonly touch: 'each' | 'once';
@@ -22,7 +22,7 @@ export async function measure(options: MeasureOptions): Promise<Float64Array> {
   const samples = new Float64Array(iterations);
   if (touch === 'once') for (const operation of operations) operation.touch();
   const [only] = operations;
-  // The commonest case has loops without anything in them but the call.
+  // The commonest case has loops that contain only the call.
   if (operations.length === 1 && options.wait === 'sync') {
     for (let i = 0; i < iterations; i++) {
       if (touch === 'each') only.touch();

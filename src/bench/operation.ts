@@ -1,5 +1,5 @@
-/** One collective on buffers of its own: writes its inputs, starts it, and says how much of the result is wrong. How often
- *  and when that happens is not known here. */
+/** One collective on buffers of its own: writes its inputs, starts it, and counts wrong elements of the result. The number and
+ *  the times of calls are not known here. */
 import { ShoalError } from '../base/errors.ts';
 import { sum } from '../base/numbers.ts';
 import type { ProcessGroup, TensorLike, Work } from '../group/call/types.ts';
@@ -9,7 +9,7 @@ import { layoutOf, type Half } from './collective.ts';
 import type { BenchOptions } from './options.ts';
 import { fillWith, spoil, type Patterns } from './pattern.ts';
 
-/** What can be waited for, either way. */
+/** A started operation, to be awaited or waited for synchronously. */
 export type Pending = Pick<Work, 'then' | 'waitSync'>;
 
 export interface Operation {
@@ -18,7 +18,7 @@ export interface Operation {
   start(): Pending;
   /** Writes inputs that tell ranks and positions apart, and makes the results unlike them. */
   arm(): void;
-  /** After `arm` and one call: elements of this rank's result that are wrong. */
+  /** Number of wrong elements of this rank's result, after `arm` and one call. */
   wrong(): number;
   /** Gives the memory back. */
   release(): void;
@@ -30,7 +30,7 @@ export interface OperationSpec {
   readonly patterns: Patterns;
   readonly bytes: number;
   readonly half: Half;
-  /** Operations in flight at the same time hold different data: shifts the patterns. */
+  /** Shifts the patterns: operations in flight at the same time hold different data. */
   readonly slot: number;
 }
 
@@ -39,10 +39,10 @@ interface Buffer {
   readonly data: TypedArray;
 }
 
-/** How one collective uses its buffers. */
+/** A collective's use of its buffers. */
 interface Moves {
   start(): Pending;
-  /** Elements of the patterns, by buffer. */
+  /** Writes patterns into the buffers, by elements. */
   arm(): void;
   wrong(): number;
 }
@@ -54,7 +54,7 @@ export function createOperation(spec: OperationSpec): Operation {
   const input = allocate(spec, sendCount);
   const output = half === 'inPlace' ? input : allocate(spec, receiveCount);
   const moves = movesOf(spec, input, output);
-  // Zeros stay zeros; ones would do for one call, and every call finds the input of the one before without `touch`.
+  // Zeros stay zeros; ones would do for one call only, as without `touch` every call finds the result of the one before as its input.
   fillConstant(input.data, 0);
   const contribution = collective === 'all-reduce' || collective === 'reduce-scatter' ? group.rank + 1 : 1;
   return {
@@ -82,7 +82,7 @@ function movesOf({ group, options, patterns, slot }: OperationSpec, input: Buffe
   switch (collective) {
     case 'all-reduce':
       return {
-        // Out of place: the interface reduces in place, so that the input is copied first; the copy is part of the time.
+        // Out of place: the interface reduces in place, so the input is copied first; the copy is part of the time.
         start: inPlace ? () => group.allReduce(input.value, { op }) : () => group.allReduce(copied(input, output), { op }),
         arm: () => fillWith(input.data, patterns.term(rank), shift),
         wrong: () => patterns.countWrong(output.data, patterns.reduced(), shift),

@@ -41,7 +41,7 @@ it("understands nccl-tests' names and our own", () => {
   expect(() => parseOp('premul')).toThrow(/sum, prod/);
 });
 
-it('refuses operators that the elements do not have, where there is something to reduce', () => {
+it('refuses operators that are not defined on the elements, for collectives that reduce', () => {
   expect(() => checkOp('all-reduce', 'bit-xor', 'float32')).toThrow(/--op bxor with --datatype float: .*needs an integer dtype/);
   expect(() => checkOp('reduce-scatter', 'avg', 'int32')).toThrow(/--op avg with --datatype int32: .*needs a float dtype/);
   checkOp('all-reduce', 'bit-xor', 'uint8');

@@ -1,4 +1,4 @@
-/** What is to be measured, as plain data: the same on every rank, given to the ranks as JSON. Command lines are parsed into it
+/** The options of a benchmark as plain data: the same on every rank, given to the ranks as JSON. Command lines are parsed into it
  *  elsewhere; the vocabulary is that of nccl-tests. */
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { formatBytes, parseBytes } from '../base/settings/quantity.ts';
@@ -6,9 +6,9 @@ import { dtypes, type DType } from '../memory/dtype.ts';
 import { checkReduceOp, type ReduceOp } from '../memory/reduce-op.ts';
 import { reduces, type CollectiveName } from './collective.ts';
 
-/** One row to be. */
+/** The size of a row, and its number of iterations. */
 export interface SizePoint {
-  /** Requested; collectives with parts per rank round down to whole, aligned parts. */
+  /** Requested bytes; collectives with parts per rank round down to whole, aligned parts. */
   readonly bytes: number;
   readonly iterations: number;
   readonly warmup: number;
@@ -26,32 +26,32 @@ export interface BenchOptions {
   readonly memory: 'shared' | 'private';
   /** `each`: every rank writes its input before each call, outside the time measured; `once`: before the first. */
   readonly touch: 'each' | 'once';
-  /** How calls are waited for: `await work`, or `work.waitSync()`. */
+  /** Way to wait for calls: `await work`, or `work.waitSync()`. */
   readonly wait: 'async' | 'sync';
-  /** Operations in flight at the same time. */
+  /** Number of operations in flight at the same time. */
   readonly parallel: number;
-  /** Operations per sample, on as many tensors; the time is that of a sample divided by it. */
+  /** Operations per sample, on as many tensors; the reported time is a sample's divided by it. */
   readonly buckets: number;
-  /** Of the buckets, those that are checked. Default: all. */
+  /** Number of buckets that are checked. Default: all. */
   readonly checkedBuckets?: number;
   /** Only the in-place half of a row, where the collective has one. Default: both halves. */
   readonly onlyInPlace?: true;
-  /** For `initProcessGroup`. */
+  /** Backend for `initProcessGroup`. */
   readonly backend: string;
   /** `kept`: the report holds every sample of every rank. */
   readonly samples: 'kept' | 'dropped';
 }
 
-/** How the sizes were asked for; printed in the header as nccl-tests does. */
+/** The requested range of sizes; printed in the header as nccl-tests does. */
 export interface SizeRange {
   readonly minBytes: number;
   readonly maxBytes: number;
   readonly stepBytes: number;
-  /** 1: steps of `stepBytes`. */
+  /** Factor between sizes; 1: steps of `stepBytes`. */
   readonly stepFactor: number;
 }
 
-/** Ranks get the sizes in an argument, which Linux bounds to 128 KiB. */
+/** Most sizes: ranks get them in an argument, which Linux bounds to 128 KiB. */
 const sizePointsMax = 1000;
 
 /** @throws ShoalError `usage`. */
@@ -69,7 +69,7 @@ export function sizesOf(range: SizeRange, counts: { readonly iterations: number;
   return points;
 }
 
-/** `8:2000:400,1KiB:2000,25MiB`: sizes, each with its iterations and those before them unless the defaults are meant.
+/** Reads `8:2000:400,1KiB:2000,25MiB`: sizes, each with its iterations and its warm-up iterations unless the defaults are meant.
  *  @throws ShoalError `usage`. */
 export function parseSizes(text: string, counts: { readonly iterations: number; readonly warmup: number }): SizePoint[] {
   const items = text.split(',');
@@ -84,21 +84,21 @@ export function parseSizes(text: string, counts: { readonly iterations: number; 
   });
 }
 
-/** Names of nccl-tests for what we call otherwise. */
+/** nccl-tests' names of dtypes and operators that have another name here. */
 const typeNames: Readonly<Partial<Record<DType, string>>> = { float32: 'float', float64: 'double', float16: 'half' };
 const opNames: Readonly<Partial<Record<ReduceOp, string>>> = { product: 'prod', 'bit-and': 'band', 'bit-or': 'bor', 'bit-xor': 'bxor' };
 
-/** As tables print it: `float`, `half`, `int32`. */
+/** Name of a dtype as tables print it: `float`, `half`, `int32`. */
 export function typeNameOf(dtype: DType): string {
   return typeNames[dtype] ?? dtype;
 }
 
-/** As tables print it: `sum`, `prod`. */
+/** Name of an operator as tables print it: `sum`, `prod`. */
 export function opNameOf(op: ReduceOp): string {
   return opNames[op] ?? op;
 }
 
-/** Either vocabulary. @throws ShoalError `usage` listing what there is. */
+/** Reads a dtype in either vocabulary. @throws ShoalError `usage` listing the known ones. */
 export function parseDtype(text: string): DType {
   const found = dtypes.find(({ name }) => name === text || typeNameOf(name) === text);
   if (found !== undefined) return found.name;
@@ -108,14 +108,14 @@ export function parseDtype(text: string): DType {
 /** Operators that inputs can be made for; `premul` would need a factor. */
 export const measuredOps: readonly ReduceOp[] = ['sum', 'product', 'min', 'max', 'avg', 'bit-and', 'bit-or', 'bit-xor'];
 
-/** Either vocabulary. @throws ShoalError `usage` listing what there is. */
+/** Reads an operator in either vocabulary. @throws ShoalError `usage` listing the known ones. */
 export function parseOp(text: string): ReduceOp {
   const found = measuredOps.find((op) => op === text || opNameOf(op) === text);
   if (found !== undefined) return found;
   throw new ShoalError('usage', `--op ${text} cannot be measured; use ${measuredOps.map(opNameOf).join(', ')}`);
 }
 
-/** @throws ShoalError `usage` when the collective would reduce elements with an operator that they do not have. */
+/** @throws ShoalError `usage` when the collective would reduce elements with an operator that is not defined on them. */
 export function checkOp(collective: CollectiveName, op: ReduceOp, dtype: DType): void {
   if (!reduces(collective)) return;
   try {

@@ -1,6 +1,6 @@
-/** Inputs with known answers. Values are small integers, so that every sum, product and minimum over all ranks is exact in
- *  every dtype whatever the order of operations, and they depend on rank, part and position, so that data from the wrong
- *  place is seen. They repeat after a prime number of elements: no power-of-two displacement maps them onto themselves.
+/** Inputs with known answers. Values are small integers, so that every sum, product and minimum over all ranks is exact in every
+ *  dtype whatever the order of operations, and they depend on rank, part and position, so that data from the wrong place is seen.
+ *  They repeat after a prime number of elements: no power-of-two displacement maps them onto themselves.
  *
  *  The idea is nccl-tests' (verifiable.cu). Contributions to a sum come from at most 8 ranks per element: at most 48, which
  *  bfloat16 and int8 hold exactly for any number of ranks. */
@@ -15,7 +15,7 @@ const factors = 3;
 /** One period of elements. */
 export type Pattern = TypedArray;
 
-/** What rank `rank` contributes at position k to a reduction over `ranks` ranks. */
+/** Contribution of rank `rank` at position k to a reduction over `ranks` ranks. */
 function contribution(op: ReduceOp, k: number, { rank, ranks }: { rank: number; ranks: number }): number {
   const turn = (k + rank) % ranks;
   switch (op) {
@@ -68,7 +68,7 @@ export class Patterns {
     this.#kernels = options.kernels;
   }
 
-  /** Input of a reduction. */
+  /** Input of a reduction, of one rank. */
   term(rank: number): Pattern {
     return this.#encode((k) => this.#element(this.#op, k, rank));
   }
@@ -82,13 +82,13 @@ export class Patterns {
     });
   }
 
-  /** Data that is moved, not reduced: what rank `source` has for rank `target`. */
+  /** Data that is moved, not reduced, from rank `source` to rank `target`. */
   part(source: number, target = 0): Pattern {
     return this.#encode((k) => (this.#dtype === 'bool' ? ((k * (source + 1) + target) % 3) & 1 : (k * 3 + source * 7 + target * 11) % 127));
   }
 
-  /** Elements of `actual` that differ from `pattern` continued from position `offset`. `avg` may differ by the last bit:
-   *  whether a mean is divided or multiplied by the reciprocal is left open. */
+  /** Number of elements of `actual` that differ from `pattern` continued from position `offset`. `avg` may differ by the last
+   *  bit: whether a mean is divided or multiplied by the reciprocal is left open. */
   countWrong(actual: TypedArray, pattern: Pattern, offset: number): number {
     const same = this.#op === 'avg' ? nearly[this.#dtype === 'float16' || this.#dtype === 'bfloat16' ? 'bits' : 'values'] : exactly;
     let wrong = 0;
@@ -99,7 +99,7 @@ export class Patterns {
     return wrong;
   }
 
-  /** bool sums are `or`; its terms are 0 and 1. */
+  /** A contribution; bool sums are `or`, so their terms are 0 and 1. */
   #element(op: ReduceOp, k: number, rank: number): number {
     const value = contribution(op, k, { rank, ranks: this.#ranks });
     if (this.#dtype !== 'bool') return value;
@@ -121,11 +121,11 @@ export function fillWith(array: TypedArray, values: Pattern, offset: number): vo
   const [target, pattern] = [array as Float64Array, values as Float64Array];
   const head = Math.min(period, target.length);
   for (let i = 0; i < head; i++) target[i] = pattern[(offset + i) % period];
-  // Doubles what is written; every step copies whole periods but the last.
+  // Each step doubles the written part; it copies whole periods, except the last step.
   for (let done = head; done < target.length; done *= 2) target.copyWithin(done, 0, Math.min(done, target.length - done));
 }
 
-/** Bytes that no pattern contains in this order, so that a result that was never written is seen. */
+/** Writes bytes that no pattern contains in this order, so that a result that was never written is seen. */
 export function spoil(target: TypedArray): void {
   bytesOf(target).fill(0xa5);
 }
@@ -134,7 +134,7 @@ function exactly(actual: number | bigint, expected: number | bigint): boolean {
   return actual === expected;
 }
 
-/** Floats by value; 16-bit floats come as their bits, where neighbours differ by 1. */
+/** Comparisons of floats: by value, or by bits for 16-bit floats, where neighbours differ by 1. */
 const nearly = {
   values: (actual: number | bigint, expected: number | bigint): boolean =>
     Math.abs(Number(actual) - Number(expected)) <= Math.abs(Number(expected)) * 2 ** -22,

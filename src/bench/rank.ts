@@ -15,7 +15,7 @@ import { tuneSchedule, type ScheduleEvent } from './schedule-tuning.ts';
 const job = JSON.parse(process.argv[2] ?? '') as RankJob;
 const emit = (event: BenchEvent | CompareEvent | ScheduleEvent): void => void process.stdout.write(formatEvent(event));
 
-/** Ranks of one machine play several hosts when asked to, neighbours together. */
+/** Ranks of one machine play several hosts on request, neighbours together. */
 const hosts =
   job.hosts === 1
     ? {}

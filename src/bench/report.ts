@@ -1,15 +1,15 @@
-/** What a benchmark leaves behind, as plain data: `shoal bench --json`. */
+/** The report of a benchmark, as plain data: `shoal bench --json`. */
 import type { BenchOptions } from './options.ts';
 
 /** Incremented when a field changes its meaning or goes away. */
 export const benchSchemaVersion = 1;
 
-/** One rank, for the head of the table. */
+/** Place of one rank, for the head of the table. */
 export interface RankPlace {
   readonly rank: number;
   readonly pid: number;
   readonly host: string;
-  /** Processors this rank may use. */
+  /** Number of processors that this rank may use. */
   readonly cpus: number;
   readonly processor: string;
 }
@@ -20,19 +20,19 @@ export interface HalfResult {
   readonly minUs: number;
   readonly p99Us: number;
   readonly meanUs: number;
-  /** 10⁹ bytes per second, at the median. */
+  /** Algorithm bandwidth at the median, in 10⁹ bytes per second; `busBandwidth` alike. */
   readonly algorithmBandwidth: number;
   readonly busBandwidth: number;
-  /** Elements, over all ranks; null when nothing was checked. */
+  /** Number of wrong elements, over all ranks; null when nothing was checked. */
   readonly wrong: number | null;
-  /** samplesUs[rank][iteration], when they were asked for. */
+  /** samplesUs[rank][iteration], if they were requested. */
   readonly samplesUs?: readonly (readonly number[])[];
 }
 
 export interface BenchRow {
-  /** Bytes: the larger of what a rank gives and gets. */
+  /** Bytes: the larger of a rank's input and output. */
   readonly size: number;
-  /** Elements, as nccl-tests counts them for this collective. */
+  /** Number of elements, as nccl-tests counts them for this collective. */
   readonly count: number;
   readonly iterations: number;
   /** Null where the collective does not have this half. */
@@ -51,12 +51,12 @@ export interface BenchHeader {
   /** Ranks by machine. */
   readonly hosts: readonly (readonly number[])[];
   readonly options: Omit<BenchOptions, 'sizes'>;
-  /** What two readings of the clock cost, microseconds; contained in every sample. */
+  /** Cost of two readings of the clock, in microseconds; contained in every sample. */
   readonly stopwatchUs: number;
 }
 
 export interface BenchSummary {
-  /** Elements that were wrong, over all rows. */
+  /** Number of wrong elements, over all rows. */
   readonly wrong: number;
   /** Mean over rows and halves, 10⁹ bytes per second. */
   readonly averageBusBandwidth: number;
@@ -67,14 +67,14 @@ export interface BenchReport extends BenchHeader {
   readonly summary: BenchSummary;
 }
 
-/** What rank 0 tells while it measures. */
+/** Events of rank 0 while it measures. */
 export type BenchEvent =
   | { readonly event: 'header'; readonly header: BenchHeader }
   | { readonly event: 'progress'; readonly done: number; readonly total: number; readonly bytes: number; readonly half: string }
   | { readonly event: 'row'; readonly row: BenchRow }
   | { readonly event: 'end'; readonly summary: BenchSummary };
 
-/** Puts the events together again. */
+/** Builds the report from events. */
 export class ReportBuilder {
   #header: BenchHeader | undefined;
   #summary: BenchSummary | undefined;
@@ -86,7 +86,7 @@ export class ReportBuilder {
     if (event.event === 'end') this.#summary = event.summary;
   }
 
-  /** Undefined until the end. */
+  /** The report; undefined until the end. */
   get report(): BenchReport | undefined {
     if (this.#header === undefined || this.#summary === undefined) return undefined;
     return { ...this.#header, rows: this.#rows, summary: this.#summary };

@@ -1,4 +1,4 @@
-/** Whole benchmarks on worlds of several ranks in one process: every collective is called, checked and told. */
+/** Whole benchmarks on worlds of several ranks in one process: every collective is called, checked and reported. */
 import { describe, expect, it } from 'vitest';
 import { systemStopwatch } from '../base/stopwatch.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
@@ -39,7 +39,7 @@ async function report(
       group: wrap(group),
       options: { ...base, ...options },
       stopwatch: systemStopwatch,
-      // As between processes.
+      // Events pass through JSON, as between processes.
       emit: (event) => builder.add(JSON.parse(JSON.stringify(event)) as BenchEvent),
     }),
   );
@@ -77,7 +77,7 @@ describe('a benchmark', () => {
     for (const shape of shapes) expect((await report(3, shape)).summary.wrong).toBe(0);
   });
 
-  it('measures one half, and checks some of the buckets, when asked', async () => {
+  it('measures one half, and checks some of the buckets, on request', async () => {
     let calls = 0;
     const counting = (group: ProcessGroup): ProcessGroup => {
       const allReduce = group.allReduce.bind(group);
@@ -99,13 +99,13 @@ describe('a benchmark', () => {
     expect(halvesOf('all-gather', { onlyInPlace: true })).toEqual(['outOfPlace']);
   });
 
-  it('keeps every sample when asked', async () => {
+  it('keeps every sample on request', async () => {
     const { rows, ranks } = await report(2, { samples: 'kept' });
     expect(rows[0].inPlace?.samplesUs?.map((samples) => samples.length)).toEqual([3, 3]);
     expect(ranks.map(({ rank, pid }) => ({ rank, pid }))).toEqual([0, 1].map((rank) => ({ rank, pid: process.pid })));
   });
 
-  it('counts what a broken collective leaves', async () => {
+  it('counts the wrong elements of a broken collective', async () => {
     // The second rank's results lose one element, in every call.
     const broken = (group: ProcessGroup): ProcessGroup =>
       group.rank !== 1
@@ -130,7 +130,7 @@ describe('a benchmark', () => {
     expect(summary.wrong).toBe(4);
   });
 
-  it('refuses what cannot be measured', async () => {
+  it('refuses options that cannot be measured', async () => {
     await expect(report(1, { collective: 'send-recv' })).rejects.toMatchObject({ code: 'usage' });
     await expect(report(2, { collective: 'broadcast', root: 2 })).rejects.toThrow(/use 0…1/);
     await expect(report(2, { memory: 'private', dtype: 'float16' })).rejects.toThrow(/no typed array of its own/);

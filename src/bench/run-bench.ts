@@ -1,4 +1,4 @@
-/** Runs a benchmark on an open process group; every rank calls it with the same options. Rank 0 gathers and tells. */
+/** Runs a benchmark on an open process group; every rank calls it with the same options. Rank 0 gathers the results and emits events. */
 import { cpus, hostname } from 'node:os';
 import { allowedCpus } from '../base/files/allowed-cpus.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -28,14 +28,14 @@ export interface BenchContext {
   readonly group: ProcessGroup;
   readonly options: BenchOptions;
   readonly stopwatch: Stopwatch;
-  /** Called on rank 0. */
+  /** Called on rank 0 for each event. */
   readonly emit: (event: BenchEvent) => void;
 }
 
 /** Bytes of a rank's description, gathered for the head. */
 const placeBytes = 512;
 
-/** @throws ShoalError `usage` for options that this group cannot serve, and whatever the collectives throw. */
+/** @throws ShoalError `usage` for options that this group cannot serve; errors of the collectives. */
 export async function runBench(context: BenchContext): Promise<void> {
   const { group, options, emit } = context;
   check(group, options);
@@ -92,7 +92,7 @@ async function runHalf(
   }
 }
 
-/** Wrong elements of this rank; null when nothing is checked. */
+/** Number of wrong elements of this rank; null when nothing is checked. */
 async function verify(
   group: ProcessGroup,
   { options, operations }: { options: BenchOptions; operations: readonly Operation[] },
@@ -102,7 +102,7 @@ async function verify(
   for (let round = 0; round < options.checks; round++) {
     for (const operation of operations) operation.arm();
     await runAll({ operations, parallel: options.parallel, wait: options.wait });
-    // Peers may read and write each other's tensors: nobody looks before all have finished.
+    // Peers may read and write each other's tensors, so no rank checks before all have finished.
     await group.barrier();
     for (const operation of operations) wrong += operation.wrong();
     await group.barrier();
@@ -176,7 +176,7 @@ function headerOf({ group, options, stopwatch }: BenchContext, known: { native: 
   };
 }
 
-/** After enough readings for the compiler to have done its work. */
+/** Cost of two readings of the clock, after enough of them for the compiler to have done its work. */
 function readingCostUs(stopwatch: Stopwatch): number {
   const costs = new Float64Array(20_000);
   for (let i = 0; i < costs.length; i++) {

@@ -1,5 +1,5 @@
-/** A training without a model: passes that only take time, and gradients of a model's sizes, averaged by a scheduled group that is
- *  tuned. For `shoal tune --scheduler`. */
+/** A training without a model: passes that only take time, and gradients of a model's sizes, averaged by a scheduled group that
+ *  is tuned. For `shoal tune --scheduler`. */
 import { ShoalError } from '../base/errors.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
 import type { ProcessGroup, ScheduledGroup, SchedulingStatus, Work } from '../group/call/types.ts';
@@ -8,7 +8,7 @@ import type { LayerTrace } from '../scheduler/model-traces.ts';
 import type { TuningOptions } from '../scheduler/tuner/tuner.ts';
 
 export interface ScheduleTuningOptions {
-  /** In the order of the forward pass. */
+  /** Layers in the order of the forward pass. */
   readonly layers: readonly LayerTrace[];
   readonly tuning: TuningOptions & Required<Pick<TuningOptions, 'points' | 'stepsPerPoint' | 'stepsAhead'>>;
 }
@@ -26,7 +26,7 @@ export interface ScheduleTuningRun {
 
 const pause = new Int32Array(new SharedArrayBuffer(4));
 
-/** Events come from rank 0. */
+/** Runs the training and tunes it. Rank 0 emits the events. */
 export async function tuneSchedule({ group, options, stopwatch, emit }: ScheduleTuningRun): Promise<void> {
   const { layers, tuning } = options;
   const { points, stepsPerPoint, stepsAhead } = tuning;
@@ -41,7 +41,7 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
   const makeStep = async (): Promise<void> => {
     training.step();
     count++;
-    // What the comm thread has told is heard.
+    // A turn of the event loop delivers the messages of the comm thread.
     await new Promise(setImmediate);
     const now = scheduled.scheduling;
     if (now.sinceStep === status.sinceStep) return;
@@ -50,7 +50,7 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
     sinceUs = stopwatch.nowUs();
     count = 0;
   };
-  /** All ranks make equally many steps: they agree on whether any of them has to go on. */
+  /** True if any rank has to go on. All ranks make equally many steps, so they agree on it. */
   const goesOn = async (): Promise<boolean> => {
     training.drain();
     const missing = Int32Array.of(status.tuning === 'converged' && count >= stepsPerPoint ? 0 : 1);
@@ -72,7 +72,7 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
   await scheduled.destroy();
 }
 
-/** Passes that only take time; each layer of the next one waits for its own gradient alone. */
+/** Training whose passes only take time; each layer of the next one waits for its own gradient alone. */
 export class ReplayedTraining {
   readonly #group: ScheduledGroup;
   readonly #layers: readonly LayerTrace[];
@@ -103,7 +103,7 @@ export class ReplayedTraining {
   }
 }
 
-/** Without a CPU, as a device computes: ranks of one machine do not keep each other from it. */
+/** Sleeps without CPU, as a device would compute: ranks of one machine do not take it from each other. */
 function passTime(ms: number): void {
   if (ms > 0) Atomics.wait(pause, 0, 0, ms);
 }

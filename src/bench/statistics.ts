@@ -8,7 +8,7 @@ export interface SampleStatistics {
   readonly mean: number;
 }
 
-/** @param samples at least one; left as they are. The median of an even number of samples is the upper one, as in nccl-tests. */
+/** @param samples at least one; not changed. The median of an even number of samples is the upper one, as in nccl-tests. */
 export function statisticsOf(samples: ArrayLike<number>): SampleStatistics {
   const sorted = Float64Array.from(samples).sort();
   const count = sorted.length;

@@ -1,11 +1,11 @@
-/** The text of nccl-tests (2.19, src/util.cu), byte for byte where the columns are, so that its parsers read ours. Halves that
- *  a collective does not have are N/A. Pure. */
+/** The text of nccl-tests (2.19, src/util.cu), byte for byte in the columns, so that its parsers read ours. A half that a
+ *  collective does not have is N/A. Pure. */
 import { formatBytes } from '../base/settings/quantity.ts';
 import { isRooted, reduces } from './collective.ts';
 import { opNameOf, typeNameOf, type SizeRange } from './options.ts';
 import type { BenchHeader, BenchRow, BenchSummary, HalfResult } from './report.ts';
 
-/** Everything above the first row. */
+/** The text above the first row. */
 export function formatHeader(header: BenchHeader, run: { range: SizeRange; iterations: number; warmup: number }): string {
   const { options, shoal, node, native, ranks, stopwatchUs } = header;
   const { minBytes, maxBytes, stepBytes, stepFactor } = run.range;
@@ -47,7 +47,7 @@ export function formatFooter({ wrong, averageBusBandwidth }: BenchSummary, { col
   return `${lines.join('\n')}\n`;
 }
 
-/** For a progress bar: `4MiB out-of-place`. */
+/** Stage of a row, for a progress bar: `4MiB out-of-place`. */
 export function formatStage(bytes: number, half: string): string {
   return `${formatBytes(bytes)} ${half === 'inPlace' ? 'in-place' : 'out-of-place'}`;
 }
@@ -70,7 +70,7 @@ function left(value: string | number | undefined, width: number): string {
   return String(value).padStart(width);
 }
 
-/** As many decimals, at most two, as fit the column. */
+/** The value with as many decimals, at most two, as fit the column. */
 function fit(value: number, width: number): string {
   for (const digits of [2, 1, 0]) {
     const text = value.toFixed(digits);
@@ -79,7 +79,7 @@ function fit(value: number, width: number): string {
   return exponent(value.toExponential(width >= 7 ? 1 : 0));
 }
 
-/** C's %g: six significant digits, no trailing zeros. */
+/** Formats like C's %g: six significant digits, no trailing zeros. */
 function formatG(value: number): string {
   if (value === 0) return '0';
   const power = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(6)))));
@@ -87,7 +87,7 @@ function formatG(value: number): string {
   return String(Number(value.toPrecision(6)));
 }
 
-/** C writes at least two digits of exponent. */
+/** Pads the exponent to two digits, as C writes it. */
 function exponent(text: string): string {
   return text.replace(/e([+-])(\d)$/, 'e$10$2');
 }

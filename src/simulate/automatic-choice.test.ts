@@ -1,4 +1,4 @@
-/** `auto` by simulation: on worlds of 64 to 4,096 ranks it takes what is fastest of all algorithms, and fairring the fastest of its
+/** `auto` by simulation: on worlds of 64 to 4,096 ranks it takes the fastest of all algorithms, and fairring the fastest of its
  *  groupings, so that no line of a chart is below its own. */
 import { expect, it } from 'vitest';
 import { buildPlan } from '../collectives/build.ts';
@@ -10,7 +10,7 @@ import { simulate } from './simulation.ts';
 
 const KiB = 1024;
 const MiB = 1024 * KiB;
-/** Seconds of computing each; deterministic, but a busy machine takes its time. */
+/** Each takes seconds of computing; deterministic, but a busy machine takes its time. */
 const patient = { timeout: 600_000 };
 const model = presets.tcp;
 
@@ -39,7 +39,7 @@ const worlds: readonly [hosts: number, ranks: number, sizes: readonly number[]][
 it.each(worlds)('nothing is faster than auto on %i hosts × %i', patient, (hosts, ranks, sizes) => {
   for (const bytes of sizes) {
     const request = allReduce(hosts, ranks, bytes);
-    // What sends everything everywhere is hopeless, and takes long to simulate, among more ranks; a tree for large tensors.
+    // Algorithms that send everything to all ranks are hopeless among more ranks, and slow to simulate; so is a tree for large tensors.
     const few = hosts * ranks <= 64 ? ['direct', 'one-shot'] : [];
     const candidates = ['fairring', 'halving-doubling', ...(bytes <= 64 * KiB ? ['tree'] : []), ...few];
     const seconds = new Map(candidates.map((name) => [name, secondsOf(name, request)]));

@@ -1,4 +1,4 @@
-/** Virtual time: things that act at a time, earliest first; equal times in the order in which they were scheduled. */
+/** Virtual time: actors act at their times, the earliest first; at equal times in the order in which they were scheduled. */
 import { PriorityQueue } from '../base/priority-queue.ts';
 
 export interface Actor {
@@ -17,12 +17,12 @@ export class EventQueue {
   #scheduled = 0;
   #now = 0;
 
-  /** Seconds. */
+  /** Virtual time, in seconds. */
   get now(): number {
     return this.#now;
   }
 
-  /** How many have been scheduled so far. */
+  /** Number of events that have been scheduled so far. */
   get scheduled(): number {
     return this.#scheduled;
   }
@@ -31,7 +31,7 @@ export class EventQueue {
     this.#entries.push({ time, order: this.#scheduled++, actor });
   }
 
-  /** Until nothing is scheduled. */
+  /** Runs until nothing is scheduled. */
   run(): void {
     for (let entry = this.#entries.pop(); entry !== undefined; entry = this.#entries.pop()) {
       this.#now = entry.time;

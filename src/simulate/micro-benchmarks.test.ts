@@ -22,12 +22,12 @@ describe('one transfer on 8 × 8', () => {
     const ratios = ring.map((time, index) => time / original[index]);
     for (const ratio of ratios.slice(0, 3)) expect(ratio).toBeLessThan(0.75);
     for (const ratio of ratios.slice(3)) expect(ratio).toBeGreaterThan(1.05);
-    // At 100 MiB by 43 %, says the document.
+    // The document says 43 % at 100 MiB.
     expect(ratios[4]).toBeGreaterThan(1.3);
     expect(ratios[4]).toBeLessThan(1.6);
   });
 
-  it('what is chosen by the rates does not lose to what runs on the same ones', () => {
+  it('the choice by the rates does not lose to contestants on the same rates', () => {
     auto.forEach((time, index) => expect(time / original[index]).toBeLessThan(1.1));
     devices.forEach((time, index) => expect(time / ring[index]).toBeLessThan(1.02));
   });
@@ -88,12 +88,12 @@ describe('64 × 25 MiB by hosts', () => {
   it('the incumbent has half the bytes to send between two hosts', () => {
     const two = { hosts: 2, bytes: 25 * 2 ** 20, operations: 4, inFlight: 4 };
     const four = { ...two, hosts: 4 };
-    // 75 and 144 ms, says the document.
+    // The document says 75 and 144 ms.
     expect(contestants.ring(two) / contestants.ring(four)).toBeGreaterThan(0.45);
     expect(contestants.ring(two) / contestants.ring(four)).toBeLessThan(0.6);
   });
 
-  it('it collapses at 32 × 8, but not when its buckets grow; what is chosen does not', () => {
+  it('the original collapses at 32 × 8, but not when its buckets grow; the chosen one does not', () => {
     const ring = contestants.ring(contest);
     const original = contestants.original(contest);
     expect(original / ring).toBeGreaterThan(1.2);

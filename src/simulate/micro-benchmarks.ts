@@ -3,10 +3,10 @@
  *  ring       the incumbent: one operation at a time, messages driven by the devices; between two hosts it exchanges halves
  *             of the sums, as its trees do there, which takes half the ring's bytes
  *  original   fairring without a floor under its shards, messages driven by the hosts
- *  auto       what Shoal takes when it knows the rates, messages driven by the hosts
+ *  auto       Shoal's choice when it knows the rates, messages driven by the hosts
  *  auto, devices   the same, messages driven by the devices as the incumbent's are
  *
- *  What of this is fitted to the document and what follows is in docs/simulation.md. */
+ *  docs/simulation.md says which parts are fitted to the document and which follow. */
 import type { Figure } from '../chart/data/figure.ts';
 import { buildPlan } from '../collectives/build.ts';
 import { selectAlgorithm } from '../collectives/select.ts';
@@ -17,15 +17,15 @@ import { presets, shardFloorBytes, type SimulationModel } from './model.ts';
 import { simulate } from './simulation.ts';
 
 export interface MicroBenchmarkOptions {
-  /** Hosts of the cluster in the first two. Default 8. */
+  /** Hosts of the cluster in the first two benchmarks. Default 8. */
   readonly hosts?: number;
   /** MiB of the single transfers. Default: those of the document. */
   readonly sizes?: readonly number[];
-  /** Hosts of the third. Default: 1 to 32. */
+  /** Numbers of hosts of the third benchmark. Default: 1 to 32. */
   readonly scales?: readonly number[];
-  /** Operations in flight of the second. Default: 1 to 64. */
+  /** Numbers of operations in flight of the second benchmark. Default: 1 to 64. */
   readonly parallelism?: readonly number[];
-  /** Buckets of 25 MiB that are simulated; times are given for 64. Default 64. */
+  /** Number of buckets of 25 MiB that are simulated; times are given for 64. Default 64. */
   readonly buckets?: number;
   readonly onProgress?: (text: string) => void;
 }
@@ -35,10 +35,10 @@ const elementBytes = 4;
 const ranksPerHost = 8;
 const bucketBytes = 25 * MiB;
 const bucketsOfDocument = 64;
-/** Slots that 50 MiB of staging hold on eight hosts. */
+/** Number of slots that 50 MiB of staging hold on eight hosts. */
 const parallelismOfDocument = 7;
 const enough = 2 ** 40;
-/** What the devices cut transfers into. */
+/** Size of the pieces into which the devices cut transfers. */
 const devicePieceBytes = 256 * 1024;
 
 interface Contest {
@@ -46,11 +46,11 @@ interface Contest {
   readonly bytes: number;
   readonly operations: number;
   readonly inFlight: number;
-  /** Slices of the original. Default: the document's 25 MiB. */
+  /** Bytes of the original's slices. Default: the document's 25 MiB. */
   readonly sliceBytes?: number;
 }
 
-/** Milliseconds. */
+/** Times of the contestants in milliseconds. */
 export const contestants = {
   ring: (contest: Contest): number => {
     const alone = { ...contest, inFlight: 1 };
@@ -127,7 +127,7 @@ export function scaling({ scales = [1, 2, 4, 8, 16, 32], buckets = bucketsOfDocu
   };
 }
 
-/** What selection takes by those rates, and nothing else: not the best of what was simulated. */
+/** The algorithm that selection takes by those rates alone, not the best of the simulated ones. */
 function auto(contest: Contest, model: SimulationModel): number {
   const shardBytes = shardFloorBytes(model, ranksPerHost);
   const algorithm = selectAlgorithm({
@@ -142,7 +142,7 @@ function auto(contest: Contest, model: SimulationModel): number {
   return timeOf(algorithm, contest, model, { shardCount: shardBytes / elementBytes, stagingCount: enough });
 }
 
-/** Elements that a slice in flight stages on a rank, at most. */
+/** Most elements that a slice in flight stages on a rank. */
 function stagingOfSlice(hosts: number, sliceCount: number): number {
   const shard = (Math.ceil(sliceCount / ranksPerHost / hosts / lineCount) + 1) * lineCount;
   return Math.max(1, (hosts - 1) * shard);

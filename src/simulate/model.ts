@@ -1,20 +1,20 @@
-/** What a simulated cluster is made of: the cost model's rates per link class, ports, and who does the work. Presets are
+/** The model of a simulated cluster: the cost model's rates per link class, ports, and the engines that do the work. Presets are
  *  explained in docs/simulation.md. It must not know plans. */
 import { ShoalError } from '../base/errors.ts';
 import { defaultCostModel, type CostModel } from '../plan/cost.ts';
 
 export interface SimulationModel extends CostModel {
-  /** Ports of a host; rank i of a host uses port i mod ports. `networkByte` is of one port and direction. */
+  /** Ports of a host; rank i of a host uses port i mod ports. `networkByte` is the rate of one port and direction. */
   readonly portsPerHost: number;
   /** Flows take turns on a port after this many bytes. */
   readonly quantumBytes: number;
-  /** What takes turns on a port: everything between two ranks, or each channel between them. */
+  /** Unit that takes turns on a port: all messages between two ranks, or each channel between them. */
   readonly flows: 'pair' | 'channel';
-  /** Who copies and reduces: the thread that handles messages too, or an engine of its own. */
+  /** Engine that copies and reduces: the thread that handles messages too, or one of its own. */
   readonly engine: 'thread' | 'own';
 }
 
-/** Names of presets, in the order of the documentation. */
+/** Presets, in the order of the documentation. */
 export const presets = {
   /** Shoal over TCP at 10 Gbit/s: the cost model that selection follows. */
   tcp: { ...defaultCostModel, portsPerHost: 1, quantumBytes: 64 * 1024, flows: 'pair', engine: 'thread' },
@@ -48,14 +48,13 @@ export const presets = {
   },
 } as const satisfies Record<string, SimulationModel>;
 
-/** Bytes below which a message costs more of its sender's and receiver's time than of the wire's: what shards should not be cut
- *  below. A power of two. */
+/** Bytes below which a message costs more of its sender's and receiver's time than of the wire's: a floor for shards. A power of two. */
 export function shardFloorBytes(model: SimulationModel, ranksPerHost: number): number {
   const perRank = (model.networkByte * ranksPerHost) / model.portsPerHost;
   return 2 ** Math.round(Math.log2(Math.max(64, model.networkOverhead / perRank)));
 }
 
-/** @throws ShoalError `usage` for rates that cannot be. */
+/** @throws ShoalError `usage` for impossible rates. */
 export function checkModel(model: SimulationModel): void {
   for (const [name, value] of Object.entries(model)) {
     if (typeof value !== 'number') continue;

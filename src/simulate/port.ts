@@ -11,9 +11,9 @@ import type { Actor, EventQueue } from './event-queue.ts';
 export interface Message {
   readonly bytes: number;
   readonly target: Port;
-  /** Its last byte has left the sender's port. */
+  /** Called when the message's last byte has left the sender's port. */
   left(now: number): void;
-  /** When its last byte has come out of the receiver's port. */
+  /** Called with the time at which its last byte has come out of the receiver's port. */
   delivered(time: number): void;
 }
 
@@ -45,7 +45,7 @@ export class Port implements Actor {
     this.#rates = rates;
   }
 
-  /** @param flowKey messages with one key stay in order. */
+  /** @param flowKey messages with the same key stay in order. */
   send(now: number, flowKey: number, message: Message): void {
     let flow = this.#flows.get(flowKey);
     if (flow === undefined) {

@@ -1,17 +1,17 @@
-/** What scheduling gains, against what can be calculated. */
+/** The gain by scheduling, compared with calculated values. */
 import { describe, expect, it } from 'vitest';
 import { modelTrace, type LayerTrace } from '../scheduler/model-traces.ts';
 import { planSchedule, type PlanOptions } from './schedule-planner.ts';
 
 const exact = { jitter: 0, overheadUs: 0, workers: 3, exchange: 'parameter-server' } as const;
-/** A byte takes a microsecond. */
+/** At this rate a byte takes a microsecond. */
 const gbitPerSecond = 8e-3;
 
 function layer(name: string, bytes: number, computeMs: number): LayerTrace {
   return { name, bytes, forwardMs: computeMs, backwardMs: computeMs };
 }
 
-/** Two layers: the second is as large as it is late. */
+/** A training of two layers: the second is as large as it is late. */
 function trainingOf(computeMs: number): PlanOptions {
   return {
     ...exact,

@@ -1,9 +1,10 @@
-/** Whether scheduling is worth it: one training, replayed with plain overlap and with parts by priority, and what no order can beat.
+/** Decides whether scheduling is worth it: one training, replayed with plain overlap and with parts by priority, and a bound that
+ *  no order can beat.
  *
  *      no overlap     passes + communication
- *      plain overlap  FIFO: whole tensors, as they become ready                    ─┐ what scheduling gains
+ *      plain overlap  FIFO: whole tensors, as they become ready                    ─┐ the gain by scheduling
  *      scheduled      the best of a few partitions                                 ─┘
- *      bound          the longest one of passes, communication, and what is left of both after each layer's backward pass
+ *      bound          the longest one of passes, communication, and the rest of both after each layer's backward pass
  *
  *  Both bounds follow from the ratio of communication to computation: where either is small there is nothing to gain. */
 import { ShoalError } from '../base/errors.ts';
@@ -11,43 +12,43 @@ import { describeValue } from '../base/schema.ts';
 import { replay, type ReplayOptions } from './training.ts';
 
 export interface PlanOptions extends Omit<ReplayOptions, 'order' | 'partitionBytes' | 'creditBytes'> {
-  /** Partitions to try. Default: the one that is the default of trainings, and some that cut this model's tensors. */
+  /** Partitions to try. Default: the default of trainings, and some that cut this model's tensors. */
   readonly partitions?: readonly number[];
   /** The credit, in partitions. Default: 4. */
   readonly creditParts?: number;
 }
 
 export interface SchedulePlan {
-  /** Of a step: the passes alone. */
+  /** Time of a step's passes alone. */
   readonly computeMs: number;
-  /** What the busiest port takes for a step's bytes, each way. */
+  /** Time of the busiest port for a step's bytes, each way. */
   readonly networkMs: number;
-  /** Communication by computation. */
+  /** Ratio of communication to computation. */
   readonly ratio: number;
   readonly noOverlapMs: number;
   readonly plainOverlapMs: number;
   readonly scheduledMs: number;
   readonly partitionBytes: number;
   readonly creditBytes: number;
-  /** No order is faster. */
+  /** Time that no order can beat. */
   readonly boundMs: number;
-  /** Plain overlap over scheduled. */
+  /** Ratio of plain overlap to scheduled. */
   readonly gain: number;
-  /** Plain overlap over the bound. */
+  /** Ratio of plain overlap to the bound. */
   readonly gainMax: number;
   readonly isWorthIt: boolean;
-  /** The same as a sentence. */
+  /** The judgement as a sentence. */
   readonly verdict: string;
 }
 
-/** Less is not told from noise, and would not pay for messages about the order. */
+/** Least gain that counts: a smaller one is not told from noise, and would not pay for messages about the order. */
 const gainMin = 1.05;
 const defaultPartitionBytes = 4e6;
-/** Parts of all tensors together, about. */
+/** Approximate numbers of parts of all tensors together. */
 const partCounts = [16, 64, 256];
 const partitionBytesMin = 4096;
 
-/** @throws ShoalError `usage` for a world or a network that cannot be. */
+/** @throws ShoalError `usage` for an impossible world or network. */
 export function planSchedule({ partitions, creditParts = 4, ...world }: PlanOptions): SchedulePlan {
   const plain = replay({ ...world, order: 'fifo' });
   const candidates = partitions ?? partitionsOf(world.layers.map(({ bytes }) => bytes));
@@ -86,7 +87,7 @@ function verdictOf({ gain, gainMax, computeMs, networkMs, ratio }: Omit<Schedule
   return `not worth it: ${passes}, and ${why}; no order gains more than ${timesText(Math.max(gain, gainMax))}`;
 }
 
-/** Rounded down: what is just below a limit does not look like it. */
+/** A ratio rounded down, so that one just below a limit does not look like it. */
 export function timesText(value: number): string {
   return `${(Math.floor(value * 100) / 100).toFixed(2)} ×`;
 }

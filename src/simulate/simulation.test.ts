@@ -8,7 +8,7 @@ import { EventQueue } from './event-queue.ts';
 import { presets, shardFloorBytes, type SimulationModel } from './model.ts';
 import { simulate } from './simulation.ts';
 
-/** Easy numbers: seconds. */
+/** Rates that are easy to add up, in seconds. */
 const model: SimulationModel = {
   networkLatency: 100,
   networkOverhead: 1,
@@ -89,7 +89,7 @@ describe('simulate', () => {
       b.send(0, 1, data, data);
       b.wait(b.notify(0, 1));
     });
-    // The second one, without bytes, is taken in after the first one.
+    // The second message, without bytes, is taken in after the first one.
     expect(seconds(two)).toBe(1 + 40 + 100 + 1 + 1);
   });
 
@@ -133,7 +133,7 @@ describe('simulate', () => {
     }
   });
 
-  it('never beats the wire, and counts what goes over it', () => {
+  it('never beats the wire, and counts its bytes', () => {
     const [hosts, ranks, bytes] = [4, 2, 2 ** 22];
     const each = buildPlan('fairring', { collective: 'all-reduce', topology: grid(hosts, ranks), count: bytes / 4, elementBytes: 4 });
     const result = simulate({ plan: each, elementBytes: 4, operations: 3, inFlight: 3 }, presets.tcp);
@@ -146,7 +146,7 @@ describe('simulate', () => {
     const result = simulate({ plan: each, elementBytes: 4, operations: 1, inFlight: 1 }, presets.tcp);
     expect(result.messages).toBe(48 * 47 * 8 * 2);
     expect(result.events).toBeLessThan(8 * result.messages);
-    // Near the wire: 2(M − 1)/M of the tensor through one port.
+    // The time is near the wire's: 2(M − 1)/M of the tensor through one port.
     const wire = ((2 * 47) / 48) * 25 * 2 ** 20 * presets.tcp.networkByte;
     expect(result.seconds / wire).toBeGreaterThan(1);
     expect(result.seconds / wire).toBeLessThan(1.2);

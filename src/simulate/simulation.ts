@@ -1,7 +1,7 @@
-/** A world in virtual time that executes plans without their payload: every rank's channels, ports with fair sharing, the
- *  time that messages and reductions take of a rank, several operations in flight. Thousands of ranks in one process.
+/** A world in virtual time that executes plans without their payload: every rank's channels, ports with fair sharing, a rank's
+ *  time for messages and reductions, several operations in flight. Thousands of ranks in one process.
  *
- *  Against the cost model (plan/cost.ts), which it agrees with on a single message: ports are shared fairly instead of
+ *  Differences from the cost model (plan/cost.ts), with which it agrees on a single message: ports are shared fairly instead of
  *  first come first served, a rank's channels compete for its time, and operations overlap. */
 import { assert } from '../base/assert.ts';
 import type { Location, Plan, Program, Step } from '../plan/ir.ts';
@@ -11,28 +11,28 @@ import { checkModel, type SimulationModel } from './model.ts';
 import { Port, type Message } from './port.ts';
 
 export interface Workload {
-  /** Executed `operations` times, one after the other or overlapping. */
+  /** The plan that is executed `operations` times, one after the other or overlapping. */
   readonly plan: Plan;
   readonly elementBytes: number;
   readonly operations: number;
-  /** Operations that a rank has begun and not ended, at most. */
+  /** Most operations that a rank has begun and not ended. */
   readonly inFlight: number;
 }
 
 export interface SimulationResult {
-  /** Until the last rank has ended its last operation, all having begun at 0. */
+  /** Time until the last rank has ended its last operation, all having begun at 0. */
   readonly seconds: number;
   readonly events: number;
-  /** Messages between hosts. */
+  /** Number of messages between hosts. */
   readonly messages: number;
   readonly networkBytes: number;
-  /** Of the busiest rank's thread, in seconds. */
+  /** Busy seconds of the busiest rank's thread. */
   readonly busiestThread: number;
-  /** Of the busiest port going out, in seconds. */
+  /** Busy seconds of the busiest port going out. */
   readonly busiestPort: number;
 }
 
-/** @throws ShoalError `usage` for a model that cannot be. */
+/** @throws ShoalError `usage` for an impossible model. */
 export function simulate(workload: Workload, model: SimulationModel): SimulationResult {
   checkModel(model);
   assert(workload.plan.onlyRank === undefined, () => 'a simulation needs the programs of all ranks');
@@ -81,12 +81,12 @@ class Simulation {
   }
 }
 
-/** Something that does one thing at a time, in the order asked for. */
+/** A worker that does one thing at a time, in the order of requests. */
 class Worker {
   busySeconds = 0;
   #free = 0;
 
-  /** When `seconds` of work asked for now are done. */
+  /** Time at which `seconds` of work that is requested now are done. */
   use(now: number, seconds: number): number {
     this.#free = Math.max(this.#free, now) + seconds;
     this.busySeconds += seconds;
@@ -101,7 +101,7 @@ class SimulatedRank {
   readonly port: Port;
   readonly thread = new Worker();
   readonly engine: Worker;
-  /** Of the operations that have begun, or that peers have sent to before; by number. */
+  /** Operations that have begun, or that peers have sent to before, by number. */
   readonly #operations = new Map<number, SimulatedOperation>();
   #begun = 0;
   ended = 0;
@@ -142,7 +142,7 @@ class SimulatedOperation {
   readonly #raised: Int32Array;
   readonly #parked: { readonly channel: Actor; readonly signal: number; readonly value: number }[] = [];
   #running: number;
-  /** The signal behind the program's own that mailboxes from other hosts raise. */
+  /** The signal that mailboxes from other hosts raise; it comes after the program's own. */
   readonly #mailboxSignal: number;
 
   constructor(rank: SimulatedRank, number: number) {
@@ -170,7 +170,7 @@ class SimulatedOperation {
     queue.at(start, starter);
   }
 
-  /** The mailbox travels with the announcement to every rank of another host. */
+  /** Sends the mailbox, which travels with the announcement to every rank of another host. */
   #sendMailbox(start: number, bytes: number): void {
     const { rank, number } = this;
     const { simulation } = rank;
@@ -186,7 +186,7 @@ class SimulatedOperation {
     }
   }
 
-  /** Whether the signal was raised so often; if not, the channel acts again when it is. */
+  /** True if the signal was raised that often; if not, the channel acts again when it is. */
   reached(channel: Actor, signal: number, value: number): boolean {
     if (this.#raised[signal] >= value) return true;
     this.#parked.push({ channel, signal, value });
@@ -253,7 +253,7 @@ class SimulatedChannel implements Actor, Sender {
     this.#operation.rank.simulation.queue.at(now, this);
   }
 
-  /** When the next step may begin. */
+  /** Time at which the next step may begin. */
   #perform(now: number, step: Step): number {
     const { rank } = this.#operation;
     const { model, workload } = rank.simulation;
@@ -298,7 +298,7 @@ class SimulatedChannel implements Actor, Sender {
 
   #isRemote({ rank }: Location): boolean {
     const { rank: own } = this.#operation;
-    // Mailboxes of other hosts have come to this one.
+    // Mailboxes of other hosts have come to this one, so they are not remote.
     return rank !== undefined && rank !== own.program.rank && own.simulation.ranks[rank].host === own.host;
   }
 }
@@ -319,19 +319,19 @@ class Raise implements Actor {
   }
 }
 
-/** Who wants to know that a message has left. */
+/** A sender that has to know when its message has left. */
 interface Sender {
-  /** Number in its program; 0 for announcements. */
+  /** Number of the channel in its program; 0 for announcements. */
   readonly channel: number;
   messageLeft(now: number): void;
 }
 
-/** No plan has as many channels per rank. */
+/** Factor for numbers of flows: no plan has as many channels per rank. */
 const channelsMax = 64;
 
 const noSender: Sender = { channel: 0, messageLeft: () => undefined };
 
-/** Handed to the port; arrives; is taken in by the receiver's thread; raises its signal. Acts once per stage. */
+/** A message: handed to the port; arrives; is taken in by the receiver's thread; raises its signal. It acts once per stage. */
 class NetworkMessage implements Actor, Message {
   readonly bytes: number;
   readonly target: Port;
@@ -371,7 +371,7 @@ class NetworkMessage implements Actor, Message {
     }
   }
 
-  /** Messages of one flow stay in order. */
+  /** Key of the message's flow; messages of one flow stay in order. */
   #flow({ flows }: SimulationModel): number {
     const { from, to, sender } = this.#path;
     const pair = from.program.rank * to.simulation.ranks.length + to.program.rank;

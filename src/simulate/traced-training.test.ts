@@ -14,7 +14,7 @@ class Timeline {
     this.now += us;
   }
 
-  /** Milliseconds are `ms` times 1, 2, 3, …: before the first layer, its forward pass, … */
+  /** Records a step whose spans take `ms` times 1, 2, 3, … milliseconds: before the first layer, its forward pass, … */
   step(ms: number): void {
     const from = this.now;
     this.now += 1000 * ms;
@@ -46,10 +46,10 @@ function traceOf({ events }: Timeline): ChromeTrace {
 }
 
 describe('tracedTraining', () => {
-  it('finds what the passes of each layer take, without waits; the first steps do not count', () => {
+  it("finds the times of each layer's passes, without waits; the first steps do not count", () => {
     const timeline = new Timeline();
     for (const ms of [50, 40, 1, 1, 2, 1, 1]) timeline.step(ms);
-    // 12,000 bytes of a ring of two in 0.1 ms; the second span is within the first.
+    // A ring of two passes 12,000 bytes in 0.1 ms; the second span is within the first.
     timeline.events.push({
       ph: 'X',
       name: 'all-reduce COMMUNICATION',
@@ -81,7 +81,7 @@ describe('tracedTraining', () => {
     expect(found.gbitPerSecond).toBeCloseTo(0.96, 9);
   });
 
-  it('refuses what has no training: one step, or spans of others', () => {
+  it('refuses traces without a training: one step, or spans of other programs', () => {
     const single = new Timeline();
     single.step(1);
     const foreign = new Timeline();

@@ -1,35 +1,35 @@
-/** A training as its traces have it: what the passes of each layer take, what a step takes, how fast bytes went.
+/** Reads a training from its traces: the times of each layer's passes, the time of a step, the rate of bytes.
  *
  *      forward pass │ wait l0 ▓ │ l0's forward │ wait l1 │ l1's forward …│ l1's backward │ gradient l1 │ l0's backward │ gradient l0 │ …
  *
- *  Spans are those that `shoal/ddp/tfjs` and staged models of `shoal/ddp/jax-js` leave on the main thread; what is between them is
- *  computation. Compilation and the like are in the first steps: of each figure the median counts. */
+ *  Spans are those that `shoal/ddp/tfjs` and staged models of `shoal/ddp/jax-js` leave on the main thread; the time between them
+ *  is computation. Compilation and the like are in the first steps: of each figure the median counts. */
 import { ShoalError } from '../base/errors.ts';
 import { median } from '../base/numbers.ts';
 import type { LayerTrace } from '../scheduler/model-traces.ts';
 import type { ChromeEvent, ChromeTrace } from '../trace/chrome.ts';
 
 export interface TracedTraining {
-  /** In the order of the forward pass. The first one has no parameters: what is between the passes. */
+  /** Layers in the order of the forward pass. The first one has no parameters: it is the time between the passes. */
   readonly layers: readonly LayerTrace[];
   readonly workers: number;
-  /** As it was. */
+  /** Time of a step as it was. */
   readonly stepMs: number;
-  /** Whole ones, of all ranks. */
+  /** Number of whole steps, of all ranks. */
   readonly steps: number;
-  /** Of a port, each way, while gradients were on their way; undefined: there is nothing on the timeline. */
+  /** Rate of a port, each way, while gradients were on their way; undefined: there are none on the timeline. */
   readonly gbitPerSecond: number | undefined;
 }
 
 interface Step {
   readonly stepMs: number;
   readonly betweenMs: number;
-  /** By layer. */
+  /** Time of each layer's forward pass, and of its backward pass. */
   readonly forwardMs: readonly number[];
   readonly backwardMs: readonly number[];
 }
 
-/** Steps that compile and warm up, where there are enough. */
+/** Number of steps that compile and warm up, if there are enough. */
 const warmup = 2;
 const phases = new Set(['forward', 'wait', 'gradient', 'finish']);
 
@@ -63,7 +63,7 @@ export function tracedTraining(traces: readonly ChromeTrace[]): TracedTraining {
   };
 }
 
-/** Whole steps of one rank. @param sizes what layers there are is added. */
+/** Whole steps of one rank. @param sizes gets the layers that are found. */
 function stepsOf(spans: readonly ChromeEvent[], sizes: Map<number, { name: string; bytes: number }>): Step[] {
   const sorted = spans.toSorted((a, b) => a.ts - b.ts || (b.dur ?? 0) - (a.dur ?? 0));
   const starts = sorted.flatMap((span, at) => (phaseOf(span) === 'forward' ? [at] : []));
@@ -71,13 +71,13 @@ function stepsOf(spans: readonly ChromeEvent[], sizes: Map<number, { name: strin
   return steps.length > 2 * warmup ? steps.slice(warmup) : steps;
 }
 
-/** @param spans from the forward pass of the step to that of the next one. */
+/** Times of one step. @param spans from the forward pass of the step to that of the next one. */
 function stepOf([forward, ...rest]: readonly ChromeEvent[], sizes: Map<number, { name: string; bytes: number }>): Step {
   const forwardEnd = endOf(forward);
   const step = { betweenMs: 0, forwardMs: [] as number[], backwardMs: [] as number[] };
   let layer: number | undefined;
   let at = forward.ts;
-  /** Computation until then. */
+  /** Counts the time until then as computation. */
   const until = (time: number, add: (ms: number) => void): void => {
     if (time > at) add((time - at) / 1000);
     at = Math.max(at, time);
@@ -94,13 +94,13 @@ function stepOf([forward, ...rest]: readonly ChromeEvent[], sizes: Map<number, {
       until(forwardEnd, ofForward);
       until(span.ts, (ms) => (phaseOf(span) === 'gradient' && own !== undefined ? addTo(step.backwardMs, own, ms) : between(ms)));
     }
-    // The next step's forward pass is its own.
+    // The next step's forward pass is not part of this step.
     if (phaseOf(span) !== 'forward') at = Math.max(at, endOf(span));
   }
   return { ...step, stepMs: (rest[rest.length - 1].ts - forward.ts) / 1000 };
 }
 
-/** All-reduces: bytes by the time in which at least one was under way. */
+/** Rate of all-reduces: bytes by the time in which at least one was under way. */
 function rateOf(events: readonly ChromeEvent[], workers: number): number | undefined {
   const scheduled = events.filter(({ ph, name }) => ph === 'X' && name === 'all-reduce COMMUNICATION');
   const plain = events.filter(({ ph, cat, name }) => ph === 'X' && cat === 'collective' && /^all-reduce (?!wait)/.test(name));
@@ -127,7 +127,7 @@ function phaseOf({ args }: ChromeEvent): string | undefined {
   return typeof phase === 'string' ? phase : undefined;
 }
 
-/** Undefined: none that can be. */
+/** The layer of an event; undefined when it has no valid one. */
 function layerOf({ args }: ChromeEvent): number | undefined {
   const [layer, bytes] = [args?.['layer'], args?.['bytes']];
   const isWhole = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0;

@@ -1,10 +1,10 @@
-/** Trainings on virtual time, against what can be calculated. */
+/** Trainings on virtual time, compared with calculated values. */
 import { describe, expect, it } from 'vitest';
 import { modelNames, modelTrace, type LayerTrace } from '../scheduler/model-traces.ts';
 import { replay, type ReplayOptions } from './training.ts';
 
 const exact = { jitter: 0, overheadUs: 0, workers: 3 } as const;
-/** A byte takes a microsecond. */
+/** At this rate a byte takes a microsecond. */
 const gbitPerSecond = 8e-3;
 
 function layer(name: string, bytes: number, computeMs: number): LayerTrace {
@@ -42,14 +42,14 @@ describe('a replayed training', () => {
 
   it('waits for the port of one server where tensors are whole, and not where they are on all', () => {
     const giant = { ...exact, layers: [layer('0', 6000, 2)], gbitPerSecond, exchange: 'parameter-server', order: 'fifo' } as const;
-    // Its bytes there and back, and both passes.
+    // The tensor's bytes there and back, and both passes.
     expect(replay(giant)).toMatchObject({ stepMs: 16, networkMs: 6 });
-    // Through one port: all three workers' bytes there; then back, to one worker after the other.
+    // One port carries all three workers' bytes there; then back, to one worker after the other.
     const whole = replay({ ...giant, placement: 'whole' });
     expect(whole.networkMs).toBe(18);
     expect(whole.stepMs).toBeGreaterThanOrEqual(2 + 18 + 6 + 2);
     expect(whole.stepMs).toBeLessThanOrEqual(2 + 18 + 18 + 2);
-    // Alone, nobody is waited for.
+    // A single worker waits for nobody.
     expect(replay({ ...giant, workers: 1, placement: 'whole' }).stepMs).toBe(16);
   });
 

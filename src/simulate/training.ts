@@ -1,10 +1,10 @@
-/** Trainings replayed on virtual time: workers compute the layers of a trace, and their gradients go through real cores over a network
- *  that is only rates. Nothing is sent.
+/** Trainings replayed on virtual time: workers compute the layers of a trace, and their gradients go through real cores over a
+ *  network that consists only of rates. Nothing is sent.
  *
  *      worker    backward, last layer first ─▶ ready ─▶ core ─▶ wire out ─▶ servers: all workers' ─▶ core ─▶ wire in ─▶ forward
  *
- *  In either order each layer of the next forward pass waits for its own gradient alone. `fifo`: whole tensors, in the order in which
- *  they become ready. `scheduled`: in parts, those first that the forward pass needs first. */
+ *  In either order each layer of the next forward pass waits for its own gradient alone. `fifo`: whole tensors, in the order in
+ *  which they become ready. `scheduled`: in parts, those first that the forward pass needs first. */
 import { VirtualClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
@@ -16,42 +16,43 @@ import type { LayerTrace } from '../scheduler/model-traces.ts';
 
 export interface ReplayOptions {
   readonly layers: readonly LayerTrace[];
-  /** Each with a network port of its own. */
+  /** Number of workers, each with a network port of its own. */
   readonly workers: number;
   /** `parameter-server`: as many servers as workers, on hosts of their own. */
   readonly exchange: 'parameter-server' | 'all-reduce';
-  /** Of parameter servers. `balanced` (default): each tensor, or part, is on all of them alike. `whole`: each tensor is on one, the next one on
-   *  the next, as TensorFlow's `replica_device_setter` places variables; no port sends less for one that another port keeps waiting. */
+  /** Placement on parameter servers. `balanced` (default): each tensor, or part, is on all of them alike. `whole`: each tensor is
+   *  on one, the next one on the next, as TensorFlow's `replica_device_setter` places variables; no port sends less for one that
+   *  another port keeps waiting. */
   readonly placement?: 'balanced' | 'whole';
   readonly order: 'fifo' | 'scheduled';
-  /** Of a port, each way, that programs get. */
+  /** Rate of a port, each way, that programs get. */
   readonly gbitPerSecond: number;
-  /** Of each message, or all-reduce: until it has ended, while the wire is used by others that the credit admits. Default: 50. */
+  /** Time of each message, or all-reduce, after its bytes, while the wire is used by others that the credit admits. Default: 50. */
   readonly overheadUs?: number;
-  /** Default: 4,000,000 and 16,000,000. */
+  /** Partition and credit. Default: 4,000,000 and 16,000,000. */
   readonly partitionBytes?: number;
   readonly creditBytes?: number;
-  /** How much the time of a layer differs between workers and steps, of its time. Default: 0.03. */
+  /** Variation of a layer's time between workers and steps, as a share of it. Default: 0.03. */
   readonly jitter?: number;
-  /** Steps that count; two more come before. Default: 6. */
+  /** Number of steps that count; two more come before. Default: 6. */
   readonly steps?: number;
   readonly seed?: number;
 }
 
 export interface ReplayResult {
-  /** Mean of those that count. */
+  /** Mean time of the steps that count. */
   readonly stepMs: number;
-  /** Of it: the passes alone. */
+  /** Part of it for the passes alone. */
   readonly computeMs: number;
-  /** Of it: what the busiest port takes for the bytes of a step, each way. */
+  /** Part of it for the bytes of a step at the busiest port, each way. */
   readonly networkMs: number;
-  /** No order, partition or placement makes a shorter step. */
+  /** Time of a step that no order, partition or placement can beat. */
   readonly boundMs: number;
 }
 
 const warmup = 2;
 
-/** One direction of a port: what comes later waits. */
+/** One direction of a port: later transfers wait. */
 class Wire {
   readonly #clock: VirtualClock;
   readonly #overheadMs: number;
@@ -67,7 +68,7 @@ class Wire {
     this.#clock.setTimer(this.#freeAt + this.#overheadMs - this.#clock.now(), onEnd);
   }
 
-  /** What leaves here arrives there meanwhile, or later where others arrive as well. */
+  /** Sends from here to another port: the bytes arrive there meanwhile, or later where others arrive as well. */
   useWith(there: Wire, ms: number, onEnd: () => void): void {
     this.#freeAt = Math.max(this.#freeAt, this.#clock.now()) + ms;
     this.#clock.setTimer(this.#freeAt - ms - this.#clock.now(), () => there.use(ms, onEnd));
@@ -101,7 +102,7 @@ class TransferTask extends Task {
   }
 }
 
-/** Gradients that all workers have, in turn: how their average comes back to each. */
+/** The way in which gradients that all workers have come back to each as their average. */
 interface Exchange {
   /** The gradient is there on a worker. */
   ready(worker: number, layer: number, onArrived: () => void): void;
@@ -114,12 +115,12 @@ class Rates {
     this.#options = options;
   }
 
-  /** Milliseconds. */
+  /** Milliseconds that the bytes take. */
   transfer(bytes: number): number {
     return (bytes * 8) / (this.#options.gbitPerSecond * 1e6);
   }
 
-  /** A ring's: each port passes on all bytes but one share, twice. */
+  /** Milliseconds of a ring's all-reduce: each port passes on all bytes but one share, twice. */
   allReduce(bytes: number): number {
     const { workers } = this.#options;
     return this.transfer((2 * bytes * (workers - 1)) / workers);
@@ -139,9 +140,9 @@ class Servers implements Exchange {
   readonly #options: ReplayOptions;
   readonly #workers: readonly { readonly core: Core; readonly out: Wire; readonly in: Wire }[];
   readonly #rates: Rates;
-  /** Of each server, where they are not all alike. */
+  /** Ports of each server, where they are not all alike. */
   readonly #ports: readonly { readonly in: Wire; readonly out: Wire }[];
-  /** By layer: pulls that wait for all workers' pushes of the part. */
+  /** Pulls that wait for all workers' pushes of the part, by layer. */
   readonly #waiting = new Map<number, { readonly pulls: TransferTask[][]; readonly pushed: number[] }>();
 
   constructor(options: ReplayOptions, clock: VirtualClock) {
@@ -198,7 +199,7 @@ class Servers implements Exchange {
   }
 }
 
-/** One order for all, so one core. */
+/** All-reduces, which have one order for all workers, so one core. */
 class AllReduces implements Exchange {
   readonly #options: ReplayOptions;
   readonly #core: Core;
@@ -275,7 +276,7 @@ class Worker {
   #backward(layer: number): void {
     this.#isBusy = true;
     this.#clock.setTimer(this.#layers[layer].backwardMs * this.#stretch(), () => {
-      // What has no parameters sends nothing.
+      // A layer without parameters sends nothing.
       if (this.#layers[layer].bytes > 0) {
         this.#arrived[layer] = false;
         this.#ready(layer, () => {
@@ -294,7 +295,7 @@ class Worker {
   }
 }
 
-/** @throws ShoalError `usage` for a world or a network that cannot be. */
+/** @throws ShoalError `usage` for an impossible world or network. */
 export function replay(options: ReplayOptions): ReplayResult {
   const { layers, workers, gbitPerSecond, exchange, jitter = 0.03, steps = 6, seed = 1 } = options;
   if (layers.length === 0) throw new ShoalError('usage', 'replay: a model has at least one layer');
@@ -331,15 +332,15 @@ export function replay(options: ReplayOptions): ReplayResult {
   };
 }
 
-/** Bytes of a step, each way, where each tensor is on one server. */
+/** Bytes of a step, each way, when each tensor is on one server. */
 function busiestServer(layers: readonly LayerTrace[], workers: number): number {
   const loads = Array.from({ length: workers }, () => 0);
   for (const [index, layer] of layers.entries()) loads[index % workers] += workers * layer.bytes;
   return Math.max(...loads);
 }
 
-/** A step is not shorter than its passes, or its bytes; nor than what is left when the backward pass has come to a layer: its gradient and
- *  all earlier layers', none of which was there before, and the forward pass from that layer on, which waits for all of them. */
+/** Bound of a step: its passes, or its bytes; or the rest when the backward pass has come to a layer: its gradient and all
+ *  earlier layers', none of which was there before, and the forward pass from that layer on, which waits for all of them. */
 function boundOf(layers: readonly LayerTrace[], msOf: (bytes: number) => number): number {
   let bound = msOf(layers.reduce((sum, { bytes }) => sum + bytes, 0));
   let [backwardMs, forwardMs] = [0, 0];
