@@ -5,7 +5,16 @@ import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { sleep, systemClock } from '../src/base/clock.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
-import { absentScript, allGone, isRunning, rankScript, shoalRun, start, storeScript } from './fixtures/launch-harness.ts';
+import {
+  absentScript,
+  allGone,
+  endedElsewhereScript,
+  isRunning,
+  rankScript,
+  shoalRun,
+  start,
+  storeScript,
+} from './fixtures/launch-harness.ts';
 
 const pidsOf = (matches: readonly RegExpMatchArray[]): number[] => matches.flatMap((match) => match.slice(1).filter(Boolean).map(Number));
 
@@ -89,7 +98,7 @@ describe('shoal run: failures', () => {
     const { stderr } = await shoalRun('-n', '2', '--grace', '50ms', rankScript, 'throw', '1').ended;
     const report = stderr.slice(stderr.indexOf('failed first'));
     expect(report).toMatch(
-      /^failed first: it exited with code 1 \d+\.\d s after the start \(pid \d+\): Error: rank 1 cannot go on\nshoal: what rank 1 wrote to stderr:\n/,
+      /^failed first: it exited with code 1, \d+\.\d s after the start \(pid \d+\): Error: rank 1 cannot go on\nshoal: what rank 1 wrote to stderr:\n/,
     );
     const lines = report.trimEnd().split('\n').slice(2);
     for (const line of lines) expect(line).toMatch(/^shoal: {3}\|/);
@@ -103,6 +112,33 @@ describe('shoal run: failures', () => {
     const { code, stdout } = await shoalRun('-n', '3', absentScript).ended;
     expect(code).toBe(3);
     expect(stdout.match(/peer-lost, peer 2: rank 2 exited with code 0 before it joined/g)).toHaveLength(2);
+  });
+
+  // With this grace, whoever is not told of it would be waited for longer than a test may take.
+  const patient = ['-q', '--grace', '10min'];
+
+  it('of a worker are told to the workers that wait at the servers, and the servers end with the last rank', async () => {
+    const job = shoalRun(...patient, '--workers', '2', '--servers', '1', endedElsewhereScript, 'worker');
+    const { code, stdout } = await job.ended;
+    expect(code).toBe(3);
+    expect(stdout).toMatch(/^\[rank 1\] peer-lost, peer 0: .*rank 0 exited with code 3/m);
+  });
+
+  it('of a rank are told to the groups of others, and to those that wait for a key', async () => {
+    const { code, stdout } = await shoalRun(...patient, '-n', '4', endedElsewhereScript, 'rank').ended;
+    expect(code).toBe(3);
+    for (const rank of [1, 2, 3]) expect(stdout).toMatch(new RegExp(`^\\[rank ${rank}\\] peer-lost, peer 0: .*rank 0`, 'm'));
+  });
+
+  it('of a server are told to ranks that do not use it', async () => {
+    await using job = shoalRun('--grace', '10min', '--workers', '2', '--servers', '1', endedElsewhereScript, 'server');
+    await job.output(/joined/, 2);
+    const [server] = pidsOf(await job.output(/server 0 started \(pid (\d+)\)/, 1));
+    process.kill(server, 'SIGKILL');
+    const { code, stdout } = await job.ended;
+    expect(code).toBe(137);
+    for (const rank of [0, 1])
+      expect(stdout).toMatch(new RegExp(`^\\[rank ${rank}\\] peer-lost, peer undefined: server 0 was killed by SIGKILL`, 'm'));
   });
 
   it('by a signal are explained and give 128 + signal', async () => {

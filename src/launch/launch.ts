@@ -231,7 +231,7 @@ class Run {
       const own = this.#outcome(agreement, { supervisor, generation, signal: over.signal });
       const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
       if (failure === undefined) {
-        await supervisor.dismissServers({ killAfterMs });
+        await supervisor.terminate({ killAfterMs });
         return undefined;
       }
       this.#why = describeFailure(failure, this.#node);
@@ -344,7 +344,7 @@ class Run {
   #failureOf(failed: FailedProcess): JobFailure {
     const { name, rank, pid, afterMs } = failed;
     const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
-    const text = `${rank === undefined ? `${name} ` : ''}${failed.text} ${when} (pid ${pid})`;
+    const text = `${rank === undefined ? `${name} ` : ''}${failed.text}, ${when} (pid ${pid})`;
     return {
       node: this.#node,
       host: hostname(),

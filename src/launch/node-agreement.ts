@@ -11,7 +11,8 @@
  *      launch/<g>/stopped/<k>     node k has no rank running       all stopped: generation g + 1, or the end
  *      launch/bye/<k>             node k's launcher leaves on purpose
  *
- *  The ranks of a generation have a part of the store to themselves; there it tells them of one that has ended too early. */
+ *  The ranks of a generation have a part of the store to themselves; there it tells them of one that has ended too early, and of the
+ *  process with which the job has failed. */
 import { hostname } from 'node:os';
 import { launcherNumber } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
@@ -19,7 +20,7 @@ import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import { anyText, count, flag, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
 import { sum } from '../base/numbers.ts';
-import { causeOf, firstNamed, reportEnded } from '../group/world/ended-ranks.ts';
+import { causeOf, firstNamed, reportEnded, reportFailed } from '../group/world/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
 import { PrefixStore } from '../store/prefix-store.ts';
@@ -60,6 +61,11 @@ export interface JobFailure {
   readonly error?: string;
   /** No restart helps: a launcher is gone, or the user ended the job. */
   readonly final: boolean;
+}
+
+/** `rank 2 exited with code 3: TypeError: x is not a function`. */
+export function sentenceOf({ rank, text, error }: JobFailure): string {
+  return `${rank === undefined ? '' : `rank ${rank} `}${text}${error === undefined ? '' : `: ${error}`}`;
 }
 
 const failureShape: Shape<JobFailure> = object({
@@ -145,14 +151,21 @@ export class NodeAgreement {
     await this.#store.wait([failingKey(generation)], { timeoutMs: foreverMs, signal }).catch(() => undefined);
   }
 
-  /** Publishes a failure; returns the one that came first. */
+  /** Publishes a failure, and tells all ranks that it is over, unless the user says that to them; returns the failure that came first. */
   async fail(generation: number, failure: JobFailure): Promise<JobFailure> {
     try {
-      return decode(failureShape, await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
+      const first = decode(failureShape, await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
+      if (!first.final) await this.#tellRanks(generation, first, first.rank);
+      return first;
     } catch {
       // Without the store there is nobody to tell; what happened here stays what happened.
       return failure;
     }
+  }
+
+  /** @param rank the one to blame. */
+  async #tellRanks(generation: number, failure: JobFailure, rank: number | undefined): Promise<void> {
+    await reportFailed(this.#ranksPart(generation), { rank, failed: sentenceOf(failure) });
   }
 
   /** A rank of this node has ended: those that wait for it to join fail at once. */
@@ -183,9 +196,12 @@ export class NodeAgreement {
         const first = await withinServed(clock, onItsWayMs, ({ signal }) => firstNamed(store, signal));
         return followed.get(first ?? peer) ?? followed.get(peer)!;
       }
+      // Whoever waits for neither is not to wait for this one's end.
+      const because = { ...last, text: `${last.text}, because of rank ${peer}` };
+      void this.#tellRanks(generation, because, peer).catch(() => undefined);
       const cause = await withinServed(clock, graceMs, ({ signal }) => this.#rankFailure(generation, peer, signal));
-      if (cause === 'none') return { ...last, text: `${last.text}, because of rank ${peer}, which ended before it, with code 0` };
-      if (cause === undefined) return { ...last, text: `${last.text}, because of rank ${peer}, which had not ended` };
+      if (cause === 'none') return { ...because, text: `${because.text}, which ended before it, with code 0` };
+      if (cause === undefined) return { ...because, text: `${because.text}, which had not ended` };
       last = cause;
     }
   }

@@ -100,6 +100,7 @@ export class Supervisor {
   /** Not started yet. */
   readonly #toStart: ProcessSpec[];
   readonly #startMs: number;
+  readonly #ranksEnded: Promise<void>;
   readonly #allEnded: Promise<void>;
   readonly #failures: FailedProcess[] = [];
   /** When the first process ended badly, here or on another node. */
@@ -107,6 +108,7 @@ export class Supervisor {
   /** Outputs of processes that were started again. */
   readonly #earlierOutputs: RankOutput[] = [];
   #stopping = false;
+  #noteRanksEnded!: () => void;
   #ended!: () => void;
   #settle!: (failed: FailedProcess | undefined) => void;
 
@@ -116,6 +118,7 @@ export class Supervisor {
     this.#options = options;
     this.#startMs = options.clock.now();
     this.firstFailure = new Promise((resolve) => (this.#settle = resolve));
+    this.#ranksEnded = new Promise((resolve) => (this.#noteRanksEnded = resolve));
     this.#allEnded = new Promise((resolve) => (this.#ended = resolve));
     this.#checkDescriptors();
     for (const spec of options.specs) makeFolder(this.#folder(spec, 0));
@@ -141,17 +144,19 @@ export class Supervisor {
   /** To the groups of all processes that have not ended; none is started again from now on. */
   signal(signal: NodeJS.Signals): void {
     this.#startNoMore();
-    this.#signal(this.#members, signal);
+    for (const { child, ended } of this.#members) {
+      if (ended || child.pid === undefined) continue;
+      // One that has just been started may not have made its group.
+      if (!this.#guard.signal(child.pid, signal)) child.kill(signal);
+    }
   }
 
-  /** After the ranks of all nodes have ended: SIGTERM, on which servers end well, then SIGKILL. */
-  async dismissServers({ killAfterMs }: { killAfterMs: number }): Promise<void> {
-    this.#startNoMore();
-    const servers = this.#members.filter(({ spec }) => spec.kind === 'server');
-    this.#signal(servers, 'SIGTERM');
-    if (await this.#endedWithin(killAfterMs)) return;
+  /** Ends what still runs: SIGTERM, on which servers end well, then SIGKILL. */
+  async terminate({ killAfterMs }: { killAfterMs: number }): Promise<void> {
+    this.signal('SIGTERM');
+    if (await this.#within(killAfterMs, this.#allEnded)) return;
     this.#options.report(`${this.#runningNames()} still running ${killAfterMs} ms after SIGTERM: SIGKILL`);
-    this.#signal(servers, 'SIGKILL');
+    this.signal('SIGKILL');
     await this.#allEnded;
   }
 
@@ -160,18 +165,15 @@ export class Supervisor {
     this.#failingMs ??= this.#options.clock.now();
   }
 
-  /** Waits for all to end: by themselves until `graceMs` after the first that ended badly, `killAfterMs` after SIGTERM, then SIGKILL. */
+  /** Waits for all to end: ranks by themselves until `graceMs` after the first process that ended badly, and servers with the last rank;
+   *  `killAfterMs` after SIGTERM, then SIGKILL. */
   async stop(options: { graceMs: number; killAfterMs: number }): Promise<void> {
     this.#startNoMore();
     const nowMs = this.#options.clock.now();
     const spentMs = nowMs - (this.#failingMs ?? nowMs);
-    if (await this.#endedWithin(Math.max(0, options.graceMs - spentMs))) return;
-    this.#options.report(`${this.#runningNames()} still running after ${options.graceMs} ms: SIGTERM`);
-    this.signal('SIGTERM');
-    if (await this.#endedWithin(options.killAfterMs)) return;
-    this.#options.report(`${this.#runningNames()} still running ${options.killAfterMs} ms after SIGTERM: SIGKILL`);
-    this.signal('SIGKILL');
-    await this.#allEnded;
+    if (!(await this.#within(Math.max(0, options.graceMs - spentMs), this.#ranksEnded)))
+      this.#options.report(`${this.#runningNames()} still running after ${options.graceMs} ms: SIGTERM`);
+    await this.terminate(options);
   }
 
   /** After all have ended: ends what they left in their groups, and completes their output. */
@@ -286,7 +288,10 @@ export class Supervisor {
   #noteAllEnded(): void {
     if (this.#toStart.length > 0) return;
     const running = this.#running;
-    if (running.every(({ spec }) => spec.kind === 'server')) this.#settle(undefined);
+    if (running.every(({ spec }) => spec.kind === 'server')) {
+      this.#settle(undefined);
+      this.#noteRanksEnded();
+    }
     if (running.length === 0) this.#ended();
   }
 
@@ -320,19 +325,10 @@ export class Supervisor {
     return join(logDir, `${name.replace(' ', '-')}${restart > 0 ? `-restart-${restart}` : ''}`);
   }
 
-  #signal(members: readonly Member[], signal: NodeJS.Signals): void {
-    for (const { child, ended } of members) {
-      if (ended || child.pid === undefined) continue;
-      // One that has just been started may not have made its group.
-      if (!this.#guard.signal(child.pid, signal)) child.kill(signal);
-    }
-  }
-
-  async #endedWithin(delayMs: number): Promise<boolean> {
-    if (this.#running.length === 0) return true;
+  async #within(delayMs: number, event: Promise<void>): Promise<boolean> {
     return new Promise((resolve) => {
       const timer = this.#options.clock.setTimer(delayMs, () => resolve(false), { keepAlive: true });
-      void this.#allEnded.then(() => timer.cancel()).then(() => resolve(true));
+      void event.then(() => timer.cancel()).then(() => resolve(true));
     });
   }
 

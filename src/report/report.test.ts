@@ -290,7 +290,7 @@ describe('failures', () => {
 
   it('names who ended well under the others', () => {
     write('flight-rank-0.json', flight(0, 5, 'rank 1 was lost during all-reduce #5'));
-    const failure = 'rank 0 exited with code 1 1.0 s after the start (pid 7), because of rank 1, which ended before it, with code 0';
+    const failure = 'rank 0 exited with code 1, 1.0 s after the start (pid 7), because of rank 1, which ended before it, with code 0';
     write('launcher.json', JSON.stringify({ command: ['train.ts'], startedAt: 'x', exitCode: 1, failure }));
     expect(build().failure).toMatchObject({
       headline: 'rank 1 ended with code 0 while others still called',

@@ -329,8 +329,6 @@ class Run {
     if (delayMs > 50 || !faults.every(({ kind, who }) => (kind === 'kill' || kind === 'exit') && !who.startsWith('launcher'))) return;
     for (const { rank, error } of outcomes)
       if (error.code === 'timeout') this.#complain(`rank ${rank} has waited for who has ended: ${error.message}`);
-    // A server does not know of a worker that has not come yet. Whoever hears of nothing is ended by the launcher.
-    if (this.#plan.servers > 0 || actions.some(({ on }) => on === 'store')) return;
     for (const { started, harmed, done, outcomes: ended } of this.#generations)
       for (const rank of started)
         if (!harmed.has(rank) && !done.has(rank) && !ended.some((each) => each.rank === rank))
@@ -342,9 +340,10 @@ class Run {
     if (harmed.has(rank)) return;
     // A rank sees that the launcher of another node ends one there, a little before its own launcher ends it.
     if (this.#plan.nodes === 2 && (harmed.size > 0 || others.size > 0) && this.#host.wasTerminated(`rank ${error.peer}`)) return;
-    // A server misses workers, and does not know why they have ended.
-    const worker = /\bworker (\d+)\b/.exec(error.message)?.[1];
-    if (harmed.size > 0 && outcomes.some((each) => each.rank !== rank && String(each.rank) === worker)) return;
+    // A server misses workers, and does not know why they have ended; nor does the launcher of one that has waited for them at a server.
+    const [, worker, ended] = /\bworker (\d+)\b|^rank (\d+) exited\b/.exec(error.message) ?? [];
+    const failed = worker ?? (this.#plan.servers > 0 ? ended : undefined);
+    if (harmed.size > 0 && outcomes.some((each) => each.rank !== rank && String(each.rank) === failed)) return;
     const named = [...harmed].some((each) => error.peer === each || new RegExp(`\\b(rank|worker) ${each}\\b`).test(error.message));
     if (named || [...others].some((each) => error.message.includes(each))) return;
     this.#complain(`rank ${rank} of generation ${index} names nobody who failed: ${error.code}: ${error.message}`);

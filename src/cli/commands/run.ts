@@ -6,7 +6,6 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import type { ServerOptions } from '../../launch/server-specs.ts';
 import { natural, positive } from '../option-values.ts';
-import type { JobFailure } from '../../launch/node-agreement.ts';
 import type { RunReport } from '../run-report.ts';
 
 interface RunFlags {
@@ -109,10 +108,11 @@ export function runCommand(setExitCode: (code: number) => void): Command {
 }
 
 async function run(script: string, args: readonly string[], flags: RunFlags): Promise<number> {
-  const [{ systemClock }, { systemRandom }, { launch }, { scriptCommand }] = await Promise.all([
+  const [{ systemClock }, { systemRandom }, { launch }, { sentenceOf }, { scriptCommand }] = await Promise.all([
     import('../../base/clock.ts'),
     import('../../base/random.ts'),
     import('../../launch/launch.ts'),
+    import('../../launch/node-agreement.ts'),
     import('../../launch/script-command.ts'),
   ]);
   const several = flags.nnodes > 1 && flags.standalone !== true;
@@ -172,10 +172,6 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     writeJson(flags.json, { version: 1, command: [script, ...args], ranks: localSize, ...times, exitCode, failure: failure ?? null });
   }
   return exitCode;
-}
-
-function sentenceOf({ rank, text, error }: JobFailure): string {
-  return `${rank === undefined ? '' : `rank ${rank} `}${text}${error === undefined ? '' : `: ${error}`}`;
 }
 
 async function reportOf(

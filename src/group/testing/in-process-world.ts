@@ -179,7 +179,13 @@ export class InProcessSite {
       meet: async () => {
         const client = (await options.openStore?.(rank)) ?? new HashStore({ clock, table: this.#table });
         const store = options.wrapStore?.(client, rank) ?? client;
-        return { name: 'test', store, servedBy: undefined, fabrics: this.#createFabrics(rank, { clock, regions: allocator }) };
+        return {
+          name: 'test',
+          store,
+          servedBy: undefined,
+          isLaunched: true,
+          fabrics: this.#createFabrics(rank, { clock, regions: allocator }),
+        };
       },
     };
     const plan = {

@@ -19,7 +19,7 @@ import type { Arbiter } from '../../scheduler/arbiter.ts';
 import { bootstrap, JoinLimit, joinTogether, type Joined } from '../world/bootstrap.ts';
 import { measureClockOffset } from '../world/clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../engine/comm-protocol.ts';
-import { noteCause } from '../world/ended-ranks.ts';
+import { jobFailed, noteCause } from '../world/ended-ranks.ts';
 import type { GroupEngine } from '../engine/group-engine.ts';
 import { worldGroupId, worldSpec, type GroupSpec } from '../call/group-spec.ts';
 import type { BoundBuffer, Buffers, Complete } from '../engine/operation.ts';
@@ -66,6 +66,8 @@ export interface Meeting {
   readonly store: Store;
   /** The rank that serves the store; undefined: no rank does. */
   readonly servedBy: number | undefined;
+  /** A launcher says there when the job has failed. */
+  readonly isLaunched: boolean;
   /** Best first. */
   readonly fabrics: readonly Fabric[];
 }
@@ -79,6 +81,9 @@ export class CommCore {
   #desk: StoreDesk | undefined;
   #world: World | undefined;
   #memory: MemorySamples | undefined;
+  /** Why the job has failed. */
+  #jobFailure: ShoalError | undefined;
+  readonly #over = new AbortController();
 
   constructor(plan: WorldPlan, environment: CommEnvironment, emit: (event: CommEvent) => void) {
     this.#plan = plan;
@@ -101,7 +106,7 @@ export class CommCore {
         return;
       }
       const limit = new JoinLimit(clock, joinTimeoutMs);
-      const { name, store, servedBy, fabrics } = await this.#environment.meet(this.#plan);
+      const { name, store, servedBy, isLaunched, fabrics } = await this.#environment.meet(this.#plan);
       this.#store = store;
       const world = this.#newWorld(name, fabrics);
       this.#world = world;
@@ -114,6 +119,7 @@ export class CommCore {
         world.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
         await this.#ready(joined, await measureClockOffset(world, clock), limit.leftMs);
       });
+      if (isLaunched) jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
     } catch (thrown) {
       const error = exhaustion(`rank ${rank}`, thrown, 'joining', { rank }) ?? ShoalError.from(thrown);
       this.#tellCause(error);
@@ -230,6 +236,13 @@ export class CommCore {
     this.#world?.lastWords.tellStore(told);
   }
 
+  /** Whoever waits for another rank, or for a key, cannot know that the launcher is about to end it. */
+  #failWithJob(error: ShoalError): void {
+    this.#jobFailure = error;
+    this.#desk?.fail(error);
+    this.#world?.fail(error);
+  }
+
   /** Opens the group of all ranks and reports. */
   async #ready(joined: Joined, clockOffsetMs: number, timeoutMs: number): Promise<void> {
     await this.#open.openGroup(worldSpec(this.#plan, joined.topology), timeoutMs);
@@ -335,7 +348,7 @@ export class CommCore {
   /** A world of one has met nobody: its store is its own. */
   #useStore({ work, ...call }: Extract<Command, { type: 'store' }>): void {
     this.#store ??= new HashStore({ clock: this.#environment.clock });
-    this.#desk ??= new StoreDesk(this.#store);
+    this.#desk ??= new StoreDesk(this.#store, this.#jobFailure);
     this.#desk.carryOut(call).then(
       (answer) => this.#emit({ type: 'done', work, answer }),
       (thrown: unknown) => this.#done(work, ShoalError.from(thrown)),
@@ -343,6 +356,7 @@ export class CommCore {
   }
 
   async #shutDown(timeoutMs: number): Promise<void> {
+    this.#over.abort();
     this.#memory?.close();
     await this.#desk?.close();
     await this.#world?.close(timeoutMs);

@@ -4,6 +4,7 @@
  *                                           ◀══ answer ═════
  *
  *  Operations apply in the order of calls, because commands keep it. It must not know the stored data. */
+import type { ShoalError } from '../../base/errors.ts';
 import { PrefixStore } from '../../store/prefix-store.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import type { CommClient } from './comm-client.ts';
@@ -82,19 +83,31 @@ export class CommStore implements Store {
 export class StoreDesk {
   readonly #store: Store;
   readonly #waits = new Map<number, AbortController>();
+  #failure: ShoalError | undefined;
 
-  constructor(store: Store) {
+  /** @param failure as `fail`. */
+  constructor(store: Store, failure: ShoalError | undefined) {
     this.#store = new PrefixStore(store, userPrefix);
+    this.#failure = failure;
+  }
+
+  /** Waits for keys end with this, now and later: who should set them may be gone. */
+  fail(error: ShoalError): void {
+    this.#failure = error;
+    for (const controller of this.#waits.values()) controller.abort();
   }
 
   /** Carries out the calls of programs. @throws (rejects) what the store throws. */
   async carryOut({ ticket, method, args, timeoutMs }: StoreCommand): Promise<unknown> {
     const run = this.#store[method].bind(this.#store) as (...given: unknown[]) => Promise<unknown>;
     if (method !== 'get' && method !== 'multiGet' && method !== 'wait') return run(...args);
+    if (this.#failure) throw this.#failure;
     const controller = new AbortController();
     this.#waits.set(ticket, controller);
     try {
       return await run(...args, { signal: controller.signal, ...(timeoutMs === undefined ? {} : { timeoutMs }) });
+    } catch (thrown) {
+      throw this.#failure ?? thrown;
     } finally {
       this.#waits.delete(ticket);
     }

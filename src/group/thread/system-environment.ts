@@ -94,7 +94,8 @@ async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onR
     libfabric: libfabricChoice(settings),
     ...(settings.hostId === '' ? {} : { hostId: settings.hostId }),
   });
-  return { name: opened.world, store: opened.store, servedBy: opened.servedBy, fabrics };
+  const { world: name, store, servedBy, spec } = opened;
+  return { name, store, servedBy, isLaunched: spec?.storeHostedElsewhere === true, fabrics };
 }
 
 /** Ranks that meet on loopback are on one host; strangers then cannot even connect. */

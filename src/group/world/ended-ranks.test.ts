@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { giveUp, noteJoined, rankEnded, reportEnded } from './ended-ranks.ts';
+import { giveUp, jobFailed, noteJoined, rankEnded, reportEnded, reportFailed } from './ended-ranks.ts';
 import { HashStore } from '../../store/hash-store.ts';
 
 const waitMs = 60_000;
@@ -10,6 +10,20 @@ function createStore(): { clock: VirtualClock; store: HashStore } {
   const clock = new VirtualClock();
   return { clock, store: new HashStore({ clock }) };
 }
+
+it('a process with which the job has failed is told to those that have joined, and to those that wait', async () => {
+  const { clock, store } = createStore();
+  const over = new AbortController();
+  const [told, waiting] = [jobFailed(store, 0, over.signal), rankEnded(store, 1, { timeoutMs: waitMs })];
+  const rejections = Promise.allSettled([told, waiting]);
+  await noteJoined(store, 2);
+  await reportFailed(store, { rank: 2, failed: 'rank 2 exited with code 3' });
+  await reportFailed(store, { rank: undefined, failed: 'server 0 was killed by SIGKILL' });
+  const error = { code: 'peer-lost', peer: 2, message: 'rank 2 exited with code 3; the job ends with it' };
+  expect(await rejections).toMatchObject([{ reason: { ...error, rank: 0 } }, { reason: { ...error, rank: 1 } }]);
+  await expect(jobFailed(store, 2, over.signal)).rejects.toSatisfy(({ peer }: ShoalError) => peer === undefined);
+  expect(clock.now()).toBe(0);
+});
 
 describe('ranks that end before they join', () => {
   it('fail those that wait for them at once, by name', async () => {

@@ -1,10 +1,14 @@
-/** Ranks that end or give up, and the ranks that caused it.
+/** Processes that end or give up, and the ranks that caused it.
  *
  *  Until all have joined: a process that sees a rank's process end writes that to the store, and so does a rank that gives up, with its
  *  reason, before it closes its links. The first report counts: ranks that still wait fail at once, and repeat it.
  *
  *      launcher ── rank 2 exited ──▶ not `connected/2`? ─┐
  *      rank 0 ── waited for rank 2 in vain ──────────────┴▶ `ended` ──▶ every rank that waits, naming rank 2
+ *
+ *  A process that ends badly ends the job. Everybody is told, also those that need nothing from it:
+ *
+ *      launcher ── server 0 was killed ──▶ `failed` ──▶ every process that has joined; `ended` ──▶ every one that waits
  *
  *  A rank that fails because of another one reports that before it ends, because its own end may be seen before that of the other one:
  *
@@ -15,14 +19,24 @@ import type { Store, StoreWait } from '../../store/store.ts';
 
 /** JSON of an `End`: the first. */
 const endedKey = 'ended';
+/** JSON of an `End`: of the process with which the job has failed. */
+const failedKey = 'failed';
 const connectedKey = (rank: number): string => `connected/${rank}`;
 const causeKey = (rank: number): string => `cause/${rank}`;
 /** The rank that was the first to be noted as a cause. */
 const firstCauseKey = 'cause';
 const nothing = new Uint8Array(0);
+const foreverMs = 0x7fffffff;
 
-/** A rank that did not join, and what became of it: its process ended, or it gave up. */
-type End = { readonly rank: number } & ({ readonly ending: string; readonly because?: string } | { readonly error: ErrorData });
+/** A rank that did not join, and what became of it: its process ended, or it gave up; or a process with which the job has failed, and the
+ *  rank to blame. */
+type End = ({ readonly rank: number } & ({ readonly ending: string; readonly because?: string } | { readonly error: ErrorData })) | JobEnd;
+
+interface JobEnd {
+  readonly rank: number | undefined;
+  /** `rank 2 exited with code 3`. */
+  readonly failed: string;
+}
 
 /** The rank has all its links. */
 export async function noteJoined(store: Store, rank: number): Promise<void> {
@@ -35,6 +49,12 @@ export async function reportEnded(store: Store, rank: number, how: { ending: str
   await store.compareSet(endedKey, nothing, encode({ rank, ...how }));
 }
 
+/** A process has ended badly, and the job fails. The first report counts. */
+export async function reportFailed(store: Store, end: JobEnd): Promise<void> {
+  const value = encode(end);
+  await Promise.all([endedKey, failedKey].map((key) => store.compareSet(key, nothing, value)));
+}
+
 /** The rank gives up joining. What it is to say: `error`, unless that may be a consequence of what another rank has said before. */
 export async function giveUp(store: Store, rank: number, error: ShoalError): Promise<ShoalError> {
   const first = decode(await store.compareSet(endedKey, nothing, encode({ rank, error: error.toData() })));
@@ -43,13 +63,27 @@ export async function giveUp(store: Store, rank: number, error: ShoalError): Pro
 }
 
 /** Rejects when some rank has ended or given up before it joined; never resolves. */
-export async function rankEnded(store: Store, ownRank: number, wait: StoreWait): Promise<never> {
-  const value = await store.get(endedKey, wait).catch(() => undefined);
+export function rankEnded(store: Store, ownRank: number, wait: StoreWait): Promise<never> {
+  return told(store, endedKey, { ownRank, wait });
+}
+
+/** Rejects when the job has failed; never resolves. */
+export function jobFailed(store: Store, ownRank: number, signal: AbortSignal): Promise<never> {
+  return told(store, failedKey, { ownRank, wait: { timeoutMs: foreverMs, signal } });
+}
+
+async function told(store: Store, key: string, { ownRank, wait }: { ownRank: number; wait: StoreWait }): Promise<never> {
+  const value = await store.get(key, wait).catch(() => undefined);
   if (value === undefined) return new Promise<never>(() => undefined);
   throw errorOf(decode(value), ownRank);
 }
 
 function errorOf(end: End, ownRank: number): ShoalError {
+  if ('failed' in end) {
+    const { rank: peer, failed } = end;
+    // A rank that was stopped may be the reason.
+    return new ShoalError('peer-lost', `${failed}; the job ends with it`, { rank: ownRank, ...(peer !== ownRank && { peer }) });
+  }
   if ('ending' in end) {
     const next = end.because ?? "see that rank's own output: every rank has to join";
     const message = `rank ${end.rank} ${end.ending} before it joined; ${next}`;
@@ -94,6 +128,6 @@ export function firstNamed(store: Store, signal: AbortSignal): Promise<number | 
 }
 
 async function rankAt(store: Store, key: string, signal: AbortSignal): Promise<number | undefined> {
-  const value = await store.get(key, { timeoutMs: 0x7fffffff, signal }).catch(() => undefined);
+  const value = await store.get(key, { timeoutMs: foreverMs, signal }).catch(() => undefined);
   return value === undefined ? undefined : Number(new TextDecoder().decode(value));
 }

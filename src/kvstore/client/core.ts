@@ -251,6 +251,11 @@ export class ClientCore {
     for (const link of this.#links) link.forgetRegion(region);
   }
 
+  /** Pending operations fail with the error; nothing works any more. */
+  fail(error: ShoalError): void {
+    this.#breakDown(error);
+  }
+
   /** Pending operations fail with the error. Idempotent. */
   close(error: ShoalError = new ShoalError('closed', 'the store was closed while the operation was under way')): void {
     this.#closed = true;

@@ -46,6 +46,8 @@ export class ClientNode {
   readonly #links = new Map<Address, ServerLink>();
   readonly #blobs: Blobs;
   readonly #channels = new Set<WorkerChannel>();
+  /** Ends the wait for a failure of the job. */
+  readonly #over: AbortController;
   readonly #onEnded: () => void;
   #closing: Promise<void> | undefined;
 
@@ -57,15 +59,17 @@ export class ClientNode {
       localWorkers: number;
       blobs: Blobs;
       arbiter: Arbiter | undefined;
+      over: AbortController;
       onEnded: () => void;
     },
   ) {
-    const { topology, firstWorker, localWorkers, blobs, arbiter, onEnded } = parts;
+    const { topology, firstWorker, localWorkers, blobs, arbiter, over, onEnded } = parts;
     const { clock, kernels, parameterKernels, allocator, settings } = node;
     this.#node = node;
     this.#topology = topology;
     this.#firstWorker = firstWorker;
     this.#blobs = blobs;
+    this.#over = over;
     this.#onEnded = onEnded;
     this.#values = new ProcessValues({
       allocator,
@@ -119,17 +123,24 @@ export class ClientNode {
     { thread, onEnded, open = openNodeIn(thread) }: ClientSurroundings,
   ): Promise<ClientNode> {
     const { topology } = detectPlace(environment, { async, localWorkers });
-    const firstWorker = detectWorld(environment, { parentPid: process.ppid }).rank * localWorkers;
+    const { rank } = detectWorld(environment, { parentPid: process.ppid });
+    const firstWorker = rank * localWorkers;
     const node = await open(environment);
+    const over = new AbortController();
+    const jobFailed = node.records.jobFailed(rank, over.signal);
+    jobFailed.catch(() => undefined);
     try {
       await node.records.agree(topology);
       if (topology.replicas === 2) {
         const group = serverGroupOf(topology, workerGroupOf(topology, firstWorker));
-        await node.records.doubled(group, topology.serversPerGroup, node.settings.connectTimeoutMs);
+        await Promise.race([jobFailed, node.records.doubled(group, topology.serversPerGroup, node.settings.connectTimeoutMs)]);
       }
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });
-      return new ClientNode(node, { topology, firstWorker, localWorkers, blobs, arbiter: thread?.arbiter, onEnded });
+      const client = new ClientNode(node, { topology, firstWorker, localWorkers, blobs, arbiter: thread?.arbiter, over, onEnded });
+      jobFailed.catch((thrown: unknown) => client.#core.fail(ShoalError.from(thrown)));
+      return client;
     } catch (error) {
+      over.abort();
       await node.close();
       throw error;
     }
@@ -235,6 +246,7 @@ export class ClientNode {
 
   async #shutDown(): Promise<void> {
     const closed = new ShoalError('closed', 'the store was closed');
+    this.#over.abort();
     this.#core.close(closed);
     await this.#blobs.close(closed);
     await Promise.all([...this.#links.values()].map((link) => link.close(closeMs)));

@@ -17,6 +17,7 @@
  *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
 import { ShoalError } from '../../base/errors.ts';
 import { anyText, integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
+import { jobFailed } from '../../group/world/ended-ranks.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
 
@@ -137,6 +138,11 @@ export class ServerRecords {
       const message = `server ${without} of group ${group} has had no standby within ${timeoutMs} ms; start one of each, or set SHOAL_REPLICAS=1 everywhere`;
       throw new ShoalError('timeout', message, { timeoutMs, cause: error });
     }
+  }
+
+  /** Rejects when the launcher says that the job has failed; never resolves. */
+  jobFailed(rank: number, signal: AbortSignal): Promise<never> {
+    return jobFailed(this.#store, rank, signal);
   }
 
   async publishClient(firstWorker: number, url: string): Promise<void> {
