@@ -38,7 +38,7 @@ export {
 } from './ops/training.ts';
 export type { Partition, PartitionedGraph } from './partition/partition.ts';
 export { destWave, sourceWave, type FusePolicy } from './passes/fuse-policy.ts';
-export type { FuseOptions } from './passes/fuse-recv.ts';
+export type { FuseOptions, UnfusedReceive } from './passes/fuse-recv.ts';
 export type { Device } from './placement/devices.ts';
 export { Saver } from './saver.ts';
 export { localKernels } from './local-kernels.ts';

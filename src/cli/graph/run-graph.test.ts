@@ -32,14 +32,34 @@ describe('shoal graph', () => {
     );
     expect(JSON.parse(runGraph(file, { ...flags, json: true }))).toEqual({
       version: 1,
-      before: { nodes: 14, devices: 2, transfers: 3, requests: 3, groups: [] },
-      after: { nodes: 12, devices: 2, transfers: 3, requests: 1, groups: [3] },
+      before: { nodes: 14, devices: 2, transfers: 3, requests: 3, groups: [], unfused: [] },
+      after: { nodes: 12, devices: 2, transfers: 3, requests: 1, groups: [3], unfused: [] },
     });
     const page = readFileSync(out, 'utf8');
     expect(page.match(/<svg /g)).toHaveLength(2);
     expect(page).toContain('_fuse_recv_0');
     runGraph(file, { ...flags, out: join(folder, 'after.svg'), policy: 'dest-wave', target: ['total'] });
     expect(readFileSync(join(folder, 'after.svg'), 'utf8')).toMatch(/^<svg /);
+  });
+
+  it('says which receives are not fused, and why', () => {
+    const g = new GraphBuilder();
+    const [ps, worker] = ['/job:ps/task:0/device:CPU:0', '/job:worker/task:0/device:CPU:0'];
+    const xs = Array.from({ length: 12 }, () => undefined).reduce(
+      (chain) => [...chain, neg(g, chain.at(-1)!, { device: ps })],
+      [placeholder(g, 'float32', [], { name: 'x', device: ps })],
+    );
+    addN(g, xs.slice(1), { device: worker });
+    const path = join(folder, 'chain.graph');
+    writeFileSync(path, encodeGraph(g.finish()));
+    const lines = runGraph(path, flags).trimEnd().split('\n');
+    expect(lines.slice(1, 3)).toEqual([
+      'after fusion    38 nodes on 2 devices, 12 transfers by 12 requests',
+      `not fused       Neg:0, ${ps} to ${worker}: no other dense tensor of wave 1 (source-wave) goes the same way`,
+    ]);
+    expect(lines.slice(11)).toEqual([expect.stringMatching(/^not fused {7}Neg_9:0/), 'not fused       and 2 more: --json lists all']);
+    const { after } = JSON.parse(runGraph(path, { ...flags, json: true })) as { after: { unfused: { tensor: string }[] } };
+    expect(after.unfused.map(({ tensor }) => tensor)).toHaveLength(12);
   });
 
   it('refuses what it cannot draw before it writes anything', () => {

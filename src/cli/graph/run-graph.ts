@@ -7,6 +7,7 @@ import { drawGraph } from '../../graph/draw-graph.ts';
 import { partitionGraph, type PartitionedGraph } from '../../graph/partition/partition.ts';
 import { prune } from '../../graph/partition/prune.ts';
 import { fusePolicies } from '../../graph/passes/fuse-policy.ts';
+import type { UnfusedReceive } from '../../graph/passes/fuse-recv.ts';
 import { DeviceSet } from '../../graph/placement/devices.ts';
 import { place } from '../../graph/placement/place.ts';
 import { formatDeviceName, parseDeviceName } from '../../graph/structure/device-name.ts';
@@ -42,7 +43,8 @@ export function runGraph(file: string, { out, target, feed, policy: name, boxes,
     const result = { version: 1, before: figures(before), after: figures(after), ...(out === undefined ? {} : { drawn: out }) };
     return `${JSON.stringify(result, undefined, 2)}\n`;
   }
-  return `${titles.map((title, k) => `${title.padEnd(15)} ${summary([before, after][k])}`).join('\n')}\n${out === undefined ? '' : `${out}\n`}`;
+  const lines = titles.map((title, k) => `${title.padEnd(15)} ${summary([before, after][k])}\n`);
+  return `${lines.join('')}${leftAlone(after)}${out === undefined ? '' : `${out}\n`}`;
 }
 
 const titles = ['before fusion', 'after fusion'];
@@ -87,9 +89,11 @@ interface Figures {
   readonly requests: number;
   /** Receives of each group that is fused, the largest first. */
   readonly groups: readonly number[];
+  /** Receives that the pass left alone. */
+  readonly unfused: readonly UnfusedReceive[];
 }
 
-function figures({ partitions, transfers, groups }: PartitionedGraph): Figures {
+function figures({ partitions, transfers, groups, unfused }: PartitionedGraph): Figures {
   const fused = groups.reduce((sum, { length }) => sum + length, 0);
   return {
     nodes: partitions.reduce((sum, { graph }) => sum + graph.nodes.length, 0),
@@ -97,8 +101,20 @@ function figures({ partitions, transfers, groups }: PartitionedGraph): Figures {
     transfers: transfers.length,
     requests: transfers.length - fused + groups.length,
     groups: groups.map(({ length }) => length).sort((a, b) => b - a),
+    unfused,
   };
 }
+
+/** Receives that are not fused, with why; the first of many. */
+function leftAlone({ unfused }: PartitionedGraph): string {
+  const lines = unfused.map(
+    ({ tensor, sendDevice, recvDevice, why }) => `not fused       ${tensor}, ${sendDevice} to ${recvDevice}: ${why}\n`,
+  );
+  const more = lines.length > listedMax ? `not fused       and ${lines.length - listedMax} more: --json lists all\n` : '';
+  return `${lines.slice(0, listedMax).join('')}${more}`;
+}
+
+const listedMax = 10;
 
 function summary(graph: PartitionedGraph): string {
   const { nodes, devices, transfers, requests, groups: sizes } = figures(graph);

@@ -68,6 +68,29 @@ describe('a step', () => {
     expect(numbersOf((await s.run([], [t.table]))[0])).toEqual([2, 4, 3, 4, 10, 12]);
   });
 
+  it('reads variables of another device by one request, and an assigned one after its assignment', async () => {
+    const { session: s, ...t } = session(
+      (g) => {
+        const [v, w] = ['v', 'w'].map((name) => variable(g, 'float32', [], { name, device: b }));
+        const x = scalarInput(g, 'x');
+        const init = [v, w].map((each) => assign(g, each, one(g)));
+        const after = [v, w].map((each) => assign(g, each, identity(g, x, { device: b })));
+        return { x, init, now: sub(g, v, w, { device: a }), sum: add(g, add(g, after[0], after[1], { device: a }), x, { device: a }) };
+      },
+      { doFuseRecv: true },
+    );
+    await s.run([], t.init);
+    expect(s.stats).toMatchObject({ steps: 1, unfused: [] });
+    const { requests } = s.stats;
+    for (let step = 1; step <= 10; step++) expect(numbersOf((await s.run([], [t.now]))[0])).toEqual([0]);
+    expect(s.stats.requests - requests).toBe(10);
+    expect(numbersOf((await s.run([[t.x, scalarOf(5)]], [t.sum]))[0])).toEqual([15]);
+    expect(s.stats.requests - requests).toBe(12);
+    expect(s.stats.unfused).toEqual([
+      { tensor: '_arg_0:0', sendDevice: a, recvDevice: b, why: 'no other dense tensor of wave 0 (source-wave) goes the same way' },
+    ]);
+  });
+
   it('takes the branch that is true, whatever device it is on', async () => {
     const runs: string[] = [];
     const {

@@ -20,7 +20,7 @@ import {
 import { LocalRendezvous } from '../../rendezvous/table/local-rendezvous.ts';
 import { partitionGraph, type PartitionedGraph } from '../partition/partition.ts';
 import { prune } from '../partition/prune.ts';
-import type { FuseOptions } from '../passes/fuse-recv.ts';
+import type { FuseOptions, UnfusedReceive } from '../passes/fuse-recv.ts';
 import { DeviceSet, type Device } from '../placement/devices.ts';
 import { place, type Placement } from '../placement/place.ts';
 import type { Graph } from '../structure/graph.ts';
@@ -129,7 +129,7 @@ export class Session {
   readonly #placement: Placement;
   readonly #backend: StepBackend;
   /** By feeds and fetches; the least recently used first. */
-  readonly #prepared = new Map<string, Promise<PreparedStep>>();
+  readonly #prepared = new Map<string, PreparedKind>();
   readonly #closing = new AbortController();
   readonly #stats = { steps: 0, requests: 0 };
   #stepsInFlight = 0;
@@ -154,9 +154,9 @@ export class Session {
     this.#backend = backend ?? new LocalBackend(this.#options);
   }
 
-  /** Since the session began: steps that ended well, and requests for tensors that their receives made. */
+  /** What it has done since it began, and what it could not fuse. */
   get stats(): Readonly<SessionStats> {
-    return { ...this.#stats };
+    return { ...this.#stats, unfused: [...this.#prepared.values()].flatMap(({ unfused }) => unfused) };
   }
 
   /** One step. Steps may overlap, up to `stepsMax`.
@@ -186,7 +186,7 @@ export class Session {
   close(): void {
     if (this.#closing.signal.aborted) return;
     this.#closing.abort(closed());
-    for (const prepared of this.#prepared.values()) release(prepared);
+    for (const { step } of this.#prepared.values()) release(step);
     this.#prepared.clear();
     this.#backend.close();
   }
@@ -219,19 +219,20 @@ export class Session {
     if (found !== undefined) {
       this.#prepared.delete(signature);
       this.#prepared.set(signature, found);
-      return found;
+      return found.step;
     }
-    const prepared = this.#backend.prepare(this.#partition(feeds, fetches, targets));
+    const partitioned = this.#partition(feeds, fetches, targets);
+    const prepared = { step: this.#backend.prepare(partitioned), unfused: partitioned.unfused };
     this.#prepared.set(signature, prepared);
-    prepared.catch(() => {
+    prepared.step.catch(() => {
       if (this.#prepared.get(signature) === prepared) this.#prepared.delete(signature);
     });
-    for (const [oldest, step] of this.#prepared) {
+    for (const [oldest, { step }] of this.#prepared) {
       if (this.#prepared.size <= this.#options.preparedMax) break;
       this.#prepared.delete(oldest);
       release(step);
     }
-    return prepared;
+    return prepared.step;
   }
 
   #partition(feeds: readonly Output[], fetches: readonly Output[], targets: readonly Node[]): PartitionedGraph {
@@ -277,6 +278,14 @@ export interface SessionStats {
   readonly steps: number;
   /** Requests for tensors that their receives made; a fused one counts once. */
   readonly requests: number;
+  /** With `doFuseRecv`: receives that are not fused, and why, for every kind of step that is prepared. */
+  readonly unfused: readonly UnfusedReceive[];
+}
+
+/** A kind of step as the session keeps it. */
+interface PreparedKind {
+  readonly step: Promise<PreparedStep>;
+  readonly unfused: readonly UnfusedReceive[];
 }
 
 /** All devices are in this process. */

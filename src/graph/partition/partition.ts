@@ -6,7 +6,7 @@ import { assert, must } from '../../base/assert.ts';
 import { anyObject, anything, checkFields, flag, optionTable } from '../../base/schema.ts';
 import { constantDefinition, identity } from '../ops/array.ts';
 import { fuseRecvDefinition, recvDefinition, sendDefinition } from '../ops/transfer.ts';
-import { fuseReceives, type FuseGroup, type FuseOptions } from '../passes/fuse-recv.ts';
+import { fuseReceives, type FuseGroup, type FuseOptions, type UnfusedReceive } from '../passes/fuse-recv.ts';
 import type { Device, DeviceSet } from '../placement/devices.ts';
 import { emptyTensor, planTransfers, type Transfer, type TransferTable } from '../placement/transfers.ts';
 import { checkNode } from '../structure/check-node.ts';
@@ -42,6 +42,8 @@ export interface PartitionedGraph {
   readonly transfers: readonly Transfer[];
   /** Which of these one FuseRecv receives together; none without `doFuseRecv`. */
   readonly groups: readonly FuseGroup[];
+  /** Those that `doFuseRecv` left alone, and why. */
+  readonly unfused: readonly UnfusedReceive[];
 }
 
 /** @param graph placed: the device of every node is the full name of one of the devices.
@@ -50,10 +52,10 @@ export function partitionGraph(graph: Graph, options: PartitionOptions): Partiti
   checkFields('partitionGraph', options, partitionOptionKeys);
   const { devices, doFuseRecv = false, fuse, check = true } = options;
   const transfers = planTransfers(graph);
-  const groups = doFuseRecv ? fuseReceives(graph, transfers.all, fuse) : [];
+  const { groups, unfused } = doFuseRecv ? fuseReceives(graph, transfers.all, fuse) : { groups: [], unfused: [] };
   const emitter = new Emitter(devices, transfers, groups);
   for (const node of graph.nodes) emitter.add(node);
-  const partitioned = { partitions: emitter.finish(), transfers: transfers.all, groups };
+  const partitioned = { partitions: emitter.finish(), transfers: transfers.all, groups, unfused };
   if (check) {
     const problems = deadlockProblems(partitioned);
     assert(problems.length === 0, () => `the partitioned graph is broken: ${problems[0]}`);

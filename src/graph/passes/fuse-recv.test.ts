@@ -85,22 +85,30 @@ describe.each(fusePolicies)('FuseRecv by $name', (policy) => {
     expect(receives(compile(graph, { policy }))).toEqual(['FuseRecv(a1, a2, a3)']);
   });
 
-  it('leaves alone what reads a variable by reference', () => {
+  it('receives variables together: their Sends read them', () => {
+    const graph = built((g) => {
+      const [v, w, x] = g.withDevice(a, () => ['v', 'w', 'x'].map((name) => variable(g, 'float32', [4], { name })));
+      g.withDevice(b, () => [add(g, v, w), neg(g, x)]);
+    });
+    const result = compile(graph, { policy });
+    expect([receives(result), result.unfused]).toEqual([['FuseRecv(v, w, x)'], []]);
+  });
+
+  it('says what it leaves alone, and why', () => {
     const graph = built((g) => {
       const v = variable(g, 'float32', [4], { name: 'v', device: a });
       const [a1, a2] = g.withDevice(a, () => [identity(g, v, { name: 'a1' }), identity(g, v, { name: 'a2' })]);
-      g.withDevice(b, () => [neg(g, a1), neg(g, v), neg(g, a2)]);
+      const large = g.withDevice(a, () => variable(g, 'float32', [1000], { name: 'large' }));
+      g.withDevice(b, () => [neg(g, a1), neg(g, v), neg(g, a2), neg(g, large)]);
     });
-    expect(receives(compile(graph, { policy }))).toEqual(['FuseRecv(a1, a2)', 'Recv(v)']);
-  });
-
-  it('leaves alone what shares a consumer with a reference', () => {
-    const graph = built((g) => {
-      const v = variable(g, 'float32', [4], { name: 'v', device: a });
-      const [a1, a2, a3] = sources(g, ['a1', 'a2', 'a3']);
-      g.withDevice(b, () => [add(g, a1, v), neg(g, a2), neg(g, a3)]);
-    });
-    expect(receives(compile(graph, { policy }))).toEqual(['Recv(a1)', 'Recv(v)', 'FuseRecv(a2, a3)']);
+    const both = { sendDevice: a, recvDevice: b };
+    const wave = policy.name === 'source-wave' ? 0 : 1;
+    const result = compile(graph, { policy, bytesMax: 4000 });
+    expect(receives(result)).toEqual(['FuseRecv(a1, a2)', 'Recv(v)', 'Recv(large)']);
+    expect(result.unfused).toEqual([
+      { ...both, tensor: 'large:0', why: 'its 4000 bytes reach the cap of a group, bytesMax 4000' },
+      { ...both, tensor: 'v:0', why: `no other dense tensor of wave ${wave} (${policy.name}) goes the same way` },
+    ]);
   });
 
   it('keeps waves apart, and a group of one plain', () => {
@@ -139,7 +147,9 @@ describe.each(fusePolicies)('FuseRecv by $name', (policy) => {
 
   it('cuts groups at the caps', () => {
     const graph = built((g) => sources(g, ['a1', 'a2', 'a3', 'a4', 'a5']).forEach((x) => neg(g, x, { device: b })));
-    expect(receives(compile(graph, { policy, tensorsMax: 2 }))).toEqual(['FuseRecv(a1, a2)', 'FuseRecv(a3, a4)', 'Recv(a5)']);
+    const cut = compile(graph, { policy, tensorsMax: 2 });
+    expect(receives(cut)).toEqual(['FuseRecv(a1, a2)', 'FuseRecv(a3, a4)', 'Recv(a5)']);
+    expect(cut.unfused.map(({ why }) => why)).toEqual(['the groups of its wave are full: tensorsMax 2, bytesMax 4194304']);
     expect(receives(compile(graph, { policy, bytesMax: 48 }))).toEqual(['FuseRecv(a1, a2, a3)', 'FuseRecv(a4, a5)']);
     expect(receives(compile(graph, { policy, bytesMax: 16 }))).toHaveLength(5);
   });

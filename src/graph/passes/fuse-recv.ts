@@ -2,8 +2,8 @@
  *
  *      group = sending device × receiving device × wave × embeddings or dense, cut at the caps
  *
- *  Stays a Recv of its own: a transfer alone in its group; one as large as the cap; one that reads a variable by reference, and
- *  what else its consumers get from other devices: a variable is read when it is sent, which must not wait for others. */
+ *  Stays a Recv of its own: a transfer alone in its group; one as large as the cap. A variable is fused as any tensor: its Send reads it,
+ *  and Sends do not wait for each other. */
 import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, anyObject, checkOptions, optionTable } from '../../base/schema.ts';
 import { knownBytes, type Transfer } from '../placement/transfers.ts';
@@ -27,23 +27,55 @@ const fuseOptionKeys = optionTable<FuseOptions>({ policy: anyObject, bytesMax: a
 /** Transfers that one FuseRecv receives; at least two, in order of their slots. */
 export type FuseGroup = readonly Transfer[];
 
-/** @throws ShoalError `usage` for options that do not fit. */
-export function fuseReceives(graph: Graph, transfers: readonly Transfer[], options: FuseOptions = {}): FuseGroup[] {
+/** A receive that the pass left alone. */
+export interface UnfusedReceive {
+  /** Output that is received: `weights:0`; of a node that others only run after, `^init`. */
+  readonly tensor: string;
+  readonly sendDevice: string;
+  readonly recvDevice: string;
+  /** The reason, for people. */
+  readonly why: string;
+}
+
+/** @returns what is received together, and every other transfer with the reason. @throws ShoalError `usage` for options that do not fit. */
+export function fuseReceives(
+  graph: Graph,
+  transfers: readonly Transfer[],
+  options: FuseOptions = {},
+): { readonly groups: readonly FuseGroup[]; readonly unfused: readonly UnfusedReceive[] } {
   checkOptions('fuseReceives', options, fuseOptionKeys);
   const { policy = sourceWave, bytesMax = 4 * 1024 * 1024, tensorsMax = 128 } = options;
   if (!(bytesMax > 0) || !(tensorsMax >= 2))
     throw new ShoalError('usage', `fuseReceives: bytesMax must be above 0 and tensorsMax at least 2`);
   const levelOf = waves(graph);
-  const groups = new Map<string, Transfer[]>();
+  const candidates = new Map<string, Transfer[]>();
+  const groups: FuseGroup[] = [];
+  const unfused: UnfusedReceive[] = [];
+  const leave = ({ source, slot, sendDevice, recvDevice }: Transfer, why: string): void => {
+    const tensor = slot === undefined ? `^${source.name}` : source.outputs[slot].name;
+    unfused.push({ tensor, sendDevice, recvDevice, why });
+  };
   for (const transfer of transfers) {
-    if (knownBytes(transfer) >= bytesMax || isRefused(transfer)) continue;
+    const bytes = knownBytes(transfer);
+    if (bytes >= bytesMax) {
+      leave(transfer, `its ${bytes} bytes reach the cap of a group, bytesMax ${bytesMax}`);
+      continue;
+    }
     const kind = isEmbedding(transfer) ? 'embedding' : 'dense';
     const key = `${transfer.sendDevice}|${transfer.recvDevice}|${policy.waveOf(transfer, levelOf)}|${kind}`;
-    const group = groups.get(key);
-    if (group === undefined) groups.set(key, [transfer]);
-    else group.push(transfer);
+    const found = candidates.get(key);
+    if (found === undefined) candidates.set(key, [transfer]);
+    else found.push(transfer);
   }
-  return [...groups.values()].flatMap((group) => cut(group, bytesMax, tensorsMax)).filter(({ length }) => length > 1);
+  for (const [key, found] of candidates) {
+    const [, , wave, kind] = key.split('|');
+    for (const group of cut(found, bytesMax, tensorsMax)) {
+      if (group.length > 1) groups.push(group);
+      else if (found.length === 1) leave(group[0], `no other ${kind} tensor of wave ${wave} (${policy.name}) goes the same way`);
+      else leave(group[0], `the groups of its wave are full: tensorsMax ${tensorsMax}, bytesMax ${bytesMax}`);
+    }
+  }
+  return { groups, unfused };
 }
 
 /** The wave of every node; see `FusePolicy`. */
@@ -57,11 +89,6 @@ function waves({ nodes }: Graph): (node: Node) => number {
   });
   const level = levels(digraph(nodes.length, edges));
   return (node) => level[indexOf(node)];
-}
-
-/** Does a node that uses it get a reference from another device? */
-function isRefused({ consumers }: Transfer): boolean {
-  return consumers.some(({ inputs, device }) => inputs.some(({ isRef, node }) => isRef && node.device !== device));
 }
 
 /** Small rows of tables, and indices on their way to them, do not wait for dense tensors. */
