@@ -270,6 +270,19 @@ describe('gradients', () => {
     close(results[1], [0, 6, 10]);
   });
 
+  it('are beside their nodes where that is asked for, also of nodes that are beside others', () => {
+    const g = new GraphBuilder();
+    const server = '/job:ps/task:1';
+    const table = variable(g, 'float32', [5, 2], { device: server });
+    const ids = array.placeholder(g, 'int32', [3], { device: '/job:worker' });
+    const rows = g.withDevice('/job:worker', () => math.square(g, gather(g, table, ids, { colocateWith: table }), { colocateWith: table }));
+    const before = g.nodes.length;
+    gradients(g, reduction.sum(g, rows), [table], { colocate: true });
+    const made = g.nodes.slice(before).filter(({ name }) => name.includes('Square_grad'));
+    expect(made.length).toBeGreaterThan(0);
+    expect(new Set(made.map(({ device }) => device))).toEqual(new Set([server]));
+  });
+
   it('of calls are the vjp that was given', async () => {
     const g = new GraphBuilder();
     const x = array.placeholder(g, 'float32', []);

@@ -102,8 +102,9 @@ class Backpropagation {
           const input = node.inputs[index] as Floats;
           this.#add(input, 'indices' in gradient ? new IndexedSlices(gradient.values, gradient.indices, input) : gradient);
         });
-      if (this.#colocate && node.device !== '') g.withDevice(node.device, make);
-      else make();
+      const device = this.#colocate ? deviceOf(node) : '';
+      if (device === '') make();
+      else g.withDevice(device, make);
     });
   }
 
@@ -189,4 +190,9 @@ function betweenOf(ys: readonly Output[], xs: readonly Output[]): Node[] {
     }
   }
   return order.reverse();
+}
+
+/** What a node says of its device, or the node that it is colocated with. */
+function deviceOf({ device, colocateWith }: Node): string {
+  return device === '' && colocateWith !== undefined ? deviceOf(colocateWith) : device;
 }

@@ -40,6 +40,20 @@ describe('placement', () => {
     expect(names).toEqual({ table: ps[1], ids: worker, rows: ps[1], read: worker, set: ps[1] });
   });
 
+  it('puts colocation before the device of the scope around it, and what changes a variable as well', () => {
+    const names = placed((g) => {
+      const table = variable(g, 'float32', [9], { name: 'table', device: ps[1] });
+      g.withDevice(worker, () => {
+        const ids = placeholder(g, 'int32', [3], { name: 'ids' });
+        gather(g, table, ids, { name: 'rows', colocateWith: table });
+        const set = assign(g, table, table, { name: 'set' });
+        identity(g, set, { name: 'beside', colocateWith: set });
+        g.withDevice('/job:ps/task:0', () => identity(g, ids, { name: 'inner', colocateWith: ids }));
+      });
+    });
+    expect(names).toEqual({ table: ps[1], ids: worker, rows: ps[1], set: ps[1], beside: ps[1], inner: worker });
+  });
+
   it.each<[string, (g: GraphBuilder) => unknown, RegExp]>([
     [
       'devices that do not exist',

@@ -17,7 +17,7 @@ export interface NodeOptions {
   readonly device?: string;
   /** Nodes that must have run before. */
   readonly controlInputs?: readonly (Node | Output)[];
-  /** The node runs on the device of this one. */
+  /** The node runs on the device of this one, whatever the scope says. */
   readonly colocateWith?: Node | Output;
 }
 
@@ -69,7 +69,9 @@ export class GraphBuilder {
     const explicit = this.#controlInputs(options.controlInputs ?? [], label);
     const controlInputs = inputs.length + explicit.length === 0 ? this.#scope.beforeSources : explicit;
     const colocateWith = options.colocateWith === undefined ? undefined : this.#checkNode(options.colocateWith, `${label}: colocateWith`);
-    const device = formatDeviceName(mergeDeviceNames(this.#scope.device, parseDeviceName(options.device ?? '')));
+    // As in TensorFlow, being beside another node, or beside the variable that it changes, counts more than the scope.
+    const isColocated = colocateWith !== undefined || definition.inputs.some(({ isRef }) => isRef);
+    const device = formatDeviceName(mergeDeviceNames(isColocated ? {} : this.#scope.device, parseDeviceName(options.device ?? '')));
     const checked = checkNode(definition, `${this.#scope.prefix}${wanted}`, ownInputs, attributes);
     const name = this.#uniqueName(`${this.#scope.prefix}${wanted}`);
     const node = new Node(
@@ -89,7 +91,8 @@ export class GraphBuilder {
     return this.#within({ ...this.#scope, prefix: `${scope}/` }, () => build(scope));
   }
 
-  /** Nodes made by `build` run on this device, unless they say more or something else themselves. */
+  /** Nodes made by `build` run on this device, unless they say more or something else themselves, or are colocated with another node or with
+   *  the variable that they change. */
   withDevice<T>(device: string, build: () => T): T {
     return this.#within({ ...this.#scope, device: mergeDeviceNames(this.#scope.device, parseDeviceName(device)) }, build);
   }
