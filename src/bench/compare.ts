@@ -126,7 +126,7 @@ export function namesOf(asked: CompareOptions['algorithms']): string[] {
 async function groupOf(group: CommGroup, backend: string): Promise<CommGroup> {
   const made = await group.newGroup(
     Array.from({ length: group.size }, (_, rank) => rank),
-    // For `auto` the world's own choice is used.
+    // The group of `auto` takes the choice of the world itself.
     { name: `compare ${backend}`, ...(backend === 'auto' ? {} : { backend }) },
   );
   return made as CommGroup;
