@@ -1,6 +1,6 @@
-// The addon's face to JavaScript. Typed in src/memory/native.ts, the only file that loads it.
+// The addon's interface to JavaScript. Typed in src/memory/native.ts, the only file that loads it.
 //
-// Stateless but for what lives in handles, so that any number of threads may load it.
+// Stateless but for objects behind handles, so that any number of threads may load it.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -188,7 +188,7 @@ void export_kernels(napi_env env, napi_value object, const KernelTable& table) {
 }
 
 napi_value init(napi_env env, napi_value exports) {
-  // Of these sources (scripts/native-interface.mjs); the loader refuses a binary built from others.
+  // Interface version of these sources (scripts/native-interface.mjs); the loader refuses a binary built from others.
   set_text(env, exports, "version", SHOAL_INTERFACE);
   export_kernels(env, exports, kernels());
   napi_value others;

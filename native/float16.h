@@ -39,8 +39,8 @@ inline uint16_t float_to_bfloat(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-/// To float32 with "round to odd": the lost bits leave their trace in the last one, so that a second rounding to 16 bits
-/// gives what one rounding would have. Boldo & Melquiond, "Emulation of FMA and correctly rounded sums", 2008.
+/// Converts to float32 with "round to odd": the lost bits leave their trace in the last one, so that a second rounding to 16 bits
+/// gives the result of one rounding. Boldo & Melquiond, "Emulation of FMA and correctly rounded sums", 2008.
 inline float double_to_float_odd(double value) {
   const float nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || value != value) return nearest;
@@ -51,7 +51,7 @@ inline float double_to_float_odd(double value) {
   return float_of(bits | 1u);
 }
 
-/// To float64, rounded to odd above 2^53.
+/// Converts to float64, rounded to odd above 2^53.
 inline double int64_to_double_odd(int64_t value) {
   const uint64_t magnitude = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
   const uint64_t kept = magnitude < (1ull << 53) ? magnitude : (magnitude & ~0xfffull) | ((magnitude & 0xfffull) != 0 ? 0x800ull : 0ull);

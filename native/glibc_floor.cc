@@ -1,9 +1,9 @@
-// What keeps prebuilt binaries loadable with older C libraries than the one they are linked with.
+// Keeps prebuilt binaries loadable with older C libraries than the one they are linked with.
 //
-// glibc gives functions that it has had for long new versions now and then (in 2.34 all that was in libpthread and libdl), and the
-// linker takes the newest: what is built today would need this year's glibc. The linker is told to send references to these names
-// here (--wrap in binding.gyp), those of libstdc++ and libgcc too, which are linked in; from here they go on to the first version of
-// each, which every glibc has. scripts/prebuild.mjs refuses binaries that need more than the floor it names.
+// glibc gives old functions new versions now and then (in 2.34 all those of libpthread and libdl), and the linker takes the
+// newest: a binary built today would need this year's glibc. The linker is told to send references to these names here (--wrap in
+// binding.gyp), those of libstdc++ and libgcc too, which are linked in; from here they go on to the first version of each, which
+// every glibc has. scripts/prebuild.mjs refuses binaries that need more than the floor it names.
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -18,7 +18,7 @@
 #define JUMP_TO(name) "b " name
 #endif
 
-// A jump: dlopen looks at who called it.
+// The macro jumps rather than calls: dlopen looks at its caller.
 #define TO_FIRST_VERSION(name)                          \
   __asm__(                                              \
       ".text\n"                                         \
@@ -50,24 +50,24 @@ TO_FIRST_VERSION(pthread_key_delete);
 TO_FIRST_VERSION(pthread_once);
 TO_FIRST_VERSION(pthread_setspecific);
 
-// Newer than the floor: done here.
+// Functions that are newer than the floor are implemented here.
 
-/** A hint that shared_ptr may count without atomic operations: never. (2.32) */
+/** Tells shared_ptr that it may count without atomic operations: never. (2.32) */
 char __wrap___libc_single_threaded = 0;
 
-/** Of the unwinder, for exceptions, which are never caught here. (2.35) */
+/** Called by the unwinder, for exceptions, which are never caught here. (2.35) */
 int __wrap__dl_find_object(void*, void*) { return -1; }
 
-/** Of std::random_device, which nothing here uses. (2.36) */
+/** Called by std::random_device, which nothing here uses. (2.36) */
 unsigned __wrap_arc4random() {
   unsigned random = 0;
   return getentropy(&random, sizeof random) == 0 ? random : 0;
 }
 
-/** (2.33; before that it was not a function that one could link with.) */
+/** Not a function that one could link with before glibc 2.33. */
 int __wrap_fstat64(int fd, void* status) { return static_cast<int>(syscall(SYS_fstat, fd, status)); }
 
-/** (2.30) */
+/** Not in glibc before 2.30. */
 int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* until) {
   constexpr long kSecond = 1000000000;
   timespec now, deadline;

@@ -35,7 +35,7 @@ const KernelTables& all_kernels() {
 
 namespace {
 
-// How each dtype is stored and what one element is worth as a C++ number.
+// Storage of each dtype, and the value of an element as a C++ number.
 template <class T>
 struct Plain {
   using Element = T;
@@ -127,7 +127,7 @@ bool check_tree(const int32_t* tree, size_t tree_count, size_t source_count, siz
 }
 
 bool ranges_conflict(Range* ranges, size_t count) {
-  // By address; of equal ranges the target first, so that its exact source follows it.
+  // Ranges are sorted by address; among equal ranges the target comes first, so that its exact source follows it.
   std::sort(ranges, ranges + count, [](const Range& a, const Range& b) { return a.from != b.from ? a.from < b.from : a.target > b.target; });
   for (size_t k = 1; k < count; k++) {
     const Range &before = ranges[k - 1], &after = ranges[k];

@@ -11,19 +11,19 @@ namespace shoal {
 constexpr size_t kDTypes = 12;
 constexpr size_t kOps = 7;
 
-/// By code, as in dtype.ts.
+/// Dtypes by code, as in dtype.ts.
 enum DType : size_t { kF64, kF32, kF16, kBF16, kI64, kI32, kI16, kI8, kU32, kU16, kU8, kBool };
-/// By code, as in reduce-op.ts.
+/// Operators by code, as in reduce-op.ts.
 enum Op : size_t { kSum, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 
 constexpr size_t kElementBytes[kDTypes] = {8, 4, 2, 2, 8, 4, 2, 1, 4, 2, 1, 1};
 inline bool is_float(size_t dtype) { return dtype <= kBF16; }
 
-/// What a result is divided by before it is stored, or nothing.
+/// Division of a result before it is stored, or none.
 struct Division {
   enum Kind { kNone, kMultiply, kDivide };
   Kind kind;
-  /// The divisor, or, with kMultiply, its reciprocal: of a power of two it is exact, and so gives the same bits in less time.
+  /// The divisor, or, with kMultiply, its reciprocal: that of a power of two is exact, and so gives the same bits in less time.
   double by;
 
   /// @param divisor NaN: none.
@@ -66,20 +66,20 @@ extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 #endif
 
-/// Tables this CPU can run, best first.
+/// Tables that this CPU can run, best first.
 struct KernelTables {
   const KernelTable* tables[3];
   size_t count;
 };
 const KernelTables& all_kernels();
 
-/// The best of them.
+/// The best table for this CPU.
 inline const KernelTable& kernels() { return *all_kernels().tables[0]; }
 
-/// Any dtype to any other. Never null.
+/// The loop that converts any dtype to any other. Never null.
 ConvertLoop convert_loop(const KernelTable& table, size_t target_dtype, size_t source_dtype);
 
-/// Whether `tree` is a postfix expression over `source_count` sources that leaves one value; if so, how deep its stack gets.
+/// True if `tree` is a postfix expression over `source_count` sources that leaves one value; `depth` is then that of its stack.
 bool check_tree(const int32_t* tree, size_t tree_count, size_t source_count, size_t& depth);
 
 /// True when two of the ranges overlap, a target that is exactly a source excepted. Sorts the array.

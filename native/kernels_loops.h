@@ -27,7 +27,7 @@ constexpr size_t kStackDepth = 16;
 template <class T>
 constexpr bool is_real = std::is_floating_point_v<T>;
 
-/// What arithmetic wraps in without undefined behaviour.
+/// Type in which arithmetic wraps without undefined behaviour.
 template <class T>
 using Wrapping = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
@@ -48,7 +48,7 @@ struct Product {
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
-// A NaN gives NaN (through the sum). Equal values differ in bits only as −0 and +0: or keeps the sign, and drops it.
+// A NaN gives NaN (through the sum). Equal values differ in bits only as −0 and +0: `or` keeps the sign, `and` drops it.
 struct Min {
   template <class T>
   static inline T apply(T a, T b) {
@@ -134,7 +134,7 @@ struct BFloat {
   }
 };
 
-/// Any byte but 0 is true; what is stored is 1.
+/// Any byte but 0 is true; a true result is stored as 1.
 struct Boolean {
   using Element = uint8_t;
   using Value = uint8_t;
@@ -171,7 +171,7 @@ inline T divided(T value, T by) {
   return value;
 }
 
-/// Which balanced tree this is (2, 3, 4 or 8 sources in any order), or 0; `order` receives the sources left to right.
+/// The number of sources if this is a balanced tree of 2, 3, 4 or 8 sources in any order, else 0; `order` receives them left to right.
 inline size_t balanced_shape(const ReduceCall& call, int32_t (&order)[8]) {
   // The positions of −1 in the postfix of a balanced tree, as bits.
   constexpr uint32_t shape2 = 0b100, shape3 = 0b10100, shape4 = 0b1100100, shape8 = 0b111'0010'0110'0100;
@@ -191,7 +191,7 @@ inline size_t balanced_shape(const ReduceCall& call, int32_t (&order)[8]) {
   }
 }
 
-/// to := the tree over N sources, elements `from` … `from + count` of each.
+/// Stores the tree over N sources, elements `from` … `from + count` of each, in `to`.
 template <class Op, Division::Kind D, size_t N, class T>
 SHOAL_NOINLINE void balanced_block(T* to, const T* const (&s)[8], size_t from, size_t count, T by) {
   const T *s0 = s[0] + from, *s1 = s[1] + from;
@@ -209,11 +209,11 @@ SHOAL_NOINLINE void balanced_block(T* to, const T* const (&s)[8], size_t from, s
   }
 }
 
-/// Of each operand, what is loaded, combined and stored at a time where there are several targets. A line of another core that
-/// is read and only later written is transferred twice; one that is still on its way when it is written moves once.
+/// Bytes of each operand that are loaded, combined and stored at a time where there are several targets. A line of another core
+/// that is read and only later written is transferred twice; one that is still on its way when it is written moves once.
 constexpr size_t kChunkBytes = 256;
 
-/// The hardware follows a stream to the end of its page; this looks across it.
+/// Distance of prefetches: the hardware follows a stream to the end of its page; this looks across it.
 constexpr size_t kAheadBytes = 2048;
 
 template <size_t N, class T>
@@ -224,8 +224,8 @@ inline void prefetch_chunk(const T* const (&sources)[8], size_t from) {
   }
 }
 
-/// N sources, N targets: what the ranks of a host do to each other's memory. Stored from registers: by way of a temporary block, 4 and 8
-/// of them took 1.4 to 2 times as long.
+/// Reduces N sources into N targets: the exchange of a host's ranks in each other's memory. Stored from registers: by way of a
+/// temporary block, 4 and 8 of them took 1.4 to 2 times as long.
 template <class Op, Division::Kind D, size_t N, class T>
 inline void exchange_block(T* const (&t)[8], const T* const (&s)[8], size_t from, size_t count, T by) {
   const T *s0 = s[0] + from, *s1 = s[1] + from;
@@ -250,7 +250,7 @@ inline void exchange_block(T* const (&t)[8], const T* const (&s)[8], size_t from
   }
 }
 
-/// More than two streams the hardware's own requests keep filled.
+/// The hardware's own requests keep up to two streams filled; this serves more.
 template <class Op, Division::Kind D, size_t N, class T>
 SHOAL_NOINLINE void reduce_exchange(const ReduceCall& call, const T* const (&sources)[8], T by) {
   T* targets[8] = {};
@@ -394,7 +394,7 @@ void narrow(uint8_t* target, const uint8_t* source, size_t count) {
 }
 
 #define SHOAL_REAL(D) {reduce<D, Sum>, reduce<D, Product>, reduce<D, Min>, reduce<D, Max>, nullptr, nullptr, nullptr}
-// Where signs do not matter, signed and unsigned share the loops of the unsigned.
+// Where signs do not matter, signed and unsigned types share the loops of the unsigned.
 #define SHOAL_INTEGER(T, Unsigned)                                                                          \
   {reduce<Direct<Unsigned>, Sum>, reduce<Direct<Unsigned>, Product>, reduce<Direct<T>, Min>,            \
    reduce<Direct<T>, Max>,        reduce<Direct<Unsigned>, BitAnd>,  reduce<Direct<Unsigned>, BitOr>,   \

@@ -1,4 +1,4 @@
-// The face of MPI to JavaScript: endpoints, each with its events delivered in batches on the thread that opened it.
+// The interface of MPI to JavaScript: endpoints, each with its events delivered in batches on the thread that opened it.
 //
 //   endpoint ── shared ──▶ Inbox ◀── MPI thread
 //      └── threadsafe function: one call per batch
@@ -18,12 +18,12 @@ using mpi::Event;
 using mpi::EventKind;
 using mpi::Runtime;
 
-/// Per event: kind, a, b, and data or text.
+/// Fields of an event: kind, a, b, and data or text.
 constexpr uint32_t kFields = 4;
 constexpr const char* kNotHandedOver = "an event of MPI cannot be handed over";
 /// Smaller data is copied into memory of JavaScript's own: an external buffer costs more.
 constexpr size_t kExternalBytes = 64 * 1024;
-/// A thread that ends with transfers under way waits so long for them.
+/// Longest wait of a thread that ends with transfers under way.
 constexpr int kLeaveMs = 2000;
 
 struct Endpoint {
@@ -57,7 +57,7 @@ napi_value data_of(napi_env env, Event& event) {
   return napi_create_typedarray(env, napi_uint8_array, event.bytes, buffer, 0, &view) == napi_ok ? view : nullptr;
 }
 
-/// On the endpoint's thread. `env` is null when that thread is ending.
+/// Delivers events on the endpoint's thread. `env` is null when that thread is ending.
 void call_back(napi_env env, napi_value callback, void* context, void*) {
   auto* endpoint = static_cast<Endpoint*>(context);
   if (env == nullptr || callback == nullptr || !endpoint->open) return;
@@ -75,13 +75,13 @@ void call_back(napi_env env, napi_value callback, void* context, void*) {
     else expect(env, napi_create_string_utf8(env, event.text.c_str(), event.text.size(), &fields[3]), kNotHandedOver);
     if (bytes > 0) Runtime::instance().consumed(bytes);
     for (napi_value field : fields) {
-      // Left in the batch, it would be a message that is lost.
+      // An event missing from the batch would be a lost message, so a failure throws.
       expect(env, field == nullptr ? napi_generic_failure : napi_set_element(env, batch, at++, field), kNotHandedOver);
     }
   }
   bool pending = false;
   if (napi_is_exception_pending(env, &pending) == napi_ok && !pending) napi_call_function(env, self, callback, 1, &batch, nullptr);
-  // Nobody called this who could catch what was thrown.
+  // No JavaScript called this function, so nobody could catch the exception.
   napi_value thrown;
   if (napi_is_exception_pending(env, &pending) == napi_ok && pending && napi_get_and_clear_last_exception(env, &thrown) == napi_ok) {
     napi_fatal_exception(env, thrown);
@@ -136,7 +136,7 @@ bool get(napi_env env, napi_value value, Endpoint*& out) { return get_external(e
 
 bool get(napi_env env, napi_value value, int& out) { return get_whole(env, value, INT32_MIN, INT32_MAX, out); }
 
-/// Numbers of a Uint8Array over an Int32Array.
+/// Reads the numbers of a Uint8Array over an Int32Array.
 bool get(napi_env env, napi_value value, std::vector<int>& out) {
   Bytes bytes;
   if (!shoal::get(env, value, bytes) || bytes.size % sizeof(int) != 0) return false;

@@ -1,4 +1,4 @@
-// Open MPI as JavaScript sees it. Typed in src/memory/native-mpi.ts.
+// Open MPI for JavaScript. Typed in src/memory/native-mpi.ts.
 #pragma once
 #include <node_api.h>
 

@@ -1,7 +1,7 @@
-// What Shoal uses of Open MPI, declared here and found at run time: neither building nor loading the addon needs MPI.
+// The part of Open MPI that Shoal uses, declared here and found at run time: neither building nor loading the addon needs MPI.
 //
-// Open MPI's handles are pointers to objects of the library, which it exports by name; that, and the layout of a status,
-// has been the same from 1.10 to 5.0. MPICH and its relatives use integers: they are recognised and refused.
+// Open MPI's handles are pointers to objects of the library, which it exports by name; that, and the layout of a status, has been
+// the same from 1.10 to 5.0. MPICH and its relatives use integers: they are recognised and refused.
 #pragma once
 #include <cstddef>
 #include <type_traits>
@@ -109,11 +109,11 @@ struct Api {
 #define SHOAL_MPI_MEMBER(type, name) type name##_object = nullptr;
   SHOAL_MPI_OBJECTS(SHOAL_MPI_MEMBER)
 #undef SHOAL_MPI_MEMBER
-  /// `Open MPI v4.1.4, …`.
+  /// Version of the library: `Open MPI v4.1.4, …`.
   char version[kVersionTextMax] = "";
 };
 
-/// The library, loaded once per process; null with the reason in `why` when there is none that can be used.
+/// The library, loaded once per process; null with the reason in `why` when there is no usable one.
 const Api* load(const char*& why);
 
 }  // namespace shoal::mpi

@@ -10,7 +10,7 @@
 namespace shoal::mpi {
 namespace {
 
-/// What the library is called: Open MPI 1.10 to 5, then what other implementations are called, to say what was found.
+/// File names of the library: Open MPI 1.10 to 5, then other implementations, so that an error can name the one found.
 constexpr const char* kNames[] = {"libmpi.so.40", "libmpi.so.20", "libmpi.so.12", "libmpich.so.12", "libmpi.so"};
 
 struct Loaded {
@@ -41,7 +41,7 @@ const char* find_all(void* library, Api& api) {
 
 void load_into(Loaded& loaded) {
   void* library = nullptr;
-  // Its plug-ins look for its symbols among the global ones.
+  // The library's plug-ins look for its symbols among the global ones.
   for (const char* name : kNames) {
     if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
   }

@@ -15,17 +15,17 @@
 namespace shoal::mpi {
 namespace {
 
-/// Received and not taken: beyond, messages stay with MPI, whose own flow control stops the senders.
+/// Most bytes received and not taken: beyond, messages stay with MPI, whose own flow control stops the senders.
 constexpr size_t kUntakenMax = size_t{512} << 20;
 constexpr int kErrorInStatus = 18;
-/// Looks around before the thread gives its time away, and how long it then sleeps.
+/// Number of looks before the thread gives its time away, and the time that it then sleeps.
 constexpr int kYields = 100;
 constexpr int kSleepLeastUs = 20;
 constexpr int kSleepMostUs = 2000;
-/// With requests under way.
+/// Longest sleep with requests under way.
 constexpr int kSleepBusyUs = 100;
 
-/// Minimum and maximum as Shoal's kernels have them: a NaN wins, −0 is below +0. MPI leaves both open.
+/// Minimum and maximum with the results of Shoal's kernels: a NaN wins, −0 is below +0. MPI leaves both open.
 template <size_t dtype, size_t op>
 void combine(void* in, void* in_out, int* count, Datatype*) {
   auto* target = static_cast<uint8_t*>(in_out);
@@ -34,7 +34,7 @@ void combine(void* in, void* in_out, int* count, Datatype*) {
   kernels().reduce[dtype][op]({static_cast<size_t>(*count), Division::of(NAN), &target, 1, sources, 2, tree, 3, 2});
 }
 
-/// The thread runs this code whatever becomes of the JavaScript thread that loaded it.
+/// Keeps this code loaded: the MPI thread may outlive the JavaScript thread that loaded it.
 void stay_loaded() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&stay_loaded), &info) != 0) dlopen(info.dli_fname, RTLD_NOW | RTLD_NODELETE);
@@ -81,7 +81,7 @@ struct Runtime::Arrival {
   std::unique_ptr<uint8_t, void (*)(void*)> data{nullptr, std::free};
 };
 
-/// Large messages may be complete after smaller ones that began later.
+/// Receives a message. Large messages may be complete after smaller ones that began later.
 class Runtime::Receive final : public Task {
  public:
   Receive(Message message, std::shared_ptr<Arrival> arrival) : Task(nullptr, NAN, false), message_(message), arrival_(std::move(arrival)) {}
@@ -108,7 +108,7 @@ class Runtime::Receive final : public Task {
 // ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 Runtime& Runtime::instance() {
-  // Never destroyed: its thread may outlive everything else.
+  // The runtime is never destroyed: its thread may outlive everything else.
   static auto* runtime = new Runtime;
   return *runtime;
 }
@@ -148,7 +148,7 @@ void Runtime::close(const InboxPtr& inbox, int timeout_ms) {
 
 void Runtime::at_exit(int status, void* self) { static_cast<Runtime*>(self)->finish(status == 0); }
 
-/// Ranks of a job end together: MPI_Finalize waits for the others. After a failure it is left out, and mpirun ends them.
+/// Ends MPI. Ranks of a job end together: MPI_Finalize waits for the others. After a failure it is left out, and mpirun ends them.
 void Runtime::finish(bool orderly) {
   if (std::this_thread::get_id() == thread_.get_id()) return;
   {
@@ -239,7 +239,7 @@ void Runtime::end(std::string why) {
 
 void Runtime::submit(std::unique_ptr<Task> task) {
   std::lock_guard lock(mutex_);
-  // After the end the inbox has been told.
+  // After the end the inbox has been told already.
   if (state_ != State::kOpen) return;
   if (task->borrows) task->inbox->borrowing_++;
   submitted_.push_back(std::move(task));
@@ -277,7 +277,7 @@ Comm Runtime::communicator(const InboxPtr& inbox, double group) {
   return found == communicators_.end() ? nullptr : found->second;
 }
 
-/// MPI has no call for this that does not block, so it has a thread of its own; only the members take part.
+/// MPI's call for this blocks, so it runs in a thread of its own; only the members take part.
 void Runtime::create_communicator(const InboxPtr& inbox, double id, double group, std::vector<int> ranks) {
   {
     std::lock_guard lock(mutex_);
@@ -373,7 +373,7 @@ bool Runtime::test_active() {
   return true;
 }
 
-/// Takes what has come, as long as there is room for it.
+/// Takes messages that have come, as long as there is room for them.
 bool Runtime::receive() {
   bool moved = false;
   while (untaken_ < kUntakenMax) {
@@ -392,7 +392,7 @@ bool Runtime::receive() {
       if (port != ports_.end() && !wanted) port->second.inbox->push({EventKind::kOversize, double(status.source), double(status.tag), ""});
     }
     if (wanted) untaken_ += size;
-    // What nobody wants is taken whole all the same: into a buffer that is too small Open MPI may write beyond its end.
+    // A message that nobody wants is received whole all the same: into a buffer that is too small Open MPI may write beyond its end.
     auto arrival = std::make_shared<Arrival>(Arrival{status.source, status.tag, size, wanted});
     arrival->data.reset(static_cast<uint8_t*>(std::malloc(size + 1)));
     if (arrival->data == nullptr) {
@@ -415,7 +415,7 @@ bool Runtime::receive() {
   return moved;
 }
 
-/// Passes on what is complete, in the order in which it was sent.
+/// Passes on complete messages, in the order in which they were sent.
 void Runtime::deliver(int source) {
   auto& queue = arriving_[source];
   for (; !queue.empty() && queue.front()->complete; queue.pop_front()) {

@@ -1,5 +1,5 @@
-// MPI in this process: one thread that makes every call into the library but the making of communicators, and so
-// neither blocks a JavaScript thread nor libuv's.
+// MPI in this process: one thread that makes every call into the library but the making of communicators, and so neither blocks a
+// JavaScript thread nor libuv's.
 //
 //   JS threads ── Task ──▶ submitted ──▶ active (requests) ──▶ Event ──▶ Inbox ──▶ JS thread of the inbox
 //                                    improbe ──▶ Receive ────┘
@@ -23,7 +23,7 @@
 
 namespace shoal::mpi {
 
-/// By code, as in src/memory/native-mpi.ts.
+/// Kinds of events by code, as in src/memory/native-mpi.ts.
 enum class EventKind : int {
   kOpened,    // a: rank, b: size, text: version
   kFailed,    // text: why MPI cannot be used
@@ -41,15 +41,15 @@ struct Event {
   size_t bytes = 0;
 };
 
-/// Where one JavaScript thread's user of MPI hears of what happened. Bounded by what the user started and by the
-/// runtime's limit on messages that nobody has taken. `wake` is called by any thread when events have come since `take`.
+/// Queue of events for one JavaScript thread's user of MPI. Bounded by the operations that the user started and by the runtime's
+/// limit on messages that nobody has taken. `wake` is called by any thread when events have come since `take`.
 class Inbox {
  public:
   Inbox(void (*wake)(void*), void* user) : wake_(wake), user_(user) {}
   std::vector<Event> take();
   /// @returns false when it is closed, and the event is gone.
   bool push(Event&& event);
-  /// Nothing is pushed and nobody woken any more. @returns bytes of messages that nobody took.
+  /// Closes the inbox: no event is pushed and no thread woken any more. @returns bytes of messages that were not taken.
   size_t close();
 
  private:
@@ -59,7 +59,7 @@ class Inbox {
   void (*wake_)(void*);
   void* user_;
   bool closed_ = false;
-  /// Guarded by the runtime: tasks under way that read or write the user's memory.
+  /// Number of tasks under way that read or write the user's memory; guarded by the runtime.
   int borrowing_ = 0;
 };
 
@@ -67,42 +67,42 @@ using InboxPtr = std::shared_ptr<Inbox>;
 
 class Runtime;
 
-/// Something with a request. `start` and `finish` run on the MPI thread.
+/// A task with a request of MPI. `start` and `finish` run on the MPI thread.
 class Task {
  public:
   Task(InboxPtr inbox, double id, bool borrows) : inbox(std::move(inbox)), id(id), borrows(borrows) {}
   virtual ~Task() = default;
   /// @returns an MPI error code.
   virtual int start(Runtime& runtime, Request& request) = 0;
-  /// Default: tells the inbox, unless all is well and nobody asked.
+  /// Default: tells the inbox, unless the task succeeded and nobody asked.
   virtual void finish(Runtime& runtime, int error);
 
   const InboxPtr inbox;
-  /// NaN: nobody wants to hear of it.
+  /// Id for the `kDone` event; NaN: nobody asked for it.
   const double id;
-  /// Reads or writes memory of the inbox's user.
+  /// True if the task reads or writes memory of the inbox's user.
   const bool borrows;
 };
 
 class Runtime {
  public:
-  /// One per process.
+  /// The runtime of the process.
   static Runtime& instance();
 
-  /// `kOpened` or `kFailed` follows. The first call starts MPI.
+  /// Starts MPI if it is the first call; `kOpened` or `kFailed` follows.
   void open(const Api* api, const InboxPtr& inbox);
-  /// Its tasks are waited for; when they do not end, MPI stops for good, because it would write into freed memory.
+  /// Closes an inbox and waits for its tasks; when they do not end, MPI stops for good, because it would write into freed memory.
   void close(const InboxPtr& inbox, int timeout_ms);
   void submit(std::unique_ptr<Task> task);
   /// Messages with tags from 4·port to 4·port+3 go to this inbox. @returns false when another has the port.
   bool claim(const InboxPtr& inbox, int port, size_t bytes_max);
   void release(const InboxPtr& inbox, int port);
-  /// What `take` returned has been consumed.
+  /// Counts bytes that `take` returned as consumed.
   void consumed(size_t bytes) { untaken_ -= bytes; }
-  /// A communicator of these ranks of the world, in this order; `kDone` follows. Collective over them.
+  /// Makes a communicator of these ranks of the world, in this order; `kDone` follows. Collective over them.
   void create_communicator(const InboxPtr& inbox, double id, double group, std::vector<int> ranks);
 
-  // For tasks, on the MPI thread.
+  // Functions for tasks, on the MPI thread.
   const Api& api() const { return *api_; }
   Comm messages() const { return messages_; }
   Op op(size_t dtype, size_t op) const;
@@ -147,7 +147,7 @@ class Runtime {
   std::map<std::pair<const Inbox*, double>, Comm> communicators_;
   int creating_ = 0;
 
-  // MPI thread only.
+  // Members of the MPI thread only.
   Comm messages_ = nullptr;
   Comm groups_ = nullptr;
   Op float_min_[2] = {}, float_max_[2] = {};

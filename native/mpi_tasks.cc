@@ -40,7 +40,7 @@ bool even(const std::vector<int>& counts) {
   return true;
 }
 
-/// Some functions compare or check pointers of empty buffers.
+/// Target of pointers to empty buffers: some functions of MPI compare or check them.
 uint8_t nothing[64];
 
 }  // namespace
@@ -92,7 +92,7 @@ int CollectiveTask::start(Runtime& runtime, Request& request) {
       return api.Iscatterv(in, in_counts.data(), input_offsets_.data(), type, out, out_count, type, call_.root, comm, &request);
     case Collective::kReduceScatter: return api.Ireduce_scatter(in, out, in_counts.data(), type, operation(), comm, &request);
     case Collective::kAllToAll:
-      // This rank's own counts may be even when those of others are not: the caller says which it is.
+      // This rank's own counts may be even when those of others are not, so the caller decides.
       if (in_counts.size() == 1) {
         return api.Ialltoall(in, in_counts[0], type, out, in_counts[0], type, comm, &request);
       }

@@ -1,4 +1,4 @@
-// The transfers that JavaScript can ask for.
+// The transfers that JavaScript can start.
 #pragma once
 #include <cmath>
 
@@ -6,7 +6,7 @@
 
 namespace shoal::mpi {
 
-/// One message. Sent from the caller's memory, or from a copy.
+/// Sends one message from the caller's memory, or from a copy.
 class SendTask final : public Task {
  public:
   SendTask(InboxPtr inbox, double id, int peer, int tag, const uint8_t* data, size_t bytes, bool copies);
@@ -20,7 +20,7 @@ class SendTask final : public Task {
   std::unique_ptr<uint8_t[]> copy_;
 };
 
-/// By code: the same order as in src/group/call/contract.ts.
+/// Collectives by code: the same order as in src/group/call/contract.ts.
 enum class Collective : int { kAllReduce, kBroadcast, kReduce, kAllGather, kGather, kScatter, kReduceScatter, kAllToAll, kBarrier, kCount };
 
 struct CollectiveCall {
@@ -29,19 +29,19 @@ struct CollectiveCall {
   size_t dtype;
   size_t op;
   int root;
-  /// Null: this rank gives or gets nothing. For all-reduce, broadcast and reduce `input` is the data; where the result
-  /// belongs in its place both are the same.
+  /// Null: this rank has no input or no output. For all-reduce, broadcast and reduce `input` is the data; where the result
+  /// replaces it both are the same.
   const uint8_t* input;
   size_t input_bytes;
   uint8_t* output;
   size_t output_bytes;
-  /// Elements by rank: what this rank gives to each, what it gets from each; as many as the group has ranks, or none.
-  /// An all-to-all with one number is even over all ranks.
+  /// Numbers of elements that this rank gives to, and gets from, each rank; as many as the group has ranks, or none. An
+  /// all-to-all with one number is even over all ranks.
   std::vector<int> input_counts;
   std::vector<int> output_counts;
 };
 
-/// A collective of Open MPI. All ranks of a group start theirs in one order.
+/// A collective of Open MPI. All ranks of a group start its collectives in the same order.
 class CollectiveTask final : public Task {
  public:
   CollectiveTask(InboxPtr inbox, double id, CollectiveCall call);
@@ -53,7 +53,7 @@ class CollectiveTask final : public Task {
   std::vector<int> output_offsets_;
 };
 
-/// Lets go of a group's communicator, in order with its collectives.
+/// Frees a group's communicator, in order with its collectives.
 class FreeTask final : public Task {
  public:
   FreeTask(InboxPtr inbox, double group) : Task(std::move(inbox), NAN, false), group_(group) {}

@@ -18,7 +18,7 @@ inline napi_value fail(napi_env env, const char* code, const char* message) {
 
 inline napi_value fail_arguments(napi_env env) { return fail(env, "EINVAL", "shoal addon: wrong arguments"); }
 
-/// @param data receives what the function was made with, if wanted.
+/// @param data receives the data that the function was made with, if wanted.
 template <size_t N>
 bool arguments(napi_env env, napi_callback_info info, napi_value (&values)[N], void** data = nullptr) {
   size_t count = N;
@@ -27,7 +27,7 @@ bool arguments(napi_env env, napi_callback_info info, napi_value (&values)[N], v
 
 inline bool get(napi_env env, napi_value value, double& out) { return napi_get_value_double(env, value, &out) == napi_ok; }
 
-/// A whole number of [least, most], exactly; `most` is at most 2^53.
+/// Reads a whole number of [least, most], exactly; `most` is at most 2^53.
 template <class T>
 bool get_whole(napi_env env, napi_value value, double least, double most, T& out) {
   double number;
@@ -36,13 +36,13 @@ bool get_whole(napi_env env, napi_value value, double least, double most, T& out
   return true;
 }
 
-/// A whole number below `limit`.
+/// Reads a whole number below `limit`.
 template <class T>
 bool get_index(napi_env env, napi_value value, double limit, T& out) {
   return get_whole(env, value, 0, limit - 1, out);
 }
 
-/// A descriptor, as far as a number can tell; −1 is none, which the system says.
+/// Reads a descriptor, as far as a number can tell; −1 is none, which the system reports.
 inline bool get_descriptor(napi_env env, napi_value value, int& out) { return get_whole(env, value, -1, INT32_MAX, out); }
 
 inline bool get(napi_env env, napi_value value, bool& out) { return napi_get_value_bool(env, value, &out) == napi_ok; }
@@ -52,7 +52,7 @@ struct Bytes {
   size_t size;
 };
 
-/// The bytes of a Uint8Array over any kind of buffer.
+/// Reads the bytes of a Uint8Array over any kind of buffer.
 inline bool get(napi_env env, napi_value value, Bytes& out) {
   napi_typedarray_type type;
   void* data = nullptr;
@@ -84,7 +84,7 @@ bool get_external(napi_env env, napi_value value, T*& out) {
   return true;
 }
 
-/// What the engine refuses while the addon is loaded ends the loading: the loader says so.
+/// Throws if the engine has refused a call: while the addon is loaded, that ends the loading, and the loader reports it.
 inline void expect(napi_env env, napi_status status, const char* what) {
   bool pending = false;
   if (status != napi_ok && napi_is_exception_pending(env, &pending) == napi_ok && !pending) fail(env, "EINVAL", what);

@@ -1,4 +1,4 @@
-// libfabric for JavaScript: devices, registered memory and endpoints as flat functions; what is done with them is written in
+// libfabric for JavaScript: devices, registered memory and endpoints as flat functions; their user is
 // src/fabric/providers/libfabric.ts. Every number is checked here; results are status codes: 0, or a negative error number.
 #include "ofi.h"
 
@@ -54,7 +54,7 @@ bool get(napi_env env, napi_value value, uint64_t& out) {
   return napi_get_value_bigint_uint64(env, value, &out, &lossless) == napi_ok && lossless;
 }
 
-/// Undefined: null.
+/// Reads an optional handle; undefined gives null.
 template <class T>
 bool get_optional(napi_env env, napi_value value, T*& out) {
   napi_valuetype type;
@@ -63,7 +63,7 @@ bool get_optional(napi_env env, napi_value value, T*& out) {
   return type == napi_undefined || get_external(env, value, out);
 }
 
-/// Takes the caller's reference over.
+/// Makes a handle, which takes the caller's reference over.
 template <class T>
 napi_value to_handle(napi_env env, T* object) {
   napi_value handle;
@@ -111,7 +111,7 @@ struct Wanted {
   bool ordered;
 };
 
-/// What providers offer, all modes of memory registration that are honoured here being told.
+/// Asks for the providers' offers; the hints name all modes of memory registration that this file honours.
 int query(const Api* api, const Wanted& wanted, Info** out) {
   InfoPointer hints(api->dupinfo(nullptr), FreeInfo{api});
   if (hints == nullptr) return -ENOMEM;
@@ -203,7 +203,7 @@ napi_value ofi_open(napi_env env, napi_callback_info info) {
   }
   const Api* api = library(env);
   if (api == nullptr) return nullptr;
-  // The service byte of IP; its upper six bits are the class.
+  // The upper six bits of IP's service byte are the traffic class.
   if (service != 0) wanted.traffic_class = kTcDscp | service >> 2;
   Info* found = nullptr;
   int status = query(api, wanted, &found);
@@ -304,7 +304,7 @@ napi_value ofi_release(napi_env env, napi_callback_info info) {
 
 // ── endpoints ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/// Where an endpoint listens: an address of the device's format with any port, or a name. Empty: as the provider likes.
+/// Sets the place where an endpoint listens: an address of the device's format with any port, or a name. Empty: as the provider likes.
 bool set_source(Info& info, const char* source) {
   if (source[0] == '\0') return true;
   void* address = nullptr;
@@ -336,7 +336,7 @@ int register_area(Device& device, uint8_t* data, size_t bytes, uint64_t access, 
   return domain->mr->reg(&domain->fid, data, bytes, access, 0, reinterpret_cast<uint64_t>(data), 0, out.out(), nullptr);
 }
 
-/// The call that failed, with its status; null when none did.
+/// The name of the call that failed, with its status; null when none did.
 const char* open_endpoint(Endpoint& endpoint, Info* info, int& status) {
   Channel& channel = *endpoint.channel;
   Device& device = *channel.device;
@@ -423,7 +423,7 @@ napi_value ofi_endpoint(napi_env env, napi_callback_info info) {
   return object;
 }
 
-/// An endpoint that is open.
+/// Reads an endpoint that is open.
 bool get_open(napi_env env, napi_value value, Endpoint*& out) { return get_external(env, value, out) && out->channel != nullptr; }
 
 /// ofiPeer(endpoint, name): status. Whom it talks to, once.
@@ -516,7 +516,7 @@ void put(double* event, double kind, double index, double bytes, double data) {
   event[3] = data;
 }
 
-/// The slot of a context of ours, or −1. Providers put pointers of their own where an event has none.
+/// The slot of a context of ours, or −1. Providers set pointers of their own where an event has none.
 double slot_in(const std::unique_ptr<Context[]>& contexts, uint32_t count, const void* context) {
   const auto at = reinterpret_cast<uintptr_t>(context), first = reinterpret_cast<uintptr_t>(contexts.get());
   return at < first || at >= first + count * sizeof(Context) ? -1 : static_cast<double>((at - first) / sizeof(Context));
@@ -527,7 +527,7 @@ double transmitted_slot(const Endpoint& endpoint, const void* context) { return 
 
 void put_completion(const Endpoint& endpoint, double* event, const CqEntry& entry) {
   const double received = received_slot(endpoint, entry.op_context);
-  // Some providers spend a posted receive on it.
+  // Some providers spend a posted receive on the announcement of a write.
   if ((entry.flags & kRemoteCqData) != 0 && (entry.flags & kRecv) == 0) return put(event, kRemoteData, received, 0, exact(entry.data));
   if (received >= 0) return put(event, kReceived, received, exact(entry.len), 0);
   const double transmitted = transmitted_slot(endpoint, entry.op_context);
@@ -551,7 +551,7 @@ napi_value ofi_poll(napi_env env, napi_callback_info info) {
   size_t count = 0;
   Cq* cq = endpoint->channel->completions.get();
   CqEntry entries[kBatch];
-  // What comes as fast as it is taken must not keep the event loop from turning.
+  // Events that come as fast as they are taken must not keep the event loop from turning.
   for (int rounds = 0; count < room; rounds++) {
     if (rounds == kPollRounds) return number(env, count > 0 ? static_cast<double>(count) : -1);
     const ssize_t read = cq->ops->read(cq, entries, room - count < kBatch ? room - count : kBatch);
@@ -626,7 +626,7 @@ void Registration::release() {
 
 namespace {
 
-/// Those with names that other endpoints of this process find, as libfabric keeps them.
+/// Channels with names that other endpoints of this process find, as libfabric keeps them.
 struct Named {
   std::mutex lock;
   Channel* first = nullptr;
@@ -668,7 +668,7 @@ void Channel::leave() {
   if (met != nullptr) drop(met);
 }
 
-/// With the lock held: nobody finds it in between.
+/// Must be called with the lock held, so that no thread finds the channel in between.
 void Channel::drop(Channel* channel) {
   if (--channel->users_ > 0) return;
   if (channel->announced_) {

@@ -1,4 +1,4 @@
-// libfabric as JavaScript sees it. Typed in src/memory/native-ofi.ts.
+// libfabric for JavaScript. Typed in src/memory/native-ofi.ts.
 #pragma once
 #include <node_api.h>
 

@@ -1,7 +1,7 @@
-// What Shoal uses of libfabric, declared here and found at run time: neither building nor loading the addon needs it.
+// The part of libfabric that Shoal uses, declared here and found at run time: neither building nor loading the addon needs it.
 //
-// These are layouts of its binary interface, version 1.3 of its symbols, which later releases keep. Where its headers are installed,
-// ofi_load.cc has the compiler compare them with these.
+// These are layouts of its binary interface, version 1.3 of its symbols, which later releases keep. Where its headers are
+// installed, ofi_load.cc has the compiler compare them with these.
 #pragma once
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -11,7 +11,7 @@
 
 namespace shoal::ofi {
 
-constexpr uint32_t kVersion = 1u << 16 | 9;  // what is asked for: 1.9, the first with all that is used
+constexpr uint32_t kVersion = 1u << 16 | 9;  // the version that is asked for: 1.9, the first with everything that is used
 
 constexpr uint64_t kMsg = 1ull << 1, kRma = 1ull << 2, kWrite = 1ull << 9, kRecv = 1ull << 10, kSend = 1ull << 11;
 constexpr uint64_t kRemoteWrite = 1ull << 13, kRemoteCqData = 1ull << 17, kCompletion = 1ull << 24, kDeliveryComplete = 1ull << 28;
@@ -23,7 +23,7 @@ constexpr uint32_t kSockaddrIn = 2, kSockaddrIn6 = 3, kAddrStr = 9;
 constexpr int kCqFormatData = 3, kWaitNone = 0, kWaitFd = 3;
 constexpr int kGetWait = 5, kEnable = 6;
 constexpr int kTcDscp = 0x100;
-/// Its own error numbers begin above the system's.
+/// libfabric's own error numbers begin above the system's.
 constexpr int kErrorAvailable = 259;
 
 struct Fid;
@@ -232,7 +232,7 @@ struct Api {
   const char* (*strerror)(int) = nullptr;
 };
 
-/// The library, loaded once per process; null with the reason in `why` when there is none that can be used.
+/// The library, loaded once per process; null with the reason in `why` when there is no usable one.
 const Api* load(const char*& why);
 
 }  // namespace shoal::ofi

@@ -17,7 +17,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
-// The declarations of ofi_api.h are those of the installed headers.
+// The declarations of ofi_api.h must be those of the installed headers.
 namespace shoal::ofi {
 #define SHOAL_OFI_SIZE(ours, theirs) static_assert(sizeof(ours) == sizeof(theirs), "ofi_api.h: size of " #theirs)
 #define SHOAL_OFI_AT(ours, our_field, theirs, field) static_assert(offsetof(ours, our_field) == offsetof(theirs, field), "ofi_api.h: " #theirs "." #field)
@@ -94,7 +94,7 @@ namespace shoal::ofi {
 namespace {
 
 constexpr const char* kName = "libfabric.so.1";
-/// A message of a connection, 2 KiB, and its header. Without it an endpoint over `ofi_rxm` takes 70 MB for buffers; with it, 13 MB.
+/// Bytes of a connection's message, 2 KiB, and its header. Without it an endpoint over `ofi_rxm` takes 70 MB for buffers; with it, 13 MB.
 constexpr const char* kRxmBufferBytes[2] = {"FI_OFI_RXM_BUFFER_SIZE", "2304"};
 
 struct Loaded {
@@ -117,7 +117,7 @@ bool find(void* library, const char* name, [[maybe_unused]] const char* version,
 }
 
 void load_into(Loaded& loaded) {
-  // Some libraries it brings take signals when they are loaded.
+  // Some libraries that it loads install signal handlers while loading.
   const SignalGuard guard;
   void* library = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -135,7 +135,7 @@ void load_into(Loaded& loaded) {
     loaded.usable = false;
     std::snprintf(loaded.why, sizeof loaded.why, "%s is version %u.%u; 1.9 or later is needed", kName, api.version() >> 16, api.version() & 0xffff);
   } else {
-    // Providers read the environment once, at the first question.
+    // Providers read the environment once, at the first query.
     const bool own = std::getenv(kRxmBufferBytes[0]) == nullptr;
     if (own) setenv(kRxmBufferBytes[0], kRxmBufferBytes[1], 0);
     Info* none = nullptr;

@@ -1,5 +1,5 @@
-// What lives behind the handles of libfabric: a device that is open, memory registered with it, and endpoints. Each is used by one
-// thread, but may be let go of by another. What is opened on a device keeps it open: garbage is collected in any order.
+// The objects behind the handles of libfabric: a device that is open, memory registered with it, and endpoints. Each is used by one thread,
+// but may be released by another. Objects that are opened on a device keep it open: garbage is collected in any order.
 #pragma once
 #include <node_api.h>
 
@@ -11,7 +11,7 @@
 
 namespace shoal::ofi {
 
-/// libfabric's providers take signals for themselves, `shm` when it is first asked for; they are the process's.
+/// Restores the process's signal handlers: libfabric's providers install their own, `shm` when it is first asked for.
 class SignalGuard {
  public:
   SignalGuard() {
@@ -35,7 +35,7 @@ struct FreeInfo {
 };
 using InfoPointer = std::unique_ptr<Info, FreeInfo>;
 
-/// Closes what it holds, if anything.
+/// Closes the object that it holds, if any.
 template <class T>
 class Held {
  public:
@@ -56,7 +56,7 @@ class Held {
   T* held_ = nullptr;
 };
 
-/// Objects with owners in JavaScript and among each other.
+/// An object with owners in JavaScript and among other objects, which are counted.
 class Counted {
  public:
   void reference() { references_++; }
@@ -71,7 +71,7 @@ class Counted {
   std::atomic<int> references_{1};
 };
 
-/// Keeps a counted object.
+/// Keeps a counted object alive.
 template <class T>
 class Keeps {
  public:
@@ -96,12 +96,12 @@ struct Device final : Counted {
   bool usable() const { return !closing_; }
   void enter() { users_++; }
   void leave();
-  /// Once nobody is in it.
+  /// Closes the device once no object is open on it.
   void close(napi_env env);
 
   const Api* api;
   InfoPointer info;
-  // Closed in the opposite order.
+  // Members are closed in the opposite order.
   Held<Fabric> fabric;
   Held<Domain> domain;
 
@@ -114,9 +114,9 @@ struct Device final : Counted {
 struct Registration final : Counted {
   explicit Registration(Device* on) : device(on) { device->enter(); }
   ~Registration() override { release(); }
-  /// Nobody may use it through the device any more.
+  /// Ends the use of the memory through the device.
   void revoke();
-  /// The mapping, if it is its own, is gone.
+  /// Releases the second mapping, if there is one.
   void release();
   void close(napi_env) { release(); }
 
@@ -130,27 +130,27 @@ struct Registration final : Counted {
   bool revoked_ = false;
 };
 
-/// libfabric's own memory for an operation; its place tells which.
+/// libfabric's own memory for an operation; its index identifies the operation.
 struct Context {
   void* internal[8];
 };
 
-/// What libfabric has opened for an endpoint. Its provider `shm` gives endpoints of one process pointers into each other: there it
-/// stays open until the last of them is closed.
+/// The objects that libfabric has opened for an endpoint. Its provider `shm` gives endpoints of one process pointers into each
+/// other: there a channel stays open until the last of them is closed.
 class Channel {
  public:
   explicit Channel(Device* on) : device(on) { device->enter(); }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
-  /// It can be reached under this name.
+  /// Announces the name under which the channel can be reached.
   void announce(const uint8_t* name, size_t bytes);
-  /// Whom it talks to; status.
+  /// Sets the peer; returns a status.
   int meet(const uint8_t* name, uint64_t& peer);
   /// Its owner does not use it any more.
   void leave();
 
   Keeps<Device> device;
-  // Closed in the opposite order: the endpoint before what it is bound to.
+  // Members are closed in the opposite order: the endpoint before the objects that it is bound to.
   Held<Mr> receive_memory, send_memory;
   Held<Cq> completions;
   Held<Av> addresses;
@@ -171,10 +171,10 @@ class Channel {
 struct Endpoint final : Counted {
   explicit Endpoint(Device* on) : channel(new Channel(on)) {}
   ~Endpoint() override { close(nullptr); }
-  /// No operation reads or writes memory from now on. `env` lets go of the areas; null: they are gone with it.
+  /// Ends the endpoint: no operation reads or writes memory from now on. `env` releases the areas; null: they are gone with it.
   void close(napi_env env);
 
-  /// Null when it is closed.
+  /// The channel; null when the endpoint is closed.
   Channel* channel;
   std::unique_ptr<Context[]> receives, transmits;
   uint32_t receive_count = 0, transmit_count = 0;

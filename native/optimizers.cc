@@ -1,4 +1,4 @@
-// The parameter kernels' face to JavaScript, and the choice of their instruction set.
+// The parameter kernels' interface to JavaScript, and the choice of their instruction set.
 #include "optimizers.h"
 
 #include <cmath>

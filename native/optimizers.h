@@ -9,11 +9,11 @@
 
 namespace shoal {
 
-/// By code, as in parameter-kernels.ts.
+/// Rules by code, as in parameter-kernels.ts.
 enum UpdateRule : size_t { kSgd, kMomentum, kNesterov, kAdam, kAdagrad, kFtrl };
 constexpr size_t kUpdateRules = 6;
 constexpr size_t kUpdateStates[kUpdateRules] = {0, 1, 1, 2, 1, 2};
-/// The first four are rescale, clip, weight decay and learning rate.
+/// Numbers of parameters; the first four are rescale, clip, weight decay and learning rate.
 constexpr size_t kUpdateParameters[kUpdateRules] = {4, 5, 5, 9, 5, 6};
 
 struct UpdateCall {

@@ -17,12 +17,12 @@ namespace {
 inline float root(float x) { return __builtin_sqrtf(x); }
 inline double root(double x) { return __builtin_sqrt(x); }
 
-/// What all rules do with a gradient first.
+/// The treatment of a gradient that all rules share.
 template <class T>
 struct Gradient {
   T rescale, clip, decay;
   explicit Gradient(const double* p) : rescale(static_cast<T>(p[0])), clip(static_cast<T>(p[1])), decay(static_cast<T>(p[2])) {}
-  /// Rescaled and clipped; NaN stays NaN.
+  /// The gradient, rescaled and clipped; NaN stays NaN.
   T plain(T gradient) const {
     const T g = rescale * gradient;
     const T least = g < -clip ? -clip : g;
@@ -142,8 +142,8 @@ size_t first_non_finite(const void* from, size_t count) {
   return count;
 }
 
-// Two-bit codes: 11 is +threshold, 10 −threshold, 00 zero, 01 not finite. Sixteen to a little-endian word; element j of a
-// word is in byte j / 4, the first of a byte in its highest bits.
+// Two-bit codes: 11 is +threshold, 10 −threshold, 00 zero, 01 not finite. Sixteen to a little-endian word; element j of a word is
+// in byte j / 4, the first of a byte in its highest bits.
 constexpr size_t kPerWord = 16;
 constexpr uint32_t kShift[kPerWord] = {6, 4, 2, 0, 14, 12, 10, 8, 22, 20, 18, 16, 30, 28, 26, 24};
 
@@ -199,14 +199,14 @@ void decode_two_bit(float* target, const uint8_t* source, size_t count, float th
 constexpr float kHalfMost = 65504.0f;
 
 #if defined(SHOAL_F16C)
-/// Eight at a time; how many were done.
+/// Encodes eight at a time; returns the number of encoded elements.
 inline size_t encode_halves(uint16_t* target, const float* gradient, float* residual, size_t count) {
   const __m256 most = _mm256_set1_ps(kHalfMost), least = _mm256_set1_ps(-kHalfMost), sign = _mm256_set1_ps(-0.0f);
   const __m256 infinity = _mm256_set1_ps(__builtin_inff());
   size_t i = 0;
   for (; i + 8 <= count; i += 8) {
     const __m256 sum = _mm256_add_ps(_mm256_loadu_ps(residual + i), _mm256_loadu_ps(gradient + i));
-    // Not less than infinity: infinite, or NaN.
+    // Values not less than infinity: infinite, or NaN.
     const __m256 lost = _mm256_cmp_ps(_mm256_andnot_ps(sign, sum), infinity, _CMP_NLT_UQ);
     const __m256 held = _mm256_min_ps(most, _mm256_max_ps(least, sum));
     const __m128i halves = _mm256_cvtps_ph(_mm256_blendv_ps(held, sum, lost), _MM_FROUND_TO_NEAREST_INT);
@@ -233,7 +233,7 @@ void encode_half(uint16_t* target, const float* gradient, float* residual, size_
   for (size_t i = encode_halves(target, gradient, residual, count); i < count; i++) {
     const float sum = residual[i] + gradient[i];
     const bool lost = non_finite(sum);
-    // What a half cannot hold stays in the residual, instead of becoming infinite.
+    // The part that a half cannot hold stays in the residual, instead of becoming infinite.
     const float held = sum > kHalfMost ? kHalfMost : (sum < -kHalfMost ? -kHalfMost : sum);
     const uint16_t half = float_to_half(lost ? sum : held);
     target[i] = half;

@@ -45,7 +45,7 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 struct Mapping {
   void* address;
   size_t length;
-  int fd;  // the creator's; −1 for those who only mapped it
+  int fd;  // the creator's; −1 for a mapping of another process's region
   int references;
 
   void release() {
@@ -139,7 +139,7 @@ const char* size_memory_file(int fd, size_t length) {
 void finalize_mapping(napi_env, void*, void* hint) { static_cast<Mapping*>(hint)->unreference(); }
 void finalize_handle(napi_env, void* data, void*) { static_cast<Mapping*>(data)->unreference(); }
 
-/// { buffer, handle, fd, device, inode }. Takes over the mapping and the descriptor.
+/// Makes { buffer, handle, fd, device, inode }. Takes over the mapping and the descriptor.
 napi_value to_object(napi_env env, void* address, size_t length, size_t bytes, int fd, const struct stat& status) {
   auto* mapping = new Mapping{address, length, fd, 1};
   napi_value object, buffer, handle;

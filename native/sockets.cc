@@ -50,7 +50,7 @@ napi_value socket_round_trip(napi_env env, napi_callback_info info) {
   tcp_info state{};
   socklen_t length = sizeof state;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &state, &length) != 0) return nullptr;
-  // Older kernels say less.
+  // Older kernels report less.
   if (length < offsetof(tcp_info, tcpi_min_rtt) + sizeof state.tcpi_min_rtt || state.tcpi_min_rtt == UINT32_MAX) return nullptr;
   return napi_create_double(env, state.tcpi_min_rtt, &result) == napi_ok ? result : nullptr;
 }

@@ -1,8 +1,8 @@
 // The interpreter of step programs. Every operand is checked before an instruction touches anything.
 //
-// Ordering, for any CPU: what a program did before `signal` is visible to whoever saw the word (release / acquire).
-// Whether the other side sleeps is read after the word is raised, with a full fence between; the sleeper raises its flag,
-// fences, and looks at the word once more. So one of the two always sees the other (Dekker's pattern).
+// Ordering, for any CPU: a program's writes before `signal` are visible to every reader that saw the word (release / acquire).
+// Whether the other side sleeps is read after the word is raised, with a full fence between; the sleeper raises its flag, fences,
+// and looks at the word once more. So one of the two always sees the other (Dekker's pattern).
 #include "step_machine.h"
 
 #include <sched.h>
@@ -35,14 +35,14 @@ inline void pause_cpu() {
 #endif
 }
 
-/// A non-negative integer operand.
+/// Reads a non-negative integer operand.
 inline bool to_index(double operand, uint64_t& out) {
   if (!(operand >= 0 && operand <= 9007199254740991.0)) return false;
   out = static_cast<uint64_t>(operand);
   return static_cast<double>(out) == operand;
 }
 
-/// Any safe integer, modulo 2^32.
+/// Reads any safe integer, modulo 2^32.
 inline bool to_word(double operand, uint32_t& out) {
   if (!(std::fabs(operand) <= 9007199254740991.0)) return false;
   const auto integer = static_cast<int64_t>(operand);
@@ -52,7 +52,7 @@ inline bool to_word(double operand, uint32_t& out) {
 
 bool aligned(const void* address, size_t bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; }
 
-/// Apart, or exactly the same.
+/// True if the ranges are apart, or exactly the same.
 bool separate(const uint8_t* a, size_t a_bytes, const uint8_t* b, size_t b_bytes) {
   return a_bytes == 0 || b_bytes == 0 || a + a_bytes <= b || b + b_bytes <= a || (a == b && a_bytes == b_bytes);
 }
@@ -70,7 +70,7 @@ class Machine {
       next_ = pc_;
       const Status status = step();
       if (status != kContinue) {
-        // `call` resumes after itself; everything else stays where it stopped.
+        // `call` resumes after itself; every other instruction stays where it stopped.
         registers_.pc() = static_cast<double>(status == Status::kCall ? next_ : pc_);
         return status;
       }
@@ -189,7 +189,7 @@ class Machine {
     uint32_t add;
     uint64_t peer;
     if (!signal_operands(word, add, sleeper, peer)) return Status::kFault;
-    // Adding nothing only looks who sleeps, after an instruction that announced: its fence is enough.
+    // Adding 0 only looks whether the peer sleeps, after an instruction that announced: its fence is enough.
     if (add != 0) {
       __atomic_fetch_add(reinterpret_cast<uint32_t*>(word), add, __ATOMIC_RELEASE);
       __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -215,7 +215,7 @@ class Machine {
            peer < registers_.peer_limit();
   }
 
-  /// After a fence that follows the announcement.
+  /// Must follow a fence after the announcement.
   void ring_if_asleep(const uint8_t* sleeper, uint64_t peer) {
     if (__atomic_load_n(reinterpret_cast<const uint32_t*>(sleeper), __ATOMIC_RELAXED) == 0) return;
     registers_.doorbells()[peer >> 5] |= 1u << (peer & 31);
@@ -227,7 +227,7 @@ class Machine {
     double number;
     uint32_t value;
     if (!location(4, 4, word) || !operand(number) || !to_word(number, value)) return Status::kFault;
-    // Whoever sleeps is rung before this rank waits for it, or works on while it could have begun.
+    // Sleeping peers are rung before this rank waits for them, or works on while they could have begun.
     if (rang_) return Status::kWaiting;
     return reached(reinterpret_cast<const uint32_t*>(word), value) ? kContinue : Status::kWaiting;
   }
@@ -268,7 +268,7 @@ class Machine {
     return Status::kDiffers;
   }
 
-  // Reading operands. All fail at the end of the code.
+  // Functions that read operands. All fail at the end of the code.
 
   static constexpr uint64_t kMaxCount = 1ull << 48;
 

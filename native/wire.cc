@@ -95,7 +95,7 @@ void Wire::arm() {
   for (Peer& peer : peers) {
     epoll_event event{};
     event.events = EPOLLIN | (peer.state->unsent > 0 ? EPOLLOUT : 0u);
-    // The end of a stream can be read for ever.
+    // The end of a stream stays readable for ever, so it is not watched.
     epoll_ctl(epoll_fd, peer.state->ended != 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, peer.fd, &event);
   }
 }

@@ -1,15 +1,15 @@
-// The wire of an express: one stream socket to each other rank, on which announcements travel, mailbox and all, and writes into the
-// memory of an operation, straight between the threads that run it. What is announced is put where the peer's slots would be if
-// they could be mapped; what is written goes where it belongs, and then raises its signal.
+// The wire of an express: one stream socket to each other rank, on which announcements travel, mailbox and all, and writes into
+// the memory of an operation, straight between the threads that run it. An announcement is stored where the peer's slots would be
+// if they could be mapped; a write goes into its target, and then raises its signal.
 //
 //    message   0 payload bytes u32   4 turn u16   6 kind u16   8 signal u32   12 buffer u32   16 offset u64   24 payload
 //      announcement   the own slot from its announcement on ─▶ mirror; its first word is stored last, released
 //      put            bytes ─▶ offset of the target's data (0), output (1) or scratch (2); then its signal rises by one. The first
 //                     to a peer may have the announcement before it, in the same packet
 //
-// Two threads of a process have each their own wire on the same sockets and the same memory, and use them in turn, never at once:
-// what is half received or half sent lies in the memory, so that either can go on. The descriptors are the wire's own.
-// Sending never blocks: what the kernel does not take stays in the outbox, which holds what an operation sends to a peer.
+// Two threads of a process have each their own wire on the same sockets and the same memory, and use them in turn, never at once: messages
+// that are half received or half sent lie in the memory, so that either thread can go on. The descriptors are the wire's own. Sending never
+// blocks: bytes that the kernel does not take stay in the outbox, which holds everything that an operation sends to a peer.
 #pragma once
 #include <node_api.h>
 #include <poll.h>
@@ -40,7 +40,7 @@ struct Header {
   uint64_t offset;
 };
 static_assert(sizeof(Header) == kHeaderBytes, "as on the wire");
-/// Announcement and contract.
+/// Bytes of announcement and contract.
 constexpr size_t kPayloadLeast = 32;
 /// Messages that inbox and outbox hold: the two that may be under way, and one that is being taken out.
 constexpr size_t kBoxMessages = 3;
@@ -64,52 +64,52 @@ struct Peer {
   uint8_t* slots[kTurns];
 };
 
-/// Of an inbox, and of all that a peer takes of the memory.
+/// Bytes of an inbox, and of all of a peer's part of the memory.
 size_t inbox_bytes_of(size_t payload_max);
 size_t peer_bytes_of(size_t payload_max, size_t put_max);
 
 enum PollResult : int { kThere = 1, kNotYet = 0, kEnded = -1 };
 
-/// A bit per peer, by position.
+/// Most peers: each is a bit, by position.
 constexpr size_t kPeersMax = 32;
 
 class Wire {
  public:
   std::vector<Peer> peers;
   uint8_t* own[kTurns] = {nullptr, nullptr};
-  /// Of a slot, from its announcement on.
+  /// Most bytes of a slot, from its announcement on.
   size_t payload_max = 0;
   size_t announced_offset = 0;
 
-  /// Scratch for both turns, then what the operation of each turn has bound.
+  /// Scratch for both turns, then the buffers that the operation of each turn has bound.
   Bytes buffers[kTurns][kBuffers] = {};
   size_t signals_offset = 0;
   uint32_t signal_count = 0;
   size_t put_max = 0;
   int epoll_fd = -1;
-  /// Messages that have come whole, ever.
+  /// Number of messages that have ever come whole.
   uint32_t arrivals = 0;
 
   void close_all();
 
   bool can_announce(double bytes) const { return bytes >= kPayloadLeast && bytes <= static_cast<double>(payload_max); }
 
-  /// To the peers whose bits are set.
+  /// Sends the announcement to the peers whose bits are set.
   void announce(uint32_t turn, size_t bytes, uint32_t to);
 
-  /// `announced`: bytes of the announcement that goes before, in the same packet; 0: none does.
+  /// Sends a write. `announced`: bytes of the announcement that goes before it, in the same packet; 0: none does.
   void put(Peer& peer, const Header& header, const uint8_t* payload, size_t announced);
 
   bool unsent() const;
 
-  /// Until something has come from the peers whose bits are set, or all that was kept back has been sent; looks for `spin_ns`, then
-  /// sleeps up to `sleep_ms`. Who has ended may have sent all there was.
+  /// Waits until anything has come from the peers whose bits are set, or all outboxes are empty; spins for `spin_ns`, then sleeps
+  /// up to `sleep_ms`. A peer that has ended may have sent everything before.
   PollResult poll_any(uint32_t from, double spin_ns, int sleep_ms);
 
-  /// What its event loop is told of follows what there is to be sent.
+  /// Makes its event loop watch for room to write as long as there is something to send.
   void arm();
 
-  /// Whether every peer's announcement in the slot `turn` has reached `value`; looks for `spin_ns`, then sleeps up to `sleep_ms`.
+  /// Waits until every peer's announcement in the slot `turn` has reached `value`; spins for `spin_ns`, then sleeps up to `sleep_ms`.
   PollResult poll_until(uint32_t turn, uint32_t value, double spin_ns, int sleep_ms);
 
  private:
@@ -127,12 +127,12 @@ class Wire {
 
   void receive(Peer& peer);
 
-  /// Where the rest of a write goes; null when it goes nowhere.
+  /// The place for the rest of a write; null when it has none.
   uint8_t* put_target(const PeerState& state) const;
 
   void landed(const Header& put);
 
-  /// Puts what has come where it belongs. False when that is no message.
+  /// Stores bytes that have come in their places. False when they are not a message.
   bool deliver(Peer& peer);
 
   static pollfd pollfd_of(const Peer& peer);
@@ -142,7 +142,7 @@ class Wire {
 
 }  // namespace wire
 
-/// For the addon's list of functions.
+/// Adds functions to the addon's exports.
 void export_wires(napi_env env, napi_value exports);
 void export_watches(napi_env env, napi_value exports);
 

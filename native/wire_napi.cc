@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kSocketBufferBytes = 256 * 1024;
 
-/// A bit per peer, by position.
+/// Reads a set of peers: a bit per peer, by position.
 bool get_bits(napi_env env, napi_value value, uint32_t& out) { return get_whole(env, value, 0, UINT32_MAX, out); }
 
-/// A time to wait: as long as wanted, but a number.
+/// Reads a time to wait: any length, but a number.
 bool get_duration(napi_env env, napi_value value, double& out) { return get(env, value, out) && out >= 0; }
 
 constexpr double kSleepMsMax = 1e9;
@@ -206,7 +206,7 @@ napi_value take_socket(napi_env env, napi_callback_info info) {
   const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return fail(env, "EBADF", "cannot duplicate the socket");
   const int on = 1;
-  // Slower, not wrong, where the kernel refuses.
+  // Without these options, which the kernel may refuse, it is slower but not wrong.
   setsockopt(own, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(own, SOL_SOCKET, SO_SNDBUF, &kSocketBufferBytes, sizeof kSocketBufferBytes);
   return napi_create_int32(env, own, &result) == napi_ok ? result : nullptr;

@@ -1,5 +1,5 @@
-// Watching: an event loop is told when something can be read on any socket of a wire (wire.h), or on one descriptor. A timer is a
-// descriptor that another thread of this process may set.
+// Watches sockets: an event loop is told when something can be read on any socket of a wire (wire.h), or on one descriptor. A
+// timer is a descriptor that another thread of this process may set.
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -16,13 +16,13 @@ namespace {
 struct Watch {
   napi_env env;
   uv_poll_t poll;
-  /// Its own.
+  /// A descriptor of its own.
   int fd;
   napi_ref callback;
   napi_async_context context;
   napi_async_cleanup_hook_handle cleanup;
   bool closing;
-  /// Owners: the loop, until the handle is closed, and JavaScript.
+  /// Number of owners: the loop, until the handle is closed, and JavaScript.
   int references;
 
   void close() {
@@ -57,7 +57,7 @@ void on_readable(uv_poll_t* poll, int, int) {
   napi_close_handle_scope(watch->env, scope);
 }
 
-/// A handle; nothing is watched until `setWatching`. Takes the descriptor over, also when it fails.
+/// Makes a handle; nothing is watched until `setWatching`. Takes the descriptor over, also when it fails.
 napi_value create_watch(napi_env env, int fd, napi_value callback) {
   napi_value name, handle;
   uv_loop_t* loop;
