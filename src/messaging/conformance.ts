@@ -175,6 +175,20 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       await expect(other.bind(url)).rejects.toMatchObject({ code: 'system' });
     });
 
+    test('an endpoint is free as soon as its router has closed', async () => {
+      let { router, url } = await boundRouter();
+      if (!world!.rebinds) return;
+      for (let round = 0; round < 30; round++) {
+        const next = await routerOf();
+        const dealer = round % 3 === 0 ? await connectedDealer(url, worker(round)) : undefined;
+        await router.close();
+        const bound = next.bind(url).catch(({ message }: Error) => message);
+        expect([round, await bound]).toEqual([round, url]);
+        router = next;
+        await dealer?.close({ timeoutMs: 0 });
+      }
+    });
+
     test('connecting to nobody ends at the deadline', async () => {
       const desertedUrl = async (): Promise<string> => {
         const { router, url } = await boundRouter();

@@ -41,6 +41,7 @@ import { dial } from '../stream/dial.ts';
 import { FrameType, type FrameHeader } from '../stream/frame.ts';
 import { FramedSocket, type FrameReceiver } from '../stream/framed-socket.ts';
 import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
+import { connect } from '../stream/stream-network.ts';
 import type { WireTap } from '../stream/wire-tap.ts';
 import type { Grant, Probe, WriteOrder } from './libfabric-connection-options.ts';
 import { LibfabricConnection } from './libfabric-connection.ts';
@@ -278,7 +279,7 @@ export class LibfabricFabric implements Fabric {
         inFlight: () => met?.inFlight ?? { operations: 0, bytes: 0 },
         wire,
       },
-      (onread) => net.connect({ host, port, onread }),
+      (onread) => connect({ host, port, onread }),
     );
     const meet = (): Promise<LibfabricConnection> =>
       new Promise((resolve, reject) => {

@@ -9,6 +9,7 @@ import { describeFabric, Inbox } from '../conformance.ts';
 import type { FabricAddress } from '../fabric.ts';
 import { encodeHeader, FrameType } from '../stream/frame.ts';
 import { FramedSocket } from '../stream/framed-socket.ts';
+import { connect } from '../stream/stream-network.ts';
 import { emptyCounters } from '../stream/stream-counters.ts';
 import { connected } from '../testing/connected.ts';
 import { desertedTcpAddress } from '../testing/deserted.ts';
@@ -150,7 +151,7 @@ describe('tcp', () => {
     const port = await reservePort();
     const stream = new FramedSocket(
       { rank: 0, description: 'tcp itself', clock, maxQueuedBytes: 1024, counters: emptyCounters() },
-      (onread) => net.connect({ host: '127.0.0.1', port, localAddress: '127.0.0.1', localPort: port, onread }),
+      (onread) => connect({ host: '127.0.0.1', port, localAddress: '127.0.0.1', localPort: port, onread }),
     );
     const dialer = dialerOf(1);
     await expect(stream.authenticate(dialer, 'w')).rejects.toMatchObject({

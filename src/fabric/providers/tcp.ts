@@ -3,7 +3,6 @@
  *
  *  Dead peers are seen by the end of their socket; a host that vanishes without a word is seen by keepalive and the
  *  retransmission timeout only (Node has no TCP_USER_TIMEOUT): deadlines above must cover that. */
-import net from 'node:net';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
 import { Acceptor } from '../stream/acceptor.ts';
@@ -25,6 +24,7 @@ import type {
 import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
 import { FramedSocket } from '../stream/framed-socket.ts';
 import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
+import { connect } from '../stream/stream-network.ts';
 import type { WireTap } from '../stream/wire-tap.ts';
 import { hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
 import { capabilitiesOf, checkSource, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
@@ -134,7 +134,7 @@ export class TcpFabric implements Fabric {
     const { host, port } = parseCandidate('tcp', candidate);
     const description = `tcp ${candidate.slice('tcp://'.length)}`;
     const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters: this.counters, wire, polling };
-    const stream = new FramedSocket(options, (onread) => net.connect({ host, port, onread }));
+    const stream = new FramedSocket(options, (onread) => connect({ host, port, onread }));
     return authenticated(stream, { ...this.#options, purpose, peer }, signal, () => stream);
   }
 

@@ -121,13 +121,6 @@ export class FramedSocket {
       this.#reason = messageOf(error);
       if (this.#phase === 'opening') this.#exhausted = exhaustion(`rank ${options.rank}`, error, 'opening a connection');
     });
-    this.#socket.on('connect', () => {
-      const { localPort, localAddress, remotePort, remoteAddress } = this.#socket;
-      // The system may take the port that is dialled for this end, if nobody listens there: TCP connects them (RFC 9293, 3.5).
-      if (localPort === undefined || localPort !== remotePort || localAddress !== remoteAddress) return;
-      this.#reason = 'nobody listens there: the connection led back to itself';
-      this.#socket.destroy();
-    });
     this.#socket.on('end', () => this.#onStreamEnd());
     this.#socket.on('close', () => {
       this.#onStreamEnd();

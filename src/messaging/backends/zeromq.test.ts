@@ -52,6 +52,15 @@ describeMessaging('ipc', () => {
   };
 });
 
+describeMessaging('ipc without a file', () => {
+  let made = 0;
+  return {
+    context: (changes) => new MessagingContext({ world: 'ipc-test', secret, ...changes }),
+    url: () => `ipc://@shoal-${process.pid}-${made++}`,
+    rebinds: true,
+  };
+});
+
 describe('CURVE keys', () => {
   it('are pairs as ZeroMQ makes them, and depend on secret, world and role', () => {
     const keys = deriveCurveKeys(secret, 'w', 'router');
@@ -125,6 +134,21 @@ describe('strangers', () => {
     await using second = new Router(inside);
     await second.bind(url);
     expect((await second.receive()).source).toBe(2n);
+  });
+
+  it('that have the port of a router that is late are told auth, and do not keep the dealer from it', async () => {
+    await using context = new MessagingContext({ world: 'w', secret, clock });
+    const ending = net.createServer((socket) => socket.on('error', () => undefined).end());
+    const port = await reservePort();
+    await once(ending.listen(port, '127.0.0.1'), 'listening');
+    await using dealer = new Dealer(context, { address: 2n });
+    const url = `tcp://127.0.0.1:${port}`;
+    await expect(dealer.connect(url)).rejects.toMatchObject({ code: 'auth', message: expect.stringMatching(/and is it a router\?/) });
+    ending.close();
+    await using router = new Router(context);
+    await router.bind(url);
+    await dealer.connect(url);
+    expect(router.peers).toEqual([2n]);
   });
 
   it('that even know the router key, but not the secret, never get through', async () => {

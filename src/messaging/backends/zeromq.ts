@@ -10,16 +10,18 @@
  *  make it anew. ZeroMQ's own queues have no limit, because the windows of the links are one.
  *
  *  The package is loaded when the first such URL is used, and need not be installed before: an optional peer of ours. */
-import { chmodSync } from 'node:fs';
-import net from 'node:net';
+import { chmodSync, readFileSync } from 'node:fs';
+import type net from 'node:net';
 import os from 'node:os';
 import { isMainThread } from 'node:worker_threads';
 import type * as Zmq from 'zeromq';
 import { must } from '../../base/assert.ts';
+import { retry } from '../../base/connections/retry.ts';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
 import { checkDescriptors } from '../../base/exhaustion.ts';
 import { installCommand, isNotInstalled } from '../../base/settings/install-commands.ts';
+import { connect } from '../../fabric/stream/stream-network.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
 import { packetBytesMost } from '../limits.ts';
 import type { ThreadGate } from '../thread-gate.ts';
@@ -105,7 +107,7 @@ class ZeromqBackend implements Backend {
   async listen(url: string, onPipe: (pipe: Pipe) => void): Promise<Listener> {
     this.#checkUrl(url);
     const path = ipcPath(url);
-    if (path !== undefined && (await answers({ path }))) throw new ShoalError('system', `${url} is bound by another router already`);
+    if (path !== undefined && (await answers(url))) throw new ShoalError('system', `${url} is bound by another router already`);
     return this.#withinGate(() => {
       checkDescriptors('this process', socketDescriptors, `listening at ${url}`);
       if (this.#options.encryption === 'curve') this.#guard();
@@ -119,8 +121,11 @@ class ZeromqBackend implements Backend {
     });
   }
 
-  async connect(url: string, options: PipeConnectOptions): Promise<Pipe> {
+  async connect(url: string, { timeoutMs, signal }: PipeConnectOptions): Promise<Pipe> {
     this.#checkUrl(url);
+    const { clock } = this.#options;
+    const deadlineMs = clock.now() + timeoutMs;
+    await this.#listened(url, timeoutMs, signal);
     const pipe = this.#withinGate(() => {
       checkDescriptors('this process', socketDescriptors, `connecting to ${url}`);
       const pipe: DealerPipe = new DealerPipe(
@@ -131,12 +136,25 @@ class ZeromqBackend implements Backend {
     });
     this.#open.add(pipe);
     try {
-      await pipe.connect(options);
+      await pipe.connect({ timeoutMs: Math.max(1, deadlineMs - clock.now()), signal });
     } catch (error) {
       await pipe.close(0);
       throw error;
     }
     return pipe;
+  }
+
+  /** Resolves when somebody listens there. ZeroMQ dials again and again as well, and gets connections that lead back to itself, which it
+   *  does not know: it gives up then, and nobody can listen there for a minute. @throws ShoalError `timeout`, `aborted`. */
+  async #listened(url: string, timeoutMs: number, signal: AbortSignal): Promise<void> {
+    if (!url.startsWith('tcp://')) return;
+    const { clock, random } = this.#options;
+    const pauses = { firstPauseMs: reconnectMs, pauseMostMs: reconnectMostMs };
+    const outcome = await retry({ clock, random, timeoutMs, signal, ...pauses, isFinal: () => false }, async (stop) => {
+      if (!(await answers(url, stop))) throw new ShoalError('peer-lost', 'nobody listens there');
+    });
+    if ('value' in outcome) return;
+    throw outcome.why === 'aborted' ? givenUp(url) : noRouter(url, timeoutMs, 'nobody listens there');
   }
 
   async close(): Promise<void> {
@@ -279,12 +297,8 @@ class DealerPipe implements Pipe {
         if (error === undefined) resolve();
         else reject(error);
       };
-      const onAbort = (): void => finish(new ShoalError('aborted', `connecting to ${url} was given up`));
-      const timer = clock.setTimer(
-        timeoutMs,
-        () => finish(new ShoalError('timeout', `no router at ${url} within ${timeoutMs} ms: ${lastProblem}`, { timeoutMs })),
-        { keepAlive: true },
-      );
+      const onAbort = (): void => finish(givenUp(url));
+      const timer = clock.setTimer(timeoutMs, () => finish(noRouter(url, timeoutMs, lastProblem)), { keepAlive: true });
       signal.addEventListener('abort', onAbort, { once: true });
       if (signal.aborted) {
         onAbort();
@@ -297,7 +311,12 @@ class DealerPipe implements Pipe {
         this.#onRefusals((refusals) => {
           lastProblem = 'the handshake did not complete';
           if (refusals < refusalsForAuth || this.#onUp === undefined) return;
-          finish(new ShoalError('auth', `what listens at ${url} does not accept our keys; do both sides have the job's secret?`));
+          finish(
+            new ShoalError(
+              'auth',
+              `what listens at ${url} does not accept our keys; do both sides have the job's secret, and is it a router?`,
+            ),
+          );
         });
       }
       if (gate?.enter() === false) return;
@@ -372,7 +391,7 @@ class RouterListener implements Listener {
   readonly #options: ListenerOptions;
   readonly #channel: ZeromqChannel;
   readonly #pipes = new Map<string, RouterPipe>();
-  #open = true;
+  #closed: Promise<void> | undefined;
 
   constructor(socket: Zmq.Router, options: ListenerOptions) {
     this.#options = options;
@@ -396,16 +415,18 @@ class RouterListener implements Listener {
     this.#pipes.delete(key);
   }
 
-  async close(): Promise<void> {
-    if (!this.#open) return;
-    this.#open = false;
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  async #close(): Promise<void> {
     await this.#channel.idle();
     this.#channel.close(lingerMs);
     // ZeroMQ gives the address back on its own time: until then nobody can bind it again.
     const { clock, url, onClosed } = this.#options;
     const deadlineMs = clock.now() + releaseMs;
-    const address = addressOf(url);
-    while (clock.now() < deadlineMs && (await answers(address))) await sleep(clock, releaseLookMs);
+    while (clock.now() < deadlineMs && (await answers(url))) await sleep(clock, releaseLookMs);
     onClosed();
   }
 
@@ -490,24 +511,43 @@ function ipcPath(url: string): string | undefined {
   return url.startsWith('ipc://') && !url.startsWith('ipc://@') ? url.slice('ipc://'.length) : undefined;
 }
 
-/** Of a URL that a listener has. */
-function addressOf(url: string): net.NetConnectOpts {
-  if (url.startsWith('ipc://')) return { path: url.slice('ipc://'.length).replace(/^@/, '\0') };
-  const [, host, port] = must(/^tcp:\/\/\[?(.+?)\]?:(\d+)$/.exec(url), () => `${url} has a host and a port`);
-  return { host, port: Number(port) };
+/** Somebody listens at this URL: ZeroMQ replaces the Unix socket of a living listener without a word, and says only by events
+ *  that it has given an address back; so we ask. */
+function answers(url: string, signal?: AbortSignal): Promise<boolean> {
+  if (url.startsWith('ipc://@')) return Promise.resolve(isListedAsListening(url.slice('ipc://'.length)));
+  return new Promise((resolve) => {
+    const socket = connect(addressOf(url));
+    const onAbort = (): void => void socket.destroy(new Error('given up'));
+    signal?.addEventListener('abort', onAbort, { once: true });
+    const finish = (does: boolean): void => {
+      signal?.removeEventListener('abort', onAbort);
+      socket.destroy();
+      resolve(does);
+    };
+    socket.once('connect', () => finish(true));
+    socket.once('error', () => finish(false));
+  });
 }
 
-/** Somebody listens there: ZeroMQ replaces the Unix socket of a living listener without a word, and says only by events
- *  that it has given an address back; so we ask. */
-function answers(address: net.NetConnectOpts): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = net.connect(address);
-    socket.once('connect', () => {
-      socket.destroy();
-      resolve(true);
-    });
-    socket.once('error', () => resolve(false));
-  });
+function addressOf(url: string): net.NetConnectOpts {
+  if (url.startsWith('ipc://')) return { path: url.slice('ipc://'.length) };
+  const [, host, port] = must(/^tcp:\/\/\[?(.+?)\]?:(\d+)$/.exec(url), () => `${url} has a host and a port`);
+  return { host, port: Number(port), family: url.includes('[') ? 6 : 4 };
+}
+
+/** Of a Unix socket without a file, whose name ends where ZeroMQ says: names that Node.js dials are padded with zeros. */
+function isListedAsListening(name: string): boolean {
+  const acceptsConnections = '00010000';
+  const rows = readFileSync('/proc/net/unix', 'utf8').split('\n');
+  return rows.some((row) => row.endsWith(` ${name}`) && row.split(/ +/, 4)[3] === acceptsConnections);
+}
+
+function givenUp(url: string): ShoalError {
+  return new ShoalError('aborted', `connecting to ${url} was given up`);
+}
+
+function noRouter(url: string, timeoutMs: number, why: string): ShoalError {
+  return new ShoalError('timeout', `no router at ${url} within ${timeoutMs} ms: ${why}`, { timeoutMs });
 }
 
 /** With the wildcard replaced by an address that other hosts can use. */
