@@ -1,5 +1,5 @@
-/** The command line of a program of this folder. `--help` prints the comment that the program's file begins with; what is
- *  wrong is said in one line, with exit code 2. */
+/** The command line of a program of this folder. `--help` prints the comment that the program's file begins with; an error is
+ *  told in one line, with exit code 2. */
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { parseArgs, type ParseArgsConfig } from 'node:util';
@@ -8,7 +8,7 @@ import { messageOf } from '../src/base/errors.ts';
 /** @param file `import.meta.url` of the program. Ends the process after `--help` and for options that are not among `options`. */
 export function programArguments<const C extends ParseArgsConfig>(file: string, config: C): ReturnType<typeof parseArgs<C>> {
   const args = process.argv.slice(2);
-  // What follows `--` is a command of its own.
+  // The arguments after `--` are a command of its own.
   const own = args.includes('--') ? args.slice(0, args.indexOf('--')) : args;
   if (own.includes('--help')) {
     console.log(opening(readFileSync(fileURLToPath(file), 'utf8')));

@@ -1,13 +1,13 @@
-/** What is measured for the documentation: every file of bench/results by the command that made it. `bench/measure.ts` runs them,
- *  docs/performance.md shows them. */
+/** The measurements for the documentation: every file of bench/results with the command that made it. `bench/measure.ts` runs
+ *  them, docs/performance.md shows them. */
 
 export interface Measurement {
-  /** Of its file in bench/results, without the extension. */
+  /** Name of its file in bench/results, without the extension. */
   readonly name: string;
-  /** For people: where the ranks are, and what is special. */
+  /** Title for people: the places of ranks, and anything special. */
   readonly title: string;
-  /** What the file holds: `peers` against others, `algorithms` against each other, how much `overlap` helps, or the report of another
-   *  benchmark. */
+  /** Contents of the file: `peers` against others, `algorithms` against each other, the gain by `overlap`, or the report of
+   *  another benchmark. */
   readonly kind: 'peers' | 'algorithms' | 'overlap' | 'report';
   /** Arguments of node in the repository; `{out}` stands for the folder of results. */
   readonly command: readonly string[];
@@ -23,7 +23,7 @@ const delayed = [...gigabit, '--delay-us', '500'];
 
 export const measurements: readonly Measurement[] = [
   peers('peers-one-host-2-ranks', '2 ranks on one host', ['--ranks', '2', '--rounds', '5']),
-  // What the first calls run is interpreted JavaScript, for longer where ranks share CPUs: thousands of the smallest.
+  // The first calls run interpreted JavaScript, for longer where ranks share CPUs, so there are thousands of the smallest.
   peers('peers-one-host-4-ranks', '4 ranks on one host', [
     ...['--ranks', '4', '--rounds', '3', '--warmup', '5'],
     ...['--sizes', '8:20000,1KiB:5000,8KiB:1500,64KiB:600,1MiB:100,4MiB:40,25MiB:12,100MiB:4'],
@@ -36,7 +36,7 @@ export const measurements: readonly Measurement[] = [
     ...['--ranks', '2', '--rounds', '3', '--buckets', '64', '--sizes', '25MiB:2'],
     ...['--only', 'shoal sync,shoal async,open mpi,gloo'],
   ]),
-  // As on one host, the first calls must not be the median: thousands of the smallest, dozens of 1 MiB.
+  // The first calls must not be the median, as on one host: thousands of the smallest, dozens of 1 MiB.
   network('peers-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', [
     ...['--hosts', '4', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:10000,1KiB:5000,8KiB:2000,64KiB:300'],
   ]),
@@ -170,7 +170,7 @@ function peers(name: string, title: string, args: readonly string[]): Measuremen
   return { name, title, kind: 'peers', command: ['--import', 'tsx', 'bench/peers/run.ts', ...args, '--name', name, '--out', '{out}'] };
 }
 
-/** Beside the last commit before calls had one route and rooms had names. */
+/** Compares with the last commit before calls had one route and rooms had names. */
 function redesign(name: string, title: string, args: readonly string[]): Measurement {
   const ways = 'shoal sync,before sync,shoal private,before private';
   return peers(name, `${title}, beside the code before its redesign`, ['--earlier', '2330466', '--rounds', '5', '--only', ways, ...args]);

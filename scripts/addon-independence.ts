@@ -1,20 +1,20 @@
-/** Which test files the pass without the native addon need not repeat: those that cannot tell whether it is there, and those of which
- *  a person has said that what they find out is the same. Pure functions over sources. */
+/** Selects the test files that the pass without the native addon need not repeat: those that cannot tell whether it is there, and
+ *  those for which a person has declared the outcome to be the same. Pure functions over sources. */
 import { posix } from 'node:path';
 import type { SourceFile } from './house-rules.ts';
 
 const addonLoader = 'src/memory/native.ts';
-/** The package's own name leads to dist/, and from there anywhere. */
+/** Imports that lead anywhere: the package's own name leads to dist/. */
 const elsewhere = /['"]node:(child_process|worker_threads|cluster)['"]|['"]shoal(\/[\w-]+)*['"]/;
 const relativePath = /['"`](\.{1,2}\/[^'"`\n]+)['"`]/g;
 
-/** Files that are not run, and why. */
+/** Files that are not run, and the reason. */
 export interface LeftOut {
   readonly files: readonly string[];
   readonly reason: string;
 }
 
-/** They start processes or threads, or import more than they use, so that imports do not tell. */
+/** Files that start processes or threads, or import more than they use, so that their imports do not tell. */
 export const sameWithoutAddon: readonly LeftOut[] = [
   {
     reason: 'about sources, documents and the package, which are the same',
@@ -155,15 +155,15 @@ export const sameWithoutAddon: readonly LeftOut[] = [
   },
 ];
 
-/** All that is left out, of all sources of the repository. */
+/** All files that are left out, of all sources of the repository. */
 export function leftOutWithoutAddon(files: readonly SourceFile[]): LeftOut[] {
   const reason = 'nothing they import reaches the addon';
   return [{ files: testsIndependentOfAddon(files), reason }, ...sameWithoutAddon];
 }
 
 /** Paths of the test files among `files`, which are all sources of the repository, that reach neither the addon's loader nor
- *  another process or thread; sorted. It errs on the side of repeating: every relative path in quotes counts as an import, and whoever
- *  may start a process or a thread, which runs what is not seen here, counts as dependent. */
+ *  another process or thread; sorted. It errs on the side of repeating: every relative path in quotes counts as an import, and a
+ *  file that may start a process or a thread, whose code is not seen here, counts as dependent. */
 export function testsIndependentOfAddon(files: readonly SourceFile[]): string[] {
   const textOf = new Map(files.map(({ path, text }) => [path, text]));
   const independent = (test: string): boolean => {
@@ -173,7 +173,7 @@ export function testsIndependentOfAddon(files: readonly SourceFile[]): string[] 
       if (path === addonLoader || text === undefined || elsewhere.test(text)) return false;
       for (const [, specifier] of text.matchAll(relativePath)) {
         const target = posix.join(posix.dirname(path), specifier);
-        // Built JavaScript is what threads are started from; other files are data.
+        // Threads are started from built JavaScript; other files are data.
         if (textOf.has(target) || target.endsWith('.js')) reached.add(target);
       }
     }

@@ -24,7 +24,7 @@ if (!existsSync(join(cache, 'node_modules/typedoc'))) {
   execFileSync('npm', ['install', ...flags, ...tools], { stdio: ['ignore', 'ignore', 'inherit'] });
 }
 
-// In the repository: typedoc tells our own declarations from those of other packages by where they are.
+// The folder is in the repository: typedoc tells our own declarations from those of other packages by their place.
 const folder = join(repositoryRoot, 'build/api-reference');
 rmSync(folder, { recursive: true, force: true });
 mkdirSync(folder, { recursive: true });
@@ -43,9 +43,9 @@ try {
   rmSync(folder, { recursive: true });
 }
 
-/** Returns what typedoc said. */
+/** Runs typedoc and returns its output. */
 function generate(out: string): string {
-  // By the names that are imported; what is said of a file is not said of the first thing in it.
+  // Entry points have the names that are imported; a file's own comment is not that of its first declaration.
   const entryPoints = entries.map(({ name, path }) => {
     const file = join(out, `${fileOf(name)}.ts`);
     writeFileSync(file, `/** @module */\nexport * from ${JSON.stringify(path)};\n`);
@@ -99,7 +99,7 @@ function generate(out: string): string {
   return stdout + stderr;
 }
 
-/** By file name. Headings and links are by what is imported. */
+/** Pages by file name. Headings and links are by import name. */
 function pagesOf(where: string): Map<string, string> {
   const names = readdirSync(where)
     .filter((name) => name.endsWith('.md'))

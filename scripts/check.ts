@@ -21,7 +21,7 @@ const checks: readonly Check[] = [
   { name: 'package', command: ['publint', '--strict'] },
 ];
 
-/** What a check prints comes in one piece: several run at once. */
+/** Runs a check and prints its output in one piece: several run at once. */
 async function run({ name, command: [program, ...args] }: Check): Promise<boolean> {
   // npm puts node_modules/.bin first in the path of its scripts.
   const child = spawn(program, args, { cwd: repositoryRoot, stdio: ['ignore', 'pipe', 'pipe'] });

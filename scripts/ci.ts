@@ -1,4 +1,4 @@
-/** `.ci/run`, once the dependencies are there: every step, also after one has failed; then what failed, and counts as the last line. */
+/** `.ci/run`, once the dependencies are there: every step, also after one has failed; then the failures, and counts as the last line. */
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,12 +9,12 @@ import { repositoryRoot } from './repository.ts';
 interface Step {
   /** The command that does the same, for one person at a terminal. */
   readonly text: string;
-  /** Without the build that the command begins with: `npm ci` has made it. */
+  /** The command without the build that it begins with: `npm ci` has made it. */
   readonly command: readonly [program: string, ...args: string[]];
   readonly env?: Readonly<Record<string, string>>;
 }
 
-/** What can differ from one Node.js to the next, and is quick: the addon, memory, threads, processes. */
+/** Quick suites whose outcome can differ from one Node.js to the next: the addon, memory, threads, processes. */
 const onEveryNode = [
   'src/base',
   'src/memory/native',
@@ -24,8 +24,8 @@ const onEveryNode = [
   'test/scheduled-processes',
 ];
 
-/** What differs without the addon: kernels and step machines in JavaScript, ranks of a host with sockets between them. The suites that
- *  hold for every implementation run here; `npm run test:nonative` runs all that can tell. */
+/** Suites whose outcome differs without the addon: kernels and step machines in JavaScript, ranks of a host with sockets between
+ *  them. The suites that hold for every implementation run here; `npm run test:nonative` runs all that can tell. */
 const withoutAddon = [
   'src/memory',
   'src/fabric',
@@ -51,7 +51,7 @@ function onNode(major: string): Step {
   return { text: `node ${args.join(' ')}`, command: [process.execPath, ...args] };
 }
 
-/** A step that ends so cannot be done here, and has said why. */
+/** Exit code of a step that cannot be done here, and has said why. */
 const unavailable = 3;
 
 const steps: readonly Step[] = [
@@ -86,7 +86,7 @@ for (const [index, step] of steps.entries()) {
   totals.passed += report.passed;
   totals.skipped += report.skipped;
   failures.push(...report.failures);
-  // A step that broke without saying what failed.
+  // A step may break without saying what failed.
   if (status !== 0 && report.failures.length === 0) failures.push({ name: text, message: `ended with ${status}` });
 }
 rmSync(folder, { recursive: true });

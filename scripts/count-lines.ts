@@ -1,6 +1,6 @@
 /** Prints the counted lines of production code (scripts/counted-lines.ts), a row per layer with its ceiling in layers.json.
  *
- *    npx tsx scripts/count-lines.ts [--rooms] [--lower]      --rooms: also a row per room; --lower: lowers ceilings to what is there */
+ *    npx tsx scripts/count-lines.ts [--rooms] [--lower]      --rooms: also a row per room; --lower: lowers ceilings to present counts */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { linesByFolder } from './counted-lines.ts';

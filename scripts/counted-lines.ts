@@ -8,7 +8,7 @@ export function countedLines({ path, text }: { readonly path: string; readonly t
   let code = '';
   let end = 0;
   for (const left of [...comments, ...imports].toSorted((a, b) => a.start - b.start)) {
-    // Its line breaks stay, so that code before and after it is on two lines.
+    // The line breaks of a removed part stay, so that code before and after it is on two lines.
     code += text.slice(end, left.start) + text.slice(left.start, left.end).replace(/[^\n]/g, '');
     end = left.end;
   }

@@ -1,11 +1,11 @@
-/** The pages, and parts of pages, that are written from the sources: settings, the table of layers, what was measured. */
+/** The pages, and parts of pages, that are written from the sources: settings, the table of layers, measurements. */
 import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type SettingDefinition } from '../src/base/settings/settings.ts';
 import type { LayerTable } from './house-rules.ts';
 import { graphTable } from './graph-table.ts';
 import { hostTable, networkTable, performanceTables, type ReadResult } from './performance-tables.ts';
 
 export interface Page {
-  /** Relative to the repository. */
+  /** Path relative to the repository. */
   readonly path: string;
   readonly text: string;
 }
@@ -24,9 +24,9 @@ const sectionTitles: Readonly<Record<SettingDefinition['section'], string>> = {
 export interface PageSources {
   readonly layers: LayerTable;
   readonly result: ReadResult;
-  /** As scripts/native-interface.mjs prints it. */
+  /** The version that scripts/native-interface.mjs prints. */
   readonly nativeInterface: string;
-  /** A page as it is now, for those that are generated in part. */
+  /** Reads a page as it is now, for those that are generated in part. */
   read(path: string): string;
 }
 
@@ -88,7 +88,7 @@ function settingEntry(definition: SettingDefinition): string {
   return `### \`${definition.name}\`\n\n${definition.description}\n\n${facts.map((fact) => `- ${fact}`).join('\n')}`;
 }
 
-/** Highest rank first, as one draws a building; the rooms of a layer, too. */
+/** The table of layers, the highest rank first, as one draws a building; the rooms of a layer, too. */
 function layersTable({ layers }: LayerTable): string {
   const rows = layers
     .toSorted((a, b) => b.rank - a.rank)

@@ -1,4 +1,4 @@
-/** Goals and measurements of graphs, from bench/results: for docs/graph.md and docs/performance.md. */
+/** The table of goals and measurements of graphs, from bench/results: for docs/graph.md and docs/performance.md. */
 import type { ReadResult } from './performance-tables.ts';
 
 interface Report {
@@ -39,7 +39,7 @@ interface Line {
   readonly measured: string;
 }
 
-/** A row per case; those without results are left out. */
+/** A row per case; cases without results are left out. */
 export function graphTable(read: ReadResult): string {
   const lines = [
     ...linesOf(read, 'graph-one-host', (rows: readonly WayRow[]) => [requests(rows), ...throughput(rows, 'one host')]),
@@ -51,7 +51,7 @@ export function graphTable(read: ReadResult): string {
   return ['| case | goal | measured | load before, CPUs | `npx tsx bench/measure.ts …` |', '|---|---|---|---|---|', ...lines].join('\n');
 }
 
-/** @param lines of the rows that the file has. */
+/** @param lines makes the lines of the rows in the file. */
 function linesOf(read: ReadResult, name: string, lines: (rows: never) => readonly Line[]): string[] {
   const text = read(name);
   if (text === undefined) return [];

@@ -4,19 +4,19 @@ import { parseSync, type Program } from 'oxc-parser';
 import { linesByFolder } from './counted-lines.ts';
 
 export interface SourceFile {
-  /** Relative to the repository, with `/`. */
+  /** Path relative to the repository, with `/`. */
   readonly path: string;
   readonly text: string;
 }
 
 export interface Room {
-  /** Below the layer's folder; `a/b` is a room of its own, apart from `a`. */
+  /** Folder below the layer's; `a/b` is a room of its own, apart from `a`. */
   readonly folder: string;
   readonly purpose: string;
 }
 
 export interface Layer {
-  /** Below src/. */
+  /** Folder below src/. */
   readonly folder: string;
   /** A layer imports layers of smaller rank only. */
   readonly rank: number;
@@ -25,7 +25,7 @@ export interface Layer {
   readonly linesMax: number;
   /** True: no input or output, hence no imports of Node's modules or of packages. */
   readonly pure?: boolean;
-  /** From the top down: a room imports rooms below it only. Files beside the rooms are above all of them. Default: none. */
+  /** Rooms from the top down: a room imports rooms below it only. Files beside the rooms are above all of them. Default: none. */
   readonly rooms?: readonly Room[];
 }
 
@@ -49,7 +49,7 @@ export interface Violation {
   readonly message: string;
 }
 
-/** Sources of a folder, tests and registered implementations apart: beyond, it has rooms. */
+/** Most sources of a folder, tests and registered implementations apart: a larger folder needs rooms. */
 const filesMax = 16;
 /** Lines that a ceiling may stay above the code. */
 const ceilingSlack = 200;
@@ -110,7 +110,7 @@ function parse(file: SourceFile): ParsedFile {
 
 const importTypes = new Set(['ImportDeclaration', 'ExportNamedDeclaration', 'ExportAllDeclaration', 'ImportExpression', 'TSImportType']);
 
-/** What a node imports, in any form; `new URL('./x', import.meta.url)` is how threads are started. */
+/** The specifier of an import, in any form; `new URL('./x', import.meta.url)` starts threads. */
 function importedBy(node: Node): string | undefined {
   if (importTypes.has(node.type)) return literal(node.source ?? node.argument);
   if (node.type !== 'NewExpression' || nameOf(node.callee) !== 'URL') return undefined;
@@ -203,7 +203,7 @@ function checkRooms(files: readonly ParsedFile[], table: LayerTable): Violation[
   return found;
 }
 
-/** The innermost room of a file; −1: beside the rooms. */
+/** Index of the innermost room of a file; −1: beside the rooms. */
 function indexOfRoom(path: string, layer: string, rooms: readonly Room[]): number {
   let best = -1;
   for (const [index, { folder }] of rooms.entries()) {
@@ -325,7 +325,7 @@ export function isTest(path: string): boolean {
   return /\.(test|bench|test-d)\.ts$|\/conformance\.ts$|\/testing\//.test(path) || path.startsWith('test/');
 }
 
-/** `src/a/b.ts` + `../c/d.ts` → `src/c/d.ts`. */
+/** Resolves `src/a/b.ts` + `../c/d.ts` to `src/c/d.ts`. */
 function resolveRelative(from: string, specifier: string): string {
   const parts = from.split('/').slice(0, -1);
   for (const part of specifier.split('/')) {
@@ -362,7 +362,7 @@ function literal(value: unknown): string | undefined {
   return value.type === 'Literal' && typeof value.value === 'string' ? value.value : undefined;
 }
 
-/** `a.b.c`, also for `a['b'].c` and optional chains; undefined for anything computed. */
+/** The text of `a.b.c`, also for `a['b'].c` and optional chains; undefined for anything computed. */
 function dotted(value: unknown): string | undefined {
   if (!isNode(value)) return undefined;
   if (value.type === 'ChainExpression') return dotted(value.expression);

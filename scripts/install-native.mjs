@@ -1,9 +1,9 @@
-// Compiles the native addon for this machine into build/Release, where it is found before a prebuilt one: `shoal compile` for users,
-// part of `npm ci` in the repository.
+// Compiles the native addon for this machine into build/Release, where it is found before a prebuilt one: `shoal compile` for
+// users, part of `npm ci` in the repository.
 //
 // Without --required it never fails: everything works without the addon, only slower and without memory shared between processes.
-// When it cannot build, it prints what is missing, what is lost and how to get it. It must not know what the addon does.
-// SHOAL_NATIVE=0 skips the build.
+// When it cannot build, it prints the missing tools, the consequences and the way to get them. It must not know what the addon
+// does. SHOAL_NATIVE=0 skips the build.
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { spawnSync } from 'node:child_process';
@@ -45,7 +45,8 @@ function main() {
   return say(`built: ${join(release, binaries.built[0])}`);
 }
 
-/** As the prebuilt ones are, so that what is tested is what is published; some distributions have no static libstdc++. */
+/** True if libraries can be linked statically, as in the prebuilt binaries, so that the tested ones are like the published; some
+ *  distributions have no static libstdc++. */
 function hasStaticLibraries() {
   const { stdout } = spawnSync(process.env.CXX ?? 'g++', ['-print-file-name=libstdc++.a'], { encoding: 'utf8' });
   return (process.arch === 'x64' || process.arch === 'arm64') && existsSync((stdout ?? '').trim());

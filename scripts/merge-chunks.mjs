@@ -1,9 +1,9 @@
-// Bundles that share modules make a file of every combination of those who share: an entry would load thirty. Whatever the `roots` load
-// of what is shared becomes one file instead, which all load that are entries or loaded later, but for the entries `apart`.
+// Merges chunks: bundles that share modules make a file of every combination of sharers, and an entry would load thirty. The
+// shared modules that the `roots` load become one file instead, which all roots load, but for the entries `apart`.
 import { build } from 'esbuild';
 import { join, normalize } from 'node:path';
 
-/** @param options of esbuild, with `splitting`. @param roots sources: entries, or what is imported later. @param apart sources. */
+/** @param options of esbuild, with `splitting`. @param roots sources: entries, or modules that are imported later. @param apart sources. */
 export async function buildMerged(options, { roots, apart = [] }) {
   const { metafile } = await build({ ...options, write: false, logLevel: 'silent' });
   const modules = sharedModules(metafile, roots);

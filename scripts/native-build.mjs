@@ -1,5 +1,5 @@
-// How the addon and shoal-rank are compiled, for this machine (install-native.mjs) and for the package (prebuild.mjs). Works in a
-// folder of its own for each target, so that neither disturbs the other and a second build compiles only what changed.
+// Compiles the addon and shoal-rank, for this machine (install-native.mjs) and for the package (prebuild.mjs). Works in a folder
+// of its own for each target, so that neither disturbs the other and a second build compiles only changed files.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
@@ -10,15 +10,15 @@ import { fileURLToPath } from 'node:url';
 export const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const sources = join(root, 'native');
 
-/** File names of what is compiled: in build/Release, and in prebuilds/<platform>-<arch> as node-gyp-build looks for them. */
+/** File names of the binaries: in build/Release, and in prebuilds/<platform>-<arch> as node-gyp-build looks for them. */
 export const binaries = { built: ['shoal.node', 'shoal-rank'], prebuilt: ['shoal.napi.glibc.node', 'shoal-rank'] };
 
-/** What Node.js 20 itself needs. */
+/** Oldest glibc that must do: the one that Node.js 20 itself needs. */
 const glibcFloor = '2.28';
 const systemLibraries = /^(lib(c|m|pthread|dl)\.so\.\d+|ld-linux-[\w-]+\.so\.\d+)$/;
 
-/** Compiles into `target`, whose files are replaced only by complete ones. Returns undefined, or why there are none: the first error,
- *  and the file with all of the compiler's words. `environment`: `CC` and `CXX` of a cross compiler. */
+/** Compiles into `target`, whose files are replaced only by complete ones. Returns undefined, or the reason why there are none:
+ *  the first error, and the file with all of the compiler's output. `environment`: `CC` and `CXX` of a cross compiler. */
 export function compileNative({ arch, portable, target, names, environment = {} }) {
   const nodeGyp = nodeGypPath();
   if (nodeGyp === undefined) return { reason: 'node-gyp is not installed', missing: ['node-gyp'] };
@@ -37,7 +37,7 @@ export function compileNative({ arch, portable, target, names, environment = {} 
       ...process.env,
       ...environment,
       GYP_DEFINES: `portable=${portable ? 1 : 0}`,
-      // binding.gyp runs node.
+      // The PATH leads to node, which binding.gyp runs.
       PATH: `${dirname(process.execPath)}${delimiter}${process.env.PATH}`,
     },
     encoding: 'utf8',
@@ -52,7 +52,7 @@ export function compileNative({ arch, portable, target, names, environment = {} 
     return { reason: `${firstError.trim()} (all of it in ${log})` };
   }
   mkdirSync(target, { recursive: true });
-  // A new file, not new content: running ranks have the old one mapped.
+  // Each file is replaced by a new one, not rewritten: running ranks have the old one mapped.
   for (const [index, file] of made.entries()) {
     rmSync(join(target, names[index]), { force: true });
     copyFileSync(file, join(target, names[index]));
@@ -60,20 +60,20 @@ export function compileNative({ arch, portable, target, names, environment = {} 
   return undefined;
 }
 
-/** Changes when the sources do. N-API keeps one binary valid over Node versions, so Node is not in it. */
+/** A hash of the sources. N-API keeps one binary valid over Node versions, so Node is not in it. */
 export function sourcesHash() {
   const hash = createHash('sha256');
   for (const name of sourceNames()) hash.update(`${name}\n`).update(readFileSync(join(sources, name)));
   return hash.digest('hex');
 }
 
-/** Which of `tools` (a name, and the commands it goes by) do not start. */
+/** The names of those of `tools` (a name, and its commands) that do not start. */
 export function missingTools(tools) {
   return tools.filter(([, commands]) => !commands.some(answers)).map(([name]) => name);
 }
 
-/** What keeps a binary from running on every system that has Node.js 20: a newer glibc than `floor`, or libraries that are not everywhere.
- *  Undefined: nothing. `objdump` must know its architecture. */
+/** The reason why a binary does not run on every system that has Node.js 20: a newer glibc than `floor`, or libraries that are
+ *  not everywhere. Undefined: it does. `objdump` must know its architecture. */
 export function unportable(file, { floor = glibcFloor, objdump = 'objdump' } = {}) {
   const { status, stdout, stderr, error } = spawnSync(objdump, ['-p', file], { encoding: 'utf8', env: { ...process.env, LC_ALL: 'C' } });
   if (status !== 0) return `${objdump} failed: ${error?.message ?? stderr}`;
@@ -97,7 +97,7 @@ function sourceNames() {
     .sort();
 }
 
-/** Of the project, of the package manager that runs us, or of the npm that came with Node.js. */
+/** Path of node-gyp: the project's, that of the package manager that runs us, or of the npm that came with Node.js. */
 function nodeGypPath() {
   const candidates = [
     ownNodeGyp(),
@@ -115,7 +115,7 @@ function ownNodeGyp() {
   }
 }
 
-/** Where Node's own headers are on this machine; undefined lets node-gyp download them. */
+/** Folder of Node's own headers on this machine; undefined lets node-gyp download them. */
 function headersPrefix() {
   const own = dirname(dirname(realpathSync(process.execPath)));
   return [own, '/usr', '/usr/local'].find((prefix) => existsSync(join(prefix, 'include', 'node', 'node_api.h')));

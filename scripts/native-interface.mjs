@@ -1,6 +1,6 @@
-// The version of the addon's interface, made from its sources: what each function is called and takes, and the layout that the step
-// machine shares with JavaScript. binding.gyp compiles it in; `npm run docs` writes it to src/memory/native-interface.ts, and
-// the loader refuses an addon of another one. Run by itself it prints the version.
+// The version of the addon's interface, made from its sources: names and arguments of its functions, and the layout that the step
+// machine shares with JavaScript. binding.gyp compiles it in; `npm run docs` writes it to src/memory/native-interface.ts, and the
+// loader refuses an addon of another one. Run by itself it prints the version.
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';

@@ -1,4 +1,4 @@
-/** The tables of what was measured, out of bench/results: for docs/performance.md, where each stands with its command, and for the
+/** The tables of measurements, out of bench/results: for docs/performance.md, where each stands with its command, and for the
  *  README, which shows some of it. Nothing is typed by hand, so that no page can say more than a file of results. */
 import { measurements, type Measurement } from '../bench/measurements.ts';
 import type { OverlapReport, SeriesName } from '../bench/overlap/report.ts';
@@ -11,7 +11,7 @@ export type ReadResult = (name: string) => string | undefined;
 
 const own = 'shoal sync';
 const rivals = ['open mpi', 'gloo'] as const;
-/** The same way in the code that is here and in that of an earlier commit. */
+/** The same way in this code and in that of an earlier commit. */
 const builds = [
   ['shoal sync', 'before sync'],
   ['shoal private', 'before private'],
@@ -26,7 +26,7 @@ const columnTitles: Readonly<Record<string, string>> = {
   'before private': 'before, plain arrays',
 };
 
-/** All results of all-reduce, each with how it was made. */
+/** All results of all-reduce, each with the command that made it. */
 export function performanceTables(read: ReadResult): string {
   return measurements.flatMap((each) => sectionOf(each, read)).join('\n\n');
 }
@@ -56,7 +56,7 @@ function assertShown(command: readonly string[], { collective }: ComparedCase): 
   if (collective !== 'all-reduce') throw new Error(`${command.join(' ')}: the tables are about all-reduce`);
 }
 
-/** Median times, what the peers take in times of Shoal's, and how near the bound is. */
+/** Median times, those of the peers as ratios to Shoal's, and the ratio to the bound. */
 export function peerTable({ sizes, bound }: ComparedCase): string {
   const names = sizes[0].standings.map(({ contestant }) => contestant);
   const peers = rivals.filter((name) => names.includes(name));
@@ -79,7 +79,7 @@ export function peerTable({ sizes, bound }: ComparedCase): string {
   return table(head, rows);
 }
 
-/** Times of all bytes by what can be under way at once, and between them the least and the most of the rounds. */
+/** Times of all bytes by the number under way at once, with the least and the greatest of the rounds. */
 export function overlapTable({ buckets, bytes, stagedBytes, boundUs, points }: OverlapReport): string {
   const one = sizeText(bytes);
   const titles: Readonly<Record<SeriesName, string>> = {
@@ -105,7 +105,7 @@ function milliseconds(us: number): string {
   return us < 10_000 ? (us / 1000).toPrecision(2) : (us / 1000).toFixed(0);
 }
 
-/** The README's: one host, with what a peer takes in times of shared tensors and of plain arrays. */
+/** The README's table of one host, with a peer's time as a ratio to that of shared tensors and of plain arrays. */
 export function hostTable(read: ReadResult): string {
   const { sizes } = caseOf(read, 'peers-one-host-2-ranks');
   const head = [
@@ -133,7 +133,7 @@ export function hostTable(read: ReadResult): string {
   return table(head, rows);
 }
 
-/** The README's: several hosts. */
+/** The README's table of several hosts. */
 export function networkTable(read: ReadResult): string {
   const shown: readonly { name: string; bytes: readonly number[] }[] = [
     { name: 'peers-4-hosts-1gbit-small', bytes: [8, 1024, 65_536] },
@@ -197,7 +197,7 @@ function sizeText(bytes: number): string {
   return formatBytes(bytes).replace(/(\d)([KMG]iB)$/, '$1 $2');
 }
 
-/** Two digits and the unit that suits them. */
+/** A time with two digits and the unit that suits it. */
 function timeText(us: number | undefined): string {
   if (us === undefined) return '';
   const [value, unit] = us < 1000 ? [us, 'µs'] : us < 1_000_000 ? [us / 1000, 'ms'] : [us / 1_000_000, 's'];

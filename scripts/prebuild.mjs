@@ -1,8 +1,8 @@
 // Makes the addon and shoal-rank for every platform that the package serves without a compiler: prebuilds/<platform>-<arch>, named as
 // node-gyp-build looks for them. `npm run prebuilds`, before `npm pack` by itself; names of architectures are the only ones made.
 //
-// A platform whose compiler is not there is left out and named; with --all, before `npm publish`, that is an error. Each binary is stripped, and refused when it
-// needs a newer glibc than the floor, or a library that a bare system lacks.
+// A platform whose compiler is not there is left out and named; with --all, before `npm publish`, that is an error. Each binary
+// is stripped, and refused when it needs a newer glibc than the floor, or a library that a bare system lacks.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -52,7 +52,7 @@ function prebuild({ arch, prefix, package: debianPackage }) {
   return undefined;
 }
 
-/** Strips a binary and looks at what it asks of the system. Returns what is wrong with it. */
+/** Strips a binary and checks its demands on the system. @returns the fault, if any. */
 function finish(file, prefix) {
   const { status, stderr, error } = spawnSync(`${prefix}strip`, ['--strip-all', file], { encoding: 'utf8' });
   if (status !== 0) return `${prefix}strip failed: ${error?.message ?? stderr}`;

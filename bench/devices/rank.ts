@@ -1,4 +1,4 @@
-/** A rank of `run.ts`: the same tensor on a device is reduced in two ways, in turns; the first rank writes what they took. */
+/** A rank of `run.ts`: the same tensor on a device is reduced in two ways, in turns; the first rank writes their times. */
 import { writeFileSync } from 'node:fs';
 import { DeviceTensor, initProcessGroup, openDevice } from 'shoal';
 import { DeviceCopies } from '../../src/memory/device/device-copies.ts';
@@ -34,7 +34,7 @@ async function timed(run: () => Promise<void>): Promise<{ readonly ms: number; r
   const startMs = performance.now();
   await run();
   const cpuMs = spentMs();
-  // The slowest rank's.
+  // Times of the slowest rank.
   const took = Float64Array.of(performance.now() - startMs, cpuMs);
   await group.allReduce(took, { op: 'max' });
   return { ms: took[0], cpuMs: took[1] };
@@ -65,7 +65,7 @@ async function pipelined(): Promise<Pick<DeviceRound, 'pipelinedMs' | 'pipelined
 const results: DeviceRound[] = [];
 // The first round warms up.
 for (let round = 0; round <= rounds; round++) {
-  // Which way is first changes from round to round.
+  // The order of the two ways changes from round to round.
   const before = round % 2 === 0 ? await pipelined() : undefined;
   const wrongBefore = before === undefined ? 0 : await checked();
   const serial = await oneAfterTheOther();
@@ -80,5 +80,5 @@ if (group.rank === 0) {
 }
 await group.destroy();
 device.destroy();
-// Dawn ends when nothing refers to it.
+// This use of `gpu` keeps Dawn alive until here: it ends when nothing refers to it.
 if (gpu === undefined) throw new Error('a device has its GPU');

@@ -24,7 +24,7 @@ export interface DeviceRound {
   /** CPU time of the rank that took more. */
   readonly serialCpuMs: number;
   readonly pipelinedCpuMs: number;
-  /** Elements. */
+  /** Number of wrong elements. */
   readonly wrong: number;
 }
 

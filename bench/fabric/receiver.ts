@@ -12,7 +12,7 @@ const regionBytes = Number(process.argv[2]);
 const regions = createRegionAllocator({ native: loadNative({ enabled: true }) });
 const region = regions.create(regionBytes);
 
-/** Immediate k asks for an answer; message 'sum' asks for the sum of the region's 32-bit words. */
+/** Answers an immediate, or the message 'sum' with the sum of the region's 32-bit words. */
 function answer(connection: Connection): void {
   const empty = { region, offset: 0, bytes: 0 };
   const nowhere = { region: { rkey: 0, bytes: 0, handle: '' }, offset: 0 };
@@ -40,7 +40,7 @@ for (const { title, provider } of subjects.filter((subject) => subject.provider.
   fabrics[title] = { address: await fabric.listen(answer), remote: { rkey, bytes, handle } };
 }
 
-// Plain net as programs use it: Node's own buffers, copied to where the bytes belong. A connection begins with two
+// A plain net server as programs use it: Node's own buffers, copied to where the bytes belong. A connection begins with two
 // doubles, bytes per write and bytes per answer.
 const raw = net.createServer((socket) => {
   socket.setNoDelay(true);

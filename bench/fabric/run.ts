@@ -19,7 +19,7 @@ import { loadNative } from '../../src/memory/native.ts';
 import { createRegionAllocator } from '../../src/memory/regions/allocator.ts';
 import { subjects } from './subjects.ts';
 
-/** Above the number of CPUs the machine was busy with other things: the figures are then a lower bound. */
+/** Load of the machine; above the number of CPUs it was busy with other things: the figures are then a lower bound. */
 const loadBefore = os.loadavg()[0];
 const { values } = programArguments(import.meta.url, {
   options: { rounds: { type: 'string', default: '9' }, bytes: { type: 'string', default: String(2 ** 28) }, out: { type: 'string' } },

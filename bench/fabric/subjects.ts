@@ -1,10 +1,10 @@
-/** The fabrics that are measured: those of the registry, libfabric over each of the providers that any machine has. */
+/** The measured fabrics: those of the registry, and libfabric over each of the providers that any machine has. */
 import type { FabricProvider } from '../../src/fabric/fabric.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
 import { libfabricProvider } from '../../src/fabric/providers/libfabric.ts';
 
 export interface Subject {
-  /** In the results; without spaces. */
+  /** Name in the results, without spaces. */
   readonly title: string;
   readonly provider: FabricProvider;
 }

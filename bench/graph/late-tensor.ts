@@ -1,5 +1,5 @@
-/** What one late tensor does to a step: a parameter server gives 16 tensors, one of them 50 ms late; the worker needs 40 ms for the other 15,
- *  then takes the late one. Steps of all ways to receive in turn, over tcp; nothing computes, so that a busy machine disturbs little.
+/** The cost of one late tensor in a step: a parameter server gives 16 tensors, one of them 50 ms late; the worker needs 40 ms for the other
+ *  15, then takes the late one. Steps of all ways to receive in turn, over tcp; nothing computes, so that a busy machine disturbs little.
  *
  *      server   │ 15 tensors                      late│
  *      worker     ▐ 40 ms, if they are there ▌        ▐ end
@@ -30,7 +30,7 @@ const after = async (ms: number): Promise<Value[]> => {
   return [value];
 };
 
-/** When, in a step, the worker had the 15. */
+/** Start of the step, and the time in it at which the worker had the 15. */
 let startMs = 0;
 let heldMs = 0;
 const functions: FunctionTable = {
@@ -104,7 +104,7 @@ const rows = ways.map(({ name, session, stepMs, heldMs: held }) => ({
   name,
   stepMs: round(median(stepMs)),
   bestStepMs: round(Math.min(...stepMs)),
-  /** To a step by the first way, of the same round. */
+  /** Ratio to a step by the first way, in the same round. */
   stepRatio: round(median(stepMs.map((ms, k) => ms / unfused.stepMs[k]))),
   othersHeldMs: round(median(held)),
   requestsPerStep: session.stats.requests / session.stats.steps,

@@ -1,5 +1,5 @@
-/** Where a benchmark of graphs ran, and how busy that was with other things: above the number of CPUs, times are upper bounds, and only
- *  ratios of contestants that took turns say something. Counts are exact anyway. */
+/** The machine of a benchmark of graphs, and its load: above the number of CPUs, times are upper bounds, and only ratios of
+ *  contestants that took turns are meaningful. Counts are exact anyway. */
 import os from 'node:os';
 
 export interface Machine {
@@ -14,14 +14,14 @@ export interface Machine {
 const startedAt = new Date().toISOString();
 const loadBefore = round(os.loadavg()[0]);
 
-/** As of now; imported when the benchmark begins. */
+/** The machine as it is now; to be called when the benchmark begins. */
 export function machine(): Machine {
   const cpus = os.cpus();
   const load = { loadBefore, loadAfter: round(os.loadavg()[0]) };
   return { cpu: cpus[0]?.model ?? 'unknown', cpus: cpus.length, node: process.version, startedAt, ...load };
 }
 
-/** Of this process so far. */
+/** CPU milliseconds of this process so far. */
 export function cpuMs(): number {
   const { user, system } = process.cpuUsage();
   return (user + system) / 1000;

@@ -1,6 +1,6 @@
-/** Hundreds of workers with tens of parameter servers, in virtual time: how long a step of the wide & deep example takes, unfused and with
- *  FuseRecv. The CPU time of a request is measured here first; which tensors cross, and in how many requests, is what the partitioned graph
- *  says; the rest is queues (server-simulation.ts).
+/** Hundreds of workers with tens of parameter servers, in virtual time: the time of a step of the wide & deep example, unfused
+ *  and with FuseRecv. The CPU time of a request is measured here first; the partitioned graph gives the tensors that cross, and
+ *  the number of requests; the rest is queues (server-simulation.ts).
  *
  *    npx tsx bench/graph/many-workers.ts [--out out.json] [--steps 6]      build first */
 import { randomBytes } from 'node:crypto';
@@ -15,7 +15,7 @@ import { machine, round } from './machine.ts';
 import { arrows, rates, simulateWorkers, type Costs, type Crossing, type Traffic } from './server-simulation.ts';
 import { batch, model, type StepCost } from './step-cost.ts';
 
-/** Of a step of one worker whose tables are on so many servers. */
+/** Traffic of a step of one worker whose tables are on this many servers. */
 function trafficOf(servers: number, doFuseRecv: boolean): Traffic {
   const { g, made } = model(servers);
   const devices = ['/job:worker/task:0', ...Array.from({ length: servers }, (_, k) => `/job:ps/task:${k}`)].map(

@@ -1,4 +1,4 @@
-/** What it takes to partition a graph and to fuse its receives: median of several rounds, for graphs of growing size, so that anything
+/** The time to partition a graph and to fuse its receives: median of several rounds, for graphs of growing size, so that anything
  *  that grows faster than the graph shows. The code is bundled first, as it is published.
  *
  *    npx tsx bench/graph/partition.ts                    a table
@@ -25,15 +25,15 @@ export interface PartitionBenchRow {
   readonly groups: number;
   readonly placeMs: number;
   readonly pruneMs: number;
-  /** Partition and pass, without the proof. */
+  /** Time of partition and pass, without the proof. */
   readonly partitionMs: number;
-  /** The same in time of the process, with what the garbage collector's threads take: on a busy machine, less than has passed. */
+  /** The same in CPU time of the process, with the garbage collector's threads: on a busy machine, less than has passed. */
   readonly partitionCpuMs: number;
-  /** The proof that there is no deadlock, beyond that. */
+  /** Further time of the proof that there is no deadlock. */
   readonly proofMs: number;
 }
 
-/** @param options.rounds the median is of these. */
+/** @param options.rounds number of rounds, of which the median counts. */
 export function benchPartition(options: {
   readonly sizes: readonly number[];
   readonly rounds: number;
@@ -75,7 +75,7 @@ export function benchPartition(options: {
 
 function main(): void {
   const { values } = programArguments(import.meta.url, { options: { out: { type: 'string' } } });
-  // What loops and branches consist of comes on top: 50,000 nodes from 43,600.
+  // The nodes of loops and branches come on top: 50,000 nodes from 43,600.
   const rows = benchPartition({ sizes: [5450, 10_900, 21_800, 43_600, 87_200], rounds: 5, clock: systemClock }).map((row) => rounded(row));
   console.log('   nodes  transfers   fused   place ms   prune ms   partition + pass ms   of CPU ms   proof ms');
   for (const row of rows) {

@@ -1,5 +1,5 @@
-/** Requests per step and throughput of the wide & deep example, on real processes, by every way to receive tensors: rounds of all ways
- *  in turn, so that a busy machine is busy for all of them. What counts is the ratio to the first way in the same round.
+/** Requests per step and throughput of the wide & deep example, on real processes, by every way to receive tensors: rounds of all
+ *  ways in turn, so that a busy machine is busy for all of them. Only the ratio to the first way in the same round is meaningful.
  *
  *    npx tsx bench/graph/run.ts                                          on this host
  *    npx tsx bench/graph/run.ts --network --rate-mbit 1000               a network namespace for every task; needs root
@@ -19,7 +19,7 @@ import { networkPlace } from '../network/network-place.ts';
 import { localPlace } from '../peers/place.ts';
 import { machine, round } from './machine.ts';
 
-/** What examples/wide-deep/train.ts writes. */
+/** The result that examples/wide-deep/train.ts writes. */
 interface Result {
   readonly examplesPerSecond: number;
   readonly receivesPerStep: number;
@@ -103,7 +103,7 @@ async function run({ script, flags, environment }: Way): Promise<Result> {
 
 const [reference] = results.values();
 const rows = [...results].map(([name, own]) => {
-  // To the first way, of the same round.
+  // Ratios to the first way, in the same round.
   const ratios = own.map(({ examplesPerSecond }, k) => round(examplesPerSecond / reference[k].examplesPerSecond));
   return {
     name,

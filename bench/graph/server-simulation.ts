@@ -8,27 +8,27 @@ import { seededRandom } from '../../src/base/random.ts';
 import { EventQueue } from '../../src/simulate/event-queue.ts';
 import { Port } from '../../src/simulate/port.ts';
 
-/** What crosses between the worker and one server in one arrow. */
+/** Traffic between the worker and one server in one arrow. */
 export interface Crossing {
   requests: number;
   tensors: number;
   bytes: number;
 }
 
-/** By arrow, then by server. */
+/** Traffic by arrow, then by server. */
 export type Traffic = readonly (readonly Crossing[])[];
 
 export interface Costs {
   /** CPU seconds of a request, at each end. */
   readonly request: { readonly worker: number; readonly server: number };
-  /** Of everything else in a step. */
+  /** CPU seconds of everything else in a step. */
   readonly rest: { readonly worker: number; readonly server: number };
 }
 
 export const arrows = ['ids', 'rows', 'gradients', 'done'] as const;
 export const rates = { latency: 50e-6, secondsPerByte: 8 / 10e9, quantumBytes: 64 * 1024 };
 
-/** Does one thing at a time, in the order asked for. */
+/** A thread that does one thing at a time, in the order of requests. */
 class Thread {
   busySeconds = 0;
   #free = 0;
@@ -50,12 +50,12 @@ class Task {
 }
 
 export interface Simulated {
-  /** From one end of a step to the next, of a worker. */
+  /** Time of a worker from one end of a step to the next. */
   readonly stepMs: number;
   readonly busiestServer: number;
 }
 
-/** Every worker trains by itself. @param steps of each, at least 2; the first does not count. */
+/** Simulates workers that train by themselves. @param steps of each, at least 2; the first does not count. */
 export function simulateWorkers(workers: number, traffic: Traffic, { request, rest }: Costs, steps: number): Simulated {
   const queue = new EventQueue();
   const random = seededRandom(1);
@@ -88,7 +88,7 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
         const { from, to } = ends;
         const take = (time: number): void => queue.at(time, { act: (at) => queue.at(to.thread.use(at, secondsOf(to)), { act: arrived }) });
         const message = { bytes, target: to.port, left: () => undefined, delivered: take };
-        // What a flow is: all between the two.
+        // A flow is all traffic between the two.
         queue.at(from.thread.use(now, secondsOf(from)), { act: (time) => from.port.send(time, isToServer ? k : worker, message) });
       });
       if (missing === 0) {
@@ -101,7 +101,7 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
       lastEnd += step === steps ? now / workers : 0;
       begin(now);
     };
-    // They do not begin all at once.
+    // Workers do not begin all at once.
     queue.at(random.next() * rest.worker, { act: begin });
   }
   queue.run();

@@ -1,6 +1,6 @@
-/** What a step of the wide & deep example costs the CPU of its worker and of its parameter server, unfused and with FuseRecv, over gRPC:
- *  two processes, steps of both kinds in turn. From the difference follows what a request costs. CPU time hardly depends on what else the
- *  machine does. Started by many-workers.ts as ranks 0 (worker) and 1 (server); the worker prints JSON. */
+/** CPU time of a step of the wide & deep example at its worker and at its parameter server, unfused and with FuseRecv, over gRPC:
+ *  two processes, steps of both kinds in turn. The cost of a request follows from the difference. CPU time hardly depends on
+ *  other load of the machine. Started by many-workers.ts as ranks 0 (worker) and 1 (server); the worker prints JSON. */
 import * as tf from '@tensorflow/tfjs';
 import { elementsOf, GraphBuilder, call, type Session, type Value } from 'shoal/graph';
 import { tensorflowKernels } from 'shoal/graph/tfjs';
@@ -10,7 +10,7 @@ import { wideDeep } from '../../examples/wide-deep/model.ts';
 import { startGrpcGraphServer } from '../grpc/graph.ts';
 import { cpuMs } from './machine.ts';
 
-/** CPU milliseconds. */
+/** CPU milliseconds of a step. */
 export interface StepCost {
   readonly worker: number;
   readonly server: number;

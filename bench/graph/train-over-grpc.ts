@@ -1,4 +1,4 @@
-/** The wide & deep example with its tensors over gRPC: as examples/wide-deep/train.ts, with the same options. */
+/** The wide & deep example with its tensors over gRPC: like examples/wide-deep/train.ts, with the same options. */
 import { trainWideDeep } from '../../examples/wide-deep/wide-deep.ts';
 import { startGrpcGraphServer } from '../grpc/graph.ts';
 

@@ -8,7 +8,7 @@ export type Streaming = grpc.handleServerStreamingCall<Buffer, Buffer>;
 const channelOptions: grpc.ChannelOptions = {
   'grpc.max_receive_message_length': -1,
   'grpc.max_send_message_length': -1,
-  // A tensor must not wait for the receiver to say that it has room.
+  // A tensor must not wait until the receiver reports room.
   'grpc-node.flow_control_window': 64 * 1024 * 1024,
 };
 
@@ -22,7 +22,7 @@ export interface Served {
   closeInOrder(): Promise<void>;
 }
 
-/** @param address `127.0.0.1:0`.
+/** @param address such as `127.0.0.1:0`.
  *  @param streams methods that give any number of answers. */
 export async function serve(address: string, methods: Record<string, Unary>, streams: Record<string, Streaming> = {}): Promise<Served> {
   const server = new grpc.Server(channelOptions);

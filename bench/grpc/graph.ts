@@ -70,5 +70,5 @@ function slotOf(outcome: SlotOutcome): TensorSlot {
 export const startGrpcGraphServer = ((options: Parameters<typeof startTask>[0]) =>
   startTask(options, GrpcTensorsCarrier)) as unknown as typeof startGraphServer;
 
-/** Of a process that starts such a task: what it imports by the package's name are the sources, as here. */
+/** Environment of a process that starts such a task: its imports by the package's name get the sources, as here. */
 export const grpcGraphEnvironment = { TSX_TSCONFIG_PATH: fileURLToPath(new URL('tsconfig.json', import.meta.url)) };

@@ -1,5 +1,5 @@
-/** Tensors between workers over gRPC, as TensorFlow's RecvTensor: every receive is one call, and its tensors are copied on both sides.
- *  Rendezvous' conformance suite runs on it (test/grpc-carrier.test.ts).
+/** Tensors between workers over gRPC, like TensorFlow's RecvTensor: every receive is one call, and its tensors are copied on both
+ *  sides. Rendezvous' conformance suite runs on it (test/grpc-carrier.test.ts).
  *
  *      request   JSON: step and key of each tensor
  *      answer    u32 length │ JSON: slots │ bytes of slot 0 │ of slot 1 … */
@@ -18,11 +18,11 @@ export type Item = readonly [stepId: number, key: string];
 type Take = (stepId: number, key: string, waiter: Waiter<SentValue>) => Cancel;
 type SlotHead = TensorMetadata | { readonly isDead: true } | { readonly error: ErrorData };
 
-/** Elements of a part of an answer to `RecvSome`, in bytes, unless one tensor has more. */
+/** Largest part of an answer to `RecvSome`, in bytes of elements, unless one tensor has more. */
 const partBytesMax = 2 ** 20;
 const deadlineMs = 300_000;
 
-/** Answers other workers. @param take where their requests meet what is sent here. */
+/** Answers other workers. @param take where their requests meet the tensors that are sent here. */
 export function serveTensors(address: string, self: WorkerIdentity, take: Take): Promise<Served> {
   return serve(
     address,
@@ -53,7 +53,7 @@ export function serveTensors(address: string, self: WorkerIdentity, take: Take):
           if (missing === 0) call.end();
         };
         takeAll(take, items, call, (slot, outcome) => {
-          // What becomes ready in one turn leaves at its end.
+          // Tensors that become ready in one turn leave together at its end.
           if (ready.push([slot, outcome]) === 1) setImmediate(flush);
           return --missing === 0;
         });
@@ -62,7 +62,7 @@ export function serveTensors(address: string, self: WorkerIdentity, take: Take):
   );
 }
 
-/** @param known told of every tensor until it says that the call is answered or the caller cancels it. */
+/** @param known called with every tensor until it returns that the call is answered or cancelled by the caller. */
 function takeAll(
   take: Take,
   items: readonly Item[],
@@ -92,7 +92,7 @@ function takeAll(
     if (isOver) return;
     isOver = true;
     for (const cancel of cancels) cancel();
-    // Nobody else can ask for what has come already.
+    // No other caller can ask for tensors that have come already.
     held.forEach(release);
   });
 }
@@ -161,7 +161,7 @@ export class GrpcTensors implements TensorCarrier {
     this.#client = connect(address);
   }
 
-  /** Asks the other who it is. */
+  /** Asks the other worker for its identity. */
   identify(): Promise<WorkerIdentity> {
     return new Promise((resolve, reject) =>
       this.#call(
@@ -188,7 +188,7 @@ export class GrpcTensors implements TensorCarrier {
     return this.#call('RecvTensor', items, (bytes) => receive(decodeSlots(bytes).map(([, outcome]) => outcome)), fail);
   }
 
-  /** One request for tensors of any steps: each is told when it comes. Resolves when all have. */
+  /** One request for tensors of any steps: `onSlot` is called with each when it comes. Resolves when all have come. */
   recvSome(items: readonly Item[], onSlot: (index: number, outcome: SlotOutcome) => void): Promise<void> {
     return new Promise((resolve, reject) => {
       const request = this.#requestOf(items);

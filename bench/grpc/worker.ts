@@ -1,4 +1,4 @@
-/** A rendezvous worker whose tensors travel over gRPC: what benchmarks use of `RendezvousWorker`, on the same tables of steps. */
+/** A rendezvous worker whose tensors travel over gRPC: the part of `RendezvousWorker` that benchmarks use, on the same tables of steps. */
 import { systemClock } from '../../src/base/clock.ts';
 import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-channel.ts';
 import { WorkerCore } from '../../src/rendezvous/carriers/worker-core.ts';
@@ -27,7 +27,7 @@ export class GrpcWorker {
     return this.#served.address;
   }
 
-  /** Each end asks over a connection of its own. */
+  /** Connects to another worker. Each end asks over a connection of its own. */
   async connect(address: string): Promise<WorkerIdentity> {
     const tensors = new GrpcTensors(address);
     const peer = await tensors.identify();
@@ -39,7 +39,7 @@ export class GrpcWorker {
     return new WorkerStep(this.core, this.#devices, stepId, { clock: systemClock, timeoutMs: 300_000 });
   }
 
-  /** Ends its connections as a crash would. */
+  /** Ends the worker's connections as a crash would. */
   crash(): void {
     this.#served.close();
   }

@@ -1,5 +1,5 @@
-/** What shared memory allows: every worker copies as many bytes into a region of its neighbour as it pushes, and as many out of
- *  it as it pulls, all workers at once. Rank of a process group; writes its times as the contestants do.
+/** The bound by shared memory: every worker copies as many bytes into a region of its neighbour as it pushes, and as many out of
+ *  it as it pulls, all workers at once. A rank of a process group; writes its times as the contestants do.
  *
  *    own source ──▶ neighbour's inbox        neighbour's outbox ──▶ own result        pieces of a key, but at least 1 MiB */
 import { writeFileSync } from 'node:fs';
@@ -50,7 +50,7 @@ for (const { name, keys, bytes, iterations } of JSON.parse(process.env.BENCH_ROW
 writeFileSync(join(process.env.BENCH_RESULTS ?? '.', `worker-${group.rank}.json`), JSON.stringify(times));
 await group.destroy();
 
-/** The next rank's. */
+/** Gives this rank's share to the others, and returns the next rank's. */
 async function exchangeShares(share: RegionShare): Promise<RegionShare> {
   const mine = new Uint8Array(shareBytes).fill(0x20);
   mine.set(new TextEncoder().encode(JSON.stringify(share)));

@@ -1,5 +1,5 @@
-/** What the cores cost by themselves: two clients and two servers on one thread, messages handed over as they are, push-pull
- *  of all keys. No sockets, no threads: the share of the work that is the protocol's.
+/** The cost of the cores alone: two clients and two servers on one thread, messages handed over as they are, push-pull of all
+ *  keys. No sockets, no threads: the share of the work that is the protocol's.
  *
  *    npx tsx bench/kvstore/cores.ts */
 import { ServerCore } from '../../src/kvstore/server/core.ts';
@@ -89,7 +89,7 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
   for (const client of clients) client.close();
   const medianMs = times.toSorted((a, b) => a - b)[rounds >> 1];
   const keysPerSecond = Math.round((1000 * keys) / medianMs);
-  // Per byte of parameters: two gradients are read; the server's value and two outputs are written.
+  // Traffic per byte of parameters: two gradients are read; the server's value and two outputs are written.
   const traffic = (5 * keys * bytes) / medianMs / 1e6;
   console.log(`${name}: ${medianMs.toFixed(2)} ms, ${keysPerSecond.toLocaleString('en')} keys/s, ${traffic.toFixed(1)} GB/s of traffic`);
 }

@@ -49,7 +49,7 @@ const served = await serve(`127.0.0.1:${port}`, {
   Leave: together(() => void served.closeInOrder().then(() => process.exit(0))),
 });
 
-/** gRPC delivers payloads at any address. */
+/** Bytes at an aligned address: gRPC delivers payloads at any address. */
 function aligned(bytes: Uint8Array): Uint8Array {
   return bytes.byteOffset % 4 === 0 ? bytes : new Uint8Array(bytes);
 }

@@ -39,7 +39,7 @@ await kv.barrier();
 await kv.close();
 process.stdout.write(`${JSON.stringify(samples)}\n`);
 
-/** One worker: the value is what was pushed last. */
+/** Checks a result: with one worker the value is the one that was pushed last. */
 function check(k: number, data: ArrayLike<number | bigint>): void {
   for (const at of [0, data.length >> 1, data.length - 1]) {
     if (data[at] !== pushed) throw new Error(`key ${k}, element ${at} is ${data[at]}, not ${pushed}`);

@@ -87,7 +87,7 @@ const results = ['push', 'pull', 'pushPull'].map((way) => ({
       bestMs: round3(bestMs),
       workerCpuMs: round3(medianOf(all, 'cpuMs')),
       ...(rateMbit > 0 ? { shareOfLine: round3(lineMs / medianMs), bestShareOfLine: round3(lineMs / bestMs) } : {}),
-      // Round by round: what else the machine did was alike.
+      // Ratios round by round: other load of the machine was alike.
       ...(before === undefined
         ? {}
         : { timesAsFast: round3(statisticsOf(perRound.map((samples, k) => before[k] / medianOf(samples, 'ms'))).median) }),

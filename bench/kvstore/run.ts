@@ -1,4 +1,4 @@
-/** Push and pull beside gRPC and beside what shared memory allows, in one interleaved run: each round starts every contestant
+/** Push and pull beside gRPC and beside the bound by shared memory, in one interleaved run: each round starts every contestant
  *  anew, one after the other, and the medians over rounds are compared.
  *
  *    tsx bench/kvstore/run.ts [--rounds 3] [--workers 2] [--servers 2] [--only copy-bound,dist_sync,collective,grpc]
@@ -20,7 +20,7 @@ import { statisticsOf } from '../../src/bench/statistics.ts';
 import { runTogether, type Program } from '../peers/processes.ts';
 import type { Row, Times } from './workload.ts';
 
-/** Above the number of CPUs the machine was busy with other things: the figures are then a lower bound. */
+/** Load of the machine; above the number of CPUs it was busy with other things: the figures are then a lower bound. */
 const loadBefore = os.loadavg()[0];
 const text = (fallback: string) => ({ type: 'string', default: fallback }) as const;
 const { values } = programArguments(import.meta.url, {
@@ -131,7 +131,7 @@ if (values.out !== undefined) {
   writeFileSync(values.out, `${JSON.stringify(report, undefined, 2)}\n`);
 }
 
-/** The times of every worker, of a part of the iterations. */
+/** Runs a contestant once, with a part of the iterations. @returns the times of every worker. */
 async function runOnce(programs: readonly Program[], fewer: number): Promise<Times[]> {
   const folder = mkdtempSync(join(os.tmpdir(), 'shoal-bench-kvstore-'));
   try {

@@ -1,5 +1,5 @@
-/** What every contestant does: push and pull lists of keys, again and again, with values that are written before each time, as
- *  training does, and checked after it. The slowest worker of an iteration counts; run.ts looks at that.
+/** The workload of every contestant: push and pull lists of keys, again and again, with values that are written before each time,
+ *  as training does, and checked after it. The slowest worker of an iteration counts; run.ts finds it.
  *
  *  Environment: BENCH_ROWS, JSON of `Row[]`; BENCH_WARM_UPS, iterations that are not counted; BENCH_RESULTS, a folder that gets
  *  worker-<rank>.json. */
@@ -10,7 +10,7 @@ import { systemStopwatch } from '../../src/base/stopwatch.ts';
 export interface Row {
   readonly name: string;
   readonly keys: number;
-  /** Of each key. */
+  /** Bytes of each key. */
   readonly bytes: number;
   readonly iterations: number;
 }
@@ -19,9 +19,9 @@ export interface Row {
 export type Times = Record<string, number[]>;
 
 export interface Prepared {
-  /** Written before each iteration. */
+  /** Values, written before each iteration. */
   readonly values: readonly Float32Array[];
-  /** Where results are found; may be the values. */
+  /** Memory of the results; may be the values'. */
   readonly outs: readonly Float32Array[];
   pushPull(): Promise<void>;
 }
@@ -54,7 +54,7 @@ export async function measure({ rank, workers, barrier, prepare }: Contestant): 
   writeFileSync(join(process.env.BENCH_RESULTS ?? '.', `worker-${rank}.json`), JSON.stringify(times));
 }
 
-/** Some elements of every output; a contestant that is fast and wrong must not win. */
+/** Checks some elements of every output; a contestant that is fast and wrong must not win. */
 function check(outs: readonly Float32Array[], expected: number): void {
   for (const [key, out] of outs.entries()) {
     for (const at of [0, out.length >> 1, out.length - 1]) {

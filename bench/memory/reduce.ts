@@ -1,5 +1,5 @@
-/** How fast kernels sum float32 vectors: the addon for every instruction set of this CPU, and JavaScript, beside a plain copy,
- *  in one interleaved run. Rates count the bytes of the result; a sum of n vectors reads n of them and writes one.
+/** Rates of kernels that sum float32 vectors: the addon for every instruction set of this CPU, and JavaScript, beside a plain
+ *  copy, in one interleaved run. Rates count the bytes of the result; a sum of n vectors reads n of them and writes one.
  *
  *    npx tsx bench/memory/reduce.ts            a table
  *    npx tsx bench/memory/reduce.ts --json     one JSON document, as kept in bench/results/ */
@@ -18,7 +18,7 @@ export interface ReduceBenchOptions {
   /** Bytes of one vector. */
   readonly sizes: readonly number[];
   readonly sourceCounts: readonly number[];
-  /** Rounds over all contestants; the median and the 99th percentile are of these. */
+  /** Number of rounds over all contestants; the median and the 99th percentile are of these. */
   readonly rounds: number;
   /** At least this many bytes of result per measurement. */
   readonly bytesPerRound: number;
@@ -32,7 +32,7 @@ export interface ReduceBenchRow {
   /** Result bytes per second, in units of 10^9. */
   readonly medianGBps: number;
   readonly p99GBps: number;
-  /** Of the copy of one vector in the same run. */
+  /** Ratio to the rate of copying one vector in the same run. */
   readonly shareOfCopy: number;
   /** Sum of the result's elements: the same for all contestants. */
   readonly checksum: number;
@@ -92,7 +92,7 @@ function measure(
   const repeats = Math.ceil(options.bytesPerRound / target.byteLength);
   const times = contestants.map((): number[] => []);
   const checksums: number[] = [];
-  // One round more than counted: the first warms up.
+  // There is one round more than counted: the first warms up.
   for (let round = 0; round <= options.rounds; round++) {
     contestants.forEach((contestant, k) => {
       const startMs = options.clock.now();
@@ -114,7 +114,7 @@ function measure(
   }));
 }
 
-/** What one `run` of a step program costs beyond the bytes it moves. */
+/** Cost of one `run` of a step program beyond the bytes that it moves. */
 export function benchRunCost(options: { readonly rounds: number; readonly repeats: number; readonly clock: Clock }): RunCostRow[] {
   const native = loadNative({ enabled: true });
   const machines = [

@@ -1,4 +1,4 @@
-/** What is compared with what, and what the comparison says. */
+/** The comparisons of the messaging benchmark, and their results. */
 
 export interface Sample {
   readonly comparison?: string;
@@ -13,7 +13,7 @@ export interface Sample {
 
 interface Comparison {
   readonly name: string;
-  /** Measured in turns, by the same two processes. */
+  /** Subjects, measured in turns by the same two processes. */
   readonly subjects: readonly string[];
   ratiosOf(samples: readonly Sample[]): Record<string, number>;
 }

@@ -1,6 +1,5 @@
-/** The other process of the messaging benchmark: routers of every kind and raw ZeroMQ sockets that swallow messages and
- *  answer those that ask for it. Has those that its arguments name; prints their endpoints as one line of JSON; ends with its
- *  standard input. */
+/** The other process of the messaging benchmark: routers of every kind and raw ZeroMQ sockets that swallow messages and answer those that
+ *  ask for it. It has those that its arguments name; prints their endpoints as one line of JSON; ends with its standard input. */
 import * as zmq from 'zeromq';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';

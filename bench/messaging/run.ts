@@ -1,11 +1,11 @@
-/** Rate and latency of messages beside what they are built on: dealers and routers over tcp beside the zeromq package, the
- *  fabric beside tcp, inproc beside postMessage.
+/** Rate and latency of messages beside the layers below them: dealers and routers over tcp beside the zeromq package, the fabric
+ *  beside tcp, inproc beside postMessage.
  *
  *    tsx bench/messaging/run.ts [--rounds 7] [--scale 1] [--only inproc] [--out bench/results/messaging.json]
  *
- *  Each comparison has two processes of its own, so that nothing else is awake in them, and its subjects take turns.
- *  Rate: messages one way until a count is over, the last one answered. Latency: a round trip, one at a time. The raw
- *  programs do what the package's documentation shows: await each send, iterate over the socket. */
+ *  Each comparison has two processes of its own, so that nothing else is awake in them, and its subjects take turns. Rate:
+ *  messages one way until a count is over, the last one answered. Latency: a round trip, one at a time. The raw programs do as
+ *  the package's documentation shows: await each send, iterate over the socket. */
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import os from 'node:os';
@@ -13,7 +13,7 @@ import { fileURLToPath } from 'node:url';
 import { programArguments } from '../arguments.ts';
 import { comparisons, type Sample } from './comparison.ts';
 
-/** Above the number of CPUs the machine was busy with other things. */
+/** Load of the machine; above the number of CPUs it was busy with other things. */
 const loadBefore = os.loadavg()[0];
 const { values } = programArguments(import.meta.url, {
   options: {

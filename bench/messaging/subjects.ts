@@ -1,5 +1,5 @@
-/** One comparison of the messaging benchmark: starts the other process, measures the named subjects in turns, prints
- *  medians as JSON. Subjects that this machine cannot have are left out. */
+/** One comparison of the messaging benchmark: starts the other process, measures the named subjects in turns, prints medians as
+ *  JSON. Subjects that this machine cannot have are left out. */
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -19,7 +19,7 @@ const { values, positionals } = parseArgs({
 });
 const rounds = Number(values.rounds);
 const scale = Number(values.scale);
-/** Until the compiler has seen everything. */
+/** Number of rounds until the compiler has seen everything. */
 const warmUps = 2;
 const secret = Buffer.from('bench');
 const times = (count: number): number => Math.max(3, Math.round(count * scale));
@@ -75,7 +75,7 @@ const results = [...samples].map(([key, all]): Sample => {
 });
 console.log(JSON.stringify({ samples: results, checksum }));
 
-/** @returns the endpoints of the subjects that it has. */
+/** @returns the endpoints of the subjects that the other process has. */
 async function startPeer(): Promise<Record<string, string>> {
   const script = fileURLToPath(new URL('./peer.ts', import.meta.url));
   const peer = spawn(process.execPath, ['--import', 'tsx', script, ...positionals], { stdio: ['pipe', 'pipe', 'inherit'] });
@@ -137,7 +137,7 @@ async function messagingSubject(name: string, url: string): Promise<Subject> {
   return dealerSubject(dealer);
 }
 
-/** Frames are not changed, so they may be sent again and again. */
+/** A subject over dealers. Frames are not changed, so they may be sent again and again. */
 function dealerSubject(dealer: Dealer): Subject {
   const frames = new Map([smallBytes, largeBytes].map((bytes) => [bytes, new Uint8Array(bytes)]));
   const message = (bytes: number, type: number): Msg => {

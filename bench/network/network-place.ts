@@ -1,4 +1,4 @@
-/** Ranks on the hosts of a network: rank r lives on host ⌊r / ranks per host⌋. */
+/** A place of ranks on the hosts of a network: rank r lives on host ⌊r / ranks per host⌋. */
 import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { mpirun, rankVariables, type Place } from '../peers/place.ts';
@@ -6,13 +6,13 @@ import { runTogether } from '../peers/processes.ts';
 import { interfaceName, type Network } from './network.ts';
 
 const agent = fileURLToPath(new URL('mpi-agent.sh', import.meta.url));
-/** Nothing else listens in a fresh namespace. */
+/** Port of rank 0: nothing else listens in a fresh namespace. */
 const masterPort = 29400;
 
 export interface NetworkPlaceOptions {
   readonly network: Network;
   readonly ranksPerHost: number;
-  /** Of the job, given to all ranks. */
+  /** Secret of the job, given to all ranks. */
   readonly secret: string;
   readonly timeoutMs: number;
 }

@@ -16,20 +16,20 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 export interface NetworkOptions {
-  /** 2 to 64. */
+  /** Number of hosts, 2 to 64. */
   readonly hosts: number;
-  /** Of every host's link, each way, in Mbit/s; 0: as fast as it goes. Default 0. */
+  /** Rate of every host's link, each way, in Mbit/s; 0: as fast as it goes. Default 0. */
   readonly rateMbit?: number;
-  /** One way. Default 0. */
+  /** Delay one way. Default 0. */
   readonly delayUs?: number;
-  /** Uniform, added to the delay; frames stay in order. Default 0. */
+  /** Jitter, uniform, added to the delay; frames stay in order. Default 0. */
   readonly jitterUs?: number;
-  /** Of packets. Default 0. */
+  /** Share of packets that are lost. Default 0. */
   readonly lossPercent?: number;
 }
 
 export interface Network extends Disposable {
-  /** What all its namespaces are called, before `-0`, `-1`, …. */
+  /** Common name of the namespaces, before `-0`, `-1`, …. */
   readonly name: string;
   readonly description: string;
   readonly hosts: readonly Host[];
@@ -38,7 +38,7 @@ export interface Network extends Disposable {
 export interface Host {
   readonly namespace: string;
   readonly address: string;
-  /** Put before a command, it runs there. */
+  /** Arguments put before a command to run it on the host. */
   readonly enter: readonly string[];
 }
 
@@ -46,11 +46,11 @@ export const interfaceName = 'eth0';
 
 const relaySource = fileURLToPath(new URL('tap-relay.cpp', import.meta.url));
 const hostsMax = 64;
-/** Of the shaper; a millisecond at 2 Gbit/s. */
+/** Burst of the shaper; a millisecond at 2 Gbit/s. */
 const burst = '256kb';
 const queueLimit = '2mb';
 
-/** Why no network can be made here; undefined when it can. */
+/** The reason why no network can be made here; undefined when it can. */
 export function networkUnavailable(): string | undefined {
   if (process.platform !== 'linux') return 'network namespaces are a feature of Linux';
   if (process.getuid?.() !== 0) return 'making network namespaces needs root';
@@ -62,13 +62,13 @@ export function networkUnavailable(): string | undefined {
   return undefined;
 }
 
-/** Why hosts cannot be joined with delay, jitter or loss; undefined when they can. */
+/** The reason why hosts cannot be joined with delay, jitter or loss; undefined when they can. */
 export function relayUnavailable(): string | undefined {
   if (!existsSync('/dev/net/tun')) return 'there is no /dev/net/tun';
   return spawnSync('g++', ['--version']).status === 0 ? undefined : 'there is no g++; apt-get install g++';
 }
 
-/** @throws Error when a step fails; what was made is removed. */
+/** @throws Error when a step fails; everything made so far is removed. */
 export async function createNetwork(options: NetworkOptions): Promise<Network> {
   const { hosts: count, rateMbit = 0, delayUs = 0, jitterUs = 0, lossPercent = 0 } = options;
   if (!Number.isInteger(count) || count < 2 || count > hostsMax) throw new Error(`a network has 2 to ${hostsMax} hosts, not ${count}`);
@@ -119,7 +119,7 @@ function joinBySwitch(hosts: readonly Host[], { name, rateMbit }: { name: string
     ip('link', 'add', interfaceName, 'netns', namespace, 'type', 'veth', 'peer', 'name', port, 'netns', middle);
     ip('-n', middle, 'link', 'set', port, 'master', 'br0', 'up');
     if (rateMbit === 0) continue;
-    // Both directions: out of the host, and out of the switch towards it.
+    // Both directions are shaped: out of the host, and out of the switch towards it.
     shape(namespace, interfaceName, rateMbit);
     shape(middle, port, rateMbit);
   }
@@ -164,7 +164,7 @@ async function startRelay(
       relay.once('error', reject);
       relay.once('exit', (code) => reject(new Error(`tap-relay ended with code ${code}: ${stderr.trim()}`)));
     });
-    // It must not keep us alive.
+    // The relay must not keep this process alive.
     relay.unref();
     return relay;
   } finally {
@@ -172,7 +172,7 @@ async function startRelay(
   }
 }
 
-/** Networks of processes that are gone. */
+/** Removes networks of processes that have ended. */
 function removeAbandoned(): void {
   const abandoned = namespacesOf('shoal').filter((namespace) => {
     const owner = Number(/^shoal-(\d+)-/.exec(namespace)?.[1]);
@@ -190,7 +190,7 @@ export function namespacesOf(name: string): string[] {
     .filter((namespace) => namespace.startsWith(`${name}-`));
 }
 
-/** With whatever still runs in them. */
+/** Removes namespaces, with the processes that still run in them. */
 function removeNamespaces(namespaces: readonly string[]): void {
   for (const namespace of namespaces) {
     const { stdout } = spawnSync('ip', ['netns', 'pids', namespace], { encoding: 'utf8' });
@@ -203,7 +203,7 @@ function kill(pid: number): void {
   try {
     process.kill(pid, 'SIGKILL');
   } catch {
-    // It has ended already.
+    // The process has ended already.
   }
 }
 

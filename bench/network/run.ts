@@ -20,7 +20,7 @@ const { values, positionals } = programArguments(import.meta.url, {
     'jitter-us': { type: 'string', default: '0' },
     'loss-percent': { type: 'string', default: '0' },
     'timeout-s': { type: 'string', default: '600' },
-    // mpirun is to start the ranks.
+    // True if mpirun is to start the ranks.
     mpi: { type: 'boolean', default: false },
   },
 });
@@ -31,7 +31,7 @@ if (reason !== undefined || positionals.length === 0) {
   process.exit(2);
 }
 
-/** An interruption while hosts are made or removed waits until that is done. */
+/** A handler that makes an interruption wait while hosts are made or removed. */
 const nothing = (): void => undefined;
 for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(name, nothing);
 

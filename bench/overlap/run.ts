@@ -1,4 +1,4 @@
-/** How much it helps to have several operations, or several slices, under way between hosts: the experiment of Fairring's document
+/** The gain by several operations, or several slices, under way between hosts: the experiment of Fairring's document
  *  ("Overlap/Parallelism") on real ranks, one or more on each of several hosts made of network namespaces (root). Every turn is a
  *  fresh set of processes that run `shoal bench`; turns are interleaved in rounds.
  *
@@ -27,12 +27,12 @@ const { values } = programArguments(import.meta.url, {
     'ranks-per-host': { type: 'string', default: '1' },
     'rate-mbit': { type: 'string', default: '1000' },
     'delay-us': { type: 'string', default: '500' },
-    /** Operations, at most 62, and bytes of each. */
+    /** Number of operations, at most 62, and bytes of each. */
     buckets: { type: 'string', default: '16' },
     bytes: { type: 'string', default: '8MiB' },
     'in-flight': { type: 'string', default: '1,2,4,8,16' },
     series: { type: 'string', default: seriesNames.join(',') },
-    /** Samples of a turn, after one that is not timed. */
+    /** Number of samples of a turn, after one that is not timed. */
     samples: { type: 'string', default: '2' },
     rounds: { type: 'string', default: '3' },
     out: { type: 'string' },
@@ -70,7 +70,7 @@ const layout = fairringLayout({
 });
 const stagedBytes = layout.scratchCount * elementBytes;
 
-/** One turn; all bytes, in microseconds. */
+/** Runs one turn. @returns the time of all bytes, in microseconds. */
 async function turn(place: Place, name: SeriesName, inFlight: number): Promise<number> {
   const one = name === 'slices';
   const flags = {
@@ -108,7 +108,7 @@ async function measure(): Promise<OverlapReport> {
   const turns = series.flatMap((name) => inFlights.map((inFlight) => ({ name, inFlight, roundsUs: [] as number[] })));
   for (let round = 0; round < rounds; round++) {
     for (const index of turns.keys()) {
-      // Rounds begin at different places: what the machine does over time meets all alike.
+      // Rounds begin at different places, so that changes of the machine over time meet all alike.
       const each = turns[(index + Math.floor((round * turns.length) / rounds)) % turns.length];
       const us = await turn(place, each.name, each.inFlight);
       each.roundsUs.push(us);

@@ -1,4 +1,4 @@
-/** Interleaved rounds, and what becomes of them. Machines change their speed from minute to minute: contestants take turns in
+/** Runs interleaved rounds and compares their times. Machines change their speed from minute to minute: contestants take turns in
  *  every round, and ratios are taken within a round before their median is. */
 import { median } from '../../src/base/numbers.ts';
 import type { CollectiveName } from '../../src/bench/collective.ts';
@@ -26,7 +26,7 @@ export interface Standing {
 export interface ComparedSize {
   readonly bytes: number;
   readonly standings: readonly Standing[];
-  /** Median over rounds; of the case's `bound`. */
+  /** The case's `bound`: median over rounds. */
   readonly boundUs: number | null;
 }
 
@@ -34,10 +34,10 @@ export interface ComparedCase {
   readonly collective: CollectiveName;
   readonly place: string;
   readonly ranks: number;
-  /** Operations per sample; times are per operation. */
+  /** Number of operations per sample; times are per operation. */
   readonly buckets: number;
   readonly sizes: readonly ComparedSize[];
-  /** What `boundUs` of the sizes is: the least time an all-reduce can take by the rate of memory, or of the network. */
+  /** Meaning of the sizes' `boundUs`: the least time that an all-reduce can take by the rate of memory, or of the network. */
   readonly bound: BoundName | null;
   /** Contestants that were not measured here, with the reason. */
   readonly skipped: Readonly<Record<string, string>>;
@@ -53,7 +53,7 @@ export interface Comparison {
     readonly memoryBytes: number;
     readonly system: string;
     readonly node: string;
-    /** One-minute load before the first round, without us. */
+    /** One-minute load before the first round, without this benchmark. */
     readonly loadBefore: number;
   };
   readonly commit: string;
@@ -75,14 +75,14 @@ export interface CaseOptions {
   readonly collective: CollectiveName;
   readonly place: Place;
   readonly sizes: readonly Size[];
-  /** Iterations before those that are timed, at least. */
+  /** Least number of iterations before those that are timed. */
   readonly warmup: number;
   readonly buckets: number;
-  /** Of the buckets, how many are checked. */
+  /** Number of buckets that are checked. */
   readonly checkedBuckets: number;
   readonly rounds: number;
   readonly contestants: readonly Contestant[];
-  /** Least times by size, once per round; undefined where there is no such bound. */
+  /** Least times by size, measured once per round; undefined where there is no such bound. */
   readonly bound: Bound | undefined;
   readonly report: (line: string) => void;
 }
@@ -129,14 +129,14 @@ export async function runCase(options: CaseOptions): Promise<ComparedCase> {
   };
 }
 
-/** Who goes first changes from round to round. */
+/** The list in another order each round, so that another one goes first. */
 function rotated<T>(all: readonly T[], round: number): T[] {
   const turn = round % Math.max(1, all.length);
   return [...all.slice(turn), ...all.slice(0, turn)];
 }
 
-/** As many calls go before those that are timed: it takes thousands until the code of short ones is compiled, and many ranks on few
- *  CPUs need a while to find their pace. Batches of many tensors are long enough to begin with. */
+/** Iterations before and among those that are timed: it takes thousands until the code of short calls is compiled, and many ranks
+ *  on few CPUs need a while to find their pace. Batches of many tensors are long enough to begin with. */
 function heatOf({ collective, place, sizes, warmup, buckets, checkedBuckets }: CaseOptions, { iterationShare }: Contestant): Heat {
   const scaled = sizes.map((size) => {
     const iterations = Math.max(Math.min(size.iterations, 3), Math.round(size.iterations * iterationShare));

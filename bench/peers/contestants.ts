@@ -15,7 +15,7 @@ export interface Size {
 }
 
 export interface WarmSize extends Size {
-  /** Iterations before those that are timed. */
+  /** Number of iterations before those that are timed. */
   readonly warmup: number;
 }
 
@@ -24,7 +24,7 @@ export interface Heat {
   readonly sizes: readonly WarmSize[];
   /** Operations per sample, back to back on as many tensors. */
   readonly buckets: number;
-  /** Of the buckets, how many are checked. */
+  /** Number of buckets that are checked. */
   readonly checkedBuckets: number;
   readonly place: Place;
 }
@@ -34,32 +34,32 @@ export interface HeatRow {
   readonly medianUs: number;
   readonly minUs: number;
   readonly p99Us: number;
-  /** Elements, over all ranks. */
+  /** Number of wrong elements, over all ranks. */
   readonly wrong: number;
 }
 
 export interface Contestant {
   readonly name: string;
-  /** For the legend. */
+  /** Description for the legend. */
   readonly description: string;
-  /** Fewer iterations for those that take much longer. */
+  /** Factor of iterations: fewer for contestants that take much longer. */
   readonly iterationShare: number;
-  /** Undefined: it can run. Called once; may build. */
+  /** Prepares a run; undefined: it can run, otherwise the reason. Called once; may build. */
   prepare(scratch: string): string | undefined;
-  /** A string says why it has no rows for this heat. */
+  /** Runs a heat; a string is the reason why it has no rows for it. */
   run(heat: Heat): Promise<HeatRow[] | string>;
 }
 
-/** All times are divided by this one's. */
+/** The contestant by whose times all others are divided. */
 export const referenceName = 'shoal sync';
 
 const repository = fileURLToPath(new URL('../..', import.meta.url));
 const python = '/usr/bin/python3';
 
 export interface ContestantOptions {
-  /** Of Shoal, each a contestant of its own beside the automatic choice. */
+  /** Shoal's algorithms, each a contestant of its own beside the automatic choice. */
   readonly algorithms?: readonly string[];
-  /** Of Shoal, built and measured beside what is here. */
+  /** A commit of Shoal that is built and measured beside this one. */
   readonly earlierCommit?: string;
 }
 
@@ -97,7 +97,7 @@ function earlierBuild(commit: string): Contestant[] {
   });
 }
 
-/** In a clone of its own, with the packages that it names, which stays. @returns why there is none. */
+/** Builds a commit in a clone of its own, which stays, with the packages that it names. @returns the reason if it cannot. */
 function buildCommit(commit: string, folder: string): string | undefined {
   const steps: readonly (readonly string[])[] = [
     ['git', 'clone', '--quiet', '--no-checkout', repository, folder],
@@ -195,7 +195,7 @@ function positionals({ collective, sizes, buckets, checkedBuckets }: Omit<Heat, 
   return [collective, sizesText(sizes), String(buckets), String(checkedBuckets)];
 }
 
-/** `8:2000:400,1024:500:100`: what all contestants read. */
+/** Sizes as all contestants read them: `8:2000:400,1024:500:100`. */
 function sizesText(sizes: readonly WarmSize[]): string {
   return sizes.map(({ bytes, iterations, warmup }) => `${bytes}:${iterations}:${warmup}`).join(',');
 }

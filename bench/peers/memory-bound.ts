@@ -1,10 +1,10 @@
-/** What memory allows: every rank adds one private vector to another, all at once. Run on as many ranks as there are
- *  processors; rank 0 prints a JSON object per size.
+/** The bound by memory: every rank adds one private vector to another, all at once. Run on as many ranks as there are processors;
+ *  rank 0 prints a JSON object per size.
  *
  *    a += b   reads a and b, writes a: 3 bytes of traffic per byte of vector
  *
- *  An all-reduce of S bytes over n ranks that reads and writes every tensor once moves 2·n·S bytes. The vectors are sized so
- *  that all ranks together touch as much memory, n·S: caches then help both alike.
+ *  An all-reduce of S bytes over n ranks that reads and writes every tensor once moves 2·n·S bytes. The vectors are sized so that
+ *  all ranks together touch as much memory, n·S: caches then help both alike.
  *
  *    memory-bound.ts <ranks of the all-reduce> <bytes>:<iterations>,… */
 import { systemStopwatch } from '../../src/base/stopwatch.ts';
@@ -19,7 +19,7 @@ const group = await initProcessGroup();
 for (const item of sizes.split(',')) {
   const [bytes, iterations] = item.split(':').map(Number);
   const vectorBytes = Math.max(8, Math.floor((bytes * Number(ranksText)) / (2 * group.size) / 8) * 8);
-  // Written, so that each has pages of its own: memory never written reads as one shared page of zeros, from the cache.
+  // The vectors are written, so that each has pages of its own: memory never written reads as one shared page of zeros, from the cache.
   const a = new Uint8Array(vectorBytes).fill(1);
   const b = new Uint8Array(vectorBytes).fill(1);
   const times = new Float64Array(iterations);

@@ -1,4 +1,4 @@
-/** A comparison as a page: size against time, and a table, per case. Pure. */
+/** The page of a comparison: size against time, and a table, per case. Pure. */
 import { formatBytes } from '../../src/base/settings/quantity.ts';
 import type { Figure, FigurePage, FigureSeries } from '../../src/chart/data/figure.ts';
 import type { ComparedCase, Comparison, Standing } from './comparison.ts';

@@ -1,4 +1,4 @@
-/** Where ranks run: on this machine, or (bench/network) on several hosts made of network namespaces. */
+/** A place for ranks: this machine, or (bench/network) several hosts made of network namespaces. */
 import { freePort } from '../../src/base/testing/free-port.ts';
 import { runTogether } from './processes.ts';
 
@@ -8,10 +8,10 @@ export interface RankProgram {
 }
 
 export interface Place {
-  /** For people: `one host`, `4 hosts × 2 ranks, 1gbit`. */
+  /** Name for people: `one host`, `4 hosts × 2 ranks, 1gbit`. */
   readonly name: string;
   readonly ranks: number;
-  /** Name of the interface that ranks reach each other over, for peers that must be told. */
+  /** Name of the interface over which ranks reach each other, for peers that must be told. */
   readonly interfaceName: string;
   /** Starts one process per rank, with torchrun's variables, and resolves with rank 0's stdout when all have ended well.
    *  Rejects when one fails, after the others have been ended. */
@@ -20,7 +20,7 @@ export interface Place {
   runMpi(command: readonly string[]): Promise<string>;
 }
 
-/** What torchrun sets, for one rank. */
+/** Variables that torchrun sets, for one rank. */
 export function rankVariables(place: {
   readonly rank: number;
   readonly ranks: number;
@@ -46,7 +46,7 @@ export const mpirun: readonly string[] = [
   '--oversubscribe',
 ];
 
-/** This machine. @param secret of the job, given to all ranks. */
+/** This machine as a place. @param secret of the job, given to all ranks. */
 export function localPlace({ ranks, secret, timeoutMs }: { ranks: number; secret: string; timeoutMs: number }): Place {
   return {
     name: 'one host',

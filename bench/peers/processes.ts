@@ -1,9 +1,9 @@
-/** Several programs that succeed or end together, and that never outlive us. */
+/** Runs several programs that succeed or end together, and that never outlive this process. */
 import { spawn, type ChildProcess } from 'node:child_process';
 
 export interface Program {
   readonly command: readonly string[];
-  /** On top of ours. */
+  /** Variables in addition to this process's. */
   readonly environment: Readonly<Record<string, string>>;
 }
 
@@ -13,7 +13,7 @@ export interface TogetherOptions {
   readonly signal?: AbortSignal;
 }
 
-/** From the polite signal to the other. */
+/** Time from the polite signal to the one that kills. */
 const killAfterMs = 3000;
 const tailBytes = 8192;
 
@@ -61,7 +61,7 @@ export async function runTogether(programs: readonly Program[], { timeoutMs, sig
 }
 
 function start({ command: [file, ...args], environment }: Program): { child: ChildProcess; ended: Promise<Ended> } {
-  // A group of its own: whatever it starts ends with it.
+  // The child has a process group of its own, so that all processes that it starts end with it.
   const child = spawn(file, args, { env: { ...process.env, ...environment }, stdio: ['ignore', 'pipe', 'pipe'], detached: true });
   let stdout = '';
   let stderr = '';
@@ -79,7 +79,7 @@ function kill({ pid }: ChildProcess, signal: NodeJS.Signals): void {
   try {
     process.kill(-pid, signal);
   } catch {
-    // It has ended already.
+    // The process has ended already.
   }
 }
 

@@ -62,7 +62,7 @@ const { values } = programArguments(import.meta.url, {
     ranks: { type: 'string' },
     rounds: { type: 'string' },
     only: { type: 'string' },
-    // Of Shoal, to compare with its automatic choice; with --only, they are measured besides.
+    // Algorithms of Shoal, to compare with its automatic choice; with --only, they are measured besides.
     algorithms: { type: 'string' },
     // A commit that is built and takes part, as 'before sync', 'before async', 'before private'.
     earlier: { type: 'string' },
@@ -72,11 +72,11 @@ const { values } = programArguments(import.meta.url, {
     'delay-us': { type: 'string', default: '0' },
     'jitter-us': { type: 'string', default: '0' },
     'loss-percent': { type: 'string', default: '0' },
-    // Instead of the usual ones: 25MiB:3,100MiB:2
+    // Sizes in place of the usual ones: 25MiB:3,100MiB:2
     sizes: { type: 'string' },
     'size-max': { type: 'string', default: '100MiB' },
     buckets: { type: 'string', default: '1' },
-    // How many of the buckets are checked; all by default. Checking all takes as long as a sample.
+    // Number of buckets that are checked; all by default. Checking all takes as long as a sample.
     'check-buckets': { type: 'string' },
     // Iterations before the timed ones; 10, or 1 with --tiny or --buckets.
     warmup: { type: 'string' },
@@ -90,7 +90,7 @@ const timeoutMs = 900_000;
 const secret = randomBytes(32).toString('hex');
 const say = (line: string): void => console.error(line);
 
-/** An interruption while hosts are made or removed waits until that is done. */
+/** A handler that makes an interruption wait while hosts are made or removed. */
 const nothing = (): void => undefined;
 for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(name, nothing);
 
@@ -175,12 +175,12 @@ async function main(): Promise<number> {
   return wrong === 0 ? 0 : 1;
 }
 
-/** Without those that leave a rank no whole part: not every peer survives empty tensors. */
+/** Sizes that leave each rank a whole part: not every peer survives empty tensors. */
 function sizesFor(collective: CollectiveName, { ranks }: Place, sizes: readonly Size[]): Size[] {
   return sizes.filter(({ bytes }) => layoutOf(collective, { bytes, elementBytes: 4, ranks }).movedCount > 0);
 }
 
-/** Who can run here. */
+/** The contestants that can run here, and the reasons of the others. */
 function prepare(): { present: Contestant[]; missing: Record<string, string> } {
   const algorithms = values.algorithms?.split(',') ?? [];
   const wanted = values.only?.split(',').concat(algorithms.map((algorithm) => `shoal ${algorithm}`));
@@ -196,7 +196,7 @@ function prepare(): { present: Contestant[]; missing: Record<string, string> } {
   return { present, missing };
 }
 
-/** Every host sends, and receives, its share 2·(M−1)/M of what is reduced; headers are not counted. */
+/** The bound by the line rate: every host sends, and receives, its share 2·(M−1)/M of the reduced bytes; headers are not counted. */
 function lineRateBound(sizes: readonly Size[]): Bound | undefined {
   const hosts = Number(values.hosts);
   const bytesPerUs = Number(values['rate-mbit']) / 8;
@@ -212,7 +212,7 @@ function memoryBound(ranks: number, sizes: readonly Size[]): Bound {
 async function memoryTimes(ranks: number, sizes: readonly Size[]): Promise<Map<number, number>> {
   const place = localPlace({ ranks: Math.min(ranks, availableParallelism()), secret, timeoutMs });
   const script = join(repository, 'bench/peers/memory-bound.ts');
-  // Below, the call costs more than the bytes.
+  // Below this size, the call costs more than the bytes.
   const list = sizes
     .filter(({ bytes }) => bytes >= 64 * KiB)
     .map(({ bytes, iterations }) => `${bytes}:${iterations}`)
@@ -238,7 +238,7 @@ function printCase({ collective, place, ranks, sizes, bound, skipped }: Compared
   for (const [name, reason] of Object.entries(skipped)) console.log(`  without ${name}: ${reason}`);
 }
 
-/** @returns wrong elements, over everything. */
+/** Writes the results. @returns the number of wrong elements, over everything. */
 function write(comparison: Comparison): number {
   const name = values.name ?? (values.hosts === undefined ? 'peers-one-host' : 'peers-network');
   mkdirSync(values.out, { recursive: true });

@@ -1,4 +1,4 @@
-/** Asks for the tensors of all cases, contestants in turn, and prints how long each sample took.
+/** Asks for the tensors of all cases, contestants in turn, and prints the time of each sample.
  *
  *    receiver.ts <host to listen on> <host | network> <scale> <cases> <addresses> */
 import { systemClock } from '../../src/base/clock.ts';
@@ -15,9 +15,9 @@ export interface Result {
   readonly contestant: string;
   readonly bytesPerStep: number;
   readonly tensorsPerStep: number;
-  /** Of one step, by sample. */
+  /** Time of one step, by sample. */
   readonly stepMs: readonly number[];
-  /** Per step: control messages sent by the receiver, and bytes it has copied. */
+  /** Control messages that the receiver has sent, and bytes that it has copied, per step. */
   readonly messagesPerStep: number;
   readonly bytesCopied: number;
 }
@@ -29,7 +29,7 @@ process.exit(0);
 
 async function measure(of: Case, index: number): Promise<Result[]> {
   const runs = await Promise.all(of.contestants.map((contestant) => prepare(of, index, contestant)));
-  // The machine's noise meets all alike.
+  // Contestants take turns sample by sample, so that the machine's noise meets all alike.
   for (let sample = 0; sample < of.samples + of.warmUps; sample++) for (const run of runs) await run.sample(sample >= of.warmUps);
   const measured = runs.map(({ result }) => result());
   for (const { worker } of runs) await worker.close();

@@ -1,12 +1,12 @@
-/** What is replayed: all processes read it here. */
+/** The plan of a replay: all processes read it here. */
 import { modelTrace } from '../../src/scheduler/model-traces.ts';
 import type { Contestant } from './workload.ts';
 
 export interface ReplayPlan {
-  /** Of tensors. */
+  /** Scale of the tensors' bytes. */
   readonly bytesScale: number;
   readonly rounds: number;
-  /** Of a contestant in a round; one more before them is not counted. */
+  /** Steps of a contestant in a round; one more before them is not counted. */
   readonly steps: number;
 }
 
@@ -22,7 +22,7 @@ export const contestants: readonly Contestant[] = [
 /** A layer's tensor: weights and biases together. */
 export interface ReplayLayer {
   readonly name: string;
-  /** Float32 elements. */
+  /** Number of float32 elements. */
   readonly count: number;
   readonly forwardMs: number;
   readonly backwardMs: number;
@@ -44,7 +44,7 @@ export function* schedule({
 }: ReplayPlan): Generator<{ readonly contestant: number; readonly stepId: number; readonly counts: boolean }> {
   let stepId = 0;
   for (let round = 0; round < rounds; round++) {
-    // There and back: what one leaves behind is not always the same one's burden.
+    // Order there and back, so that the after-effects of a contestant do not always meet the same one.
     const order = contestants.keys();
     for (const contestant of round % 2 === 0 ? order : [...order].toReversed())
       for (let step = 0; step <= steps; step++) yield { contestant, stepId: stepId++, counts: step > 0 };

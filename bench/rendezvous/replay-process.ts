@@ -1,4 +1,4 @@
-/** The server (rank 0) or a worker of the replay. Prints its addresses, reads those of all; the server prints how long each step took.
+/** The server (rank 0) or a worker of the replay. Prints its addresses, reads those of all; the server prints the time of each step.
  *
  *    replay-process.ts <rank> <workers> <host to listen on> <plan> */
 import { createInterface } from 'node:readline';
@@ -18,17 +18,17 @@ console.log(JSON.stringify(own.map(({ address }) => address)));
 const { value } = await createInterface({ input: process.stdin })[Symbol.asyncIterator]().next();
 const addresses = JSON.parse(value as string) as string[][];
 
-/** Who this process exchanges tensors with, by contestant. */
+/** The workers with which this process exchanges tensors, by contestant. */
 const peers: readonly (readonly WorkerIdentity[])[] = await Promise.all(
   own.map(async (worker, k) => {
     const others = rank === 0 ? Array.from({ length: workers }, (_, index) => index + 1) : [0];
-    // Over gRPC each asks over a connection of its own.
+    // Over gRPC, each process asks over a connection of its own.
     return Promise.all(
       others.map((other) => (rank > 0 || worker instanceof GrpcWorker ? worker.connect(addresses[other][k]) : worker.peer(other))),
     );
   }),
 );
-// One array under all tensors: what is sent is only read.
+// All tensors share one array: data that is sent is only read.
 const source = new Float32Array(Math.max(...layers.map(({ count }) => count))).fill(rank);
 if (rank === 0) console.log(JSON.stringify(await serve()));
 else await work();
@@ -41,7 +41,7 @@ async function serve(): Promise<Samples> {
   let ended: Promise<void> = Promise.resolve();
   for (const { contestant, stepId, counts } of schedule(plan)) {
     if (!counts) {
-      // A contestant's first step: the one before is out of the way, and parameters are there at once.
+      // A contestant's first step begins when the one before has ended, with its parameters there at once.
       await ended;
       complete = layers.map(() => Promise.resolve());
     }

@@ -28,7 +28,7 @@ const { values } = programArguments(import.meta.url, {
     'rate-mbit': { type: 'string', default: '1000' },
     'bytes-scale': { type: 'string', default: String(1 / 32) },
     rounds: { type: 'string', default: '3' },
-    /** Of a contestant in a round, and one more before. */
+    /** Steps of a contestant in a round, and one more before. */
     steps: { type: 'string', default: '2' },
     out: { type: 'string' },
   },
@@ -91,7 +91,7 @@ for (const workers of counts) {
       stepMs: { median: round3(medianMs), min: round3(sorted[0]), max: round3(sorted.at(-1)!) },
       imagesPerSecond: round3(imagesPerSecond),
       ofComputing: round3(computeMs / medianMs),
-      // Sample by sample: the machine's noise meets all alike.
+      // Ratios sample by sample: the machine's noise meets all alike.
       timesAsFastAs: Object.fromEntries(
         Object.entries(samples)
           .filter(([other]) => other !== contestant)

@@ -15,7 +15,7 @@ import { programArguments } from '../arguments.ts';
 import { createNetwork, networkUnavailable, type Network } from '../network/network.ts';
 import type { Result } from './receiver.ts';
 
-/** Above the number of CPUs the machine was busy with other things: ratios hold, speeds are lower bounds. */
+/** Load of the machine; above the number of CPUs it was busy with other things: ratios hold, speeds are lower bounds. */
 const loadBefore = os.loadavg()[0];
 const { values } = programArguments(import.meta.url, {
   options: {
@@ -89,7 +89,7 @@ function summarised({ stepMs, bytesPerStep, tensorsPerStep, messagesPerStep, byt
   };
 }
 
-/** Each contestant against the others of its case: how many times as long they take. */
+/** A table of each contestant against the others of its case, by ratios of times. */
 function table(all: readonly Result[]): string[] {
   return all.map((result) => {
     const ratios = all

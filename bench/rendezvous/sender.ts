@@ -1,4 +1,4 @@
-/** Has the tensors of all cases, for all contestants: nothing moves before it is asked for.
+/** Sends the tensors of all cases, for all contestants: nothing moves before it is asked for.
  *
  *    sender.ts <host to listen on> <host | network> <scale> <cases> */
 import { casesOf, firstStep, identities, start, stepsOf, window, type Case, type Place, type Worker } from './workload.ts';
@@ -6,7 +6,7 @@ import { casesOf, firstStep, identities, start, stepsOf, window, type Case, type
 const [host, place, scale, wanted] = process.argv.slice(2);
 const cases = casesOf(place as Place, Number(scale), wanted);
 const elements = Math.max(...cases.map(({ counts }) => Math.max(...counts)));
-// One array under all tensors: what is sent is only read.
+// All tensors share one array: data that is sent is only read.
 const source = new Float32Array(elements).map((_, k) => k % 1000);
 const addresses: Record<string, string> = {};
 for (const contestant of new Map(cases.flatMap(({ contestants }) => contestants).map((each) => [each.name, each])).values()) {

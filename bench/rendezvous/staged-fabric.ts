@@ -1,4 +1,5 @@
-/** A fabric that copies what it writes into staging memory first: the sender's end of the design that writes without copies replace. */
+/** A fabric that copies the source of each write into staging memory first: the sender's end of the design that writes without
+ *  copies replace. */
 import type { Fabric, RemoteSpan, Span } from '../../src/fabric/fabric.ts';
 import { decorateFabric, ForwardingConnection } from '../../src/fabric/hooks/decorate.ts';
 import { spanOf } from '../../src/rendezvous/value/tensor-value.ts';
@@ -8,7 +9,7 @@ export function stagedFabric(inner: Fabric): Fabric {
 }
 
 class StagedConnection extends ForwardingConnection {
-  /** By bytes: those that no write uses. */
+  /** Buffers that no write uses, by bytes. */
   readonly #free = new Map<number, Uint8Array[]>();
 
   override async write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {

@@ -1,4 +1,4 @@
-/** What is measured, and over what: both processes read it here. */
+/** The cases of the rendezvous benchmark, and their carriers: both processes read them here. */
 import type { FabricOptions } from '../../src/fabric/fabric.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
 import { systemEnvironment } from '../../src/rendezvous/environment.ts';
@@ -10,11 +10,11 @@ import { stagedFabric } from './staged-fabric.ts';
 
 export interface Case {
   readonly name: string;
-  /** Float32 elements of each tensor of a step. */
+  /** Number of float32 elements of each tensor of a step. */
   readonly counts: readonly number[];
   /** Steps of one sample, one after the other. */
   readonly stepsPerSample: number;
-  /** What of them is the sample: their mean, or the median of how long each took, which does not see who else took the CPU. */
+  /** Statistic of the steps' times that is the sample: their mean, or their median, which is not disturbed by other users of the CPU. */
   readonly sampleOf: 'mean' | 'median';
   /** Samples before those that count. */
   readonly warmUps: number;
@@ -27,9 +27,9 @@ export interface Case {
 export interface Contestant {
   readonly name: string;
   readonly carrier: 'shm' | 'tcp' | 'grpc';
-  /** Through staging buffers at both ends: the design that writes without copies replace. */
+  /** True: through staging buffers at both ends, the design that writes without copies replace. */
   readonly copies?: boolean;
-  /** With a standing request, this many steps ahead. */
+  /** Number of steps that a standing request is ahead. */
   readonly standing?: number;
 }
 
@@ -49,7 +49,7 @@ const dense = [
   [4096, 4096],
   [4096, 1000],
 ];
-/** 32 tensors, 138,357,544 elements. */
+/** VGG16: 32 tensors, 138,357,544 elements. */
 const vgg16 = [...convolutions.map(([from, to]) => [9 * from * to, to]), ...dense.map(([from, to]) => [from * to, to])].flat();
 
 const [shm, tcp, grpc] = (['shm', 'tcp', 'grpc'] as const).map((carrier): Contestant => ({ name: carrier, carrier }));
@@ -114,7 +114,7 @@ export function casesOf(place: Place, scale: number, wanted: string): readonly C
   return wanted === '' ? cases : cases.filter(({ name }) => wanted.split(/, */).includes(name));
 }
 
-/** Steps that the sender is ahead. */
+/** Number of steps that the sender is ahead. */
 export const window = 16;
 
 export const identities: readonly WorkerIdentity[] = [0, 1].map((rank) => ({
@@ -123,7 +123,7 @@ export const identities: readonly WorkerIdentity[] = [0, 1].map((rank) => ({
   incarnation: 0n,
 }));
 
-/** Steps of a contestant in a case are numbered from here. */
+/** Number of the first step of a contestant in a case. */
 export function firstStep(caseIndex: number): number {
   return caseIndex * 1_000_000;
 }
@@ -146,10 +146,10 @@ export function start(rank: number, { carrier, copies = false }: Contestant, hos
   return RendezvousWorker.start(options, { ...systemEnvironment(), providers });
 }
 
-/** Where the tensors of a contestant with copies are moved to as they come, by length. */
+/** Memory into which the tensors of a contestant with copies are moved as they come, by length. */
 const ownMemory = new Map<number, Float32Array>();
 
-/** Looks at a tensor that has come, which is released then. @returns bytes copied. */
+/** Passes a tensor that has come to `look`, then releases it. @returns the number of copied bytes. */
 export function consume(value: ReceivedTensor | undefined, { copies }: Contestant, look: (data: Float32Array) => void): number {
   let data = value!.data as Float32Array;
   if (copies === true) {

@@ -1,6 +1,6 @@
-/** What the page of a large run costs: writes the traces of a synthetic one, reads their bytes, and makes the page of them, with
- *  `shoal report` as a user does. Files are in the system's memory by then. On a machine that does other things, too, compare the CPU times,
- *  whose ratio is given; the peak is of the whole process.
+/** The cost of the page of a large run: writes the traces of a synthetic one, reads their bytes, and makes the page of them, with
+ *  `shoal report` as a user does. Files are in the system's memory by then. On a machine that does other things, too, compare the
+ *  CPU times, whose ratio is given; the peak is of the whole process.
  *
  *    npx tsx bench/report/run.ts [--mib 1024] [--ranks 256] [--rounds 3] [--out bench/results/report-large.json]
  *
@@ -43,7 +43,7 @@ function readAll(): Cost {
   return { seconds: (performance.now() - start) / 1000, cpuSeconds: (user + system) / 1e6 };
 }
 
-/** In a process of its own, which tells what it has used. */
+/** Makes the page in a process of its own, which reports the resources that it has used. */
 function makePage(): Cost & { readonly peakMib: number } {
   const [used, hook] = [join(folder, 'used'), join(folder, 'hook.cjs')];
   const tell = `require('node:fs').writeFileSync(${JSON.stringify(used)}, JSON.stringify(process.resourceUsage()))`;

@@ -8,18 +8,18 @@ import type { ChromeEvent, TraceMetadata } from '../../src/trace/chrome.ts';
 export interface SyntheticRun {
   readonly ranks: number;
   readonly ranksPerHost: number;
-  /** Of training; five to six events each. */
+  /** Steps of training; five to six events each. */
   readonly steps: number;
   readonly seed?: number;
 }
 
-/** Of events, a step has some so many. */
+/** Approximate bytes of a step's events. */
 export const bytesPerStep = 1500;
 
 const stepUs = 12_000;
 const pieceBytes = 1 << 20;
 
-/** @returns bytes that were written. */
+/** @returns the number of bytes written. */
 export function writeSyntheticRun(folder: string, run: SyntheticRun): number {
   mkdirSync(folder, { recursive: true });
   return Array.from({ length: run.ranks }, (_, rank) => writeRank(folder, rank, run)).reduce((sum, bytes) => sum + bytes, 0);
@@ -59,7 +59,7 @@ function metadataOf(rank: number, { ranks, ranksPerHost }: SyntheticRun): TraceM
   return { format: 'shoal-trace', version: 1, processes: [process] };
 }
 
-/** Each rank is late in some steps: then the others wait for it. */
+/** Events of one rank. Each rank is late in some steps: then the others wait for it. */
 function* eventsOf(rank: number, { ranks, steps, seed = 1 }: SyntheticRun): Generator<ChromeEvent> {
   const thread = (tid: number, name: string): ChromeEvent => ({ ph: 'M', name: 'thread_name', pid: rank, tid, ts: 0, args: { name } });
   yield* ['main', 'world waits', 'world'].map((name, tid) => thread(tid, name));

@@ -18,7 +18,7 @@ async function timed(run: () => PromiseLike<void>): Promise<number> {
 for (let round = 0; round <= rounds; round++) {
   const plain = (): Promise<number> => timed(() => group.allReduce(whole));
   const inParts = (): Promise<number> => timed(() => scheduled.allReduce(cut, { name: 'giant' }));
-  // Whoever is second finds a network that has just been used.
+  // The order changes, as the second one finds a network that has just been used.
   const [first, second] = round % 2 === 0 ? [plain, inParts] : [inParts, plain];
   const [a, b] = [await first(), await second()];
   // The first round warms up.

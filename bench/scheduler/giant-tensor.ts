@@ -1,5 +1,5 @@
-/** What scheduling costs where it cannot gain: one giant tensor, all-reduced whole and in parts, in turns within the same processes, by
- *  hosts made of network namespaces (root) whose network is what takes the time.
+/** The cost of scheduling where it cannot gain: one giant tensor, all-reduced whole and in parts, in turns within the same
+ *  processes, by hosts made of network namespaces (root) whose network is the bottleneck.
  *
  *    npx tsx bench/scheduler/giant-tensor.ts [--hosts 2] [--rate-mbit 400] [--mbytes 64] [--rounds 9] [--out bench/results/scheduler-giant.json]
  *

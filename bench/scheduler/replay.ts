@@ -1,5 +1,5 @@
-/** What scheduling gains on models of several sizes, 8 to 64 workers and networks of 10 to 100 Gbit/s: trainings replayed on virtual
- *  time, through the cores that real trainings use. The same figures on every machine.
+/** The gain by scheduling on models of several sizes, 8 to 64 workers and networks of 10 to 100 Gbit/s: trainings replayed on
+ *  virtual time, through the cores that real trainings use. The same figures on every machine.
  *
  *    npx tsx bench/scheduler/replay.ts [--out bench/results/scheduler-replay.json] */
 import { writeFileSync } from 'node:fs';
@@ -16,20 +16,20 @@ export interface ReplayRow {
   readonly workers: number;
   readonly gbitPerSecond: number;
   readonly fifoMs: number;
-  /** With the best of the planner's partitions, as the tuner finds it. */
+  /** Time with the best of the planner's partitions, as the tuner finds it. */
   readonly scheduledMs: number;
   readonly partitionBytes: number;
   readonly speedup: number;
   readonly computeMs: number;
   readonly networkMs: number;
-  /** What no order makes shorter. */
+  /** Time that no order makes shorter. */
   readonly boundMs: number;
-  /** What no order gains more than. */
+  /** Gain that no order exceeds. */
   readonly boundSpeedup: number;
 }
 
-/** Against whole tensors that are on one server each, as TensorFlow's `replica_device_setter` places them by default; hosts of 8 workers
- *  that share a port and add up their gradients before, as published. */
+/** Compares with whole tensors that are on one server each, as TensorFlow's `replica_device_setter` places them by default; hosts
+ *  of 8 workers that share a port and add up their gradients before, as published. */
 export interface PlacedRow {
   readonly model: ModelName;
   readonly workers: number;
@@ -38,7 +38,7 @@ export interface PlacedRow {
   readonly fifoMs: number;
   readonly scheduledMs: number;
   readonly speedup: number;
-  /** Of it: what FIFO gains by tensors that are spread over all servers. */
+  /** Part of the gain that FIFO gets by tensors spread over all servers. */
   readonly byBalance: number;
   readonly boundMs: number;
 }
@@ -46,12 +46,12 @@ export interface PlacedRow {
 export interface ReplayReport {
   readonly rows: readonly ReplayRow[];
   readonly placed: readonly PlacedRow[];
-  /** Of each model, the largest with parameter servers. */
+  /** The largest gain of each model, with parameter servers. */
   readonly best: Readonly<Record<string, number>>;
-  /** Of each model, the smallest of all networks, worlds and exchanges: less than 1 is slower than FIFO. */
+  /** The smallest gain of each model, of all networks, worlds and exchanges: less than 1 is slower than FIFO. */
   readonly worst: Readonly<Record<string, number>>;
   readonly published: readonly PublishedRow[];
-  /** Of each model, where rates are not chosen: at which rate the bound is largest, of 10 to 100 Gbit/s. */
+  /** The rate, of 10 to 100 Gbit/s, at which each model's bound is largest, where rates are not given. */
   readonly bounds: readonly BoundRow[];
 }
 
@@ -68,7 +68,7 @@ interface PublishedRow {
   readonly speedup: number;
 }
 
-/** Read from the charts of ByteScheduler's README: MXNet, parameter servers, GPUs of 8 a host, 100 Gbit/s RoCE. */
+/** Published gains, read from the charts of ByteScheduler's README: MXNet, parameter servers, GPUs of 8 a host, 100 Gbit/s RoCE. */
 const published: readonly PublishedRow[] = [
   { model: 'vgg16', workers: 16, speedup: 1520 / 680 },
   { model: 'vgg16', workers: 64, speedup: 5420 / 2740 },
@@ -128,7 +128,7 @@ export function replayAll(
   };
 }
 
-/** Rates between those of the rows. */
+/** Searches rates between those of the rows. */
 function largestBounds(model: ModelName): BoundRow[] {
   const { layers } = modelTrace(model);
   return (['parameter-server', 'all-reduce'] as const).map((exchange) => {

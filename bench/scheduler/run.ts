@@ -1,9 +1,9 @@
-/** What the scheduler itself costs: tasks that finish as soon as they have started, through a queue by priority and credits of four links.
+/** The cost of the scheduler itself: tasks that finish as soon as they have started, through a queue by priority and credits of four links.
  *
  *    tsx bench/scheduler/run.ts [--tasks 100000] [--rounds 9] [--out bench/results/scheduler.json]
  *
- *  `tasks`: each posted alone. `parts`: of one tensor that is cut into as many. `queued`: all are posted before the first starts, so
- *  that the queues are as long as they can be. The time is from before the first post until the last task has ended. */
+ *  `tasks`: each posted alone. `parts`: of one tensor that is cut into as many. `queued`: all are posted before the first starts,
+ *  so that the queues are as long as they can be. The time is from before the first post until the last task has ended. */
 import { writeFileSync } from 'node:fs';
 import os from 'node:os';
 import { fileURLToPath } from 'node:url';
@@ -17,7 +17,7 @@ import { programArguments } from '../arguments.ts';
 
 export interface CoreBenchOptions {
   readonly tasks: number;
-  /** One more warms up. */
+  /** Number of rounds; one more warms up. */
   readonly rounds: number;
   readonly clock: Clock;
 }
@@ -27,10 +27,10 @@ export interface CoreBenchRow {
   readonly tasks: number;
   readonly medianNsPerTask: number;
   readonly worstNsPerTask: number;
-  /** Of the processor, all threads: what it takes also on a machine that does other things. */
+  /** CPU time, all threads: comparable also on a machine that does other things. */
   readonly medianCpuNsPerTask: number;
   readonly bestCpuNsPerTask: number;
-  /** Of the order in which tasks started: the same in every round. */
+  /** Checksum of the order in which tasks started: the same in every round. */
   readonly checksum: number;
 }
 
@@ -118,7 +118,7 @@ function main(): void {
   const { values } = programArguments(import.meta.url, {
     options: { tasks: { type: 'string', default: '100000' }, rounds: { type: 'string', default: '9' }, out: { type: 'string' } },
   });
-  /** Above the number of CPUs the machine was busy with other things: the figures are then too high. */
+  /** Load of the machine; above the number of CPUs it was busy with other things: the figures are then too high. */
   const loadBefore = os.loadavg()[0];
   const rows = benchCore({ tasks: Number(values.tasks), rounds: Number(values.rounds), clock: systemClock });
   for (const { name, tasks, medianNsPerTask, worstNsPerTask, medianCpuNsPerTask, checksum } of rows) {

@@ -39,7 +39,7 @@ interface Training {
   end(): Promise<void>;
 }
 
-/** First come, first served. */
+/** A group that serves in the order of arrival. */
 function withoutPriorities(group: ProcessGroup): ProcessGroup {
   const allReduce: ProcessGroup['allReduce'] = (data, options) =>
     group.allReduce(data, { ...options, priority: 0 } as ScheduledReduceOptions);
@@ -52,7 +52,7 @@ function withoutPriorities(group: ProcessGroup): ProcessGroup {
   });
 }
 
-/** Alone, or over a group. */
+/** A training alone, or with averages over a group. */
 async function averaged(): Promise<Training> {
   if (exchange === 'none') {
     const optimizer = tf.train.sgd(0.01);
@@ -76,7 +76,7 @@ async function averaged(): Promise<Training> {
   };
 }
 
-/** Through a parameter server, which updates. */
+/** A training through a parameter server, which updates. */
 async function served(): Promise<Training> {
   const store = await create('dist_sync');
   const kv: KVStore = order === 'scheduled' ? new ScheduledKVStore(store, { partitionBytes }) : store;
@@ -132,6 +132,6 @@ for (let step = 0; step < steps; step++) {
 const { user, system } = process.cpuUsage(before);
 await training.end();
 const bytes = variables.reduce((sum, { size }) => sum + 4 * size, 0);
-// Of all threads of the rank: what steps cannot be shorter than where each rank has one processor.
+// CPU time of all threads of the rank: a step cannot be shorter where each rank has one processor.
 const cpuMs = (user + system) / 1000 / steps;
 console.log(JSON.stringify({ stepMs, bytes, cpuMs }));

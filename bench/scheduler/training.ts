@@ -1,11 +1,11 @@
-/** What scheduling gains on a TensorFlow.js model with small early and large late layers, on hosts made of network namespaces (root)
- *  whose network is as fast as makes communication take about as long as computation: 2 ranks that average by all-reduce, and 2 workers
- *  with 1 server. Each turn is a fresh set of processes; turns of the orders are interleaved in rounds.
+/** The gain by scheduling on a TensorFlow.js model with small early and large late layers, on hosts made of network namespaces
+ *  (root). The network's rate is chosen so that communication takes about as long as computation: 2 ranks that average by
+ *  all-reduce, and 2 workers with 1 server. Each turn is a fresh set of processes; turns of the orders are interleaved in rounds.
  *
  *    npx tsx bench/scheduler/training.ts [--rounds 3] [--rate-mbit 0] [--partition 524288] [--credit-parts 4] [--out bench/results/scheduler-training.json]
  *
- *  `--rate-mbit 0`: chosen after a turn without communication. The planner predicts the all-reduces' turns from a traced one, FIFO, that does
- *  not count. Build first. */
+ *  `--rate-mbit 0`: chosen after a turn without communication. The planner predicts the all-reduces' turns from a traced one,
+ *  FIFO, that does not count. Build first. */
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import os, { tmpdir } from 'node:os';
@@ -44,7 +44,7 @@ if (problem !== undefined) {
 
 type Order = 'buckets' | 'fifo' | 'concurrent' | 'scheduled';
 const orders = values.orders.split(',') as Order[];
-/** Steps that warm up. */
+/** Number of steps that warm up. */
 const warmup = 3;
 const port = 29_400;
 const script = fileURLToPath(new URL('training-rank.ts', import.meta.url));
@@ -63,7 +63,7 @@ const program = {
 interface Turn {
   readonly medianMs: number;
   readonly bytes: number;
-  /** Processor time of a rank, a step. */
+  /** CPU time of a rank, per step. */
   readonly cpuMs: number;
 }
 
@@ -74,7 +74,7 @@ async function run(programs: readonly Program[]): Promise<Turn> {
   return { medianMs: median(stepMs.slice(warmup)), bytes, cpuMs };
 }
 
-/** What the planner says of a training that has left its traces. */
+/** The planner's prediction for a training that has left its traces. */
 function predicted(folder: string, rate: number): object {
   const { layers, stepMs, steps } = tracedTraining(readRunFolder(folder).traces.map(wholeTrace));
   const plan = planSchedule({
@@ -121,7 +121,7 @@ console.log(
 );
 const results: object[] = [];
 for (const exchange of values.exchanges.split(',')) {
-  // Through the port of the one server goes what both workers push.
+  // The port of the one server carries the pushes of both workers.
   const rate = exchange === 'parameter-server' ? 2 * rateMbit : rateMbit;
   using network = await createNetwork({ hosts: 3, rateMbit: rate, delayUs: 0, jitterUs: 0, lossPercent: 0 });
   const turns: Record<Order, number[]> = { buckets: [], fifo: [], concurrent: [], scheduled: [] };
@@ -166,7 +166,7 @@ for (const exchange of values.exchanges.split(',')) {
   );
 }
 
-/** After each exchange. */
+/** Writes the results; called after each exchange. */
 function write(): void {
   const [{ model: cpu }, { length: cpus }, loadAfter] = [os.cpus()[0], os.cpus(), os.loadavg()[0]];
   // Computation of a machine that does other things is not steady.

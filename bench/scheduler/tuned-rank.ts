@@ -21,7 +21,7 @@ const { layers, space, grid, rounds, steps, stepsPerPoint } = JSON.parse(process
 };
 const group = await initProcessGroup();
 
-/** Ranks agree on the end, so that all make the same steps. */
+/** Tunes. Ranks agree on the end, so that all make the same steps. */
 async function tune(): Promise<Point> {
   const scheduled = await group.scheduled({ tuning: { space, points: 15, stepsPerPoint, stepsAhead: 10 } });
   const training = new ReplayedTraining(scheduled, layers);
@@ -46,11 +46,11 @@ const training = new ReplayedTraining(scheduled, layers);
 const points = [tuned, ...grid];
 const turns: number[][] = points.map(() => []);
 for (let round = 0; round <= rounds; round++) {
-  // Whoever comes first in a round is another one each time.
+  // Another point comes first in each round.
   for (let turn = 0; turn < points.length; turn++) {
     const index = (turn + round) % points.length;
     scheduled.setScheduling(points[index]);
-    // A step that does not count: its first pass waits for what the point before left.
+    // This step does not count: its first pass waits for gradients of the point before.
     training.step();
     await group.barrier();
     const from = systemClock.now();

@@ -1,7 +1,7 @@
-/** What tuning finds beside a grid of points: a training of a model's sizes on hosts made of network namespaces (root) whose network is
- *  as fast as makes communication take as long as the passes. The tuner, as it is by default, searches the document's space, scaled as the model is; then its
- *  point and a grid over that space are measured in rounds within the same processes. Two points are compared round by round, by the median of
- *  the ratios: what else the machine did in a round is in both.
+/** The tuner's result beside a grid of points: a training of a model's sizes on hosts made of network namespaces (root), at a
+ *  network rate at which communication takes as long as the passes. The tuner, with its defaults, searches the document's space,
+ *  scaled as the model is; then its point and a grid over that space are measured in rounds within the same processes. Two points
+ *  are compared round by round, by the median of the ratios: other load of the machine in a round is in both.
  *
  *    npx tsx bench/scheduler/tuned.ts [--model vgg16] [--scale 0.02] [--hosts 2] [--rate-mbit 500] [--rounds 8]
  *        [--out bench/results/scheduler-tuned.json]
@@ -39,7 +39,7 @@ if (problem !== undefined) {
 const [scale, hosts, rateMbit, rounds, steps, stepsPerPoint] = [
   ...[values.scale, values.hosts, values['rate-mbit'], values.rounds, values.steps, values['steps-per-point']],
 ].map(Number);
-/** The document's space is of whole models, in parameters of float32. */
+/** The document's space is for whole models, in parameters of float32, 4 bytes each. */
 const million = 4e6;
 const inSpace = (millions: number): number => Math.round(millions * million * scale);
 const space = {
@@ -65,7 +65,7 @@ const programs = network.hosts.map(({ enter }, rank) => ({
     ...rankVariables({ rank, ranks: hosts, localRank: 0, localRanks: 1, masterAddress: network.hosts[0].address, masterPort: 29_420 }),
     SHOAL_HOST_ID: `${network.name}-host-${rank}`,
     SHOAL_SECRET: secret,
-    // What was found before is not what is measured now.
+    // Points that earlier runs have found must not be used.
     SHOAL_SCHEDULE_TUNING_DIR: '-',
     TRAINING: JSON.stringify({ layers, space, grid, rounds, steps, stepsPerPoint }),
   },

@@ -1,5 +1,5 @@
-/** How long a job takes from the command line to its end, beside an empty process of Node.js and an empty job of Open MPI, in one
- *  interleaved run: what a machine does besides is the same for all. Ratios to the empty process say more than seconds.
+/** The time of a job from the command line to its end, beside an empty process of Node.js and an empty job of Open MPI, in one
+ *  interleaved run: other load of the machine is the same for all. Ratios to the empty process are more reliable than seconds.
  *
  *    npx tsx bench/start/run.ts                 a table
  *    npx tsx bench/start/run.ts --rounds 15 --ranks 2
@@ -26,7 +26,7 @@ export interface StartRow {
   readonly name: string;
   readonly medianMs: number;
   readonly minMs: number;
-  /** Of the medians: to the first contestant. */
+  /** Ratio of the medians to that of the first contestant. */
   readonly ratio: number;
 }
 
@@ -34,11 +34,11 @@ const here = (file: string): string => fileURLToPath(new URL(file, import.meta.u
 const repository = here('../..');
 const shoal = here('../../dist/cli/main.js');
 
-/** The first is what all are compared with. @param beside Folder of another build of the package. */
+/** All contestants; the first is the one with which all are compared. @param beside folder of another build of the package. */
 export function contestants(ranks: number, beside?: string): Contestant[] {
   const { execPath: node } = process;
   const run = (...args: string[]): Contestant['command'] => [node, shoal, 'run', '-q', '-n', String(ranks), ...args];
-  // Of 64, Open MPI's launcher was seen to wait for ever.
+  // Open MPI's launcher of 64 ranks was seen to wait for ever.
   const hasMpi = ranks <= 16 && spawnSync('mpirun', ['--version']).status === 0;
   return [
     { name: "node -e ''", command: [node, '-e', ''] },

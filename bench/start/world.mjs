@@ -1,4 +1,4 @@
-// What every rank of the benchmark does: joins a world, and leaves it.
+// Every rank of the benchmark: joins a world, and leaves it.
 import { initProcessGroup } from 'shoal';
 
 const group = await initProcessGroup();

@@ -1,19 +1,19 @@
-/** A model of TensorFlow.js for benchmarks, whose early layers compute much and are small, and whose late layers are large and compute
- *  little, as VGG's: dense layers over all positions of a sample, which are then taken together, and large layers over what is left. As
- *  in VGG, the first layer computes most, and its input needs no gradient. */
+/** A model of TensorFlow.js for benchmarks, whose early layers compute much and are small, and whose late layers are large and
+ *  compute little, like VGG's: dense layers over all positions of a sample, which are then taken together, and large layers over
+ *  the result. As in VGG, the first layer computes most, and its input needs no gradient. */
 import * as tf from '@tensorflow/tfjs';
 
 export interface DenseModelSizes {
-  /** Samples. */
+  /** Number of samples. */
   readonly batch: number;
-  /** Of a sample. */
+  /** Positions of a sample. */
   readonly positions: number;
-  /** Of the late layers. */
+  /** Units of the late layers. */
   readonly units: number;
 }
 
 export interface DenseModel {
-  /** In the order of the forward pass. */
+  /** Variables in the order of the forward pass. */
   readonly variables: tf.Variable[];
   readonly loss: () => tf.Scalar;
 }

@@ -18,11 +18,11 @@ export interface ProductRow {
   readonly ownMedianMs: number;
   readonly bestMs: number;
   readonly medianMs: number;
-  /** Of medians: the backend's own over those here. */
+  /** Ratio of the medians: the backend's own kernel to the one here. */
   readonly speedup: number;
 }
 
-/** Of a layer: rows of its input, inputs, outputs. */
+/** Sizes of a layer: rows of its input, inputs, outputs. */
 const layers = [
   [8, 2048, 256],
   [64, 1024, 1024],
