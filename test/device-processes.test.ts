@@ -51,8 +51,11 @@ describe.skipIf(driver === undefined)(`tensors between buffers of WebGPU, by ren
 });
 
 describe.skipIf(driver === undefined)(`jax-js on device webgpu${why}`, () => {
-  it('has its gradients averaged', async () => {
-    await using world = await startRanks({ fixture: 'ddp-webgpu', n: 2, env: { ...driver } });
+  it.each([
+    ['with the addon', {}],
+    ['without the addon', { SHOAL_NATIVE: '0' }],
+  ])('has its gradients averaged %s', async (_, native) => {
+    await using world = await startRanks({ fixture: 'ddp-webgpu', n: 2, env: { ...driver, ...native } });
     // Twice 1 and twice 2, which the ranks have.
     const averages = [[3, 5, 7, 9], [3], [3, 3, 3, 3]];
     for (const { lines, code, stderr } of await world.outcomes()) {

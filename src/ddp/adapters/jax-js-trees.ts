@@ -28,7 +28,13 @@ export function checkHost(leaves: readonly np.Array[]): void {
 
 /** A new array that holds a copy of the elements. */
 export function arrayOf(values: Elements, { shape, dtype }: ParameterSpec, device: np.Array['device']): np.Array {
-  return np.array(values, { shape: [...shape], dtype: dtype === 'float64' ? DType.Float64 : DType.Float32, device });
+  // Dawn ends the process when it is to read shared memory of JavaScript, which tensors are in without the addon.
+  const isUnreadable = device === 'webgpu' && values.buffer instanceof SharedArrayBuffer;
+  return np.array(isUnreadable ? values.slice() : values, {
+    shape: [...shape],
+    dtype: dtype === 'float64' ? DType.Float64 : DType.Float32,
+    device,
+  });
 }
 
 /** Name (`blocks.0.qkv`), shape and dtype of every leaf, in the order of `tree.leaves`. */

@@ -2,23 +2,19 @@
 import { defaultDevice, getWebGPUDevice, init } from '@jax-js/jax';
 import { ShoalError } from '../../base/errors.ts';
 import { describeAdapter, findAdapter } from '../../memory/device/webgpu-adapter.ts';
-import { nativeUnavailableReason } from '../../memory/native.ts';
 
 /** The device that `initWebGpu` has opened for jax-js. */
 export interface WebGpuSession {
   /** The device that computes, as text for people. */
   readonly adapter: string;
-  /** Ends the device, and all that keeps the process from exiting. No array of it may be used afterwards. Idempotent. */
+  /** Ends the device. No array of it may be used afterwards. Idempotent. */
   close(): void;
 }
 
 /** Makes `webgpu` the default device of jax-js in this process. It defines `navigator.gpu` and the global names of WebGPU, where
  *  jax-js looks for them, as in browsers.
- *  @throws ShoalError `unsupported` where there is no package `webgpu`, no driver or no native addon; the message says what to do. */
+ *  @throws ShoalError `unsupported` where there is no package `webgpu` or no driver; the message says what to do. */
 export async function initWebGpu(): Promise<WebGpuSession> {
-  // Without the addon, Dawn would end the process at the first average.
-  const reason = nativeUnavailableReason();
-  if (reason !== undefined) throw new ShoalError('unsupported', `jax-js on device webgpu needs the native addon: ${reason}; or use wasm`);
   const { gpu, globals, adapter } = await findAdapter();
   Object.assign(globalThis, globals);
   const place = globalThis as { navigator?: object };
@@ -38,7 +34,6 @@ export async function initWebGpu(): Promise<WebGpuSession> {
     close: () => {
       if (navigator.gpu === undefined) return;
       getWebGPUDevice().destroy();
-      // Dawn runs for as long as anything refers to it.
       delete navigator.gpu;
     },
   };

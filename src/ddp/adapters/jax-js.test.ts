@@ -1,8 +1,8 @@
 import { defaultDevice, DType, init, jit, numpy as np, tree, valueAndGrad } from '@jax-js/jax';
-import { afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
+import { beforeAll, describe, expect, test } from 'vitest';
 import type { ReducerOptions } from '../reducer.ts';
 import { LocalWorld, onEveryRank } from '../testing/local-world.ts';
-import { distribute, initWebGpu, type DistributedModel } from './jax-js.ts';
+import { distribute, type DistributedModel } from './jax-js.ts';
 
 type Params = { weights: np.Array; layers: { bias: np.Array }[] };
 
@@ -128,16 +128,4 @@ test('two ranks with half a batch each take the step of one rank with all of it'
   expect(two[1]).toEqual(two[0]);
   expect(one[19]).toBeLessThan(one[0] / 2);
   for (const [i, loss] of one.entries()) expect(Math.abs(two[0][i] - loss)).toBeLessThan(1e-5 * loss);
-});
-
-describe('device webgpu', () => {
-  afterEach(() => vi.unstubAllEnvs());
-
-  test('is refused without the addon, with what to do instead', async () => {
-    vi.stubEnv('SHOAL_NATIVE', '0');
-    await expect(initWebGpu()).rejects.toMatchObject({
-      code: 'unsupported',
-      message: 'jax-js on device webgpu needs the native addon: the native addon is disabled by SHOAL_NATIVE=0; or use wasm',
-    });
-  });
 });

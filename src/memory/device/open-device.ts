@@ -6,7 +6,7 @@ import type { Gpu, GpuAdapter, GpuDevice } from './gpu.ts';
 export interface OpenDevice {
   /** The device, for `DeviceTensor`, and for programs' own shaders. */
   readonly device: GpuDevice;
-  /** Dawn's instance: Dawn ends when nothing refers to it. */
+  /** Dawn's instance, which is `navigator.gpu` in browsers: there is one for the whole process. */
   readonly gpu: Gpu;
   /** The GPU, or the software driver, that the device belongs to: `adapter.info` names it, `adapter.limits` bounds its buffers. */
   readonly adapter: GpuAdapter;

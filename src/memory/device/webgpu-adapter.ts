@@ -16,11 +16,14 @@ interface DawnPackage {
   readonly globals: Readonly<Record<string, unknown>>;
 }
 
-/** @param options Dawn's own: `backend=null` is memory of the process, and needs no driver.
- *  @throws ShoalError like `openDevice`. */
-export async function findAdapter(options: readonly string[] = []): Promise<WebGpu> {
+/** Dawn's instance, which devices, buffers and pending mappings use without holding it: if it were collected before them, the process would
+ *  end with SIGABRT or SIGSEGV. So there is one, and it stays. */
+const ofThisProcess: { gpu: Gpu | undefined } = { gpu: undefined };
+
+/** @throws ShoalError like `openDevice`. */
+export async function findAdapter(): Promise<WebGpu> {
   const { create, globals } = await loadDawn();
-  const gpu = create([...options]);
+  const gpu = (ofThisProcess.gpu ??= create([]));
   const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' }).catch((cause: unknown) => noAdapter(cause));
   return { gpu, globals, adapter: adapter ?? noAdapter() };
 }
