@@ -1,4 +1,5 @@
 /** Symbolic gradients and the kernels of TensorFlow.js, against TensorFlow.js's own gradients; indexed slices; what has no gradient. */
+import { readFileSync } from 'node:fs';
 import * as tf from '@tensorflow/tfjs';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
@@ -14,12 +15,14 @@ import * as math from '../ops/math.ts';
 import * as matrix from '../ops/matrix.ts';
 import * as nn from '../ops/nn.ts';
 import * as reduction from '../ops/reduction.ts';
+import { operations } from '../ops/registry.ts';
 import { assign, dynamicPartition, dynamicStitch, gather, variable } from '../ops/state.ts';
 import { sparseApplyAdagrad } from '../ops/training.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import type { Output } from '../structure/node.ts';
 import type { DenseValue } from '../structure/value.ts';
 import { gradients, IndexedSlices, whole } from './gradients.ts';
+import { gradientRules } from './rules.ts';
 
 type F = Output<'float32'>;
 const device = '/job:worker/task:0/device:CPU:0';
@@ -145,6 +148,21 @@ const cases: Readonly<Record<string, Case>> = {
     (g, x) => reduction.min(g, x),
     (x) => tf.min(x),
   ),
+  'Prod, with a zero in a row': one(
+    (g, x) => reduction.prod(g, x, { axis: [1] }),
+    (x) => tf.prod(x, 1),
+    { ...m, data: (m.data as Float32Array).map((each, k) => (k === 5 ? 0 : each)) },
+  ),
+  'Prod over several axes': one(
+    (g, x) => reduction.prod(g, x, { axis: [0, -1], keep_dims: true }),
+    (x) => tf.prod(tf.reshape(tf.transpose(x, [1, 0, 2]), [3, 8]), 1),
+    values([2, 3, 4], 0.5, 1.5),
+  ),
+  'Prod of all': one(
+    (g, x) => reduction.prod(g, x),
+    (x) => tf.prod(x),
+  ),
+  FloorMod: both((g, x, y) => math.floorMod(g, x, y), tf.mod, [m, values([4], 0.3, 1)]),
   L2Loss: one(
     (g, x) => nn.l2Loss(g, x),
     (x) => tf.div(tf.sum(tf.square(x)), 2),
@@ -281,6 +299,35 @@ describe('gradients', () => {
     const made = g.nodes.slice(before).filter(({ name }) => name.includes('Square_grad'));
     expect(made.length).toBeGreaterThan(0);
     expect(new Set(made.map(({ device }) => device))).toEqual(new Set([server]));
+  });
+
+  it('of DynamicPartition are the rows of its parts, where they came from; zeros for parts that nothing depends on', async () => {
+    const g = new GraphBuilder();
+    const x = array.placeholder(g, 'float32', [2, 3, 2]);
+    const where = array.placeholder(g, 'int32', [2, 3]);
+    const [first, , third] = dynamicPartition(g, x, where, 3);
+    const y = math.add(g, reduction.sum(g, math.square(g, first)), reduction.sum(g, third));
+    const [dx] = gradients(g, y, [x]) as Output[];
+    const session = new Session(g.finish(), { devices: [device], kernels });
+    const data = Float32Array.from({ length: 12 }, (_, k) => k + 1);
+    const feed = (parts: readonly number[]) =>
+      [
+        [x, { dtype: 'float32', shape: [2, 3, 2], data }],
+        [where, { dtype: 'int32', shape: [2, 3], data: Int32Array.from(parts) }],
+      ] as const;
+    close((await session.run(feed([0, 1, 2, 2, 0, 1]), [dx]))[0], [2, 4, 0, 0, 1, 1, 1, 1, 18, 20, 0, 0]);
+    close((await session.run(feed([1, 1, 1, 1, 1, 1]), [dx]))[0], new Float32Array(12));
+  });
+
+  it('are there for every operation, or docs/graph.md says why not', () => {
+    const page = readFileSync(new URL('../../../docs/graph.md', import.meta.url), 'utf8');
+    const [table] = /\| no gradient \| reason \|\n\|[-|]+\|\n(?:\|.*\n)+/.exec(page)!;
+    const listed = table
+      .split('\n')
+      .slice(2, -1)
+      .flatMap((line) => line.split('|')[1].trim().split(/[,;] /));
+    const without = operations.map(({ name }) => name).filter((name) => !Object.hasOwn(gradientRules, name));
+    expect(listed.sort()).toEqual(without.sort());
   });
 
   it('of calls are the vjp that was given', async () => {

@@ -1,13 +1,13 @@
 /** The gradient of every operation that has one: gradients of the outputs in, gradients of the inputs out. Undefined: the output does
  *  not depend on that input, or only in steps. */
-import { cast, concat, constant, reshape, split, transpose, zerosLike } from '../ops/array.ts';
+import { cast, concat, constant, range, reshape, sizeOf, split, transpose, zerosLike } from '../ops/array.ts';
 import { callDefinition, noGradient } from '../ops/call.ts';
 import * as grad from '../ops/gradient.ts';
-import { div, equal, exp, log, less, logicalNot, mul, neg, pow, select, sign, sub } from '../ops/math.ts';
+import { div, equal, exp, floorDiv, log, less, logicalNot, mul, neg, pow, select, sign, sub } from '../ops/math.ts';
 import { batchMatMul, matMul } from '../ops/matrix.ts';
 import { sigmoid, softmax } from '../ops/nn.ts';
 import { sum } from '../ops/reduction.ts';
-import { gather } from '../ops/state.ts';
+import { dynamicPartition, dynamicStitch, gather } from '../ops/state.ts';
 import type { GraphBuilder } from '../structure/builder.ts';
 import type { CallFunction } from '../structure/definition.ts';
 import { floatDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
@@ -157,6 +157,8 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
       mul(g, z, where(g, less(g, scalar(g, x, 0), x), log(g, select(g, less(g, scalar(g, x, 0), x), x, exp(g, zerosLike(g, x)))))),
     ),
   ]),
+  FloorDiv: none,
+  FloorMod: broadcasting(({ g, inputs: [x, y], dy }) => [dy, neg(g, mul(g, dy, floorDiv(g, x, y)))]),
   Maximum: larger(true),
   Minimum: larger(false),
   SquaredDifference: broadcasting(({ g, inputs: [x, y], dy }) => {
@@ -198,6 +200,11 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   Mean: reducing(true),
   Max: extreme,
   Min: extreme,
+  Prod: chain(({ g, node, inputs: [x], dy }) => {
+    const axis = node.attributes.axis as readonly number[];
+    const spread = grad.broadcastLike(g, dy, x, { axis, keep_dims: node.attributes.keep_dims as boolean });
+    return [mul(g, spread, grad.otherProducts(g, x, { axis }))];
+  }),
   ArgMax: none,
 
   L2Loss: chain(({ g, inputs: [t], dy }) => [mul(g, t, dy)]),
@@ -214,5 +221,15 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
     const indices = node.inputs.slice(0, half) as readonly Output<'int32'>[];
     return [...indices.map(() => undefined), ...indices.map((each) => gather(g, dy, each))];
   }),
+  /** What was taken apart by rows is put together by the numbers of these rows. */
+  DynamicPartition: ({ g, node, inputs: [data], outputs, gradients }) => {
+    if (gradients.every((each) => each === undefined)) return [];
+    const partitions = node.inputs[1] as Output<'int32'>;
+    const number = (value: number): Output<'int32'> => constant(g, { dtype: 'int32', shape: [], data: Int32Array.of(value) });
+    const numbers = grad.reshapeLike(g, range(g, number(0), sizeOf(g, partitions), number(1)), partitions);
+    const parts = gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot]));
+    const rows = dynamicStitch(g, dynamicPartition(g, numbers, partitions, parts.length), parts);
+    return [grad.reshapeLike(g, rows, data)];
+  },
   Call: callRule,
 };

@@ -175,6 +175,7 @@ const computations: Readonly<Record<string, Compute>> = {
     const count = axes === undefined ? x.size : axes.reduce((product, axis) => product * (x.shape.at(axis) ?? 1), 1);
     return tf.scalar(1 / count);
   },
+  OtherProducts: (tf, [x], node) => otherProducts(tf, x, axesOf(node)),
   SliceGrad: (tf, [value, like], node) => {
     const begin = integers(node, 'begin');
     return tf.pad(
@@ -195,6 +196,24 @@ function sumLike(tf: TensorFlow, value: Tensor, like: Tensor): Tensor {
   for (let axis = 0; axis < value.rank; axis++)
     if (axis < extra || (like.shape[axis - extra] === 1 && value.shape[axis] !== 1)) axes.push(axis);
   return tf.reshape(axes.length === 0 ? value : tf.sum(value, axes), like.shape);
+}
+
+/** Of the elements before and of those behind: an element may be 0. */
+function otherProducts(tf: TensorFlow, x: Tensor, axes: readonly number[] | undefined): Tensor {
+  const all = x.shape.map((_, axis) => axis);
+  const reduced = axes === undefined ? all : axes.map((axis) => (axis < 0 ? axis + x.rank : axis));
+  const perm = [...all.filter((axis) => !reduced.includes(axis)), ...reduced];
+  const length = reduced.reduce((product, axis) => product * x.shape[axis], 1);
+  const rows = tf.reshape(tf.transpose(x, perm), [length === 0 ? 0 : x.size / length, length]);
+  const others = tf.mul(tf.cumprod(rows, 1, true), tf.cumprod(rows, 1, true, true));
+  const turned = tf.reshape(
+    others,
+    perm.map((axis) => x.shape[axis]),
+  );
+  return tf.transpose(
+    turned,
+    all.map((axis) => perm.indexOf(axis)),
+  );
 }
 
 function broadcastLike(tf: TensorFlow, value: Tensor, like: Tensor, node: Node): Tensor {

@@ -3,7 +3,7 @@ import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
-import { anyType, floating, inputsOf, op, type Binary, type Unary } from './op.ts';
+import { anyType, floating, inputsOf, likeFirst, op, type Binary, type Unary } from './op.ts';
 
 type Like = <D extends GraphDType>(
   g: GraphBuilder,
@@ -38,6 +38,14 @@ export const inverseCount = op<Unary<FloatDType, { readonly axis?: readonly numb
   inputs: [{ name: 'x', dtype: 'T' }],
   attributes: { ...floating, axis: { kind: 'list(int)', default: [] } },
   infer: ({ dtype }) => [{ dtype: dtype('T'), shape: [] }],
+});
+
+/** For each element of `x`, the product of the others over `axis`. */
+export const otherProducts = op<Unary<FloatDType, { readonly axis?: readonly number[] }>>({
+  name: 'OtherProducts',
+  inputs: [{ name: 'x', dtype: 'T' }],
+  attributes: { ...floating, axis: { kind: 'list(int)', default: [] } },
+  infer: likeFirst,
 });
 
 /** `value` at `begin` in zeros of the shape of `like`: the other way of Slice. */
@@ -99,6 +107,6 @@ export const tanhGrad = op<Binary<FloatDType>>(activationGrad('TanhGrad', 'y'));
 export const softmaxGrad = op<Binary<FloatDType>>(activationGrad('SoftmaxGrad', 'y'));
 
 export const gradientOps: readonly OpDefinition[] = [
-  ...[sumLike, broadcastLike, reshapeLike, inverseCount, sliceGrad, slicesToDense, concatGrad],
+  ...[sumLike, broadcastLike, reshapeLike, inverseCount, otherProducts, sliceGrad, slicesToDense, concatGrad],
   ...[reluGrad, leakyReluGrad, sigmoidGrad, tanhGrad, softmaxGrad],
 ].map(({ definition }) => definition);
