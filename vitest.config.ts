@@ -1,19 +1,20 @@
 import { configDefaults, defineConfig } from 'vitest/config';
-import { leftOutWithoutAddon } from './scripts/addon-independence.ts';
-import { longestTests } from './scripts/longest-tests.ts';
+import { testsIndependentOfAddon } from './scripts/addon-independence.ts';
 import { readSources } from './scripts/repository.ts';
+import { longSeconds, readDurations } from './scripts/test-durations.ts';
 import TestOrder from './scripts/test-order.ts';
 
 const sources = readSources();
 /** They run in the pass with the addon. */
-const leftOut = process.env.SHOAL_NATIVE === '0' ? leftOutWithoutAddon(sources) : [];
-const exclude = [...configDefaults.exclude, ...leftOut.flatMap(({ files }) => files)];
+const leftOut = process.env.SHOAL_NATIVE === '0' ? testsIndependentOfAddon(sources) : [];
+const exclude = [...configDefaults.exclude, ...leftOut];
 
-/** Of src/, in a process each: those that replace modules, and those that take long, whose speed others would change. */
-const alone = [
-  ...sources.filter(({ path, text }) => path.startsWith('src/') && path.endsWith('.test.ts') && text.includes('vi.mock(')),
-  ...longestTests.filter((path) => path.startsWith('src/')).map((path) => ({ path })),
-].map(({ path }) => path);
+/** Test files of src/ that run in a process each: those that replace modules, and those that take long. */
+const durations = readDurations();
+const alone = sources
+  .filter(({ path }) => path.startsWith('src/') && path.endsWith('.test.ts'))
+  .filter(({ path, text }) => text.includes('vi.mock(') || (durations.get(path) ?? 0) >= longSeconds)
+  .map(({ path }) => path);
 
 export default defineConfig({
   test: {

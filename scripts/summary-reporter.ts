@@ -1,9 +1,9 @@
-/** A vitest reporter that adds to the usual one: the skipped tests with their reasons, the failures, and a last line `N passed, N
- *  failed[, N skipped]`. A skip without a reason fails the run: nobody could say what is not tested. */
+/** A vitest reporter that adds to the usual one: what was skipped and why, what failed, and a last line
+ *  `N passed, N failed[, N skipped]`. A skip without a reason fails the run: nobody could say what is not tested. */
 import { writeFileSync, writeSync } from 'node:fs';
 import type { Reporter, TestCase, TestModule } from 'vitest/node';
-import type { LeftOut } from './addon-independence.ts';
 import { reportFile, type CheckReport } from './check-report.ts';
+import { isMeasured, writeDurations } from './test-durations.ts';
 
 export interface Skip {
   readonly file: string;
@@ -12,9 +12,9 @@ export interface Skip {
 }
 
 export interface Failure {
-  /** Name of the test, or of the file that does not load. */
+  /** The test, or the file that does not load. */
   readonly name: string;
-  /** Message of its first error, without a stack; empty where none is known. */
+  /** The text of its first error, without a stack; empty where none is known. */
   readonly message: string;
 }
 
@@ -25,11 +25,11 @@ export interface Counts {
 }
 
 export default class SummaryReporter implements Reporter {
-  readonly #leftOut: readonly LeftOut[] | undefined;
+  readonly #leftOut: readonly string[];
 
-  /** @param options.leftOut files that the configuration leaves out. */
-  constructor(options: { readonly leftOut?: readonly LeftOut[] } = {}) {
-    this.#leftOut = options.leftOut;
+  /** @param options.leftOut test files that do not run, because nothing they import reaches the addon. */
+  constructor({ leftOut = [] }: { readonly leftOut?: readonly string[] } = {}) {
+    this.#leftOut = leftOut;
   }
 
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): void {
@@ -38,9 +38,10 @@ export default class SummaryReporter implements Reporter {
     const all = countTests(modules, unhandledErrors);
     const counts = filtered ? { ...all, skipped: [] } : all;
     if (counts.skipped.some(({ reason }) => reason === undefined)) process.exitCode = 1;
+    if (isMeasured) writeDurations(modules);
     if (reportFile !== undefined) writeFileSync(reportFile, JSON.stringify(reportOf(counts)));
     const text = `${formatSummary(counts, this.#leftOut).join('\n')}\n`;
-    // The summary is written at exit, so that no other reporter writes after the last line.
+    // At exit, so that no other reporter writes after the last line.
     process.once('exit', () => writeAll(text));
   }
 }
@@ -77,7 +78,7 @@ const noReason = 'skipped without a reason (use context.skip(reason), or name it
 
 /** Files left out; skips with their reasons, a line for all of one file and one reason; skips without one; failures; the line
  *  of counts. */
-export function formatSummary({ passed, failures, skipped }: Counts, leftOut: readonly LeftOut[] = []): string[] {
+export function formatSummary({ passed, failures, skipped }: Counts, leftOut: readonly string[] = []): string[] {
   const groups = new Map<string, { file: string; reason: string; names: string[] }>();
   for (const { file, name, reason } of skipped) {
     if (reason === undefined) continue;
@@ -88,7 +89,7 @@ export function formatSummary({ passed, failures, skipped }: Counts, leftOut: re
   }
   const unexplained = skipped.filter(({ reason }) => reason === undefined);
   return [
-    ...leftOut.map(({ files, reason }) => `skipped: ${files.length} files: ${reason}: ${files.join(' ')}`),
+    ...(leftOut.length === 0 ? [] : [`skipped: ${leftOut.length} files: nothing they import reaches the addon: ${leftOut.join(' ')}`]),
     ...[...groups.values()].map(({ file, reason, names }) =>
       names.length === 1 ? `skipped: ${file} > ${names[0]}: ${reason}` : `skipped: ${file}, ${names.length} tests: ${reason}`,
     ),
@@ -111,7 +112,7 @@ function shortened(message: string): string[] {
   return lines.slice(0, linesMax).map((line) => `failed| ${line.slice(0, charactersMax)}`);
 }
 
-/** Writes all of the text, also where standard output is a full pipe that does not block: `process.stdout.write` loses the rest at exit. */
+/** All of it, also where standard output is a full pipe that does not block: `process.stdout.write` loses the rest at exit. */
 function writeAll(text: string): void {
   const bytes = Buffer.from(text);
   for (let written = 0; written < bytes.length;) {
@@ -126,7 +127,7 @@ function writeAll(text: string): void {
 
 const titleReason = / \(skipped: ([^)]+)\)/;
 
-/** The reason of a skip: `context.skip(reason)`, or `(skipped: reason)` in the title of the test or of a suite around it. */
+/** `context.skip(reason)`, or `(skipped: reason)` in the title of the test or of a suite around it. */
 function reasonOf(test: TestCase): string | undefined {
   const result = test.result();
   if (result.state === 'skipped' && result.note !== undefined) return result.note;

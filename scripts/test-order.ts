@@ -1,17 +1,16 @@
-/** The order in which vitest takes test files: those that are known to take long, then those that start processes, so that no worker is
- *  left with one of them at the end. Without this a fresh clone, which has no durations yet, goes by the size of files. */
+/** The order in which vitest takes test files: the longest first, so that no worker is left with one of them at the end. Files that
+ *  were not measured come after those that start processes. */
 import { relative } from 'node:path';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
-import { longestTests } from './longest-tests.ts';
+import { readDurations } from './test-durations.ts';
 
 export default class TestOrder extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const turn = ({ moduleId, project }: TestSpecification): number => {
+    const durations = readDurations();
+    const seconds = ({ moduleId, project }: TestSpecification): number => {
       const path = relative(project.config.root, moduleId);
-      const place = longestTests.indexOf(path);
-      if (place >= 0) return place;
-      return longestTests.length + (path.startsWith('test/') ? 0 : 1);
+      return durations.get(path) ?? (path.startsWith('test/') ? 1 : 0);
     };
-    return (await super.sort(files)).toSorted((a, b) => turn(a) - turn(b));
+    return (await super.sort(files)).toSorted((a, b) => seconds(b) - seconds(a));
   }
 }
