@@ -1,5 +1,5 @@
-/** Addresses that are listened on: who dials early does not take them, and who stops to listen gives them back. Routers of messaging have
- *  their own check of the latter (src/messaging/conformance.ts). */
+/** Addresses that are listened on: an early dialler does not take them, and a listener that closes gives them back. Routers of
+ *  messaging have their own check of the latter (src/messaging/conformance.ts). */
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import net from 'node:net';
@@ -41,7 +41,7 @@ describe('an address that is dialled before anybody listens there', () => {
 });
 
 interface Listening {
-  /** With somebody connected who belongs there. */
+  /** Connects a peer that belongs there. */
   readonly connect?: () => Promise<unknown>;
   close(): Promise<unknown> | void;
 }
@@ -70,7 +70,7 @@ const listeners: Record<string, (where: { port: number; path: string }) => Promi
   'a fabric, of a name': ({ path }) => acceptor({ path }),
 };
 
-/** Sends what a listener answers, and never ends its own side. */
+/** A stranger that sends what a listener answers, and never ends its own side. */
 async function stayingStranger(port: number, purpose: string): Promise<net.Socket> {
   const socket = net.connect({ port, host: '127.0.0.1', allowHalfOpen: true });
   await once(socket, 'connect');

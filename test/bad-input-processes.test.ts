@@ -1,4 +1,4 @@
-/** Limits, settings and recordings with real processes: what a user meets when memory, ports or peers are not there. */
+/** Limits, settings and recordings with real processes: the errors that a user meets when memory, ports or peers are not there. */
 import { mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -31,10 +31,10 @@ function needsAddon(context: TestContext): void {
   if (loadNative({ enabled }) === undefined) context.skip(enabled ? nativeUnavailableReason() : 'the addon is switched off');
 }
 
-/** As if started by hand or by torchrun: no launcher of ours that serves the store. */
+/** Variables as if ranks were started by hand or by torchrun: no launcher of ours serves the store. */
 const byHand = { SHOAL_JOB: '', SHOAL_SECRET: '' };
 
-describe('memory that is not there', () => {
+describe('missing memory', () => {
   it('a tensor beyond the budget is out-of-memory with both sizes, and the group works on', async () => {
     await using world = await startRanks({ fixture, n: 2, env: { SCENARIO: 'memory', SHOAL_SHARED_MEMORY_MAX: '8MiB' } });
     for (const outcome of await world.outcomes()) {
@@ -79,7 +79,7 @@ describe('memory that is not there', () => {
       expect(error).toMatchObject({ ok: false, code: 'out-of-memory', bytes: 2 ** 20 });
       expect(error.message).toMatch(/ran out of file descriptors \(limit 300\) while .*; raise the limit \(ulimit -n\)/);
       expect(outcome.lines).toContainEqual({ made: true });
-      // Whether the comm thread still gets the one it needs is a matter of luck; what it says then is not.
+      // Whether the comm thread still gets the one descriptor that it needs is a matter of luck; its message then is not.
       const later = reportOf(outcome, 'small');
       if (!later.ok) expect(later.message).toMatch(/too many open files|ran out of file descriptors|rank \d/i);
       expect(outcome.code).toBe(0);
@@ -132,7 +132,7 @@ describe('waiting', () => {
   });
 });
 
-describe('which data plane', () => {
+describe('the data plane', () => {
   const placesOf = ({ lines }: Outcome): unknown => lines.at(-1);
 
   it('ranks of one host share memory; with SHOAL_FABRICS=tcp they do not', async (context) => {
@@ -170,7 +170,7 @@ describe('which data plane', () => {
     });
   });
 
-  it('one data plane that cannot be, or that nobody knows, is refused by name', async () => {
+  it('an impossible or unknown data plane is refused by name', async () => {
     for (const [env, message] of [
       [{ SHOAL_FABRICS: 'carrier-pigeon' }, /unknown fabric 'carrier-pigeon' in SHOAL_FABRICS; use /],
       [{ SHOAL_FABRICS: 'shm', SHOAL_NATIVE: '0' }, /fabric shm cannot be used here: /],
@@ -188,7 +188,7 @@ interface TraceEvent {
   readonly ts: number;
 }
 
-/** The recorders follow what the comm thread does; the host path of small operations does not pass there. */
+/** Sends calls through the comm thread, which the recorders follow; the host path of small operations does not pass there. */
 const inCommThread = { SHOAL_SYNC_BYTES: '0' };
 
 describe('recordings', () => {
@@ -208,13 +208,13 @@ describe('recordings', () => {
       expect(names.some((name) => name.includes('broadcast'))).toBe(true);
       for (const { ts } of spans) expect(ts).toBeGreaterThanOrEqual(0);
     }
-    // Again, elsewhere: the merged file is not taken for a rank's.
+    // The merge is repeated elsewhere: the merged file is not taken for a rank's.
     const again = await shoal(['trace', 'merge', folder, '--output', join(directory, 'again.json')]).ended;
     expect(again.code).toBe(0);
     expect(readFileSync(join(directory, 'again.json'), 'utf8')).toBe(readFileSync(join(folder, 'trace.json'), 'utf8'));
   });
 
-  it('shoal trace merge refuses what is no trace', async () => {
+  it('shoal trace merge refuses files that are not traces', async () => {
     for (const [args, message] of [
       [['trace', 'merge', join(directory, 'nowhere')], /cannot be read.*ENOENT/],
       [['trace', 'merge', 'src/trace'], /no trace-rank-<n>\.json in src\/trace; run with SHOAL_TRACE/],
@@ -247,7 +247,7 @@ describe('recordings', () => {
   });
 
   it('a folder that cannot be written to costs the record, not the error that is recorded', async () => {
-    // A file where the folder should be.
+    // A file is where the folder should be.
     const taken = join(directory, 'taken');
     writeFileSync(taken, '');
     await using world = await startRanks({
@@ -288,7 +288,7 @@ describe('recordings', () => {
 
 describe('shoal run', () => {
   it('kill -9 of a rank in the middle of training: the killed one is reported, nothing is left', async () => {
-    // The survivors end by themselves, however long they take to say why.
+    // The survivors end by themselves, however long they take to report the reason.
     const grace = ['--grace', '60s'];
     await using job = shoal(['run', '-n', '3', ...grace, 'test/fixtures/scenario.ts'], { env: { SCENARIO: 'kill while computing' } });
     const started = await job.output(/rank (\d) started \(pid (\d+)\)/, 3);

@@ -1,4 +1,4 @@
-/** `shoal bench` with real processes: the table, the report, and who starts the ranks. */
+/** `shoal bench` with real processes: the table, the report, and the process that starts the ranks. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -57,7 +57,7 @@ it('measures as a rank of a job that is there already; only rank 0 speaks', asyn
   expect(report.rows.map(({ size, iterations }) => [size, iterations])).toEqual([[64, 2]]);
 });
 
-it('refuses what it does not know before anything is started', async () => {
+it('refuses unknown options before anything is started', async () => {
   const cases: [string[], RegExp][] = [
     [['allreduces'], /did you mean all-reduce\?/],
     [['broadcast', '-r', '2'], /--root 2 is not a rank; use 0…1/],

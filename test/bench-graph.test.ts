@@ -1,4 +1,5 @@
-/** Benchmarks of graphs in their smallest form: partitioning fuses something, at every size; the simulation of workers is what one can reckon. */
+/** Benchmarks of graphs in their smallest form: partitioning fuses something, at every size; the simulation of workers gives
+ *  calculated values. */
 import { describe, expect, it } from 'vitest';
 import { benchPartition } from '../bench/graph/partition.ts';
 import { arrows, simulateWorkers, type Traffic } from '../bench/graph/server-simulation.ts';

@@ -1,4 +1,4 @@
-/** Hosts made of network namespaces: the group's conformance checks over a real network stack, and that nothing is left. */
+/** Hosts made of network namespaces: the group's conformance checks over a real network stack, and the removal of everything. */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
@@ -11,7 +11,7 @@ import { overlapTable } from '../scripts/performance-tables.ts';
 import { groupChecks } from '../src/group/conformance.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 
-// Generous: every test starts several processes, on machines that may be busy.
+// The timeout is generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 240_000 });
 
 const reason = networkUnavailable();
@@ -79,7 +79,7 @@ describe.skipIf(reason !== undefined)(`a network of namespaces${reason === undef
     expect(namespacesOf(`shoal-${process.pid}`)).toEqual(before);
   });
 
-  it.each(['SIGINT', 'SIGTERM'] as const)('is gone after %s, with what ran in it', async (signal) => {
+  it.each(['SIGINT', 'SIGTERM'] as const)('is gone after %s, with the processes that ran in it', async (signal) => {
     const child = spawn(
       process.execPath,
       [...node.slice(1), script, '--hosts', '2', '--', process.execPath, '-e', 'setInterval(() => {}, 1000)'],
@@ -95,7 +95,7 @@ describe.skipIf(reason !== undefined)(`a network of namespaces${reason === undef
     expect(namespacesOf(name)).toEqual([]);
   });
 
-  it('removes what a killed process left', async () => {
+  it('removes networks that a killed process left', async () => {
     const child = spawn(
       process.execPath,
       [...node.slice(1), script, '--hosts', '2', '--', process.execPath, '-e', 'setInterval(() => {}, 1000)'],

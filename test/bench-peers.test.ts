@@ -11,7 +11,7 @@ import { comparisonPage } from '../bench/peers/page.ts';
 import type { Place } from '../bench/peers/place.ts';
 import { runTogether } from '../bench/peers/processes.ts';
 
-// Generous: programs are built and started several times, on machines that may be busy.
+// The timeout is generous: programs are built and started several times, on machines that may be busy.
 vi.setConfig({ testTimeout: 240_000 });
 
 const directory = temporaryFolder('peers-test', afterAll);
@@ -99,7 +99,7 @@ describe('a comparison', () => {
     expect(one.bound).toBe('memory');
   });
 
-  it('takes turns, and leaves out who cannot, with the reason', async () => {
+  it('takes turns, and leaves out contestants that cannot run, with the reason', async () => {
     const log: string[] = [];
     const unable: Contestant = { ...scripted('unable', [1]), run: () => Promise.resolve('not on Sundays') };
     const one = await runCase({
@@ -122,7 +122,7 @@ describe('a comparison', () => {
     ]);
   });
 
-  it('becomes a page: what was measured, and why others were not', () => {
+  it('becomes a page: the measurements, and the reasons for missing ones', () => {
     const page = comparisonPage({
       schema: 'shoal-peers',
       version: 1,
@@ -185,7 +185,7 @@ describe('programs that run together', () => {
     );
   });
 
-  it('are ended when one fails, which is named with what it said', async () => {
+  it('are ended when one fails, which is named with its output', async () => {
     const waiting = node('setInterval(() => {}, 1000)');
     await expect(runTogether([waiting, node('console.error("no more"); process.exit(3)')], { timeoutMs: 60_000 })).rejects.toThrow(
       /program 1 .* ended with code 3\nno more/s,

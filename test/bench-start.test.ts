@@ -1,4 +1,5 @@
-/** The benchmark of the start in its smallest form: every contestant starts and ends well. What ranks load is in built-package.test.ts. */
+/** The benchmark of the start in its smallest form: every contestant starts and ends well. The files that ranks load are checked
+ *  in built-package.test.ts. */
 import { expect, it } from 'vitest';
 import { benchStart, contestants, rankBytes } from '../bench/start/run.ts';
 

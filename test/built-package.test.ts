@@ -12,7 +12,7 @@ function importsOf(file: string): string[] {
   return [...readFileSync(file, 'utf8').matchAll(importPattern)].map(([, name]) => name);
 }
 
-/** The files that are loaded when `entry` is, before anything is imported later. */
+/** The files that are loaded with `entry`, before anything is imported later. */
 function filesOf(entry: string, found: Set<string> = new Set()): Set<string> {
   if (found.has(entry)) return found;
   found.add(entry);
@@ -20,7 +20,7 @@ function filesOf(entry: string, found: Set<string> = new Set()): Set<string> {
   return found;
 }
 
-/** What these files were built from. */
+/** The sources from which these files were built. */
 function sourcesOf(files: Iterable<string>): string[] {
   return [...files].flatMap((file) => {
     const { sources } = JSON.parse(readFileSync(`${file}.map`, 'utf8')) as { sources: string[] };
@@ -40,7 +40,7 @@ function evaluate(code: string, flags: readonly string[] = []): string {
 
 const url = (entry: string): string => JSON.stringify(pathToFileURL(builtEntry(entry)).href);
 
-describe('what is built', () => {
+describe('the built code', () => {
   it('is loaded in a few files by each thread of a rank, without other packages', () => {
     const main = filesOf(builtEntry('index.js'));
     const comm = new Set(['comm/comm-entry.js', 'group/thread/world-guest.js'].flatMap((entry) => [...filesOf(builtEntry(entry))]));
@@ -49,7 +49,7 @@ describe('what is built', () => {
     expect(packagesOf([...main, ...comm])).toEqual([]);
   });
 
-  it('is one in the comm thread: its guests share what they have in common', () => {
+  it('is one in the comm thread: its guests share their common code', () => {
     const [world, client] = ['group/thread/world-guest.js', 'kvstore/client/client-guest.js'].map((entry) => filesOf(builtEntry(entry)));
     const common = new Set([...world].filter((file) => client.has(file)));
     for (const source of ['src/base/errors.ts', 'src/memory/native.ts', 'src/memory/kernels/create-kernels.ts']) {
@@ -58,7 +58,7 @@ describe('what is built', () => {
     }
   });
 
-  it('keeps the comm thread, and what only some scripts need, out of the main thread', () => {
+  it('keeps the comm thread, and code that only some scripts need, out of the main thread', () => {
     const sources = sourcesOf(filesOf(builtEntry('index.js')));
     expect(sources).toContain('src/group/api/process-group.ts');
     for (const absent of ['group-engine.ts', 'providers/shm.ts', 'zod', 'tuning-format.ts', 'src/kvstore/', 'src/launch/', 'store-client'])

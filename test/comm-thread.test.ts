@@ -1,4 +1,5 @@
-/** The comm thread of a process and its guests: who shares it, when it ends, what becomes of whom when one of them or the thread fails. */
+/** The comm thread of a process and its guests: which guests share it, when it ends, and the outcome for each when one of them or
+ *  the thread fails. */
 import { MessageChannel } from 'node:worker_threads';
 import { expect, it } from 'vitest';
 import { ShoalError } from '../src/base/errors.ts';
@@ -10,7 +11,7 @@ import type { Asked, Attach, GuestPlan, Question } from './fixtures/comm-guest.t
 
 const closed = new ShoalError('closed', 'the test is over');
 
-/** What the answers to `ask` are, by question. */
+/** A guest that answers `ask`, by question. */
 class Guest extends CommChannel<Asked | Attach, string> {
   static start(plan: GuestPlan, options: Partial<GuestOptions> = {}): Guest {
     const entry = '../.built/comm-guest.mjs';
@@ -54,7 +55,7 @@ it('guests share one thread, which ends with the last of them; the next has anot
   expect(workers()).toBe(before);
 });
 
-// Only the addon's timer postpones; without it commands are posted at once, and this holds as well.
+// Only the addon's timer postpones; without it commands are posted at once, and the order holds as well.
 it('commands arrive in their order, also while the thread reads a postponed one', async () => {
   const guest = Guest.start({ name: 'a' }, { postpones: true });
   await guest.ready();
@@ -63,7 +64,7 @@ it('commands arrive in their order, also while the thread reads a postponed one'
   for (let round = 0; round < rounds; round++) {
     const works = [guest.start(note, 'before'), new PendingWork(guest, 'later')];
     guest.submitLater(works[1], note, 30_000);
-    // From well before its time to well after.
+    // Delays range from well before the timer's time to well after.
     const until = process.hrtime.bigint() + BigInt((round % 30) * 3000);
     while (process.hrtime.bigint() < until);
     for (let k = 0; k < 3; k++) works.push(guest.start(note, 'since'));
@@ -75,7 +76,7 @@ it('commands arrive in their order, also while the thread reads a postponed one'
   await guest.leave(closed);
 });
 
-it('what guests have in flight counts for each other, and for the main thread', async () => {
+it('bytes that guests have in flight count for each other, and for the main thread', async () => {
   const [a, b] = await Promise.all(['a', 'b'].map(start));
   const arbiter = processArbiter();
   expect(await a.ask('send')).toBe(true);
@@ -130,7 +131,7 @@ it('a guest that others use, too, ends by itself', async () => {
   await guest.leave(closed);
   await expect(answered).rejects.toMatchObject({ code: 'closed' });
   expect(await other.ask('ended')).toEqual([]);
-  // Nobody can tell it any more: the thread has to go.
+  // No message can reach it any more, so the thread has to go.
   await expect(other.ask('exit')).rejects.toMatchObject({ code: 'system' });
   await other.leave(closed);
 });

@@ -1,5 +1,4 @@
-/** The tables that say what stands for the classes and calls of others: nothing of theirs is left out, and what is named here
- *  exists. */
+/** The tables of counterparts of other systems' classes and calls: they leave none out, and the names here exist. */
 import { describe, expect, it } from 'vitest';
 import { readText } from '../scripts/repository.ts';
 import * as kvstore from '../src/kvstore/index.ts';
@@ -19,7 +18,7 @@ interface Row {
   readonly ours: string;
 }
 
-/** Of the first table below the heading: the code of its first two columns. */
+/** The first table below the heading: the code of its first two columns. */
 function rowsBelow(page: string, heading: string): Row[] {
   const [, section = ''] = readText(page).split(`\n## ${heading}\n`);
   const [, table = ''] = /^\s*\|.*\n\|[-|]+\n((?:\|.*\n)+)/.exec(section) ?? [];

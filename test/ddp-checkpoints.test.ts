@@ -1,5 +1,5 @@
-/** Checkpoints of real processes: whatever kills them, what is left is whole, and a job that starts again, as itself or with other ranks, goes
- *  on where it was. */
+/** Checkpoints of real processes: whatever kills them, a whole checkpoint is left, and a job that starts again, as itself or with
+ *  other ranks, goes on where it was. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
@@ -71,13 +71,13 @@ it(
       [6, 6],
     ]);
     for (const { whole, sharded } of ends) expect([whole, sharded]).toEqual([ends[0].whole, ends[0].whole]);
-    // Two moments of four bytes for each element, and four counters of steps.
+    // State per element: two moments of four bytes, and four counters of steps.
     expect(ends.reduce((sum, { stateBytes }) => sum + stateBytes, 0)).toBe(8 * 90_903 + 4 * 8);
     for (const { stateBytes } of ends) expect(stateBytes).toBeLessThan(8 * 50_000 + 100);
   },
 );
 
-/** Of the launcher: its ranks. */
+/** Process ids of a launcher's ranks. */
 function childrenOf(pid: number): number[] {
   return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
 }

@@ -1,4 +1,4 @@
-/** The demonstration as a user starts it, small: what it prints, what it leaves, and how it fails. */
+/** The demonstration as a user starts it, small: its output, its files, and its failures. */
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -48,12 +48,12 @@ test('text that is missing ends it with the reason and the code of the failing r
   expect(stderr).toMatch(/training ended with code 1; logs are in/);
 });
 
-test('what a user writes is short: under 120 lines, under 15 of them for distribution', () => {
+test("a user's program is short: under 120 lines, under 15 of them for distribution", () => {
   const lines = readFileSync(join(example, 'train.ts'), 'utf8').trimEnd().split('\n');
   expect(lines.length).toBeLessThan(120);
   const marked = lines.filter((line) => line.includes('◆'));
   expect(marked.length).toBeLessThan(15);
-  // The marks are honest: whatever names the group or the replicas has one, but for reports of what they measured.
+  // The marks are honest: every line that names the group or the replicas has one, except reports of measurements.
   const distributed = lines.filter(
     (line) => /\b(initProcessGroup|distribute|DistributedSampler|group|ddp)\b/.test(line) && !line.includes('◆'),
   );

@@ -1,5 +1,5 @@
-/** The law of data parallelism, with real processes: N ranks with batch B follow one rank with batch N·B. And what happens to
- *  training when ranks disagree or die. */
+/** The law of data parallelism, with real processes: N ranks with batch B follow one rank with batch N·B. Also training in which
+ *  ranks disagree or die. */
 import { defaultDevice, init } from '@jax-js/jax';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { LocalWorld, onEveryRank } from '../src/ddp/testing/local-world.ts';
@@ -27,7 +27,7 @@ function expectSameCurve(trainings: readonly Training[]): void {
   }
 }
 
-/** By ranks and fabrics: a training is looked at more than once. */
+/** Trainings by ranks and fabrics: several tests use one. */
 const trainings = new Map<string, Promise<Training[]>>();
 
 function trainProcesses(n: number, fabrics: string): Promise<Training[]> {

@@ -1,5 +1,5 @@
-/** jax-js models in stages on several processes: the same bits on all ranks, with scheduling and without, and what one process and one
- *  function would get. */
+/** jax-js models in stages on several processes: the same bits on all ranks, with scheduling and without, and the values that one
+ *  process and one function would get. */
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
@@ -31,7 +31,7 @@ it('with hooks, scheduled and not: the same bits on all ranks', async () => {
   expect(second).toEqual(first);
 });
 
-it('what cannot be is refused on all ranks', async () => {
+it('impossible arguments are refused on all ranks', async () => {
   const message = (pattern: RegExp): string => expect.stringMatching(pattern) as string;
   const said = [
     { what: 'none', code: 'usage', message: message(/at least one stage/) },

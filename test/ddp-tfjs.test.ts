@@ -8,7 +8,7 @@ import { startRanks } from './support/ranks.ts';
 const execute = promisify(execFile);
 
 const backends = ['cpu', 'wasm'] as const;
-/** TensorFlow.js greets whoever has no native backend. */
+/** The greeting that TensorFlow.js prints without a native backend. */
 const greeting = /^(=*|Hi, looks like you are running TensorFlow\.js in Node\.js\..*)$/;
 
 async function linesOf(env: Record<string, string>, n = 2): Promise<Record<string, unknown>[][]> {
@@ -49,7 +49,7 @@ it('with hooks, scheduled and not: the same bits on all ranks, and the loss fall
   expect(second.map(({ checksum }) => checksum)).toEqual(first.map(({ checksum }) => checksum));
 });
 
-it('what cannot be is refused on all ranks, and a value that is set stays', async () => {
+it('impossible arguments are refused on all ranks, and a value that is set stays', async () => {
   const ranks = await linesOf({ BACKEND: 'cpu', SCENARIO: 'errors' });
   const said = [
     { what: 'missing', code: 'usage', message: expect.stringContaining("no gradient for 'unused'") as string },

@@ -7,7 +7,7 @@ import { softwareDriver } from '../src/memory/device/software-driver.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 import { startRanks } from './support/ranks.ts';
 
-// Generous: every test starts several processes, on machines that may be busy.
+// The timeout is generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 240_000 });
 
 const driver = softwareDriver();
@@ -56,7 +56,7 @@ describe.skipIf(driver === undefined)(`jax-js on device webgpu${why}`, () => {
     ['without the addon', { SHOAL_NATIVE: '0' }],
   ])('has its gradients averaged %s', async (_, native) => {
     await using world = await startRanks({ fixture: 'ddp-webgpu', n: 2, env: { ...driver, ...native } });
-    // Twice 1 and twice 2, which the ranks have.
+    // Means of twice 1 and twice 2, the values of the ranks.
     const averages = [[3, 5, 7, 9], [3], [3, 3, 3, 3]];
     for (const { lines, code, stderr } of await world.outcomes()) {
       const [first, ...rest] = lines as Record<string, unknown>[];
@@ -70,7 +70,7 @@ describe.skipIf(driver === undefined)(`jax-js on device webgpu${why}`, () => {
 });
 
 describe('openDevice without a driver', () => {
-  it('says what is missing, and what to do', () => {
+  it('names the missing part, and the next step', () => {
     const [program, ...args] = fixtureCommand('device-collectives');
     const env = { PATH: process.env.PATH, VK_ICD_FILENAMES: '/nonexistent.json' };
     const { stderr, status } = spawnSync(program, args, { encoding: 'utf8', env });
@@ -82,7 +82,7 @@ describe('openDevice without a driver', () => {
   });
 });
 
-it('the character model says what is missing when --device webgpu has no driver', () => {
+it('the character model names the missing part when --device webgpu has no driver', () => {
   const args = ['--import', 'tsx', 'examples/char-lm/train.ts', '--device', 'webgpu'];
   const env = { PATH: process.env.PATH, VK_ICD_FILENAMES: '/nonexistent.json' };
   const { stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8', env });
@@ -90,7 +90,7 @@ it('the character model says what is missing when --device webgpu has no driver'
   expect(status).toBe(1);
 });
 
-it('shoal info shows the adapter, or why there is none', () => {
+it('shoal info shows the adapter, or the reason why there is none', () => {
   const info = (env: NodeJS.ProcessEnv): unknown =>
     JSON.parse(
       spawnSync(process.execPath, ['dist/cli/main.js', 'info', '--json'], { encoding: 'utf8', env: { PATH: process.env.PATH, ...env } })

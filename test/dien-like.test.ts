@@ -1,5 +1,5 @@
-/** The example with sequences, attention and loops: learns what can be learnt, scores by loops what it scores unrolled, and needs fewer requests
- *  by either kind of fusion. */
+/** The example with sequences, attention and loops: it learns, its loops give the scores of the unrolled model, and it needs
+ *  fewer requests by either kind of fusion. */
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../examples/ranking/area-under-curve.ts';

@@ -13,7 +13,7 @@ const docs = readdirSync(join(repositoryRoot, 'docs')).filter((name) => name.end
 const pages = ['README.md', 'ARCHITECTURE.md', ...docs.map((name) => `docs/${name}`)];
 
 describe('generated pages', () => {
-  it.each(generatedPages(pageSources()).map(({ path, text }) => [path, text]))('%s is what npm run docs writes', (path, text) => {
+  it.each(generatedPages(pageSources()).map(({ path, text }) => [path, text]))('%s is the same as npm run docs writes', (path, text) => {
     expect(readText(path)).toBe(text);
   });
 
@@ -91,7 +91,7 @@ describe('pages', () => {
 });
 
 describe('troubleshooting', () => {
-  it('quotes what the sources say', () => {
+  it('quotes the messages of the sources', () => {
     const said = readSources()
       .filter(({ path }) => /^(src|scripts\/install)/.test(path))
       .map(({ text }) => text)

@@ -1,4 +1,4 @@
-/** Fabrics between real processes: bytes arrive, death is seen at once and by name, nothing stays behind. */
+/** Fabrics between real processes: bytes arrive, death is seen at once and by name, nothing is left. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -11,12 +11,12 @@ import { sweepSharedMemory } from '../src/fabric/providers/libfabric-shm-files.t
 import { fixtureCommand } from './support/fixtures.ts';
 import { filesLeftBy } from './support/shared-memory-files.ts';
 
-/** A bound on the mechanism, not on the machine's speed: less than it takes until a silent connection is asked for a sign of life. */
+/** A bound on the mechanism, not on the machine's speed: less than the time until a silent connection is asked for a sign of life. */
 const deathMs = 9000;
 
 interface Rank {
   readonly process: ChildProcess;
-  /** The next line it prints. */
+  /** The next line that it prints. */
   next(): Promise<Record<string, unknown>>;
 }
 
@@ -38,7 +38,7 @@ function startRank(...args: string[]): Rank {
   return rank;
 }
 
-/** Both ranks after each has written into the other's memory and seen it. */
+/** Two ranks, after each has written into the other's memory and seen it. */
 async function exchanged(provider: string): Promise<{ dialler: Rank; listener: Rank; address: { candidates: string[] } }> {
   const listener = startRank(provider, '1');
   const { address } = (await listener.next()) as { address: { candidates: string[] } };
@@ -53,7 +53,7 @@ async function exchanged(provider: string): Promise<{ dialler: Rank; listener: R
   return { dialler, listener, address };
 }
 
-/** libfabric's `shm` beside the one it takes first. */
+/** The providers, with libfabric's `shm` beside the one that it takes first. */
 const providers = [
   ...fabricProviders.map((provider) => ({ ...provider, title: provider.name })),
   { ...libfabricProvider({ provider: 'shm' }), title: 'libfabric:shm' },
@@ -84,7 +84,7 @@ for (const { title: name, unavailable } of providers) {
         survivor.process.kill('SIGKILL');
         await once(survivor.process, 'exit');
         if (name === 'libfabric:shm') {
-          // As the next fabric of that kind does.
+          // The next fabric of that kind would do the same.
           sweepSharedMemory();
           const pids = [ranks.dialler.process.pid, ranks.listener.process.pid];
           expect(filesLeftBy(pids)).toEqual([]);

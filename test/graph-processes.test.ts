@@ -31,7 +31,7 @@ describe('a graph over processes', () => {
     process.kill(Number(pid), 'SIGKILL');
     await job.output(/ShoalError: .*\/job:ps\/task:1 (?:is lost|has ended)/, 1);
     await job.output(/code: 'peer-lost'/, 1);
-    // The other server, which only serves, too.
+    // The other server, which only serves, ends, too.
     expect((await job.ended).stderr).not.toContain('still running');
   });
 
@@ -82,7 +82,7 @@ describe('a graph over processes', () => {
     const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
     const { steps, requests, receives, counters, warnings } = JSON.parse(report.stdout) as ReportData;
     expect(warnings).toEqual([]);
-    // What the sessions say of themselves, the step that initialises among them.
+    // The sessions' own counts, with the step that initialises.
     expect(steps.map(({ rank, requestsPerStep }) => [String(rank), requestsPerStep.toFixed(2)])).toEqual(
       counted.sort(([a], [b]) => Number(a) - Number(b)),
     );
@@ -95,7 +95,7 @@ describe('a graph over processes', () => {
     expect([late.length, besides.length]).toEqual([2, 4]);
     for (const each of late) expect(each).toMatchObject({ receives: 20, bytes: 36 });
     for (const { waitUs } of late) expect(waitUs).toBeGreaterThan(lateMs * 900);
-    // Only static fusion makes what is there wait for what is not.
+    // Only static fusion makes tensors that are ready wait for those that are not.
     for (const { heldUs } of besides)
       if (method === 'FuseRecvTensor') expect(heldUs).toBeGreaterThan(lateMs * 100);
       else expect(heldUs).toBeLessThan(lateMs * 500);

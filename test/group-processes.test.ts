@@ -1,4 +1,4 @@
-/** Process groups of real processes: the conformance checks, and what happens when ranks disagree or die. */
+/** Process groups of real processes: the conformance checks, and the behaviour when ranks disagree or die. */
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
@@ -26,7 +26,7 @@ const isReport =
   (line: Report): boolean =>
     line.what === what;
 
-/** What ranks of a host have between them: shared memory, and calls in the host path; or TCP, and calls on the network path. */
+/** The links between ranks of a host: shared memory, and calls in the host path; or TCP, and calls on the network path. */
 const missing = nativeUnavailableReason();
 const fabricLists = missing === undefined ? ['', 'tcp'] : [''];
 if (missing !== undefined) {
@@ -120,7 +120,7 @@ describe('a call that one rank aborts', () => {
   });
 });
 
-/** Along a tree, ranks 1 and 2 hear of each other through rank 0 alone. */
+/** Places of ranks; with announcements along a tree, ranks 1 and 2 hear of each other through rank 0 alone. */
 const places: readonly (Omit<TestWorld, 'n' | 'name'> & { readonly place: string })[] = [
   { place: 'in the host path' },
   ...(missing === undefined ? [{ place: 'on the network path', env: { SHOAL_FABRICS: 'tcp' } }] : []),
@@ -223,7 +223,7 @@ describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
 
   it('during destroy: destroy of the others is bounded', async () => {
     await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'kill during destroy' } });
-    // All have left the barrier: whoever dies now dies while the others destroy.
+    // All have left the barrier: a rank that dies now dies while the others destroy.
     await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
     world.ranks[1].kill();
     for (const rank of [0, 2]) {

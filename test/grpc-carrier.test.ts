@@ -1,4 +1,4 @@
-/** The benchmarks' gRPC carrier, a foreign implementation of what rendezvous needs: rendezvous' suite runs on it, and graphs. */
+/** The benchmarks' gRPC carrier, a foreign implementation of the carrier interface: rendezvous' suite runs on it, and graphs. */
 import { describe, expect, it } from 'vitest';
 import { GrpcWorker } from '../bench/grpc/worker.ts';
 import { describeRendezvous, dense, type RendezvousWorld } from '../src/rendezvous/carriers/conformance.ts';
@@ -29,7 +29,7 @@ describeRendezvous('grpc', world, {
 });
 
 describe('gRPC', () => {
-  it('gives back what a request has got that was given up before it had all', async () => {
+  it('gives back the tensors of a request that was given up before it had all', async () => {
     const { a, b, close } = await world();
     const [sender, receiver] = [a, b].map((core) => core.beginStep(1));
     const [x, y] = ['x', 'y'].map((name) => a.key(name, a.self, b.self));

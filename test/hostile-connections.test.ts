@@ -25,7 +25,7 @@ import { listenersOf, peakBytes, Strangers } from './support/strangers.ts';
 
 const strangersEach = 64;
 const mib = 2 ** 20;
-/** Beside the strangers' 64 MiB at most, whatever the process does of its own. */
+/** Most growth beside the strangers' 64 MiB, for the process's own work. */
 const growthMost = 256 * mib;
 const secret = Buffer.from('of the listeners');
 const world = 'listeners';
@@ -33,11 +33,11 @@ const surroundings = { clock: systemClock, random: systemRandom, secret };
 
 interface Listening extends AsyncDisposable {
   readonly pids: readonly number[];
-  /** A peer that knows the secret comes and is served. */
+  /** Connects a peer that knows the secret, and waits until it is served. */
   check(): Promise<void>;
 }
 
-/** A fixture and the first line it says. */
+/** Starts a fixture and returns the first line that it prints. */
 async function startFixture(
   name: string,
   ...args: string[]
@@ -141,7 +141,7 @@ async function launcher(): Promise<Listening> {
   };
 }
 
-/** Ranks on two hosts: their fabrics' acceptor is also where network path links are dialled, for every group anew. */
+/** Ranks on two hosts: network path links are dialled at their fabrics' acceptor as well, for every group anew. */
 async function ranks(): Promise<Listening> {
   const ranks = await startRanks({
     fixture: 'conformance',
@@ -174,7 +174,7 @@ const listeners: readonly { readonly name: string; readonly start: () => Promise
   { name: "launcher's node agreement", start: launcher },
 ];
 
-// They mostly wait for deadlines: at the same time.
+// The tests mostly wait for deadlines, so they run at the same time.
 describe.concurrent(`${strangersEach} strangers`, () => {
   for (const { name, start, missing } of listeners) {
     it(name, async (context) => {

@@ -1,5 +1,5 @@
-/** Process groups on several hosts, played by processes of one machine: the conformance checks over fairring and what is chosen
- *  automatically, a host that dies in the middle of a transfer, a rank that stops reading. */
+/** Process groups on several hosts, played by processes of one machine: the conformance checks over fairring and the automatic
+ *  choice, a host that dies in the middle of a transfer, a rank that stops reading. */
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
@@ -11,12 +11,12 @@ import { testWorlds } from './support/start-worlds.ts';
 
 const directory = temporaryFolder('hosts', afterAll);
 
-/** One letter per rank. */
+/** Options for ranks on hosts, one letter per rank. */
 function onHosts(hosts: string): Pick<RanksOptions, 'n' | 'envOf'> {
   return { n: hosts.length, envOf: (rank) => hostEnvironment(hosts, rank) };
 }
 
-/** Several slices even of the small tensors of the checks, of which few fit the staging. */
+/** Settings that give several slices even to the small tensors of the checks, of which few fit the staging. */
 const manySlices = { SHOAL_SLICE_BYTES: '16KiB', SHOAL_STAGING_BYTES: '24KiB' };
 
 describe('conformance over several hosts', () => {
@@ -38,7 +38,7 @@ describe('conformance over several hosts', () => {
   testWorlds('conformance', worlds, expectConformance);
 });
 
-/** Ranks 1 and 2 hear of each other through rank 0 alone, and of rank 3 through rank 2. */
+/** On these hosts ranks 1 and 2 hear of each other through rank 0 alone, and of rank 3 through rank 2. */
 describe('hosts whose announcements travel along a tree', () => {
   const options = (hosts: string, scenario: string): RanksOptions => ({
     fixture: 'scenario',
@@ -64,7 +64,7 @@ describe('hosts whose announcements travel along a tree', () => {
   });
 });
 
-/** Every algorithm runs whole on the calling thread there, or on none. */
+/** Every algorithm there runs either whole on the calling thread, or not on it at all. */
 describe('conformance on one host, by backend', () => {
   const missing = nativeUnavailableReason();
   const backends = ['tree', 'one-shot', 'direct', 'halving-doubling', 'ring', 'fairring'];
@@ -128,7 +128,7 @@ describe.each(['fairring', 'auto'])('backend %s, two hosts of two ranks', (backe
       const call = await world.ranks[rank].line<Call>(is('call'));
       expect(call).toMatchObject({ code: 'timeout', peer: 3 });
       expect(call.message).toMatch(/rank 3/);
-      // The tensors are 128 MiB; what waits for the rank that stopped is bounded by staging and by queues of 64 MiB per link.
+      // The tensors are 128 MiB; the data that waits for the stopped rank is bounded by staging and by queues of 64 MiB per link.
       expect(call.megabytes - ready[rank].megabytes).toBeLessThan(160);
     }
   });

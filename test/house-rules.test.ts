@@ -28,7 +28,7 @@ const skeleton: Readonly<Record<string, string>> = {
   'src/index.ts': "export * from './group/registry.ts';",
 };
 
-/** What the rules say about the skeleton with some files changed. `// what it is` is put in front of each. */
+/** Violations in the skeleton with some files changed. `// what it is` is put in front of each. */
 function check(changes: Readonly<Record<string, string>>): string[] {
   const files: SourceFile[] = Object.entries({ ...skeleton, ...changes }).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
   return checkSources(files, table).map(formatViolation);

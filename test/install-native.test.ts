@@ -20,7 +20,7 @@ function install(env: Record<string, string>): { status: number | null; lines: s
 }
 
 describe.skipIf(process.platform !== 'linux')('scripts/install-native.mjs (skipped off Linux: the addon needs it)', () => {
-  it('says which tools are missing, what is lost and how to get them', () => {
+  it('names the missing tools, the consequences and the way to get them', () => {
     const { status, lines } = install({ PATH: join(root, 'nowhere'), CXX: 'no-such-compiler' });
     expect(status).toBe(0);
     expect(lines).toHaveLength(1);
@@ -69,7 +69,7 @@ describe('binaries', () => {
     if (!readFileSync(join(repositoryRoot, 'build/native.stamp'), 'utf8').includes('portable'))
       return context.skip('there is no static libstdc++');
     expect([unportable(addon), unportable(program)]).toEqual([undefined, undefined]);
-    // It can say no.
+    // The check is able to refuse.
     expect(unportable(addon, { floor: '2.10' })).toMatch(/needs .*GLIBC_2\.17, .*the floor is glibc 2\.10/);
   });
 });

@@ -1,4 +1,4 @@
-/** The comparison program runs, on little data: its figures mean nothing here, that they are there and checked does. */
+/** The comparison program runs, on little data: the values of its figures mean nothing here, only their presence and the checks. */
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';

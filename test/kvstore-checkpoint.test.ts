@@ -1,5 +1,5 @@
-/** What servers save, as files of real processes: killed while they save, what is left is a whole snapshot, and none that was
- *  durable is lost; and other servers can load what was saved. */
+/** Snapshots of servers, as files of real processes that are killed while they save: a whole snapshot is left, and none that was
+ *  durable is lost; other servers can load it. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
@@ -24,7 +24,7 @@ it('kill -9 at any moment leaves a whole snapshot, no older than the last that w
     const ended = once(child, 'exit');
     let saving = first;
     let saved = first - 1;
-    // Some lines on, wherever in a save that is; a few turns of this loop later, to move within it.
+    // The kill comes some lines on, anywhere in a save; a few turns of this loop later, to move within it.
     let lines = 1 + random.integer(6);
     const reader = createInterface({ input: child.stdout });
     for await (const line of reader) {

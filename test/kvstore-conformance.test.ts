@@ -1,5 +1,5 @@
-/** The conformance suite of stores over real server processes: workers in this process, whose clients share its comm thread, sockets
- *  and memory of its own. */
+/** The conformance suite of stores over real server processes: workers in this process, whose clients share its comm thread, and
+ *  have sockets and memory of their own. */
 import { afterAll, beforeAll, describe, test } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { asyncOptimizer, kvstoreChecks } from '../src/kvstore/conformance.ts';
@@ -15,7 +15,8 @@ async function run(stores: readonly KVStore[], check: KVCheck): Promise<void> {
   await Promise.all(stores.map((kv) => check.run(kv, folder)));
 }
 
-/** Values are carried and computed in other ways without the addon; who answers when, and which state is whose, is not decided there. */
+/** Without the addon, values are carried and computed in other ways; the order of answers and the ownership of state are not
+ *  decided there. */
 const missing = nativeUnavailableReason();
 const worlds: readonly { type: KVStoreType; workers: number; servers: number }[] = [
   { type: 'dist_sync', workers: 3, servers: 2 },
@@ -30,7 +31,7 @@ const noLibfabric = libfabricUnavailable({ provider: 'tcp;ofi_rxm' });
 const overLibfabric = { SHOAL_FABRICS: 'libfabric', SHOAL_LIBFABRIC_PROVIDER: 'tcp;ofi_rxm' };
 if (noLibfabric !== undefined) test(`dist_sync over libfabric (skipped: ${noLibfabric})`, (context) => context.skip(noLibfabric));
 
-/** Where servers map no memory of workers, values go from memory to memory over a fabric, or in messages over ZeroMQ. */
+/** Worlds whose servers map no memory of workers: values go from memory to memory over a fabric, or in messages over ZeroMQ. */
 const apart = [
   { type: 'dist_sync', workers: 2, servers: 2, plane: ' on other hosts, over tcp', more: { SHOAL_KV_CARRIER: 'fabric' } },
   { type: 'dist_async', workers: 2, servers: 1, plane: ' on another host, over tcp', more: { SHOAL_KV_CARRIER: 'fabric' } },
@@ -59,14 +60,14 @@ describe.each([
 
   test.each(checks.filter(({ fresh }) => !fresh))('$name', (check) => run(stores, check));
 
-  // Of jobs of their own there are enough without.
+  // Checks that need a job of their own run in the other worlds often enough.
   test.each(checks.filter(({ fresh }) => fresh && plane === ''))('$name', async (check) => {
     await using own = await KVJob.start({ workers, servers, env });
     await run(await own.stores(type), check);
   });
 });
 
-/** What stores of one server group promise as they are used, and those of several too. */
+/** Promises of stores about state, with one server group and with several. */
 describe.each(missing === undefined ? ['dist_sync, 2 worker groups, 2 server groups of 2'] : [])('%s', () => {
   const env = { SHOAL_TIMEOUT_MS: '60000', SHOAL_KV_SYNC_MS: '50' };
 

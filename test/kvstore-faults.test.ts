@@ -9,10 +9,10 @@ import type { KVStore } from '../src/kvstore/values/types.ts';
 import { CountedPushes } from './support/counted-pushes.ts';
 import { KVJob } from './support/kv-job.ts';
 
-/** What servers write arrives when it arrives. */
+/** Timeout of polls for files that servers write at some time. */
 const patience = { timeout: 60_000 };
 
-/** Long for a process that is only busy, short for a test that waits until it has passed. */
+/** A silence that is long for a process that is only busy, short for a test that waits until it has passed. */
 const silence = { SHOAL_KV_SILENCE_MS: '4000' };
 
 const pushes = new CountedPushes({ small: 3, large: 70_000 });
@@ -51,7 +51,7 @@ describe('a server that is killed', () => {
 
   test('says that it cannot save, and that it can again', async () => {
     const folder = temporaryFolder('kvstore');
-    // Nothing can be written where a folder is in the way, whoever writes.
+    // No process can write where a folder is in the way.
     const obstacle = join(folder, 'server-0-0', 'snapshot.part');
     mkdirSync(obstacle, { recursive: true });
     const env = { SHOAL_KV_CHECKPOINT_MS: '50', SHOAL_LOG_LEVEL: 'info' };
@@ -81,7 +81,7 @@ describe('a server that is killed', () => {
   });
 });
 
-test('what a worker pushed before it left counts', async () => {
+test('pushes of a worker that has left count', async () => {
   await using job = await KVJob.start({ workers: 2, servers: 1 });
   const stores = await job.stores('dist_sync');
   await pushes.begin(stores);

@@ -1,5 +1,5 @@
-/** Several server groups as real processes: what one group's workers push reaches all, and their state is saved and loaded as one,
- *  whichever server is killed. */
+/** Several server groups as real processes: pushes of one group's workers reach all groups, and their state is saved and loaded
+ *  as one, whichever server is killed. */
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
@@ -40,7 +40,7 @@ test.each([1, 1000])(
   120_000,
 );
 
-/** Runs the script that saves and loads, and kills servers when `kill` says. @returns what all workers loaded last. */
+/** Runs the script that saves and loads, and kills servers as `kill` decides. @returns the state that all workers loaded last. */
 async function runState(
   options: Partial<LaunchedServersOptions>,
   kill: (job: LaunchedServers) => Promise<void> = () => Promise.resolve(),

@@ -1,5 +1,5 @@
-/** Parameter servers whose values travel over libfabric, killed with SIGKILL while they do: every push counts once, and what nobody waits
- *  for any more does not arrive. */
+/** Parameter servers whose values travel over libfabric, killed with SIGKILL meanwhile: every push counts once, and a result that
+ *  nobody waits for any more does not arrive. */
 import { describe, expect, it } from 'vitest';
 import { seededRandom, systemRandom } from '../src/base/random.ts';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
@@ -9,7 +9,7 @@ import { KVJob } from './support/kv-job.ts';
 import { locksOfKilled } from './support/locks-of-killed.ts';
 
 const patience = { timeout: 60_000 };
-/** From 256 KiB on they are written from tensor to tensor. */
+/** Sizes of values; from 256 KiB on they are written from tensor to tensor. */
 const counts = { small: 3, large: 140_000, larger: 700_000 };
 const pushes = new CountedPushes(counts);
 

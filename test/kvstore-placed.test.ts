@@ -1,5 +1,5 @@
-/** A server and a worker that share no memory, over real connections: counted, what is copied between the worker's tensors and the
- *  server's values. Both are in this process, each with sockets and fabric of its own. */
+/** A server and a worker that share no memory, over real connections: counts the bytes that are copied between the worker's
+ *  tensors and the server's values. Both are in this process, each with sockets and fabric of its own. */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../src/base/clock.ts';
 import { systemRandom } from '../src/base/random.ts';
@@ -19,7 +19,7 @@ const bytes = keys * count * 4;
 
 type Counted = NodeContext & { readonly counters: ValueCounters };
 
-/** One process of the job, as far as it needs to be one. */
+/** One process of the job, with only the parts that it needs. */
 async function open(environment: Environment): Promise<Counted> {
   return { ...(await openNode(environment)), counters: { bytesCopied: 0 } };
 }
@@ -96,7 +96,7 @@ describe.each(planes)('values over $plane', ({ more, missing }) => {
     const [gradients, values] = [0, 1].map(() => names.map(() => kv.tensor('float32', [count])));
     await kv.init(names, gradients);
     if (optimizer !== undefined) await kv.setOptimizer(optimizer);
-    // Where large frames land is made by the first of them.
+    // The first large frame makes the memory into which the later ones go.
     await kv.pushPull(names, gradients, values);
     const before = counters();
     for (let round = 1; round <= 3; round++) {

@@ -6,7 +6,7 @@ import { ScheduledKVStore } from '../src/kvstore/scheduled/scheduled-kvstore.ts'
 import { KVJob } from './support/kv-job.ts';
 
 const env = { SHOAL_TIMEOUT_MS: '60000' };
-/** Of a push in parts one may be refused alone. */
+/** Checks without those of a refused gradient: one part of a push may be refused alone. */
 const checks = kvstoreChecks.filter(
   ({ name, types, fresh }) => types.includes('dist_sync') && !fresh && !name.startsWith('a gradient that is not finite'),
 );
@@ -55,7 +55,7 @@ describe('two workers and two servers', () => {
         for (const [index, key] of order.entries()) {
           kv.push(key, new Float32Array(count).fill(worker + 1), { priority: -Number(key.slice(6)) });
           works.push(kv.pull(key, outs[index]));
-          // Each is under way before the next one is called.
+          // Each push is under way before the next one is called.
           for (let turn = 0; turn < 5; turn++) await new Promise(setImmediate);
         }
         await Promise.all(works);
@@ -81,7 +81,7 @@ describe('two workers and two servers', () => {
 
   it('tune credit and partition together, and a worker that tunes alone is told', async () => {
     const space = { creditBytes: { least: 65_536, most: 2 ** 20 }, partitionBytes: { least: 16_384, most: 2 ** 18 } };
-    // Measured on a machine that others use as well: no drift begins it anew.
+    // Drift is switched off: it is measured on a machine that others use as well, and would begin tuning anew.
     const tuning = { space, points: 4, coveringPoints: 2, stepsPerPoint: 6, stepsAhead: 4, driftShare: 1e9 };
     await using other = await KVJob.start({ workers: 2, servers: 1, env: { ...env, SHOAL_SCHEDULE_TUNING_DIR: '-' } });
     const environment = { SHOAL_SCHEDULE_TUNING_DIR: '-' };

@@ -1,4 +1,5 @@
-/** Stores and tensors of a process group: what has been released is refused, and is nobody else's while a result is to go there. */
+/** Stores and tensors of a process group: a released tensor is refused, and its memory is not given to another one while a result
+ *  is to go there. */
 import { expect, it } from 'vitest';
 import { initProcessGroup } from '../src/group/api/init.ts';
 import { create } from '../src/kvstore/stores/create.ts';

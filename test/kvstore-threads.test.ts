@@ -7,7 +7,7 @@ import { createShared } from '../src/kvstore/stores/create.ts';
 import { builtEntry } from '../src/base/packages/package-root.ts';
 import { KVJob } from './support/kv-job.ts';
 
-/** What every worker does, the first one here and the others in threads: sums of three pushes, then an asynchronous error. */
+/** The program of every worker, the first one here and the others in threads: sums of three pushes, then an asynchronous error. */
 const program = `
   const { workerData, parentPort } = require('node:worker_threads');
   const { index, ticket, environment } = workerData;

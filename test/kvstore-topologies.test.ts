@@ -9,7 +9,7 @@ import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const folder = temporaryFolder('topologies', afterAll);
-/** Nobody dies here: who is late or silent is busy. */
+/** Limits for a job in which no process dies: one that is late or silent is busy. */
 const calm = { SHOAL_SLOW_MS: '600000', SHOAL_KV_SILENCE_MS: '60000', SHOAL_SCHEDULE_PARTITION_BYTES: '4096' };
 
 interface Result {
@@ -26,7 +26,7 @@ async function shoal(args: readonly string[]): Promise<{ code: number | null; ou
   return { code, output };
 }
 
-/** What every worker measured. */
+/** Trains, and returns every worker's measurements. */
 async function train(name: string, workers: number, flags: readonly string[], more: readonly string[] = []): Promise<Result[]> {
   const out = join(folder, name);
   const script = ['examples/parameter-server/train.ts', '--', '--steps', '12', '--batch', '4', '--out', out, ...more];
@@ -51,7 +51,7 @@ describe('the model of the demo is trained', () => {
     served.forEach(({ losses }, worker) => {
       losses.forEach((loss, step) => expect(loss).toBeCloseTo(reduced[worker].losses[step], 4));
     });
-    // In parts and by priority: the same bits.
+    // In parts and by priority, the bits are the same.
     expect(await train('sync-scheduled', 2, ['--workers', '2', '--servers', '2'], ['--schedule'])).toEqual(served);
     expect(await train('collective-scheduled', 2, ['-n', '2'], ['--store', 'collective', '--schedule'])).toEqual(reduced);
   });

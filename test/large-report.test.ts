@@ -1,4 +1,4 @@
-/** The page of a run of 256 ranks, of more spans than a page can hold. What a gigabyte costs is measured by bench/report/run.ts. */
+/** The page of a run of 256 ranks, of more spans than a page can hold. The cost of a gigabyte is measured by bench/report/run.ts. */
 import { existsSync, mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { chromium, type Page } from 'playwright-core';
@@ -12,7 +12,7 @@ import type { ReportData } from '../src/report/data/report-data.ts';
 
 const executablePath = '/usr/bin/chromium';
 const run = { ranks: 256, ranksPerHost: 8, steps: 40 };
-/** Of some 46,000. */
+/** Limits of a page; the run has some 46,000 spans. */
 const limits = { spansMax: 20_000, valuesMax: 1000 };
 
 const folder = temporaryFolder('large', afterAll);
@@ -35,7 +35,7 @@ it('tables count every span; what is drawn has a bound, and rows say how busy th
   expect(data.warnings).toEqual([expect.stringMatching(/^\d+ of the shortest spans are not drawn; tables count all$/)]);
   expect(data.rows).toHaveLength(3 * 256);
   expect(data.rows.every(({ starts, density }) => starts.length < 40 || density !== undefined)).toBe(true);
-  // Numbers that differ from call to call are no texts.
+  // Numbers that differ from call to call do not count as texts.
   expect(data.details.length).toBeLessThan(256 * 8);
   expect(statSync(join(folder, 'report.html')).size).toBeLessThan(6e6);
 });
@@ -96,7 +96,7 @@ async function use(page: Page): Promise<void> {
   await page.evaluate('document.querySelector(".rows").scrollTop = 1e6');
   await expect.poll(drawn).not.toBe(panned);
   await page.getByTitle('the whole run').click();
-  // The last rank's rows are in sight: a look along its main thread finds a span.
+  // The last rank's rows are in sight: a search along its main thread finds a span.
   const { x, y, width, height } = (await page.locator('canvas').first().boundingBox())!;
   let across = width / 3;
   await expect

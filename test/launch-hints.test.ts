@@ -1,4 +1,4 @@
-/** What `shoal run` adds to the last words of a rank that would puzzle its user; with the real programs that say them. */
+/** The hints that `shoal run` adds to last words of a rank that would puzzle its user; with the real programs that print them. */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';

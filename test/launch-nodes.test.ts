@@ -73,7 +73,7 @@ describe('shoal run --nnodes', () => {
     const ended = await Promise.all([first.ended, second.ended]);
     expect(ended.map(({ code }) => code)).toEqual([0, 0]);
     expect(ended[0].stdout.match(/generation \d/g)).toEqual(['generation 0', 'generation 1']);
-    // Rank 1 may be stopped in its first generation before it has said anything.
+    // Rank 1 may be stopped in its first generation before it has printed anything.
     expect(ended[1].stdout.match(/generation \d/g)?.at(-1)).toBe('generation 1');
     for (const { stderr } of ended) expect(stderr).toContain('starting all ranks again, restart 1 of 1');
   });
@@ -110,7 +110,7 @@ describe('shoal run --nnodes', () => {
   it('an interrupt while waiting for the others ends the wait', async () => {
     await using first = node({ port: await freePort(), node: 1 }, rankScript, 'stay');
     await using second = shoal(['run', rankScript, 'stay']);
-    // By the time another launcher has its ranks up, this one handles signals; a signal before that ends it as well.
+    // When another launcher has its ranks up, this one handles signals; a signal before that ends it as well.
     await second.output(/ready/, 1);
     process.kill(first.pid, 'SIGINT');
     const { code, signal } = await first.ended;
@@ -168,7 +168,7 @@ describe('shoal run --nnodes', () => {
   });
 });
 
-/** Node 1's rank fails at once; node 0's takes as long as it may to end. */
+/** A script for two nodes: node 1's rank fails at once; node 0's takes as long as it may to end. */
 const slowRank = `if (process.env.RANK === '1') process.exit(5); process.on('SIGTERM', () => {}); setInterval(() => {}, 1000);`;
 
 function startHere(node: number, masterPort: number): { run: Launch; said: () => string } {
@@ -200,7 +200,7 @@ it('a signal between two generations ends the job on all nodes', async () => {
   const masterPort = await freePort();
   const [first, second] = [0, 1].map((node) => startHere(node, masterPort));
   await expect.poll(second.said, { timeout: 60_000 }).toContain('failed first: it exited with code 5');
-  // It waits for the other node's rank to end, before all are started again.
+  // The launcher waits for the other node's rank to end, before all are started again.
   second.run.signal('SIGINT');
   expect((await second.run.result).exitCode).toBe(130);
   const { exitCode, failure } = await first.run.result;

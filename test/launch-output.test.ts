@@ -1,4 +1,4 @@
-/** `shoal run` with real processes: what ranks get and what the user sees. */
+/** `shoal run` with real processes: the inputs of ranks and the output that the user sees. */
 import { mkdtemp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -7,7 +7,7 @@ import { rankScript, shoal, shoalRun, start, storeScript } from './fixtures/laun
 
 const directory = temporaryFolder('launch', afterAll);
 
-describe('shoal run: what ranks get', () => {
+describe('shoal run: ranks', () => {
   it("start with torchrun's environment and the script's own arguments", async () => {
     const { code, stdout } = await shoalRun('-n', '2', rankScript, 'environment', '--', '--epochs', '3').ended;
     expect(code).toBe(0);
@@ -60,7 +60,7 @@ describe('shoal run: what ranks get', () => {
     for (const name of ['inside.cjs', 'inside.ts']) expect((await shoalRun(join(folder, name)).ended).code, name).toBe(0);
   });
 
-  it('rank 0 reads what is piped into the launcher, others have none', async () => {
+  it("rank 0 reads the launcher's standard input, the others have none", async () => {
     const script = join(directory, 'stdin.mjs');
     await writeFile(script, "for await (const part of process.stdin) console.log('read', String(part).trim());\n");
     const main = join(import.meta.dirname, '../dist/cli/main.js');
@@ -195,7 +195,7 @@ describe('shoal: command line', () => {
     expect(info.fabrics.find((fabric: { name: string }) => fabric.name === 'tcp').available).toBe(true);
   });
 
-  it('info -n shows what ranks reach each other over', async () => {
+  it('info -n shows the links over which ranks reach each other', async () => {
     const env = { SHOAL_FABRICS: 'tcp' };
     const { stdout, code } = await shoal(['info', '-n', '2', '--json'], { env }).ended;
     expect(code).toBe(0);

@@ -1,4 +1,4 @@
-/** `shoal run` with real processes: how ranks are started and ended, by whatever happens, and that nothing is left. */
+/** `shoal run` with real processes: the start and the end of ranks, whatever happens, and the removal of everything. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -49,7 +49,7 @@ describe('shoal run: ranks', () => {
 });
 
 describe('shoal run --json', () => {
-  it('says at the end how the job went, and who failed first', async () => {
+  it('reports the outcome of the job at the end, and the rank that failed first', async () => {
     const good = await shoalRun('-q', '-n', '2', '--no-node', '--json', '-', 'echo', 'hello').ended;
     const json = good.stdout.slice(good.stdout.indexOf('{'));
     expect(good.stdout.slice(0, good.stdout.indexOf('{')).match(/hello/g)).toHaveLength(2);
@@ -76,7 +76,7 @@ describe('shoal run: a reader that goes away', () => {
     await allGone(pids);
   });
 
-  it('and so does a full disk, which is said', async () => {
+  it('and so does a full disk, which is reported', async () => {
     const command = `exec "$0" dist/cli/main.js run -n 2 --kill-after 500ms ${rankScript} forever > /dev/full`;
     const { code, stderr } = await start(['sh', '-c', command, process.execPath]).ended;
     expect(code).toBe(1);
@@ -108,13 +108,13 @@ describe('shoal run: failures', () => {
   });
 
   it('a rank that ends well before it joins is named to those that wait for it, at once', async () => {
-    // Within the test's time, which is less than the ranks would wait for it.
+    // The test's own timeout is shorter than the ranks would wait for that rank.
     const { code, stdout } = await shoalRun('-n', '3', absentScript).ended;
     expect(code).toBe(3);
     expect(stdout.match(/peer-lost, peer 2: rank 2 exited with code 0 before it joined/g)).toHaveLength(2);
   });
 
-  // With this grace, whoever is not told of it would be waited for longer than a test may take.
+  // With this grace, a process that is not told of it would be waited for longer than a test may take.
   const patient = ['-q', '--grace', '10min'];
 
   it('of a worker are told to the workers that wait at the servers, and the servers end with the last rank', async () => {

@@ -58,7 +58,7 @@ describe('layers', () => {
     ['files outside src', 'src/group/group.ts', "import '../../scripts/x.ts';", 'is outside src'],
     ['folders without a rank', 'src/extra/a.ts', '', 'src/extra is not in the table'],
   ])('refuse %s', (_, path, text, expected) => {
-    // Who imports the public face imports itself as well.
+    // A file that imports the public face imports itself as well, which is another violation.
     const found = check(path, text).filter((each) => !each.startsWith('circles: '));
     expect(found).toHaveLength(1);
     expect(found[0]).toMatch(/^layers: /);

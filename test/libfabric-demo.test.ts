@@ -35,7 +35,7 @@ afterAll(() => {
   network?.[Symbol.dispose]();
 });
 
-/** One program per host. */
+/** Runs one program per host. */
 async function run(
   plane: keyof typeof planes,
   programs: readonly { command: readonly string[]; env?: Record<string, string> }[],

@@ -10,7 +10,7 @@ import { fixtureCommand } from './support/fixtures.ts';
 import { startRanks } from './support/ranks.ts';
 import { testWorlds } from './support/start-worlds.ts';
 
-// Generous: every test starts several processes, on machines that may be busy.
+// The timeout is generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 240_000 });
 
 for (const provider of ['tcp;ofi_rxm', 'shm']) {
@@ -29,7 +29,7 @@ for (const provider of ['tcp;ofi_rxm', 'shm']) {
       }
     });
 
-    it('is what ranks have between them', async () => {
+    it('is the link between ranks', async () => {
       await using world = await startRanks({ fixture: 'bad-input', n: 2, env: { ...env, SCENARIO: 'places' } });
       const links = [
         ['self', 'libfabric'],

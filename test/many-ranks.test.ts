@@ -1,11 +1,11 @@
-/** What joining takes, by the number of ranks of a host. `npx tsx test/soaks/many-ranks.ts 64 128` tries more of them. */
+/** The cost of joining, by the number of ranks of a host. `npx tsx test/soaks/many-ranks.ts 64 128` tries more of them. */
 import { expect, it } from 'vitest';
 import { startRanks } from './support/ranks.ts';
 
 interface Taken {
-  /** Of each rank, at the store, until it has left. */
+  /** Requests of each rank to the store, until it has left. */
   readonly requests: number;
-  /** Most of a process. */
+  /** Most descriptors and mappings of a process. */
   readonly descriptors: number;
   readonly mappings: number;
 }
@@ -28,7 +28,8 @@ it(
   async () => {
     const [few, many] = [await taken(4), await taken(24)];
     expect(many.requests).toBeLessThan(few.requests + 1);
-    // A connection; a socket that is just being closed. The control block and a tensor, in each of two threads.
+    // Each further rank costs a connection, and a socket that is just being closed; and the control block and a tensor, in each
+    // of two threads.
     expect(many.descriptors - few.descriptors).toBeLessThanOrEqual(20 * 1.5);
     expect(many.mappings - few.mappings).toBeLessThanOrEqual(20 * 6);
   },

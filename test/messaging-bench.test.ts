@@ -1,4 +1,4 @@
-/** The messaging benchmark runs, in small, and measures everything beside what it is compared with. */
+/** The messaging benchmark runs, in small, and measures all its subjects. */
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';

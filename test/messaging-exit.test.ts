@@ -1,4 +1,4 @@
-/** Processes that end with sockets or a distributed store open end as they say: nothing aborts them. */
+/** Processes that end with sockets or a distributed store open: they end with their own exit code, not aborted. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { describe, expect, it } from 'vitest';
@@ -15,7 +15,7 @@ async function run(what: string, how: string, env: NodeJS.ProcessEnv = process.e
   return [code, signal, /terminate called|what\(\)|WARNING/.exec(stderr)?.[0]];
 }
 
-describe('what a process says when it ends counts', () => {
+describe('a process ends with its own exit code', () => {
   it.each([
     { what: 'thread', how: 'exit', code: 7 },
     { what: 'thread', how: 'throw', code: 1 },

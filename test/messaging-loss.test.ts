@@ -16,7 +16,7 @@ afterEach(async () => {
   for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
 });
 
-/** A process that is one end, and the first line it says. */
+/** Starts a process that is one end, and returns the first line that it prints. */
 async function end(role: string, url: string): Promise<{ line: Record<string, string>; kill: () => Promise<void> }> {
   const [program, ...args] = fixtureCommand('messaging-end');
   const child: ChildProcess = spawn(program, [...args, role, url], { stdio: ['pipe', 'pipe', 'inherit'] });

@@ -20,7 +20,7 @@ const count = 1200;
 class Node {
   readonly child: ChildProcess;
   readonly lines: Record<string, unknown>[] = [];
-  /** Its process has ended and all its lines are here. */
+  /** True when its process has ended and all its lines are here. */
   #closed = false;
   #wake: (() => void) | undefined;
 
@@ -102,7 +102,7 @@ describe.each(endpoints)('$name', ({ url: urlOf, missing }) => {
     const wanted = await urlOf();
     await using fabric = nodeFabric(wanted, 0);
     await using surroundings = new MessagingContext({ world: 'nodes', secret: Buffer.from('of the nodes'), ...fabric.options });
-    // What waits for the dead is bounded; what is refused is only ever for it.
+    // The queue for the dead node is bounded, so messages to it may be refused; no others may.
     const undeliverable = new Set<bigint>();
     await using router = new Router(surroundings, {
       addresses: [stub],
@@ -124,7 +124,7 @@ describe.each(endpoints)('$name', ({ url: urlOf, missing }) => {
       }
     }
 
-    // It comes back under its address, and is asked who it is.
+    // The node comes back under its address, and is asked for its identity.
     const again = start(url, victim, 0);
     await again.line('connected');
     const question = new Msg(stub, addressOf(victim));

@@ -14,7 +14,7 @@ function mpiMissing(): string | undefined {
   return mpiUnavailable() ?? (spawnSync('mpirun', ['--version']).status === 0 ? undefined : 'mpirun is not on PATH');
 }
 
-/** @param signal a part has failed: the others would wait for it */
+/** @param signal fires when a part has failed, as the others would wait for it. */
 async function output([program, ...args]: readonly string[], env: Record<string, string>, signal: AbortSignal): Promise<string> {
   const child = spawn(program, args, { env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
   signal.addEventListener('abort', () => child.kill('SIGKILL'));

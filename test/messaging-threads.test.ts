@@ -12,7 +12,7 @@ afterEach(async () => {
 const tsx = import.meta.resolve('tsx/esm/api');
 const fixture = new URL('./fixtures/messaging-thread.ts', import.meta.url).href;
 
-/** A worker cannot be started from TypeScript itself. */
+/** Starts a thread through a loader: a worker cannot be started from TypeScript itself. */
 function startThread(workerData: { world: string; url: string; address: bigint }): Worker {
   const code = `import(${JSON.stringify(tsx)}).then(({ register }) => { register(); return import(${JSON.stringify(fixture)}); });`;
   const thread = new Worker(code, { eval: true, workerData });
@@ -27,7 +27,7 @@ it('threads answer each at its address, in order, whatever the size', async () =
   await using context = new MessagingContext({ world, secret: new Uint8Array(1) });
   await using router = new Router(context);
   const addresses = [1n, 2n, 3n];
-  // Before the router is bound, and before there are threads: both may come in any order.
+  // Messages are sent before the router is bound, and before there are threads: both may come in any order.
   for (const destination of addresses) router.send(new Msg(0n, destination));
   const running = addresses.map((address) => startThread({ world, url, address }));
   await router.bind(url);

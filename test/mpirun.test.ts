@@ -1,4 +1,4 @@
-/** Open MPI under the messages and under the collectives of real processes, and what is said where it cannot be. */
+/** Open MPI under the messages and under the collectives of real processes, and the errors where it cannot be used. */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -65,7 +65,7 @@ describe("process groups with backend 'mpi'", () => {
     expect((await run(ranks, 'checks')).map(({ passed }) => passed)).toEqual(groupChecks.map(({ name }) => name));
   });
 
-  it('give the values that Shoal promises where MPI promises none; groups of other backends stand beside', async (context) => {
+  it('give the values that Shoal promises where MPI promises none, beside groups of other backends', async (context) => {
     needsMpi(context);
     const lines = await run(4, 'values');
     expect(lines).toHaveLength(4);
@@ -124,7 +124,7 @@ describe('a machine', () => {
   it('without Open MPI is told so, with the next step', async (context) => {
     needsAddon(context);
     const folder = temporaryFolder('no-mpi');
-    // Found first, and no library: as good as none.
+    // These files are found first, and are not libraries: so there is none.
     for (const name of names) await writeFile(join(folder, name), 'not a library');
     const { why, code, message } = reportWith(folder);
     expect(why).toMatch(/libmpi\.so\.40 cannot be loaded .*install Open MPI/);

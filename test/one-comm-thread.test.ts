@@ -17,13 +17,13 @@ import { RankProcess } from './support/ranks.ts';
 
 const workers = (): number => (process.report.getReport() as unknown as { workers: unknown[] }).workers.length;
 
-/** Both ranks of a world are this process. */
+/** A world whose two ranks are this process. */
 async function worldOfTwo(folder: string): Promise<ProcessGroup[]> {
   const initMethod = `file://${folder}`;
   return Promise.all([0, 1].map((rank) => initProcessGroup({ initMethod, rank, worldSize: 2, environment: {} })));
 }
 
-/** Asked to, it ends the thread. */
+/** A guest that ends the thread on request. */
 async function fatalGuest(): Promise<CommChannel<Asked, string>> {
   const options = { entry: '../.built/comm-guest.mjs', plan: { name: 'fatal' }, who: 'it' };
   const guest = new CommChannel<Asked, string>((handlers) => hostGuest(options, handlers));
@@ -31,7 +31,7 @@ async function fatalGuest(): Promise<CommChannel<Asked, string>> {
   return guest;
 }
 
-/** Another worker of the process, which waits for what never comes. */
+/** Another worker of the process, which waits for a key that never comes. */
 const waitingWorker = `
   const { workerData, parentPort } = require('node:worker_threads');
   const { index, ticket, environment } = workerData;
@@ -40,7 +40,7 @@ const waitingWorker = `
     const blob = kv.receiveBlob(0, 'nothing');
     parentPort.postMessage('waits');
     await blob.catch(({ code }) => parentPort.postMessage(code));
-    // The other thread is to be waiting for its end by then.
+    // The other thread should be waiting for its end by then.
     parentPort.once('message', () => process.exit());
   });`;
 
@@ -108,7 +108,7 @@ describe('in one process', () => {
     expect(workers()).toBe(0);
   });
 
-  it('all fail when the thread is lost, and what comes next has another', async () => {
+  it('all fail when the thread is lost, and later ones have another', async () => {
     const folder = temporaryFolder('comm');
     await using job = await KVJob.start({ workers: 1, servers: 1 });
     const groups = await worldOfTwo(folder);
@@ -160,7 +160,7 @@ function startRanks(job: KVJob, what: string, env: Readonly<Record<string, strin
   return [0, 1].map((index) => new RankProcess(index, job.startWorker(index, 'group-and-store', ranks)));
 }
 
-/** So many more of both, or of one. */
+/** Waits until both counters, or one, have risen by this much. */
 async function more(rank: RankProcess, name: 'reduced' | 'pushed', by = 20): Promise<void> {
   const last = (rank.lines as Said[]).findLast((each) => each[name] !== undefined)?.[name] ?? 0;
   await rank.line<Said>((each) => each[name] === last + by);
@@ -190,7 +190,7 @@ describe('ranks that are workers, too', () => {
     }
   });
 
-  it.each(['group', 'store'])('a process waits for what it closes, %s first', async (first) => {
+  it.each(['group', 'store'])('a process waits for the ends of both, %s first', async (first) => {
     await using job = await KVJob.start({ workers: 2, servers: 1 });
     for (const { exited } of startRanks(job, 'nothing', { FIRST: first })) {
       expect(await exited).toMatchObject({ code: 0, lines: [{ threads: 1 }, { threads: 0 }], stderr: '' });

@@ -10,9 +10,9 @@ import { pageNames, reviewedHeight, reviewedWidth, samplePageUrl, writeSamplePag
 
 const executablePath = '/usr/bin/chromium';
 const widths = [390, 900, 1600];
-/** Means over the squares of a picture, of 255: fonts differ a little between machines. */
+/** Largest mean difference over a picture's squares, of 255: fonts differ a little between machines. */
 const differenceMax = 8;
-/** Of one square: something is there that was not, or has another colour. */
+/** Largest difference of one square: above it, something is there that was not, or has another colour. */
 const squareMax = 110;
 
 describe.skipIf(!existsSync(executablePath))(`pages (skipped without ${executablePath})`, () => {
@@ -28,7 +28,7 @@ describe.skipIf(!existsSync(executablePath))(`pages (skipped without ${executabl
     rmSync(folder, { recursive: true });
   });
 
-  /** In a page of its own: ours show no images. */
+  /** Brightness of squares, computed in a page of its own: ours show no images. */
   async function squares(png: Buffer): Promise<number[][]> {
     await using page = await browser.newPage();
     return await page.evaluate<number[][]>(squaresOf(`data:image/png;base64,${png.toString('base64')}`));
@@ -65,7 +65,7 @@ describe.skipIf(!existsSync(executablePath))(`pages (skipped without ${executabl
     }
   });
 
-  it('a page that is worse is found', async () => {
+  it('a page that has become worse is found', async () => {
     await using page = await open('plan', 'light', []);
     await page.evaluate(`
       const text = document.querySelector('svg text');
@@ -80,7 +80,7 @@ describe.skipIf(!existsSync(executablePath))(`pages (skipped without ${executabl
     expect(faults).toMatch(/has a contrast of 1\.\d/);
   });
 
-  it('curves say what they are where the pointer is', async () => {
+  it('curves show their names and values at the pointer', async () => {
     await using page = await open('peers', 'light', []);
     await painted(page);
     await page.locator('.u-over').hover();

@@ -1,4 +1,4 @@
-/** As public-api.test.ts, of `shoal/graph`: every function and class refuses what it does not take. */
+/** Like public-api.test.ts, for `shoal/graph`: every function and class refuses wrong arguments. */
 import { describe, expect, it } from 'vitest';
 import * as graph from '../src/graph/index.ts';
 import type { Op } from '../src/graph/ops/op.ts';
@@ -6,7 +6,7 @@ import { argument, call, fields, hasAll, options, walk, type Exports, type Publi
 
 const g = new graph.GraphBuilder();
 const device = '/job:worker/task:0/device:CPU:0';
-/** Right inputs, by letter. */
+/** Valid inputs, by letter. */
 const values = {
   /** float32 [2, 2]. */
   f: graph.placeholder(g, 'float32', [2, 2]),
@@ -45,7 +45,7 @@ const finished = ((): graph.Graph => {
 function op<Call>(operation: Op<Call>, inputs: string, attributes: Readonly<Record<string, unknown>> = {}): PublicCall {
   const given = Array.from(inputs).map((letter) => argument(values[letter as keyof typeof values]));
   const run = operation as unknown as (...all: unknown[]) => unknown;
-  // What is right is taken.
+  // The right arguments are accepted.
   expect(run(g, ...given.map(({ value }) => value), attributes), operation.definition.name).toBeDefined();
   const required = Object.keys(attributes).length > 0;
   const last = required ? { value: attributes, takes: [], keys: Object.keys(attributes) } : options('name', 'device');
@@ -164,7 +164,7 @@ describe('shoal/graph', () => {
     encodeGraph: call(graph.encodeGraph, argument(finished)),
     decodeGraph: call(graph.decodeGraph, argument(graph.encodeGraph(finished))),
     drawGraph: call(graph.drawGraph, argument({ partitions: [] }), options('boxesMax', 'title')),
-    startGraphServer: call(graph.startGraphServer, options('carrier', 'environment', 'kernels', 'functions', 'recvSome')),
+    startGraphServer: call(graph.startGraphServer, options('environment', 'kernels', 'functions', 'recvSome')),
     GraphBuilder: 'takes nothing',
     GraphServer: 'is made by startGraphServer',
     IndexedSlices: 'is made by gradients',

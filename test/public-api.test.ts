@@ -1,5 +1,5 @@
-/** Scripts run without a type check: every public function refuses what it does not take, whatever is wrong with it, before anything
- *  is done. Nothing is left out: the tables below must have every function of every subpath of the package, or they do not compile. */
+/** Scripts run without a type check: every public function refuses wrong arguments, of whatever kind, before anything is done.
+ *  Nothing is left out: the tables below must have every function of every subpath of the package, or they do not compile. */
 import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -431,7 +431,7 @@ describe('shoal/rendezvous', () => {
   };
 
   it('workers and their steps, which are as good as before', async () => {
-    // Its constructor is private: types do not count it.
+    // The class's constructor is private: types do not count it.
     hasAll(rendezvous, { RendezvousWorker: 'is made by its own start' });
     await walk('RendezvousWorker', { start: call(start, fields({ rank: 0, secret: 'public-api' }, ...known)) });
     const worker = await start({ rank: 0, secret: 'public-api', carriers: ['tcp'] });
@@ -663,7 +663,7 @@ it('shoal/ddp/tfjs', async () => {
 
 it('every subpath of the package is walked over', () => {
   const { exports: subpaths } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as { exports: object };
-  // Those of graphs: public-api-graph.test.ts.
+  // The subpaths of graphs are covered by public-api-graph.test.ts.
   const graph = ['./graph', './graph/tfjs'];
   const walked = ['.', './ddp', './ddp/jax-js', './ddp/tfjs', './messaging', './rendezvous', './kvstore', './package.json', ...graph];
   expect(Object.keys(subpaths).toSorted()).toEqual(walked.toSorted());

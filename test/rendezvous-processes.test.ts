@@ -29,7 +29,7 @@ function start(args: readonly string[], env: Readonly<Record<string, string>> = 
 }
 
 describe('rendezvous between processes', () => {
-  it('is what the example shows', async () => {
+  it('works as the example shows', async () => {
     const child = start(['examples/send-tensors.ts']);
     let output = '';
     child.stdout.on('data', (text: Buffer) => (output += text.toString()));

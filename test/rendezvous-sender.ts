@@ -1,4 +1,4 @@
-/** A worker that says where it is, has `here` in step 1 and never `missing`, and waits for its end.
+/** A worker that prints its address, has `here` in step 1 and never `missing`, and waits for its end.
  *
  *    rendezvous-sender.ts <rank> <carrier> */
 import { RendezvousWorker } from '../src/rendezvous/index.ts';

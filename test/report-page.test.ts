@@ -46,7 +46,7 @@ await (group.rank === 1 ? group.broadcast(x) : group.allReduce(x));
   expect(new Set(rows.map(({ rank }: { rank: number }) => rank))).toEqual(new Set([0, 1]));
 });
 
-it('what is no run is refused', async () => {
+it('a folder without a run is refused', async () => {
   const { code, stderr } = await shoal(['report', join(directory, 'nowhere')]).ended;
   expect({ code, stderr }).toMatchObject({ code: 2, stderr: expect.stringContaining('nowhere cannot be read') });
   const blocked = await shoalRun('--report-dir', '/proc/nothing', tenLines).ended;
@@ -83,7 +83,7 @@ describe.skipIf(!existsSync(executablePath))(`the page in a browser (skipped wit
         await page.waitForSelector('canvas');
         expect(await page.locator('h2').allTextContents()).toEqual(expect.arrayContaining(['Timeline', 'Ranks', 'Operations']));
         expect(await page.locator('.figures b').first().textContent()).toBe('2');
-        // Something is drawn, and changes with what is in sight.
+        // Something is drawn, and it changes with the visible range.
         const drawn = (): Promise<string> => page.evaluate('document.querySelector("canvas").toDataURL()');
         const whole = await drawn();
         await page.getByTitle('zoom in').click();
@@ -99,7 +99,7 @@ describe.skipIf(!existsSync(executablePath))(`the page in a browser (skipped wit
     }
   });
 
-  it('runs nothing that a trace says', async () => {
+  it('runs no code from a trace', async () => {
     const folder = join(directory, 'good');
     const html = await readFile(join(folder, 'report.html'), 'utf8');
     const page = await browser.newPage();

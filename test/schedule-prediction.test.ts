@@ -1,4 +1,4 @@
-/** `shoal tune --scheduler --predict`: of models, and of the traces that a real run left. */
+/** `shoal tune --scheduler --predict`: for models, and for the traces that a real run left. */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -24,7 +24,7 @@ async function predictionOf(...more: string[]): Promise<Prediction> {
 }
 
 describe('shoal tune --scheduler --predict', () => {
-  it('says of a model what can be gained, or that it is not worth it', async () => {
+  it('tells the possible gain of a model, or that it is not worth it', async () => {
     const { code, stdout } = await shoal([...predict, '--model', 'vgg16', '-n', '4', '--gbit', '25', '--exchange', 'parameter-server'])
       .ended;
     expect(code).toBe(0);
@@ -37,7 +37,7 @@ describe('shoal tune --scheduler --predict', () => {
     expect(plan).toMatchObject({ isWorthIt: false, verdict: expect.stringMatching(/^not worth it: .*plain overlap hides it/) as string });
   });
 
-  it.each([['plain'], ['scheduled']])('reads the layers of a real run that is %s, and what it took', async (how) => {
+  it.each([['plain'], ['scheduled']])('reads the layers of a real run that is %s, and their times', async (how) => {
     const folder = join(directory, how);
     const flags = how === 'plain' ? [] : ['--schedule'];
     const script = ['examples/tfjs/train.ts', '--items', '128', '--epochs', '2', ...flags];
@@ -46,12 +46,12 @@ describe('shoal tune --scheduler --predict', () => {
     const { layers, workers, gbitPerSecond, measuredMs, plan } = await predictionOf(folder);
     const [between, ...own] = layers;
     expect(between).toMatchObject({ name: '(between passes)', bytes: 0 });
-    // Weights and biases of a convolution and of two dense layers.
+    // Sizes of weights and biases of a convolution and of two dense layers.
     expect(own.map(({ bytes }) => bytes / 4)).toEqual([3 * 3 * 8, 8, 288 * 64, 64, 640, 10]);
     expect(own.every(({ forwardMs, backwardMs }) => forwardMs >= 0 && backwardMs >= 0)).toBe(true);
     expect(workers).toBe(2);
     expect(gbitPerSecond).toBeGreaterThan(0);
-    // All of it is a part of the step.
+    // All passes are a part of the step.
     const passes = layers.reduce((sum, { forwardMs, backwardMs }) => sum + forwardMs + backwardMs, 0);
     expect(plan.computeMs).toBeCloseTo(passes, 6);
     expect(passes).toBeGreaterThan(0.1 * measuredMs);
@@ -59,7 +59,7 @@ describe('shoal tune --scheduler --predict', () => {
     expect(plan.plainOverlapMs).toBeLessThan(10 * (plan.noOverlapMs + own.length));
   });
 
-  it('refuses what it cannot predict', async () => {
+  it('refuses trainings that it cannot predict', async () => {
     await writeFile(join(directory, 'launcher.json'), '{}');
     const cases: [string[], RegExp][] = [
       [[...predict, directory], /has nothing of a run to report/],

@@ -1,5 +1,5 @@
-/** Scheduled groups of real processes: all-reduces run in the comm thread, whatever the main thread does, and a rank that dies ends
- *  what is queued on the others. */
+/** Scheduled groups of real processes: all-reduces run in the comm thread, whatever the main thread does, and a rank that dies
+ *  ends the queued ones on the others. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -30,7 +30,7 @@ describe.each(fabricLists)('scheduled all-reduces, fabrics "%s"', (fabrics) => {
     for (const name of ['trace-rank-0.json', 'trace-rank-1.json', 'own.json']) {
       const { traceEvents } = parseChromeTrace(await readFile(join(folder, name), 'utf8'), name);
       const spans = (phase: string): ChromeEvent[] => traceEvents.filter(({ name: each }) => each === `all-reduce ${phase}`);
-      // Four rounds of 1, 5, 1 and 31 parts.
+      // There are four rounds of 1, 5, 1 and 31 parts.
       expect(spans('QUEUE')).toHaveLength(4 * 38);
       expect(spans('COMMUNICATION')).toHaveLength(4 * 38);
       const tensors = new Set(spans('COMMUNICATION').map(({ args }) => String(args?.tensor)));

@@ -14,7 +14,7 @@ it('times tasks, parts and full queues', () => {
   expect(benchCore({ ...options, rounds: 1 }).map(({ checksum }) => checksum)).toEqual(rows.map(({ checksum }) => checksum));
 });
 
-it('replayed trainings gain what is published in its order: VGG16, the Transformer, ResNet50', () => {
+it('replayed trainings gain as published, in the same order: VGG16, the Transformer, ResNet50', () => {
   const { best, worst, rows } = replayAll({ workers: [8], rates: [10, 25], steps: 3 });
   for (const { speedup, boundSpeedup } of rows) expect(speedup).toBeLessThan(1.03 * boundSpeedup);
   expect(best.vgg16).toBeGreaterThan(1.8);
@@ -25,7 +25,7 @@ it('replayed trainings gain what is published in its order: VGG16, the Transform
   expect(vgg16).toBeGreaterThan(transformer);
   expect(transformer).toBeGreaterThan(resnet50);
   expect(best.resnet50).toBeGreaterThan(1.05);
-  // Nor is any of the six models slower than without.
+  // None of the six models is slower than without scheduling.
   expect(Object.keys(worst)).toHaveLength(6);
   for (const speedup of Object.values(worst)) expect(speedup).toBeGreaterThan(0.98);
 });

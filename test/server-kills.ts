@@ -18,7 +18,7 @@ export interface ServerKillsOptions {
 
 type Harm = (job: LaunchedServers, server: LaunchedServer) => Promise<void>;
 
-/** More often what is quickly over. */
+/** Harms; short ones are listed more often. */
 const harms: readonly [name: string, harm: Harm][] = [
   ['kill the primary', (job, server) => job.killPrimary(server)],
   ['kill the primary', (job, server) => job.killPrimary(server)],
@@ -27,7 +27,7 @@ const harms: readonly [name: string, harm: Harm][] = [
   ['stop the standby until it is given up', (job, server) => job.freezeStandby(server)],
 ];
 
-/** @returns how often each harm was done. @throws when a worker's books do not balance, or anything hangs. */
+/** @returns the number of times that each harm was done. @throws when a worker's books do not balance, or anything hangs. */
 export async function runServerKills({ kills, seed, store, report }: ServerKillsOptions): Promise<Map<string, number>> {
   const random = seededRandom(seed);
   const done = new Map<string, number>();
@@ -39,7 +39,7 @@ export async function runServerKills({ kills, seed, store, report }: ServerKills
     count += victims.length;
     if (victims.length > 0) report?.(`${count} of ${kills}`);
   }
-  // The last one to be hurt is whole again, too.
+  // The server that was hurt last is whole again, too.
   await Promise.all(job.servers.map((server) => job.stoodBy(server)));
   const code = await job.finish();
   const exact = job.output.match(/worker \d+: \d+ pushes, exact/g) ?? [];

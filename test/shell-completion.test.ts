@@ -1,12 +1,12 @@
-/** Completion as users have it: each shell loads what `shoal completion` prints by the line of its help, and completes what is typed. */
+/** Completion as users have it: each shell loads the output of `shoal completion` by the line of its help, and completes typed words. */
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import { missing, ShellHome, ShellSession } from './fixtures/typed-completion.ts';
 
-/** Files of the folder in which is typed; one folder is called as a command is. */
+/** Files of the folder in which the test types; one folder is called as a command is. */
 const files = { 'train.ts': '', 'two words.json': '', 'bench/x': '' };
 
-/** Of a line, what is offered for its last word. Shells may end a folder's name with a slash, and escape blanks. */
+/** Words that are offered for the last word of each line. Shells may end a folder's name with a slash, and escape blanks. */
 const cases: readonly (readonly [line: string, offered: readonly string[]])[] = [
   ['shoal be', ['bench']],
   ['shoal r', ['run', 'report']],
@@ -27,7 +27,7 @@ const cases: readonly (readonly [line: string, offered: readonly string[]])[] = 
   ['shoal simulate --preset gpu-cluster-', ['gpu-cluster-device']],
   ['shoal plan --algorithm halv', ['halving-doubling']],
   ['shoal graph --policy d', ['dest-wave']],
-  // Paths where there are paths, and nowhere else.
+  // Paths are offered where there are paths, and nowhere else.
   ['shoal run tr', ['train.ts']],
   ['shoal run -n 2 tr', ['train.ts']],
   ['shoal run --nproc-per-node=2 tr', ['train.ts']],
@@ -35,7 +35,7 @@ const cases: readonly (readonly [line: string, offered: readonly string[]])[] = 
   ['shoal report be', ['bench']],
   ['shoal bench --iters t', []],
   ['shoal bench all-reduce t', []],
-  // What follows the script is the script's.
+  // Arguments behind the script are the script's.
   ['shoal run train.ts --nproc', []],
   ['shoal run train.ts tr', ['train.ts']],
   ['shoal run train.ts bench tw', ['two words.json']],

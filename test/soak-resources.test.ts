@@ -1,4 +1,4 @@
-/** A short soak: `npx tsx test/soaks/resources.ts` does it with as many steps as one likes, and compares resident memory as well. */
+/** A short soak: `npx tsx test/soaks/resources.ts` does it with any number of steps, and compares resident memory as well. */
 import { expect, it } from 'vitest';
 import { kept, soak } from './support/soak.ts';
 

@@ -1,4 +1,4 @@
-/** Pipes and devices where files are named: every reader refuses them, where it would wait for ever or read without an end. */
+/** Pipes and devices in place of named files: every reader refuses them, where it would wait for ever or read without an end. */
 import { execFile, execFileSync } from 'node:child_process';
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -27,7 +27,7 @@ const importing = (path: string): string[] => [
 ];
 const cli = 'dist/cli/main.js';
 
-/** What a program says until it ends; one that does not end is killed. */
+/** The output of a program until it ends; one that does not end is killed. */
 function outputOf(args: readonly string[], env: NodeJS.ProcessEnv): Promise<string> {
   return new Promise((resolve) => {
     execFile(

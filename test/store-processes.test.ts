@@ -28,13 +28,13 @@ describe('stores between processes', () => {
       process.kill(victim.pid, 'SIGKILL');
       const { stdout } = await victim.ended;
       seen.push(...[...stdout.matchAll(/sum (\d+)\n/g)].map((match) => Number(match[1])));
-      // The others go on.
+      // The other writers go on.
       const before = await Promise.all(writers.slice(i + 1).map(async (one) => (await one.output(/sum \d+/, 1)).length));
       await Promise.all(writers.slice(i + 1).map((one, k) => one.output(/sum \d+/, before[k] + 20)));
     }
     const { store } = await openStore(url, options);
     expect(new Set(seen).size).toBe(seen.length);
-    // A killed writer may have added what it could not print any more: at most one each.
+    // A killed writer may have added a number that it could not print any more: at most one each.
     const total = await store.add('n', 0);
     expect(total).toBeGreaterThanOrEqual(seen.length);
     expect(total).toBeLessThanOrEqual(seen.length + writers.length);

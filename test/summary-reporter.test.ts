@@ -1,4 +1,4 @@
-/** The reporter under a real vitest: what a person and a script see at the end of `npm test`. */
+/** The reporter under a real vitest: the output at the end of `npm test` for people and scripts. */
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -8,7 +8,7 @@ import { formatSummary } from '../scripts/summary-reporter.ts';
 function runCases(environment: Readonly<Record<string, string>>, ...more: readonly string[]): { lines: string[]; status: number | null } {
   const vitest = join(repositoryRoot, 'node_modules/vitest/vitest.mjs');
   const config = join(repositoryRoot, 'test/fixtures/summary/vitest.config.ts');
-  // A nested run must not believe it is a worker of this one.
+  // A nested run must not believe that it is a worker of this one.
   const inherited = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('VITEST')));
   const { stdout, status } = spawnSync(process.execPath, [vitest, 'run', '--config', config, ...more], {
     cwd: repositoryRoot,
@@ -44,7 +44,7 @@ describe('the summary', () => {
     expect(status).toBe(1);
   });
 
-  it('does not count what a name filter leaves out as skipped', () => {
+  it('does not count tests that a name filter leaves out as skipped', () => {
     const { lines, status } = runCases({}, '-t', 'also');
     expect(lines.at(-1)).toBe('1 passed, 0 failed');
     expect(status).toBe(0);

@@ -1,5 +1,5 @@
-/** Memory of tensors in real processes: on the calling thread's ways as on the comm thread's, a block is nobody else's while an
- *  operation may reach it. */
+/** Memory of tensors in real processes: on the calling thread's paths as on the comm thread's, a block is given to no other
+ *  tensor while an operation may reach it. */
 import { describe, expect, it } from 'vitest';
 import { startRanks } from './support/ranks.ts';
 

@@ -1,4 +1,4 @@
-/** What traces of real processes say of a call that one rank makes late. */
+/** Traces of real processes, of a call that one rank makes late. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -8,7 +8,7 @@ import { nativeUnavailableReason } from '../src/memory/native.ts';
 import type { ChromeEvent, ChromeTrace } from '../src/trace/chrome.ts';
 import { startRanks } from './support/ranks.ts';
 
-/** How much later rank 1 calls, at least. */
+/** Least time by which rank 1 calls later. */
 const lateMs = 700;
 
 const folder = temporaryFolder('trace', afterAll);
@@ -44,21 +44,21 @@ it.for([
   const waits = spans.filter(({ name }) => name === 'all-reduce wait');
   const works = spans.filter(({ name }) => name !== 'all-reduce wait');
   expect(works).toHaveLength(1);
-  // All of the time from the call until the last rank's, of which a busy machine may have taken much before the call.
+  // The wait is all of the time from the call until the last rank's, of which a busy machine may have taken much before the call.
   const begin = Math.min(...waits.map(({ ts }) => ts));
   const until = Math.max(...waits.map(({ ts, dur = 0 }) => ts + dur));
   expect(total(waits)).toBeGreaterThan((until - begin) * 0.9);
   expect(total(waits)).toBeGreaterThan(lateMs * 100);
   expect(waits.every(({ args }) => args?.waitedFor === 1)).toBe(true);
-  // What is left is the work, which began when the last rank had called.
+  // The rest is the work, which began when the last rank had called.
   expect(works[0].ts).toBeGreaterThan(until - 1);
   const memory = (wanted: string): number[] =>
     trace.traceEvents.filter(({ ph, name }) => ph === 'C' && name === wanted).map(({ args }) => Number(args?.bytes));
-  // At the start and at the end at least.
+  // There is a value at the start and at the end at least.
   expect(memory('registered memory').length).toBeGreaterThan(1);
   expect(Math.min(...memory('registered memory'))).toBeGreaterThan(0);
   expect(Math.min(...memory('resident memory'))).toBeGreaterThan(2 ** 24);
-  // What bandwidths are compared with: ranks that share memory copy, others have a link.
+  // Rates with which bandwidths are compared: ranks that share memory copy, others have a link.
   expect(other.otherData.processes[0]).toMatchObject(
     fabrics === ''
       ? { memory: 0, rates: { copy: expect.any(Number) } }

@@ -1,4 +1,4 @@
-/** `shoal tune` and `shoal bench --algorithms` with real processes: what is measured, what is written, that it is used. */
+/** `shoal tune` and `shoal bench --algorithms` with real processes: the measurements, the written file, and its use. */
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
@@ -12,7 +12,7 @@ const directory = temporaryFolder('tune', afterAll);
 
 const small = ['-b', '64', '-e', '4K', '-f', '64', '--budget', '20'];
 
-it('writes what was fastest; more worlds are added; groups use it', async (context) => {
+it('writes the fastest algorithms; more worlds are added; groups use them', async (context) => {
   const missing = nativeUnavailableReason();
   // Without shared memory every rank is a host, and there is one world.
   if (missing !== undefined) context.skip(missing);
@@ -30,13 +30,13 @@ it('writes what was fastest; more worlds are added; groups use it', async (conte
     [[2], ['broadcast']],
   ]);
   const [world] = tuning.worlds;
-  // Half a trip: a busy machine can find that sending takes all of it.
+  // Only half a trip is checked: a busy machine can find that sending takes all of it.
   const { networkLatency = 0, networkOverhead = 0 } = world.rates ?? {};
   expect(networkLatency + networkOverhead).toBeGreaterThan(0);
   expect(world.choices[0].measured.map(({ bytes }) => bytes)).toEqual([64, 4096]);
   expect([world.choices[0].ranges.at(0)?.from, world.choices[0].ranges.at(-1)?.to]).toEqual([64, 4097]);
 
-  // What the file says is what is taken, whatever would be faster.
+  // The choice in the file is taken, even if another one would be faster.
   const only = { ...world, choices: [{ ...world.choices[0], ranges: [{ from: 0, to: null, algorithm: 'tree' }] }] };
   await writeFile(file, JSON.stringify({ ...tuning, worlds: [only] }));
   const compared = await shoal(
@@ -46,14 +46,14 @@ it('writes what was fastest; more worlds are added; groups use it', async (conte
   expect(compared.code).toBe(0);
   const report = JSON.parse(compared.stdout) as ComparisonReport;
   expect(report).toMatchObject({ schema: 'shoal-comparison', topology: { hosts: [[0], [1]] }, rates: world.rates });
-  // One of them may be found hopeless on a machine that is busy with other things.
+  // One algorithm may be found hopeless on a machine that is busy with other things.
   expect(report.rows.map(({ chosen, timesUs, hopeless, wrong }) => [chosen, [...Object.keys(timesUs), ...hopeless].sort(), wrong])).toEqual(
     [['tree', ['auto', 'direct', 'tree'], 0]],
   );
   expect(report.worstAutoOverBest).toBe(report.rows[0].autoOverBest);
 });
 
-it('refuses what cannot be before anything is started', async () => {
+it('refuses impossible options before anything is started', async () => {
   const foreign = join(directory, 'foreign.json');
   await writeFile(foreign, '{"schema":"something else"}');
   const cases: [string[], RegExp][] = [
@@ -98,7 +98,7 @@ it('tunes the scheduler on real ranks: every point is applied and measured, then
   ]).ended;
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
   const rows = stdout.split('\n').filter((line) => /^ +\d/.test(line));
-  // 14 points, one before them, at most three more of the best four, and the one that is stayed at.
+  // There are 14 points, one before them, at most three more of the best four, and the final one.
   expect(rows.length).toBeGreaterThanOrEqual(16);
   expect(rows.length).toBeLessThanOrEqual(16 + 12);
   expect(rows[0]).toMatch(/not counted$/);

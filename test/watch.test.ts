@@ -1,4 +1,4 @@
-/** `shoal run --watch` with real processes: what ranks do is seen while they do it, by who has the token, and by nobody else. */
+/** `shoal run --watch` with real processes: the progress of ranks is shown while they run, to holders of the token and to nobody else. */
 import { existsSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { request, type OutgoingHttpHeaders } from 'node:http';
@@ -58,7 +58,7 @@ function ask(
   });
 }
 
-it('shows what ranks have done so far, and refuses who has no token, comes from elsewhere or means another host', async () => {
+it('shows the progress of ranks, and refuses requests without token, from elsewhere or for another host', async () => {
   const { run, url, stop } = await watched('job');
   await using _ = run;
   expect(url.hostname).toBe('127.0.0.1');

@@ -1,5 +1,5 @@
-/** The wide & deep example: learns what can be learnt; however tensors travel, one step of all workers gives the same bits; and how many
- *  requests that takes. */
+/** The wide & deep example: it learns; however tensors travel, one step of all workers gives the same bits; and the number of
+ *  requests is checked. */
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';

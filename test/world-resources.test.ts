@@ -1,4 +1,5 @@
-/** What a world takes from its process and gives back: time, descriptors, memory. What ranks hear of one that has run out. */
+/** Resources that a world takes from its process and gives back: time, descriptors, memory. Also the errors on other ranks when
+ *  one has run out. */
 import { spawnSync } from 'node:child_process';
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -23,7 +24,7 @@ it('a process ends with its world, on whichever thread communication runs', asyn
   }
 });
 
-/** The launcher, allowed so many descriptors. */
+/** The launcher, with a limit of descriptors. */
 const launcherWith = (descriptors: number): string[] => {
   return ['/bin/sh', '-c', `ulimit -n ${descriptors}; exec "$0" "$@"`, process.execPath, 'dist/cli/main.js'];
 };
@@ -54,13 +55,13 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
     readonly left?: number;
     readonly culprit?: number;
     readonly thread?: 'inline' | 'worker';
-    /** One letter per rank. */
+    /** Hosts, one letter per rank. */
     readonly hosts?: string;
   }
 
   function faulty({ moment, left = 0, culprit = 2, thread = 'worker', hosts = 'aaa' }: Fault): RanksOptions {
     const meeting = join(directory, `${moment}-${left}-${culprit}-${thread}`.replaceAll(' ', '-'));
-    // Where ranks that share memory come in time, the calling threads need no memory for an array.
+    // If ranks that share memory come in time, the calling threads need no memory for an array.
     const env = {
       MOMENT: moment,
       LEFT: String(left),
@@ -79,7 +80,7 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
 
   const heardBy = ({ lines }: Outcome): Heard => lines.find((line) => (line as Partial<Heard>).code !== undefined) as Heard;
 
-  /** All say the same, and whose fault it is. */
+  /** Checks that all ranks report the same error, and name the culprit. */
   function expectNamed(outcomes: readonly Outcome[], culprit = 2): void {
     for (const [rank, outcome] of outcomes.entries()) {
       const heard = heardBy(outcome);
@@ -131,7 +132,7 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
     for (const outcome of await world.outcomes()) expect(heardBy(outcome)).toEqual({ code: 'ok' });
   });
 
-  it('the launcher names the rank and shows what it said', async () => {
+  it('the launcher names the rank and shows its output', async () => {
     const env = { MOMENT: 'newGroup', CULPRIT: '2' };
     await using job = start([...launcherWith(256), 'run', '-n', '3', script('run-out')], { env });
     const { code, stderr } = await job.ended;
@@ -168,7 +169,7 @@ describe('a worker of a parameter server without descriptors', () => {
   });
 });
 
-/** Limits of threads do not count for root: there, ranks are another user's, who must be able to read this package. */
+/** A user for the ranks: limits of threads do not count for root, so ranks are another user's, who must be able to read this package. */
 const user = process.getuid?.() === 0 ? 61_000 + (process.pid % 1000) : undefined;
 const noThreadLimit = ((): string | undefined => {
   if (spawnSync('prlimit', ['--version']).error !== undefined) return 'there is no prlimit here';

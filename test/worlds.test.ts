@@ -1,5 +1,5 @@
-/** Whole worlds from seeds: launcher, ranks, stores and parameter servers in one process, on virtual time, networks and memory. `WORLD_SEEDS=n`
- *  runs other than 100; what fails is shrunk, and printed with the line that replays it. */
+/** Whole worlds from seeds: launcher, ranks, stores and parameter servers in one process, on virtual time, networks and memory.
+ *  `WORLD_SEEDS=n` runs other than 100; a failing world is shrunk, and printed with the line that replays it. */
 import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { seededRandom } from '../src/base/random.ts';
@@ -12,7 +12,7 @@ import { paths, worldOf, type WorldPlan } from './worlds/world-plan.ts';
 
 const seeds = Number(process.env.WORLD_SEEDS ?? 100);
 
-it(`${seeds} worlds give right results, or errors that name who failed, and leave nothing`, async () => {
+it(`${seeds} worlds give right results, or errors that name the failed one, and leave nothing`, async () => {
   let [withFaults, failed, restarted] = [0, 0, 0];
   for (let seed = 1; seed <= seeds; seed++) {
     const verdict = await runWorld(worldOf(seed));
@@ -30,7 +30,7 @@ it(`${seeds} worlds give right results, or errors that name who failed, and leav
 });
 
 it('the same seed gives the same trace', async () => {
-  // Every path, with servers and without.
+  // The seeds cover every path, with servers and without.
   const chosen = paths.flatMap((path) =>
     [0, 1].map((servers) => firstSeed((plan) => plan.path === path && plan.servers === servers && plan.faults.length > 0)),
   );

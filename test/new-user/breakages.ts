@@ -1,11 +1,11 @@
 /** Five ways to break a script, and the words that name the cause, where a user looks for it. */
 export interface Breakage {
   readonly name: string;
-  /** Of the script, after the group is there: `group`, and a tensor `x`. */
+  /** Lines of the script, after the group is there: `group`, and a tensor `x`. */
   readonly lines: string;
-  /** In what the launcher prints; but for what takes several lines, in the first line of its last report. */
+  /** Text that the launcher prints: in the first line of its last report, unless the message has several lines. */
   readonly message: RegExp;
-  /** On the first line of the report. */
+  /** Text in the first line of the report. */
   readonly headline: RegExp;
 }
 

@@ -1,5 +1,5 @@
-/** A machine as a new user has it, as far as a process can tell: an empty home, Node.js, a package manager, and the commands of a bare
- *  system in the path; no compiler, no make, no Python. */
+/** A machine as a new user has it, as far as a process can tell: an empty home, Node.js, a package manager, and the commands of a
+ *  bare system in the path; no compiler, no make, no Python. */
 import { spawn, spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -64,27 +64,28 @@ export class CleanRoot implements Disposable {
       HOME: this.path,
       PATH: bin,
       NO_COLOR: '1',
-      // What was fetched before; the first time it is fetched.
+      // The cache of earlier downloads; a first download fills it.
       npm_config_cache: spawnSync('npm', ['config', 'get', 'cache'], { encoding: 'utf8' }).stdout.trim(),
       npm_config_prefer_offline: 'true',
       npm_config_audit: 'false',
       npm_config_fund: 'false',
       npm_config_update_notifier: 'false',
-      // A warning about a late rank says how busy this machine is.
+      // A warning about a late rank would only say how busy this machine is, so its limit is long.
       SHOAL_SLOW_MS: '600000',
     };
     const compiler = ['g++', 'c++', 'cc', 'make', 'python3'].find((name) => existsSync(join(bin, name)));
     if (compiler !== undefined) throw new Error(`${compiler} is in the path of a user who has none`);
   }
 
-  /** An empty folder. */
+  /** A new empty folder. */
   folder(name: string): string {
     const folder = join(this.path, name);
     mkdirSync(folder);
     return folder;
   }
 
-  /** By a shell, in this folder, as a user types it. `within`: words before the shell, such as those that enter a network namespace. */
+  /** Runs a command by a shell, in this folder, as a user types it. `within`: words before the shell, such as those that enter a
+   *  network namespace. */
   async run(
     command: string,
     options: { readonly cwd: string; readonly env?: Readonly<Record<string, string>>; readonly within?: readonly string[] },
@@ -111,13 +112,13 @@ export class CleanRoot implements Disposable {
   }
 }
 
-/** @throws Error with all that was said when it failed. */
+/** @throws Error with all output when it failed. */
 export function succeeded(said: Said): Said {
   if (said.code !== 0) throw new Error(`${said.command} ended with ${said.code}:\n${said.stdout}${said.stderr}`);
   return said;
 }
 
-/** Where npm's own programs are. */
+/** Folder of npm's own programs. */
 function npmFolder(): string {
   const root = spawnSync('npm', ['root', '-g'], { encoding: 'utf8' }).stdout.trim();
   const candidates = [join(root, 'npm/bin'), join(dirname(process.execPath), '../lib/node_modules/npm/bin')];

@@ -1,12 +1,12 @@
-/** How a new user installs the package with each package manager, install scripts blocked, and starts its command. */
+/** The ways in which a new user installs the package with each package manager, install scripts blocked, and starts its command. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 export interface Manager {
   readonly name: string;
-  /** What npm calls it, and where its program is in there. */
+  /** Its name for npm, and the place of its program there. */
   readonly fetched?: { readonly package: string; readonly program: string; readonly command: string };
-  /** Writes what the manager wants in an empty project. */
+  /** Writes the files that the manager needs in an empty project. */
   prepare?(project: string): void;
   install(what: string): string;
   run(command: string): string;

@@ -1,5 +1,5 @@
-/** What a new user does with the packed package, from a clean root: installs it, uses it from TypeScript, ES modules and CommonJS, follows
- *  the tutorial, breaks the script, and looks for the cause. Each step throws when it does not go as the pages say. */
+/** The steps of a new user with the packed package, from a clean root: installs it, uses it from TypeScript, ES modules and CommonJS,
+ *  follows the tutorial, breaks the script, and looks for the cause. Each step throws when it does not go as the pages say. */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -17,7 +17,7 @@ export interface NewUserOptions {
   readonly node?: string;
   /** Sections of the tutorial to follow. */
   readonly tutorial: (section: string) => boolean;
-  /** By name. */
+  /** True for the breakages to try, by name. */
   readonly breaks: (breakage: string) => boolean;
   readonly log: (line: string) => void;
 }
@@ -72,7 +72,7 @@ export async function newUser(options: NewUserOptions): Promise<NewUserResult> {
   }
   for (const script of ['use.ts', 'use.js', 'use.cjs']) {
     const used = succeeded(await run(manager.run(`shoal run -q -n 2 ${script}`)));
-    // Node.js says so of its own type stripping.
+    // Node.js prints this about its own type stripping.
     const said = used.stderr.replace(/^.*(ExperimentalWarning: Type Stripping|--trace-warnings).*\n/gm, '');
     if (!used.stdout.includes('[rank 1] 2 of 2: 3') || said !== '') throw new Error(`${script} said:\n${used.stdout}${used.stderr}`);
   }
@@ -113,7 +113,7 @@ interface TutorialOptions {
   readonly done: string[];
 }
 
-/** Word for word, except that `npm install shoal` takes the tarball. */
+/** Follows the tutorial word for word, except that `npm install shoal` takes the tarball. */
 async function followTutorial(root: CleanRoot, steps: readonly TutorialStep[], { tarball, log, done }: TutorialOptions): Promise<void> {
   const cwd = root.folder('tutorial');
   for (const { section, files, commands, output } of steps) {
@@ -178,7 +178,7 @@ class Machines implements Disposable {
   }
 }
 
-/** The same work in each language: the sum of 1 and 2. */
+/** Writes programs that do the same work in each language: the sum of 1 and 2. */
 function writeUses(project: string): void {
   const body = (types: string): string => `
 const x${types} = new Float32Array([group.rank + 1]);
@@ -202,7 +202,7 @@ await router.bind('tcp://127.0.0.1:*').catch((error) => console.log(\`\${error.c
   );
 }
 
-/** Into a cache, once. Returns its program. */
+/** Fetches a manager into a cache, once. @returns its program. */
 function fetchManager({ package: name, program }: NonNullable<Manager['fetched']>): string {
   const cache = join(repositoryRoot, 'node_modules/.cache', name.replace(/[@/]/g, '-'));
   const path = join(cache, 'node_modules', program);
@@ -214,7 +214,7 @@ function fetchManager({ package: name, program }: NonNullable<Manager['fetched']
   return path;
 }
 
-/** Packages and bytes that an installation took. */
+/** Numbers of packages and bytes of an installation. */
 function contents(modules: string): { packages: number; bytes: number } {
   let [packages, bytes] = [0, 0];
   // pnpm's folders are links to others.
@@ -230,7 +230,7 @@ function contents(modules: string): { packages: number; bytes: number } {
   return { packages, bytes };
 }
 
-/** Removed with all that it has. */
+/** A temporary folder, removed with its contents. */
 export class TemporaryFolder implements Disposable {
   readonly path = join(tmpdir(), `shoal-packed-${process.pid}`);
 

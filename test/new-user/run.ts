@@ -1,5 +1,5 @@
-/** `npm run test:new-user`: everything that a new user does, with every package manager and several versions of Node.js; writes what it took
- *  to bench/results/new-user.json. `npx tsx test/new-user/run.ts pnpm 20`: only that manager, only this version; other results stay. */
+/** `npm run test:new-user`: all steps of a new user, with every package manager and several versions of Node.js; writes the costs to
+ *  bench/results/new-user.json. `npx tsx test/new-user/run.ts pnpm 20`: only that manager, only this version; other results stay. */
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,7 +18,7 @@ if (tarball === undefined) throw new Error('there is no addon to pack: a compile
 for (const major of versions) {
   const node = nodeBinary(major);
   for (const manager of chosen) {
-    // What ranks say does not depend on who installed them.
+    // The messages of ranks do not depend on the manager that installed them.
     const whole = (): boolean => manager.name === 'npm';
     const log = (line: string): void => console.log(`  ${line}`);
     const result = await newUser({ tarball, manager, node, tutorial: whole, breaks: whole, log });
@@ -35,7 +35,7 @@ function keep(result: NewUserResult): void {
   writeFileSync(file, `${JSON.stringify({ results }, null, 2)}\n`);
 }
 
-/** As scripts/test-node.mjs fetches it. */
+/** Path of a Node.js, fetched as scripts/test-node.mjs does. */
 function nodeBinary(major: string): string {
   if (process.versions.node.startsWith(`${major}.`)) return process.execPath;
   const cache = join(repositoryRoot, 'node_modules/.cache', `node-${major}`);

@@ -1,6 +1,6 @@
-/** The blocks of docs/tutorial.md: programs, commands, and what the commands print. */
+/** The blocks of docs/tutorial.md: programs, commands, and the commands' output. */
 
-/** Files to write before the commands, which run one after the other; lines that they print. */
+/** Files to write before the commands, which run one after the other; and the lines that they print. */
 export interface TutorialStep {
   readonly section: string;
   readonly files: readonly { readonly name: string; readonly text: string }[];
@@ -8,7 +8,7 @@ export interface TutorialStep {
   readonly output: readonly RegExp[];
 }
 
-/** @throws Error for a block that nobody would run. */
+/** @throws Error for a block that no reader would run. */
 export function tutorialSteps(page: string): TutorialStep[] {
   const steps: TutorialStep[] = [];
   let section = '';
@@ -43,7 +43,7 @@ function commandsOf(text: string): TutorialStep['commands'] {
     });
 }
 
-/** `…` stands for anything. */
+/** A pattern of a line, in which `…` stands for anything. */
 function patternOf(line: string): RegExp {
   const parts = line.split('…').map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
   return new RegExp(`^${parts.join('.*')}$`, 'm');

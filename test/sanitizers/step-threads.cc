@@ -33,7 +33,7 @@ constexpr size_t kLine = 64;
   std::exit(2);
 }
 
-/// Whole numbers, and `NaN`.
+/// Reads whole numbers, and `NaN`.
 class Reader {
  public:
   explicit Reader(const char* path) : file_(path) {
@@ -75,7 +75,7 @@ struct Operation {
   std::vector<Program> programs;
 };
 
-/// Zeroed memory on a cache line of its own.
+/// Allocates zeroed memory on a cache line of its own.
 uint8_t* lines(size_t bytes) {
   const size_t whole = (bytes + kLine) / kLine * kLine;
   auto* memory = static_cast<uint8_t*>(std::aligned_alloc(kLine, whole));
@@ -93,7 +93,7 @@ class Rank {
   Rank(size_t rank, const std::vector<Operation>& operations, const std::vector<Block>& blocks, const std::vector<std::vector<uint8_t*>>& buffers)
       : rank_(rank), operations_(operations), blocks_(blocks), buffers_(buffers), words_(8) {}
 
-  /// Operation by operation, one slot after the other.
+  /// Runs operation by operation, one slot after the other.
   void run(size_t rounds) {
     for (size_t round = 0, sequence = 0; round < rounds; round++) {
       for (size_t k = 0; k < operations_.size(); k++, sequence++) run_one(k, sequence);
@@ -170,7 +170,7 @@ int main(int argc, char** argv) {
     uint8_t* const memory = lines(header_bytes + kSlots * slot_bytes);
     blocks.push_back({memory, {memory + header_bytes, memory + header_bytes + slot_bytes}, lines(staging_bytes)});
   }
-  // Every operation on buffers of its own, filled once: int32, the number of the rank plus one.
+  // Every operation has buffers of its own, filled once: int32, the number of the rank plus one.
   std::vector<std::vector<uint8_t*>> buffers;
   for (const Operation& operation : operations) {
     std::vector<uint8_t*> of_ranks;
@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
     threads.emplace_back([&, rank] { Rank(rank, operations, blocks, buffers).run(rounds); });
   }
   for (std::thread& thread : threads) thread.join();
-  // An all-reduce in place: every rank holds the sum, times the ranks for each later round; the same on all of them.
+  // After an all-reduce in place every rank holds the sum, times the ranks for each later round; the same on all of them.
   for (size_t k = 0; k < operations.size(); k++) {
     const Operation& operation = operations[k];
     if (!operation.sums) continue;

@@ -13,13 +13,13 @@ const failures = [
 ] as const;
 const fabricLists = ['', 'tcp'] as const;
 const delayMsMax = 50;
-/** For what hangs. */
+/** Limit that catches hangs. */
 const endMs = 120_000;
 
 export interface Trial {
   readonly name: string;
   readonly ended: Ended | undefined;
-  /** What is not as it must be; empty: all is well. */
+  /** Faults of the trial; empty: all is well. */
   readonly wrong: readonly string[];
 }
 

@@ -1,5 +1,6 @@
-/** Jobs of many ranks on this machine, through the launcher, with its default limits: `npx tsx test/soaks/many-ranks.ts 64 128 4x16`. `4x16`: 64 ranks
- *  that play 4 hosts. Prints what a process held at most, and the CPU time of the job, launcher included. Exit code 1 where something went wrong, or was said on stderr. */
+/** Jobs of many ranks on this machine, through the launcher, with its default limits: `npx tsx test/soaks/many-ranks.ts 64 128
+ *  4x16`. `4x16`: 64 ranks that play 4 hosts. Prints the most resources of a process, and the CPU time of the job, launcher
+ *  included. Exit code 1 if something went wrong, or was printed on stderr. */
 import { readFileSync } from 'node:fs';
 import { type Ended, shoal } from '../fixtures/launch-harness.ts';
 import buildFixtures, { fixtureCommand } from '../support/fixtures.ts';
@@ -14,7 +15,7 @@ interface Held {
   readonly mappings: number;
 }
 
-/** Of processes that were waited for, and of those that these waited for: proc_pid_stat(5), in hundredths of a second. */
+/** CPU time of processes that were waited for, and of those that these waited for: proc_pid_stat(5), in hundredths of a second. */
 function childrenCpuSeconds(): number {
   const [, , , , , , , , , , , , , user, system] = readFileSync('/proc/self/stat', 'utf8')
     .replace(/^.*\) /, '')

@@ -9,7 +9,7 @@ import type { ProgramPlan } from '../fixtures/random-programs.ts';
 import { shoal, type Ended } from '../fixtures/launch-harness.ts';
 import buildFixtures, { fixtureCommand } from '../support/fixtures.ts';
 
-/** Longer than any of these programs waits for a rank on a busy machine; what hangs is told by then. */
+/** Longest run: these programs wait for a rank for less, even on a busy machine, and hangs are reported by then. */
 const timeoutMs = 120_000;
 
 export interface Trial {
@@ -27,7 +27,7 @@ export function trialOf(seed: number, calls: number): Trial {
   return { plan: { seed, calls, hosts, inline, ...(fault && { fault }) }, fabrics: pick(['', '', '', 'tcp']) };
 }
 
-/** What is not as it must be; empty: all is well. */
+/** Runs a trial. @returns its faults; empty: all is well. */
 export async function runTrial({ plan, fabrics }: Trial): Promise<{ readonly ended: Ended; readonly wrong: readonly string[] }> {
   const [, , script] = fixtureCommand('random-programs');
   const env = { SHOAL_FABRICS: fabrics, SHOAL_COMM_THREAD: plan.inline ? 'inline' : undefined, SHOAL_TIMEOUT_MS: String(timeoutMs) };
@@ -37,7 +37,7 @@ export async function runTrial({ plan, fabrics }: Trial): Promise<{ readonly end
   return { ended, wrong: faultsOf(plan, ended) };
 }
 
-/** Of a rank that stops itself, sooner or later; it is told again and again, as it may not have stopped yet. */
+/** Resumes a rank that stops itself, sooner or later; it is told again and again, as it may not have stopped yet. */
 async function resume(job: ReturnType<typeof shoal>, rank: number): Promise<void> {
   const [[, pid]] = await job.output(new RegExp(`rank ${rank} started \\(pid (\\d+)\\)`), 1);
   let over = false;
@@ -62,7 +62,7 @@ function faultsOf({ hosts, calls, fault }: ProgramPlan, { code, signal, stdout, 
   if (first !== (fails ? String(fault.rank) : undefined)) wrong.push(`rank ${first ?? 'none'} is said to have failed first`);
   for (const [, rank, text] of said) {
     const { right, code: error, peer } = JSON.parse(text) as { right?: number; code?: string; peer?: number };
-    // Who has nothing more to ask of the one that failed ends well.
+    // A rank that needs nothing more from the failed one ends well.
     if (right !== undefined ? right !== calls : !fails || error !== 'peer-lost' || peer !== fault.rank)
       wrong.push(`rank ${rank} said ${text}`);
   }

@@ -13,7 +13,7 @@ const { values } = parseArgs({
   },
 });
 await buildFixtures();
-/** Garbage of two heaps. */
+/** Allowance for the garbage of two heaps. */
 const residentMegabytes = 24;
 const results = await soak({
   allReduces: Number(values['all-reduces']),

@@ -5,12 +5,12 @@ import { type Ended, shoal } from '../fixtures/launch-harness.ts';
 
 const script = fileURLToPath(new URL('../fixtures/start-stop.mjs', import.meta.url));
 
-/** How the ranks of a job stop, and what the launcher and the other ranks must make of it. */
+/** One way in which the ranks of a job stop, with the expected outcome of the launcher and the other ranks. */
 interface Ending {
   readonly name: string;
   readonly args: readonly string[];
   readonly exitCode: number;
-  /** Who fails first; undefined: nobody fails. */
+  /** The rank that fails first; undefined: none fails. */
   readonly culprit?: number;
 }
 
@@ -25,13 +25,13 @@ const endings: readonly Ending[] = [
 const sizes = [2, 3] as const;
 const fabricLists = ['', 'tcp'] as const;
 
-/** How many differ. */
+/** Number of different trials. */
 export const trialKinds = endings.length * sizes.length * fabricLists.length;
 
 export interface Trial {
   readonly name: string;
   readonly ended: Ended;
-  /** What is not as it must be; empty: all is well. */
+  /** Faults of the trial; empty: all is well. */
   readonly wrong: readonly string[];
 }
 

@@ -13,7 +13,7 @@ const fabricLists = ['', 'tcp'] as const;
 
 export interface Trial {
   readonly name: string;
-  /** What the others were told; empty: all named the victim. */
+  /** Wrong errors of the other ranks; empty: all named the victim. */
   readonly wrong: readonly string[];
 }
 

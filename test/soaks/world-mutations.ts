@@ -1,5 +1,5 @@
-/** Whether the worlds find defects that were mended once: each is put back in a copy of the sources, and worlds are run until one goes wrong.
- *  `--seeds 1000` at most of each, `--only 3`, `--result file.json`. */
+/** Checks that the worlds find defects that were mended once: each is put back in a copy of the sources, and worlds are run until
+ *  one goes wrong. `--seeds 1000` at most of each, `--only 3`, `--result file.json`. */
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,7 +15,7 @@ const { values: given } = parseArgs({ options: { seeds: text, only: text, result
 interface Found {
   readonly defect: string;
   readonly outcome: string;
-  /** Of the first world that goes wrong; undefined: none does. */
+  /** Seed of the first world that goes wrong; undefined: none does. */
   readonly seed: number | undefined;
   readonly problem: string | undefined;
 }

@@ -1,6 +1,6 @@
-/** Worlds by their seeds: `--seeds 100000`, from `--from 1`, at most `--minutes 60`, in `--jobs 2` processes, counted in `--result file.json`.
- *  `--shaped 9`: such in which mended defect 9 may well show. One, with its output: `--seed 17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: no more after one that goes wrong, which
- *  does not shrink. */
+/** Worlds by their seeds: `--seeds 100000`, from `--from 1`, at most `--minutes 60`, in `--jobs 2` processes, counted in
+ *  `--result file.json`. `--shaped 9`: worlds in which mended defect 9 may well show. A single world, with its output: `--seed
+ *  17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: ends after one that goes wrong, which it does not shrink. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
@@ -13,7 +13,7 @@ import { mendedDefects } from '../worlds/mended-defects.ts';
 import { runWorld } from '../worlds/world.ts';
 import { worldOf, type WorldPlan } from '../worlds/world-plan.ts';
 
-/** A killed role holds on to its world: each process runs so many, and ends. */
+/** Worlds per process: a killed role holds on to its world, so each process runs this many, and ends. */
 const worldsPerProcess = 500;
 
 const text = { type: 'string' } as const;

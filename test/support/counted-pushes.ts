@@ -1,4 +1,4 @@
-/** Pushes whose sum says how many there were: every one adds one to every element, exactly, whatever becomes of servers meanwhile. */
+/** Pushes whose sum tells their number: every push adds one to every element, exactly, whatever happens to servers meanwhile. */
 import { expect } from 'vitest';
 import type { Random } from '../../src/base/random.ts';
 import type { KVStore } from '../../src/kvstore/values/types.ts';
@@ -7,9 +7,9 @@ import type { KVJob } from './kv-job.ts';
 export interface KillOptions {
   readonly random: Random;
   readonly kills: number;
-  /** Between two kills, at most. */
+  /** Most rounds between two kills. */
   readonly roundsMax: number;
-  /** Of the event loop, from a push to a kill. */
+  /** Most turns of the event loop from a push to a kill. */
   readonly turnsMax: number;
 }
 
@@ -22,14 +22,14 @@ export class CountedPushes {
     this.#counts = Object.values(counts);
   }
 
-  /** Of one value everywhere. */
+  /** Arrays of all sizes, filled with one value. */
   arrays(value: number): Float64Array[] {
     return this.#counts.map((count) => new Float64Array(count).fill(value));
   }
 
   async begin(stores: readonly KVStore[]): Promise<void> {
     await Promise.all(stores.map((kv) => kv.init(this.keys, this.arrays(0))));
-    // Value −= gradient: with gradients of −1 every push adds one, exactly.
+    // The optimiser subtracts the gradient: with gradients of −1 every push adds one, exactly.
     await stores[0].setOptimizer({ name: 'sgd', learningRate: 1 });
     await Promise.all(stores.map((kv) => kv.barrier()));
   }
@@ -44,7 +44,7 @@ export class CountedPushes {
     for (const out of outs) expect(new Set(out)).toEqual(new Set([sum]));
   }
 
-  /** Kills a server and starts it again, in one of some rounds of pushes, again and again. @returns how many rounds there were. */
+  /** Kills a server and starts it again, in one of some rounds of pushes, again and again. @returns the number of rounds. */
   async pushThroughKills(job: KVJob, stores: readonly KVStore[], { random, kills, roundsMax, turnsMax }: KillOptions): Promise<number> {
     let pushes = 0;
     for (let kill = 0; kill < kills; kill++) {
@@ -54,7 +54,7 @@ export class CountedPushes {
       for (let round = 0; round < rounds; round++) {
         const pushed = this.push(...stores);
         if (round === after) {
-          // Sometimes before the pushes have left, sometimes with them half done.
+          // The kill comes sometimes before the pushes have left, sometimes with them half done.
           for (let turn = random.integer(turnsMax); turn > 0; turn--) await new Promise((resolve) => void setImmediate(resolve));
           await job.kill(victim);
           job.startServer(victim);

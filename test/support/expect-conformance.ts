@@ -1,4 +1,4 @@
-/** That all ranks of a world have passed all checks of groups. */
+/** Expects that all ranks of a world have passed all checks of groups. */
 import { expect } from 'vitest';
 import { groupChecks } from '../../src/group/conformance.ts';
 import type { OpenedWorld } from './start-worlds.ts';

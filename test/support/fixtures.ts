@@ -1,12 +1,12 @@
 /** Programs of test/fixtures, bundled once per run of the suite: a loader of TypeScript costs every process more than the rest of
- *  its start. What they take from src/ is the built code, as for those who use the package. */
+ *  its start. Their imports from src/ are the built code, as for users of the package. */
 import { build, type Plugin } from 'esbuild';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative, resolve } from 'node:path';
 import { repositoryRoot } from '../../scripts/repository.ts';
 
 const fixtures = join(repositoryRoot, 'test/fixtures');
-/** In the package, which knows itself by name, and no folder that anything else cleans. */
+/** Folder of the bundles: in the package, which knows itself by name, and not a folder that anything else cleans. */
 const built = join(repositoryRoot, '.built');
 
 /** The command that runs a fixture: its name in test/fixtures, without extension. */
@@ -14,7 +14,7 @@ export function fixtureCommand(name: string): [string, ...string[]] {
   return [process.execPath, '--enable-source-maps', join(built, `${name}.mjs`)];
 }
 
-/** Entries of the package are taken from dist/; whatever else of src/ they use becomes part of the bundle. */
+/** Takes entries of the package from dist/; other files of src/ become part of the bundle. */
 const fromDist: Plugin = {
   name: 'from dist',
   setup({ onResolve }) {
@@ -47,7 +47,7 @@ export default async function setup(): Promise<void> {
   });
   for (const { path, contents } of outputFiles) {
     if (existsSync(path) && readFileSync(path).equals(contents)) continue;
-    // In one step: other runs of this repository may be starting it.
+    // The file is replaced in one step: other runs of this repository may be starting it.
     mkdirSync(dirname(path), { recursive: true });
     writeFileSync(`${path}.${process.pid}`, contents);
     renameSync(`${path}.${process.pid}`, path);

@@ -1,4 +1,4 @@
-/** What processes hold, as the kernel accounts for it, and how much of it counts as the same. */
+/** Resources that processes hold, by the kernel's accounts, and the tolerance with which they are compared. */
 import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 
 export interface SoakCounts {
@@ -7,39 +7,40 @@ export interface SoakCounts {
   readonly worlds: number;
 }
 
-/** When ranks are looked at: after the first hundredth, and at the end. */
+/** Time of an inspection of ranks: after the first hundredth, or at the end. */
 export type SoakMoment = 'early' | 'end';
 
-/** By a process. */
+/** Resources of a process. */
 export interface Held {
   readonly descriptors: number;
   readonly threads: number;
-  /** Of shared memory that no rank has open any more, or that is mapped more often than once per thread. Others come and go: memory
-   *  of other ranks is mapped when it is first used in place, which is a matter of who is late. */
+  /** Mappings of shared memory that no rank has open any more, or that is mapped more often than once per thread. Other mappings
+   *  come and go: memory of other ranks is mapped when it is first used in place, which depends on the rank that is late. */
   readonly strayMappings: number;
-  /** What JavaScript refers to. */
+  /** Memory that JavaScript refers to. */
   readonly heapMegabytes: number;
-  /** Resident. */
+  /** Resident memory. */
   readonly megabytes: number;
 }
 
-/** Threads of a rank that map memory: the main thread and the comm thread. */
+/** Number of threads of a rank that map memory: the main thread and the comm thread. */
 const mappingThreads = 2;
-/** Records of the latest calls, and code that was compiled late. */
+/** Allowance for records of the latest calls, and code that was compiled late. */
 const heapMegabytesOfChance = 2;
 
-/** Descriptors of what is made once, when it is first needed: which thread runs a call, and who is late, decides when that is. */
+/** Descriptors of objects that are made once, when first needed: the thread that runs a call, and the rank that is late, decide
+ *  when that is. */
 const descriptorsMadeLate = 8;
 
-/** How much may come between two looks at a process that keeps nothing. */
+/** Tolerances between two inspections of a process that keeps nothing. */
 export interface Chance {
-  /** Steps of the soak: what each of them keeps is more than what is made once. */
+  /** Number of steps of the soak: memory kept by each of them exceeds the objects that are made once. */
   readonly steps: number;
-  /** Garbage that the allocators of threads have not cleaned up. */
+  /** Allowance for garbage that the allocators of threads have not cleaned up. */
   readonly residentMegabytes: number;
 }
 
-/** No more is held than before. */
+/** True if no more is held than before. */
 export function within(held: Held, before: Held, { steps, residentMegabytes }: Chance): boolean {
   return (
     held.descriptors <= before.descriptors + Math.min(descriptorsMadeLate, Math.floor(steps / 10)) &&
@@ -50,7 +51,7 @@ export function within(held: Held, before: Held, { steps, residentMegabytes }: C
   );
 }
 
-/** The least of each. */
+/** The least of each resource. */
 export function least(a: Held, b: Held): Held {
   return {
     descriptors: Math.min(a.descriptors, b.descriptors),
@@ -61,7 +62,7 @@ export function least(a: Held, b: Held): Held {
   };
 }
 
-/** What each of the processes of a world holds. @param heapMegabytes what each says itself. */
+/** Resources of each process of a world. @param heapMegabytes as each reports it itself. */
 export function heldBy(pids: readonly number[], heapMegabytes: readonly number[]): Held[] {
   const open = new Set(pids.flatMap(openFiles));
   return pids.map((pid, rank) => {
@@ -89,7 +90,7 @@ function openFiles(pid: number): string[] {
     try {
       return readlinkSync(path).startsWith('/memfd:shoal') ? [String(statSync(path).ino)] : [];
     } catch {
-      // Closed meanwhile.
+      // The descriptor was closed meanwhile.
       return [];
     }
   });

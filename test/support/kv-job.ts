@@ -21,7 +21,7 @@ export interface KVJobOptions {
   readonly checkpointDir?: string;
   /** `apart`: servers map no memory of workers, as if they were on other hosts. Default: all on one. */
   readonly hosts?: 'one' | 'apart';
-  /** More variables, for all processes. */
+  /** Further variables, for all processes. */
   readonly env?: Readonly<Record<string, string>>;
 }
 
@@ -32,10 +32,10 @@ export class KVJob implements AsyncDisposable {
   readonly #store: StoreServer;
   readonly #job: string;
   readonly #processes = new Map<string, ChildProcess>();
-  /** Further processes of a place that has one. */
+  /** Further processes of a seat that has one. */
   readonly #more: ChildProcess[] = [];
   readonly #stores: KVStore[] = [];
-  /** What servers wrote to stderr. */
+  /** Output of servers to stderr. */
   stderr = '';
 
   private constructor(options: KVJobOptions, store: StoreServer, job: string) {
@@ -80,7 +80,7 @@ export class KVJob implements AsyncDisposable {
       ...(checkpointDir === undefined ? {} : { SHOAL_CHECKPOINT_DIR: checkpointDir }),
       ...(process.env.SHOAL_NATIVE === undefined ? {} : { SHOAL_NATIVE: process.env.SHOAL_NATIVE }),
       ...(hosts === 'apart' ? { SHOAL_HOST_ID: role === 'worker' ? 'workers' : 'servers' } : {}),
-      // Whoever is silent is busy, unless a test kills it.
+      // A silent process is busy, unless a test kills it.
       SHOAL_KV_SILENCE_MS: '60000',
       ...env,
     };
@@ -100,7 +100,7 @@ export class KVJob implements AsyncDisposable {
     this.#processes.set(`${seat} ${index}`, this.#spawnServer(index, seat));
   }
 
-  /** One too many. @returns its exit code. */
+  /** Starts a server too many. @returns its exit code. */
   async startAnother(index: number, seat: Seat = 'server'): Promise<number | null> {
     const child = this.#spawnServer(index, seat);
     this.#more.push(child);
@@ -117,7 +117,7 @@ export class KVJob implements AsyncDisposable {
     return child;
   }
 
-  /** The process of a worker, which ends before the job does. */
+  /** Starts the process of a worker, which ends before the job does. */
   startWorker(index: number, fixture: string, env: Readonly<Record<string, string>> = {}): ChildProcess {
     const [program, ...args] = fixtureCommand(fixture);
     const child = spawn(program, args, { env: { ...this.environment('worker', index), ...env }, stdio: 'pipe' });
@@ -125,12 +125,12 @@ export class KVJob implements AsyncDisposable {
     return child;
   }
 
-  /** Of a server that was started. */
+  /** Process id of a server that was started. */
   pidOf(index: number, seat: Seat = 'server'): number {
     return this.#processes.get(`${seat} ${index}`)?.pid ?? 0;
   }
 
-  /** SIGKILL; resolves when it is gone. */
+  /** Kills a server with SIGKILL; resolves when it is gone. */
   async kill(index: number, seat: Seat = 'server'): Promise<void> {
     const child = this.#processes.get(`${seat} ${index}`);
     if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
@@ -150,7 +150,7 @@ export class KVJob implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    // While their servers are there to hear the goodbye, which is waited for; those that a test has killed are not.
+    // Stores close while their servers can hear the goodbye, which is waited for; servers that a test has killed cannot.
     await Promise.all(this.#stores.map((store) => Promise.race([store.close().catch(() => undefined), later(3000)])));
     for (const child of [...this.#processes.values(), ...this.#more]) child.kill('SIGKILL');
     await this.#store.close();

@@ -1,5 +1,5 @@
-/** A job with servers under the launcher, for tests that kill, stop and resume its servers: what the launcher and the
- *  servers write says which process is which. */
+/** A job with servers under the launcher, for tests that kill, stop and resume its servers: the output of the launcher and the
+ *  servers tells the processes apart. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { repositoryRoot } from '../../scripts/repository.ts';
 import { fixtureCommand } from './fixtures.ts';
 
-/** For what hangs. */
+/** Limit that catches hangs. */
 const patienceMs = 120_000;
 const pollMs = 20;
 
@@ -16,22 +16,22 @@ export interface LaunchedServersOptions {
   readonly workers: number;
   readonly servers: number;
   readonly store: 'dist_sync' | 'dist_async';
-  /** Default: 2, standbys. */
+  /** Processes per server. Default: 2, with standbys. */
   readonly replicas?: 1 | 2;
-  /** Of the workers. Default: one that keeps books. */
+  /** Script of the workers. Default: one that keeps books. */
   readonly script?: string;
-  /** More arguments of `shoal run`. */
+  /** Further arguments of `shoal run`. */
   readonly flags?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
 }
 
-/** A server as far as the output has said. */
+/** A server, with the facts that the output has told so far. */
 export interface LaunchedServer {
   readonly index: number;
   primary: number;
-  /** Has the whole state. */
+  /** Process id of the standby, which has the whole state. */
   standby: number | undefined;
-  /** How often it has lost a standby. */
+  /** Number of standbys that it has lost. */
   losses: number;
 }
 
@@ -46,7 +46,7 @@ export class LaunchedServers implements AsyncDisposable {
   #over = false;
   #output = '';
   #read = 0;
-  /** By seat, as the launcher names them: the process that it started last. */
+  /** The process that the launcher started last in each seat, by the launcher's name of the seat. */
   readonly #pids = new Map<string, number>();
 
   constructor({ workers, servers, store, replicas = 2, script = 'kvstore-ledger', flags = [], env }: LaunchedServersOptions) {
@@ -62,7 +62,7 @@ export class LaunchedServers implements AsyncDisposable {
           ...process.env,
           SHOAL_LOG_LEVEL: 'info',
           SHOAL_SLOW_MS: '600000',
-          // Long for a process that is only busy, short for a test that waits until it has passed.
+          // A silence that is long for a process that is only busy, short for a test that waits until it has passed.
           SHOAL_KV_SILENCE_MS: '4000',
           STOP: this.#stopFile,
           STORE: store,
@@ -87,7 +87,7 @@ export class LaunchedServers implements AsyncDisposable {
     return this.#output;
   }
 
-  /** The server has a standby that can take over, and workers push. */
+  /** Resolves when the server has a standby that can take over, and workers push. */
   async stoodBy(server: LaunchedServer): Promise<void> {
     await this.until(`server ${server.index} has a standby`, () => server.standby !== undefined && this.#pushing === this.#workers);
   }
@@ -104,7 +104,7 @@ export class LaunchedServers implements AsyncDisposable {
     try {
       process.kill(pid, signal);
     } catch {
-      // It has ended already.
+      // The process has ended already.
     }
   }
 
@@ -139,7 +139,7 @@ export class LaunchedServers implements AsyncDisposable {
     this.signal(standby!, 'SIGCONT');
   }
 
-  /** The process that is the server; without standbys, the launcher starts it again. */
+  /** Kills the process that is the server; without standbys, the launcher starts it again. */
   killServer(index: number): void {
     this.signal(this.#pids.get(`server ${index}`)!, 'SIGKILL');
   }
@@ -155,7 +155,7 @@ export class LaunchedServers implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     if (!this.#over) this.#launcher.kill('SIGTERM');
-    // Stopped processes do not hear it.
+    // Stopped processes do not hear the signal, so they are resumed.
     for (const pid of this.#over ? [] : this.#pids.values()) this.signal(pid, 'SIGCONT');
     await this.ended;
     rmSync(this.#folder, { recursive: true, force: true });
@@ -176,7 +176,7 @@ export class LaunchedServers implements AsyncDisposable {
     const said = /^\[((?:server|standby) (\d+))\] .*(?:process (\d+) stands by|takes over with the state|goes on alone)/.exec(line);
     if (said === null) return;
     const server = this.servers[Number(said[2])];
-    // The process that says so is in force.
+    // The process that prints this is the primary now.
     server.primary = this.#pids.get(said[1])!;
     server.standby = said[3] === undefined ? undefined : Number(said[3]);
     if (line.endsWith('goes on alone')) server.losses++;

@@ -11,22 +11,22 @@ import { nodeFabric } from '../fixtures/messaging-fabric.ts';
 import { fixtureCommand } from './fixtures.ts';
 
 const nodes = 3;
-/** For what hangs. */
+/** Limit that catches hangs. */
 const patienceMs = 120_000;
 type Lives = Record<string, Record<string, number>>;
 
 export interface SoakOptions {
-  /** To bind. */
+  /** Address to bind. */
   readonly url: string;
   readonly seed: number;
-  /** How many faults; or until when. */
+  /** Number of faults, unless `seconds` is given. */
   readonly faults: number;
   readonly seconds?: number;
 }
 
 export interface SoakResult {
   readonly faults: Record<string, number>;
-  /** Messages that the nodes which live at the end have received. */
+  /** Number of messages that the nodes alive at the end have received. */
   readonly received: number;
 }
 
@@ -57,7 +57,7 @@ export async function soak({ url: wanted, seed, faults, seconds }: SoakOptions):
         await sleep(systemClock, random.integer(400));
         living[victim].child.kill('SIGCONT');
       } else proxy.cut(random.integer(4) === 0);
-      // Sometimes the next one comes before this one is over.
+      // Sometimes the next fault comes before this one is over.
       if (random.integer(3) > 0) await progress(living);
     }
     await progress(living);
@@ -70,7 +70,7 @@ export async function soak({ url: wanted, seed, faults, seconds }: SoakOptions):
   }
 }
 
-/** Everybody receives from everybody. */
+/** Resolves when every node has received from every other. */
 async function progress(living: readonly SoakNode[]): Promise<void> {
   const before = living.map((node) => living.map((other) => node.next(other)));
   await until(living, 'nothing moves', () =>
@@ -78,7 +78,7 @@ async function progress(living: readonly SoakNode[]): Promise<void> {
   );
 }
 
-/** All that was sent to whoever lives has arrived. */
+/** Resolves when all messages to living nodes have arrived. @returns their number. */
 async function settled(living: readonly SoakNode[]): Promise<number> {
   await until(living, 'messages are missing', () =>
     living.every((node) => living.every((other) => node === other || node.next(other) === other.sentTo(node))),
@@ -124,7 +124,7 @@ class SoakNode {
     });
   }
 
-  /** The router has answered it. */
+  /** Resolves when the router has answered the node. */
   async connected(): Promise<void> {
     while (!this.#connected) {
       this.check();
@@ -154,10 +154,10 @@ class SoakNode {
   }
 }
 
-/** Between nodes and the router; cuts connections without a word. */
+/** A proxy between nodes and the router, which cuts connections without a word. */
 class Proxy implements AsyncDisposable {
   readonly url: string;
-  /** It is in between. */
+  /** True if it is really in between. */
   readonly cuts: boolean;
   readonly #server: net.Server;
   readonly #sockets = new Set<net.Socket>();
@@ -168,7 +168,7 @@ class Proxy implements AsyncDisposable {
     this.#server = server;
   }
 
-  /** In front of a TCP endpoint, of ZeroMQ or a fabric; others are reached directly. */
+  /** Makes a proxy in front of a TCP endpoint, of ZeroMQ or a fabric; other endpoints are reached directly. */
   static async to(url: string): Promise<Proxy> {
     const found = /tcp(?:%3A|:)(?:%2F|\/){2}127\.0\.0\.1(?:%3A|:)(\d+)/.exec(url);
     const server = net.createServer({ noDelay: true }, (near) => {

@@ -1,7 +1,7 @@
-/** What is wrong with a page as a browser shows it, whatever its fonts: texts that are cut off, lie over each other or are too faint, and
- *  labels of canvases that leave them. Both are run in the page, as text. */
+/** Finds faults of a page as a browser shows it, whatever its fonts: texts that are cut off, lie over each other or are too
+ *  faint, and labels of canvases that leave them. Both programs are run in the page, as text. */
 
-/** Before the page's own program: keeps what is written on canvases, until they are cleared. */
+/** Runs before the page's own program: keeps the texts that are written on canvases, until they are cleared. */
 export const watchCanvases = `
   globalThis.canvasTexts = new Map();
   const { fillText, clearRect } = CanvasRenderingContext2D.prototype;
@@ -28,7 +28,7 @@ export const watchCanvases = `
     });
   }`;
 
-/** A list of sentences. */
+/** Returns a list of sentences, one per fault. */
 export const findFaults = `(() => {
   const faults = [];
   const slack = 1.5;
@@ -92,7 +92,7 @@ export const findFaults = `(() => {
   return faults.slice(0, 20);
 })()`;
 
-/** Its picture as a few thousand numbers: brightness of squares, from 0 to 255. @param url of an image, as data. */
+/** A picture as a few thousand numbers: brightness of squares, from 0 to 255. @param url of an image, as data. */
 export const squaresOf = (url: string): string => `(async () => {
   const image = new Image();
   image.src = ${JSON.stringify(url)};

@@ -1,5 +1,5 @@
-/** The walk over public functions: each is called with every kind of value in the place of each argument, with options nobody knows,
- *  and with a bare value where options belong. Whatever it does not take it must refuse, as `usage` or `unsupported`. */
+/** The walk over public functions: each is called with every kind of value in the place of each argument, with unknown options,
+ *  and with a bare value where options belong. Every wrong argument must be refused, as `usage` or `unsupported`. */
 import { expect } from 'vitest';
 import { isShoalError } from '../../src/base/errors.ts';
 
@@ -21,29 +21,29 @@ const samples = {
 
 type Sample = keyof typeof samples;
 
-/** One argument: a value that is right, and which kinds of others are right as well. */
+/** One argument: a valid value, and the other kinds of values that are valid. */
 export interface Argument {
   readonly value: unknown;
   readonly takes: readonly Sample[];
-  /** The argument is an object with these keys, of which some may be left out. */
+  /** Keys of the argument, if it is an object, of which some may be left out. */
   readonly keys?: readonly string[];
 }
 
-/** A function and arguments that it would take. Those that stand for an object of its own are made anew for each call. */
+/** A function and valid arguments. An argument that stands for an object of its own is made anew for each call. */
 export interface PublicCall {
   readonly call: (...given: never[]) => unknown;
   readonly given: readonly Argument[];
 }
 
-/** Why a function need not refuse anything. */
+/** The reason why a function need not refuse anything. */
 export type Exempt = string;
 
-/** Required, unless `takes` has `undefined`. */
+/** An argument; required, unless `takes` has `undefined`. */
 export function argument(value: unknown, ...takes: Sample[]): Argument {
   return { value, takes };
 }
 
-/** A value of its own for every call. */
+/** An argument with a new value for every call. */
 export function fresh(make: () => unknown, ...takes: Sample[]): Argument {
   return {
     get value() {
@@ -53,12 +53,12 @@ export function fresh(make: () => unknown, ...takes: Sample[]): Argument {
   };
 }
 
-/** Options with these keys. */
+/** An argument of options with these keys. */
 export function options(...keys: string[]): Argument {
   return { value: undefined, takes: ['undefined'], keys };
 }
 
-/** An object that must be there, with these keys. */
+/** An object that must be given, with these keys. */
 export function fields(value: Readonly<Record<string, unknown>>, ...optional: string[]): Argument {
   return { value, takes: [], keys: [...Object.keys(value), ...optional] };
 }
@@ -70,10 +70,10 @@ export function call(run: (...given: never[]) => unknown, ...given: Argument[]):
 /** Names of the functions that objects of a type have. */
 export type MethodsOf<T> = { [K in keyof T & string]: T[K] extends (...given: never[]) => unknown ? K : never }[keyof T & string];
 
-/** Everything that can be called on it: a line that is missing is an error of types. */
+/** A table of everything that can be called on an object: a missing line is an error of types. */
 export type CallsOf<T> = { readonly [K in MethodsOf<T>]: PublicCall | Exempt };
 
-/** @returns how many wrong arguments were refused. */
+/** @returns the number of wrong arguments that were refused. */
 export async function refusesEverythingElse(name: string, { call: run, given }: PublicCall): Promise<number> {
   let refused = 0;
   const refuse = async (what: string, position: number, value: unknown): Promise<string> => {
@@ -117,7 +117,7 @@ async function messageOfRefusal(what: string, run: (...given: never[]) => unknow
 
 export type Table = Readonly<Record<string, PublicCall | Exempt>>;
 
-/** What a module exports that can be called or constructed. */
+/** The exports of a module that can be called or constructed. */
 type FunctionsOf<Module> = {
   [K in keyof Module & string]: Module[K] extends ((...given: never[]) => unknown) | (abstract new (...given: never[]) => unknown)
     ? K
@@ -133,7 +133,7 @@ export async function walk(name: string, table: Table): Promise<void> {
   }
 }
 
-/** The types know every function; so does the module as it runs. */
+/** Checks that the table has exactly the functions of the module as it runs; the types check those that they know. */
 export function hasAll(module: object, table: Table): void {
   const functions = Object.entries(module).flatMap(([name, value]) => (typeof value === 'function' ? [name] : []));
   expect(Object.keys(table).toSorted()).toEqual(functions.toSorted());

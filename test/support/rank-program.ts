@@ -1,12 +1,12 @@
-/** What programs of test/fixtures say and are told, and how they wait. */
+/** Functions of programs of test/fixtures: output for the test, orders from it, and waits. */
 import { isShoalError, type ProcessGroup } from 'shoal';
 
-/** A line to the test. */
+/** Prints a line for the test. */
 export function say(event: Record<string, unknown>): void {
   console.log(JSON.stringify(event));
 }
 
-/** The test says when to go on. A program that has been told destroys `process.stdin` at its end. */
+/** Waits until the test says to go on. A program that has been told destroys `process.stdin` at its end. */
 export function told(): Promise<void> {
   return new Promise((resolve) => {
     process.stdin.resume().once('data', () => {
@@ -16,7 +16,7 @@ export function told(): Promise<void> {
   });
 }
 
-/** Says how it ended. */
+/** Runs something and prints its outcome. */
 export async function report(what: string, run: () => PromiseLike<unknown>, more: Record<string, unknown> = {}): Promise<void> {
   const startMs = performance.now();
   try {
@@ -28,7 +28,7 @@ export async function report(what: string, run: () => PromiseLike<unknown>, more
   }
 }
 
-/** All that this rank has called is known to its comm thread: commands arrive there in order, and messages are commands. */
+/** Resolves when all calls of this rank are known to its comm thread: commands arrive there in order, and messages are commands. */
 export async function handedOver(group: ProcessGroup, peer: number): Promise<void> {
   await Promise.all([group.send(Int32Array.of(1), peer, { tag: 7 }), group.recv(new Int32Array(1), peer, { tag: 7 })]);
 }

@@ -1,4 +1,4 @@
-/** Runs an example that trains a ranking model, by the command that users run, and reads what it says of itself. */
+/** Runs an example that trains a ranking model, by the command that users run, and reads its report. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
@@ -12,11 +12,11 @@ export interface RankingResult {
   readonly receivesPerStep: number;
   readonly bytesPerStep: number;
   readonly examplesPerSecond: number;
-  /** Of the logits from those computed another way. */
+  /** Largest difference from logits computed another way. */
   readonly otherwise?: number;
 }
 
-/** With 2 workers. @param folder for the result. */
+/** Trains with 2 workers. @param folder for the result. */
 export async function trainExample(
   script: string,
   folder: string,

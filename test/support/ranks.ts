@@ -11,22 +11,22 @@ import { StoreServer } from '../../src/store/store-server.ts';
 import { describeEnding } from '../../src/launch/exit-reason.ts';
 import { fixtureCommand } from './fixtures.ts';
 
-/** A warning about late ranks says how busy the machine is. */
+/** A warning about late ranks would only say how busy the machine is, so its limit is long. */
 const calm = { SHOAL_SLOW_MS: '600000' };
 const secret = 'a secret for tests';
 
 export interface RanksOptions {
-  /** Fixture in test/fixtures, without extension. */
+  /** Name of a fixture in test/fixtures, without extension. */
   readonly fixture: string;
   readonly n: number;
-  /** More variables, for all ranks or per rank. */
+  /** Further variables, for all ranks or per rank. */
   readonly env?: Record<string, string>;
   readonly envOf?: (rank: number) => Readonly<Record<string, string | undefined>>;
   /** Ranks that are started; default all. */
   readonly only?: readonly number[];
   /** Shell commands that run before, such as `ulimit -n 40`. */
   readonly limits?: string;
-  /** Whose processes they are; default: the test's. */
+  /** User of the processes; default: the test's. */
   readonly user?: number;
   /** Working directory; default: the test's. */
   readonly cwd?: string;
@@ -54,7 +54,7 @@ export class RankProcess {
     this.child = child;
     child.stdout?.setEncoding('utf8').on('data', (text: string) => this.#read(text));
     child.stderr?.setEncoding('utf8').on('data', (text: string) => (this.stderr += text));
-    // What it is told when it has ended; how it ended says the rest.
+    // A pipe to a rank that has ended fails; its exit code tells the rest.
     child.stdin?.on('error', () => undefined);
     this.exited = once(child, 'close').then(([code, signal]) => ({
       code: code as number | null,
@@ -82,7 +82,7 @@ export class RankProcess {
     this.child.kill(signal);
   }
 
-  /** Lets a rank that waits go on, or do what it is told. */
+  /** Lets a rank that waits go on, or sends it an order. */
   tell(order = 'go'): void {
     this.child.stdin?.write(`${order}\n`);
   }

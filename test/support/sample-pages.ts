@@ -1,4 +1,4 @@
-/** One of every page and picture, of data that is the same each time: what is compared with the reviewed state, and shown in the docs. */
+/** One of every page and picture, of data that is the same each time: they are compared with the reviewed state, and shown in the docs. */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { comparisonPage } from '../../bench/peers/page.ts';
@@ -39,7 +39,7 @@ export const pageNames = [
   'graph',
 ] as const;
 
-/** Where a page is opened; default: at its top. */
+/** Place at which a page is opened; default: its top. */
 const places: Partial<Record<(typeof pageNames)[number], string>> = {
   'report-64': '#links',
   'report-memory': '#memory',
@@ -51,10 +51,10 @@ export function samplePageUrl(folder: string, name: (typeof pageNames)[number]):
   return `file://${folder}/${name}.html${places[name] ?? ''}`;
 }
 
-/** Of the pictures that were reviewed. */
+/** Size of the pictures that were reviewed. */
 export const [reviewedWidth, reviewedHeight] = [900, 900];
 
-/** Writes them as `<folder>/<name>.html`. */
+/** Writes the pages as `<folder>/<name>.html`. */
 export function writeSamplePages(folder: string): void {
   const write = (name: (typeof pageNames)[number], text: string): void => writeFileSync(join(folder, `${name}.html`), text);
   const result = (name: string): unknown => JSON.parse(readFileSync(join(repositoryRoot, 'bench/results', `${name}.json`), 'utf8'));
@@ -99,7 +99,7 @@ function graphPictures(): { title: string; svg: string }[] {
   });
 }
 
-/** Four ranks on two hosts, of which rank 2 is late; steps of training with their all-reduces. */
+/** A report of four ranks on two hosts, of which rank 2 is late; steps of training with their all-reduces. */
 function sampleReport(folder: string, { isFailed }: { readonly isFailed: boolean }): ReturnType<typeof buildReport> {
   mkdirSync(folder);
   for (let rank = 0; rank < 4; rank++) {
@@ -168,7 +168,7 @@ function traceOf({ rank, host }: { rank: number; host: string }, traceEvents: re
   return { displayTimeUnit: 'ms', traceEvents, otherData: { format: 'shoal-trace', version: 1, processes: [process] } };
 }
 
-/** 64 ranks on eight hosts: all-reduces within each host and between those of the same place. */
+/** A report of 64 ranks on eight hosts: all-reduces within each host and between those of the same place. */
 function largeReport(folder: string): ReturnType<typeof buildReport> {
   mkdirSync(folder);
   const ranks = Array.from({ length: 64 }, (_, rank) => rank);

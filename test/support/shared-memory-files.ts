@@ -1,6 +1,6 @@
 import { readdirSync } from 'node:fs';
 
-/** What processes have left in /dev/shm. Files are named after their process; those of other tests are in use. */
+/** Files that these processes have left in /dev/shm. Files are named after their process; those of other tests are in use. */
 export function filesLeftBy(pids: readonly (number | undefined)[]): string[] {
   return readdirSync('/dev/shm').filter((name) => name.includes('shoal') && pids.some((pid) => name.includes(`-${pid}-`)));
 }

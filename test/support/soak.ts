@@ -1,4 +1,4 @@
-/** Many operations, subgroups and worlds one after another, and what a process holds at the end that it did not hold early on. */
+/** Runs many operations, subgroups and worlds one after another, and compares the resources of a process at the end with those early on. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,11 +16,11 @@ export interface SoakResult {
 export interface SoakOptions extends SoakCounts {
   /** One letter per rank: equal ones share memory. */
   readonly hosts: string;
-  /** By which resident memory may differ. It says nothing after a few steps: threads clean their heaps when these are full. */
+  /** Tolerated difference of resident memory. After a few steps it says nothing: threads clean their heaps when these are full. */
   readonly residentMegabytes: number;
 }
 
-/** Looks at the least that is left when all that nothing refers to is gone: for this often, and for longer while it is too much. */
+/** Number of inspections, of which the least counts, as garbage disappears; more of them while it is too much. */
 const looks = 5;
 const looksMax = 400;
 
@@ -31,7 +31,7 @@ export async function soak({ hosts, residentMegabytes, ...counts }: SoakOptions)
     await using world = await startRanks({
       fixture: 'soak',
       n: hosts.length,
-      // A heap that has room grows into it before it is cleaned; what is looked for is what it cannot give back.
+      // A heap that has room grows into it before it is cleaned; this limit leaves only memory that it cannot give back.
       env: { NODE_OPTIONS: '--max-semi-space-size=1', SOAK: JSON.stringify(counts), MEETING: join(folder, 'meeting') },
       envOf: (rank) => ({ SHOAL_HOST_ID: hosts[rank] }),
     });
@@ -60,7 +60,7 @@ interface Line {
   readonly heapMegabytes: number;
 }
 
-/** Looks at ranks that stand still, and lets them go on. */
+/** Inspects ranks that stand still, and lets them go on. */
 async function look(
   { ranks }: Ranks,
   what: string,
@@ -84,7 +84,7 @@ async function look(
   return held;
 }
 
-/** What a process has kept, a line each. */
+/** Resources that a process has kept, a line each. */
 export function kept({ rank, what, count, early, end }: SoakResult, residentMegabytes: number): string[] {
   if (within(end, early, { steps: count, residentMegabytes })) return [];
   return [`rank ${rank}, ${count} ${what}: ${JSON.stringify(early)}; at the end ${JSON.stringify(end)}`];

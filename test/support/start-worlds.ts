@@ -1,4 +1,4 @@
-/** Processes that open several worlds one after another, and what they say of each. */
+/** Starts processes that open several worlds one after another, and reads their lines about each. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,17 +15,18 @@ export interface Said {
 /** One of the worlds. */
 export interface OpenedWorld {
   readonly ranks: readonly RankProcess[];
-  /** The first line of each of `ranks`, default all, that matches. Rejects when a process ends without. */
+  /** The first line of each of `ranks`, default all, that matches. Rejects when a process ends without one. */
   said<Line extends Said>(matches: (line: Line) => boolean, ranks?: readonly RankProcess[]): Promise<Line[]>;
 }
 
-/** A test per world, and one for how the processes end. As many as the largest world has ranks run the fixture, which uses `inWorlds`. */
+/** Makes a test per world, and one for the end of the processes. As many processes as the largest world has ranks run the
+ *  fixture, which uses `inWorlds`. */
 export function testWorlds<World extends TestWorld>(
   fixture: string,
   worldsInAnyOrder: readonly World[],
   check: (opened: OpenedWorld, world: World) => Promise<void>,
 ): void {
-  // The largest first: nobody waits for ranks that are busy in worlds without it.
+  // The largest worlds come first: no process waits for ranks that are busy in worlds without it.
   const worlds = worldsInAnyOrder.toSorted((a, b) => b.n - a.n);
   let folder: string;
   let started: Ranks;

@@ -1,5 +1,5 @@
-/** Who connects and does not know the secret: sends nothing, garbage, or what looks like the beginning of something large,
- *  in every protocol that is spoken here. */
+/** Peers that connect and do not know the secret: they send nothing, garbage, or the beginning of something large, in every
+ *  protocol that is spoken here. */
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import net from 'node:net';
 import { Handshake } from '../../src/base/auth.ts';
@@ -8,20 +8,20 @@ import { systemRandom } from '../../src/base/random.ts';
 const pouredBytes = 32 * 2 ** 20;
 const chunk = Buffer.alloc(64 * 1024, 0xa5);
 
-/** First words, and whether more follows, as much as is taken. */
+/** First bytes of a stranger, and whether more follows, as much as is taken. */
 const openings: readonly { readonly words: () => Uint8Array; readonly pours: boolean }[] = [
   { words: () => Buffer.of(), pours: false },
   { words: () => systemRandom.bytes(5000), pours: true },
   { words: () => hello(), pours: true },
   { words: () => zmtp(0x06), pours: true },
   { words: () => zmtp(0x02), pours: true },
-  // ZMTP 1.0: its first frame.
+  // The first frame of ZMTP 1.0.
   { words: () => Buffer.concat([Buffer.of(0xff), lengthOf(512 * 2 ** 20), Buffer.of(0)]), pours: true },
   { words: () => hello(), pours: false },
   { words: () => zmtp(0x06).subarray(0, 64), pours: false },
 ];
 
-/** With a guessed secret. */
+/** A HELLO made with a guessed secret. */
 function hello(): Uint8Array {
   const options = {
     role: 'dialer',
@@ -55,7 +55,7 @@ export class Strangers implements Disposable {
   /** Resolves when the other side has ended every one of them. */
   readonly ended: Promise<unknown>;
 
-  /** @param count as many go to each of `addresses`. */
+  /** @param count number of strangers at each of `addresses`. */
   constructor(addresses: readonly net.NetConnectOpts[], count: number) {
     this.ended = Promise.all(
       addresses.flatMap((address) => Array.from({ length: count }, (_, k) => this.#start(address, openings[k % openings.length]))),
@@ -86,7 +86,7 @@ export class Strangers implements Disposable {
   }
 }
 
-/** Where a process listens: TCP and Unix sockets. */
+/** Addresses at which a process listens: TCP and Unix sockets. */
 export function listenersOf(pid: number): net.NetConnectOpts[] {
   const inodes = socketInodes(pid);
   const tcp = ['tcp', 'tcp6'].flatMap((table) =>

@@ -3,19 +3,20 @@ import { initProcessGroup, type ProcessGroup } from 'shoal';
 import { hostEnvironment } from './host-environment.ts';
 
 export interface TestWorld {
-  /** Also of the test that looks at it. */
+  /** Name of the world, and of the test that checks it. */
   readonly name: string;
-  /** The first so many processes are its ranks. */
+  /** Number of ranks: the first processes are its ranks. */
   readonly n: number;
-  /** One letter per rank; default: all are where they are. */
+  /** Hosts, one letter per rank; default: all are where they are. */
   readonly hosts?: string;
   readonly backend?: string;
   readonly env?: Readonly<Record<string, string>>;
-  /** What the fixture does there, by its own names. */
+  /** Scenario of the fixture there, by its own names. */
   readonly scenario?: string;
 }
 
-/** Runs `program` in each of the worlds of `testWorlds`; in a process that others have started, in the one that the environment describes. */
+/** Runs `program` in each of the worlds of `testWorlds`; in a process that others have started, in the one that the environment
+ *  describes. */
 export async function inWorlds(program: (group: ProcessGroup, world: TestWorld) => Promise<void>): Promise<void> {
   const { WORLDS, MEETING = '', RANK = '' } = process.env;
   if (WORLDS === undefined) {

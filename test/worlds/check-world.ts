@@ -2,10 +2,10 @@
 import { runWorld } from './world.ts';
 import { smallerWorlds, worldOf, type WorldPlan } from './world-plan.ts';
 
-/** Worlds that are tried on the way to a smaller one, at most. */
+/** Most worlds that are tried on the way to a smaller one. */
 const triesMax = 400;
 
-/** The smallest world that is found in which something is still wrong. */
+/** The smallest world found in which something is still wrong. */
 export async function shrink(plan: WorldPlan, isWrong: (plan: WorldPlan) => Promise<boolean>, tries = triesMax): Promise<WorldPlan> {
   let left = tries;
   let smallest = plan;
@@ -24,10 +24,10 @@ export async function shrink(plan: WorldPlan, isWrong: (plan: WorldPlan) => Prom
 
 export const isWrong = async (plan: WorldPlan): Promise<boolean> => (await runWorld(plan)).problems.length > 0;
 
-/** What to say about a world that went wrong. */
+/** The report on a world that went wrong. */
 export async function describeWrong(plan: WorldPlan, problems: readonly string[]): Promise<string> {
   const { seed } = plan;
-  // A world may have been shaped.
+  // A world may have been shaped, and then differs from the one of its seed.
   const isOfSeed = JSON.stringify(plan) === JSON.stringify(worldOf(seed));
   const smallest = await shrink(plan, isWrong);
   const { problems: those } = await runWorld(smallest);

@@ -1,6 +1,6 @@
-/** How a call of a rank's script ends. */
+/** The end of a call of a rank's script. */
 
-/** Waits for the call. @throws where a result is not what it must be. */
+/** Waits for the call. @throws when a result is wrong. */
 export type Ending = () => Promise<void>;
 
 export function wrong({ rank }: { rank: number }, index: number, what: string): never {

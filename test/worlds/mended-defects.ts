@@ -2,28 +2,28 @@
 import { parameterCounts, type Action, type WorldPlan } from './world-plan.ts';
 
 export interface MendedDefect {
-  /** What went wrong. */
+  /** The effect of the defect. */
   readonly name: string;
   readonly file: string;
-  /** Stands in the file exactly once. */
+  /** Text that stands in the file exactly once. */
   readonly mended: string;
   readonly broken: string;
-  /** Turns a world into one in which it may well show. Default: as it is. */
+  /** Turns a world into one in which it may well show. Default: unchanged. */
   readonly shaped?: (plan: WorldPlan) => WorldPlan;
-  /** Of the world that has shown it. */
+  /** Seed of the world that has shown it. */
   readonly seed?: number;
 }
 
 const withoutServers = { servers: 0, replicas: 1, nodes: 1, differs: undefined } as const;
 
-/** Rounds with two servers that have standbys, and nothing else that goes wrong. */
+/** Rounds with a server that has a standby, and nothing else that goes wrong. */
 function withServers(plan: WorldPlan): WorldPlan {
   const ranks = Math.min(plan.ranks, 4);
   const actions = parameterCounts.flatMap((count) => [{ on: 'servers', call: 'push-pull', count } as const]);
   return { ...plan, nodes: 1, ranks, servers: 1, replicas: 2, differs: undefined, delayedOneIn: 8, delayMs: 50, actions };
 }
 
-/** The standby is another one, which may have just begun to copy the state, when the server ends. */
+/** The server ends when its standby is a new one, which may have just begun to copy the state. */
 function losesBoth(plan: WorldPlan): WorldPlan {
   const at = 200 + (plan.seed % 700);
   const { actions, ...rest } = withServers(plan);
@@ -37,7 +37,7 @@ function losesBoth(plan: WorldPlan): WorldPlan {
   };
 }
 
-/** Two ranks have a group of their own beside what all do, and one of them is stopped for longer than others wait. */
+/** Two ranks have a group of their own beside the common one, and one of them is stopped for longer than others wait. */
 function stopsOneOfTwo(plan: WorldPlan): WorldPlan {
   return {
     ...plan,

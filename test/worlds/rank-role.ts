@@ -1,4 +1,4 @@
-/** The script of a rank in a world: joins, does what the plan says, checks what it gets, leaves. */
+/** The script of a rank in a world: joins, makes the calls of the plan, checks the results, leaves. */
 import { isShoalError } from '../../src/base/errors.ts';
 import type { CommGroup } from '../../src/group/api/process-group.ts';
 import { callOf, sendAround } from '../../src/group/testing/random-program.ts';
@@ -11,11 +11,11 @@ import type { VirtualProcess } from './virtual-host.ts';
 export interface RankSurroundings {
   readonly plan: WorldPlan;
   join(): Promise<CommGroup>;
-  /** Undefined: the world has no servers. */
+  /** Connects to the servers; undefined: the world has none. */
   readonly connect: (() => Promise<KVStore>) | undefined;
 }
 
-/** @throws ShoalError of the first call that fails; an Error where a result is wrong. */
+/** @throws ShoalError of the first call that fails; an Error when a result is wrong. */
 export async function runRank(process: VirtualProcess, { plan, join, connect }: RankSurroundings): Promise<void> {
   const group = await join();
   const store = connect && (await connect());
@@ -49,7 +49,7 @@ async function begin({ group, rounds, plan }: Open, action: Action, index: numbe
   switch (action.on) {
     case 'group': {
       const { work, check } = callOf(group, action, index);
-      // Whoever awaits it hears of it.
+      // The code that awaits the work gets its error, so this rejection is not unhandled.
       work.then(undefined, () => undefined);
       return async () => {
         await work;
@@ -70,7 +70,7 @@ async function begin({ group, rounds, plan }: Open, action: Action, index: numbe
       return undefined;
     case 'store':
       await useStore(group, index);
-      // Where messages do not take longer than a client waits for the store's word.
+      // The wait is tried only if messages take less time than a client waits for the store's answer.
       if (plan.delayMs <= 50) await waitInVain(group, index);
       return undefined;
     case 'servers':
@@ -88,14 +88,14 @@ async function useStore({ rank, size, store }: CommGroup, index: number): Promis
   for (const [r, value] of values.entries()) {
     if (Buffer.from(value).toString() !== String(r * r)) wrong({ rank }, index, `rank ${r} has set ${Buffer.from(value).toString()}`);
   }
-  // A barrier: who comes last says so.
+  // A barrier by the store: the rank that comes last tells the others.
   if ((await part.add('arrived', 1)) === size) await part.set('all', '');
   await part.wait(['all']);
   if (Buffer.from(await part.get('first')).toString() !== first) wrong({ rank }, index, 'there were two firsts');
   if ((await part.add('sum', 0)) !== (size * (size + 1)) / 2) wrong({ rank }, index, 'the sum of all is wrong');
 }
 
-/** For a key that nobody sets: the store says so. */
+/** Waits for a key that nobody sets, until the store says so. */
 async function waitInVain({ rank, store }: CommGroup, index: number): Promise<void> {
   try {
     await store.wait([`nothing-${index}`], { timeoutMs: 1 });

@@ -21,7 +21,7 @@ const native = loadNative({ enabled: true });
 const kernels = createKernels({ native });
 const parameterKernels = createParameterKernels({ native });
 
-/** What servers and workers share: a network for their messages, and memory. */
+/** Shared by servers and workers: a network for their messages, and memory. */
 export class ServerSite {
   readonly #host: VirtualHost;
   readonly #streams: VirtualNetwork;

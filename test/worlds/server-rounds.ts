@@ -1,5 +1,5 @@
-/** What a rank asks of the parameter servers, and what they must answer. Every parameter begins as zeros, and every worker pushes it in
- *  each of its rounds; the optimiser takes the sum of a round away. A push that is lost or counts twice shows in every later pull. */
+/** A rank's calls to the parameter servers, and the expected answers. Every parameter begins as zeros, and every worker pushes it in each
+ *  of its rounds; the optimiser subtracts the sum of a round. A push that is lost or counts twice shows in every later pull. */
 import type { KVStore, KVWork } from '../../src/kvstore/values/types.ts';
 import { parameterCounts, type Action } from './world-plan.ts';
 import { wrong, type Ending } from './ending.ts';
@@ -15,7 +15,7 @@ interface Place {
 export class ServerRounds {
   readonly #store: KVStore;
   readonly #place: Place;
-  /** By parameter: pushes of this rank. As many of every other are in what it pulls. */
+  /** Number of pushes of this rank, by parameter. A pull contains as many of every other rank. */
   readonly #rounds = new Map<string, number>();
 
   private constructor(store: KVStore, place: Place) {
@@ -33,7 +33,7 @@ export class ServerRounds {
     return new ServerRounds(store, place);
   }
 
-  /** Begins a call. @returns what ends it. */
+  /** Begins a call. @returns the function that ends it. */
   call({ call, count }: Extract<Action, { on: 'servers' }>, index: number): Ending {
     const key = nameOf(count);
     const out = new Float32Array(count);
@@ -79,7 +79,7 @@ export class ServerRounds {
     return valueOf(this.#place.rank, round);
   }
 
-  /** What a pull that begins now must give. */
+  /** Makes the check of a pull that begins now. */
   #expect(key: string, out: Float32Array, index: number): () => void {
     const ranks = Array.from({ length: this.#place.size }, (_, rank) => rank);
     const expected = 0 - sumOf(ranks, this.#rounds.get(key) ?? 0);
@@ -89,7 +89,7 @@ export class ServerRounds {
   }
 
   #end(work: KVWork, check: () => void): Ending {
-    // Whoever awaits it hears of it.
+    // The code that awaits the work gets its error, so this rejection is not unhandled.
     work.then(undefined, () => undefined);
     return async () => {
       await work;
@@ -100,7 +100,7 @@ export class ServerRounds {
 
 const valueOf = (rank: number, round: number): number => rank + 1 + round;
 
-/** Of what these ranks have pushed in so many rounds. */
+/** Sum of the pushes of these ranks in this many rounds. */
 function sumOf(ranks: readonly number[], rounds: number): number {
   let sum = 0;
   for (const rank of ranks) for (let round = 0; round < rounds; round++) sum += valueOf(rank, round);

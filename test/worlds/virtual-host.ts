@@ -1,4 +1,4 @@
-/** Processes of a host in a seeded world, as a launcher starts, signals and buries them. What runs in one is a function. */
+/** Processes of a host in a seeded world, which a launcher starts, signals and buries. The program of each is a function. */
 import { EventEmitter } from 'node:events';
 import { PassThrough } from 'node:stream';
 import { must } from '../../src/base/assert.ts';
@@ -13,7 +13,7 @@ export interface VirtualProcess {
   readonly name: string;
   readonly role: Role;
   readonly environment: Environment;
-  /** Instead of its end. */
+  /** Called by SIGTERM in place of the process's end. */
   onTerminate: (() => void) | undefined;
   say(text: string): void;
   exit(code: number): void;
@@ -32,7 +32,7 @@ export class VirtualHost {
     this.#programs = programs;
   }
 
-  /** What runs under a name now. */
+  /** The process that now runs under a name. */
   named(name: string): VirtualProcess | undefined {
     return [...this.#processes.values()].find((each) => each.name === name && !each.role.ended);
   }
@@ -41,12 +41,12 @@ export class VirtualHost {
     return [...this.#processes.values()].filter(({ role }) => !role.ended).map(({ name }) => name);
   }
 
-  /** What a launcher has started, and has not ended. */
+  /** Names of the processes that a launcher has started and that have not ended. */
   namesOf(launcher: Role): string[] {
     return [...this.#processes.values()].filter((each) => each.launcher === launcher && !each.role.ended).map(({ name }) => name);
   }
 
-  /** Whether a launcher has ended a process of that name by SIGTERM. */
+  /** True if a launcher has ended a process of that name by SIGTERM. */
   wasTerminated(name: string): boolean {
     return [...this.#processes.values()].some((each) => each.name === name && each.signal === 'SIGTERM');
   }
@@ -60,7 +60,7 @@ export class VirtualHost {
     return process !== undefined && this.#signal(process.pid, 'SIGKILL');
   }
 
-  /** Of a launcher, whose processes end with it. */
+  /** The guard of a launcher, whose processes end with it. */
   guard(launcher: Role): Guard {
     launcher.onEnd(() => {
       for (const process of this.#processes.values()) if (process.launcher === launcher) process.end(null, 'SIGKILL');
@@ -107,7 +107,7 @@ export class VirtualHost {
     return running.child as unknown as GuardedProcess;
   }
 
-  /** What programs threw that is no error of ours. */
+  /** Exceptions of programs other than our own errors. */
   get faults(): unknown[] {
     return [...this.#processes.values()].flatMap(({ fault }) => (fault === undefined ? [] : [fault]));
   }
@@ -129,7 +129,7 @@ class Running implements VirtualProcess {
   readonly child: EventEmitter & { readonly pid: number; readonly stdout: PassThrough; readonly stderr: PassThrough; kill(): boolean };
   readonly launcher: Role;
   onTerminate: (() => void) | undefined;
-  /** That has ended it. */
+  /** The signal that has ended it. */
   signal: NodeJS.Signals | null = null;
   fault: unknown;
 
@@ -142,7 +142,7 @@ class Running implements VirtualProcess {
     this.child = Object.assign(new EventEmitter(), { pid, stdout: new PassThrough(), stderr: new PassThrough(), kill: () => true });
   }
 
-  /** Whoever has no handler ends without another turn. */
+  /** Sends SIGTERM: a process without handler ends without another turn. */
   terminate(signal: NodeJS.Signals): void {
     const { onTerminate } = this;
     if (onTerminate === undefined) this.end(null, signal);

@@ -1,4 +1,4 @@
-/** What happens in a world: plain data, which a seed stands for. Worlds are made, and made smaller, here. */
+/** The plan of a world: plain data, for which a seed stands. Worlds are made, and made smaller, here. */
 import { seededRandom, type Random } from '../../src/base/random.ts';
 import { stepCounts, type Step } from '../../src/group/testing/random-program.ts';
 import { ReduceOp } from '../../src/memory/reduce-op.ts';
@@ -6,23 +6,23 @@ import { ReduceOp } from '../../src/memory/reduce-op.ts';
 export const paths = ['engine', 'host', 'network', 'network fast path', 'two hosts'] as const;
 export type Path = (typeof paths)[number];
 
-/** What all ranks do next. */
+/** The next action of all ranks. */
 export type Action =
   | ({ readonly on: 'group' } & Step)
   /** A group of these ranks, one collective on it, and its end. */
   | { readonly on: 'subgroup'; readonly members: readonly number[]; readonly step: Step }
-  /** Every rank sends so many numbers to its right, and receives as many. */
+  /** Every rank sends this many numbers to its right, and receives as many. */
   | { readonly on: 'ring'; readonly count: number }
   /** Set, add, compareSet and wait on the job's store. */
   | { readonly on: 'store' }
-  /** Of the parameter servers: a round of the parameter of so many numbers, or of rows of a matrix. */
+  /** A call to the parameter servers: a round of the parameter of this many numbers, or of rows of a matrix. */
   | { readonly on: 'servers'; readonly call: ServerCall; readonly count: number };
 
 export type ServerCall = 'push-pull' | 'push' | 'pull' | 'rows';
-/** Elements of the parameters of a world. */
+/** Numbers of elements of a world's parameters. */
 export const parameterCounts = [1, 7, 5000] as const;
 
-/** Events before something happens: of the world, or since all ranks of the first generation have joined. */
+/** Number of events before something happens: events of the world, or since all ranks of the first generation have joined. */
 interface Moment {
   readonly at: number;
   readonly after: 'start' | 'joined';
@@ -31,10 +31,10 @@ interface Moment {
 export type Fault = Moment & Harm;
 
 type Harm =
-  /** Of whatever is running under that name then: `rank 2`, `server 0`, `standby 0`, `launcher 1`. */
+  /** A fault of the process that then runs under that name: `rank 2`, `server 0`, `standby 0`, `launcher 1`. */
   | { readonly kind: 'kill' | 'exit'; readonly who: string }
   | { readonly kind: 'stop'; readonly who: string; readonly forMs: number }
-  /** A connection of it between ranks, to the job's store, or between workers and servers. */
+  /** A cut of one of its connections: between ranks, to the job's store, or between workers and servers. */
   | {
       readonly kind: 'cut';
       readonly at: number;
@@ -46,17 +46,17 @@ type Harm =
 export interface WorldPlan {
   readonly seed: number;
   readonly ranks: number;
-  /** Each has a launcher; the first of two has the larger half of the ranks. Default 1. */
+  /** Number of nodes, each with a launcher; the first of two has the larger half of the ranks. Default 1. */
   readonly nodes?: 1 | 2;
   readonly path: Path;
   readonly servers: number;
   readonly replicas: 1 | 2;
   readonly maxRestarts: number;
-  /** One turn of so many takes time, up to `delayMs`; 0: none does. */
+  /** One turn in this many takes time, up to `delayMs`; 0: none does. */
   readonly delayedOneIn: number;
   readonly delayMs: number;
   readonly actions: readonly Action[];
-  /** By rank: another call instead of this action, or none any more. */
+  /** A rank that makes another call in place of this action, or no more calls from it on. */
   readonly differs: { readonly rank: number; readonly at: number; readonly how: 'calls' | 'leaves' } | undefined;
   readonly faults: readonly Fault[];
 }
@@ -68,10 +68,10 @@ const times = <T>(count: number, of: (index: number) => T): T[] => Array.from({ 
 export function worldOf(seed: number): WorldPlan {
   const random = seededRandom(seed);
   const ranks = pick(random, [2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 8]);
-  // Their heartbeats make long waits of large worlds expensive.
+  // Heartbeats make long waits of large worlds expensive.
   const servers = ranks > 5 ? 0 : pick(random, [0, 0, 1, 1, 2]);
   const replicas = servers > 0 && random.integer(2) === 0 ? 2 : 1;
-  // Long ones are rare: a world whose messages all take seconds does not come up within its limits.
+  // Long delays are rare: a world whose messages all take seconds does not come up within its limits.
   const [delayedOneIn, delayMs] = pick(random, [
     [0, 0],
     [0, 0],
@@ -197,7 +197,7 @@ function withRanks(plan: WorldPlan, ranks: number): WorldPlan {
       return { ...action, members: members.length === 0 ? [0] : members, step: shrunk(action.step, Math.max(1, members.length)) };
     }),
     differs: plan.differs !== undefined && plan.differs.rank < ranks ? plan.differs : undefined,
-    // What hit the rank that is left out hits the last one.
+    // A fault of the rank that is left out hits the last one.
     faults: plan.faults.map((fault) => (fault.who === `rank ${ranks}` ? { ...fault, who: `rank ${ranks - 1}` } : fault)),
   };
 }

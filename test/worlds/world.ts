@@ -1,5 +1,5 @@
-/** Runs a world: a launcher, the ranks and servers that it starts, their networks, memory and time, in this process. What must hold,
- *  whatever happens, is judged here. */
+/** Runs a world: a launcher, the ranks and servers that it starts, their networks, memory and time, in this process. The
+ *  invariants that must hold, whatever happens, are checked here. */
 import { PassThrough, type Writable } from 'node:stream';
 import { isShoalError, ShoalError } from '../../src/base/errors.ts';
 import { seededRandom } from '../../src/base/random.ts';
@@ -16,12 +16,12 @@ import { VirtualHost, type VirtualProcess } from './virtual-host.ts';
 import type { Fault, Path, WorldPlan } from './world-plan.ts';
 
 export interface Verdict {
-  /** Empty: all is well. */
+  /** Violations; empty: all is well. */
   readonly problems: readonly string[];
-  /** Equal for equal plans. */
+  /** Text that is equal for equal plans. */
   readonly trace: string;
   readonly events: number;
-  /** Faults that hit something. */
+  /** Number of faults that hit something. */
   readonly hits: number;
   readonly generations: number;
   readonly failed: boolean;
@@ -29,31 +29,31 @@ export interface Verdict {
 
 const timeoutMs = 8000;
 const joinTimeoutMs = 15_000;
-/** Of a generation: two limits one after another, and what the launcher gives all to end. */
+/** Longest time of a generation: two limits one after another, and the time that the launcher gives all to end. */
 const generationMs = 100_000;
 
-/** @param output where the launcher's goes; default: nowhere. */
+/** @param output of the launcher; default: none. */
 export async function runWorld(plan: WorldPlan, output?: Writable): Promise<Verdict> {
   return new Run(plan).run(output);
 }
 
-/** What has become of a rank of one generation. */
+/** The failure of a rank of one generation. */
 interface Outcome {
   readonly rank: number;
   readonly error: ShoalError;
 }
 
-/** What has happened in one generation. */
+/** Events of one generation. */
 interface Generation {
   readonly site: InProcessSite;
   readonly outcomes: Outcome[];
-  /** Others were not started any more. */
+  /** Ranks that were started; the others were not any more. */
   readonly started: Set<number>;
-  /** Ranks that have done everything. */
+  /** Ranks that have made all their calls. */
   readonly done: Set<number>;
-  /** Ranks that may be named: killed, stopped, cut off, or called something else. */
+  /** Ranks that may be named: killed, stopped, cut off, or with another call. */
   readonly harmed: Set<number>;
-  /** Servers and stores, in the words of errors. */
+  /** Names of servers and stores, in the words of errors. */
   readonly others: Set<string>;
 }
 
@@ -64,7 +64,7 @@ class Run {
   readonly #host: VirtualHost;
   readonly #servers: ServerSite;
   readonly #launchers: Role[] = [];
-  /** In the words of errors. */
+  /** Names of lost launchers, in the words of errors. */
   readonly #lost: string[] = [];
   readonly #generations: Generation[] = [];
   readonly #problems: string[] = [];
@@ -110,7 +110,7 @@ class Run {
     };
   }
 
-  /** Of one node; undefined when its launcher was killed. */
+  /** Launches one node; undefined when its launcher was killed. */
   #launch(node: number, said: PassThrough): Promise<LaunchResult | undefined> {
     const { ranks, nodes = 1, maxRestarts, servers, replicas, seed } = this.#plan;
     const launcher = this.#world.role(node === 0 ? 'launcher' : `launcher ${node}`);
@@ -162,7 +162,7 @@ class Run {
     return group;
   }
 
-  /** Sees to it that what is to happen so many events from now on, happens. */
+  /** Plants the faults that are to happen some events from now on. */
   #plant(after: Fault['after']): void {
     const faults = this.#plan.faults.filter((fault) => fault.after === after);
     for (const fault of faults) this.#world.at(this.#world.events + fault.at, () => this.#hit(fault));
@@ -209,7 +209,7 @@ class Run {
     const process = this.#host.named(who);
     if (process === undefined) return;
     const rank = who.startsWith('rank') ? Number(who.slice(5)) : undefined;
-    // It may be the first thing that happens to its generation.
+    // The fault may be the first event of its generation.
     const index = rank === undefined ? this.#generations.length - 1 : Number(process.environment['TORCHELASTIC_RESTART_COUNT']);
     if (index < 0) return;
     const generation = this.#generation(index);
@@ -242,7 +242,7 @@ class Run {
     }
   }
 
-  /** Its processes end with it, and node 0's has the store. */
+  /** Ends a launcher: its processes end with it, and node 0's has the store. */
   #hitLauncher(fault: Fault, node: number): void {
     const launcher = this.#launchers[node];
     const generation = this.#generations.at(-1);
@@ -256,7 +256,7 @@ class Run {
     if (fault.kind === 'stop') this.#stop(launcher, fault.forMs);
     if (fault.kind !== 'kill') return;
     for (const name of this.#host.namesOf(launcher)) blame(generation, name);
-    // Without the store the others do not learn why a rank ends.
+    // Without the store the other ranks do not learn why a rank ends.
     if (node === 0) for (let rank = 0; rank < this.#plan.ranks; rank++) generation.harmed.add(rank);
     launcher.end();
   }
@@ -271,20 +271,20 @@ class Run {
   #judge(results: readonly LaunchResult[]): void {
     for (const [index, generation] of this.#generations.entries()) {
       const { harmed, outcomes } = generation;
-      // The store does not know who should have set a key of the script: whoever waited for it has failed by itself.
+      // The store does not know which rank should have set a key of the script: a rank that waited for it has failed by itself.
       for (const { rank, error } of outcomes)
         if (harmed.size > 0 && error.code === 'timeout' && /\/user\/action-|did not answer within/.test(error.message)) harmed.add(rank);
-      // Ranks that wait for a server or store which was killed or stopped are late for everything else, as those that fail because of it are,
-      // and whom others wait for in vain.
+      // Ranks that wait for a server or store which was killed or stopped are late for everything else, and others wait for them
+      // in vain; so do ranks that fail because of it.
       for (const { rank, error } of outcomes) {
         const names = [...generation.others].some((each) => error.message.includes(each));
         if (generation.others.size > 0 && (error.code === 'timeout' || names)) harmed.add(rank);
         if (generation.others.size > 0 && error.code === 'timeout' && error.peer !== undefined) harmed.add(error.peer);
       }
-      // A transfer or a round that one rank keeps from ending fails for whoever waits for it, not for its groups.
+      // A transfer or a round that one rank keeps from ending fails for the ranks that wait for it, not for its groups.
       for (const { rank, error } of outcomes)
         if (harmed.size > 0 && /took part in a transfer|cannot be completed|ha(s|ve) not pushed/.test(error.message)) harmed.add(rank);
-      // Where messages take seconds, a server's word on whom it waits for may come too late.
+      // If messages take seconds, a server's message that names the missing rank may come too late.
       for (const { rank, error } of outcomes)
         if (harmed.size > 0 && this.#plan.delayMs > 50 && error.message.endsWith('has not answered')) harmed.add(rank);
       // Ranks that disagree fail alike.
@@ -306,20 +306,20 @@ class Run {
     // A launcher that loses the others does not know of further generations.
     const known = this.#lost.length > 0 ? this.#generations : [last];
     const harmed = new Set(known.flatMap((each) => [...each.harmed]));
-    // Of ranks that disagree, each has failed by itself.
+    // If ranks disagree, each has failed by itself.
     if (this.#plan.differs !== undefined && last.outcomes.length > 0) return;
     const names = [...[...harmed].map((each) => `rank ${each}`), ...known.flatMap(({ others }) => [...others])];
     const said = last.outcomes.find((each) => each.rank === rank)?.error.message ?? '';
-    // Whom a server misses, the launcher knows from nobody else than the rank that it quotes.
+    // A worker that a server misses is known to the launcher only through the rank that it quotes.
     const missed = [...harmed].some((each) => new RegExp(`\\bworker ${each}\\b`).test(said));
     const blamed = missed || (rank !== undefined && harmed.has(rank)) || names.some((each) => text.includes(each));
     if (!blamed) this.#complain(`the launcher says that ${rank === undefined ? 'no rank' : `rank ${rank}`} failed first: ${text}`);
   }
 
-  /** What must be survived is, and who has ended is not waited for until a limit of time. */
+  /** Checks that survivable faults are survived, and that ranks do not wait for an ended process until a limit of time. */
   #judgeReaction(): void {
     const { faults, delayMs, differs, actions } = this.#plan;
-    // The store does not know who should have set a key, and whoever waits for it is late for everything else.
+    // The store does not know which rank should have set a key, and a rank that waits for it is late for everything else.
     if (differs !== undefined && (differs.how === 'calls' || actions.some(({ on }) => on === 'store'))) return;
     const outcomes = this.#generations.flatMap((generation) => generation.outcomes);
     const stoppedMs = faults.reduce((sum, fault) => sum + (fault.kind === 'stop' ? fault.forMs : 0), 0);
@@ -335,12 +335,12 @@ class Run {
           this.#complain(`rank ${rank} has not been told that another rank has ended`);
   }
 
-  /** It names a rank that really failed, or what else did. */
+  /** Checks that an error names a rank that really failed, or another cause. */
   #judgeError({ rank, error }: Outcome, { harmed, others, outcomes }: Generation, index: number): void {
     if (harmed.has(rank)) return;
     // A rank sees that the launcher of another node ends one there, a little before its own launcher ends it.
     if (this.#plan.nodes === 2 && (harmed.size > 0 || others.size > 0) && this.#host.wasTerminated(`rank ${error.peer}`)) return;
-    // A server misses workers, and does not know why they have ended; nor does the launcher of one that has waited for them at a server.
+    // A server misses workers, and does not know why they have ended; nor does the launcher of a rank that has waited for them at a server.
     const [, worker, ended] = /\bworker (\d+)\b|^rank (\d+) exited\b/.exec(error.message) ?? [];
     const failed = worker ?? (this.#plan.servers > 0 ? ended : undefined);
     if (harmed.size > 0 && outcomes.some((each) => each.rank !== rank && String(each.rank) === failed)) return;
@@ -349,7 +349,7 @@ class Run {
     this.#complain(`rank ${rank} of generation ${index} names nobody who failed: ${error.code}: ${error.message}`);
   }
 
-  /** Nothing is left. */
+  /** Checks that nothing is left. */
   async #judgeEnd(): Promise<void> {
     await this.#world.pass(0);
     const left = [...this.#generations.flatMap(({ site }) => site.left), ...this.#servers.left];
@@ -363,19 +363,20 @@ class Run {
   }
 }
 
-/** Whoever loses this process may name it: as a rank, or in the words of errors. */
+/** Records that errors may name this process: as a rank, or in the words of errors. */
 function blame({ harmed, others }: Generation, name: string): void {
   if (name.startsWith('rank')) harmed.add(Number(name.slice(5)));
   else others.add(name.replace('standby', 'server'));
 }
 
-/** A launcher that was lost before it started anything. */
+/** The result of a launcher that was lost before it started anything. */
 function notStarted(thrown: unknown): LaunchResult {
   const { message } = ShoalError.from(thrown);
   return { exitCode: 1, failure: { node: 1, host: '', exitCode: 1, text: message, final: true } };
 }
 
-/** A process that goes on before anyone gives it up, a session that goes on over another connection, a server that has a standby. */
+/** True for faults that a job survives: a process that goes on before it is given up, a session that goes on over another
+ *  connection, a server that has a standby. */
 function isSurvivable(fault: Fault, { replicas, faults }: WorldPlan): boolean {
   if (fault.kind === 'stop') return true;
   if (fault.kind === 'cut') return fault.what === 'servers';
