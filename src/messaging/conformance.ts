@@ -31,6 +31,17 @@ export interface MessagingWorld {
 
 const clock = new UnhurriedClock();
 
+/** Of a dealer that is none. */
+const greeting = {
+  session: 77,
+  knownSession: 0,
+  address: worker(2),
+  windowMessages: 4,
+  windowBytes: 1000,
+  messageBytes: 1e6,
+  frames: 9,
+};
+
 /** On each backend; the decoder alone takes FUZZ_INPUTS (wire.test.ts). */
 const hostileInputs = Math.max(5000, Number(process.env.FUZZ_INPUTS ?? 0) / 100);
 /** Most of its time is connecting: fabrics that take long for that may skip it. */
@@ -201,6 +212,26 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       await expect(dealer.connect(url, { timeoutMs: 300 })).rejects.toMatchObject({ code: expect.stringMatching(/timeout|peer-lost/) });
     });
 
+    test('a hello that comes late, of a connection that is over, takes no place of a dealer', async () => {
+      const { router, url } = await boundRouter();
+      const dealer = await connectedDealer(url, worker(2));
+      const backend = await (await surroundings()).backendOf(url);
+      const pipe = await backend.connect(url, { timeoutMs: 10_000, signal: new AbortController().signal });
+      const answers: Uint8Array[][] = [];
+      pipe.setHandlers({ onParts: (parts) => answers.push(parts), onClose: () => undefined });
+      const hello = encodeGreeting('hello', greeting, noCounters);
+      pipe.send([hello.slice()]);
+      await expect.poll(() => answers.length).toBe(1);
+      dealer.send(message(worker(2), stub, 5));
+      expect((await router.receive()).type).toBe(5);
+      router.send(message(stub, worker(2), 6));
+      expect((await dealer.receive()).type).toBe(6);
+      // One that says so when it is asked is there.
+      pipe.send([hello.slice()]);
+      await expect(dealer.receive()).rejects.toMatchObject({ code: 'config' });
+      await pipe.close(0);
+    });
+
     test('packets that break the rules end their pipe with protocol, and nothing else', async () => {
       const events: PeerEvent[] = [];
       const { router, url } = await boundRouter({ onPeer: (event) => events.push(event), limits: { windowMessages: 4 } });
@@ -215,15 +246,6 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       };
       const one = message(worker(2), stub);
       const data = (sequence: number): Uint8Array[] => encodeData([one], sequence, noCounters).parts;
-      const greeting = {
-        session: 77,
-        knownSession: 0,
-        address: worker(2),
-        windowMessages: 4,
-        windowBytes: 1000,
-        messageBytes: 1e6,
-        frames: 9,
-      };
       const greet = encodeGreeting('hello', greeting, noCounters);
       const hostile: Uint8Array[][][] = [
         [[Buffer.from('GET / HTTP/1.1\r\n\r\n')]],
@@ -258,15 +280,6 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
         const connection = { pipe, open: true };
         pipe.setHandlers({ onParts: () => undefined, onClose: () => void (connection.open = false) });
         return connection;
-      };
-      const greeting = {
-        session: 77,
-        knownSession: 0,
-        address: worker(2),
-        windowMessages: 4,
-        windowBytes: 1000,
-        messageBytes: 1e6,
-        frames: 9,
       };
       const hello = encodeGreeting('hello', greeting, noCounters);
       const small = message(worker(2), stub, 3, 'one', 'two');

@@ -66,6 +66,8 @@ export class Router extends MessageSocket {
   readonly #routes = new Map<Address, Link>();
   /** Whose pipe it is, once it has said hello. */
   readonly #pipes = new Map<Pipe, Link | undefined>();
+  /** Pipes whose hello is for an address that another pipe has: they say it again. */
+  readonly #asked = new WeakSet<Pipe>();
   #end: ShoalError | undefined;
   #closing: Promise<number> | undefined;
   /** Its connections have been told to end. */
@@ -234,6 +236,13 @@ export class Router extends MessageSocket {
     const known = this.#pipes.get(pipe);
     if (known !== undefined && known.peer !== address) throw new ShoalError('protocol', 'a dealer changed its address');
     const link = this.#links.get(address) ?? this.#addLink(address);
+    if (link.pipe !== undefined && link.pipe !== pipe && !this.#asked.delete(pipe)) {
+      // Connections keep no order among each other: this hello may be older than that of the pipe that is there. One that is over does
+      // not answer.
+      this.#asked.add(pipe);
+      pipe.send([encodeControl('reset', noCounters)]);
+      return;
+    }
     const previous = link.attach(pipe);
     this.#pipes.set(pipe, link);
     if (previous !== undefined) {
