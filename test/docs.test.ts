@@ -6,11 +6,13 @@ import { describe, expect, it } from 'vitest';
 import { errorCodes } from '../src/base/errors.ts';
 import { settingDefinitions, settingKeys } from '../src/base/settings/settings.ts';
 import { formatTable, parseSelection, selectionTable } from '../src/collectives/select.ts';
+import { gradientRules } from '../src/graph/gradients/rules.ts';
+import { operations } from '../src/graph/ops/registry.ts';
 import { generatedPages, replacePart } from '../scripts/generated-pages.ts';
 import { pageSources, readSources, readText, repositoryRoot } from '../scripts/repository.ts';
 
 const docs = readdirSync(join(repositoryRoot, 'docs')).filter((name) => name.endsWith('.md'));
-const pages = ['README.md', 'ARCHITECTURE.md', ...docs.map((name) => `docs/${name}`)];
+const pages = ['README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md', ...docs.map((name) => `docs/${name}`)];
 
 describe('generated pages', () => {
   it.each(generatedPages(pageSources()).map(({ path, text }) => [path, text]))('%s is the same as npm run docs writes', (path, text) => {
@@ -73,6 +75,12 @@ describe('pages', () => {
     expect(named.filter((path) => !existsSync(join(repositoryRoot, path)))).toEqual([]);
   });
 
+  it('name files that exist in CONTRIBUTING.md', () => {
+    const named = [...readText('CONTRIBUTING.md').matchAll(/`((?:src|native|test|docs|scripts)\/[\w./-]+)`/g)].map(([, path]) => path);
+    expect(named.length).toBeGreaterThan(20);
+    expect(named.filter((path) => !existsSync(join(repositoryRoot, path)))).toEqual([]);
+  });
+
   it('are all in the index', () => {
     const listed = linksOf('docs/README.md');
     expect(docs.map((name) => `docs/${name}`).filter((page) => page !== 'docs/README.md' && !listed.includes(page))).toEqual([]);
@@ -87,6 +95,18 @@ describe('pages', () => {
     const { scripts } = JSON.parse(readText('package.json')) as { scripts: Record<string, string> };
     const named = pages.flatMap((page) => [...readText(page).matchAll(/npm run ([a-z0-9:-]+)/g)].map(([, name]) => name));
     expect(named.filter((name) => scripts[name] === undefined)).toEqual([]);
+  });
+});
+
+describe('the page about graphs', () => {
+  it('gives a reason for every operation that has no gradient', () => {
+    const [table] = /\| no gradient \| reason \|\n\|[-|]+\|\n(?:\|.*\n)+/.exec(readText('docs/graph.md'))!;
+    const listed = table
+      .split('\n')
+      .slice(2, -1)
+      .flatMap((line) => line.split('|')[1].trim().split(/[,;] /));
+    const without = operations.map(({ name }) => name).filter((name) => !Object.hasOwn(gradientRules, name));
+    expect(listed.toSorted()).toEqual(without.toSorted());
   });
 });
 

@@ -1,5 +1,4 @@
 /** Symbolic gradients and the kernels of TensorFlow.js, against TensorFlow.js's own gradients; indexed slices; what has no gradient. */
-import { readFileSync } from 'node:fs';
 import * as tf from '@tensorflow/tfjs';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
@@ -15,14 +14,12 @@ import * as math from '../ops/math.ts';
 import * as matrix from '../ops/matrix.ts';
 import * as nn from '../ops/nn.ts';
 import * as reduction from '../ops/reduction.ts';
-import { operations } from '../ops/registry.ts';
 import { assign, dynamicPartition, dynamicStitch, gather, variable } from '../ops/state.ts';
 import { sparseApplyAdagrad } from '../ops/training.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import type { Output } from '../structure/node.ts';
 import type { DenseValue } from '../structure/value.ts';
 import { gradients, IndexedSlices, whole } from './gradients.ts';
-import { gradientRules } from './rules.ts';
 
 type F = Output<'float32'>;
 const device = '/job:worker/task:0/device:CPU:0';
@@ -317,17 +314,6 @@ describe('gradients', () => {
       ] as const;
     close((await session.run(feed([0, 1, 2, 2, 0, 1]), [dx]))[0], [2, 4, 0, 0, 1, 1, 1, 1, 18, 20, 0, 0]);
     close((await session.run(feed([1, 1, 1, 1, 1, 1]), [dx]))[0], new Float32Array(12));
-  });
-
-  it('are there for every operation, or docs/graph.md says why not', () => {
-    const page = readFileSync(new URL('../../../docs/graph.md', import.meta.url), 'utf8');
-    const [table] = /\| no gradient \| reason \|\n\|[-|]+\|\n(?:\|.*\n)+/.exec(page)!;
-    const listed = table
-      .split('\n')
-      .slice(2, -1)
-      .flatMap((line) => line.split('|')[1].trim().split(/[,;] /));
-    const without = operations.map(({ name }) => name).filter((name) => !Object.hasOwn(gradientRules, name));
-    expect(listed.sort()).toEqual(without.sort());
   });
 
   it('of calls are the vjp that was given', async () => {
