@@ -5,6 +5,7 @@
  *
  *  The layout is that of Hugging Face's sharded models: other programs can read the tensors. The index has a digest of itself,
  *  and lists its files with their sizes and the save that they belong to. */
+import { describeForeign } from '../memory/foreign-value.ts';
 import { createHash } from 'node:crypto';
 import { basename, join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
@@ -212,7 +213,7 @@ function describedTensor(role: string, tensor: CheckpointTensor): DescribedTenso
   const isTensor = tensor instanceof Tensor;
   const { data, shape } = isTensor || isPlainObject(tensor) ? (tensor as Tensor) : { data: tensor as TypedArray, shape: undefined };
   if (!ArrayBuffer.isView(data) || data instanceof DataView)
-    throw new ShoalError('usage', `${role} must be a tensor, a typed array, or one with a shape, not ${describeValue(tensor)}`);
+    throw new ShoalError('usage', `${role} must be a tensor, a typed array, or one with a shape, not ${describeForeign(tensor)}`);
   if (isTensor && tensor.released) throw new ShoalError('usage', `${role} has been released`);
   const dtype = isTensor ? tensor.dtype : dtypeOfArray(data);
   const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);

@@ -1,4 +1,5 @@
 /** Fingerprints of parameters: equal bits, equal fingerprint, on every machine. For comparing replicas, not for security. */
+import { describeForeign } from '../memory/foreign-value.ts';
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/schema.ts';
@@ -10,7 +11,7 @@ export function checksum(arrays: Iterable<ArrayBufferView>): string {
   if (typeof arrays !== 'object' || arrays === null || !(Symbol.iterator in arrays))
     throw new ShoalError('usage', `checksum takes a list of arrays, not ${describeValue(arrays)}`);
   for (const array of arrays) {
-    if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `checksum takes arrays, not ${describeValue(array)}`);
+    if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `checksum takes arrays, not ${describeForeign(array)}`);
     hash.update(`${array.byteLength};`);
     hash.update(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
   }

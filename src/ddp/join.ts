@@ -5,6 +5,7 @@
  *               ▲ who has one?  ▲               ▲               ▲
  *
  *  It must not know what steps do, nor which collectives they make. */
+import { describeForeign } from '../memory/foreign-value.ts';
 import { ShoalError } from '../base/errors.ts';
 import { anyList, anyNumber, callback, checkArgument, checkOptions, describeValue, flag, noOptions, optionTable } from '../base/schema.ts';
 import type { ProcessGroup } from '../group/call/types.ts';
@@ -81,7 +82,7 @@ export async function join<T>(
   checkOptions('join', options, joinOptions);
   const { throwOnEarlyTermination = false, parameters = [], timeoutMs } = options;
   for (const array of parameters)
-    if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `join: parameters are arrays, not ${describeValue(array)}`);
+    if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `join: parameters are arrays, not ${describeForeign(array)}`);
   const call = timeoutMs === undefined ? {} : { timeoutMs };
   const active = new Uint8Array(group.size);
   const hooks = joinables.map((each) => each.joinHook());

@@ -1,5 +1,6 @@
 /** Optimisers on arrays, in torch's vocabulary. Each treats every element by itself, so that updating a part of the parameters gives the
  *  same bits as updating all. State is made with the optimiser, and its arrays stay the same ones: checkpoints load into them. */
+import { describeForeign } from '../memory/foreign-value.ts';
 import { ShoalError } from '../base/errors.ts';
 import {
   anyList,
@@ -172,7 +173,10 @@ export function checkParameters(call: string, parameters: readonly OptimizerPara
     if (names.has(name)) throw new ShoalError('usage', `${call}: two parameters are called '${name}'`);
     names.add(name);
     if (!isFloats(data))
-      throw new ShoalError('usage', `${call}: the data of '${name}' must be a Float32Array or a Float64Array, not ${describeValue(data)}`);
+      throw new ShoalError(
+        'usage',
+        `${call}: the data of '${name}' must be a Float32Array or a Float64Array, not ${describeForeign(data)}`,
+      );
   }
 }
 
@@ -190,7 +194,7 @@ export function checkGradients(
     if (!isFloats(gradient) || gradient.length !== data.length)
       throw new ShoalError(
         'usage',
-        `${call}: the gradient of '${name}' must be an array of ${data.length} floats, not ${describeValue(gradient)}`,
+        `${call}: the gradient of '${name}' must be an array of ${data.length} floats, not ${describeForeign(gradient)}`,
       );
   }
 }

@@ -11,6 +11,7 @@
  *
  *  Buckets start strictly in order, a full one waiting for those before it, so that every rank issues the same sequence of
  *  collectives whatever order its gradients arrive in. */
+import { describeForeign } from '../memory/foreign-value.ts';
 import { systemClock, type Clock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import {
@@ -428,7 +429,7 @@ export class Reducer {
   }
 
   #checkArray({ name, dtype, shape, count, gradient }: ParameterState, array: TypedArray): void {
-    if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `ddp: the array of parameter '${name}' is ${describeValue(array)}`);
+    if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `ddp: the array of parameter '${name}' is ${describeForeign(array)}`);
     if (array.length === count && array.BYTES_PER_ELEMENT === gradient.BYTES_PER_ELEMENT && array.constructor === gradient.constructor)
       return;
     const given = `${array.constructor.name} of ${array.length}`;

@@ -5,6 +5,7 @@
  *  After `send` the message must not be used; its frames may be read but not changed until `socket.flushed()`
  *  resolves. A received message belongs to its receiver, who may change its frames and send them on, with one
  *  exception: sockets over a fabric with `landing: 'borrow'` lend their memory until `release()`. */
+import { describeForeign } from '../memory/foreign-value.ts';
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import { anyText, checkArgument, describeValue } from '../base/schema.ts';
@@ -165,7 +166,7 @@ export class Msg {
   addFrame(bytes: ArrayBufferView | string): void {
     assert(!this.#sent, () => 'a message that was sent must not be changed; copy it first');
     if (typeof bytes !== 'string' && !ArrayBuffer.isView(bytes))
-      throw new ShoalError('usage', `addFrame takes bytes or a string, not ${describeValue(bytes)}`);
+      throw new ShoalError('usage', `addFrame takes bytes or a string, not ${describeForeign(bytes)}`);
     if (typeof bytes === 'string') this.#frames.push(Buffer.from(bytes, 'utf8'));
     else this.#frames.push(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength));
   }

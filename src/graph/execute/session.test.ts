@@ -288,7 +288,11 @@ describe('what does not fit is refused:', () => {
       (s, x, y) => s.run([[x, dense([2], [1, 2])]], [y]),
       /feed 'x:0' must be float32\[\?, 2\], but is float32\[2\]/,
     ],
-    ['feeds that are no values', (s, x, y) => s.run([[x, 3 as never]], [y]), /feed 'x:0' must be a value with dtype and shape, not 3/],
+    [
+      'feeds that are no values',
+      (s, x, y) => s.run([[x, 3 as never]], [y]),
+      /feed 'x:0' must be a value with dtype, shape and data, not the number 3: put it/,
+    ],
     [
       'feeds that are there twice',
       (s, x, y) =>

@@ -1,5 +1,6 @@
 /** Runs steps of a graph, one executor per device: TensorFlow's Session. A step computes what its fetches need, from what
  *  it is fed; each kind of step, by its feeds and fetches, is placed, pruned and partitioned once. */
+import { describeForeign } from '../../memory/foreign-value.ts';
 import { checkedGraph } from '../structure/check-arguments.ts';
 import { setMaxListeners } from 'node:events';
 import { systemClock, type Clock } from '../../base/clock.ts';
@@ -245,7 +246,7 @@ export class Session {
   #checkFeed(target: Output | string, value: Value): Output {
     const output = this.#output(target);
     if (!isValue(value))
-      throw new ShoalError('usage', `feed '${output.name}' must be a value with dtype and shape, not ${describeValue(value)}`);
+      throw new ShoalError('usage', `feed '${output.name}' must be a value with dtype, shape and data, not ${describeForeign(value)}`);
     if (fits(value, output.dtype, output.shape)) return output;
     throw new ShoalError(
       'usage',

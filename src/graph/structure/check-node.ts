@@ -1,4 +1,5 @@
 /** What a node is checked for when it is added: its attributes, the number and dtypes of its inputs, its shape function. */
+import { describeForeign } from '../../memory/foreign-value.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
 import { describeValue } from '../../base/schema.ts';
 import type {
@@ -55,7 +56,8 @@ function completeAttributes(
       const nearest = nearestName(key, Object.keys(specs));
       return fail(`has no attribute '${key}'${nearest === undefined ? '' : `; did you mean '${nearest}'?`}`);
     }
-    if (!kinds[spec.kind].is(value)) fail(`attribute '${key}' must be ${kinds[spec.kind].words}, not ${describeValue(value)}`);
+    const describe = spec.kind === 'value' ? describeForeign : describeValue;
+    if (!kinds[spec.kind].is(value)) fail(`attribute '${key}' must be ${kinds[spec.kind].words}, not ${describe(value)}`);
     complete[key] = value;
   }
   return complete;

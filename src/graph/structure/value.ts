@@ -28,7 +28,9 @@ export function fits(value: Value, dtype: string, shape: Shape): boolean {
 
 export function isValue(given: unknown): given is Value {
   if (typeof given !== 'object' || given === null) return false;
-  const { dtype, shape } = given as Partial<Value>;
+  const { dtype, shape, data } = given as Partial<Value>;
+  // A framework's tensor has the same fields, but no elements here.
+  if (typeof data === 'function') return false;
   return typeof dtype === 'string' && Array.isArray(shape) && shape.every((each) => Number.isSafeInteger(each) && (each as number) >= 0);
 }
 

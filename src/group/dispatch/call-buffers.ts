@@ -1,6 +1,7 @@
 /** Makes a call's arguments reachable for communication. Tensors of this world are used in place. Other arrays are used in place while
  *  the call runs on this thread and its plan lets only their owner access them; otherwise through a staging block, with one
  *  copy in and, for results, one copy out. */
+import { describeForeign } from '../../memory/foreign-value.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type NativeFloat16Array, type TypedArray } from '../../memory/dtype.ts';
 import { DeviceTensor } from '../../memory/device/device-tensor.ts';
@@ -29,7 +30,7 @@ export function operand(value: CollectiveData, role: string): Operand {
   }
   if (value instanceof DeviceTensor) return { value, dtype: value.dtype, count: value.count };
   if (!ArrayBuffer.isView(value) || value instanceof DataView) {
-    throw new ShoalError('usage', `${role} must be a tensor or a typed array, not ${value === null ? 'null' : typeof value}`);
+    throw new ShoalError('usage', `${role} must be a tensor or a typed array, not ${describeForeign(value)}`);
   }
   checkAttached(value, role);
   return { value, dtype: dtypeOfArray(value), count: value.length };

@@ -1,5 +1,6 @@
 /** Normalises keys and values as callers pass them: one key or several; a value per key, or a list of values per key
  *  (one per device), which are summed. The same for every kind of store. Pure. */
+import { describeForeign } from '../../memory/foreign-value.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
@@ -74,7 +75,8 @@ export function elementsOf(
     checkNotReleased(value);
     return { dtype: value.dtype, shape: value.shape, data: value.data };
   }
-  if (!ArrayBuffer.isView(value)) throw new ShoalError('usage', `a value is ${describe(value)}; pass a tensor or a typed array`);
+  if (!ArrayBuffer.isView(value) || value instanceof DataView)
+    throw new ShoalError('usage', `a value must be a tensor or a typed array, not ${describeForeign(value)}`);
   const dtype = expected !== undefined && isBitsOf(value, expected) ? expected : dtypeOfArray(value);
   if (shape === undefined) return { dtype, shape: [value.length], data: value };
   // A copy: the caller's list may change.

@@ -1,5 +1,6 @@
 /** The values that travel between workers: dense tensors as they lie in memory, and strings, which are serialised. Shoal's tensors are
  *  such values. Ownership goes with the value: its last owner calls `release`. */
+import { foreignValue } from '../../memory/foreign-value.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
@@ -30,6 +31,8 @@ export const dimensionsMax = 32;
 
 /** @throws ShoalError `usage` for what is no value: its dtype, its shape, or data that are not as both say. */
 export function checkTensorValue(value: TensorValue): TensorValue {
+  const foreign = foreignValue(value);
+  if (foreign !== undefined) throw new ShoalError('usage', `a value to send must have dtype, shape and data, not be ${foreign}`);
   if (typeof value !== 'object' || value === null || !Array.isArray(value.shape))
     throw new ShoalError('usage', `a value to send must have dtype, shape and data, but is ${describeValue(value)}`);
   const { dtype, shape, data } = value;
