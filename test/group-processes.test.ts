@@ -83,6 +83,19 @@ describe('threads and worlds', () => {
     }
   });
 
+  it.each(['destroy', 'no destroy', 'exit'])(
+    'calls that are never awaited are said once, with their place, at the end: %s',
+    async (end) => {
+      await using world = await startRanks({ fixture: 'unheeded', n: 3, env: { END: end } });
+      const outcomes = await world.outcomes();
+      expect(outcomes.map(({ code }) => code)).toEqual([0, 0, 0]);
+      const said = outcomes.flatMap(({ stderr }) => stderr.split('\n').filter((line) => line !== ''));
+      // At `process.exit` ranks cannot ask each other any more.
+      expect(said.length).toBeLessThanOrEqual(end === 'exit' ? 3 : 1);
+      expect(said[0]).toMatch(/warn {2}(one call was|2 calls were) never awaited: all-reduce of group 'world' at unheeded\.ts:23\. /);
+    },
+  );
+
   it('two worlds live in one process', async () => {
     await using other = await startRanks({ fixture: 'scenario', n: 2, only: [] });
     await using world = await startRanks({

@@ -1,9 +1,9 @@
 /** Several works as one: done when all are, and failed with the first error that one of them has. */
 import type { ShoalError } from '../base/errors.ts';
 import { anyNumber, checkArgument } from '../base/schema.ts';
-import { Thenable, type SettlingWork } from './work.ts';
+import { HeededWork, type SettlingWork } from './work.ts';
 
-export class JoinedWork extends Thenable implements SettlingWork {
+export class JoinedWork extends HeededWork implements SettlingWork {
   readonly #works: readonly SettlingWork[];
   readonly #now: () => number;
   #left: number;
@@ -24,12 +24,19 @@ export class JoinedWork extends Thenable implements SettlingWork {
       this.#error = works.find(({ error }) => error !== undefined)?.error;
       onEnd(this.#error);
       for (const listener of this.#listeners.splice(0)) listener();
+      this.ended(this.#error);
     };
     for (const work of works) work.onceSettled(settle);
     settle();
   }
 
+  describe(): string {
+    const [pending] = this.#works.filter((work) => work instanceof HeededWork);
+    return `${this.#works.length} calls as one, the first of them ${pending?.describe()}`;
+  }
+
   get done(): boolean {
+    this.heed();
     // Looks for what has arrived.
     return this.#works.every(({ done }) => done) && this.#left === 0;
   }
@@ -40,6 +47,7 @@ export class JoinedWork extends Thenable implements SettlingWork {
 
   waitSync(timeoutMs = Infinity): void {
     checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
+    this.heed();
     const deadlineMs = this.#now() + timeoutMs;
     for (const work of this.#works) {
       try {
@@ -60,6 +68,7 @@ export class JoinedWork extends Thenable implements SettlingWork {
     onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
     onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
   ): Promise<A | B> {
+    this.heed();
     return this.#all().then(onFulfilled, onRejected);
   }
 

@@ -1,5 +1,6 @@
 /** Work: the handle of a started operation. It settles once; the promise behind `then` is made only when asked for, so an
  *  operation that nobody awaits cannot raise an unhandled rejection (its group has failed, and says so at the next call). */
+import type { CallSite } from '../base/call-site.ts';
 import { ShoalError } from '../base/errors.ts';
 import { anyNumber, checkArgument } from '../base/schema.ts';
 
@@ -23,6 +24,8 @@ export interface Work extends PromiseLike<void> {
 /** A work as those have it who start it. */
 export interface SettlingWork extends Work {
   onceSettled(listener: () => void): void;
+  /** If it is not done yet: `works` hears of it when it ends well and nobody has awaited it, nor asked whether it is done. */
+  countIn(works: UnheededWorks): void;
 }
 
 /** How a `Work` waits without the event loop; given by the channel. */
@@ -43,6 +46,8 @@ export interface WorkHooks {
   readonly onWait?: () => void;
   /** Once, when somebody first awaits the work and it is not done. */
   readonly onAwaited?: () => void;
+  /** Where the operation was called. */
+  readonly site?: CallSite;
 }
 
 /** What follows from `then`. */
@@ -61,15 +66,82 @@ export abstract class Thenable implements PromiseLike<void> {
   }
 }
 
+/** A work that knows whether anybody has looked at it. */
+export abstract class HeededWork extends Thenable {
+  #state: 'uncounted' | 'running' | 'unheeded' | 'heeded' = 'uncounted';
+  #works: UnheededWorks | undefined;
+
+  countIn(works: UnheededWorks): void {
+    if (this.#state !== 'uncounted') return;
+    this.#state = 'running';
+    this.#works = works;
+    works.running += 1;
+  }
+
+  /** What it is, for people. */
+  abstract describe(): string;
+
+  /** Somebody looks at it. */
+  protected heed(): void {
+    if (this.#state === 'heeded') return;
+    if (this.#state === 'unheeded') this.#works?.delete(this);
+    this.#end('heeded');
+  }
+
+  protected ended(error: ShoalError | undefined): void {
+    if (this.#state === 'running' && !error) {
+      this.#works?.add(this);
+      this.#end('unheeded');
+    } else this.#end('heeded');
+  }
+
+  #end(state: 'unheeded' | 'heeded'): void {
+    if (this.#state === 'running' && this.#works) this.#works.running -= 1;
+    this.#state = state;
+  }
+}
+
+/** Works that nobody has looked at: how many, and what some of them were that have ended well. */
+export class UnheededWorks {
+  /** Those that have not ended. */
+  running = 0;
+  readonly #some = new Set<HeededWork>();
+  #count = 0;
+
+  /** Those that have ended well. */
+  get count(): number {
+    return this.#count;
+  }
+
+  add(work: HeededWork): void {
+    this.#count += 1;
+    // Each holds on to the stack of its call.
+    if (this.#some.size < keptMax) this.#some.add(work);
+  }
+
+  delete(work: HeededWork): void {
+    this.#count -= 1;
+    this.#some.delete(work);
+  }
+
+  /** What they are, each once. */
+  describe(): string[] {
+    return [...new Set(Array.from(this.#some, (work) => work.describe()))];
+  }
+}
+
+const keptMax = 16;
+
 interface Settlement {
   /** Others may have heard of it. Default true. */
   readonly begun?: boolean | undefined;
   readonly answer?: unknown;
 }
 
-export class PendingWork extends Thenable implements SettlingWork {
+export class PendingWork extends HeededWork implements SettlingWork {
   readonly #waiter: WorkWaiter;
   readonly #description: string;
+  readonly #site: CallSite | undefined;
   #done = false;
   #error: ShoalError | undefined;
   /** Runs once on success, before the work counts as done: copies results to the caller's own arrays. */
@@ -90,10 +162,17 @@ export class PendingWork extends Thenable implements SettlingWork {
     this.#onSettled = hooks.onSettled;
     this.#onWait = hooks.onWait;
     this.#onAwaited = hooks.onAwaited;
+    this.#site = hooks.site;
+  }
+
+  describe(): string {
+    const site = this.#site?.();
+    return site === undefined ? this.#description : `${this.#description} at ${site}`;
   }
 
   /** Looks for what has arrived: a script that never returns to its event loop sees the end, too. */
   get done(): boolean {
+    this.heed();
     if (!this.#done) this.#waiter.drain();
     return this.#done;
   }
@@ -116,6 +195,7 @@ export class PendingWork extends Thenable implements SettlingWork {
     this.#onSettled = undefined;
     for (const listener of this.#listeners ?? []) listener();
     this.#listeners = undefined;
+    this.ended(this.#error);
     if (this.#error) this.#reject?.(this.#error);
     else this.#resolve?.();
   }
@@ -128,6 +208,7 @@ export class PendingWork extends Thenable implements SettlingWork {
 
   waitSync(timeoutMs = Infinity): void {
     checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
+    this.heed();
     const deadlineMs = this.#waiter.now() + timeoutMs;
     while (!this.#done) {
       this.#onWait?.();
@@ -152,6 +233,7 @@ export class PendingWork extends Thenable implements SettlingWork {
     onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
     onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
   ): Promise<A | B> {
+    this.heed();
     this.#promise ??= new Promise<void>((resolve, reject) => {
       if (!this.#done) {
         this.#resolve = resolve;
@@ -175,6 +257,8 @@ export class CompletedWork extends Thenable implements SettlingWork {
   onceSettled(listener: () => void): void {
     listener();
   }
+
+  countIn(): void {}
 
   waitSync(timeoutMs = Infinity): void {
     checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);

@@ -101,6 +101,8 @@ class ScheduledExchange implements Exchange {
   finish(): void {
     const missing = this.#parameters.flatMap(({ name }, index) => (this.#works[index] ? [] : [{ name, index }]));
     if (missing.length > 0 && !this.#findUnused) {
+      // This step is given up: nobody has forgotten to wait for the rest of it.
+      for (const work of this.#works) void Promise.resolve(work).catch(() => undefined);
       const names = missing.slice(0, 8).map(({ name }) => `'${name}'`);
       const { rank } = this.#group;
       throw new ShoalError(

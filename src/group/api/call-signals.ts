@@ -1,7 +1,7 @@
 /** Signals of calls: one that is aborted ends the group on every rank. A signal has one listener here, however many calls it is given to.
  *  It must not know what calls do. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
-import type { SettlingWork } from '../../comm/work.ts';
+import { CompletedWork, type SettlingWork } from '../../comm/work.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 
@@ -23,7 +23,7 @@ export class CallSignals {
 
   /** Until it is done, the signal ends it, and the group with it. */
   watch<W extends SettlingWork>(work: W, signal: AbortSignal | undefined, what: string): W {
-    if (signal === undefined || work.done) return work;
+    if (signal === undefined || work instanceof CompletedWork) return work;
     const works = this.#watched.get(signal) ?? this.#listen(signal);
     works.set(work, what);
     work.onceSettled(() => works.delete(work) && works.size === 0 && this.#unlisten(signal));

@@ -2,7 +2,7 @@
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
-import { createLogger } from '../../base/log.ts';
+import { createLogger, type Logger } from '../../base/log.ts';
 import { anyNumber, anyObject, anyText, anything, checkOptions, noOptions, optionTable } from '../../base/schema.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { InlineHost, type CommHost, type CommHostHandlers } from '../../comm/comm-host.ts';
@@ -16,7 +16,8 @@ import { CommClient } from '../thread/comm-client.ts';
 import { CommStore } from '../thread/comm-store.ts';
 import type { Command, CommEvent, WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import { detectWorld } from '../../store/environment.ts';
-import { CheckedStore } from '../../store/job-store.ts';
+import { CheckedStore, type JobStore } from '../../store/job-store.ts';
+import { UnheededWorks } from '../../comm/work.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import { checkedScheduling, partitionBytesMin } from './scheduled-group.ts';
 import { schedulingOf, worldGroupId, worldSpec } from '../call/group-spec.ts';
@@ -35,6 +36,8 @@ const workerDescriptors = 14;
 const inlineDescriptors = 6;
 /** Time for links and threads to end after the work has. */
 const graceMs = 2000;
+/** Places that a warning names. */
+const unheededMax = 5;
 
 /** How a process joins its world. */
 export interface InitOptions {
@@ -134,12 +137,32 @@ function descriptorsOf({ size, settings }: WorldPlan): number {
 }
 
 /** One rank of each host says so; nobody does when it was asked for. */
-function warnWithoutAddon({ rank, size, settings, environment }: WorldPlan, { hosts }: WorldInfo): void {
+function warnWithoutAddon(plan: WorldPlan, { hosts }: WorldInfo): void {
+  const { rank, size, settings, environment } = plan;
   if (size === 1 || !settings.native || environment['SHOAL_NATIVE'] === '0' || !hosts.some(([first]) => first === rank)) return;
   const reason = nativeUnavailableReason();
   if (reason === undefined) return;
-  const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
-  log.warn(`ranks of this host share no memory and compute in JavaScript, which is several times slower: ${reason}`);
+  loggerOf(plan).warn(`ranks of this host share no memory and compute in JavaScript, which is several times slower: ${reason}`);
+}
+
+function loggerOf({ rank, settings }: WorldPlan): Logger {
+  return createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
+}
+
+/** Of the ranks whose scripts may have left works unheeded, one tells people. */
+async function isFirst({ rank }: WorldPlan, store: JobStore): Promise<boolean> {
+  const own = Buffer.from(String(rank));
+  return own.equals(await store.compareSet('shoal/unheeded', '', own).catch(() => own));
+}
+
+/** Calls that were not complete when they returned, and that the script has not waited for. */
+function warnOfUnheeded(plan: WorldPlan, unheeded: UnheededWorks): void {
+  const { count } = unheeded;
+  if (count === 0) return;
+  const what = unheeded.describe().slice(0, unheededMax).join('; ');
+  loggerOf(plan).warn(
+    `${count === 1 ? 'one call was' : `${count} calls were`} never awaited: ${what}. What follows such a call may find the data as it was, on some ranks; write await, or waitSync()`,
+  );
 }
 
 /** The group of all ranks of a world that this process has joined. */
@@ -149,12 +172,18 @@ function openWorldGroup(options: InitOptions, plan: WorldPlan, client: CommClien
   if (options.environment !== undefined) return new CommGroup(world, worldSpec(plan, info.topology));
   // A script that ends without `destroy` still leaves as one that calls it: what it has done last, others may not have yet.
   const leave = (): void => void group.destroy();
+  const exit = (code: number): void => {
+    client.drain();
+    if (code === 0) warnOfUnheeded(plan, world.unheeded);
+  };
   const close: WorldHandle['close'] = (timeoutMs) => {
     process.off('beforeExit', leave);
+    process.off('exit', exit);
     return world.close(timeoutMs);
   };
   const group = new CommGroup({ ...world, close }, worldSpec(plan, info.topology));
   process.once('beforeExit', leave);
+  process.once('exit', exit);
   return group;
 }
 
@@ -204,7 +233,9 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
     onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
   });
-  const close = (timeoutMs: number): Promise<void> => closeWorld({ plan, client, trace, memory, timeoutMs });
+  const unheeded = new UnheededWorks();
+  const store = new CheckedStore(new CommStore(client));
+  const close = (timeoutMs: number): Promise<void> => closeWorld({ plan, client, trace, memory, store, unheeded, timeoutMs });
   const planning: WorldPlanning = {
     machine: createStepMachine({ native, clock: systemClock }),
     tuning: plan.tuning?.tuning,
@@ -219,7 +250,8 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     info,
     timeoutMs: settings.timeoutMs,
     trace: trace.recorder,
-    store: new CheckedStore(new CommStore(client)),
+    store,
+    unheeded,
     scheduling: schedulingOf(settings),
     partitionBytesMin,
     planner: (spec) => plannerOf(planning, spec),
@@ -233,20 +265,24 @@ interface ClosingWorld {
   readonly client: CommClient;
   readonly trace: WorldTrace;
   readonly memory: TensorMemory;
+  readonly store: JobStore;
+  readonly unheeded: UnheededWorks;
   readonly timeoutMs: number;
 }
 
 /** Leaves the world within its time, whatever goes wrong, and writes the trace where one is asked for. */
-async function closeWorld({ plan, client, trace, memory, timeoutMs }: ClosingWorld): Promise<void> {
-  const { rank, settings } = plan;
+async function closeWorld({ plan, client, trace, memory, store, unheeded, timeoutMs }: ClosingWorld): Promise<void> {
+  const { rank } = plan;
+  const late = new Promise<false>((resolve) => systemClock.setTimer(timeoutMs + graceMs, () => resolve(false)));
   try {
     await trace.write();
-    const closed = client.start({ type: 'close', timeoutMs }, 'closing the world');
-    const late = new Promise<void>((resolve) => systemClock.setTimer(timeoutMs + graceMs, resolve));
-    await Promise.race([closed, late]);
+    client.drain();
+    const hasUnheeded = unheeded.count + unheeded.running > 0;
+    const speaks = hasUnheeded && (await Promise.race([isFirst(plan, store), late]));
+    await Promise.race([client.start({ type: 'close', timeoutMs }, 'closing the world'), late]);
+    if (speaks) warnOfUnheeded(plan, unheeded);
   } catch (thrown) {
-    const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
-    log.warn(`closing the world: ${ShoalError.from(thrown).message}`);
+    loggerOf(plan).warn(`closing the world: ${ShoalError.from(thrown).message}`);
   } finally {
     await client.leave(new ShoalError('closed', 'the process group was destroyed', { rank }));
     memory.close();

@@ -37,6 +37,7 @@ import type {
   Work,
 } from '../call/types.ts';
 import type { anySource, BatchCall, ReceiveWork } from '../call/types.ts';
+import type { SettlingWork, UnheededWorks } from '../../comm/work.ts';
 import type { JobStore } from '../../store/job-store.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import { checkTimeout, localPlace } from '../dispatch/call-arguments.ts';
@@ -59,6 +60,8 @@ export interface WorldHandle {
   readonly store: JobStore;
   /** Where a scheduled group says nothing. */
   readonly scheduling: Scheduling;
+  /** Calls of programs whose works nobody looks at. */
+  readonly unheeded: UnheededWorks;
   /** Smallest parts that a program may ask for. */
   readonly partitionBytesMin: number;
   /** What finds the plans of a group, as the comm thread does. */
@@ -191,7 +194,7 @@ export class CommGroup implements ProcessGroup {
     const checked = checkBatch(calls, this.#checks, options);
     this.#checkUsable();
     this.#signals.check(options.signal, 'batch');
-    return this.#signals.watch(startBatch(this.#batchGroup(), checked), options.signal, 'batch');
+    return this.#counted(this.#signals.watch(startBatch(this.#batchGroup(), checked), options.signal, 'batch'));
   }
 
   // ── objects ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,14 +221,14 @@ export class CommGroup implements ProcessGroup {
     const message = this.#checks.message('send', data, peer, options);
     this.#checkUsable();
     this.#signals.check(options.signal, 'send');
-    return this.#signals.watch(this.#dispatch.startMessage(message), options.signal, 'send');
+    return this.#counted(this.#signals.watch(this.#dispatch.startMessage(message), options.signal, 'send'));
   }
 
   recv(data: TensorLike, peer: number | typeof anySource, options: PeerOptions = noOptions): ReceiveWork {
     const message = this.#checks.message('recv', data, peer, options);
     this.#checkUsable();
     this.#signals.check(options.signal, 'recv');
-    return this.#signals.watch(this.#dispatch.startMessage(message), options.signal, 'recv');
+    return this.#counted(this.#signals.watch(this.#dispatch.startMessage(message), options.signal, 'recv'));
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,16 +326,23 @@ export class CommGroup implements ProcessGroup {
     first?: CollectiveData,
     second?: CollectiveData | null,
   ): Work | undefined {
-    return this.#destroyed ? undefined : this.#dispatch.repeat(kind, options, first, second);
+    const work = this.#destroyed ? undefined : this.#dispatch.repeat(kind, options, first, second);
+    work?.countIn(this.#world.unheeded);
+    return work;
   }
 
   #start(checked: CheckedCall): Work {
     this.#checkUsable();
     const { signal } = checked.options;
     const calls = checked.uses.some(isOfDevice) ? (this.#devices ??= this.#openDevices()) : this.#dispatch;
-    if (signal === undefined) return calls.start(checked);
+    if (signal === undefined) return this.#counted(calls.start(checked));
     this.#signals.check(signal, checked.call.kind);
-    return this.#signals.watch(calls.start(checked), signal, checked.call.kind);
+    return this.#counted(this.#signals.watch(calls.start(checked), signal, checked.call.kind));
+  }
+
+  #counted<W extends SettlingWork>(work: W): W {
+    work.countIn(this.#world.unheeded);
+    return work;
   }
 
   #openDevices(): DeviceCalls {

@@ -32,6 +32,7 @@ import type {
   TensorLike,
   Work,
 } from '../call/types.ts';
+import type { UnheededWorks } from '../../comm/work.ts';
 import type { JobStore } from '../../store/job-store.ts';
 import { CallSignals } from './call-signals.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
@@ -47,6 +48,7 @@ export interface ScheduledCommGroupOptions {
     readonly client: CommClient;
     readonly memory: TensorMemory;
     readonly timeoutMs: number;
+    readonly unheeded: UnheededWorks;
     /** Smallest parts that a program may ask for. */
     readonly partitionBytesMin: number;
   };
@@ -110,6 +112,7 @@ export class ScheduledCommGroup implements ScheduledGroup {
       `all-reduce of '${name}' of group '${spec.name}'`,
       reach.pend(),
     );
+    work.countIn(world.unheeded);
     return this.#signals.watch(work, signal, 'all-reduce');
   }
 

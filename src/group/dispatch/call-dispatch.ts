@@ -153,11 +153,12 @@ export class CallDispatch {
     const buffers = reach.share();
     // Ranks tell each other their parts first: a call of its own.
     const sequence = this.#nextSequence(call.parts === undefined ? 1 : 2);
-    const sited = { ...call, site: this.#sites.current()() };
+    const site = this.#sites.current();
+    const sited = { ...call, site: site() };
     return this.#client.start(
       { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
       `${call.kind} of group '${this.#spec.name}'`,
-      reach.pend(),
+      { ...reach.pend(), site },
     );
   }
 

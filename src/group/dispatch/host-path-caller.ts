@@ -246,6 +246,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const mayComeBack = position.pc === 0 && !hasPrivate(operation.buffers) && track.handedOver.length === 0;
     const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
       ...hooks,
+      site: asked.site,
       onSettled: (touched, error) => {
         settled(track, at.ordinal);
         hooks.onSettled?.(touched || (error !== undefined && handedOver.begun), error);

@@ -126,6 +126,7 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
       `${call.kind} of group '${spec.name}'`,
       {
         ...hooks,
+        site,
         onSettled: (touched, error) => {
           this.#handedOver -= 1;
           hooks.onSettled?.(touched || (error !== undefined && begun), error);

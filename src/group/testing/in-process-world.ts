@@ -22,6 +22,7 @@ import { nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import { CommClient } from '../thread/comm-client.ts';
 import { CommCore } from '../thread/comm-core.ts';
 import { CommStore } from '../thread/comm-store.ts';
+import { UnheededWorks } from '../../comm/work.ts';
 import type { GiveWay } from '../../comm/guest.ts';
 import { InlineHost } from '../../comm/comm-host.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
@@ -73,6 +74,8 @@ export interface InProcessOptions {
   readonly joinTimeoutMs?: number;
   /** As in GroupSpec, of the group of all ranks. */
   readonly callsBefore?: number;
+  /** Of all ranks. Default: nobody asks. */
+  readonly unheeded?: UnheededWorks;
   /** Smallest parts of scheduled groups. Default: 1. */
   readonly partitionBytesMin?: number;
   /** Whether others wait for their turn of the event loop. Default: nobody does. */
@@ -218,6 +221,7 @@ export class InProcessSite {
       timeoutMs: settings.timeoutMs,
       trace: options.mainTrace?.[rank] ?? nullRecorder,
       store: new CheckedStore(new CommStore(client)),
+      unheeded: options.unheeded ?? new UnheededWorks(),
       scheduling: schedulingOf(settings),
       // Small tensors have many parts.
       partitionBytesMin: options.partitionBytesMin ?? 1,
