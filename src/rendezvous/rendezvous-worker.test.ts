@@ -182,6 +182,10 @@ describe('rendezvous workers', () => {
       [{ secret: '' }, /needs a secret/],
       [{ carriers: ['pigeon'] }, /there is no carrier 'pigeon'; there are .*tcp/],
       [{ worlds: 'x' } as never, /worlds/],
+      [{ memoryBytesMax: 2 ** 20 }, /memoryBytesMax must be a whole number from 4194304, not 1048576/],
+      [{ memoryBytesMax: NaN }, /memoryBytesMax/],
+      [{ stepsMax: 0 }, /stepsMax must be a whole number from 1, not 0/],
+      [{ parkedMax: -1 }, /parkedMax must be a whole number from 1, not -1/],
     ];
     for (const [options, message] of refusals)
       await expect(RendezvousWorker.start({ rank: 0, secret: 's', ...options })).rejects.toThrow(message);

@@ -11,7 +11,7 @@ import { WorkerDevices } from './device/worker-devices.ts';
 import { systemEnvironment, type RendezvousEnvironment } from './environment.ts';
 import { tensorCounters, type TensorCounters } from './protocol/counters.ts';
 import { checkStepId } from './table/step-table.ts';
-import { TensorMemory, type MemoryBudget } from './protocol/tensor-memory.ts';
+import { defaultSlabBytes, TensorMemory, type MemoryBudget } from './protocol/tensor-memory.ts';
 import { formatWorkerAddress, parseWorkerAddress, type WorkerAddress } from './worker-address.ts';
 import { tensorKey, WorkerStep } from './worker-step.ts';
 
@@ -31,7 +31,7 @@ export interface RendezvousWorkerOptions {
   readonly listenHosts?: readonly string[];
   /** Of a receive, of a send until it is asked for, and of a connect. Default 5 minutes. */
   readonly timeoutMs?: number;
-  /** Of received tensors, those that are kept for the next ones included. Default 4 GiB. */
+  /** Of received tensors, those that are kept for the next ones included; at least 4 MiB. Default 4 GiB. */
   readonly memoryBytesMax?: number;
   /** Steps at a time. Default 1,024. */
   readonly stepsMax?: number;
@@ -112,6 +112,12 @@ export class RendezvousWorker {
     const { stepsMax, parkedMax, carriers, ...rest } = options;
     if (!Number.isInteger(options.rank) || options.rank < 0)
       throw new ShoalError('usage', `a rendezvous worker needs a rank from 0, not ${options.rank}`);
+    const least = { memoryBytesMax: defaultSlabBytes, stepsMax: 1, parkedMax: 1 } as const;
+    for (const name of Object.keys(least) as (keyof typeof least)[]) {
+      const value = options[name];
+      if (value === undefined || (Number.isSafeInteger(value) && value >= least[name])) continue;
+      throw new ShoalError('usage', `RendezvousWorker.start: ${name} must be a whole number from ${least[name]}, not ${value}`);
+    }
     const secret = typeof options.secret === 'string' ? Buffer.from(options.secret) : options.secret;
     if (!(secret instanceof Uint8Array) || secret.length === 0)
       throw new ShoalError('usage', 'a rendezvous worker needs a secret: a text or bytes that all workers know');

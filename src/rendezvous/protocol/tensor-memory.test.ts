@@ -56,6 +56,12 @@ describe('memory for tensors', () => {
     );
   });
 
+  it('names the tensor that there is no memory for, not the slab', () => {
+    const { memory } = memoryOf(4096 + 4095);
+    memory.allocate(4096);
+    expect(() => memory.allocate(100)).toThrow('no memory for a received tensor of 112 bytes, which shares a new slab of 4096 with others');
+  });
+
   it('gives back what is free before it says that there is no more', () => {
     const { memory, gone } = memoryOf(10_000);
     const first = memory.allocate(6000);

@@ -48,7 +48,8 @@ export interface ReceiveBuffer {
 }
 
 const smallestBytes = 64;
-const defaultSlabBytes = 4 * 1024 * 1024;
+/** A budget has room for one, or no small tensor could be received. */
+export const defaultSlabBytes = 4 * 1024 * 1024;
 const slabShare = 16;
 const alignment = 64;
 
@@ -110,24 +111,25 @@ export class TensorMemory implements ReceiveMemory {
   #make(size: number): ReceiveBuffer {
     if (this.#closed) throw new ShoalError('closed', 'memory for received tensors is closed');
     if (size > this.#slabBytes / slabShare) {
-      return { registered: this.#addRegion(size), offset: 0, bytes: size };
+      return { registered: this.#addRegion(size, size), offset: 0, bytes: size };
     }
     if (this.#slab === undefined || this.#slab.used + size > this.#slabBytes)
-      this.#slab = { registered: this.#addRegion(this.#slabBytes), used: 0 };
+      this.#slab = { registered: this.#addRegion(this.#slabBytes, size), used: 0 };
     const { registered, used: offset } = this.#slab;
     this.#slab.used += Math.ceil(size / alignment) * alignment;
     return { registered, offset, bytes: size };
   }
 
-  #addRegion(bytes: number): RegisteredRegion {
+  /** @param size of the buffer that it is for. */
+  #addRegion(bytes: number, size: number): RegisteredRegion {
     const { create, register, budget } = this.#options;
     const { bytesMax } = budget;
     if (budget.bytes + bytes > bytesMax) this.#evict(budget.bytes + bytes - bytesMax);
     if (budget.bytes + bytes > bytesMax) {
       throw new ShoalError(
         'out-of-memory',
-        `no memory for a received tensor of ${bytes} bytes: ${budget.bytes} of ${bytesMax} bytes are taken, ${this.#inUse} by tensors of this peer; release what was received, or raise memoryBytesMax`,
-        { bytes },
+        `no memory for a received tensor of ${size} bytes${bytes === size ? '' : `, which shares a new slab of ${bytes} with others`}: ${budget.bytes} of ${bytesMax} bytes are taken, ${this.#inUse} by tensors of this peer; release what was received, or raise memoryBytesMax`,
+        { bytes: size },
       );
     }
     const region = create(bytes);
