@@ -61,10 +61,15 @@ function isMemory(buffer: unknown): boolean {
   return buffer instanceof ArrayBuffer || buffer instanceof SharedArrayBuffer;
 }
 
+/** Of any tensor, wherever it is. */
+export const dimensionsMax = 32;
+
 /** Number of elements of a shape; 1 for a scalar `[]`, 0 when any dimension is 0.
- *  @throws ShoalError `usage` for anything but a list, and for a dimension that is not a non-negative integer. */
+ *  @throws ShoalError `usage` for anything but a list of at most `dimensionsMax`, and for a dimension that is not a non-negative integer. */
 export function countOf(shape: readonly number[]): number {
   checkArgument('shape', shape, anyList);
+  if (shape.length > dimensionsMax)
+    throw new ShoalError('usage', `a shape has ${shape.length} dimensions; at most ${dimensionsMax} are allowed`);
   let count = 1;
   for (const dimension of shape) {
     if (!Number.isSafeInteger(dimension) || dimension < 0) {

@@ -2,6 +2,7 @@
 import { describeForeign } from '../../memory/foreign-value.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
 import { describeValue } from '../../base/schema.ts';
+import { dimensionsMax } from '../../memory/tensor.ts';
 import type {
   Attribute,
   AttributeKind,
@@ -39,7 +40,12 @@ export function checkNode(
     if (attributes[key] === undefined) fail(`attribute '${key}' (${spec.kind}) is missing`);
     checkAllowed(key, spec, attributes[key], fail);
   }
-  return { attributes, outputs: definition.infer(inferContext(inputs, attributes, fail)) };
+  const outputs = definition.infer(inferContext(inputs, attributes, fail));
+  outputs.forEach(({ shape }, slot) => {
+    if (shape.length > dimensionsMax && shape !== 'unknown')
+      fail(`output ${slot} would have ${shape.length} dimensions; at most ${dimensionsMax} are allowed`);
+  });
+  return { attributes, outputs };
 }
 
 function completeAttributes(
@@ -132,7 +138,7 @@ function listOf(is: (each: unknown) => boolean): (value: unknown) => boolean {
 /** How messages call what is of a kind, and what that is. */
 const kinds: { readonly [Kind in AttributeKind]: { readonly words: string; readonly is: (value: unknown) => boolean } } = {
   type: { words: 'a dtype', is: isGraphDType },
-  shape: { words: 'a shape', is: isShape },
+  shape: { words: `a shape of at most ${dimensionsMax} dimensions`, is: isShape },
   int: { words: 'an integer', is: Number.isSafeInteger },
   int64: { words: 'a bigint', is: isBigint },
   float: { words: 'a number', is: (value) => typeof value === 'number' && !Number.isNaN(value) },

@@ -1,5 +1,7 @@
 /** Shapes of which not all is known when the graph is built: a dimension may be null, the rank may be unknown. */
 
+import { dimensionsMax } from '../../memory/tensor.ts';
+
 /** Elements along an axis; null: known when a step runs. */
 export type Dimension = number | null;
 /** Dimensions, the outermost first; `unknown`: not even how many. */
@@ -14,7 +16,8 @@ export function formatShape(shape: Shape): string {
 
 export function isShape(value: unknown): value is Shape {
   if (value === 'unknown') return true;
-  return Array.isArray(value) && value.every((each) => each === null || (Number.isSafeInteger(each) && (each as number) >= 0));
+  if (!Array.isArray(value) || value.length > dimensionsMax) return false;
+  return value.every((each) => each === null || (Number.isSafeInteger(each) && (each as number) >= 0));
 }
 
 /** What is known of two shapes that are one; undefined: they cannot be. */

@@ -1,5 +1,6 @@
 /** What flows along edges while a step runs. The graph looks at dtype and shape only: tensors of Shoal, of TensorFlow.js and arrays of
  *  jax-js are values as they are. Who makes a value keeps it unchanged until the step has ended. */
+import { dimensionsMax } from '../../memory/tensor.ts';
 import type { Shape } from './shape.ts';
 
 /** A tensor while a step runs. */
@@ -28,10 +29,9 @@ export function fits(value: Value, dtype: string, shape: Shape): boolean {
 
 export function isValue(given: unknown): given is Value {
   if (typeof given !== 'object' || given === null) return false;
-  const { dtype, shape, data } = given as Partial<Value>;
-  // A framework's tensor has the same fields, but no elements here.
-  if (typeof data === 'function') return false;
-  return typeof dtype === 'string' && Array.isArray(shape) && shape.every((each) => Number.isSafeInteger(each) && (each as number) >= 0);
+  const { dtype, shape } = given as Partial<Value>;
+  if (typeof dtype !== 'string' || !Array.isArray(shape) || shape.length > dimensionsMax) return false;
+  return shape.every((each) => Number.isSafeInteger(each) && (each as number) >= 0);
 }
 
 export function formatValue({ dtype, shape }: Value): string {

@@ -1,8 +1,8 @@
 /** Graphs of TensorFlow: GraphDefs as the published schema encodes them; graph models that TensorFlow.js runs to the same numbers; what cannot
  *  be imported, by name; and bytes that are no graphs. */
 import * as tf from '@tensorflow/tfjs';
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import protobuf from 'protobufjs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
@@ -386,6 +386,24 @@ describe('a model.json', () => {
       () => writeModel('bad', [zero], [{ ...weight, dtype: 'x' }], new Uint8Array(8)),
     ],
     [
+      'weights of no end',
+      'system',
+      /large\.bin has 2147483644 bytes; files of up to 2147483639 are read/,
+      (path) => {
+        const large = join(dirname(path), 'large.bin');
+        writeFileSync(large, '');
+        truncateSync(large, 2 ** 31 - 4);
+        const paths = ['group1-shard1of2.bin', 'group1-shard2of2.bin', 'large.bin'];
+        writeFileSync(path, JSON.stringify({ modelTopology: { node: [zero] }, weightsManifest: [{ paths, weights: [weight] }] }));
+      },
+    ],
+    [
+      'weights of many dimensions',
+      'protocol',
+      /a weight that is none/,
+      () => writeModel('bad', [zero], [{ ...weight, shape: new Array<number>(33).fill(1) }], new Uint8Array(4)),
+    ],
+    [
       'files elsewhere',
       'protocol',
       /a file of weights that is not beside it: '\.\.\/secret'/,
@@ -458,7 +476,30 @@ describe('an import refuses, naming the node,', () => {
       /Const 'c': attribute 'value': 2 elements are too many/,
     ],
     ['constants of too few bytes', [constant('c', int32, [2], { tensor_content: Buffer.alloc(7) })], 'usage', /has 8 bytes, not 7/],
-    ['constants of no end', [constant('c', float, [2 ** 40, 2 ** 12], { float_val: [1] })], 'usage', /more than 2 GiB/],
+    [
+      'constants of no end',
+      [constant('c', float, [2 ** 40, 2 ** 12], { float_val: [1] })],
+      'usage',
+      /more than 256 MiB of repeated elements/,
+    ],
+    [
+      'constants that are much of little, together',
+      [constant('a', float, [2 ** 16], { float_val: [1] }), constant('b', float, [2 ** 26], { float_val: [1] })],
+      'usage',
+      /Const 'b': attribute 'value': .* more than 256 MiB of repeated elements/,
+    ],
+    [
+      'shapes of many dimensions',
+      [input('z', float, ...new Array<number>(10_000).fill(1))],
+      'usage',
+      /Placeholder 'z': attribute 'shape': 10000 dimensions; at most 32 are allowed/,
+    ],
+    [
+      'operations that make many dimensions',
+      [x, ...Array.from({ length: 31 }, (_, k) => node(`y${k}`, 'Pack', [k === 0 ? 'x' : `y${k - 1}`]))],
+      'usage',
+      /Pack 'y30': output 0 would have 33 dimensions; at most 32 are allowed/,
+    ],
     ['constants of an open shape', [constant('c', float, [-1], { float_val: [1] })], 'usage', /the shape of a value must be known/],
     [
       'several companions',

@@ -14,6 +14,9 @@ import { graphOfProto } from './import-graph-def.ts';
 import { hasElements, textOf, valueOfBytes } from './tensor.ts';
 import type { ValueSource } from './translate.ts';
 
+/** Largest size of a file, and of all files of weights together. */
+const bytesMax = 2 ** 31 - 1;
+
 /** @param path of `model.json`; files of weights are beside it.
  *  @throws ShoalError `system` when a file cannot be read, `protocol` for one that is no graph model, and whatever `importGraphDef` refuses. */
 export async function importModelJson(path: string): Promise<Graph> {
@@ -46,9 +49,9 @@ function parsed(text: string, bad: Fail): Record<string, unknown> {
   return isPlainObject(model) ? (model as Record<string, unknown>) : bad('is no graph model');
 }
 
-async function read(path: string): Promise<Buffer> {
+async function read(path: string, bound = bytesMax): Promise<Buffer> {
   try {
-    return await readRegularFile(path, { bytesMax: 2 ** 31 - 1 });
+    return await readRegularFile(path, { bytesMax: bound });
   } catch (cause) {
     throw new ShoalError('system', `cannot read ${path}: ${messageOf(cause)}`, { cause });
   }
@@ -65,11 +68,15 @@ interface WeightSpec {
 async function readWeights(folder: string, manifest: unknown, bad: Fail): Promise<ReadonlyMap<string, Value>> {
   if (!Array.isArray(manifest)) return bad('has a weightsManifest that is no list');
   const values = new Map<string, Value>();
+  let left = bytesMax;
   for (const group of manifest as unknown[]) {
     const { paths, weights } = (isPlainObject(group) ? group : {}) as { paths?: unknown; weights?: unknown };
     if (!Array.isArray(paths) || !Array.isArray(weights)) return bad('has a weightsManifest without paths or weights');
     const files: Buffer[] = [];
-    for (const path of paths as unknown[]) files.push(await read(join(folder, checkedPath(path, bad))));
+    for (const path of paths as unknown[]) {
+      files.push(await read(join(folder, checkedPath(path, bad)), left));
+      left -= files.at(-1)!.byteLength;
+    }
     const bytes = Buffer.concat(files);
     let at = 0;
     for (const each of weights as unknown[]) {
@@ -95,7 +102,8 @@ function checkedPath(path: unknown, bad: Fail): string {
 function checkedSpec(given: unknown, bad: Fail): WeightSpec {
   const { name, shape, dtype, quantization } = (isPlainObject(given) ? given : {}) as Partial<WeightSpec>;
   const isKnown = Array.isArray(shape) && isShape(shape) && !shape.includes(null);
-  if (typeof name !== 'string' || !isKnown || !isGraphDType(dtype)) return bad(`has a weight that is none: ${JSON.stringify(given)}`);
+  if (typeof name !== 'string' || !isKnown || !isGraphDType(dtype))
+    return bad(`has a weight that is none: ${JSON.stringify(given).slice(0, 200)}`);
   if (quantization !== undefined && !isPlainObject(quantization)) return bad(`: weight '${name}': its quantization is none`);
   return { name, shape, dtype, quantization };
 }

@@ -3,12 +3,14 @@ import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Fail } from '../structure/definition.ts';
 import { countOf, elementsValue, emptyElements } from '../structure/elements.ts';
 import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
+import { dimensionsMax } from '../../memory/tensor.ts';
 import type { Dimension, Shape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
 import { dtypeOf, type ShapeProto, type TensorProto } from './graph-def.ts';
 
 export function shapeOfProto(proto: ShapeProto | null, fail: Fail): Shape {
   if (proto === null || proto.unknownRank) return proto === null ? [] : 'unknown';
+  if (proto.dim.length > dimensionsMax) return fail(`${proto.dim.length} dimensions; at most ${dimensionsMax} are allowed`);
   return proto.dim.map(({ size }): Dimension => {
     const dimension = Number(size);
     if (dimension === -1) return null;
@@ -16,13 +18,13 @@ export function shapeOfProto(proto: ShapeProto | null, fail: Fail): Shape {
   });
 }
 
-/** What a few bytes may be repeated to, in all constants of a graph: a graph that says more is not made for this. */
+/** Bytes of elements that constants have beyond those that the graph lists: what a few bytes may be repeated to, in all constants together. */
 export class Budget {
-  #bytes = 2 ** 31;
+  #bytes = 2 ** 28;
 
   take(bytes: number, fail: Fail): void {
     this.#bytes -= bytes;
-    if (!(this.#bytes >= 0)) fail(`the constants of the graph have more than 2 GiB`);
+    if (!(this.#bytes >= 0)) fail('the constants of the graph have more than 256 MiB of repeated elements; compute them by operations');
   }
 }
 
@@ -34,11 +36,11 @@ export function valueOfProto(proto: TensorProto, budget: Budget, fail: Fail): Va
   if (shape === 'unknown' || shape.includes(null)) return fail('the shape of a value must be known');
   const dimensions = shape as readonly number[];
   const count = countOf(dimensions);
-  budget.take(count * (elementBytes(dtype) ?? 8), fail);
   const { tensorContent: content } = proto;
   if (content.byteLength > 0) return valueOfBytes(dtype, dimensions, content, fail);
   const given = proto[lists[dtype]];
   if (given.length > count) fail(`${given.length} elements are too many for [${dimensions.join(', ')}]`);
+  budget.take((count - given.length) * (elementBytes(dtype) ?? 8), fail);
   const at = (k: number): never => given[Math.min(k, given.length - 1)] as never;
   if (dtype === 'string') {
     const texts = (given as readonly Uint8Array[]).map(textOf);

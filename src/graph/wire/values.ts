@@ -6,6 +6,7 @@
  *  Status: a value, or dead. Strings are a JSON list. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
+import { dimensionsMax } from '../../memory/tensor.ts';
 import { Reference } from '../execute/variable-store.ts';
 import { joinPieces, type Pieces } from '../rpc/rpc.ts';
 import { countOf, elementsOf } from '../structure/elements.ts';
@@ -17,7 +18,6 @@ export type Slot = Value | undefined;
 const [isValue, isDead] = [0, 1];
 const stringCode = 255;
 const countMax = 1_000_000;
-const rankMax = 254;
 const noBytes = new Uint8Array(0);
 
 interface Encoded {
@@ -76,7 +76,7 @@ export function decodeSlots(body: Uint8Array): Slot[] {
   for (let k = 0; k < count; k++) {
     if (at + 16 > body.byteLength) throw malformed('a head is cut off');
     const rank = view.getUint16(at + 2, true);
-    if (rank > rankMax || at + 16 + 8 * rank > body.byteLength) throw malformed('a head is cut off');
+    if (rank > dimensionsMax || at + 16 + 8 * rank > body.byteLength) throw malformed('a head is cut off');
     const shape = Array.from({ length: rank }, (_, axis) => view.getFloat64(at + 16 + 8 * axis, true));
     heads.push({ status: body[at], code: body[at + 1], shape, bytes: noBytes });
     sizes.push(view.getFloat64(at + 8, true));

@@ -6,6 +6,7 @@
 import { areCounts, isCount } from '../../base/files/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
+import { dimensionsMax } from '../../memory/tensor.ts';
 import { elementsOf, type Piece } from './placement.ts';
 
 export interface DeclaredParameter {
@@ -25,7 +26,6 @@ export interface SlotRecord {
 }
 
 const keyBytesMax = 4096;
-const dimensionsMax = 32;
 const parametersMax = 2 ** 24;
 
 export class ParameterDirectory {

@@ -3,7 +3,6 @@ import type { ShoalError } from '../../base/errors.ts';
 import { DeviceCopies } from '../../memory/device/device-copies.ts';
 import type { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import type { GpuDevice } from '../../memory/device/gpu.ts';
-import { checkDimensions } from '../value/tensor-value.ts';
 import type { StagedTensor } from '../value/staged-tensor.ts';
 
 /** One device. */
@@ -33,10 +32,9 @@ export class WorkerDevices {
     return made;
   }
 
-  /** A tensor of a device, as it is sent. @param released as `StagedTensor.release`. @throws ShoalError `usage` for too many dimensions. */
+  /** A tensor of a device, as it is sent. @param released as `StagedTensor.release`. */
   staged(tensor: DeviceTensor, released: StagedTensor['release']): StagedTensor {
     const { device, buffer, byteOffset, dtype, shape, bytes } = tensor;
-    checkDimensions(shape);
     return {
       dtype,
       shape,

@@ -3,7 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { dtypes } from '../../memory/dtype.ts';
 import { checkMetadata, type TensorMetadata } from '../value/tensor-metadata.ts';
-import { dimensionsMax } from '../value/tensor-value.ts';
+import { dimensionsMax } from '../../memory/tensor.ts';
 
 /** On the wire; those of memory come first, by their codes. */
 const stringCode = 64;

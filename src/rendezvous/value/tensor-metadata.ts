@@ -2,10 +2,10 @@
  *  branch that is taken every other step must not cost a round trip each time. Metadata objects never change. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, viewOf } from '../../memory/dtype.ts';
-import { countOf } from '../../memory/tensor.ts';
+import { countOf, dimensionsMax } from '../../memory/tensor.ts';
 import { decodeStrings, encodeStrings } from './string-codec.ts';
 import { isStaged, type SentValue } from './staged-tensor.ts';
-import { dimensionsMax, type TensorDType, type TensorValue } from './tensor-value.ts';
+import type { TensorDType, TensorValue } from './tensor-value.ts';
 
 export interface TensorMetadata {
   readonly dtype: TensorDType;

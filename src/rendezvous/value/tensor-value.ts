@@ -27,8 +27,6 @@ export interface TensorValue {
 /** The end of a use of memory. */
 export type Release = (cause?: ShoalError) => void;
 
-export const dimensionsMax = 32;
-
 /** @throws ShoalError `usage` for what is no value: its dtype, its shape, or data that are not as both say. */
 export function checkTensorValue(value: TensorValue): TensorValue {
   const foreign = foreignValue(value);
@@ -37,7 +35,6 @@ export function checkTensorValue(value: TensorValue): TensorValue {
     throw new ShoalError('usage', `a value to send must have dtype, shape and data, but is ${describeValue(value)}`);
   const { dtype, shape, data } = value;
   const count = countOf(shape);
-  checkDimensions(shape);
   const length = Array.isArray(data) || ArrayBuffer.isView(data) ? data.length : -1;
   if (length !== count)
     throw new ShoalError('usage', `${dtype}[${shape.join(', ')}] must have ${count} elements, but its data are ${describeData(data)}`);
@@ -50,12 +47,6 @@ export function checkTensorValue(value: TensorValue): TensorValue {
   if (!ArrayBuffer.isView(data) || data.BYTES_PER_ELEMENT !== bytes)
     throw new ShoalError('usage', `a value of dtype ${dtype} must have a typed array of ${bytes}-byte elements, not ${describeData(data)}`);
   return value;
-}
-
-/** @throws ShoalError `usage` for more than may travel. */
-export function checkDimensions({ length }: readonly number[]): void {
-  if (length > dimensionsMax)
-    throw new ShoalError('usage', `a value to send has ${length} dimensions; at most ${dimensionsMax} are allowed`);
 }
 
 function describeData(data: unknown): string {
