@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { setServedTimer, VirtualClock } from './clock.ts';
+import { setServedTimer, VirtualClock, within } from './clock.ts';
 
 describe('setServedTimer', () => {
   it('calls back once, after exactly its time', () => {
@@ -32,6 +32,25 @@ describe('setServedTimer', () => {
     timer.cancel();
     clock.advance(10_000);
     expect(called).toBe(false);
+  });
+});
+
+describe('within', () => {
+  it('takes nobody for late while the process gets no CPU', async () => {
+    const clock = new VirtualClock();
+    let answer!: (text: string) => void;
+    const answered = within(clock, 1000, new Promise<string>((resolve) => (answer = resolve)), () => 'late');
+    clock.stall(60_000);
+    // What had come meanwhile is read now.
+    answer('there');
+    expect(await answered).toBe('there');
+  });
+
+  it('says late after its time', async () => {
+    const clock = new VirtualClock();
+    const never = within(clock, 1000, new Promise<string>(() => undefined), () => 'late');
+    clock.advance(1000);
+    expect(await never).toBe('late');
   });
 });
 

@@ -32,11 +32,11 @@ export function sleep(clock: Clock, delayMs: number): Promise<void> {
   });
 }
 
-/** The result of `promise`, or of `late` when it takes longer than `delayMs`. */
+/** The result of `promise`, or of `late` when it takes longer than `delayMs` in which the event loop turned. */
 export async function within<T>(clock: Clock, delayMs: number, promise: Promise<T>, late: () => T): Promise<T> {
   let timer: Timer | undefined;
   const over = new Promise<void>((resolve) => {
-    timer = clock.setTimer(delayMs, resolve, { keepAlive: true });
+    timer = setServedTimer(clock, delayMs, resolve);
   });
   try {
     return await Promise.race([promise, over.then(late)]);

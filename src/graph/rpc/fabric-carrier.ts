@@ -8,7 +8,7 @@
  *        ◀──── end or error(call)
  *
  *  Tensors travel beside them, over connections of their own (tensor-dialer.ts, tensor-listener.ts). */
-import type { Clock, Timer } from '../../base/clock.ts';
+import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Fabric, FabricAddress } from '../../fabric/fabric.ts';
@@ -315,7 +315,7 @@ class CallServer {
     } else if (known !== undefined) {
       const { clock, reconnectMs } = this.#around;
       if (state === 'left') this.#gone(known);
-      else known.leaving = clock.setTimer(reconnectMs + lateMs, () => this.#gone(known));
+      else known.leaving = setServedTimer(clock, reconnectMs + lateMs, () => this.#gone(known), { keepAlive: false });
     }
   }
 

@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import net from 'node:net';
 import { describe, expect, it } from 'vitest';
-import { sleep, systemClock } from '../../base/clock.ts';
+import { sleep, systemClock, VirtualClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
@@ -410,10 +410,11 @@ describe('calls over a connection that breaks', () => {
     await Promise.all([client.close(), server.close()]);
   });
 
-  it('fail when the task has counted the caller as gone meanwhile: it does not know its calls any more', async () => {
+  /** A task, and a caller with a call of 4 under way whose connection breaks, and is made again when `open` is called. */
+  async function brokenCall(task: { readonly clock: Clock; readonly reconnectMs: number }) {
     const network = new LoopbackNetwork();
     let [isOpen, broken] = [true, (): void => {}];
-    const carrierOf = (rank: number, reconnectMs: number): FabricCarrier => {
+    const carrierOf = (rank: number, { clock, reconnectMs }: typeof task): FabricCarrier => {
       const createFabric = (): Fabric => {
         const fabric = network.createFabric({ identity: { world: 'w', rank }, secret, clock: systemClock, random: systemRandom });
         const connect = fabric.connect.bind(fabric);
@@ -425,24 +426,43 @@ describe('calls over a connection that breaks', () => {
         };
         return fabric;
       };
-      return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs });
+      return new FabricCarrier({ createFabric, clock, random: systemRandom, world: 'w', rank, reconnectMs });
     };
-    const [server, client] = [carrierOf(0, 1), carrierOf(1, 60_000)];
+    const [server, client] = [carrierOf(0, task), carrierOf(1, { clock: systemClock, reconnectMs: 60_000 })];
     const service = new Service();
     const link = await client.connect(await server.listen(service), '/job:ps/task:0');
-    const waiting = expect(link.call(4, [Buffer.from('long')])).rejects.toMatchObject({
-      code: 'peer-lost',
-      message: expect.stringMatching(/^\/job:ps\/task:0 is lost: .* has forgotten it/) as string,
-    });
+    const call = link.call(4, [Buffer.from('long')]);
+    call.catch(() => undefined);
     await until(() => service.calls.length === 1);
     isOpen = false;
     broken();
+    const close = async (): Promise<void> => void (await Promise.all([server.close(), client.close()]));
+    return { service, link, call, open: () => (isOpen = true), close };
+  }
+
+  it('fail when the task has counted the caller as gone meanwhile: it does not know its calls any more', async () => {
+    const { service, call, open, close } = await brokenCall({ clock: systemClock, reconnectMs: 1 });
     await until(() => service.gone.length === 1);
     expect(service.cancelled).toEqual(['long']);
-    isOpen = true;
-    await waiting;
+    open();
+    await expect(call).rejects.toMatchObject({
+      code: 'peer-lost',
+      message: expect.stringMatching(/^\/job:ps\/task:0 is lost: .* has forgotten it/) as string,
+    });
     expect(service.calls).toHaveLength(1);
-    await Promise.all([server.close(), client.close()]);
+    await close();
+  });
+
+  it('go on when the task was stopped while the caller had no connection', async () => {
+    const clock = new VirtualClock();
+    const { service, link, open, close } = await brokenCall({ clock, reconnectMs: 1000 });
+    // It hears that the connection has broken.
+    for (let turn = 0; turn < 10; turn++) await new Promise(setImmediate);
+    clock.stall(3_600_000);
+    open();
+    expect(text(await link.call(1, [Buffer.from('x')]))).toBe('x!');
+    expect([service.gone, service.cancelled]).toEqual([[], []]);
+    await close();
   });
 
   it('refuse a body that is too large, and say so for an answer', async () => {

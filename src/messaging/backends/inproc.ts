@@ -13,6 +13,7 @@ import { createHash } from 'node:crypto';
 import net from 'node:net';
 import { BroadcastChannel, threadId } from 'node:worker_threads';
 import { allowedCpus } from '../../base/files/allowed-cpus.ts';
+import { setServedTimer } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
@@ -96,10 +97,8 @@ export class InprocBackend implements Backend {
         reject(error);
       };
       const onAbort = (): void => finish(new ShoalError('aborted', `connecting to ${url} was given up`));
-      const timer = this.#options.clock.setTimer(
-        timeoutMs,
-        () => finish(new ShoalError('timeout', `nobody in this process has bound ${url} within ${timeoutMs} ms`, { timeoutMs })),
-        { keepAlive: true },
+      const timer = setServedTimer(this.#options.clock, timeoutMs, () =>
+        finish(new ShoalError('timeout', `nobody in this process has bound ${url} within ${timeoutMs} ms`, { timeoutMs })),
       );
       signal.addEventListener('abort', onAbort, { once: true });
       pipe.onAccepted = () => finish();

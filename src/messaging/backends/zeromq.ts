@@ -17,7 +17,7 @@ import { isMainThread } from 'node:worker_threads';
 import type * as Zmq from 'zeromq';
 import { must } from '../../base/assert.ts';
 import { retry } from '../../base/connections/retry.ts';
-import { sleep, type Clock } from '../../base/clock.ts';
+import { setServedTimer, sleep, type Clock } from '../../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
 import { checkDescriptors } from '../../base/exhaustion.ts';
 import { installCommand, isNotInstalled } from '../../base/settings/install-commands.ts';
@@ -298,7 +298,7 @@ class DealerPipe implements Pipe {
         else reject(error);
       };
       const onAbort = (): void => finish(givenUp(url));
-      const timer = clock.setTimer(timeoutMs, () => finish(noRouter(url, timeoutMs, lastProblem)), { keepAlive: true });
+      const timer = setServedTimer(clock, timeoutMs, () => finish(noRouter(url, timeoutMs, lastProblem)));
       signal.addEventListener('abort', onAbort, { once: true });
       if (signal.aborted) {
         onAbort();
