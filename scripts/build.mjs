@@ -16,8 +16,8 @@ const programs = Object.values(bin);
 const published = Object.values(exports).flatMap((each) => each.default ?? []);
 /** The comm thread and its guests, which share their common code, too. */
 const hosted = ['comm/comm-entry', 'group/thread/world-guest', 'kvstore/client/client-guest'];
-/** Entries that processes of their own are started from: one file each. See `builtEntry`. */
-const started = ['kvstore/server/server-entry', 'bench/rank', 'cli/info/probe-links'];
+/** Entries that processes and threads of their own are started from: one file each. See `builtEntry`. */
+const started = ['kvstore/server/server-entry', 'kvstore/job/pulse-thread', 'bench/rank', 'cli/info/probe-links'];
 /** Packages that are bundled, as their many small files would cost more than all of ours. */
 const bundled = ['uplot', 'commander'];
 

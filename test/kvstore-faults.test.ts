@@ -3,9 +3,14 @@ import { once } from 'node:events';
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { ShoalError } from '../src/base/errors.ts';
 import { seededRandom } from '../src/base/random.ts';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
+import { CommChannel } from '../src/comm/comm-channel.ts';
+import { hostGuest } from '../src/comm/comm-thread.ts';
+import { create } from '../src/kvstore/stores/create.ts';
 import type { KVStore } from '../src/kvstore/values/types.ts';
+import type { Asked } from './fixtures/comm-guest.ts';
 import { CountedPushes } from './support/counted-pushes.ts';
 import { KVJob } from './support/kv-job.ts';
 
@@ -69,16 +74,20 @@ describe('a server that is killed', () => {
     await pushes.expectSum(kv, 2);
   });
 
-  test('without checkpoint and standby ends operations with an error that names it', async () => {
-    await using job = await KVJob.start({ workers: 1, servers: 1 });
-    const [kv] = (await job.stores('dist_async')) as [KVStore];
-    await pushes.begin([kv]);
-    await job.kill(0);
-    await expect(kv.pushPull(pushes.keys, pushes.arrays(0), undefined, { timeoutMs: 1500 })).rejects.toMatchObject({
-      code: 'timeout',
-      message: expect.stringMatching(/server 0/) as string,
-    });
-  });
+  test.each([{ hosts: 'one' }, { hosts: 'apart' }] as const)(
+    'without checkpoint and standby ends all operations; hosts: $hosts',
+    async ({ hosts }) => {
+      await using job = await KVJob.start({ workers: 1, servers: 1, hosts });
+      const [kv] = (await job.stores('dist_async')) as [KVStore];
+      await pushes.begin([kv]);
+      await job.kill(0);
+      const said = /server 0 .* has ended, and all that it knew is lost; .*--checkpoint-dir <folder>.*--replicas 2/;
+      const pending = kv.pushPull(pushes.keys, pushes.arrays(0));
+      await expect(pending).rejects.toMatchObject({ code: 'peer-lost', message: expect.stringMatching(said) as string });
+      await expect(kv.pull(pushes.keys, pushes.arrays(0))).rejects.toThrow(said);
+      await kv.close();
+    },
+  );
 });
 
 test('pushes of a worker that has left count', async () => {
@@ -105,6 +114,24 @@ test('a standby that is lost does not stop its server', async () => {
   await pushes.expectSum(kv, 4);
   await expect.poll(() => job.stderr, patience).toContain('goes on alone');
 });
+
+test('every one of many single calls at once is answered', async () => {
+  await using job = await KVJob.start({ workers: 2, servers: 1 });
+  const stores = await job.stores('dist_sync');
+  // More answers than a socket holds for a peer that has not come to read.
+  const keys = Array.from({ length: 9000 }, (_, k) => `w${k}`);
+  const value = Float64Array.of(1);
+  await Promise.all(
+    stores.map((kv) =>
+      kv.init(
+        keys,
+        keys.map(() => value),
+      ),
+    ),
+  );
+  await Promise.all(stores.flatMap((kv) => keys.map((key) => kv.push(key, value))));
+  expect(job.stderr).toBe('');
+}, 120_000);
 
 test.each([{ checkpoints: 'none' }, { checkpoints: 'some' }])(
   'a store is closed that has nothing to say since it was opened, or saved; checkpoints: $checkpoints',
@@ -144,6 +171,54 @@ test.each([{ replicas: 1 }, { replicas: 2 }] as const)(
   },
   120_000,
 );
+
+/** In each of the two, on a machine with nothing else to do, the other would count as lost soon after half of it. */
+const absentMs = 2 * Number(silence.SHOAL_KV_SILENCE_MS);
+
+test('a worker whose comm thread computes for longer than it may be silent is not lost', async () => {
+  await using job = await KVJob.start({ workers: 2, servers: 1, env: silence });
+  const stores = await job.stores('dist_sync');
+  await pushes.begin(stores);
+  const busy = new CommChannel<Asked, string>((handlers) =>
+    hostGuest({ entry: '../.built/comm-guest.mjs', plan: { name: String(absentMs) }, who: 'it' }, handlers),
+  );
+  await busy.ready();
+  await busy.start({ type: 'ask', what: 'compute' }, 'compute');
+  await busy.leave(new ShoalError('closed', 'it has computed'));
+  await pushes.push(...stores);
+  await pushes.expectSum(stores[0], 2);
+  expect(job.stderr).not.toContain('silent');
+});
+
+test('a server that was stopped takes nobody for silent', async () => {
+  await using job = await KVJob.start({ workers: 2, servers: 1, env: silence });
+  const stores = await job.stores('dist_sync');
+  await pushes.begin(stores);
+  process.kill(job.pidOf(0), 'SIGSTOP');
+  await new Promise((resolve) => setTimeout(resolve, absentMs));
+  process.kill(job.pidOf(0), 'SIGCONT');
+  await pushes.push(...stores);
+  await pushes.expectSum(stores[0], 2);
+  expect(job.stderr).not.toContain('silent');
+});
+
+test('a worker that was killed is lost within the time that it may be silent', async () => {
+  await using job = await KVJob.start({ workers: 2, servers: 1, env: silence });
+  const store = create('dist_sync', { environment: job.environment('worker', 0) });
+  const victim = job.startWorker(1, 'kvstore-ledger');
+  const kv = await store;
+  await kv.init(
+    ['large', 'pushes', 'ending'],
+    [50_000, 2, 1].map((count) => new Float64Array(count)),
+  );
+  await kv.setOptimizer({ name: 'sgd', learningRate: 1 });
+  await kv.barrier();
+  victim.kill('SIGKILL');
+  await once(victim, 'exit');
+  const waited = kv.pushPull('pushes', new Float64Array(2));
+  await expect(waited).rejects.toMatchObject({ code: 'peer-lost', message: expect.stringMatching(/worker 1/) as string });
+  await kv.close();
+});
 
 test('a worker that was stopped for too long is told so', async () => {
   await using job = await KVJob.start({ workers: 1, servers: 1, env: silence });

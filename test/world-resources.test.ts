@@ -163,7 +163,7 @@ describe('a worker of a parameter server without descriptors', () => {
     });
     const { code, stdout, stderr } = await job.ended;
     expect(stdout, stderr).toMatch(
-      /"code":"out-of-memory","resource":"file descriptors","message":"this process ran out of file descriptors/,
+      /"code":"out-of-memory","resource":"file descriptors","message":"(this process|rank 0) ran out of file descriptors/,
     );
     expect(code).toBe(1);
   });

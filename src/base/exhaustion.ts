@@ -83,7 +83,7 @@ function exhausted(who: string, { name, limit, next }: Resource, { doing, fields
 }
 
 /** The system's name of the error. A worker that could not be started has it in its text only; one of our errors has it in its cause. */
-function codeOf(thrown: unknown): string | undefined {
+export function codeOf(thrown: unknown): string | undefined {
   if (isShoalError(thrown)) return codeOf(thrown.cause);
   if (!(thrown instanceof Error) || !('code' in thrown)) return undefined;
   const { code } = thrown;

@@ -285,7 +285,8 @@ function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket:
     const timer = setServedTimer(clock, attemptMs, silent);
     const onError = (error: Error): void =>
       fail(
-        exhaustion(partyName(options.rank), error, `connecting to the ${nameOf(options)}`) ?? new ShoalError('peer-lost', messageOf(error)),
+        exhaustion(partyName(options.rank), error, `connecting to the ${nameOf(options)}`) ??
+          new ShoalError('peer-lost', messageOf(error), { cause: error }),
       );
     const onClose = (): void => fail(new ShoalError('peer-lost', 'the connection was closed during the handshake'));
     const onData = (chunk: Buffer): void => {

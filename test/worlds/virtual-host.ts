@@ -5,7 +5,7 @@ import { must } from '../../src/base/assert.ts';
 import { ShoalError } from '../../src/base/errors.ts';
 import type { Environment } from '../../src/base/settings/settings.ts';
 import type { Role, SeededWorld } from '../../src/base/testing/seeded-world.ts';
-import type { HostProcesses } from '../../src/kvstore/job/server-process.ts';
+import type { JobProcesses } from '../../src/kvstore/job/server-process.ts';
 import type { Guard, GuardedCommand, GuardedProcess } from '../../src/launch/guard.ts';
 
 export interface VirtualProcess {
@@ -73,12 +73,16 @@ export class VirtualHost {
     };
   }
 
-  processesOf(pid: number): HostProcesses {
-    const own = { pid, host: 'virtual', birth: 1 };
+  processesOf(pid: number): JobProcesses {
+    const own = { pid, host: 'virtual', birth: 1, pulse: '' };
     return {
       own: () => own,
       isHere: () => true,
       isGone: (process) => this.roleOf(process.pid).ended,
+      ask: async ({ pid: asked }) => {
+        const { ended, stopped } = this.roleOf(asked);
+        return ended ? 'ended' : stopped ? 'silent' : 'runs';
+      },
       end: async (_clock, process) => void this.#signal(process.pid, 'SIGKILL'),
     };
   }

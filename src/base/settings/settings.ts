@@ -409,7 +409,7 @@ export const settingDefinitions = {
     'SHOAL_KV_SILENCE_MS',
     'parameter server',
     5_000,
-    'A server, standby or worker process that is silent for this long counts as lost.',
+    'A server, standby or worker process that is silent for this long, and does not answer when it is asked, counts as lost.',
     { least: 100, most: 0x7fffffff },
   ),
 

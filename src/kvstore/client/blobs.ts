@@ -47,7 +47,7 @@ export class Blobs {
     const blobs = new Blobs(node, workers);
     const url = await blobs.#router.bind(node.bindUrl);
     blobs.#router.watch(() => blobs.#drain());
-    await node.records.publishClient(workers.firstWorker, url);
+    await node.records.publishClient(workers.firstWorker, { url, ...node.processes.own() });
     return blobs;
   }
 
@@ -100,7 +100,7 @@ export class Blobs {
     const giveUp = (): void => void dealer?.close({ timeoutMs: 0 });
     signal.addEventListener('abort', giveUp);
     try {
-      const url = await records.clientUrl(first, { timeoutMs: settings.timeoutMs, signal });
+      const { url } = await records.client(first, { timeoutMs: settings.timeoutMs, signal });
       signal.throwIfAborted();
       dealer = new Dealer(messaging, { address: makeAddress({ group: 0, id: this.#firstWorker, role: Role.workerLayer }) });
       await dealer.connect(url, { timeoutMs: connectMs });

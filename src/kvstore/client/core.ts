@@ -78,6 +78,7 @@ export class ClientCore {
         onCommitted: () => this.#init.progress(),
         knowledge: this.#knowledge,
         leads: firstWorker === 0,
+        hasStandby: topology.replicas === 2,
       });
     });
     this.#local = new LocalRounds(firstWorker, localWorkers);
@@ -120,9 +121,10 @@ export class ClientCore {
     this.#links[server]?.up(resource);
   }
 
-  /** It is lost. Operations wait for `serverUp` within their deadlines. */
-  serverDown(server: number, error: ShoalError): void {
-    this.#links[server]?.down(error);
+  /** The connection is lost, or the process has ended. Operations wait for `serverUp` within their deadlines, if what the server knew can
+   *  come back. */
+  serverDown(server: number, error: ShoalError, how: 'lost' | 'ended' = 'lost'): void {
+    this.#links[server]?.down(error, how);
   }
 
   // ── operations ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -329,7 +331,8 @@ export class ClientCore {
   #sayLeft(operation: ClientOperation, reason: ShoalError | undefined): void {
     const workers = this.#left.filter(Boolean).length;
     const fields = { workers, ...(reason ? { reason: packError(reason) } : {}) };
-    operation.ask(this.#links, { type: KVMessage.leave, fields }, (request, error) => operation.arrive(error, request));
+    const there = this.#links.filter((link) => !link.isOver);
+    operation.ask(there, { type: KVMessage.leave, fields }, (request, error) => operation.arrive(error, request));
   }
 
   #greeting(): Record<string, unknown> {
@@ -357,10 +360,10 @@ export class ClientCore {
 
   /** Rounds of this process will not be complete: everybody who waits for them is told, and nothing works here any more. */
   #breakDown(error: ShoalError, besides?: ClientOperation): void {
-    if (this.#failure !== undefined) return;
-    this.#failure = new ShoalError('aborted', `the store cannot be used any more: ${error.message}`, { cause: error });
+    this.#failure ??= new ShoalError('aborted', `the store cannot be used any more: ${error.message}`, { cause: error });
     for (const operation of [...this.#operations]) if (operation !== besides) this.#end(operation, error);
     for (const link of this.#links) {
+      if (link.isOver) continue;
       const fields = { workers: this.#left.filter(Boolean).length, reason: packError(error) };
       link.enqueue(fixedRequest({ type: KVMessage.leave, frames: [encodeControl(fields)], finish: () => undefined }));
       link.pump();

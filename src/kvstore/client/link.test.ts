@@ -27,6 +27,7 @@ it('greets again whatever it keeps for a server that restarts: 200,000 requests'
     onCommitted: () => undefined,
     knowledge: { version: 0, refuses: false },
     leads: true,
+    hasStandby: false,
   });
   link.up();
   const fields = { term: 1, lineage: 1, durable: 0, log: true, committed: 0, ...packNotice({ version: 0, refuses: false }) };
@@ -38,7 +39,7 @@ it('greets again whatever it keeps for a server that restarts: 200,000 requests'
     link.pump();
   }
   expect(sent).toHaveLength(200_001);
-  link.down(new ShoalError('peer-lost', 'the connection broke'));
+  link.down(new ShoalError('peer-lost', 'the connection broke'), 'lost');
   link.up();
   const hello = sent.at(-1)!;
   expect(hello.type).toBe(KVMessage.hello);

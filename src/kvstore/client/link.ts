@@ -32,7 +32,7 @@ export interface LinkOptions {
   readonly greeting: () => Record<string, unknown>;
   /** What waits cannot be sent. */
   readonly onFailed: (error: ShoalError) => void;
-  /** The server has lost what it knew. */
+  /** What the server knew is lost. */
   readonly onForgotten: (error: ShoalError) => void;
   /** The server has said how many batches can be used. */
   readonly onCommitted: () => void;
@@ -40,6 +40,8 @@ export interface LinkOptions {
   readonly knowledge: OptimizerKnowledge;
   /** Worker 0 is of this process. */
   readonly leads: boolean;
+  /** Another process has all that the server knows. */
+  readonly hasStandby: boolean;
 }
 
 /** The newest that any server has said. */
@@ -47,6 +49,8 @@ export interface OptimizerKnowledge {
   version: number;
   refuses: boolean;
 }
+
+const survival = 'start servers with --checkpoint-dir <folder>, or with --replicas 2';
 
 interface Entry {
   readonly request: ClientRequest;
@@ -67,7 +71,7 @@ interface Entry {
 
 export class ClientLink implements Disposable {
   readonly options: LinkOptions;
-  #state: 'down' | 'greeting' | 'up' = 'down';
+  #state: 'down' | 'greeting' | 'up' | 'over' = 'down';
   #epoch = 0;
   #lineage = 0;
   /** Of the server process that we have heard of last. */
@@ -107,6 +111,11 @@ export class ClientLink implements Disposable {
 
   get isUp(): boolean {
     return this.#state === 'up';
+  }
+
+  /** The server has ended, and what it knew with it. */
+  get isOver(): boolean {
+    return this.#state === 'over';
   }
 
   /** Why nothing moves, for an error; undefined when the server is there. */
@@ -171,9 +180,13 @@ export class ClientLink implements Disposable {
     this.#send(KVMessage.hello, 0, [encodeControl({ ...this.options.greeting(), last })]);
   }
 
-  down(error: ShoalError): void {
-    this.#state = 'down';
+  down(error: ShoalError, how: 'lost' | 'ended'): void {
+    if (this.isOver) return;
     this.#downReason = error.message;
+    if (how === 'ended' && this.#lineage !== 0 && !this.#logs && !this.options.hasStandby) {
+      return this.#onForgotten('over', `${error.message}, and all that it knew is lost; ${survival}`);
+    }
+    this.#state = 'down';
     this.#releaseCredit();
     this.#account.offerRoom();
   }
@@ -219,13 +232,14 @@ export class ClientLink implements Disposable {
     const before = this.#lineage;
     const forgotten = before !== 0 && lineage !== before;
     if (forgotten && !this.#logs) {
-      const message = `${this.options.name} has restarted without its state; run servers with checkpoints or replicas`;
-      return this.#onForgotten(lineage, message);
+      this.#lineage = lineage;
+      return this.#onForgotten('up', `${this.options.name} has restarted without its state; ${survival}`);
     }
     const durable = control.count('durable');
     if (forgotten && durable < this.#durable) {
       const message = `${this.options.name} has come back with an older state than it had saved: what was pushed in between is lost`;
-      return this.#onForgotten(lineage, message);
+      this.#lineage = lineage;
+      return this.#onForgotten('up', message);
     }
     this.#state = 'up';
     this.#lineage = lineage;
@@ -246,15 +260,14 @@ export class ClientLink implements Disposable {
     this.pump();
   }
 
-  /** Nothing that was asked can be answered. What is left to say to the server is that this client leaves. */
-  #onForgotten(lineage: number, message: string): void {
+  /** Nothing that was asked can be answered. What is left to say to a server that is there is that this client leaves. */
+  #onForgotten(state: 'up' | 'over', message: string): void {
     for (const { request } of this.#sent.values()) request.drop();
     this.#sent.clear();
     this.#waiting.length = 0;
     this.#regions.clear();
     this.#releaseCredit();
-    this.#lineage = lineage;
-    this.#state = 'up';
+    this.#state = state;
     this.options.onForgotten(new ShoalError('peer-lost', message));
   }
 

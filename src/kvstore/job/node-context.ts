@@ -23,12 +23,15 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { MessagingContext } from '../../messaging/context.ts';
 import type { ThreadGate } from '../../messaging/thread-gate.ts';
 import type { ValueCounters } from '../protocol/value-space.ts';
-import { systemProcesses, type HostProcesses } from './server-process.ts';
+import { askPulse, PulseThread } from './pulse.ts';
+import { systemProcesses, type JobProcesses } from './server-process.ts';
 import { ServerRecords } from './server-records.ts';
 
 /** Of each connection, where large frames land that have no place: as many bytes as may be on their way, and as many that are
  *  waited with until others have pushed. */
 const landingBytes = 32 * 2 ** 20;
+/** What waits for a process is bounded by what was asked of it, or by it: of a message that is refused nobody would hear again. */
+const limits = { queueMessages: Number.MAX_SAFE_INTEGER, queueBytes: Number.MAX_SAFE_INTEGER };
 
 export interface NodeContext {
   readonly clock: Clock;
@@ -39,7 +42,7 @@ export interface NodeContext {
   readonly allocator: RegionAllocator;
   readonly kernels: Kernels;
   readonly parameterKernels: ParameterKernels;
-  readonly processes: HostProcesses;
+  readonly processes: JobProcesses;
   /** Of all that this process does for the store. */
   readonly counters?: ValueCounters;
   /** What a router of this process binds: reachable by all hosts of the job, and by none else. */
@@ -49,6 +52,17 @@ export interface NodeContext {
 
 /** @throws ShoalError `config`, `timeout`, `auth` when the job's store cannot be reached. */
 export async function openNode(environment: Environment, { gate }: { readonly gate?: ThreadGate } = {}): Promise<NodeContext> {
+  // It starts while the store is reached.
+  const thread = new PulseThread();
+  try {
+    return await openNodeWith(thread, environment, gate);
+  } catch (error) {
+    await thread.close();
+    throw error;
+  }
+}
+
+async function openNodeWith(thread: PulseThread, environment: Environment, gate: ThreadGate | undefined): Promise<NodeContext> {
   const settings = readSettings(environment);
   const opened = await openStore('env://', {
     clock: systemClock,
@@ -65,6 +79,7 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
   const messaging = new MessagingContext({
     world,
     secret: opened.secret,
+    limits,
     ...(gate && { gate }),
     ...(fabric && {
       fabric: {
@@ -76,6 +91,9 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
       },
     }),
   });
+  const host = ownHost(opened, settings);
+  const pulse = { world: `${world}/pulse`, secret: opened.secret };
+  const port = await thread.listen({ ...pulse, host: isLoopback(host) ? host : 'any' });
   return {
     clock: systemClock,
     random: systemRandom,
@@ -85,12 +103,17 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
     allocator: createRegionAllocator({ native, ...(settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {}) }),
     kernels: createKernels({ native }),
     parameterKernels: createParameterKernels({ native }),
-    processes: systemProcesses(settings.hostId),
-    bindUrl: fabric === undefined ? bindUrlOf(opened, settings) : `fabric://${fabric.name}`,
+    processes: systemProcesses({
+      hostId: settings.hostId,
+      pulse: `tcp://${host}:${port}`,
+      ask: (url) => askPulse(url, { ...pulse, clock: systemClock, random: systemRandom }),
+    }),
+    bindUrl: fabric === undefined ? `tcp://${host}:*` : `fabric://${fabric.name}`,
     close: async () => {
       await messaging.close();
       await fabric?.close();
       await opened.store.close();
+      await thread.close();
     },
   };
 }
@@ -131,9 +154,10 @@ function hostOf({ url }: OpenedStore): string {
   return url === undefined ? '127.0.0.1' : new URL(url).hostname;
 }
 
-/** Jobs that meet on the loopback interface stay there. */
-function bindUrlOf(opened: OpenedStore, settings: Settings): string {
-  if (isLoopback(hostOf(opened))) return 'tcp://127.0.0.1:*';
-  const [best] = offeredAddresses(networkInterfaces(), settings.interfaces);
-  return `tcp://${best === undefined ? '127.0.0.1' : best.address}:*`;
+/** The address at which others reach this process, as it is written in URLs. Jobs that meet on the loopback interface stay there. */
+function ownHost(opened: OpenedStore, settings: Settings): string {
+  const loopback = '127.0.0.1';
+  if (isLoopback(hostOf(opened))) return loopback;
+  const { address } = offeredAddresses(networkInterfaces(), settings.interfaces)[0] ?? { address: loopback };
+  return address.includes(':') ? `[${address}]` : address;
 }

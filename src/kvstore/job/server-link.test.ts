@@ -1,17 +1,19 @@
 import { EventEmitter, once } from 'node:events';
 import { expect, test } from 'vitest';
-import { systemClock } from '../../base/clock.ts';
+import { systemClock, VirtualClock } from '../../base/clock.ts';
 import { readSettings } from '../../base/settings/settings.ts';
 import { MessagingContext } from '../../messaging/context.ts';
 import { MessageType, Msg } from '../../messaging/msg.ts';
 import { Router } from '../../messaging/router.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import { serverAddress } from '../protocol/topology.ts';
+import { heartbeatMs } from './heartbeat.ts';
+import type { Pulse } from './pulse.ts';
 import { ServerLink } from './server-link.ts';
 import { systemProcesses } from './server-process.ts';
 import { ServerRecords, type ServerSeat } from './server-records.ts';
 
-const processes = systemProcesses();
+const processes = systemProcesses({ hostId: '', pulse: '', ask: async () => 'runs' });
 const [own, to] = [serverAddress(1, 0), serverAddress(0, 0)];
 
 function message(text: string): Msg {
@@ -65,4 +67,40 @@ test('what is sent when the server has been reached, and the link is not up yet,
 
 test('a standby is sent nothing before its link is up', async () => {
   expect(await received('standby')).toEqual(['up']);
+});
+
+test.each([
+  { pulse: 'runs', said: [] },
+  { pulse: 'silent', said: [[expect.stringContaining('server 0 of group 0 has been silent for 5 s'), 'lost']] },
+] as const)('a server that answers no heartbeat, and says by its pulse: $pulse', async ({ pulse, said }) => {
+  await using messaging = new MessagingContext({ world: 'busy', secret: new Uint8Array(32), encryption: 'none' });
+  const [clock, store] = [new VirtualClock(), new HashStore({ clock: systemClock })];
+  const records = new ServerRecords(store);
+  const router = new Router(messaging);
+  const elsewhere = { ...processes, isGone: () => false, ask: () => Promise.resolve<Pulse>(pulse) };
+  const record = { incarnation: 1, url: await router.bind('inproc://busy'), ...processes.own() };
+  await records.changeView(0, 0, { expected: undefined, next: { term: 1, primary: record, standby: null } });
+  const node = { clock, settings: readSettings({}), records, messaging, processes: elsewhere };
+  const downs: [string, string][] = [];
+  const isUp = new EventEmitter();
+  const up = once(isUp, 'up');
+  const link = new ServerLink({
+    node,
+    group: 0,
+    server: 0,
+    own,
+    to,
+    onMessage: () => undefined,
+    onUp: () => isUp.emit('up'),
+    onDown: ({ message }, how) => downs.push([message, how]),
+  });
+  await up;
+  for (let ms = 0; ms < 2 * node.settings.serverSilenceMs && downs.length === 0; ms += heartbeatMs) {
+    clock.advance(heartbeatMs);
+    for (let turn = 0; turn < 3; turn++) await new Promise(setImmediate);
+  }
+  expect(downs).toEqual(said);
+  await link.close();
+  await router.close();
+  await store.close();
 });

@@ -11,7 +11,7 @@ import { retry } from '../../base/connections/retry.ts';
 import type { Address } from '../../messaging/address.ts';
 import { Dealer } from '../../messaging/dealer.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import { heartbeat, heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from './heartbeat.ts';
+import { heartbeat, heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime, Silence } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
 import type { ServerRecord, ServerSeat } from './server-records.ts';
 
@@ -26,8 +26,8 @@ export interface ServerLinkOptions {
   readonly to: Address;
   readonly onMessage: (msg: Msg) => void;
   readonly onUp: (record: ServerRecord) => void;
-  /** After every `onUp`, and when it cannot be reached in the first place. */
-  readonly onDown: (error: ShoalError) => void;
+  /** After every `onUp`, and when it cannot be reached in the first place. `ended`: its process has, for certain. */
+  readonly onDown: (error: ShoalError, how: 'lost' | 'ended') => void;
   /** Another process has taken the place of one that we were connected with: called before we connect to that one. */
   readonly onReplaced?: (former: ServerRecord) => Promise<void>;
   /** An incarnation that is ourselves, and is not connected to. */
@@ -44,11 +44,12 @@ export class ServerLink {
   readonly #stopped = new AbortController();
   #dealer: Dealer | undefined;
   readonly #listening: ListeningTime;
-  /** Of the listening time. */
-  #heardMs = 0;
+  /** Of the server that is connected. */
+  #silence: Silence | undefined;
   #lost: ShoalError | undefined;
-  /** Whom we were connected with last. */
+  /** Whom we were connected with last, and whether that process has ended. */
   #former: ServerRecord | undefined;
+  #hasEnded = false;
 
   constructor(options: ServerLinkOptions) {
     this.#options = options;
@@ -68,13 +69,14 @@ export class ServerLink {
   /** Passes on what was sent, for at most `timeoutMs`. Idempotent. */
   async close(timeoutMs = 1000): Promise<void> {
     this.#stopped.abort();
+    this.#listening.close();
     const dealer = this.#dealer;
     this.#dealer = undefined;
     await dealer?.close({ timeoutMs });
   }
 
   async #run(): Promise<void> {
-    const { node, group, server, seat = 'server', except, onDown } = this.#options;
+    const { node, group, server, seat = 'server', except } = this.#options;
     const { clock, messaging } = node;
     const { signal } = this.#stopped;
     const connectOnce = async (): Promise<void> => {
@@ -83,7 +85,7 @@ export class ServerLink {
         if (record.incarnation === except) await sleep(clock, heartbeatMs);
         else await this.#serve(record);
       } catch (thrown) {
-        if (!signal.aborted) onDown(ShoalError.from(thrown));
+        if (!signal.aborted) this.#tellDown(ShoalError.from(thrown));
         throw thrown;
       }
     };
@@ -93,9 +95,11 @@ export class ServerLink {
 
   /** Returns when the connection should be made anew. */
   async #serve(record: ServerRecord): Promise<void> {
-    const { node, own, seat, onUp, onDown, onReplaced } = this.#options;
-    if (node.processes.isGone(record)) throw gone(this.#options, `was process ${record.pid}, which has ended`);
-    if (this.#former !== undefined && this.#former.incarnation !== record.incarnation) await onReplaced?.(this.#former);
+    const { node, own, seat, onUp, onReplaced } = this.#options;
+    const { processes } = node;
+    const isKnown = this.#former?.incarnation === record.incarnation;
+    if (isKnown ? (await processes.ask(record)) === 'ended' : processes.isGone(record)) throw this.#ended(record);
+    if (this.#former !== undefined && !isKnown) await onReplaced?.(this.#former);
     const dealer = new Dealer(node.messaging, { address: own, limits: { reconnectMs } });
     try {
       // A standby is sent the state before anything else.
@@ -104,12 +108,17 @@ export class ServerLink {
       if (this.#stopped.signal.aborted) return;
       this.#dealer = dealer;
       this.#former = record;
-      this.#heardMs = this.#listening.nowMs;
+      this.#hasEnded = false;
+      this.#silence = new Silence({
+        listening: this.#listening,
+        limitMs: node.settings.serverSilenceMs,
+        ask: () => processes.ask(record),
+      });
       dealer.watch(() => this.#drain(dealer));
       onUp(record);
       this.#drain(dealer);
       const lost = await this.#watchOver(dealer, record);
-      if (!this.#stopped.signal.aborted) onDown(lost);
+      if (!this.#stopped.signal.aborted) this.#tellDown(lost);
     } finally {
       if (this.#dealer === dealer) this.#dealer = undefined;
       if (!this.#stopped.signal.aborted) await dealer.close({ timeoutMs: 0 });
@@ -122,14 +131,24 @@ export class ServerLink {
     for (;;) {
       await sleep(node.clock, heartbeatMs);
       if (this.#stopped.signal.aborted || this.#dealer !== dealer) return this.#lost ?? gone(this.#options, 'was closed');
+      // Not after the store has answered: others wait for it.
+      this.send(heartbeat(own, to));
       const current = await node.records.get(group, server, { seat });
       if (current.incarnation !== record.incarnation) return gone(this.#options, `was replaced by process ${current.pid}`);
-      if (node.processes.isGone(record)) return gone(this.#options, `was process ${record.pid}, which has ended`);
-      this.#listening.tick();
-      const silentMs = this.#listening.nowMs - this.#heardMs;
-      if (silentMs > node.settings.serverSilenceMs) return gone(this.#options, `has been silent for ${Math.round(silentMs)} ms`);
-      this.send(heartbeat(own, to));
+      if (node.processes.isGone(record)) return this.#ended(record);
+      const why = this.#silence?.look();
+      if (why !== undefined) return gone(this.#options, why);
     }
+  }
+
+  /** Its process has. */
+  #ended(record: ServerRecord): ShoalError {
+    this.#hasEnded = true;
+    return gone(this.#options, `was process ${record.pid}, which has ended`);
+  }
+
+  #tellDown(error: ShoalError): void {
+    this.#options.onDown(error, this.#hasEnded ? 'ended' : 'lost');
   }
 
   #lose(error: ShoalError): void {
@@ -139,7 +158,7 @@ export class ServerLink {
 
   #drain(dealer: Dealer): void {
     if (this.#dealer !== dealer) return;
-    this.#heardMs = this.#listening.nowMs;
+    this.#silence?.heard();
     try {
       for (let msg = dealer.tryReceive(); msg !== undefined; msg = dealer.tryReceive()) {
         if (msg.type !== heartbeatType) this.#options.onMessage(msg);

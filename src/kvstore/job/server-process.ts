@@ -6,6 +6,7 @@
 import { readFileSync, readlinkSync } from 'node:fs';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
+import type { Pulse } from './pulse.ts';
 
 export interface ServerProcess {
   readonly pid: number;
@@ -13,30 +14,43 @@ export interface ServerProcess {
   readonly host: string;
   /** When it was started, in ticks since the host was: numbers are used again. */
   readonly birth: number;
+  /** URL at which it answers that it runs. */
+  readonly pulse: string;
 }
 
 /** How long a process may take to die of SIGKILL. */
 const endMs = 10_000;
 const pollMs = 10;
 
-/** The processes of a host, as one of them sees them. */
-export interface HostProcesses {
+/** The processes of a job, as one of them sees them. */
+export interface JobProcesses {
   own(): ServerProcess;
   /** Its memory can be mapped by this one. */
   isHere(process: ServerProcess): boolean;
+  /** It is of this host, and has ended. */
   isGone(process: ServerProcess): boolean;
+  /** Whether it runs, wherever it is; it says so itself. */
+  ask(process: ServerProcess): Promise<Pulse>;
   end(clock: Clock, former: ServerProcess): Promise<void>;
 }
 
-/** The processes that this one shares memory with.
- *  @param hostId replaces what tells hosts apart, so that one machine can play several; empty: probed. */
-export function systemProcesses(hostId = ''): HostProcesses {
+export interface ProcessesOptions {
+  /** Replaces what tells hosts apart, so that one machine can play several; empty: probed. */
+  readonly hostId: string;
+  /** Of this process. */
+  readonly pulse: string;
+  readonly ask: (pulse: string) => Promise<Pulse>;
+}
+
+export function systemProcesses({ hostId, pulse, ask }: ProcessesOptions): JobProcesses {
   const own = hostId === '' ? probedHost() : hostId;
   const isHere = ({ host }: ServerProcess): boolean => host !== '' && host === own;
+  const isGone = (former: ServerProcess): boolean => isHere(former) && hasEnded(former);
   return {
-    own: () => ({ pid: process.pid, host: own, birth: statusOf(process.pid)?.birth ?? 0 }),
+    own: () => ({ pid: process.pid, host: own, birth: statusOf(process.pid)?.birth ?? 0, pulse }),
     isHere,
-    isGone: (former) => isHere(former) && hasEnded(former),
+    isGone,
+    ask: async (other) => (isGone(other) ? 'ended' : ask(other.pulse)),
     end: async (clock, former) => {
       if (isHere(former)) await endProcess(clock, former);
     },

@@ -4,7 +4,7 @@
  *      kv/server/<group>/<server>           { term, primary, standby }                 the view: who is in force
  *      kv/server/<group>/<server>/standby   { incarnation, url, pid, … }               who offers to stand by
  *      kv/server/<group>/<server>/doubled   empty                                    a standby has been in the view; written once
- *      kv/client/<first worker>               URL of a process that takes blobs
+ *      kv/client/<first worker>               { url, pid, … }: a process with workers, which takes blobs
  *
  *  The view changes by compare-and-swap only, so that one of several processes succeeds and the others learn of
  *  it. With these rules an acknowledged state survives the loss of all processes but the last:
@@ -16,20 +16,22 @@
  *  Every message between servers bears its sender's term; a receiver that knows a later term ignores it.
  *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
 import { ShoalError } from '../../base/errors.ts';
-import { anyText, integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
+import { integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
 import { jobFailed } from '../../group/world/ended-ranks.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
 
 const positive = integer({ min: 1 });
 
+const processFields = { url: text(512), pid: integer(), host: text(512), birth: number(), pulse: text(512) };
+
+const processSchema = object(processFields);
+
+/** In the order in which they are written: see `encode`. */
 const recordSchema = object({
   /** Differs between every two processes that are, one after the other, the same server. */
   incarnation: positive,
-  url: text(512),
-  pid: integer(),
-  host: text(512),
-  birth: number(),
+  ...processFields,
 });
 
 const viewSchema = object({
@@ -47,6 +49,9 @@ const topologySchema = object({
   serversPerGroup: positive,
   replicas: literal(1, 2),
 });
+
+/** A process, and where its router listens. */
+export type ProcessRecord = ValueOf<typeof processSchema>;
 
 /** A process that is a server, or would be. */
 export type ServerRecord = ValueOf<typeof recordSchema>;
@@ -145,12 +150,12 @@ export class ServerRecords {
     return jobFailed(this.#store, rank, signal);
   }
 
-  async publishClient(firstWorker: number, url: string): Promise<void> {
-    await this.#store.set(`kv/client/${firstWorker}`, encode(url));
+  async publishClient(firstWorker: number, record: ProcessRecord): Promise<void> {
+    await this.#store.set(`kv/client/${firstWorker}`, encode(record));
   }
 
-  async clientUrl(firstWorker: number, wait: StoreWait): Promise<string> {
-    return decode(anyText, await this.#store.get(`kv/client/${firstWorker}`, wait));
+  async client(firstWorker: number, wait?: StoreWait): Promise<ProcessRecord> {
+    return decode(processSchema, await this.#store.get(`kv/client/${firstWorker}`, wait));
   }
 }
 

@@ -5,11 +5,10 @@
  *        │                                               ▲ primary lost, and we are in the view     │
  *        └▶ standby, or the primary answers ─▶ offers to stand by ────────────────────────────────┘
  *               └▶ somebody stands by already: refused */
-import { sleep } from '../../base/clock.ts';
+import { setServedTimer, sleep } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { heartbeatMs } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
-import { answers } from './server-probe.ts';
 import type { ServerRecord, ServerSeat as Role, ServerView } from './server-records.ts';
 
 export interface SeatOptions {
@@ -120,5 +119,21 @@ export class ServerSeat {
       'config',
       `server ${server} of group ${group} ${who}; this process is one too many: give it another SHOAL_SERVER`,
     );
+  }
+}
+
+/** False when its process has ended, or has not answered for as long as a server may be silent. */
+async function answers(node: NodeContext, record: ServerRecord, signal?: AbortSignal): Promise<boolean> {
+  let isOver = false;
+  const timer = setServedTimer(node.clock, node.settings.serverSilenceMs, () => (isOver = true));
+  try {
+    while (!isOver && signal?.aborted !== true) {
+      const pulse = await node.processes.ask(record);
+      if (pulse !== 'silent') return pulse === 'runs';
+      await sleep(node.clock, heartbeatMs);
+    }
+    return false;
+  } finally {
+    timer.cancel();
   }
 }

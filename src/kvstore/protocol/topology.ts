@@ -65,8 +65,6 @@ export function workerGroupOf(topology: KVTopology, worker: number): number {
 
 /** Roles of `Role` end at 4. */
 const standbyRole = 5;
-/** Of whoever asks whether a server is there. */
-export const probeRole = 6;
 
 /** The standby of a server, for messages between the two. */
 export function standbyAddress(group: number, server: number): Address {

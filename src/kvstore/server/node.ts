@@ -15,14 +15,15 @@ import { ShoalError } from '../../base/errors.ts';
 import { createLogger, type Logger } from '../../base/log.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import type { Random } from '../../base/random.ts';
-import { formatAddress, Role, roleOf, type Address } from '../../messaging/address.ts';
+import { formatAddress, groupOf, idOf, Role, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
 import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
 import { createDecoder } from '../compression/registry.ts';
 import { detectPlace, type KVPlace } from '../job/environment.ts';
-import { heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from '../job/heartbeat.ts';
+import { heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime, Silence } from '../job/heartbeat.ts';
 import { openNode, type NodeContext } from '../job/node-context.ts';
+import type { Pulse } from '../job/pulse.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import { PeerValues } from '../protocol/process-values.ts';
 import { ServerCore } from './core.ts';
@@ -51,12 +52,11 @@ export class ServerNode {
   readonly #router: Router;
   readonly #values = new Map<Address, PeerValues>();
   readonly #links = new Map<Address, ServerLink>();
-  /** When each peer was last heard of; absent: not connected. */
   readonly #listening: ListeningTime;
-  /** By peer, of the listening time. */
-  readonly #heardMs = new Map<Address, number>();
-  /** Of a standby: when it last heard of its primary, or began to wait for one. */
-  #primaryHeardMs = 0;
+  /** By peer; absent: it has left, or is lost. */
+  readonly #peers = new Map<Address, Silence>();
+  /** Of a standby: its primary's, from when it was heard of last, or waited for. */
+  readonly #primary: Silence;
   #topology: KVTopology | undefined;
   #seat: ServerSeat | undefined;
   #mode: 'primary' | 'standby' = 'standby';
@@ -78,6 +78,8 @@ export class ServerNode {
     this.#node = node;
     this.#place = place;
     this.#listening = new ListeningTime(node.clock);
+    this.#primary = this.#silenceOf(serverAddress(serverGroup, server));
+    this.#primary.isConnected = false;
     this.#log = createLogger({ level: node.settings.logLevel, clock: node.clock, speaker: `${role} ${server} of group ${serverGroup}` });
     this.#router = new Router(node.messaging, { onPeer: (event) => this.#onPeer(event) });
     this.ended = new Promise((resolve, reject) => {
@@ -180,7 +182,7 @@ export class ServerNode {
       ...(this.#node.counters && { counters: this.#node.counters }),
     });
     this.#core = core;
-    for (const address of this.#heardMs.keys()) core.peerUp(address);
+    for (const address of this.#peers.keys()) core.peerUp(address);
     for (const msg of [...hellos, ...this.#early.splice(0)]) core.receive(msg);
   }
 
@@ -276,14 +278,15 @@ export class ServerNode {
 
   /** Whoever has left says goodbye when it has heard the answer, or is silent one day. */
   get #isDone(): boolean {
-    return this.#served && this.#mode === 'primary' && ![...this.#heardMs.keys()].some((address) => roleOf(address) === Role.stub);
+    return this.#served && this.#mode === 'primary' && ![...this.#peers.keys()].some((address) => roleOf(address) === Role.stub);
   }
 
   // ── standby ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   async #watchPrimary(own: ServerRecord): Promise<void> {
     const seat = must(this.#seat, () => 'a standby has a seat');
-    const succession = await seat.watch(this.#listening.nowMs - this.#primaryHeardMs);
+    this.#primary.look();
+    const succession = await seat.watch(this.#primary.ms);
     if (succession === undefined) return;
     const { former } = seat;
     this.#log.warn(`takes over ${succession}${former === undefined ? '' : ` from process ${former.pid}, which is lost`}`);
@@ -312,12 +315,8 @@ export class ServerNode {
   }
 
   #drain(): void {
-    const { serverGroup, server } = this.#place;
-    const { nowMs } = this.#listening;
     for (let msg = this.#receive(); msg !== undefined; msg = this.#receive()) {
-      const { source } = msg;
-      this.#heardMs.set(source, nowMs);
-      if (source === serverAddress(serverGroup, server)) this.#primaryHeardMs = nowMs;
+      this.#peer(msg.source).heard();
       if (msg.type !== heartbeatType) {
         if (this.#core !== undefined) this.#core.receive(msg);
         else {
@@ -339,11 +338,34 @@ export class ServerNode {
 
   #onPeer({ address, state, error }: PeerEvent): void {
     if (address === undefined) return;
+    if (state === 'left') return this.#onLeft(address);
+    const peer = this.#peer(address);
+    peer.isConnected = state === 'connected';
     if (state === 'connected') {
-      this.#heardMs.set(address, this.#listening.nowMs);
+      peer.heard();
       this.#core?.peerUp(address);
-    } else if (state === 'left') this.#onLeft(address);
-    else this.#log.warn(`${formatAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
+    } else this.#log.warn(`${formatAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
+  }
+
+  /** Whoever has been lost and goes on is there again. */
+  #peer(address: Address): Silence {
+    let peer = this.#peers.get(address);
+    if (peer === undefined) {
+      const { serverGroup, server } = this.#place;
+      peer = address === serverAddress(serverGroup, server) ? this.#primary : this.#silenceOf(address);
+      this.#peers.set(address, peer);
+    }
+    return peer;
+  }
+
+  #silenceOf(address: Address): Silence {
+    const { processes, records, settings } = this.#node;
+    const ask = async (): Promise<Pulse> => {
+      if (roleOf(address) === Role.stub) return processes.ask(await records.client(idOf(address)));
+      const view = await records.view(groupOf(address), idOf(address));
+      return view === undefined ? 'silent' : processes.ask(view.primary);
+    };
+    return new Silence({ listening: this.#listening, limitMs: settings.serverSilenceMs, ask });
   }
 
   #onLeft(address: Address): void {
@@ -364,7 +386,7 @@ export class ServerNode {
   }
 
   #forget(address: Address): void {
-    this.#heardMs.delete(address);
+    this.#peers.delete(address);
     this.#core?.peerLeft(address);
     // What it pushed last may not be summed yet.
     this.#values.get(address)?.retire();
@@ -377,7 +399,6 @@ export class ServerNode {
       for (;;) {
         await sleep(this.#node.clock, heartbeatMs);
         if (this.#ending) return;
-        this.#listening.tick();
         this.#loseTheSilent();
         if (this.#mode === 'standby') await this.#watchPrimary(own);
         else if (!(await this.#seat!.isOurs())) await this.#onReplaced();
@@ -389,19 +410,17 @@ export class ServerNode {
   }
 
   #loseTheSilent(): void {
-    const { serverSilenceMs } = this.#node.settings;
-    for (const [address, heardMs] of [...this.#heardMs]) {
-      const silentMs = this.#listening.nowMs - heardMs;
-      if (silentMs <= serverSilenceMs) continue;
+    for (const [address, peer] of [...this.#peers]) {
+      const why = peer.look();
+      if (why === undefined) continue;
       if (roleOf(address) !== Role.stub) {
         this.#forget(address);
         continue;
       }
       // Its memory may be in use: the core lets go of it.
-      this.#heardMs.delete(address);
-      const text = `has been silent for ${Math.round(silentMs / 1000)} s (SHOAL_KV_SILENCE_MS); is its process alive, or was it stopped?`;
-      this.#log.warn(`${formatAddress(address)} ${text}`);
-      this.#core?.peerLost(address, new ShoalError('peer-lost', text));
+      this.#peers.delete(address);
+      this.#log.warn(`${formatAddress(address)} ${why}`);
+      this.#core?.peerLost(address, new ShoalError('peer-lost', why));
     }
   }
 
@@ -416,6 +435,7 @@ export class ServerNode {
   }
 
   async #close(): Promise<void> {
+    this.#listening.close();
     await Promise.all([...this.#links.values()].map((link) => link.close(flushMs)));
     await this.#router.close({ timeoutMs: flushMs });
     for (const values of this.#values.values()) values.close();

@@ -1,0 +1,93 @@
+/** The pulse of a process: whether it runs, whatever its threads compute. A thread that does nothing else listens, and answers whoever
+ *  proves that it knows the job's secret. It speaks as a store does (store/store-server.ts), of which only the handshake is used.
+ *
+ *      comm thread, busy      ·············✗ no heartbeat             a process that is stopped answers neither
+ *      pulse thread ◀── ask ──────────────── whoever waits for one
+ *                   ─── proof ─────────────▶ it runs */
+import { Worker } from 'node:worker_threads';
+import type { Clock } from '../../base/clock.ts';
+import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
+import { codeOf, exhaustion, isExhaustion } from '../../base/exhaustion.ts';
+import { builtEntry } from '../../base/packages/package-root.ts';
+import type { Random } from '../../base/random.ts';
+import { StoreClient } from '../../store/store-client.ts';
+
+/** `silent`: it is stopped, or its host is, or cannot be reached. `ended`: nobody listens there, or another process does. */
+export type Pulse = 'runs' | 'silent' | 'ended';
+
+/** What both ends must know. */
+export interface PulseIdentity {
+  readonly world: string;
+  readonly secret: Uint8Array;
+}
+
+export interface PulsePlace extends PulseIdentity {
+  /** What it binds: an address, or `any`. */
+  readonly host: string;
+}
+
+/** How long an answer may take; whoever has none asks again. */
+const askMs = 1000;
+/** It keeps nothing. */
+const resourceLimits = { maxYoungGenerationSizeMb: 1, maxOldGenerationSizeMb: 32 };
+
+export class PulseThread {
+  readonly #worker: Worker;
+
+  /** @throws ShoalError `out-of-memory`, `system`. */
+  constructor() {
+    try {
+      this.#worker = new Worker(builtEntry('kvstore/job/pulse-thread.js'), { execArgv: [], name: 'shoal-pulse', resourceLimits });
+    } catch (thrown) {
+      throw failure(thrown);
+    }
+    // What goes wrong later is found by those who ask.
+    this.#worker.on('error', () => undefined);
+    this.#worker.unref();
+  }
+
+  /** @returns the port. @throws ShoalError `out-of-memory`, `system`. */
+  async listen(place: PulsePlace): Promise<number> {
+    this.#worker.ref();
+    try {
+      return await new Promise<number>((resolve, reject) => {
+        this.#worker.once('message', resolve).once('error', reject);
+        this.#worker.once('exit', (code) => reject(new Error(`it ended with code ${code}`)));
+        this.#worker.postMessage(place);
+      });
+    } catch (thrown) {
+      throw failure(thrown);
+    } finally {
+      this.#worker.unref();
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#worker.terminate();
+  }
+}
+
+/** Asks the process whose thread listens there. Time in which the calling process gets no CPU does not count. */
+export async function askPulse(
+  url: string,
+  { world, secret, clock, random }: PulseIdentity & { readonly clock: Clock; readonly random: Random },
+): Promise<Pulse> {
+  const { hostname, port } = new URL(url);
+  const host = hostname.replace(/^\[|\]$/g, '');
+  try {
+    const asked = { clock, random, host, port: Number(port), world, secret, rank: 0, connectTimeoutMs: askMs };
+    await (await StoreClient.connect(asked)).close();
+    return 'runs';
+  } catch (thrown) {
+    // Whoever cannot ask knows nothing.
+    if (isExhaustion(thrown)) return 'runs';
+    const isStranger = isShoalError(thrown) && (thrown.code === 'auth' || thrown.code === 'config');
+    return isStranger || codeOf(thrown) === 'ECONNREFUSED' ? 'ended' : 'silent';
+  }
+}
+
+function failure(thrown: unknown): ShoalError {
+  if (isShoalError(thrown)) return thrown;
+  const ranOut = exhaustion('this process', thrown, 'starting the thread that shows that it runs');
+  return ranOut ?? new ShoalError('system', `the thread that shows that this process runs failed: ${messageOf(thrown)}`, { cause: thrown });
+}
