@@ -117,6 +117,51 @@ describe('the house rules', () => {
     );
   });
 
+  describe('words', () => {
+    const comments = (bad: number, good: number): string =>
+      ['/** What it is. */\n'.repeat(bad), '/** Bytes in flight per link. */\n'.repeat(good)].join('');
+    const found = (text: string, openingsMax?: LayerTable['openingsMax']): string[] =>
+      checkSources([...files, { path: 'src/group/a.ts', text }], { ...table, openingsMax }).map(formatViolation);
+    const files = Object.entries(skeleton).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
+
+    it('want a subject in comments, but for one in fifty of a folder', () => {
+      const inGroup = 3;
+      expect(found(comments(1, 49 - inGroup))).toEqual([]);
+      expect(found(comments(1, 48 - inGroup))).toEqual([
+        'src/group/a.ts:1: words: "What it is." opens without a subject, like 1 of 49 in src/group (at most 2 %): say what it is',
+      ]);
+    });
+
+    it.each([
+      'Of an event loop over the sockets of a wire.',
+      'What the worker fed went as part of the call',
+      'Who waits until this rank can leave is told',
+      'For the whole world',
+    ])('refuse "%s"', (comment) => {
+      expect(found(`/** ${comment} */`)).toHaveLength(1);
+      expect(found(`// Bytes in flight.\nexport const a = 1;\n  // ${comment}\n`)).toHaveLength(1);
+    });
+
+    it.each([
+      'By default, a call waits for all.',
+      'In place.',
+      'For each rank, the bytes it sent.',
+      'As soon as the last rank leaves, the port is closed.',
+      'Bytes in flight per link.\n// Of each link, that is, on a line of its own.',
+    ])('let "%s" pass', (comment) => expect(found(`// ${comment}`)).toEqual([]));
+
+    it('hold a folder that is still to be done to its number, until the rule is met', () => {
+      expect(found(comments(5, 5), { 'src/group': 5 })).toEqual([]);
+      expect(found(comments(6, 5), { 'src/group': 5 })).toEqual([
+        'layers.json:1: words: src/group has 6 comments that open without a subject, at most 5: reword yours',
+      ]);
+      expect(found(comments(0, 5), { 'src/group': 5 })).toEqual([
+        'layers.json:1: words: the comments of src/group can be read alone: remove it from openingsMax',
+      ]);
+      expect(found(comments(0, 5), { 'src/gone': 5 })).toEqual(['layers.json:1: words: src/gone is in openingsMax and has no source']);
+    });
+  });
+
   it('count lines without comments, blank lines and imports', () => {
     const text =
       "/** What it is. */\nimport {\n  a,\n} from 'a';\n\nexport const b = /* the sum */ a + // of two\n  1; /* and\n*/ export { a };\n";

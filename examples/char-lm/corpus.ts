@@ -8,7 +8,7 @@ import { join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 export interface Corpus {
-  /** In the order in which they were read. */
+  /** Files in the order in which they were read. */
   readonly files: readonly string[];
   /** Character of each token; token 0 stands for every character that is not in the vocabulary. */
   readonly vocabulary: readonly string[];

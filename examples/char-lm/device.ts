@@ -1,9 +1,9 @@
-/** Where jax-js computes. */
+/** Starts the device that jax-js computes on: wasm or WebGPU. */
 import { defaultDevice, init } from '@jax-js/jax';
 import { initWebGpu } from 'shoal/ddp/jax-js';
 
 export interface Device {
-  /** Of a GPU: what it is. */
+  /** Name of the GPU; none for wasm. */
   readonly adapter?: string;
   close(): void;
 }

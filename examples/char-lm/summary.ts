@@ -1,5 +1,5 @@
-/** What a demo run leaves behind, as schemas: `rank-<n>.json` of each process, `summary.json` of the whole. The fields are
- *  explained in docs/summary-schema.md; a change of meaning raises the version. */
+/** Schemas of the files that a demo run leaves: `rank-<n>.json` of each process, `summary.json` of the whole. The fields are
+ *  | explained in docs/summary-schema.md; a change of meaning raises the version. */
 import { z } from 'zod';
 
 const model = z.object({

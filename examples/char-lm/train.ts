@@ -23,7 +23,7 @@ import type { RankResult } from './summary.ts';
 const { values } = parseArgs({
   options: {
     text: { type: 'string', multiple: true, default: [] },
-    /** Where jax-js computes: wasm or webgpu. */
+    /** Device that jax-js computes on: wasm or webgpu. */
     device: { type: 'string', default: 'wasm' },
     /** All-reduces go in parts, by priority. */
     schedule: { type: 'boolean', default: false },

@@ -37,7 +37,7 @@ import { integer, lookup, Parameters, partition, type Floats, type Ids, type Par
 import type { RankingModel, Tower } from '../ranking/train.ts';
 
 export interface ModelOptions extends ParameterOptions {
-  /** Of what an item has an embedding by: itself, its category. */
+  /** Sizes of the vocabularies that give an item its embeddings: items, categories. */
   readonly vocabularies: readonly number[];
   readonly length: number;
   readonly embedding: number;
@@ -50,10 +50,10 @@ export interface ModelOptions extends ParameterOptions {
 }
 
 interface Cell {
-  /** Of update and reset gate and candidate, side by side. */
+  /** Weights from the input to update gate, reset gate and candidate, side by side. */
   readonly input: Floats;
   readonly bias: Floats;
-  /** From the state to the gates. */
+  /** Weights from the state to the gates. */
   readonly gates: Floats;
   /** … to the candidate. */
   readonly candidate: Floats;
@@ -133,7 +133,7 @@ function tower(g: GraphBuilder, options: ModelOptions, weights: Weights): Tower 
   return { inputs, logits, loss, otherLogits: g.withScope('looped', () => logitsBy(looped)) };
 }
 
-/** How much each state matters to what is shown: [length, batch, 1], 1 in all for each example. */
+/** Share of each state in what is shown: [length, batch, 1], 1 in all for each example. */
 function attentionOf(g: GraphBuilder, { length, units }: ModelOptions, weights: Floats, states: Floats, target: Floats): Floats {
   const wanted = matMul(g, target, weights);
   const scores = sum(g, mul(g, reshape(g, states, { shape: [length, null, units] }), wanted), { axis: [-1] });
@@ -197,7 +197,7 @@ const looped: Scan = (g, { length, units }, { gates, candidate, ...cell }, input
   return { states: known(states), last: known(last) };
 };
 
-/** What the inputs of all steps give to gates and candidates, at once. */
+/** Multiplies the inputs of all steps for gates and candidates at once. */
 function projected(g: GraphBuilder, units: number, { input, bias }: Cell, inputs: Floats): { forGates: Floats; forCandidate: Floats } {
   const all = add(g, matMul(g, inputs, input), bias);
   return {

@@ -16,7 +16,7 @@ const { values, numbers } = readOptions(
     ...trainingOptions,
     items: { type: 'string', default: '60' },
     categories: { type: 'string', default: '6' },
-    /** Of the history. */
+    /** Steps of the history. */
     length: { type: 'string', default: '8' },
     embedding: { type: 'string', default: '6' },
     units: { type: 'string', default: '12' },

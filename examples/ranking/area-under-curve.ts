@@ -1,4 +1,4 @@
-/** How well scores order examples. */
+/** AUC, the measure of how well scores order examples. */
 /** The probability that a click has the higher score of a click and a non-click: by ranks, ties count half. */
 export function areaUnderCurve(labels: ArrayLike<number>, scores: ArrayLike<number>): number {
   const order = Array.from(labels, (_, k) => k).sort((a, b) => scores[a] - scores[b]);

@@ -139,7 +139,7 @@ export class Parameters {
 
 export interface Places {
   readonly rows: readonly Ids[];
-  /** Which of the batch they are; undefined where there is one part. */
+  /** Positions in the batch of each part's ids; undefined where there is one part. */
   readonly of: readonly Ids[] | undefined;
 }
 

@@ -3,7 +3,7 @@ import type { seededRandom } from 'shoal/ddp';
 
 export type Random = ReturnType<typeof seededRandom>;
 
-/** Of the standard normal distribution. */
+/** A number of the standard normal distribution. */
 export function normal(random: Random): number {
   return Math.sqrt(-2 * Math.log(1 - random.next())) * Math.cos(2 * Math.PI * random.next());
 }

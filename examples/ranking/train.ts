@@ -8,7 +8,7 @@ import { tensorflowKernels } from 'shoal/graph/tfjs';
 import { areaUnderCurve } from './area-under-curve.ts';
 import { refuse } from './options.ts';
 
-/** What `parseArgs` takes, beside the options of the model. */
+/** Options of `parseArgs` that every ranking example takes; its model's options come on top. */
 export const trainingOptions = {
   fuse: { type: 'boolean', default: false },
   'recv-some': { type: 'boolean', default: false },
@@ -25,7 +25,7 @@ export const trainingOptions = {
   out: { type: 'string' },
 } as const;
 
-/** Of those that are whole numbers, the least. */
+/** Least values of the options that are whole numbers. */
 export const trainingNumbers = { steps: 1, batch: 1, parts: 1, evaluation: 1, seed: 0 } as const;
 
 export interface TrainingValues {
@@ -45,12 +45,12 @@ export interface TrainingValues {
 export interface Examples {
   /** [size] 0 or 1 */
   readonly labels: Float32Array;
-  /** What the generator knows of each example: the logit its label was drawn by. */
+  /** The logit that the generator drew each example's label by. */
   readonly logits?: Float32Array;
 }
 
 export interface Tower {
-  /** What the step's batch consists of; may be fed. */
+  /** Outputs that the step's batch consists of; may be fed. */
   readonly inputs: readonly Output[];
   readonly logits: Output<'float32'>;
   readonly loss: Output<'float32'>;
@@ -77,7 +77,7 @@ interface Example<Batch extends Examples, Source extends { batch(size: number): 
   sourceOf(stream: number, shard: number, shards: number): Source;
   /** A tower on each worker; `nextBatch` is the function that its input calls. */
   build(g: GraphBuilder, options: BuildOptions, source: Source): RankingModel;
-  /** By input of a tower. */
+  /** Values of a batch, in the order of a tower's inputs. */
   valuesOf(batch: Batch): Value[];
 }
 
@@ -87,7 +87,7 @@ export async function trainRanking<Batch extends Examples, Source extends { batc
   start: typeof startGraphServer = startGraphServer,
 ): Promise<void> {
   const { steps, batch, parts, evaluation, seed } = values;
-  // Without its advice on other packages, from every rank.
+  // Keeps every rank from printing advice on other packages.
   tf.enableProdMode();
   await tf.setBackend('cpu');
   /** Known when the task is. */

@@ -9,9 +9,9 @@ export interface Batch {
   readonly labels: Float32Array;
   /** [size, dense] */
   readonly dense: Float32Array;
-  /** By column: [size] */
+  /** Ids of each column: [size] */
   readonly ids: readonly Int32Array[];
-  /** What the generator knows of each example: the logit its label was drawn by. */
+  /** The logit that the generator drew each example's label by. */
   readonly logits?: Float32Array;
 }
 

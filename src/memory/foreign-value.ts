@@ -1,13 +1,13 @@
-/** What somebody passes where an array is wanted, and how to get one from it: for messages. Values of frameworks are told by their
- *  methods, because the frameworks are not here. */
+/** Error messages' words for a value that was passed where an array is wanted, and how to get an array from it. Values of
+ *  frameworks are told by their methods, because the frameworks are not here. */
 import { describeValue } from '../base/schema.ts';
 
-/** `a list: make an array of it with Float32Array.from(list)`; of what is not known what it is. */
+/** A description with advice: `a list: make an array of it with Float32Array.from(list)`; without, where none is known. */
 export function describeForeign(value: unknown): string {
   return foreignValue(value) ?? describeValue(value);
 }
 
-/** Undefined: there is no advice about it. */
+/** The same, but undefined where there is no advice. */
 export function foreignValue(value: unknown): string | undefined {
   if (typeof value === 'number') return `the number ${value}: put it into an array, Float32Array.of(${value})`;
   if (Array.isArray(value)) {
