@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { sleep, systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
-import { noteCause } from '../group/world/ended-ranks.ts';
+import { causeOf, firstNamed, noteCause } from '../group/world/ended-ranks.ts';
+import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
 import { PrefixStore } from '../store/prefix-store.ts';
 import { StoreClient } from '../store/store-client.ts';
@@ -92,6 +93,26 @@ describe('the first failure', () => {
       await client.close();
       await agreement.leave(1000);
     }
+  });
+
+  it('is that of the rank which the first group of another one lost, whatever its other groups lose then', async () => {
+    const causes = [
+      [0, 2],
+      [0, 1],
+    ] as const;
+    expect(await firstCause(0, [0, 1, 2], causes)).toEqual(failureOf(2));
+  });
+
+  it('is not the signal by which a rank has ended a group before, whose script went on', async () => {
+    const store = new HashStore({ clock: systemClock });
+    const noted = async (): Promise<number | undefined> => causeOf(store, 0, AbortSignal.timeout(graceMs));
+    await noteCause(store, 0, new ShoalError('aborted', 'enough', { peer: 1 }));
+    expect(await noted()).toBe(1);
+    await noteCause(store, 0, new ShoalError('peer-lost', 'gone', { peer: 2 }));
+    await noteCause(store, 0, new ShoalError('aborted', 'enough', { peer: 1 }));
+    await noteCause(store, 0, new ShoalError('peer-lost', 'gone', { peer: 3 }));
+    expect(await noted()).toBe(2);
+    expect(await firstNamed(store, AbortSignal.timeout(graceMs))).toBe(2);
   });
 
   it('is found behind ranks that waited for each other', async () => {

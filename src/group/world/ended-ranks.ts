@@ -12,7 +12,7 @@
  *
  *  A rank that fails because of another one reports that before it ends, because its own end may be seen before that of the other one:
  *
- *      rank 0 ── lost rank 2 ──▶ `cause/0` ──▶ launcher: not rank 0 has failed first
+ *      rank 0 ── lost rank 2 ──▶ `cause/0`, the first ──▶ launcher: not rank 0 has failed first
  *                          └────▶ `cause`, the first only: for ranks that blame each other */
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
@@ -25,6 +25,8 @@ const connectedKey = (rank: number): string => `connected/${rank}`;
 const causeKey = (rank: number): string => `cause/${rank}`;
 /** The rank that was the first to be noted as a cause. */
 const firstCauseKey = 'cause';
+/** Behind the number of a rank. */
+const abortedMark = ' aborted';
 const nothing = new Uint8Array(0);
 const foreverMs = 0x7fffffff;
 
@@ -105,12 +107,17 @@ function decode(value: Uint8Array): End {
   return JSON.parse(new TextDecoder().decode(value)) as End;
 }
 
-/** The rank fails because of another one, if the error names one. */
-export async function noteCause(store: Store, rank: number, { peer }: ShoalError): Promise<void> {
+/** A group of the rank fails because of another rank, if the error names one. The first one counts: what other groups lose then comes
+ *  from that. After a group that somebody has aborted, the script goes on: it counts until another one fails. */
+export async function noteCause(store: Store, rank: number, { peer, code }: ShoalError): Promise<void> {
   if (peer === undefined || peer === rank) return;
-  const value = new TextEncoder().encode(String(peer));
+  const isAborted = code === 'aborted';
+  const value = new TextEncoder().encode(`${peer}${isAborted ? abortedMark : ''}`);
+  const keys = isAborted ? [causeKey(rank)] : [causeKey(rank), firstCauseKey];
   try {
-    await Promise.all([store.set(causeKey(rank), value), store.compareSet(firstCauseKey, nothing, value)]);
+    const [noted] = await Promise.all(keys.map((key) => store.compareSet(key, nothing, value)));
+    const isOver = new TextDecoder().decode(noted).endsWith(abortedMark);
+    if (isOver && !isAborted) await store.compareSet(causeKey(rank), noted, value);
   } catch {
     // Without the store there is nobody to tell.
   }
@@ -129,5 +136,5 @@ export function firstNamed(store: Store, signal: AbortSignal): Promise<number | 
 
 async function rankAt(store: Store, key: string, signal: AbortSignal): Promise<number | undefined> {
   const value = await store.get(key, { timeoutMs: foreverMs, signal }).catch(() => undefined);
-  return value === undefined ? undefined : Number(new TextDecoder().decode(value));
+  return value === undefined ? undefined : parseInt(new TextDecoder().decode(value), 10);
 }
