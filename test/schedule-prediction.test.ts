@@ -29,12 +29,16 @@ describe('shoal tune --scheduler --predict', () => {
       .ended;
     expect(code).toBe(0);
     expect(stdout).toMatch(/^vgg16 × 1: 16 layers, 553\.4 MB; 4 workers, parameter-server, 25 Gbit\/s\n/);
-    expect(stdout).toMatch(/^plain overlap +\d/m);
-    expect(stdout).toMatch(/^scheduled +\d[\d.]+ +1\.\d\d × {3}partition \S+, credit \S+$/m);
-    expect(stdout).toMatch(/^worth it: 1\.\d\d × plain overlap/m);
+    expect(stdout).toMatch(/^no overlap +\d[\d.]+ +the passes, then all bytes, each way at once$/m);
+    expect(stdout).toMatch(/^plain overlap +\d[\d.]+ +whole tensors, as they become ready$/m);
+    expect(stdout).toMatch(/^scheduled +\d[\d.]+ +1\.\d\d × no overlap; partition \S+, credit \S+$/m);
+    expect(stdout).toMatch(/^worth it: 1\.\d\d × no overlap/m);
     const { plan, workers } = await predictionOf('--model', 'resnet50', '--gbit', '100');
     expect(workers).toBe(8);
-    expect(plan).toMatchObject({ isWorthIt: false, verdict: expect.stringMatching(/^not worth it: .*plain overlap hides it/) as string });
+    expect(plan).toMatchObject({
+      isWorthIt: false,
+      verdict: expect.stringMatching(/^not worth it: .*little of it is left to hide/) as string,
+    });
   });
 
   it.each([['plain'], ['scheduled']])('reads the layers of a real run that is %s, and their times', async (how) => {

@@ -94,9 +94,9 @@ export function replayAll(
       for (const workers of counts) {
         for (const gbitPerSecond of gbits) {
           const plan = planSchedule({ layers, workers, exchange, gbitPerSecond, steps });
-          const { plainOverlapMs: fifoMs, scheduledMs, gain: speedup, gainMax: boundSpeedup, partitionBytes } = plan;
-          const { computeMs, networkMs, boundMs } = plan;
-          const found = { fifoMs, scheduledMs, partitionBytes, speedup, computeMs, networkMs, boundMs, boundSpeedup };
+          const { plainOverlapMs: fifoMs, scheduledMs, partitionBytes, computeMs, networkMs, boundMs } = plan;
+          const ratios = { speedup: fifoMs / scheduledMs, boundSpeedup: fifoMs / boundMs };
+          const found = { fifoMs, scheduledMs, partitionBytes, computeMs, networkMs, boundMs, ...ratios };
           rows.push({ model, exchange, workers, gbitPerSecond, ...found });
         }
       }

@@ -1,11 +1,12 @@
 /** Decides whether scheduling is worth it: one training, replayed with plain overlap and with parts by priority, and a bound that
  *  no order can beat.
  *
- *      no overlap     passes + communication
- *      plain overlap  FIFO: whole tensors, as they become ready                    ─┐ the gain by scheduling
- *      scheduled      the best of a few partitions                                 ─┘
+ *      no overlap     the passes, then all bytes, each way at once                 ─┐ the shorter one is the baseline
+ *      plain overlap  FIFO: whole tensors, as they become ready                    ─┘ that the gain is a ratio to
+ *      scheduled      the best of a few partitions
  *      bound          the longest one of passes, communication, and the rest of both after each layer's backward pass
  *
+ *  Plain overlap is the longer one where a tensor is a large share of all: a server gives no byte of it back before it has all of it.
  *  Both bounds follow from the ratio of communication to computation: where either is small there is nothing to gain. */
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/schema.ts';
@@ -25,16 +26,20 @@ export interface SchedulePlan {
   readonly networkMs: number;
   /** Ratio of communication to computation. */
   readonly ratio: number;
+  /** Time of the passes and, after them, of the step's bytes, each way at once. */
   readonly noOverlapMs: number;
+  /** Time where whole tensors are sent as they become ready. */
   readonly plainOverlapMs: number;
+  /** The shorter one of these two. */
+  readonly baseline: 'no overlap' | 'plain overlap';
   readonly scheduledMs: number;
   readonly partitionBytes: number;
   readonly creditBytes: number;
   /** Time that no order can beat. */
   readonly boundMs: number;
-  /** Ratio of plain overlap to scheduled. */
+  /** Ratio of the baseline to scheduled. */
   readonly gain: number;
-  /** Ratio of plain overlap to the bound. */
+  /** Ratio of the baseline to the bound. */
   readonly gainMax: number;
   readonly isWorthIt: boolean;
   /** The judgement as a sentence. */
@@ -63,27 +68,30 @@ export function planSchedule({ partitions, creditParts = 4, ...world }: PlanOpti
   });
   const best = tried.reduce((a, b) => (b.stepMs < a.stepMs ? b : a));
   const { computeMs, networkMs, boundMs, stepMs: plainOverlapMs } = plain;
+  const noOverlapMs = computeMs + networkMs;
+  const baselineMs = Math.min(noOverlapMs, plainOverlapMs);
   const figures = {
     computeMs,
     networkMs,
     ratio: networkMs / computeMs,
-    noOverlapMs: computeMs + networkMs,
+    noOverlapMs,
     plainOverlapMs,
+    baseline: noOverlapMs < plainOverlapMs ? ('no overlap' as const) : ('plain overlap' as const),
     scheduledMs: best.stepMs,
     partitionBytes: best.partitionBytes,
     creditBytes: best.creditBytes,
     boundMs,
-    gain: plainOverlapMs / best.stepMs,
-    gainMax: plainOverlapMs / boundMs,
+    gain: baselineMs / best.stepMs,
+    gainMax: baselineMs / boundMs,
   };
   return { ...figures, isWorthIt: figures.gain >= gainMin, verdict: verdictOf(figures) };
 }
 
-function verdictOf({ gain, gainMax, computeMs, networkMs, ratio }: Omit<SchedulePlan, 'isWorthIt' | 'verdict'>): string {
-  if (gain >= gainMin) return `worth it: ${timesText(gain)} plain overlap; no order gains more than ${timesText(Math.max(gain, gainMax))}`;
+function verdictOf({ baseline, gain, gainMax, computeMs, networkMs, ratio }: Omit<SchedulePlan, 'isWorthIt' | 'verdict'>): string {
+  if (gain >= gainMin) return `worth it: ${timesText(gain)} ${baseline}; no order gains more than ${timesText(Math.max(gain, gainMax))}`;
   const passes = `communication takes ${timesText(ratio)} as long as computation (${networkMs.toFixed(1)} and ${computeMs.toFixed(1)} ms)`;
-  if (gainMax >= gainMin) return `not worth it: ${timesText(gain)} plain overlap, though ${timesText(gainMax)} is the bound: ${passes}`;
-  const why = networkMs <= computeMs ? 'plain overlap hides it' : 'the network is busy all the time in any order';
+  if (gainMax >= gainMin) return `not worth it: ${timesText(gain)} ${baseline}, though ${timesText(gainMax)} is the bound: ${passes}`;
+  const why = networkMs <= computeMs ? 'little of it is left to hide' : 'the network is busy all the time in any order';
   return `not worth it: ${passes}, and ${why}; no order gains more than ${timesText(Math.max(gain, gainMax))}`;
 }
 
