@@ -1,6 +1,7 @@
 /** The command line of a program of this folder. `--help` prints the comment that the program's file begins with; an error is
  *  told in one line, with exit code 2. */
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs, type ParseArgsConfig } from 'node:util';
 import { messageOf } from '../src/base/errors.ts';
@@ -30,4 +31,10 @@ function opening(source: string): string {
     .map((line) => line.replace(/^ \* ? ?/, ''))
     .join('\n')
     .trim();
+}
+
+/** The program `shoal` of a built checkout in `folder`, which may be of an earlier commit. */
+export function programOf(folder: string): string {
+  const { bin } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as { bin: { shoal: string } };
+  return join(folder, bin.shoal);
 }

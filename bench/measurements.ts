@@ -183,7 +183,7 @@ function network(name: string, title: string, args: readonly string[]): Measurem
 /** `place`: the hosts of the network that the ranks are on; without, they are on this one. */
 function algorithms(name: string, title: string, args: readonly string[], place?: readonly string[]): Measurement {
   const flags = ['--algorithms', 'all', '--json', `{out}/${name}.json`];
-  const command = ['dist/cli/main.js', 'bench', 'all-reduce', ...args, ...flags];
+  const command = ['dist/tools/cli/main.js', 'bench', 'all-reduce', ...args, ...flags];
   if (place === undefined) return { name, title, kind: 'algorithms', command };
   return { name, title, kind: 'algorithms', command: ['--import', 'tsx', 'bench/network/run.ts', ...place, '--', 'node', ...command] };
 }
@@ -198,5 +198,5 @@ function graph(name: string, title: string, program: string, args: readonly stri
 }
 
 function simulated(name: string, title: string, args: readonly string[]): Measurement {
-  return { name, title, kind: 'report', command: ['dist/cli/main.js', 'simulate', ...args, '--json', `{out}/${name}.json`] };
+  return { name, title, kind: 'report', command: ['dist/tools/cli/main.js', 'simulate', ...args, '--json', `{out}/${name}.json`] };
 }

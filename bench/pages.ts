@@ -8,8 +8,8 @@
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Figure, FigurePage } from '../src/chart/data/figure.ts';
-import { figuresPage } from '../src/chart/document.ts';
+import type { Figure, FigurePage } from '../src/tools/chart/data/figure.ts';
+import { figuresPage } from '../src/tools/chart/document.ts';
 import { programArguments } from './arguments.ts';
 import type { Comparison } from './peers/comparison.ts';
 import { comparisonPage } from './peers/page.ts';

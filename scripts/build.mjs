@@ -17,7 +17,7 @@ const published = Object.values(exports).flatMap((each) => each.default ?? []);
 /** The comm thread and its guests, which share their common code, too. */
 const hosted = ['comm/comm-entry', 'group/thread/world-guest', 'kvstore/client/client-guest'];
 /** Entries that processes and threads of their own are started from: one file each. See `builtEntry`. */
-const started = ['kvstore/server/server-entry', 'kvstore/job/pulse-thread', 'bench/rank', 'cli/info/probe-links'];
+const started = ['kvstore/server/server-entry', 'kvstore/job/pulse-thread', 'tools/timing/rank', 'tools/cli/info/probe-links'];
 /** Packages that are bundled, as their many small files would cost more than all of ours. */
 const bundled = ['uplot', 'commander'];
 
@@ -54,7 +54,7 @@ const options = {
 const commonJs = { js: "import{createRequire as requireOf}from'node:module';const require=requireOf(import.meta.url);" };
 /** Programs and styles that pages include: one text each. Their packages are not for Node.js. */
 const pages = ['chart/page/figures.ts', 'chart/page/style.css', 'report/page/main.ts', 'report/page/style.css'].map(
-  (file) => `src/${file}`,
+  (file) => `src/tools/${file}`,
 );
 const browser = { platform: 'browser', format: 'iife', target: 'es2022', minify: true, sourcemap: false, external: [], inject: [] };
 const built = await Promise.all([
@@ -63,8 +63,8 @@ const built = await Promise.all([
     { roots: ['src/index.ts'], apart: ['src/messaging/index.ts', 'src/rendezvous/index.ts'] },
   ),
   buildMerged(
-    { ...options, banner: commonJs, entryPoints: entriesOf(programs), splitting: true, chunkNames: 'cli/shared/[name]-[hash]' },
-    { roots: ['src/launch/launch.ts'], apart: ['src/cli/main.ts'] },
+    { ...options, banner: commonJs, entryPoints: entriesOf(programs), splitting: true, chunkNames: 'tools/cli/shared/[name]-[hash]' },
+    { roots: ['src/launch/launch.ts'], apart: ['src/tools/cli/main.ts'] },
   ),
   build({ ...options, ...browser, entryPoints: pages }),
   build({ ...options, entryPoints: hosted.map((entry) => `src/${entry}.ts`), splitting: true, chunkNames: 'comm/shared/[name]-[hash]' }),

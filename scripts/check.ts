@@ -12,7 +12,7 @@ interface Check {
 
 const checks: readonly Check[] = [
   { name: 'types', command: ['tsc', '-p', 'tsconfig.json'] },
-  { name: 'types of pages', command: ['tsc', '-p', 'src/report/page/tsconfig.json'] },
+  { name: 'types of pages', command: ['tsc', '-p', 'src/tools/report/page/tsconfig.json'] },
   { name: 'lint', command: ['oxlint', '--type-aware', '--deny-warnings'] },
   { name: 'format', command: ['oxfmt', '--check'] },
   { name: 'house rules', command: ['tsx', 'scripts/check-house-rules.ts'] },

@@ -153,7 +153,9 @@ function checkLayers(file: ParsedFile, table: LayerTable, known: ReadonlySet<str
 }
 
 function checkFolders(files: readonly SourceFile[], table: LayerTable): Violation[] {
-  const folders = new Set(files.flatMap(({ path }) => /^src\/([^/]+)\//.exec(path)?.[1] ?? []));
+  const folders = new Set(
+    files.flatMap(({ path }) => (/^src\/.*\//.test(path) ? [layerOf(path, table)?.folder ?? path.split('/')[1]] : [])),
+  );
   const listed = new Set(table.layers.map(({ folder }) => folder));
   const at = (message: string): Violation => ({ path: 'layers.json', line: 1, rule: 'layers', message });
   return [
@@ -214,7 +216,7 @@ function checkRooms(files: readonly ParsedFile[], table: LayerTable): Violation[
     }
     for (const file of rooms.length === 0 ? [] : inside.filter(({ path }) => !isTest(path))) {
       const own = roomOf(file.path);
-      const folder = file.path.split('/').slice(2, -1).join('/');
+      const folder = file.path.slice(`src/${layer.folder}/`.length).split('/').slice(0, -1).join('/');
       if (own < 0 && folder !== '') at(`${layer.folder}/${folder} is not in the table`);
       for (const { specifier, offset } of file.imports) {
         const target = specifier.startsWith('.') ? resolveRelative(file.path, specifier) : '';

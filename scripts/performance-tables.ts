@@ -4,7 +4,7 @@ import { measurements, type Measurement } from '../bench/measurements.ts';
 import type { OverlapReport, SeriesName } from '../bench/overlap/report.ts';
 import type { ComparedCase, ComparedSize, Comparison, Standing } from '../bench/peers/comparison.ts';
 import { formatBytes } from '../src/base/settings/quantity.ts';
-import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
+import type { ComparisonReport } from '../src/tools/cli/bench/run-comparison.ts';
 
 /** Reads a file of bench/results; undefined where there is none yet. */
 export type ReadResult = (name: string) => string | undefined;

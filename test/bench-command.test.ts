@@ -4,10 +4,10 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, expect, it } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
-import type { BenchReport } from '../src/bench/report.ts';
+import type { BenchReport } from '../src/tools/timing/report.ts';
 import { shoal, shoalRun } from './fixtures/launch-harness.ts';
 
-const main = fileURLToPath(new URL('../src/cli/main.ts', import.meta.url));
+const main = fileURLToPath(new URL('../src/tools/cli/main.ts', import.meta.url));
 const row = /^ +(\d+) +(\d+) +(\S+) +(\S+) +(-?\d+) +([\d.]+) +([\d.]+) +([\d.]+) +(\S+) +(\S+) +(\S+) +(\S+) +(\S+)$/gm;
 const directory = temporaryFolder('bench', afterAll);
 

@@ -62,7 +62,7 @@ it('a rank that dies between two steps is named, by every call', async () => {
 it('the example learns, with the same losses when it is scheduled', async () => {
   const run = async (...more: string[]): Promise<{ losses: number[]; checksum: string }[]> => {
     const script = ['examples/jax-js-stages/train.ts', '--json', ...more];
-    const { stdout } = await execute(process.execPath, ['dist/cli/main.js', 'run', '-n', '2', ...script], { cwd: repositoryRoot });
+    const { stdout } = await execute(process.execPath, ['dist/tools/cli/main.js', 'run', '-n', '2', ...script], { cwd: repositoryRoot });
     const said = stdout.split('\n').flatMap((line) => /^\[rank \d\] (\{.*\})$/.exec(line)?.[1] ?? []);
     return said.sort().map((text) => JSON.parse(text) as { losses: number[]; checksum: string });
   };

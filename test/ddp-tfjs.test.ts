@@ -71,7 +71,7 @@ it('impossible arguments are refused on all ranks, and a value that is set stays
 it('the example learns, with the same losses when it is scheduled', async () => {
   const run = async (...more: string[]): Promise<{ losses: number[]; weights: number[][] }[]> => {
     const script = ['examples/tfjs/train.ts', '--json', '--items', '256', '--epochs', '3', ...more];
-    const { stdout } = await execute(process.execPath, ['dist/cli/main.js', 'run', '-n', '2', ...script], { cwd: repositoryRoot });
+    const { stdout } = await execute(process.execPath, ['dist/tools/cli/main.js', 'run', '-n', '2', ...script], { cwd: repositoryRoot });
     const lines = stdout.split('\n').flatMap((line) => /^\[rank (\d)\] (\{.*\})$/.exec(line)?.slice(1) ?? []);
     const said = new Map([
       [lines[0], lines[1]],

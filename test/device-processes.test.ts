@@ -93,8 +93,10 @@ it('the character model names the missing part when --device webgpu has no drive
 it('shoal info shows the adapter, or the reason why there is none', () => {
   const info = (env: NodeJS.ProcessEnv): unknown =>
     JSON.parse(
-      spawnSync(process.execPath, ['dist/cli/main.js', 'info', '--json'], { encoding: 'utf8', env: { PATH: process.env.PATH, ...env } })
-        .stdout,
+      spawnSync(process.execPath, ['dist/tools/cli/main.js', 'info', '--json'], {
+        encoding: 'utf8',
+        env: { PATH: process.env.PATH, ...env },
+      }).stdout,
     );
   expect(info({ VK_ICD_FILENAMES: '/nonexistent.json' })).toMatchObject({
     webgpu: { adapter: null, reason: expect.stringContaining('no WebGPU adapter') as unknown },

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
-import type { ReportData } from '../src/report/data/report-data.ts';
+import type { ReportData } from '../src/tools/report/data/report-data.ts';
 import { shoalRun, start } from './fixtures/launch-harness.ts';
 
 const script = fileURLToPath(new URL('fixtures/graph-worker.ts', import.meta.url));
@@ -39,7 +39,7 @@ describe('a graph over processes', () => {
     const folder = temporaryFolder('graph-checkpoint');
     const counter = fileURLToPath(new URL('fixtures/graph-checkpoint.ts', import.meta.url));
     const job = (env: Record<string, string>): ReturnType<typeof start> =>
-      start([process.execPath, 'dist/cli/main.js', 'run', '--ps', '1', '--workers', '1', counter], {
+      start([process.execPath, 'dist/tools/cli/main.js', 'run', '--ps', '1', '--workers', '1', counter], {
         env: { CHECKPOINT: join(folder, 'variables'), ...env },
       });
     await using broken = job({});
@@ -79,7 +79,7 @@ describe('a graph over processes', () => {
       .ended;
     expect(code, stderr).toBe(0);
     const counted = [...stdout.matchAll(/worker\/task:(\d) has ([\d.]+) requests per step/g)].map(([, task, count]) => [task, count]);
-    const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
+    const report = await start([process.execPath, 'dist/tools/cli/main.js', 'report', folder, '--json']).ended;
     const { steps, requests, receives, counters, warnings } = JSON.parse(report.stdout) as ReportData;
     expect(warnings).toEqual([]);
     // The sessions' own counts, with the step that initialises.
@@ -112,14 +112,14 @@ describe('a graph over processes', () => {
       'trace-rank-1-graph.json',
       'trace-rank-1.json',
     ]);
-    const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
+    const report = await start([process.execPath, 'dist/tools/cli/main.js', 'report', folder, '--json']).ended;
     const { ranks, rows, steps, operations, warnings } = JSON.parse(report.stdout) as ReportData;
     expect(warnings).toEqual([]);
     expect(ranks.map(({ rank }) => rank)).toEqual([0, 1]);
     expect(steps).toMatchObject([{ rank: 0, steps: 2 }]);
     expect(operations.reduce((sum, { calls }) => sum + calls, 0)).toBeGreaterThanOrEqual(2);
     for (const rank of [0, 1]) expect(rows.filter((row) => row.rank === rank).length).toBeGreaterThanOrEqual(2);
-    const merged = await start([process.execPath, 'dist/cli/main.js', 'trace', 'merge', folder, '--json']).ended;
+    const merged = await start([process.execPath, 'dist/tools/cli/main.js', 'trace', 'merge', folder, '--json']).ended;
     expect(JSON.parse(merged.stdout)).toMatchObject({ ranks: 2 });
   });
 
@@ -131,5 +131,5 @@ describe('a graph over processes', () => {
 });
 
 function runWith(env: Record<string, string>, ...args: readonly string[]): ReturnType<typeof start> {
-  return start([process.execPath, 'dist/cli/main.js', 'run', ...args, script], { env });
+  return start([process.execPath, 'dist/tools/cli/main.js', 'run', ...args, script], { env });
 }

@@ -37,7 +37,7 @@ describe.skipIf(process.platform !== 'linux')('scripts/install-native.mjs (skipp
     writeFileSync(script, `const { initProcessGroup } = await import(${index});\nawait (await initProcessGroup()).destroy();\n`);
     const { SHOAL_NATIVE: _, ...inherited } = process.env;
     const started = (env: Record<string, string>): string =>
-      spawnSync(process.execPath, [join(package_, 'dist/cli/main.js'), 'run', '-q', '-n', '3', script], {
+      spawnSync(process.execPath, [join(package_, 'dist/tools/cli/main.js'), 'run', '-q', '-n', '3', script], {
         encoding: 'utf8',
         env: { ...inherited, SHOAL_SLOW_MS: '600000', ...env },
       }).stderr;
@@ -50,7 +50,7 @@ describe.skipIf(process.platform !== 'linux')('scripts/install-native.mjs (skipp
   it('is a command, which fails where nothing was compiled', () => {
     const { SHOAL_NATIVE: _, ...inherited } = process.env;
     const compile = (env: Record<string, string>): ReturnType<typeof spawnSync> =>
-      spawnSync(process.execPath, [join(repositoryRoot, 'dist/cli/main.js'), 'compile'], {
+      spawnSync(process.execPath, [join(repositoryRoot, 'dist/tools/cli/main.js'), 'compile'], {
         encoding: 'utf8',
         env: { ...inherited, ...env },
       });

@@ -19,7 +19,7 @@ interface Result {
 
 async function shoal(args: readonly string[]): Promise<{ code: number | null; output: string }> {
   const options = { cwd: root, env: { ...process.env, ...calm }, stdio: ['ignore', 'pipe', 'pipe'] as ['ignore', 'pipe', 'pipe'] };
-  const child = spawn(process.execPath, ['dist/cli/main.js', 'run', '-q', ...args], options);
+  const child = spawn(process.execPath, ['dist/tools/cli/main.js', 'run', '-q', ...args], options);
   let output = '';
   for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text: string) => (output += text));
   const [code] = (await once(child, 'close')) as [number | null];

@@ -5,10 +5,10 @@ import { chromium, type Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { writeSyntheticRun } from '../bench/report/synthetic-run.ts';
-import { buildReport } from '../src/report/build-report.ts';
-import { reportPage } from '../src/report/page.ts';
-import { readRunFolder } from '../src/report/read-folder.ts';
-import type { ReportData } from '../src/report/data/report-data.ts';
+import { buildReport } from '../src/tools/report/build-report.ts';
+import { reportPage } from '../src/tools/report/page.ts';
+import { readRunFolder } from '../src/tools/report/read-folder.ts';
+import type { ReportData } from '../src/tools/report/data/report-data.ts';
 
 const executablePath = '/usr/bin/chromium';
 const run = { ranks: 256, ranksPerHost: 8, steps: 40 };

@@ -63,7 +63,7 @@ describe('shoal run: ranks', () => {
   it("rank 0 reads the launcher's standard input, the others have none", async () => {
     const script = join(directory, 'stdin.mjs');
     await writeFile(script, "for await (const part of process.stdin) console.log('read', String(part).trim());\n");
-    const main = join(import.meta.dirname, '../dist/cli/main.js');
+    const main = join(import.meta.dirname, '../dist/tools/cli/main.js');
     const job = start(['sh', '-c', 'echo piped | "$@"', 'sh', process.execPath, main, 'run', '-q', '-n', '2', script]);
     expect(await job.ended).toMatchObject({ code: 0, stdout: '[rank 0] read piped\n' });
   });
@@ -169,7 +169,7 @@ describe('shoal: command line', () => {
   });
 
   it('ends quietly when nobody reads its help', async () => {
-    const main = join(import.meta.dirname, '../dist/cli/main.js');
+    const main = join(import.meta.dirname, '../dist/tools/cli/main.js');
     const { stdout, stderr } = await start(['sh', '-c', '"$@" | head -c 1', 'sh', process.execPath, main, 'run', '--help']).ended;
     expect({ stdout, stderr }).toEqual({ stdout: 'U', stderr: '' });
   });

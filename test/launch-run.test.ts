@@ -77,7 +77,7 @@ describe('shoal run: a reader that goes away', () => {
   });
 
   it('and so does a full disk, which is reported', async () => {
-    const command = `exec "$0" dist/cli/main.js run -n 2 --kill-after 500ms ${rankScript} forever > /dev/full`;
+    const command = `exec "$0" dist/tools/cli/main.js run -n 2 --kill-after 500ms ${rankScript} forever > /dev/full`;
     const { code, stderr } = await start(['sh', '-c', command, process.execPath]).ended;
     expect(code).toBe(1);
     expect(stderr).toMatch(/standard output cannot be written \(.*ENOSPC.*\): ending all ranks/);

@@ -1,6 +1,6 @@
 /** Like public-api.test.ts, for `shoal/graph`: every function and class refuses wrong arguments. */
 import { describe, expect, it } from 'vitest';
-import * as graph from '../src/graph/index.ts';
+import * as graph from '../src/graph.ts';
 import type { Op } from '../src/graph/ops/op.ts';
 import { argument, call, fields, hasAll, options, walk, type Exports, type PublicCall } from './support/public-calls.ts';
 

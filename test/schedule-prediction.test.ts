@@ -3,7 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
-import type { SchedulePlan } from '../src/simulate/schedule-planner.ts';
+import type { SchedulePlan } from '../src/tools/simulate/schedule-planner.ts';
 import { shoal } from './fixtures/launch-harness.ts';
 
 interface Prediction {

@@ -4,7 +4,7 @@ import { replayAll } from '../bench/scheduler/replay.ts';
 import { benchCore } from '../bench/scheduler/run.ts';
 import { systemClock } from '../src/base/clock.ts';
 import { modelTrace } from '../src/scheduler/model-traces.ts';
-import { replay } from '../src/simulate/training.ts';
+import { replay } from '../src/tools/simulate/training.ts';
 
 it('times tasks, parts and full queues', () => {
   const options = { tasks: 200, clock: systemClock };

@@ -25,7 +25,7 @@ const importing = (path: string): string[] => [
   '--eval',
   `import { importModelJson } from 'shoal/graph'; await importModelJson(${JSON.stringify(path)});`,
 ];
-const cli = 'dist/cli/main.js';
+const cli = 'dist/tools/cli/main.js';
 
 /** The output of a program until it ends; one that does not end is killed. */
 function outputOf(args: readonly string[], env: NodeJS.ProcessEnv): Promise<string> {

@@ -3,7 +3,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
-import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
+import type { ComparisonReport } from '../src/tools/cli/bench/run-comparison.ts';
 import { parseTuning } from '../src/collectives/tuning-format.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { shoal } from './fixtures/launch-harness.ts';

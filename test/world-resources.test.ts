@@ -26,7 +26,7 @@ it('a process ends with its world, on whichever thread communication runs', asyn
 
 /** The launcher, with a limit of descriptors. */
 const launcherWith = (descriptors: number): string[] => {
-  return ['/bin/sh', '-c', `ulimit -n ${descriptors}; exec "$0" "$@"`, process.execPath, 'dist/cli/main.js'];
+  return ['/bin/sh', '-c', `ulimit -n ${descriptors}; exec "$0" "$@"`, process.execPath, 'dist/tools/cli/main.js'];
 };
 const script = (fixture: string): string => fixtureCommand(fixture).at(-1)!;
 

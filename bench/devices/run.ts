@@ -47,7 +47,7 @@ export function benchDevices({ bytes, ranks, rounds }: DeviceBenchOptions): { re
     DEVICE_BENCH_ROUNDS: String(rounds),
     DEVICE_BENCH_OUT: file,
   };
-  const command = ['dist/cli/main.js', 'run', '-n', String(ranks), '--quiet', 'bench/devices/rank.ts'];
+  const command = ['dist/tools/cli/main.js', 'run', '-n', String(ranks), '--quiet', 'bench/devices/rank.ts'];
   try {
     const { status, stdout, stderr } = spawnSync(process.execPath, command, { cwd: repository, env, encoding: 'utf8' });
     if (status !== 0) throw new Error(`${stdout}${stderr}`);

@@ -7,7 +7,7 @@ import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { Session, type PartitionedGraph } from 'shoal/graph';
-import type { Figure } from '../../src/chart/data/figure.ts';
+import type { Figure } from '../../src/tools/chart/data/figure.ts';
 import { programArguments } from '../arguments.ts';
 import { grpcGraphEnvironment } from '../grpc/graph.ts';
 import { localPlace } from '../peers/place.ts';

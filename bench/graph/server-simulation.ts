@@ -5,8 +5,8 @@
  *
  *  The requests of one arrow between two tasks are done one after the other, at both ends. */
 import { seededRandom } from '../../src/base/random.ts';
-import { EventQueue } from '../../src/simulate/event-queue.ts';
-import { Port } from '../../src/simulate/port.ts';
+import { EventQueue } from '../../src/tools/simulate/event-queue.ts';
+import { Port } from '../../src/tools/simulate/port.ts';
 
 /** Traffic between the worker and one server in one arrow. */
 export interface Crossing {

@@ -11,7 +11,7 @@ import { writeFileSync } from 'node:fs';
 import os from 'node:os';
 import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { statisticsOf } from '../../src/bench/statistics.ts';
+import { statisticsOf } from '../../src/tools/timing/statistics.ts';
 import { programArguments } from '../arguments.ts';
 import { createNetwork, networkUnavailable } from '../network/network.ts';
 import { rankVariables } from '../peers/place.ts';

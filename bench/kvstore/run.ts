@@ -16,7 +16,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { programArguments } from '../arguments.ts';
 import { freePort } from '../../src/base/testing/free-port.ts';
-import { statisticsOf } from '../../src/bench/statistics.ts';
+import { statisticsOf } from '../../src/tools/timing/statistics.ts';
 import { runTogether, type Program } from '../peers/processes.ts';
 import type { Row, Times } from './workload.ts';
 
@@ -46,7 +46,7 @@ const rows: readonly Row[] = [
 ];
 const timeoutMs = 120_000;
 const here = dirname(fileURLToPath(import.meta.url));
-const cli = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const cli = fileURLToPath(new URL('../../dist/tools/cli/main.js', import.meta.url));
 const script = (name: string): string => join(here, name);
 const typescript = (name: string, ...args: readonly (string | number)[]): string[] => [
   process.execPath,

@@ -1,7 +1,7 @@
 /** Runs a command on several hosts that are network namespaces, one process per rank, and removes the hosts afterwards, also
  *  after a failure or Ctrl-C. Needs root.
  *
- *    npx tsx bench/network/run.ts --hosts 4 --rate-mbit 1000 -- node dist/cli/main.js bench all-reduce -b 25M -e 25M
+ *    npx tsx bench/network/run.ts --hosts 4 --rate-mbit 1000 -- node dist/tools/cli/main.js bench all-reduce -b 25M -e 25M
  *    npx tsx bench/network/run.ts --hosts 2 --ranks-per-host 2 --delay-us 500 --loss-percent 1 -- npx tsx train.ts
  *
  *  The command finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … in its environment. Rank 0's output is printed. */

@@ -12,7 +12,7 @@ import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseBytes } from '../../src/base/settings/quantity.ts';
 import { median } from '../../src/base/numbers.ts';
-import type { BenchReport } from '../../src/bench/report.ts';
+import type { BenchReport } from '../../src/tools/timing/report.ts';
 import { fairringLayout } from '../../src/collectives/algorithms/fairring-layout.ts';
 import { grid } from '../../src/plan/topology.ts';
 import { programArguments } from '../arguments.ts';
@@ -83,7 +83,7 @@ async function turn(place: Place, name: SeriesName, inFlight: number): Promise<n
     '-c': '1',
     '--json': '-',
   };
-  const command = [process.execPath, 'dist/cli/main.js', 'bench', 'all-reduce', '--in-place', ...Object.entries(flags).flat()];
+  const command = [process.execPath, 'dist/tools/cli/main.js', 'bench', 'all-reduce', '--in-place', ...Object.entries(flags).flat()];
   const environment = {
     SHOAL_SLICE_BYTES: String(bytes),
     SHOAL_STAGING_BYTES: String(stagingOf(name, inFlight)),

@@ -1,7 +1,7 @@
 /** Runs interleaved rounds and compares their times. Machines change their speed from minute to minute: contestants take turns in
  *  every round, and ratios are taken within a round before their median is. */
 import { median } from '../../src/base/numbers.ts';
-import type { CollectiveName } from '../../src/bench/collective.ts';
+import type { CollectiveName } from '../../src/tools/timing/collective.ts';
 import { referenceName, type Contestant, type Heat, type HeatRow, type Size } from './contestants.ts';
 import type { Place } from './place.ts';
 

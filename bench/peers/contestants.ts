@@ -5,8 +5,9 @@ import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { CollectiveName } from '../../src/bench/collective.ts';
-import type { BenchReport } from '../../src/bench/report.ts';
+import { programOf } from '../arguments.ts';
+import type { CollectiveName } from '../../src/tools/timing/collective.ts';
+import type { BenchReport } from '../../src/tools/timing/report.ts';
 import type { Place } from './place.ts';
 
 export interface Size {
@@ -117,7 +118,7 @@ function buildCommit(commit: string, folder: string): string | undefined {
 }
 
 function shoal(name: string, { description, flags, algorithm }: ShoalWay, folder = repository): Contestant {
-  const main = join(folder, 'dist/cli/main.js');
+  const main = programOf(folder);
   return {
     name,
     description,

@@ -8,7 +8,7 @@
  *
  *    memory-bound.ts <ranks of the all-reduce> <bytes>:<iterations>,… */
 import { systemStopwatch } from '../../src/base/stopwatch.ts';
-import { statisticsOf } from '../../src/bench/statistics.ts';
+import { statisticsOf } from '../../src/tools/timing/statistics.ts';
 import { initProcessGroup } from '../../src/index.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
 import { loadNative } from '../../src/memory/native.ts';

@@ -1,6 +1,6 @@
 /** The page of a comparison: size against time, and a table, per case. Pure. */
 import { formatBytes } from '../../src/base/settings/quantity.ts';
-import type { Figure, FigurePage, FigureSeries } from '../../src/chart/data/figure.ts';
+import type { Figure, FigurePage, FigureSeries } from '../../src/tools/chart/data/figure.ts';
 import type { ComparedCase, Comparison, Standing } from './comparison.ts';
 
 export function comparisonPage(comparison: Comparison): FigurePage {

@@ -18,8 +18,8 @@ import { availableParallelism, cpus, loadavg, release, tmpdir, totalmem } from '
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { programArguments } from '../arguments.ts';
-import { collectiveNames, layoutOf, type CollectiveName } from '../../src/bench/collective.ts';
-import { parseSizes } from '../../src/bench/options.ts';
+import { collectiveNames, layoutOf, type CollectiveName } from '../../src/tools/timing/collective.ts';
+import { parseSizes } from '../../src/tools/timing/options.ts';
 import { parseBytes } from '../../src/base/settings/quantity.ts';
 import { createNetwork, networkUnavailable } from '../network/network.ts';
 import { networkPlace } from '../network/network-place.ts';

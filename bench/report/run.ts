@@ -49,9 +49,13 @@ function makePage(): Cost & { readonly peakMib: number } {
   const tell = `require('node:fs').writeFileSync(${JSON.stringify(used)}, JSON.stringify(process.resourceUsage()))`;
   writeFileSync(hook, `process.on('exit', () => ${tell});`);
   const start = performance.now();
-  const { status, stderr } = spawnSync(process.execPath, ['--require', hook, join(repositoryRoot, 'dist/cli/main.js'), 'report', folder], {
-    encoding: 'utf8',
-  });
+  const { status, stderr } = spawnSync(
+    process.execPath,
+    ['--require', hook, join(repositoryRoot, 'dist/tools/cli/main.js'), 'report', folder],
+    {
+      encoding: 'utf8',
+    },
+  );
   if (status !== 0) throw new Error(`shoal report ended with ${status}: ${stderr}`);
   const seconds = (performance.now() - start) / 1000;
   const { maxRSS, userCPUTime, systemCPUTime } = JSON.parse(readFileSync(used, 'utf8')) as NodeJS.ResourceUsage;

@@ -5,9 +5,9 @@
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { modelNames, modelTrace, type ModelName } from '../../src/scheduler/model-traces.ts';
-import type { Figure, FigurePage } from '../../src/chart/data/figure.ts';
-import { planSchedule } from '../../src/simulate/schedule-planner.ts';
-import { replay, type ReplayOptions } from '../../src/simulate/training.ts';
+import type { Figure, FigurePage } from '../../src/tools/chart/data/figure.ts';
+import { planSchedule } from '../../src/tools/simulate/schedule-planner.ts';
+import { replay, type ReplayOptions } from '../../src/tools/simulate/training.ts';
 import { programArguments } from '../arguments.ts';
 
 export interface ReplayRow {

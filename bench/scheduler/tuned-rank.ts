@@ -2,7 +2,7 @@
  *  those of a grid are measured in rounds, in the same processes. Prints them, as JSON. */
 import { initProcessGroup } from 'shoal';
 import { systemClock } from '../../src/base/clock.ts';
-import { ReplayedTraining } from '../../src/bench/schedule-tuning.ts';
+import { ReplayedTraining } from '../../src/tools/timing/schedule-tuning.ts';
 import type { LayerTrace } from '../../src/scheduler/model-traces.ts';
 import type { SearchSpace } from '../../src/scheduler/tuner/tuner.ts';
 

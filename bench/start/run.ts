@@ -14,8 +14,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../src/base/clock.ts';
 import { median } from '../../src/base/numbers.ts';
-import { positive } from '../../src/cli/option-values.ts';
-import { programArguments } from '../arguments.ts';
+import { positive } from '../../src/tools/cli/option-values.ts';
+import { programArguments, programOf } from '../arguments.ts';
 
 export interface Contestant {
   readonly name: string;
@@ -32,7 +32,7 @@ export interface StartRow {
 
 const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url));
 const repository = here('../..');
-const shoal = here('../../dist/cli/main.js');
+const shoal = here('../../dist/tools/cli/main.js');
 
 /** All contestants; the first is the one with which all are compared. @param beside folder of another build of the package. */
 export function contestants(ranks: number, beside?: string): Contestant[] {
@@ -59,7 +59,7 @@ export function contestants(ranks: number, beside?: string): Contestant[] {
 }
 
 function joinAndLeave(ranks: number, folder: string): Contestant['command'] {
-  return [process.execPath, join(folder, 'dist/cli/main.js'), 'run', '-q', '-n', String(ranks), join(folder, 'bench/start/world.mjs')];
+  return [process.execPath, programOf(folder), 'run', '-q', '-n', String(ranks), join(folder, 'bench/start/world.mjs')];
 }
 
 /** @throws Error when one of them fails. */

@@ -1,8 +1,6 @@
-/** `shoal/graph`: dataflow graphs over several devices, in the vocabulary of TensorFlow 1.
- *  @module */
+/** Dataflow graphs over several devices: the names that programs use, pictures apart (src/graph.ts). */
 export { startGraphServer, type StartOptions } from './cluster/start.ts';
 export { GraphServer, type ClusterSessionOptions, type ClusterSpec, type GraphServerStats } from './cluster/graph-server.ts';
-export { drawGraph, type DrawGraphOptions } from './draw-graph.ts';
 export type { Kernel, KernelCall, KernelTable } from './execute/kernel.ts';
 export { Session, type Feeds, type Fetch, type RunOptions, type SessionOptions, type SessionStats } from './execute/session.ts';
 export type { FunctionTable } from './execute/structural-kernels.ts';

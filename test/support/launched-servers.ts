@@ -56,7 +56,7 @@ export class LaunchedServers implements AsyncDisposable {
     const options = ['--workers', String(workers), '--servers', String(servers), '--replicas', String(replicas), ...flags];
     this.#launcher = spawn(
       process.execPath,
-      [join(repositoryRoot, 'dist/cli/main.js'), 'run', ...options, fixtureCommand(script).at(-1)!],
+      [join(repositoryRoot, 'dist/tools/cli/main.js'), 'run', ...options, fixtureCommand(script).at(-1)!],
       {
         env: {
           ...process.env,

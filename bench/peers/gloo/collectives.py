@@ -7,7 +7,7 @@ With several buckets a sample is that many operations on tensors of their own, a
 DistributedDataParallel does, and the time is that of the sample divided by their number.
 
 Rank 0 prints one JSON object per size, or {"unsupported": reason}. All-reduce and broadcast are in place, the others are not,
-as in Shoal. Sizes, parts and their rounding are those of nccl-tests (src/bench/collective.ts).
+as in Shoal. Sizes, parts and their rounding are those of nccl-tests (src/tools/timing/collective.ts).
 """
 
 import json

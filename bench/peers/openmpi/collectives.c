@@ -7,7 +7,7 @@
  * of the sample divided by their number. (MPI_Iallreduce and its like progress only inside MPI calls.)
  *
  * Rank 0 prints one JSON object per size. All-reduce and broadcast are in place, the others are not, as in Shoal. Sizes,
- * parts and their rounding are those of nccl-tests (src/bench/collective.ts). */
+ * parts and their rounding are those of nccl-tests (src/tools/timing/collective.ts). */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,103 @@
+/** Compares algorithms on ranks that are started here, or as a rank of a job that is there already, and prints the rows as they
+ *  come. For `shoal bench --algorithms` and `shoal tune`. */
+import type { Writable } from 'node:stream';
+import { ShoalError } from '../../../base/errors.ts';
+import { readSettings, type Environment } from '../../../base/settings/settings.ts';
+import { systemStopwatch } from '../../../base/stopwatch.ts';
+import { packageVersion } from '../../../base/packages/version.ts';
+import { compare, namesOf, type CompareOptions, type ComparedRow } from '../../timing/compare.ts';
+import { formatComparison, formatComparisonHead } from '../../timing/comparison-table.ts';
+import type { CompareEvent } from '../../timing/job.ts';
+import { algorithms } from '../../../collectives/registry.ts';
+import { detectWorld } from '../../../store/environment.ts';
+import { initProcessGroup } from '../../../group/api/init.ts';
+import type { CommGroup } from '../../../group/api/process-group.ts';
+import type { CostModel } from '../../../plan/cost.ts';
+import type { Topology } from '../../../plan/topology.ts';
+import { launchBench } from './launch-bench.ts';
+
+export interface ComparisonOptions extends Omit<CompareOptions, 'order'> {
+  /** Processes to start; default 2. Not for a process that is a rank already. */
+  readonly ranks: number | undefined;
+  /** Hosts that they play. */
+  readonly hosts: number;
+  readonly environment: Environment;
+  readonly stdout: Writable;
+}
+
+/** `shoal bench --algorithms … --json`. */
+export interface ComparisonReport {
+  readonly schema: 'shoal-comparison';
+  readonly version: 1;
+  readonly shoal: string;
+  readonly node: string;
+  readonly topology: Topology;
+  readonly order: 'canonical' | 'relaxed';
+  /** Measured when the world was set up; absent on one host. */
+  readonly rates?: CostModel;
+  /** Largest over rows. */
+  readonly worstAutoOverBest: number;
+  readonly rows: readonly ComparedRow[];
+}
+
+/** The report is undefined where the job failed, and on ranks other than 0. */
+export async function runComparison(options: ComparisonOptions): Promise<{ exitCode: number; report: ComparisonReport | undefined }> {
+  const { ranks, hosts, environment, stdout, ...rest } = options;
+  const { order } = readSettings(environment);
+  const compareOptions: CompareOptions = { ...rest, order };
+  const asked = namesOf(rest.algorithms);
+  // Of all, those that may not be chosen have no column.
+  const shown =
+    rest.algorithms === 'all' && order === 'canonical' ? algorithms.filter(({ association }) => association !== 'relaxed') : algorithms;
+  const names = shown.map(({ name }) => name).filter((name) => asked.includes(name));
+  let report: ComparisonReport | undefined;
+  let begun = false;
+  const onEvent = (event: CompareEvent): void => {
+    if (event.event === 'comparison') {
+      report = reportOf(event, order);
+      return;
+    }
+    if (!begun) stdout.write(formatComparisonHead(names));
+    begun = true;
+    stdout.write(formatComparison(event.row, names));
+  };
+  if (detectWorld(environment, { parentPid: process.ppid }).source === 'none') {
+    const exitCode = await launchBench({
+      ranks: ranks ?? 2,
+      job: { kind: 'compare', hosts, options: compareOptions },
+      environment,
+      onEvent,
+    });
+    return { exitCode, report };
+  }
+  if (ranks !== undefined) throw new ShoalError('usage', '-N starts ranks, but this process was started as a rank already; leave it out');
+  const group = (await initProcessGroup({ environment })) as CommGroup;
+  try {
+    const rows = await compare({
+      group,
+      options: compareOptions,
+      stopwatch: systemStopwatch,
+      onRow: (row) => onEvent({ event: 'compared', row }),
+    });
+    const { topology, costModel: rates } = group;
+    if (group.rank === 0) onEvent({ event: 'comparison', rows, topology, ...(rates === undefined ? {} : { rates }) });
+  } finally {
+    await group.destroy();
+  }
+  return { exitCode: 0, report };
+}
+
+function reportOf(event: Extract<CompareEvent, { event: 'comparison' }>, order: ComparisonReport['order']): ComparisonReport {
+  const { rows, topology, rates } = event;
+  return {
+    schema: 'shoal-comparison',
+    version: 1,
+    shoal: packageVersion,
+    node: process.version,
+    topology,
+    order,
+    ...(rates === undefined ? {} : { rates }),
+    worstAutoOverBest: rows.reduce((worst, row) => Math.max(worst, row.autoOverBest), 0),
+    rows,
+  };
+}

@@ -1,0 +1,229 @@
+/** `shoal bench`: command line to benchmark. The vocabulary is that of nccl-tests. */
+import { Command, Option } from 'commander';
+import { ShoalError } from '../../../base/errors.ts';
+import { nearestName } from '../../../base/settings/nearest-name.ts';
+import { collectiveNames, isRooted, type CollectiveName } from '../../timing/collective.ts';
+import { checkOp, parseDtype, parseOp, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../timing/options.ts';
+import type { BenchEvent } from '../../timing/report.ts';
+import { natural, positive, sizeOption } from '../option-values.ts';
+import { writeJson } from '../write-json.ts';
+
+interface BenchFlags {
+  readonly minbytes: number;
+  readonly maxbytes: number;
+  readonly stepbytes: number;
+  readonly stepfactor: number;
+  readonly sizes?: string;
+  readonly iters: number;
+  readonly warmup_iters: number;
+  readonly check: number;
+  readonly datatype: string;
+  readonly op: string;
+  readonly root: number;
+  readonly ranks?: number;
+  readonly hosts: number;
+  readonly algorithms?: string;
+  readonly budget: number;
+  readonly private?: true;
+  readonly touch: 'each' | 'once';
+  readonly sync?: true;
+  readonly parallel?: number;
+  readonly buckets?: number;
+  readonly checkBuckets?: number;
+  readonly inPlace?: true;
+  readonly backend: string;
+  readonly json?: string;
+  readonly raw?: true;
+}
+
+const examples = `
+Examples:
+  shoal bench all-reduce -n 2 -b 8 -e 100M -f 2              sizes from 8 B to 100 MiB, doubling, 2 ranks on this machine
+  shoal bench all-reduce -n 4 --sizes 8:2000,64KiB:500,25MiB --sync
+  shoal bench all-reduce -n 2 -b 25M -e 25M --buckets 64 --parallel 8
+  shoal bench all-reduce -n 4 --hosts 2 -b 8 -e 4M -f 8 --algorithms all    algorithms against each other, and auto
+  shoal run -n 2 … or mpirun -n 2 shoal bench broadcast      as a rank of a job that is there already
+
+The time is the median over iterations on the slowest rank. Without --parallel and --buckets one operation runs at a time;
+with them a sample is --buckets operations, --parallel of them in flight, and the time is the sample's divided by --buckets.`;
+
+export function benchCommand(setExitCode: (code: number) => void): Command {
+  return new Command('bench')
+    .summary('time a collective and check its results')
+    .description(
+      `Times a collective over a range of sizes and prints the table of nccl-tests.\n\nCollectives: ${collectiveNames.join(', ')}.`,
+    )
+    .argument('<collective>', 'what to measure')
+    .addOption(sizeOption('-b, --minbytes <size>', 'smallest size', 32 * 2 ** 20))
+    .addOption(sizeOption('-e, --maxbytes <size>', 'largest size', 32 * 2 ** 20))
+    .addOption(sizeOption('-i, --stepbytes <size>', 'from one size to the next', 2 ** 20))
+    .option('-f, --stepfactor <factor>', 'from one size to the next, instead of -i; 1: -i', positive, 1)
+    .option('--sizes <list>', 'instead of -b, -e, -i, -f: sizes with iterations and warm-up, 8:2000:400,1KiB,25MiB:20')
+    .option('--iters <count>', 'timed iterations', positive, 20)
+    .option('-w, --warmup_iters <count>', 'iterations before them', natural, 5)
+    .option('-c, --check <count>', 'rounds of checking results, after the timed ones; 0: none', natural, 1)
+    .option('-d, --datatype <type>', 'float, double, half, bfloat16, int8, uint8, int32, uint32, int64, …', 'float')
+    .option('-o, --op <operator>', 'sum, prod, min, max, avg, band, bor, bxor', 'sum')
+    .option('-r, --root <rank>', 'root of broadcast', natural, 0)
+    .option('-n, --ranks <count>', 'processes to start on this machine; default 2', positive)
+    .option('--hosts <count>', 'hosts that those processes play: between them they use the network', positive, 1)
+    .option(
+      '--algorithms <names>',
+      'instead of the table: algorithms against each other, names with commas or all; auto is always among them',
+    )
+    .option('--budget <ms>', 'with --algorithms: timed per size, about; warming up and repeating what scatters come on top', positive, 1000)
+    .option('--private', 'plain typed arrays instead of tensors in shared memory')
+    .addOption(new Option('--touch <when>', 'ranks write their inputs before each call, or once').choices(['each', 'once']).default('each'))
+    .option('--sync', 'wait with waitSync() instead of await')
+    .option('--parallel <count>', 'operations in flight; default: 1, or all of --buckets', positive)
+    .option('--buckets <count>', 'operations per sample, each on a tensor of its own; default: --parallel', positive)
+    .option('--check-buckets <count>', 'how many of the buckets are checked; default: all', positive)
+    .option('--in-place', 'only the in-place half of the table, where the collective has one')
+    .option('--backend <name>', 'backend of initProcessGroup', 'auto')
+    .option('--json <file>', 'also writes the report as JSON; - for stdout, instead of the table')
+    .option('--raw', 'the JSON report holds every sample of every rank')
+    .addHelpText('after', examples)
+    .action(async (collective: string, flags: BenchFlags) => setExitCode(await bench(collective, flags)));
+}
+
+async function bench(name: string, flags: BenchFlags): Promise<number> {
+  const options = optionsOf(collectiveOf(name), flags);
+  if (flags.algorithms !== undefined) return compareAlgorithms(options, flags, flags.algorithms);
+  const [{ checkBackend }, { detectWorld }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
+    import('../../../group/dispatch/call-arguments.ts'),
+    import('../../../store/environment.ts'),
+    import('../../timing/report.ts'),
+    import('../../timing/console.ts'),
+  ]);
+  checkBackend(options.backend);
+  const builder = new ReportBuilder();
+  const quiet = flags.json === '-';
+  const screen = new BenchConsole({
+    // With JSON on stdout, the table is for people who watch.
+    stdout: quiet ? process.stderr : process.stdout,
+    stderr: process.stderr,
+    range: rangeOf(options.collective, flags),
+    iterations: flags.iters,
+    warmup: flags.warmup_iters,
+  });
+  const onEvent = (event: BenchEvent): void => {
+    builder.add(event);
+    screen.show(event);
+  };
+  const world = detectWorld(process.env, { parentPid: process.ppid });
+  let exitCode = 0;
+  try {
+    if (world.source === 'none') exitCode = await launchRanks(options, { flags, onEvent });
+    else await joinWorld(options, { flags, onEvent });
+  } finally {
+    screen.close();
+  }
+  const { report } = builder;
+  if (report === undefined) return exitCode;
+  if (flags.json !== undefined) writeJson(flags.json, report);
+  return exitCode === 0 && report.summary.wrong > 0 ? 1 : exitCode;
+}
+
+async function launchRanks(
+  options: BenchOptions,
+  { flags, onEvent }: { flags: BenchFlags; onEvent: (event: BenchEvent) => void },
+): Promise<number> {
+  const ranks = flags.ranks ?? 2;
+  if (isRooted(options.collective) && options.root >= ranks)
+    throw new ShoalError('usage', `--root ${options.root} is not a rank; use 0…${ranks - 1}`);
+  const { launchBench } = await import('../bench/launch-bench.ts');
+  return launchBench({ ranks, job: { kind: 'bench', hosts: flags.hosts, options }, environment: process.env, onEvent });
+}
+
+async function compareAlgorithms(
+  { collective, sizes, dtype, op, memory, wait }: BenchOptions,
+  flags: BenchFlags,
+  names: string,
+): Promise<number> {
+  const [{ comparable }, { runComparison }] = await Promise.all([import('../../timing/compare.ts'), import('../bench/run-comparison.ts')]);
+  const measured = comparable.find((each) => each === collective);
+  if (measured === undefined) throw new ShoalError('usage', `${collective} has no algorithms to compare; use ${comparable.join(', ')}`);
+  const { exitCode, report } = await runComparison({
+    collectives: [measured],
+    sizes: sizes.map(({ bytes }) => bytes),
+    algorithms: names === 'all' ? 'all' : names.split(','),
+    ...{ dtype, op, memory, wait, ranks: flags.ranks, hosts: flags.hosts, budgetMs: flags.budget },
+    environment: process.env,
+    stdout: flags.json === '-' ? process.stderr : process.stdout,
+  });
+  if (report === undefined) return exitCode;
+  if (flags.json !== undefined) writeJson(flags.json, report);
+  return exitCode === 0 && report.rows.some(({ wrong }) => wrong > 0) ? 1 : exitCode;
+}
+
+/** This process is a rank already. */
+async function joinWorld(
+  options: BenchOptions,
+  { flags, onEvent }: { flags: BenchFlags; onEvent: (event: BenchEvent) => void },
+): Promise<void> {
+  if (flags.ranks !== undefined)
+    throw new ShoalError('usage', '-N starts ranks, but this process was started as a rank already; leave it out');
+  const [{ initProcessGroup }, { runBench }, { systemStopwatch }] = await Promise.all([
+    import('../../../group/api/init.ts'),
+    import('../../timing/run-bench.ts'),
+    import('../../../base/stopwatch.ts'),
+  ]);
+  const group = await initProcessGroup({ backend: options.backend });
+  try {
+    await runBench({ group, options, stopwatch: systemStopwatch, emit: onEvent });
+  } finally {
+    await group.destroy();
+  }
+}
+
+function collectiveOf(name: string): CollectiveName {
+  const found = collectiveNames.find((each) => each === name || each.replaceAll('-', '') === name || each.replaceAll('-', '_') === name);
+  if (found !== undefined) return found;
+  const nearest = nearestName(name, collectiveNames);
+  const guess = nearest === undefined ? '' : ` (did you mean ${nearest}?)`;
+  throw new ShoalError('usage', `'${name}' is not a collective that can be measured${guess}; use ${collectiveNames.join(', ')}`);
+}
+
+function rangeOf(
+  collective: CollectiveName,
+  { minbytes, maxbytes, stepbytes, stepfactor, sizes, iters, warmup_iters }: BenchFlags,
+): SizeRange {
+  if (collective === 'barrier') return { minBytes: 0, maxBytes: 0, stepBytes: 0, stepFactor: 1 };
+  if (sizes === undefined) return { minBytes: minbytes, maxBytes: maxbytes, stepBytes: stepbytes, stepFactor: stepfactor };
+  const bytes = parseSizes(sizes, { iterations: iters, warmup: warmup_iters }).map((point) => point.bytes);
+  return { minBytes: Math.min(...bytes), maxBytes: Math.max(...bytes), stepBytes: 0, stepFactor: 1 };
+}
+
+function optionsOf(collective: CollectiveName, flags: BenchFlags): BenchOptions {
+  const counts = { iterations: flags.iters, warmup: flags.warmup_iters };
+  const barrier = [{ bytes: 0, ...counts }];
+  const buckets = flags.buckets ?? flags.parallel ?? 1;
+  const parallel = flags.parallel ?? buckets;
+  if (parallel > buckets)
+    throw new ShoalError('usage', `--parallel ${parallel} exceeds --buckets ${buckets}: no more than all can be in flight`);
+  const dtype = parseDtype(flags.datatype);
+  const op = parseOp(flags.op);
+  checkOp(collective, op, dtype);
+  return {
+    collective,
+    sizes:
+      collective === 'barrier'
+        ? barrier
+        : flags.sizes === undefined
+          ? sizesOf(rangeOf(collective, flags), counts)
+          : parseSizes(flags.sizes, counts),
+    dtype,
+    op,
+    root: flags.root,
+    checks: flags.check,
+    memory: flags.private === true ? 'private' : 'shared',
+    touch: flags.touch,
+    wait: flags.sync === true ? 'sync' : 'async',
+    parallel,
+    buckets,
+    ...(flags.checkBuckets === undefined ? {} : { checkedBuckets: flags.checkBuckets }),
+    ...(flags.inPlace === true ? { onlyInPlace: true } : {}),
+    backend: flags.backend,
+    samples: flags.raw === true ? 'kept' : 'dropped',
+  };
+}

@@ -1,0 +1,300 @@
+/** `shoal run`: command line to launcher. The vocabulary is torchrun's. */
+import { isatty, type WriteStream } from 'node:tty';
+import { Command, InvalidArgumentError, Option } from 'commander';
+import { parseMilliseconds } from '../../../base/settings/quantity.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import type { Environment } from '../../../base/settings/settings.ts';
+import type { ServerOptions } from '../../../launch/server-specs.ts';
+import { natural, positive } from '../option-values.ts';
+import type { RunReport } from '../run-report.ts';
+
+interface RunFlags {
+  readonly nprocPerNode?: string;
+  readonly nnodes: number;
+  readonly nodeRank?: number;
+  readonly masterAddr?: string;
+  readonly masterPort?: number;
+  readonly standalone?: true;
+  readonly jobId?: string;
+  readonly secretFile?: string;
+  readonly maxRestarts: number;
+  readonly logDir?: string;
+  readonly redirects?: string;
+  readonly tee?: string;
+  readonly localRanksFilter?: string;
+  readonly grace: number;
+  readonly killAfter: number;
+  readonly joinTimeout: number;
+  readonly workers?: string;
+  readonly servers?: number;
+  readonly ps?: number;
+  readonly serverGroups: number;
+  readonly workerGroups: number;
+  readonly replicas: number;
+  readonly checkpointDir?: string;
+  readonly serverRestarts?: number;
+  readonly nodeOption: readonly string[];
+  /** commander: `--no-node` sets `node` to false. */
+  readonly node: boolean;
+  readonly report?: true;
+  readonly reportDir?: string;
+  readonly watch?: true;
+  readonly quiet?: true;
+  readonly json?: string;
+}
+
+const examples = `
+Examples:
+  shoal run -n 4 train.ts                        4 processes on this machine
+  shoal run -n auto train.ts -- --epochs 3       one per processor; what follows the script is the script's
+  shoal run -n 2 --log-dir logs train.ts         also writes logs/rank-0/stdout.log and so on
+  shoal run --workers 4 --servers 2 train.ts     4 processes and 2 parameter servers, which need no script
+  shoal run --workers 3 --ps 2 train.ts          5 processes of a graph's script, the last 2 of them its parameter servers
+  SHOAL_SECRET=… shoal run --nnodes 2 --node-rank 0 --master-addr 10.0.0.4 -n 2 train.ts
+
+The script finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … in its environment; initProcessGroup() reads them.
+The exit code is that of the first rank that failed (128 + signal when a signal ended it).`;
+
+export function runCommand(setExitCode: (code: number) => void): Command {
+  return new Command('run')
+    .summary('start a script on several processes')
+    .description('Starts a JavaScript or TypeScript file on several processes, as the ranks of one job, and follows them to their end.')
+    .argument('<script>', 'the file to run')
+    .argument('[args...]', 'arguments of the script, after -- if you like')
+    .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per processor we may use; default 1')
+    .option('--nnodes <count>', 'machines in the job; `shoal run` is started on each', machines, 1)
+    .option('--node-rank <index>', 'this machine among them, from 0', natural)
+    .option('--master-addr <address>', 'where machine 0 can be reached; default for one machine: 127.0.0.1')
+    .option('--master-port <port>', 'port of the store on machine 0; default for one machine: any free port, else 29500', port)
+    .option('--standalone', 'one machine, any free port, whatever the other options say')
+    .option('--job-id <name>', 'name of the job, the same on every machine')
+    .option('--secret-file <path>', "file with the job's secret, for several machines; default: SHOAL_SECRET")
+    .option('--max-restarts <count>', 'how often all ranks are started again after a failure', natural, 0)
+    .option('--log-dir <path>', 'writes the output of every rank to <path>/rank-<n>/{stdout,stderr}.log, too')
+    .option('-r, --redirects <streams>', 'to the files only: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank: 0:3,1:1')
+    .option('-t, --tee <streams>', 'to the files and the console, as --redirects; default with --log-dir: 3')
+    .option('--local-ranks-filter <ranks>', 'only these local ranks write to the console: 0,2')
+    .addOption(timeOption('--grace <time>', 'after a failure, how long the other ranks may take to end by themselves', '5s'))
+    .addOption(timeOption('--kill-after <time>', 'from SIGTERM to SIGKILL', '10s'))
+    .addOption(timeOption('--join-timeout <time>', 'how long machines wait for each other', '5min'))
+    .option('--workers <count>', 'the same as --nproc-per-node, beside --servers')
+    .option('--servers <count>', 'parameter servers in the job, for scripts that use shoal/kvstore', positive)
+    .option('--ps <count>', 'parameter servers of a graph, for scripts that use shoal/graph: the last ranks, beside --workers', positive)
+    .option('--worker-groups <count>', 'groups of workers that do not wait for each other', positive, 1)
+    .option('--server-groups <count>', 'groups of servers, each with a copy of all parameters', positive, 1)
+    .option('--replicas <count>', '2: every server has a standby that takes over', positive, 1)
+    .option('--checkpoint-dir <path>', 'where servers save their state, and find it again when they are restarted')
+    .option(
+      '--server-restarts <count>',
+      'how often a failed server is started again; default 3 with --checkpoint-dir or --replicas 2, else 0',
+      natural,
+    )
+    .addOption(
+      new Option('--node-option <flag>', 'flag for Node.js itself, such as --max-old-space-size=8192; may be repeated')
+        .argParser(collect)
+        .default([], 'none'),
+    )
+    .option('--no-node', 'the script is any executable program')
+    .option('--report', 'records the run, and writes runs/<time>/report.html at its end')
+    .option('--report-dir <path>', 'the same, into this folder')
+    .option('--watch', 'records the run, and shows its page while it goes on: for who has the address that is printed')
+    .option('-q, --quiet', 'no lines about ranks that start and end well')
+    .option('--json <file>', 'at the end writes how the job went, as JSON; - for standard output, after what ranks wrote')
+    .addHelpText('after', examples)
+    .passThroughOptions()
+    .action(async (script: string, args: readonly string[], flags: RunFlags) => {
+      setExitCode(await run(script, args[0] === '--' ? args.slice(1) : args, flags));
+    });
+}
+
+async function run(script: string, args: readonly string[], flags: RunFlags): Promise<number> {
+  const [{ systemClock }, { systemRandom }, { launch }, { sentenceOf }, { scriptCommand }] = await Promise.all([
+    import('../../../base/clock.ts'),
+    import('../../../base/random.ts'),
+    import('../../../launch/launch.ts'),
+    import('../../../launch/node-agreement.ts'),
+    import('../../../launch/script-command.ts'),
+  ]);
+  const several = flags.nnodes > 1 && flags.standalone !== true;
+  if (several && flags.nodeRank === undefined)
+    throw new ShoalError('usage', '--nnodes needs --node-rank: 0 on the first machine, 1 on the next, …');
+  const directory = process.cwd();
+  const { stdout, stderr } = process;
+  const localSize = (await ranksPerNode(flags)) + checkedPs(flags, several);
+  const command = scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' });
+  for (const warning of await checkSettings(process.env)) stderr.write(`shoal: ${warning}\n`);
+  const startedAt = systemClock.wallNow();
+  const report = await reportOf(flags, { directory, command: [script, ...args] });
+  const recorded = report === undefined ? process.env : report.environment(process.env, { isWatched: flags.watch === true });
+  const environment = flags.ps === undefined ? recorded : { ...recorded, SHOAL_PS: String(flags.ps) };
+  const watch = flags.watch === true ? await report?.watch() : undefined;
+  if (watch !== undefined) stderr.write(`shoal: watch: ${watch.url}\n`);
+  const job = launch({
+    clock: systemClock,
+    random: systemRandom,
+    command,
+    directory,
+    environment: flags.logDir === undefined ? withColours(environment, stdout) : environment,
+    // From a pipe or a file.
+    stdinToRank0: !isatty(0),
+    localSize,
+    ...(await serversOf(flags, { directory, workers: several ? undefined : localSize })),
+    nodes: several ? flags.nnodes : 1,
+    node: several ? flags.nodeRank : 0,
+    masterAddress: flags.standalone === true ? undefined : flags.masterAddr,
+    masterPort: flags.standalone === true ? undefined : flags.masterPort,
+    secret: await readSecret(flags.secretFile, several),
+    job: flags.jobId,
+    maxRestarts: flags.maxRestarts,
+    graceMs: flags.grace,
+    killAfterMs: flags.killAfter,
+    joinTimeoutMs: flags.joinTimeout,
+    logDir: flags.logDir,
+    redirects: flags.redirects,
+    tee: flags.tee,
+    localRanksFilter: flags.localRanksFilter,
+    stdout,
+    stderr,
+    colour: wantsColours(process.env, stdout) ? 'always' : 'never',
+    events: flags.quiet === true ? 'failures' : 'all',
+  });
+  for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const) process.on(name, () => job.signal(name));
+  stdout.once('error', (error) => job.outputLost(error));
+  const { exitCode, failure } = await job.result;
+  if (report !== undefined) {
+    stderr.write(`shoal: report: ${report.write(exitCode, failure === undefined ? null : sentenceOf(failure))}\n`);
+  }
+  await watch?.close();
+  if (flags.json !== undefined) {
+    const { writeJson } = await import('../write-json.ts');
+    const seconds = (systemClock.wallNow() - startedAt) / 1000;
+    const times = { startedAt: new Date(startedAt).toISOString(), seconds };
+    writeJson(flags.json, { version: 1, command: [script, ...args], ranks: localSize, ...times, exitCode, failure: failure ?? null });
+  }
+  return exitCode;
+}
+
+async function reportOf(
+  { report, reportDir, watch }: RunFlags,
+  run: { readonly directory: string; readonly command: readonly string[] },
+): Promise<RunReport | undefined> {
+  if (report === undefined && reportDir === undefined && watch === undefined) return undefined;
+  const [{ systemClock }, { RunReport }] = await Promise.all([import('../../../base/clock.ts'), import('../run-report.ts')]);
+  return new RunReport(reportDir, { ...run, startedAt: new Date(systemClock.wallNow()) });
+}
+
+function wantsColours(environment: Environment, { isTTY }: WriteStream): boolean {
+  return isTTY && environment['NO_COLOR'] === undefined;
+}
+
+/** Ranks write to pipes; their output ends in our terminal all the same. FORCE_COLOR is what Node.js and most packages go by. */
+function withColours(environment: Environment, stdout: WriteStream): Environment {
+  if (!wantsColours(environment, stdout) || environment['FORCE_COLOR'] !== undefined) return environment;
+  const level = { 1: '0', 4: '1', 8: '2' }[stdout.getColorDepth()] ?? '3';
+  return { ...environment, FORCE_COLOR: level };
+}
+
+/** Warnings about variables nobody reads. What every rank would refuse is refused once, before any is started.
+ *  @throws ShoalError `config`. */
+async function checkSettings(environment: Environment): Promise<readonly string[]> {
+  const [{ resolveSettings }, { parseSelection }, { launchVariables }, { placeVariables }, { clusterVariables }] = await Promise.all([
+    import('../../../base/settings/settings.ts'),
+    import('../../../collectives/select.ts'),
+    import('../../../store/environment.ts'),
+    import('../../../kvstore/job/environment.ts'),
+    import('../../../graph/cluster/environment.ts'),
+  ]);
+  const { settings, warnings } = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables, ...clusterVariables] });
+  parseSelection(settings.algorithms);
+  return warnings;
+}
+
+/** `workers`: of the whole job; undefined where only the launchers together know.
+ *  @throws ShoalError `usage` for options about servers without `--servers`, `config` for numbers that cannot be. */
+async function serversOf(
+  flags: RunFlags,
+  { directory, workers }: { directory: string; workers: number | undefined },
+): Promise<{ servers?: ServerOptions }> {
+  const { servers, serverGroups, workerGroups, replicas, checkpointDir, serverRestarts } = flags;
+  if (servers === undefined) {
+    if (serverGroups + workerGroups + replicas === 3 && checkpointDir === undefined && serverRestarts === undefined) return {};
+    throw new ShoalError('usage', 'options about servers and worker groups need --servers <count>');
+  }
+  const [{ builtEntry }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
+    import('../../../base/packages/package-root.ts'),
+    import('../../../kvstore/job/environment.ts'),
+    import('../../../launch/server-specs.ts'),
+    import('node:path'),
+  ]);
+  const command = [process.execPath, ...flags.nodeOption, builtEntry('kvstore/server/server-entry.js')];
+  const folder = checkpointDir === undefined ? {} : { checkpointDir: resolve(directory, checkpointDir) };
+  const restarts = serverRestarts === undefined ? {} : { restarts: serverRestarts };
+  const options = { command, servers, serverGroups, workerGroups, replicas, ...folder, ...restarts };
+  // As every server will see it.
+  if (workers !== undefined) detectPlace(serverVariables(options, workers), { async: false, localWorkers: 1 });
+  return { servers: options };
+}
+
+/** @throws ShoalError `usage` for `--ps` where ranks would not know which of them are meant. */
+function checkedPs({ ps, servers }: RunFlags, several: boolean): number {
+  if (ps === undefined) return 0;
+  if (servers !== undefined)
+    throw new ShoalError('usage', '--ps is for shoal/graph and --servers for shoal/kvstore; a script has one or the other');
+  if (several) throw new ShoalError('usage', '--ps is for one machine; on several, give -n on each and the cluster in the script');
+  return ps;
+}
+
+/** Far beyond what one machine runs. */
+const ranksPerNodeMax = 99_999;
+
+async function ranksPerNode({ workers, nprocPerNode }: RunFlags): Promise<number> {
+  const [flag, text] = workers === undefined ? ['--nproc-per-node', nprocPerNode ?? '1'] : ['--workers', workers];
+  if (workers !== undefined && nprocPerNode !== undefined && nprocPerNode !== workers) {
+    throw new ShoalError('usage', `--workers ${workers} and --nproc-per-node ${nprocPerNode} are the same number; give one of them`);
+  }
+  if (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= ranksPerNodeMax) return Number(text);
+  if (text !== 'auto' && text !== 'cpu')
+    throw new ShoalError('usage', `${flag} ${text}: expected a number from 1 to ${ranksPerNodeMax}, auto or cpu`);
+  const { allowedCpus } = await import('../../../base/files/allowed-cpus.ts');
+  return allowedCpus().count;
+}
+
+/** One machine needs no secret from outside: the launcher makes a fresh one. */
+async function readSecret(file: string | undefined, several: boolean): Promise<string | undefined> {
+  if (file === undefined) return several ? process.env['SHOAL_SECRET'] : undefined;
+  const { readRegularFile } = await import('../../../base/files/read-file.ts');
+  try {
+    const secret = (await readRegularFile(file, { bytesMax: 2 ** 16 })).toString().trim();
+    if (secret !== '') return secret;
+  } catch (error) {
+    throw new ShoalError('usage', `--secret-file ${file} cannot be read: ${error instanceof Error ? error.message : String(error)}`);
+  }
+  throw new ShoalError('usage', `--secret-file ${file} is empty`);
+}
+
+/** torchrun's `least:most` is not one. */
+function machines(text: string): number {
+  if (text.includes(':')) throw new InvalidArgumentError('Expected a whole number from 1; the number of machines is fixed.');
+  return positive(text);
+}
+
+function port(text: string): number {
+  const value = natural(text);
+  if (value > 65_535) throw new InvalidArgumentError('Expected a port, 1 to 65535.');
+  return value;
+}
+
+/** An option in milliseconds whose default is shown as people write it. */
+function timeOption(flags: string, about: string, fallback: string): Option {
+  return new Option(flags, about).argParser(duration).default(duration(fallback), fallback);
+}
+
+function duration(text: string): number {
+  const value = parseMilliseconds(text);
+  if (value === undefined) throw new InvalidArgumentError('Expected a time such as 500ms, 30s or 5min.');
+  return value;
+}
+
+function collect(text: string, before: readonly string[]): readonly string[] {
+  return [...before, text];
+}

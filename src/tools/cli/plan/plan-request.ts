@@ -1,0 +1,119 @@
+/** From sizes as people write them to a plan request, for `shoal plan` and `shoal simulate`. */
+import { ShoalError } from '../../../base/errors.ts';
+import { bytesSyntax, formatBytes, parseBytes } from '../../../base/settings/quantity.ts';
+import { settingDefinitions } from '../../../base/settings/settings.ts';
+import { buildPlan, collectives } from '../../../collectives/build.ts';
+import type { TransferLimits } from '../../../collectives/predict.ts';
+import { selectAlgorithm, type SelectionRule } from '../../../collectives/select.ts';
+import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
+import type { CostModel } from '../../../plan/cost.ts';
+import type { Collective, Plan, PlanRequest } from '../../../plan/ir.ts';
+import { grid, hostsOf, rankCount, type Topology } from '../../../plan/topology.ts';
+import type { RequestFlags } from './request-options.ts';
+
+/** `layout`: ranks of every host, instead of hosts that have equally many. */
+export type WorldFlags = Pick<RequestFlags, 'hosts' | 'ranksPerHost'> & { readonly layout?: readonly number[] };
+
+/** Most ranks that are planned at once: programs of all ranks are in memory. */
+const ranksMax = 8192;
+/** Of what a tensor is cut by. As little as ranks themselves accept: the parts of a plan are in memory. */
+const limitBytesMin = settingDefinitions.stagingBytes.least ?? 0;
+
+/** @throws ShoalError `usage` naming what is wrong and what would be right. */
+export function planRequest(collective: string | undefined, flags: RequestFlags & WorldFlags): { request: PlanRequest; dtype: DType } {
+  const kind = collectiveOf(collective);
+  const dtype = dtypes.find(({ name }) => name === flags.dtype)?.name;
+  if (dtype === undefined)
+    throw new ShoalError('usage', `unknown dtype '${flags.dtype}'; use one of ${dtypes.map(({ name }) => name).join(', ')}`);
+  const topology = worldOf(flags);
+  const n = rankCount(topology);
+  const elementBytes = dtypeInfo(dtype).bytes;
+  const limit = (option: string, text: string | undefined, bytesMin = limitBytesMin): number | undefined => {
+    if (text === undefined) return undefined;
+    const bytes = bytesOf(option, text);
+    if (bytes % elementBytes !== 0 || bytes === 0)
+      throw new ShoalError('usage', `${option} ${text} is not a multiple of ${dtype}'s ${elementBytes} bytes`);
+    if (bytes < bytesMin) throw new ShoalError('usage', `${option} ${text} is too small; at least ${formatBytes(bytesMin)} is needed`);
+    return bytes / elementBytes;
+  };
+  const request: PlanRequest = {
+    collective: kind,
+    topology,
+    count: countOf(kind, bytesOf('--bytes', flags.bytes), { n, elementBytes }),
+    elementBytes,
+    root: flags.root,
+    pieceCount: limit('--piece', flags.piece),
+    window: flags.window,
+    sliceCount: limit('--slice', flags.slice),
+    stagingCount: limit('--staging', flags.staging),
+    // A floor already: nothing gets smaller by it.
+    shardCount: limit('--shard', flags.shard, elementBytes),
+  };
+  return { request, dtype };
+}
+
+/** @throws ShoalError `usage` listing what there is. */
+export function collectiveOf(name: string | undefined): Collective {
+  const found = collectives.find((each) => each === name);
+  if (found !== undefined) return found;
+  const problem = name === undefined ? 'name a collective' : `unknown collective '${name}'`;
+  throw new ShoalError('usage', `${problem}; use one of ${collectives.join(', ')}`);
+}
+
+/** @throws ShoalError `usage` for more ranks than can be planned. */
+export function worldOf({ hosts, ranksPerHost, layout }: WorldFlags): Topology {
+  const ranks = layout === undefined ? hosts * ranksPerHost : layout.reduce((sum, count) => sum + count, 0);
+  if (ranks <= ranksMax) return layout === undefined ? grid(hosts, ranksPerHost) : hostsOf(layout);
+  const asked = layout === undefined ? `${hosts} hosts × ${ranksPerHost} ranks` : `--layout ${layout.join(',')}`;
+  throw new ShoalError('usage', `${asked} are ${ranks}; at most ${ranksMax} can be planned`);
+}
+
+/** `4 hosts × 2`, or `3 hosts of 4, 4, 2`. */
+export function worldText({ hosts }: Topology): string {
+  const counts = hosts.map((ranks) => ranks.length);
+  const each = counts.every((count) => count === counts[0]) ? `× ${counts[0]}` : `of ${counts.join(', ')}`;
+  return `${hosts.length} ${hosts.length === 1 ? 'host' : 'hosts'} ${each}`;
+}
+
+/** The plan of the named algorithm, or with `auto` of the one that is chosen.
+ *  @param options.model rates of the world; default: none, the table decides where it can. */
+export function planOf(
+  algorithm: string,
+  request: PlanRequest,
+  { overrides = [], model }: { readonly overrides?: readonly SelectionRule[]; readonly model?: CostModel } = {},
+): Plan {
+  const { collective, topology, count, elementBytes = 8 } = request;
+  if (algorithm !== 'auto') return buildPlan(algorithm, request);
+  const bytes = count * elementBytes;
+  const limits = limitsInBytes(request);
+  return buildPlan(
+    selectAlgorithm({ collective, bytes, topology, request, loadStore: true, order: 'canonical', overrides, model, limits }),
+    request,
+  );
+}
+
+/** What is asked for, as selection has it. */
+function limitsInBytes({ pieceCount, window, sliceCount, stagingCount, shardCount, elementBytes = 8 }: PlanRequest): TransferLimits {
+  const bytes = (count: number | undefined): number | undefined => (count === undefined ? undefined : count * elementBytes);
+  return {
+    window,
+    pieceBytes: bytes(pieceCount),
+    sliceBytes: bytes(sliceCount),
+    stagingBytes: bytes(stagingCount),
+    shardBytes: bytes(shardCount),
+  };
+}
+
+export function bytesOf(option: string, text: string): number {
+  const bytes = parseBytes(text);
+  if (bytes === undefined) throw new ShoalError('usage', `${option} ${text} is not a size; write ${bytesSyntax}`);
+  return bytes;
+}
+
+/** Elements: as many as fit, in even parts where the collective has one per rank or pair. */
+function countOf(kind: Collective, bytes: number, { n, elementBytes }: { readonly n: number; readonly elementBytes: number }): number {
+  const count = Math.floor(bytes / elementBytes);
+  if (kind === 'barrier') return 0;
+  if (kind === 'all-to-all') return Math.floor(count / n / n) * n * n;
+  return kind === 'all-reduce' || kind === 'broadcast' || kind === 'reduce' ? count : Math.floor(count / n) * n;
+}

@@ -1,0 +1,234 @@
+/** Rows of spans from events as they are read, within a budget: where there are too many, the shortest of each rank go first, and its rows
+ *  say how busy they were. What is not read any more takes no more memory than what is kept. */
+import type { ChromeEvent } from '../../trace/chrome.ts';
+import type { ReportCounter, ReportRow } from './data/report-data.ts';
+import { Density } from './density.ts';
+import { isWait } from './span-argument.ts';
+
+export interface Timeline {
+  readonly names: readonly string[];
+  readonly details: readonly string[];
+  readonly rows: readonly ReportRow[];
+  readonly stretchUs: number;
+  readonly counters: readonly ReportCounter[];
+  /** Spans and values that are left out. */
+  readonly leftOut: number;
+}
+
+export interface TimelineLimits {
+  /** Of all rows. */
+  readonly spansMax: number;
+  /** Of each counter. */
+  readonly valuesMax: number;
+}
+
+/** In the order in which a person asks; what is not named comes after. */
+const shown = ['sequence', 'bytes', 'count', 'dtype', 'op', 'root', 'algorithm', 'path', 'waitedFor', 'peers', 'site', 'name', 'group'];
+/** Numbers that differ from call to call are kept apart from the text around them, of which there are few. */
+const varying = new Set(['sequence', 'waitedFor', 'peer', 'step', 'requests', 'tensors', 'readyMs', 'part', 'request', 'immediate']);
+export const places = ['\uE000', '\uE001'] as const;
+
+/** Texts of a page, and values of all its counters. */
+const detailsMax = 50_000;
+const valuesTotal = 150_000;
+/** Before they are thinned for the first time. */
+const valuesHeld = 16_384;
+
+interface Row {
+  readonly rank: number;
+  name: string;
+  readonly order: number;
+  readonly density: Density;
+  spans: Span[];
+  count: number;
+}
+
+interface Span {
+  readonly start: number;
+  readonly duration: number;
+  readonly label: number;
+  readonly detail: number;
+  readonly first: number | null;
+  readonly second: number | null;
+}
+
+type Counter = Omit<ReportCounter, 'most'> & { most: number; count: number };
+
+export class TimelineBuilder {
+  readonly #limits: TimelineLimits;
+  readonly #rows = new Map<string, Row>();
+  readonly #counters = new Map<string, Counter>();
+  readonly #names = new Interner();
+  readonly #details = new Interner();
+  #held = 0;
+  #durationUs = 0;
+
+  constructor(limits: TimelineLimits) {
+    this.#limits = limits;
+  }
+
+  get durationUs(): number {
+    return this.#durationUs;
+  }
+
+  add(event: ChromeEvent): void {
+    this.#durationUs = Math.max(this.#durationUs, event.ts + (event.dur ?? 0));
+    if (event.ph === 'M' && event.name === 'thread_name') this.#rowOf(event).name = String(event.args?.['name'] ?? '');
+    else if (event.ph === 'X' || event.ph === 'i') this.#addSpan(event);
+    else if (event.ph === 'C') this.#addValue(event);
+  }
+
+  finish(): Timeline {
+    const rows = [...this.#rows.values()].filter(({ count }) => count > 0).sort((a, b) => a.rank - b.rank || a.order - b.order);
+    this.#shorten(this.#limits.spansMax);
+    const counters = [...this.#counters.values()];
+    const valuesMax = Math.max(2, Math.min(this.#limits.valuesMax, Math.floor(valuesTotal / Math.max(1, counters.length))));
+    const thinned = counters.map((counter) => thin(sorted(counter), valuesMax));
+    const leftOut = rows.reduce((sum, { count, spans }) => sum + count - spans.length, 0);
+    const thinnedOut = counters.reduce((sum, { count }, at) => sum + count - thinned[at].values.length, 0);
+    const stretchUs = rows.reduce((most, { density }) => Math.max(most, density.stretchUs), 1);
+    return {
+      names: this.#names.texts,
+      details: this.#details.texts,
+      rows: rows.map((row) => this.#finishRow(row, stretchUs)),
+      stretchUs,
+      counters: thinned,
+      leftOut: leftOut + thinnedOut,
+    };
+  }
+
+  #finishRow({ rank, name, spans, count, density }: Row, stretchUs: number): ReportRow {
+    spans.sort((a, b) => a.start - b.start || b.duration - a.duration);
+    const some = (of: 'first' | 'second'): (number | null)[] =>
+      spans.some((span) => span[of] !== null) ? spans.map((span) => span[of]) : [];
+    return {
+      rank,
+      name,
+      starts: spans.map(({ start }) => start),
+      durations: spans.map(({ duration }) => duration),
+      labels: spans.map(({ label }) => label),
+      details: spans.map(({ detail }) => detail),
+      firsts: some('first'),
+      seconds: some('second'),
+      ...(spans.length < count ? { density: density.encoded(stretchUs, this.#durationUs) } : {}),
+    };
+  }
+
+  #rowOf({ pid, tid }: ChromeEvent): Row {
+    const key = `${pid} ${tid}`;
+    let row = this.#rows.get(key);
+    if (row === undefined) {
+      row = { rank: pid, name: `thread ${tid}`, order: tid, density: new Density(), spans: [], count: 0 };
+      this.#rows.set(key, row);
+    }
+    return row;
+  }
+
+  #addSpan(event: ChromeEvent): void {
+    const row = this.#rowOf(event);
+    const duration = Math.max(0, event.dur ?? 0);
+    row.count++;
+    row.density.add(event.ts, duration, isWait(event));
+    const [text, first, second] = detailOf(event);
+    const detail = text === '' ? -1 : this.#details.idOf(text, detailsMax);
+    row.spans.push({
+      start: tenths(event.ts),
+      duration: tenths(duration),
+      label: this.#names.idOf(event.name, detailsMax),
+      detail,
+      first,
+      second,
+    });
+    if (++this.#held > 4 * this.#limits.spansMax) this.#shorten(2 * this.#limits.spansMax);
+  }
+
+  /** Of each row the longest, in proportion to what it had. */
+  #shorten(spansMax: number): void {
+    const rows = [...this.#rows.values()];
+    const total = rows.reduce((sum, { count }) => sum + count, 0);
+    if (rows.every(({ spans, count }) => spans.length === count) && total <= spansMax) return;
+    this.#held = 0;
+    for (const row of rows) {
+      const room = Math.max(1, Math.floor((row.count / total) * spansMax));
+      if (row.spans.length > room) row.spans = row.spans.sort((a, b) => b.duration - a.duration).slice(0, room);
+      this.#held += row.spans.length;
+    }
+  }
+
+  #addValue({ pid, tid, name, ts, args }: ChromeEvent): void {
+    for (const [key, value] of Object.entries(args ?? {})) {
+      if (typeof value !== 'number') continue;
+      const id = `${pid} ${tid} ${name} ${key}`;
+      const counter = this.#counters.get(id) ?? { rank: pid, ...namesOf(name, key), times: [], values: [], most: -Infinity, count: 0 };
+      this.#counters.set(id, counter);
+      counter.times.push(tenths(ts));
+      counter.values.push(value);
+      counter.most = Math.max(counter.most, value);
+      counter.count++;
+      if (counter.values.length < Math.max(valuesHeld, 4 * this.#limits.valuesMax)) continue;
+      const { times, values } = thin(counter, counter.values.length / 2);
+      this.#counters.set(id, { ...counter, times, values });
+    }
+  }
+}
+
+/** The text of a span's arguments, with places for up to two numbers that vary. */
+function detailOf({ args }: ChromeEvent): [text: string, first: number | null, second: number | null] {
+  if (args === undefined) return ['', null, null];
+  const keys = Object.keys(args);
+  const numbers: number[] = [];
+  const textOf = (key: string): string => {
+    const value: string | number | object = args[key];
+    if (typeof value === 'number' && varying.has(key) && numbers.length < places.length) return `${key} ${places[numbers.push(value) - 1]}`;
+    // A file that is not ours may have objects there, whose own texts may be anything.
+    return `${key} ${typeof value === 'object' ? JSON.stringify(value) : value}`;
+  };
+  const known = shown.filter((key) => args[key] !== undefined);
+  const others = keys.length === known.length ? [] : keys.filter((key) => !shown.includes(key));
+  const text = [...known, ...others].map(textOf).join(' · ');
+  return [text, numbers[0] ?? null, numbers[1] ?? null];
+}
+
+function namesOf(name: string, key: string): Pick<ReportCounter, 'name' | 'unit'> {
+  if (key === 'bytes') return { name, unit: 'bytes' };
+  return { name: key === 'value' ? name : `${name} ${key}` };
+}
+
+function sorted(counter: Counter): Counter {
+  const { times, values } = counter;
+  if (times.every((time, at) => at === 0 || times[at - 1] <= time)) return counter;
+  const order = [...times.keys()].sort((a, b) => times[a] - times[b]);
+  return { ...counter, times: order.map((at) => times[at]), values: order.map((at) => values[at]) };
+}
+
+/** Of every k values the largest, so that peaks stay. */
+function thin({ rank, name, unit, most, times, values }: Counter, valuesMax: number): ReportCounter {
+  const every = Math.ceil(values.length / valuesMax);
+  const kept = Array.from({ length: Math.ceil(values.length / every) }, (_, k) => {
+    let at = k * every;
+    for (let next = at + 1; next < Math.min((k + 1) * every, values.length); next++) if (values[next] > values[at]) at = next;
+    return at;
+  });
+  const texts = unit === undefined ? { name } : { name, unit };
+  return { rank, ...texts, most, times: kept.map((at) => times[at]), values: kept.map((at) => values[at]) };
+}
+
+function tenths(us: number): number {
+  return Math.round(us * 10) / 10;
+}
+
+/** Texts by number. */
+class Interner {
+  readonly texts: string[] = [];
+  readonly #ids = new Map<string, number>();
+
+  /** Beyond so many, they are all the same. */
+  idOf(text: string, most: number): number {
+    const found = this.#ids.get(text);
+    if (found !== undefined) return found;
+    if (this.texts.length >= most) return this.idOf('(one of too many to keep)', Infinity);
+    const id = this.texts.push(text) - 1;
+    this.#ids.set(text, id);
+    return id;
+  }
+}

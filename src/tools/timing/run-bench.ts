@@ -1,0 +1,205 @@
+/** Runs a benchmark on an open process group; every rank calls it with the same options. Rank 0 gathers the results and emits events. */
+import { cpus, hostname } from 'node:os';
+import { allowedCpus } from '../../base/files/allowed-cpus.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Stopwatch } from '../../base/stopwatch.ts';
+import { packageVersion } from '../../base/packages/version.ts';
+import type { ProcessGroup } from '../../group/call/types.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
+import { createKernels } from '../../memory/kernels/create-kernels.ts';
+import { loadNative } from '../../memory/native.ts';
+import { bandwidthOf, halvesOf, isRooted, layoutOf, type Half } from './collective.ts';
+import { measure, runAll } from './measure.ts';
+import { createOperation, type Operation } from './operation.ts';
+import type { BenchOptions, SizePoint } from './options.ts';
+import { Patterns } from './pattern.ts';
+import {
+  benchSchemaVersion,
+  summaryOf,
+  type BenchEvent,
+  type BenchHeader,
+  type BenchRow,
+  type HalfResult,
+  type RankPlace,
+} from './report.ts';
+import { statisticsOf } from './statistics.ts';
+
+export interface BenchContext {
+  readonly group: ProcessGroup;
+  readonly options: BenchOptions;
+  readonly stopwatch: Stopwatch;
+  /** Called on rank 0 for each event. */
+  readonly emit: (event: BenchEvent) => void;
+}
+
+/** Bytes of a rank's description, gathered for the head. */
+const placeBytes = 512;
+
+/** @throws ShoalError `usage` for options that this group cannot serve; errors of the collectives. */
+export async function runBench(context: BenchContext): Promise<void> {
+  const { group, options, emit } = context;
+  check(group, options);
+  const tell = group.rank === 0 ? emit : (): void => undefined;
+  const { native, patterns } = preparePatterns(group, options);
+  const ranks = await gatherPlaces(group);
+  tell({ event: 'header', header: headerOf(context, { native, ranks }) });
+  const halves = halvesOf(options.collective, options);
+  const total = options.sizes.length * halves.length;
+  const rows: BenchRow[] = [];
+  for (const point of options.sizes) {
+    const results: Partial<Record<Half, HalfResult>> = {};
+    for (const half of halves) {
+      tell({ event: 'progress', done: rows.length * halves.length + Object.keys(results).length, total, bytes: point.bytes, half });
+      results[half] = await runHalf(context, { point, half, patterns });
+    }
+    const row = rowOf(group, { options, point, results });
+    rows.push(row);
+    tell({ event: 'row', row });
+  }
+  tell({ event: 'end', summary: summaryOf(rows) });
+}
+
+function check(group: ProcessGroup, { collective, root, sizes, parallel, buckets }: BenchOptions): void {
+  if (collective === 'send-recv' && group.size < 2) throw new ShoalError('usage', 'send-recv needs at least 2 ranks; use -n 2');
+  if (isRooted(collective) && root >= group.size) throw new ShoalError('usage', `--root ${root} is not a rank; use 0…${group.size - 1}`);
+  if (sizes.length === 0) throw new ShoalError('usage', 'there are no sizes to measure');
+  if (parallel < 1 || buckets < 1) throw new ShoalError('usage', '--parallel and --buckets must be at least 1');
+}
+
+function preparePatterns(group: ProcessGroup, { dtype, op }: BenchOptions): { native: string | null; patterns: Patterns } {
+  const native = loadNative({ enabled: true });
+  const patterns = new Patterns({ dtype, op, ranks: group.size, kernels: createKernels({ native }) });
+  return { native: native?.isa ?? null, patterns };
+}
+
+async function runHalf(
+  { group, options, stopwatch }: BenchContext,
+  { point, half, patterns }: { point: SizePoint; half: Half; patterns: Patterns },
+): Promise<HalfResult> {
+  const operations: Operation[] = [];
+  try {
+    for (let slot = 0; slot < options.buckets; slot++) {
+      operations.push(createOperation({ group, options, patterns, bytes: point.bytes, half, slot }));
+    }
+    const loop = { operations, parallel: options.parallel, wait: options.wait, touch: options.touch, stopwatch };
+    if (point.warmup > 0) await measure({ ...loop, iterations: point.warmup });
+    await group.barrier();
+    const samples = await measure({ ...loop, iterations: point.iterations });
+    const wrong = await verify(group, { options, operations: operations.slice(0, options.checkedBuckets) });
+    return await gatherHalf(group, { options, point, samples, wrong });
+  } finally {
+    for (const operation of operations) operation.release();
+  }
+}
+
+/** Number of wrong elements of this rank; null when nothing is checked. */
+async function verify(
+  group: ProcessGroup,
+  { options, operations }: { options: BenchOptions; operations: readonly Operation[] },
+): Promise<number | null> {
+  if (options.checks === 0) return null;
+  let wrong = 0;
+  for (let round = 0; round < options.checks; round++) {
+    for (const operation of operations) operation.arm();
+    await runAll({ operations, parallel: options.parallel, wait: options.wait });
+    // Peers may read and write each other's tensors, so no rank checks before all have finished.
+    await group.barrier();
+    for (const operation of operations) wrong += operation.wrong();
+    await group.barrier();
+  }
+  return wrong;
+}
+
+async function gatherHalf(
+  group: ProcessGroup,
+  half: { options: BenchOptions; point: SizePoint; samples: Float64Array; wrong: number | null },
+): Promise<HalfResult> {
+  const { options, point, samples, wrong } = half;
+  const { median, min, p99, mean } = statisticsOf(samples);
+  const own = Float64Array.of(median, min, p99, mean, wrong ?? 0);
+  const all = new Float64Array(own.length * group.size);
+  await group.allGather(all, own);
+  const column = (index: number): Float64Array => Float64Array.from({ length: group.size }, (_, rank) => all[rank * own.length + index]);
+  const largest = (index: number): number => column(index).reduce((a, b) => Math.max(a, b));
+  const timeUs = largest(0);
+  const { movedCount } = layoutFor(group, { options, bytes: point.bytes });
+  const movedBytes = movedCount * dtypeInfo(options.dtype).bytes;
+  const bandwidth = bandwidthOf(options.collective, { movedBytes, timeUs, ranks: group.size });
+  return {
+    medianUs: timeUs,
+    minUs: largest(1),
+    p99Us: largest(2),
+    meanUs: largest(3),
+    algorithmBandwidth: bandwidth.algorithm,
+    busBandwidth: bandwidth.bus,
+    wrong: wrong === null ? null : column(4).reduce((a, b) => a + b),
+    ...(options.samples === 'kept' ? { samplesUs: await gatherSamples(group, samples) } : {}),
+  };
+}
+
+async function gatherSamples(group: ProcessGroup, samples: Float64Array): Promise<number[][]> {
+  const all = new Float64Array(samples.length * group.size);
+  await group.allGather(all, samples);
+  return Array.from({ length: group.size }, (_, rank) => [...all.subarray(rank * samples.length, (rank + 1) * samples.length)]);
+}
+
+function rowOf(
+  group: ProcessGroup,
+  { options, point, results }: { options: BenchOptions; point: SizePoint; results: Partial<Record<Half, HalfResult>> },
+): BenchRow {
+  const { sendCount, receiveCount, paramCount } = layoutFor(group, { options, bytes: point.bytes });
+  return {
+    size: Math.max(sendCount, receiveCount) * dtypeInfo(options.dtype).bytes,
+    count: paramCount,
+    iterations: point.iterations,
+    outOfPlace: results.outOfPlace ?? null,
+    inPlace: results.inPlace ?? null,
+  };
+}
+
+function layoutFor(group: ProcessGroup, { options, bytes }: { options: BenchOptions; bytes: number }): ReturnType<typeof layoutOf> {
+  return layoutOf(options.collective, { bytes, elementBytes: dtypeInfo(options.dtype).bytes, ranks: group.size });
+}
+
+function headerOf({ group, options, stopwatch }: BenchContext, known: { native: string | null; ranks: readonly RankPlace[] }): BenchHeader {
+  const { sizes: _, ...rest } = options;
+  return {
+    schema: 'shoal-bench',
+    version: benchSchemaVersion,
+    shoal: packageVersion,
+    node: process.version,
+    native: known.native,
+    ranks: known.ranks,
+    hosts: group.hosts,
+    options: rest,
+    stopwatchUs: readingCostUs(stopwatch),
+  };
+}
+
+/** Cost of two readings of the clock, after enough of them for the compiler to have done its work. */
+function readingCostUs(stopwatch: Stopwatch): number {
+  const costs = new Float64Array(20_000);
+  for (let i = 0; i < costs.length; i++) {
+    const startUs = stopwatch.nowUs();
+    costs[i] = stopwatch.nowUs() - startUs;
+  }
+  return statisticsOf(costs.subarray(costs.length / 2)).median;
+}
+
+async function gatherPlaces(group: ProcessGroup): Promise<RankPlace[]> {
+  const place: RankPlace = {
+    rank: group.rank,
+    pid: process.pid,
+    host: hostname().slice(0, 64),
+    cpus: allowedCpus().count,
+    processor: (cpus()[0]?.model ?? 'unknown').slice(0, 64),
+  };
+  const own = new Uint8Array(placeBytes);
+  new TextEncoder().encodeInto(JSON.stringify(place), own);
+  const all = new Uint8Array(placeBytes * group.size);
+  await group.allGather(all, own);
+  return Array.from({ length: group.size }, (_, rank) => {
+    const text = new TextDecoder().decode(all.subarray(rank * placeBytes, (rank + 1) * placeBytes));
+    return JSON.parse(text.slice(0, text.indexOf('\0'))) as RankPlace;
+  });
+}
