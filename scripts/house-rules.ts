@@ -177,10 +177,12 @@ function checkSizes(files: readonly SourceFile[], table: LayerTable): Violation[
 }
 
 /** Comments can be read alone. */
-function checkWords(files: readonly SourceFile[], { openingsMax = {} }: LayerTable): Violation[] {
+function checkWords(files: readonly SourceFile[], table: LayerTable): Violation[] {
+  const { openingsMax = {} } = table;
   const folders = new Map<string, SourceFile[]>();
   for (const file of files) {
-    const folder = /^src\/[^/]+(?=\/)|^[^/]+/.exec(file.path)?.[0] ?? '';
+    const layer = layerOf(file.path, table);
+    const folder = layer === undefined ? file.path.split('/')[0] : `src/${layer.folder}`;
     folders.set(folder, [...(folders.get(folder) ?? []), file]);
   }
   const found: Violation[] = [];

@@ -97,15 +97,6 @@ export function list<T>(element: Shape<T>, { min = 0, max = Infinity }: { readon
   };
 }
 
-/** A list of fixed length, each element with a shape of its own. */
-export function tuple<const Shapes extends readonly Shape<unknown>[]>(
-  ...shapes: Shapes
-): Shape<{ -readonly [I in keyof Shapes]: ValueOf<Shapes[I]> }> {
-  const elements = Object.fromEntries(shapes.entries()) as Fields;
-  const size = that(`a list of ${shapes.length} elements`, (value) => Array.isArray(value) && value.length === shapes.length);
-  return { words: size.words, problem: (value) => size.problem(value) ?? object(elements).problem({ ...(value as object) }) };
-}
-
 /** An object with any keys. */
 export function record<T>(element: Shape<T>): Shape<Record<string, T>> {
   return {

@@ -170,7 +170,7 @@ function hostValueOf(value: Exclude<Sendable, DeviceTensor>): TensorValue {
 function valueOf(value: Sendable): TensorValue {
   if (typeof value === 'string') return { dtype: 'string', shape: [], data: [value] };
   if (Array.isArray(value) && value.every((each) => typeof each === 'string'))
-    return { dtype: 'string', shape: [value.length], data: value as readonly string[] };
+    return { dtype: 'string', shape: [value.length], data: value };
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) return { dtype: dtypeOfArray(value), shape: [value.length], data: value };
   return value as TensorValue;
 }

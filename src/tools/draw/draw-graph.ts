@@ -8,7 +8,7 @@ import { escapeMarkup, letterWidth, picture, pictureLegend, pictureText, shorten
 import { layoutOf, type Box, type DrawnEdge, type Layout } from '../../graph/draw-layout.ts';
 import type { PartitionedGraph } from '../../graph/partition/partition.ts';
 
-/** How a partitioned graph is drawn. */
+/** Options of the drawing of a partitioned graph. */
 export interface DrawGraphOptions {
   /** Above the picture. Default `partitioned graph`. */
   readonly title?: string;
