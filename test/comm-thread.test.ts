@@ -1,6 +1,7 @@
 /** The comm thread of a process and its guests: which guests share it, when it ends, and the outcome for each when one of them or
  *  the thread fails. */
-import { MessageChannel } from 'node:worker_threads';
+import { once } from 'node:events';
+import { MessageChannel, Worker } from 'node:worker_threads';
 import { expect, it } from 'vitest';
 import { ShoalError } from '../src/base/errors.ts';
 import { CommChannel } from '../src/comm/comm-channel.ts';
@@ -156,6 +157,43 @@ it.each([
   const next = await start('c');
   expect(await next.ask('guests')).toEqual(['c']);
   await next.leave(closed);
+});
+
+it('what the thread has said right before its end is heard, by every thread that has joined', async () => {
+  for (let round = 0; round < 5; round++) {
+    const guest = await start('a');
+    const { port1, port2 } = new MessageChannel();
+    const events = eventMemory();
+    guest.post({ type: 'attach', end: { port: port2, events } }, [port2]);
+    const joined = new Guest((handlers) => joinGuest({ port: port1, events }, handlers));
+    await joined.ready();
+    const heard = joined.ask('nothing');
+    expect(await guest.ask('last word')).toBe('last word');
+    expect(await heard).toBe('last word');
+    await expect(guest.ask('nothing')).rejects.toMatchObject({ code: 'system' });
+    await Promise.all([joined.leave(closed), guest.leave(closed)]);
+  }
+});
+
+it('what another thread has posted right before its end arrives', async () => {
+  const guest = await start('a');
+  const posted = [1001, 1002, 1003];
+  const code = `
+    const { workerData: { port, posted } } = require('node:worker_threads');
+    for (const work of posted) port.postMessage({ type: 'ask', work, what: 'nothing' });
+    process.exit();`;
+  for (let round = 0; round < 5; round++) {
+    const { port1, port2 } = new MessageChannel();
+    guest.post({ type: 'attach', end: { port: port2, events: eventMemory() } }, [port2]);
+    const thread = new Worker(code, { eval: true, workerData: { port: port1, posted }, transferList: [port1] });
+    await once(thread, 'exit');
+  }
+  const expected = Array.from({ length: 5 }, () => posted).flat();
+  let noted: unknown;
+  do noted = await guest.ask('noted');
+  while ((noted as number[]).length < expected.length);
+  expect(noted).toEqual(expected);
+  await guest.leave(closed);
 });
 
 it('a thread that is lost while this one waits without its event loop', async () => {
