@@ -76,6 +76,10 @@ export class ArenaMemory implements ReceiveMemory {
     this.handOver(buffer);
   }
 
+  revoke(buffer: ReceiveBuffer): void {
+    this.handOver(buffer);
+  }
+
   handOver({ registered, bytes }: ReceiveBuffer): undefined {
     if (this.#closed) return;
     this.#options.budget.bytes -= bytes;

@@ -28,15 +28,29 @@ describe('memory for tensors', () => {
     );
   });
 
-  it('gives no byte to two, whatever is allocated and freed', () => {
+  it('gives no byte to two, whatever is allocated, freed and revoked, and none that is revoked while its key is valid', () => {
     fc.assert(
-      fc.property(fc.array(fc.tuple(fc.boolean(), fc.nat(2000)), { maxLength: 200 }), (actions) => {
-        const { memory, budget } = memoryOf(2 ** 20);
+      fc.property(fc.array(fc.tuple(fc.constantFrom('allocate', 'free', 'revoke'), fc.nat(2000)), { maxLength: 200 }), (actions) => {
+        const { memory, budget, gone } = memoryOf(2 ** 20);
         const held: ReceiveBuffer[] = [];
-        for (const [allocates, size] of actions) {
-          if (allocates || held.length === 0) held.push(memory.allocate(size));
-          else memory.free(held.splice(size % held.length, 1)[0]);
+        const revoked: ReceiveBuffer[] = [];
+        for (const [action, size] of actions) {
+          if (action === 'allocate' || held.length === 0) {
+            const made = memory.allocate(size);
+            held.push(made);
+            for (const { registered, offset, bytes } of revoked)
+              expect(registered === made.registered && offset < made.offset + made.bytes && made.offset < offset + bytes).toBe(false);
+            expect(gone).not.toContain(made.registered.rkey);
+            continue;
+          }
+          const [buffer] = held.splice(size % held.length, 1);
+          if (action === 'free') memory.free(buffer);
+          else {
+            memory.revoke(buffer);
+            revoked.push(buffer);
+          }
         }
+        for (const { registered } of held) expect(gone).not.toContain(registered.rkey);
         const places = held.map(({ registered, offset, bytes }) => ({
           rkey: registered.rkey,
           begin: offset,
@@ -54,6 +68,23 @@ describe('memory for tensors', () => {
         expect(budget.bytes).toBe(0);
       }),
     );
+  });
+
+  it('takes the key of a region away when half of it is revoked and nothing of it is used', () => {
+    const { memory, budget, gone } = memoryOf(2 ** 20);
+    const buffers = Array.from({ length: 17 }, () => memory.allocate(256));
+    const [first] = buffers;
+    for (const buffer of buffers.slice(1, 8)) memory.revoke(buffer);
+    expect(memory.allocate(256).registered).not.toBe(first.registered);
+    memory.revoke(buffers[8]);
+    for (const buffer of buffers.slice(9, 16)) memory.free(buffer);
+    expect(gone).toEqual([]);
+    memory.free(first);
+    expect(gone).toEqual([first.registered.rkey]);
+    const large = memory.allocate(100_000);
+    memory.revoke(large);
+    expect(gone).toEqual([first.registered.rkey, large.registered.rkey]);
+    expect(budget.bytes).toBe(4096);
   });
 
   it('names the tensor that there is no memory for, not the slab', () => {

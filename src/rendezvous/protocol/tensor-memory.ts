@@ -5,7 +5,8 @@
  *     slabs          4 MiB, for classes up to 256 KiB        one descriptor for many buffers
  *
  *  One per connection: no other peer can write there, and when the connection ends its memory is never reused, so that a late write
- *  does no harm. Before that, the holder of a buffer frees it when the peer has replied, not earlier. */
+ *  does no harm. Before that, the holder of a buffer frees it when the peer has replied, not earlier. What a peer was asked not to write any more
+ *  is *revoked*: nothing is put there until the key of its region is gone, which is when half of the region is revoked and the rest unused. */
 import { ShoalError } from '../../base/errors.ts';
 import type { RegisteredRegion } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
@@ -33,6 +34,8 @@ export interface ReceiveMemory {
   allocate(bytes: number): ReceiveBuffer;
   /** No peer will write to it any more, and no value lies in it. */
   free(buffer: ReceiveBuffer): void;
+  /** As `free`, of a buffer that the peer was told not to write to, and says that it will not: it may not keep to that. */
+  revoke(buffer: ReceiveBuffer): void;
   /** As `free`, but a value lies in it. @returns what gives the memory back when the value is no longer used; undefined: it is the value's. */
   handOver(buffer: ReceiveBuffer): (() => void) | undefined;
   /** Nothing is written there any more. Values stay readable. */
@@ -47,6 +50,14 @@ export interface ReceiveBuffer {
   readonly bytes: number;
 }
 
+/** One region. */
+interface Use {
+  /** Buffers that are given out. */
+  buffers: number;
+  /** Bytes that are not given out again. */
+  revokedBytes: number;
+}
+
 const smallestBytes = 64;
 /** A budget has room for one, or no small tensor could be received. */
 export const defaultSlabBytes = 4 * 1024 * 1024;
@@ -58,7 +69,7 @@ export class TensorMemory implements ReceiveMemory {
   readonly #options: TensorMemoryOptions;
   readonly #slabBytes: number;
   readonly #free = new Map<number, ReceiveBuffer[]>();
-  readonly #regions = new Set<RegisteredRegion>();
+  readonly #regions = new Map<RegisteredRegion, Use>();
   #slab: { registered: RegisteredRegion; used: number } | undefined;
   #bytes = 0;
   #inUse = 0;
@@ -79,16 +90,20 @@ export class TensorMemory implements ReceiveMemory {
     const size = sizeClass(bytes);
     const buffer = this.#free.get(size)?.pop() ?? this.#make(size);
     this.#inUse += size;
+    this.#regions.get(buffer.registered)!.buffers++;
     return buffer;
   }
 
   /** No peer will write to it any more. */
   free(buffer: ReceiveBuffer): void {
-    this.#inUse -= buffer.bytes;
-    if (this.#closed) return;
+    if (!this.#takeBack(buffer, 0)) return;
     const free = this.#free.get(buffer.bytes);
     if (free === undefined) this.#free.set(buffer.bytes, [buffer]);
     else free.push(buffer);
+  }
+
+  revoke(buffer: ReceiveBuffer): void {
+    this.#takeBack(buffer, buffer.bytes);
   }
 
   handOver(buffer: ReceiveBuffer): () => void {
@@ -104,8 +119,28 @@ export class TensorMemory implements ReceiveMemory {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    for (const registered of [...this.#regions]) this.#giveUp(registered);
+    for (const registered of [...this.#regions.keys()]) this.#giveUp(registered);
     this.#free.clear();
+  }
+
+  /** @returns whether the region goes on. */
+  #takeBack({ registered, bytes }: ReceiveBuffer, revokedBytes: number): boolean {
+    this.#inUse -= bytes;
+    const use = this.#regions.get(registered);
+    if (use === undefined) return false;
+    use.buffers--;
+    use.revokedBytes += revokedBytes;
+    if (use.revokedBytes * 2 < registered.bytes) return true;
+    if (revokedBytes > 0) {
+      if (this.#slab?.registered === registered) this.#slab = undefined;
+      for (const [size, free] of this.#free)
+        this.#free.set(
+          size,
+          free.filter((each) => each.registered !== registered),
+        );
+    }
+    if (use.buffers === 0) this.#giveUp(registered);
+    return false;
   }
 
   #make(size: number): ReceiveBuffer {
@@ -135,7 +170,7 @@ export class TensorMemory implements ReceiveMemory {
     const region = create(bytes);
     try {
       const registered = register(region);
-      this.#regions.add(registered);
+      this.#regions.set(registered, { buffers: 0, revokedBytes: 0 });
       this.#bytes += bytes;
       budget.bytes += bytes;
       return registered;

@@ -2,7 +2,7 @@
  *  immediate that the tensor has arrived. A state machine: calls, records and immediates in; records and calls of waiters out.
  *
  *  When the waiter of a request gives up, the request is cancelled, and its buffer stays in quarantine until the sender confirms that it
- *  will not write to it: only then may the buffer be reused. */
+ *  will not write to it: only then may the buffer's key be revoked, and its memory be reused. */
 import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
 import { errorCodes, failureOf, ShoalError, type ErrorCode } from '../../base/errors.ts';
@@ -380,7 +380,7 @@ export class TensorReceiver {
       throw new ShoalError('protocol', `request ${index} is said to be cancelled, which nobody has asked for`);
     this.#count -= pending.count;
     for (let k = 0; this.#pending.get((index + k) >>> 0) === pending; k++) this.#pending.delete((index + k) >>> 0);
-    for (const buffer of pending.buffers) this.#options.memory.free(buffer);
+    for (const buffer of pending.buffers) this.#options.memory.revoke(buffer);
   }
 
   #readError(reader: RecordReader): ShoalError {
