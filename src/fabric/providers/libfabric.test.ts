@@ -1,8 +1,9 @@
 import { existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import fc from 'fast-check';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import type { ShoalError } from '../../base/errors.ts';
+import { sleep, systemClock, VirtualClock } from '../../base/clock.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
 import { reservePort } from '../../base/testing/reserved-port.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
@@ -13,6 +14,7 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { abortConnection } from '../abortable.ts';
 import { describeFabric, Inbox, type FabricWorld } from '../conformance.ts';
 import { connected } from '../testing/connected.ts';
+import { describeHostileWrites } from '../testing/hostile-writes.ts';
 import type { LibfabricConnection } from './libfabric-connection.ts';
 import { libfabricUnavailable } from './libfabric-devices.ts';
 import { LibfabricEndpoint, mustWait } from './libfabric-endpoint.ts';
@@ -57,6 +59,30 @@ for (const { provider, order } of variants) {
   const title = `libfabric ${provider}, ${order}`;
   describe.skipIf(reason !== undefined)(`${title}${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
     describeFabric(title, () => world({ libfabric: { provider }, order }));
+  });
+}
+
+for (const { provider, order } of variants) {
+  const reason = libfabricUnavailable({ provider });
+  describe.skipIf(reason !== undefined)(`${provider}${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+    describeHostileWrites(`libfabric ${provider}, ${order}`, () => {
+      const write = vi.spyOn(LibfabricEndpoint.prototype, 'write');
+      onTestFinished(() => write.mockRestore());
+      return {
+        ...world({ libfabric: { provider }, order }),
+        forge(dialled, { offset, bytes }, isKnown) {
+          const { endpoint } = dialled as LibfabricConnection;
+          const [, granted] = write.mock.calls.at(-1)!;
+          const key = isKnown ? granted.key : granted.key ^ 1n;
+          // In an address of 64 bits, which may wrap around.
+          const address = BigInt.asUintN(64, granted.address + BigInt(offset));
+          const request = { ...granted, source: new Uint8Array(bytes).fill(7), key, address };
+          const status = endpoint.write(endpoint.takeSlot()!, request, { from: 0, bytes, to: 0, data: -1, delivered: order !== 'ordered' });
+          expect(status).toBe(0);
+        },
+        isTold: false,
+      };
+    });
   });
 }
 
@@ -170,6 +196,44 @@ describe('libfabric', () => {
       },
     );
   }
+
+  it.skipIf(noTcp !== undefined)(
+    `a member that does not confirm that a region was withdrawn writes to it for 10 s at most${skipped(noTcp)}`,
+    async () => {
+      const libfabric = { provider: 'tcp;ofi_rxm' };
+      const clockOfB = new VirtualClock();
+      const [a, b] = [fabricOf(0, { libfabric }), fabricOf(1, { libfabric, clock: clockOfB })];
+      const { atA, atB } = await connected(a, b);
+      const write = vi.spyOn(LibfabricEndpoint.prototype, 'write');
+      const send = vi.spyOn(LibfabricEndpoint.prototype, 'send');
+      onTestFinished(() => [write, send].forEach((spy) => spy.mockRestore()));
+      const [source, target] = [regionOf(64), regionOf(64)];
+      const registered = b.register(target);
+      await atA.connection.write({ region: source, offset: 0, bytes: 64 }, { region: registered, offset: 0 }, 1);
+      await atB.until(1);
+      const { endpoint } = atA.connection as LibfabricConnection;
+      const [, granted] = write.mock.calls.at(-1)!;
+      send.mockImplementation(function (this: LibfabricEndpoint, slot) {
+        this.giveBack(slot);
+        return 0;
+      });
+      registered.deregister();
+      const content = new Uint8Array(target.buffer, 0, 64);
+      const forge = (value: number): void =>
+        void endpoint.write(
+          endpoint.takeSlot()!,
+          { ...granted, source: new Uint8Array(64).fill(value) },
+          { from: 0, bytes: 64, to: 0, data: -1, delivered: false },
+        );
+      // Pages of its own would have to be looked at elsewhere: this region is still open.
+      forge(7);
+      await expect.poll(() => content[63]).toBe(7);
+      clockOfB.advance(10_000);
+      forge(8);
+      await Promise.race([atA.end(), atB.end(), sleep(systemClock, 200)]);
+      expect([...new Set(content)]).toEqual([7]);
+    },
+  );
 
   it.skipIf(noTcp !== undefined)(`ends with queues of different depths keep to each other's depth${skipped(noTcp)}`, async () => {
     const of = (queueDepth: number): Partial<LibfabricOptions> => ({ libfabric: { provider: 'tcp', queueDepth } });

@@ -14,6 +14,7 @@
  *  The stream has what RDM endpoints lack: it proves who the peer is, and ends when the peer does. A message without the token that was
  *  told over the stream is dropped. Each connection has an endpoint of its own, so that its end ends everything under way on it. */
 import net from 'node:net';
+import { setServedTimer, type Timer } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import { loadNative, nativeUnavailableReason, type Native } from '../../memory/native.ts';
@@ -59,6 +60,8 @@ const writeBytesMax = 2 ** 30;
 /** Descriptors that an endpoint may need. */
 const endpointDescriptors = 12;
 const probeTextBytes = 1024;
+/** Time in which peers confirm that they do not write to a region any more. */
+const confirmMs = 10_000;
 
 export interface LibfabricOptions extends FabricOptions {
   /** Faults on the wire, for tests. */
@@ -371,16 +374,22 @@ export class LibfabricFabric implements Fabric {
     }
   }
 
-  /** Refuses writes to the region from now on; its pages stay until no peer writes to it any more. */
+  /** Refuses writes to the region from now on; its pages stay until no peer writes to it any more. The device takes writes until all peers
+   *  have confirmed that, because it drops what comes behind one that it refuses; but not from one that does not confirm. */
   #onDeregister(rkey: number): void {
     const registered = this.#registered.get(rkey);
     if (registered === undefined) return;
     this.#registered.delete(rkey);
+    const { handle } = registered;
+    let late: Timer | undefined;
     let writers = 1;
     const done = (): void => {
-      if (--writers === 0) this.#native.ofiRelease(registered.handle);
+      if (--writers > 0) return;
+      late?.cancel();
+      this.#native.ofiRelease(handle);
     };
     for (const connection of this.#connections) if (connection.withdraw(rkey, done)) writers++;
+    if (writers > 1) late = setServedTimer(this.#options.clock, confirmMs, () => this.#native.ofiRevoke(handle), { keepAlive: false });
     done();
   }
 }

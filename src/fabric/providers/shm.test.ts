@@ -8,7 +8,9 @@ import type { Region } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { describeFabric, type FabricWorld } from '../conformance.ts';
 import type { Connection } from '../fabric.ts';
+import { flagSet, FrameType } from '../stream/frame.ts';
 import { connected } from '../testing/connected.ts';
+import { describeHostileWrites, streamOf } from '../testing/hostile-writes.ts';
 import { ShmFabric, shmUnavailable, type ShmOptions } from './shm.ts';
 
 const reason = shmUnavailable();
@@ -34,6 +36,12 @@ function shmWorld(): FabricWorld {
 
 describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
   describeFabric('shm', shmWorld);
+  // The write itself is a copy to memory that both have; what the target looks at is its announcement.
+  describeHostileWrites('shm', () => ({
+    ...shmWorld(),
+    forge: (dialled, where) => streamOf(dialled).postControl(FrameType.Written, { ...where, immediate: 2, flags: flagSet }),
+    isTold: true,
+  }));
 
   const fabricOf = (on: FabricWorld, rank: number, changes: Partial<ShmOptions> = {}): ShmFabric => {
     const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1) };

@@ -13,6 +13,7 @@ import { connect } from '../stream/stream-network.ts';
 import { emptyCounters } from '../stream/stream-counters.ts';
 import { connected } from '../testing/connected.ts';
 import { desertedTcpAddress } from '../testing/deserted.ts';
+import { describeHostileWrites, streamOf } from '../testing/hostile-writes.ts';
 import { threadRegion } from '../testing/regions.ts';
 import { TcpFabric, type TcpOptions } from './tcp.ts';
 
@@ -28,6 +29,13 @@ describeFabric('tcp', () => ({
   },
   deserted: desertedTcpAddress,
   pendingConnections: (fabric) => (fabric as TcpFabric).pendingConnections,
+}));
+
+describeHostileWrites('tcp', () => ({
+  create: (options) => new TcpFabric(options),
+  region: threadRegion,
+  forge: (dialled, { bytes, ...where }) => streamOf(dialled).postControl(FrameType.Write, where, Buffer.alloc(bytes, 7)),
+  isTold: true,
 }));
 
 const clock = new UnhurriedClock();
