@@ -108,7 +108,7 @@ describe('shoal run: output', () => {
     const numbers = (text: string): number[] => [...text.matchAll(/^\[rank 0\] flood, line (\d+)$/gm)].map((match) => Number(match[1]));
     expect(numbers(stdout)).toEqual(Array.from({ length: 10_000 }, (_, i) => 2 * i));
     expect(numbers(stderr)).toEqual(Array.from({ length: 10_000 }, (_, i) => 2 * i + 1));
-    if (how === 'throw') expect(stderr).toMatch(/^\[rank 0\] Error: after the flood$/m);
+    if (how === 'throw') expect(stderr).toMatch(/^shoal: rank 0 failed first: .*: Error: after the flood$/m);
   });
 
   it('bounds lines without an end, and completes the last', async () => {
@@ -120,8 +120,9 @@ describe('shoal run: output', () => {
 
   it('reports every start and end of a rank, or with -q nothing about those that are well', async () => {
     const { stderr } = await shoalRun('-n', '2', rankScript, 'exit', '9', '9').ended;
-    expect(stderr.match(/^shoal: rank [01] started \(pid \d+\)$/gm)).toHaveLength(2);
-    expect(stderr.match(/^shoal: rank [01] exited with code 0$/gm)).toHaveLength(2);
+    expect(stderr).toMatch(
+      /^shoal: rank 0 started \(pid \d+\), rank 1 started \(pid \d+\)\nshoal: rank [01], rank [01] exited with code 0\n$/,
+    );
     expect((await shoalRun('-q', '-n', '2', rankScript, 'exit', '9', '9').ended).stderr).toBe('');
   });
 

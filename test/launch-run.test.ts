@@ -10,6 +10,7 @@ import {
   allGone,
   endedElsewhereScript,
   isRunning,
+  noiseScript,
   rankScript,
   shoalRun,
   start,
@@ -94,17 +95,38 @@ describe('shoal run: failures', () => {
     expect(other.code).toBe(42);
   });
 
-  it('print the first error last and whole', async () => {
+  it('print the first error last, where it was thrown, and everything that ranks said before', async () => {
     const { stderr } = await shoalRun('-n', '2', '--grace', '50ms', rankScript, 'throw', '1').ended;
-    const report = stderr.slice(stderr.indexOf('failed first'));
-    expect(report).toMatch(
-      /^failed first: it exited with code 1, \d+\.\d s after the start \(pid \d+\): Error: rank 1 cannot go on\nshoal: what rank 1 wrote to stderr:\n/,
+    expect(stderr.match(/^\[rank 1\] before the end, line \d+$/gm)).toHaveLength(300);
+    expect(stderr).toMatch(/^\[rank 1\] the last words\n/m);
+    expect(stderr.slice(stderr.indexOf('shoal: rank 1 failed first'))).toMatch(
+      /^shoal: rank 1 failed first: it exited with code 1, \d+\.\d s after the start \(pid \d+\): Error: rank 1 cannot go on\nshoal: {3}\| file:.*launch-rank\.mjs:\d+\nshoal: {3}\| +throw new Error\(.*\nshoal: {3}\| +\^\n(shoal: {3}\| {5}at .*launch-rank\.mjs:.*\n)+$/,
     );
-    const lines = report.trimEnd().split('\n').slice(2);
-    for (const line of lines) expect(line).toMatch(/^shoal: {3}\|/);
-    expect(lines.filter((line) => /before the end, line \d+$/.test(line))).toHaveLength(300);
-    expect(lines.some((line) => line.includes('Error: rank 1 cannot go on'))).toBe(true);
-    expect(lines.at(-1)).toContain('Node.js v');
+  });
+
+  it.each([2, 10])('of %i ranks take 12 lines at most, whichever way they fail', async (ranks) => {
+    const logs = temporaryFolder('noise');
+    for (const how of ['throw', 'mismatch']) {
+      const { code, stdout, stderr } = await shoalRun('-n', String(ranks), '--log-dir', join(logs, how), noiseScript, how).ended;
+      expect(code).toBe(1);
+      expect(stdout.match(/^\[rank +\d+\] joined$/gm)).toHaveLength(ranks);
+      const lines = stderr.trimEnd().split('\n');
+      expect(lines.length, stderr).toBeLessThanOrEqual(12);
+      expect(lines.filter((line) => !line.startsWith('shoal: '))).toEqual([]);
+      expect(stderr).toMatch(
+        how === 'throw'
+          ? /failed first: .*: Error: my mistake\n.*noise\.ts:\d+\n.*throw new Error\('my mistake'\)/
+          : /failed first: .* disagree on collective #1[\s\S]*rank 0: all-reduce #1 float32\[4\]/,
+      );
+      // Files have what the terminal does not.
+      expect(await readFile(join(logs, how, 'rank-0', 'stderr.log'), 'utf8')).toMatch(/ShoalError: [\s\S]*\n\nNode\.js v/);
+    }
+  });
+
+  it('of a process that a rank has forked are for the rank to judge, and shown', async () => {
+    const { code, stderr } = await shoalRun('-q', rankScript, 'fork').ended;
+    expect(code).toBe(0);
+    expect(stderr).toMatch(/^\[rank 0\] Error: the child cannot go on\n[\s\S]*^\[rank 0\] the child has ended, the rank goes on$/m);
   });
 
   it('a rank that ends well before it joins is named to those that wait for it, at once', async () => {
@@ -148,7 +170,7 @@ describe('shoal run: failures', () => {
     const { code, stderr } = await job.ended;
     expect(code).toBe(137);
     expect(stderr).toMatch(/rank \d failed first: it was killed by SIGKILL \(by hand, or by the system because memory ran out/);
-    expect(stderr).toMatch(/rank \d wrote nothing to stderr\n$/);
+    expect(stderr).toMatch(/rank \d failed first: .*; it wrote nothing to stderr\n$/);
   });
 
   it('are survived as often as --max-restarts says, each time from an empty store', async () => {

@@ -13,14 +13,14 @@ import type { Random } from '../base/random.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 import { ConsoleSink } from './console-sink.ts';
-import { Supervisor, type ProcessSpec, type FailedProcess } from './supervisor.ts';
-import { exitCodeOf } from './exit-reason.ts';
+import { Supervisor, type EndedProcess, type ProcessSpec } from './supervisor.ts';
+import { exitCodeOf, succeeded } from './exit-reason.ts';
+import { describeEnd, describeEnds, describeFailure, describeFirst, describeOthers, errorOf } from './failure-text.ts';
 import type { Guard } from './guard.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
 import { rankEnvironment } from './rank-environment.ts';
 import { serverPlaces, serverVariables, type ServerOptions } from './server-specs.ts';
-import { lastError, stderrHint } from './stderr-hint.ts';
 
 export interface LaunchOptions extends RouteOptions {
   readonly clock: Clock;
@@ -115,6 +115,12 @@ class Run {
   readonly #node: number;
   readonly #nodes: number;
   #supervisor: Supervisor | undefined;
+  /** Processes of the generation that have ended. */
+  #ends: EndedProcess[] = [];
+  /** The first of them that ended badly, if its error has been told. */
+  #told: EndedProcess | undefined;
+  /** Lines said in this generation. */
+  #saidLines = 0;
   /** Why the ranks are being ended, if they are. */
   #why: string | undefined;
   #interrupted: Interruption | undefined;
@@ -232,12 +238,13 @@ class Run {
       const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
       if (failure === undefined) {
         await supervisor.terminate({ killAfterMs });
+        if (this.#options.events !== 'failures') this.#say(describeEnds(this.#ends.filter(({ ending }) => succeeded(ending))));
         return undefined;
       }
       this.#why = describeFailure(failure, this.#node);
       await supervisor.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
       await supervisor.finish();
-      return this.#tell(this.#withError(failure, supervisor), supervisor.failed(failure.rank));
+      return this.#tell(this.#withError(failure, supervisor), { generation, failed: supervisor.failed(failure.rank) });
     } finally {
       over.abort();
       await supervisor.finish();
@@ -280,6 +287,9 @@ class Run {
 
   #start(agreement: NodeAgreement, generation: number): Supervisor {
     const { clock, directory, logDir, surroundings } = this.#options;
+    this.#ends = [];
+    this.#told = undefined;
+    this.#saidLines = 0;
     this.#supervisor = new Supervisor({
       clock,
       ...(surroundings && { startGuard: surroundings.startGuard }),
@@ -289,12 +299,27 @@ class Run {
       stderr: this.#stderr,
       prefix: (spec) => this.#prefix(spec, String(agreement.worldSize - 1).length),
       route: this.#route,
-      logDir: logDir === undefined || generation === 0 ? logDir : join(logDir, `restart-${generation}`),
+      logDir: logDir && this.#logFolder(logDir, generation),
       report: (line) => this.#event(line),
-      onRankEnd: (rank, ending, failed) =>
-        void agreement.rankEnded(generation, { rank, ending, because: this.#why, failure: failed && this.#failureOf(failed) }),
+      onEnd: (ended) => this.#onEnd(agreement, generation, ended),
     });
     return this.#supervisor;
+  }
+
+  #onEnd(agreement: NodeAgreement, generation: number, ended: EndedProcess): void {
+    const { rank, text, ending } = ended;
+    const failure = succeeded(ending) ? undefined : this.#failureOf(ended);
+    // The later ones are told together, at the end.
+    if (failure !== undefined && this.#ends.every((each) => succeeded(each.ending))) {
+      this.#say(describeEnd(ended));
+      if (errorOf(ended) !== undefined) this.#told = ended;
+    }
+    this.#ends.push(ended);
+    if (rank !== undefined) void agreement.rankEnded(generation, { rank, ending: text, because: this.#why, failure });
+  }
+
+  #logFolder(logDir: string, generation: number): string {
+    return generation === 0 ? logDir : join(logDir, `restart-${generation}`);
   }
 
   #ranks(agreement: NodeAgreement, generation: number): ProcessSpec[] {
@@ -341,7 +366,7 @@ class Run {
     return this.#options.colour === 'always' ? `\u001b[${colours[rank % colours.length]}m${text}\u001b[0m ` : `${text} `;
   }
 
-  #failureOf(failed: FailedProcess): JobFailure {
+  #failureOf(failed: EndedProcess): JobFailure {
     const { name, rank, pid, afterMs } = failed;
     const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
     const text = `${rank === undefined ? `${name} ` : ''}${failed.text}, ${when} (pid ${pid})`;
@@ -358,7 +383,7 @@ class Run {
   /** With what its rank has written so far, if that is one of this node. */
   #withError(failure: JobFailure, supervisor: Supervisor): JobFailure {
     const failed = failure.node === this.#node ? supervisor.failed(failure.rank) : undefined;
-    const error = failed && lastError(failed.tail().text);
+    const error = failed && errorOf(failed);
     return error === undefined ? failure : { ...failure, error };
   }
 
@@ -366,43 +391,25 @@ class Run {
     return { node: this.#node, host: hostname(), exitCode, text, final: true };
   }
 
-  /** The failure, and what its rank wrote last, after everything else. */
-  #tell(failure: JobFailure, failed: FailedProcess | undefined): JobFailure {
-    const own = failed !== undefined && failure.node === this.#node;
-    for (const line of [describeFailure(failure, this.#node), ...(own ? tailLines(failed) : [])]) this.#say(line);
+  /** The failure, after everything else. */
+  #tell(failure: JobFailure, { generation, failed }: { generation: number; failed: EndedProcess | undefined }): JobFailure {
+    const { logDir } = this.#options;
+    const others = this.#ends.filter((ended) => ended !== failed && ended !== this.#told);
+    for (const line of describeOthers(others, failed)) this.#say(line);
+    const logFolder = logDir && failed && join(this.#logFolder(logDir, generation), failed.name.replace(' ', '-'));
+    for (const line of describeFirst(failure, { node: this.#node, failed, saidLines: this.#saidLines, logFolder })) this.#say(line);
     return failure;
   }
 
   #event(line: string): void {
-    if (this.#options.events === 'failures' && /^(rank|server|standby) \d+ (started|exited with code 0)/.test(line)) return;
+    if (this.#options.events === 'failures' && / started(:| \(pid)/.test(line)) return;
     this.#say(line);
   }
 
   #say(line: string): void {
+    this.#saidLines++;
     this.#stderr.write(`shoal: ${line}\n`);
   }
-}
-
-function describeFailure(failure: JobFailure, node: number): string {
-  const where = failure.node === node ? '' : ` on node ${failure.node} (${failure.host})`;
-  if (failure.rank !== undefined)
-    return `rank ${failure.rank}${where} failed first: it ${failure.text}${failure.error === undefined ? '' : `: ${failure.error}`}`;
-  return failure.node === node ? `the job ended: ${failure.text}` : `node ${failure.node} (${failure.host}) failed: ${failure.text}`;
-}
-
-function tailLines(failed: FailedProcess): string[] {
-  const { text, droppedBytes } = failed.tail();
-  if (text.trim() === '') return [`${failed.name} wrote nothing to stderr`];
-  const hint = stderrHint(text);
-  const cut = droppedBytes > 0 ? ` (the first ${droppedBytes} bytes are left out)` : '';
-  return [
-    `what ${failed.name} wrote to stderr${cut}:`,
-    ...text
-      .replace(/\n$/, '')
-      .split('\n')
-      .map((line) => `  | ${line}`),
-    ...(hint === undefined ? [] : [hint]),
-  ];
 }
 
 function checkSeveralNodes(options: LaunchOptions): void {

@@ -50,7 +50,7 @@ describe('RankOutput', () => {
     await output.finished;
     proceed!();
     expect(written[1]).toBe('> the last one\n');
-    expect(output.tail().text).toMatch(/mark\nthe last one$/);
+    expect(output.tail()).toMatch(/mark\nthe last one$/);
   });
 
   it('does not wait for a console that is gone', async () => {
@@ -62,7 +62,7 @@ describe('RankOutput', () => {
     await new Promise((resolve) => setImmediate(resolve));
     source.end('two\n');
     await output.finished;
-    expect(output.tail().text).toBe('one\ntwo\n');
+    expect(output.tail()).toBe('one\ntwo\n');
   });
 
   it('reports a file that cannot be written and goes on', async () => {
@@ -77,6 +77,6 @@ describe('RankOutput', () => {
     source.end('text');
     await output.finished;
     expect(errors).toHaveLength(1);
-    expect(output.tail().text).toBe('text');
+    expect(output.tail()).toBe('text');
   });
 });

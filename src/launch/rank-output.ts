@@ -1,9 +1,10 @@
 /** Takes one output stream of a rank to where it belongs: console with prefix, file as it is, and the tail that a failure
- *  report shows. Pauses the rank when one of them is slow. */
+ *  report shows. Pauses the rank when one of them is slow. The console does not get the error that Node.js writes when it ends the rank. */
 import { createWriteStream, type WriteStream } from 'node:fs';
 import type { Readable } from 'node:stream';
 import type { ConsoleSink } from './console-sink.ts';
 import { LinePrefix } from './line-prefix.ts';
+import { readUncaught, UncaughtSplitter, type UncaughtError } from './uncaught-error.ts';
 
 export interface RankOutputOptions {
   /** Undefined: not shown. */
@@ -22,17 +23,26 @@ export class RankOutput {
   readonly #source: Readable;
   readonly #options: RankOutputOptions;
   readonly #tail: Tail;
+  readonly #splitter = new UncaughtSplitter();
+  /** The text behind the mark, written by Node.js. */
+  readonly #behind: Tail;
 
   constructor(source: Readable, options: RankOutputOptions) {
     this.#source = source;
     this.#options = options;
     this.#tail = new Tail(options.tailBytes);
+    this.#behind = new Tail(options.tailBytes);
     this.finished = this.#pump();
   }
 
-  /** What the stream ended with. */
-  tail(): { text: string; droppedBytes: number } {
-    return this.#tail.read();
+  /** The last words of the program itself. */
+  tail(): string {
+    return this.#tail.read().text;
+  }
+
+  /** The error that has ended it. */
+  uncaught(): UncaughtError | undefined {
+    return readUncaught(this.#behind.read().text);
   }
 
   /** Gives up on a stream that processes outside our reach keep open. */
@@ -45,18 +55,27 @@ export class RankOutput {
     const lines = console === undefined ? undefined : new LinePrefix(console.prefix);
     const target = file === undefined ? undefined : this.#open(file);
     const resume = (): void => void this.#source.resume();
-    this.#source.on('data', (chunk: Buffer) => {
-      this.#tail.push(chunk);
-      if (target !== undefined && !target.errored && !target.write(chunk)) {
-        this.#source.pause();
-        target.once('drain', resume);
-      }
-      if (lines !== undefined && console!.sink.write(lines.push(chunk))) {
+    const say = (said: Buffer): void => {
+      this.#tail.push(said);
+      if (lines !== undefined && console!.sink.write(lines.push(said))) {
         this.#source.pause();
         console!.sink.onDrain(resume);
       }
+    };
+    this.#source.on('data', (chunk: Buffer) => {
+      const { said, behind } = this.#splitter.push(chunk);
+      this.#behind.push(behind);
+      if (target !== undefined && !target.errored && !target.write(Buffer.concat([said, behind]))) {
+        this.#source.pause();
+        target.once('drain', resume);
+      }
+      say(said);
     });
     await new Promise<void>((resolve) => this.#source.once('close', resolve).on('error', () => undefined));
+    // The launcher tells the error itself; everything else is shown.
+    const begun = this.#splitter.end();
+    if (target !== undefined && !target.errored) target.write(begun);
+    say(Buffer.concat([begun, Buffer.from(this.uncaught()?.rest ?? this.#behind.read().text)]));
     if (lines !== undefined) console!.sink.write(lines.end());
     if (target !== undefined) await closed(target);
   }

@@ -15,6 +15,7 @@ import type * as Esbuild from 'esbuild';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { readRegularFileSync } from '../base/files/read-file.ts';
 import { installCommand } from '../base/settings/install-commands.ts';
+import { uncaughtMarker } from './uncaught-error.ts';
 
 export interface ScriptOptions {
   readonly script: string;
@@ -32,7 +33,7 @@ const javascript = new Set(['.js', '.mjs', '.cjs']);
 
 /** Node.js queues what a full socket does not take, and throws the queue away when the process ends: the error that ended it
  *  would be lost just where many lines came before. Output that blocks loses nothing, and slows down who writes too fast. */
-const blockingOutput = dataUrl('for(const stream of[process.stdout,process.stderr])stream._handle?.setBlocking?.(true)');
+const blockingOutput = 'for(const stream of[process.stdout,process.stderr])stream._handle?.setBlocking?.(true);';
 
 /** Program and arguments. @throws ShoalError `usage` when there is no such script, it is of no known kind, or it is CommonJS and awaits
  *  at its top level; `unsupported` for TypeScript when nothing here runs it. */
@@ -43,7 +44,7 @@ export function scriptCommand(options: ScriptOptions): string[] {
   if (!isFile(path)) throw new ShoalError('usage', `there is no script ${path}; use --no-node to start another program`);
   const extension = extname(path);
   if (isCommonJs(path) && awaitsAtTop(path)) throw commonJsError(path);
-  const node = [process.execPath, ...nodeArgs, '--import', blockingOutput];
+  const node = [process.execPath, ...nodeArgs, '--import', dataUrl(blockingOutput + uncaughtMarker(process.pid))];
   if (javascript.has(extension)) return [...node, path, ...args];
   if (typescript.has(extension)) return [...node, ...typescriptFlags(path), path, ...args];
   throw new ShoalError('usage', `${path} is neither JavaScript nor TypeScript; use --no-node to start another program`);

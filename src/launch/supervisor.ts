@@ -11,6 +11,7 @@ import { describeEnding, succeeded, type Ending } from './exit-reason.ts';
 import { startGuard, type Guard, type GuardedProcess } from './guard.ts';
 import type { Route, Stream } from './output-routes.ts';
 import { RankOutput } from './rank-output.ts';
+import type { UncaughtError } from './uncaught-error.ts';
 
 /** A process to be. Ranks decide when the job is done; servers serve them. */
 export interface ProcessSpec {
@@ -49,12 +50,12 @@ export interface SupervisorOptions {
   readonly logDir: string | undefined;
   /** One line about a process. */
   readonly report: (line: string) => void;
-  /** A rank has ended, well or not; `ending` as in `describeEnding`. */
-  readonly onRankEnd: (rank: number, ending: string, failed: FailedProcess | undefined) => void;
+  /** A process has ended, and is not started again. */
+  readonly onEnd: (ended: EndedProcess) => void;
 }
 
-/** A process that has ended badly and is not started again. */
-export interface FailedProcess {
+/** A process that has ended, well or not. */
+export interface EndedProcess {
   readonly name: string;
   readonly rank: number | undefined;
   readonly pid: number | undefined;
@@ -63,8 +64,8 @@ export interface FailedProcess {
   readonly text: string;
   /** Milliseconds since the first was started. */
   readonly afterMs: number;
-  /** What it wrote to stderr last; complete once all has finished. */
-  tail(): { text: string; droppedBytes: number };
+  /** Its last words on stderr, and the error that ended it; complete after `finish`. */
+  words(): { said: string; uncaught: UncaughtError | undefined };
 }
 
 interface Member {
@@ -78,6 +79,8 @@ interface Member {
 
 /** Outputs that a process outside the ranks' groups keeps open are given up after this. */
 const drainMs = 2000;
+/** More processes than these are not named one by one when they start. */
+const startsNamed = 8;
 /** Kept of a failing process's stderr. */
 const tailBytesMax = 65_536;
 
@@ -93,7 +96,7 @@ function makeFolder(path: string | undefined): void {
 
 export class Supervisor {
   /** Resolves with the first process that ends badly, or with undefined when all ranks have ended well. */
-  readonly firstFailure: Promise<FailedProcess | undefined>;
+  readonly firstFailure: Promise<EndedProcess | undefined>;
   readonly #options: SupervisorOptions;
   readonly #guard: Guard;
   readonly #members: Member[] = [];
@@ -102,15 +105,18 @@ export class Supervisor {
   readonly #startMs: number;
   readonly #ranksEnded: Promise<void>;
   readonly #allEnded: Promise<void>;
-  readonly #failures: FailedProcess[] = [];
+  readonly #failures: EndedProcess[] = [];
   /** When the first process ended badly, here or on another node. */
   #failingMs: number | undefined;
   /** Outputs of processes that were started again. */
   readonly #earlierOutputs: RankOutput[] = [];
   #stopping = false;
+  /** Processes that have been spawned and have not reported it. */
+  #starting = 0;
+  readonly #started: { readonly name: string; readonly pid: number }[] = [];
   #noteRanksEnded!: () => void;
   #ended!: () => void;
-  #settle!: (failed: FailedProcess | undefined) => void;
+  #settle!: (failed: EndedProcess | undefined) => void;
 
   /** Starts the first, and the others one after another. @throws ShoalError `config` when their log folders cannot be made,
    *  `out-of-memory` when they take more descriptors than there are; then none was started. */
@@ -187,7 +193,7 @@ export class Supervisor {
   }
 
   /** The process of this rank, if it has ended badly; without a rank, the first process that is none. */
-  failed(rank: number | undefined): FailedProcess | undefined {
+  failed(rank: number | undefined): EndedProcess | undefined {
     return this.#failures.find((each) => each.rank === rank);
   }
 
@@ -210,8 +216,7 @@ export class Supervisor {
       this.#start(spec);
     } catch (error) {
       const text = `could not be started: ${messageOf(error)}`;
-      this.#options.report(`${spec.name} ${text}`);
-      this.#noteEnd(spec, { ending: { code: 126, signal: null }, text, pid: undefined, tail: () => ({ text: '', droppedBytes: 0 }) });
+      this.#noteEnd(spec, { ending: { code: 126, signal: null }, text, pid: undefined, words: () => ({ said: '', uncaught: undefined }) });
     }
     this.#noteAllEnded();
     if (this.#toStart.length > 0) this.#startOthers(sinceMs);
@@ -220,6 +225,7 @@ export class Supervisor {
   #startNoMore(): void {
     this.#stopping = true;
     this.#toStart.length = 0;
+    this.#reportStarted(0);
     this.#noteAllEnded();
   }
 
@@ -231,11 +237,12 @@ export class Supervisor {
   }
 
   /** False when it may not be. */
-  #startAgain(member: Member): boolean {
+  #startAgain(member: Member, text: string): boolean {
     const { spec, outputs } = member;
     const { name, restarts = 0 } = spec;
     if (this.#stopping || member.restarted >= restarts) return false;
     member.restarted++;
+    this.#options.report(`${name} ${text}`);
     this.#options.report(`starting ${name} again, restart ${member.restarted} of ${restarts}`);
     makeFolder(this.#folder(spec, member.restarted));
     this.#earlierOutputs.push(outputs.stdout, outputs.stderr);
@@ -252,37 +259,51 @@ export class Supervisor {
   #follow(member: Member): void {
     const { spec, child } = member;
     const { report } = this.#options;
-    child.once('spawn', () => report(`${spec.name} started (pid ${child.pid})`));
+    this.#starting++;
+    child.once('spawn', () => {
+      this.#started.push({ name: spec.name, pid: child.pid! });
+      this.#reportStarted(1);
+    });
     child.once('exit', (code, signal) => this.#onEnd(member, child, { code, signal }));
     child.once('error', (error) => {
+      if (child.pid === undefined) this.#reportStarted(1);
       report(`${spec.name} could not be started: ${messageOf(error)}`);
       if (child.pid === undefined) this.#onEnd(member, child, { code: 126, signal: null });
     });
+  }
+
+  /** Reports all starts in one line, after the last one. @param begun processes that are not awaited any more. */
+  #reportStarted(begun: number): void {
+    this.#starting -= begun;
+    if (this.#starting > 0 || this.#toStart.length > 0 || this.#started.length === 0) return;
+    const [first, ...others] = this.#started.splice(0).map(({ name, pid }) => ({ name, pid: `(pid ${pid})` }));
+    const last = others.at(-1);
+    const few = [first, ...others].map(({ name, pid }) => `${name} started ${pid}`).join(', ');
+    const many = `${others.length + 1} processes started: ${first.name} ${first.pid} … ${last?.name} ${last?.pid}`;
+    this.#options.report(others.length < startsNamed ? few : many);
   }
 
   #onEnd(member: Member, child: GuardedProcess, ending: Ending): void {
     if (member.ended || member.child !== child) return;
     const { spec, outputs } = member;
     const text = describeEnding(ending);
-    this.#options.report(`${spec.name} ${text}`);
     // Processes it has started may live on in its group; then the guard still knows it, and ends them with the others.
     if (child.pid !== undefined && !this.#guard.signal(child.pid, 0)) this.#guard.forget(child.pid);
-    const well = succeeded(ending);
-    if (!well && this.#startAgain(member)) return;
+    if (!succeeded(ending) && this.#startAgain(member, text)) return;
     member.ended = true;
-    this.#noteEnd(spec, { ending, text, pid: child.pid, tail: () => outputs.stderr.tail() });
+    const words = (): ReturnType<EndedProcess['words']> => ({ said: outputs.stderr.tail(), uncaught: outputs.stderr.uncaught() });
+    this.#noteEnd(spec, { ending, text, pid: child.pid, words });
     this.#noteAllEnded();
   }
 
-  #noteEnd(spec: ProcessSpec, how: Pick<FailedProcess, 'ending' | 'text' | 'pid' | 'tail'>): void {
+  #noteEnd(spec: ProcessSpec, how: Pick<EndedProcess, 'ending' | 'text' | 'pid' | 'words'>): void {
     const { name, rank } = spec;
-    const afterMs = this.#options.clock.now() - this.#startMs;
-    const failed = succeeded(how.ending) ? undefined : { name, rank, afterMs, ...how };
-    if (rank !== undefined) this.#options.onRankEnd(rank, how.text, failed);
-    if (failed === undefined || this.#hasSubstitute(spec)) return;
-    this.#failures.push(failed);
+    const ended = { name, rank, afterMs: this.#options.clock.now() - this.#startMs, ...how };
+    this.#options.onEnd(ended);
+    if (succeeded(how.ending) || this.#hasSubstitute(spec)) return;
+    this.#failures.push(ended);
     this.noteFailing();
-    this.#settle(failed);
+    this.#settle(ended);
   }
 
   #noteAllEnded(): void {

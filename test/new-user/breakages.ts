@@ -14,7 +14,7 @@ export const breakages: readonly Breakage[] = [
     name: 'a rank throws',
     lines: `if (group.rank === 1) throw new Error('data.csv has no column "price"');
 await group.allReduce(x);`,
-    message: /shoal: rank 1 failed first: it exited with code 1 [^\n]*: Error: data\.csv has no column "price"/,
+    message: /shoal: rank 1 failed first: it exited with code 1, [^\n]*: Error: data\.csv has no column "price"/,
     headline: /rank 1.*data\.csv has no column "price"/,
   },
   {

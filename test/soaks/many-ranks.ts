@@ -42,7 +42,7 @@ function faultsOf(
   const most = (what: 'descriptors' | 'mappings'): number => Math.max(...held.map((each) => each[what]));
   console.log(`${n} ranks on ${hosts} hosts: at most ${most('descriptors')} descriptors, ${most('mappings')} mappings in a process`);
   const wrong = held.filter((each) => each.hosts !== hosts || each.small !== n || each.large !== (n * (n - 1)) / 2);
-  const said = stderr.replaceAll(/^shoal: rank \d+ (started .*|exited with code 0)\n/gm, '');
+  const said = stderr.replaceAll(/^shoal: (\d+ processes started: .*|rank .* (started .*|exited with code 0))\n/gm, '');
   return [
     ...(code === 0 && held.length === n ? [] : [`exit code ${code}, ${held.length} of ${n} ranks came through`]),
     ...wrong.map((each) => `wrong: ${JSON.stringify(each)}`),

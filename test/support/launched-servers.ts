@@ -170,8 +170,8 @@ export class LaunchedServers implements AsyncDisposable {
   }
 
   #line(line: string): void {
-    const started = /^shoal: ((?:server|standby) \d+) started \(pid (\d+)\)/.exec(line);
-    if (started !== null) this.#pids.set(started[1], Number(started[2]));
+    if (line.startsWith('shoal: '))
+      for (const [, name, pid] of line.matchAll(/((?:server|standby) \d+) started \(pid (\d+)\)/g)) this.#pids.set(name, Number(pid));
     if (/^\[rank \d+\] worker \d+ pushes$/.test(line)) this.#pushing++;
     const said = /^\[((?:server|standby) (\d+))\] .*(?:process (\d+) stands by|takes over with the state|goes on alone)/.exec(line);
     if (said === null) return;
