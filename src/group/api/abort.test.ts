@@ -1,7 +1,14 @@
 /** Calls with a signal: what is aborted ends on every rank, by name; what is done is not touched. */
 import { describe, expect, it } from 'vitest';
+import { must } from '../../base/assert.ts';
+import { messageOf } from '../../base/errors.ts';
+import { seededRandom } from '../../base/random.ts';
+import { SeededWorld } from '../../base/testing/seeded-world.ts';
+import { DeviceTensor } from '../../memory/device/device-tensor.ts';
+import { bufferOf, FakeDevice } from '../../memory/device/testing/fake-device.ts';
+import type { Tensor } from '../../memory/tensor.ts';
 import type { ProcessGroup } from '../call/types.ts';
-import { startRanks } from '../testing/in-process-world.ts';
+import { InProcessSite, startRanks, type InProcessOptions } from '../testing/in-process-world.ts';
 
 const aborted = expect.objectContaining({
   code: 'aborted',
@@ -115,5 +122,228 @@ describe('a signal', () => {
   it('is refused when it is none', async () => {
     await using world = await startRanks(1);
     expect(() => world.groups[0].barrier({ signal: {} as AbortSignal })).toThrow(/option 'signal' must be an AbortSignal/);
+  });
+});
+
+/** One call of a program, and what is right once it has ended well. */
+interface MomentCall {
+  readonly work: PromiseLike<unknown>;
+  check(): void;
+}
+
+type Options = { readonly signal?: AbortSignal };
+type Call = (group: ProcessGroup, options: Options) => MomentCall;
+
+const ranks = 3;
+const numbers = (length: number, value: number): Float32Array => new Float32Array(length).fill(value);
+
+function expectAll(data: Float32Array, value: number): void {
+  if (data.some((each) => each !== value)) throw new Error(`wrong: ${data[0]}, not ${value}`);
+}
+
+const tensorOf = (group: ProcessGroup, length: number, value: number): Tensor<'float32'> => {
+  const tensor = group.tensor('float32', [length]);
+  tensor.data.fill(value);
+  return tensor;
+};
+
+const reduce =
+  (length: number, isTensor: boolean, name?: string): Call =>
+  (group, options) => {
+    const value = isTensor ? tensorOf(group, length, group.rank + 1) : numbers(length, group.rank + 1);
+    const data = value instanceof Float32Array ? value : value.data;
+    const work = group.allReduce(value, { ...options, ...(name !== undefined && { name }) });
+    return { work, check: () => expectAll(data, 6) };
+  };
+
+const gather: Call = (group, options) => {
+  const output = numbers(300 * ranks, 0);
+  return {
+    work: group.allGather(output, numbers(300, group.rank), options),
+    check: () => [0, 1, 2].forEach((rank) => expectAll(output.subarray(300 * rank, 300 * (rank + 1)), rank)),
+  };
+};
+
+const around: Call = (group, options) => {
+  const [right, left] = [(group.rank + 1) % ranks, (group.rank + 2) % ranks];
+  const received = numbers(2000, -1);
+  const works = [group.recv(received, left, options), group.send(numbers(2000, group.rank), right, options)];
+  return { work: Promise.all(works), check: () => expectAll(received, left) };
+};
+
+const batch: Call = (group, options) => {
+  const [right, left] = [(group.rank + 1) % ranks, (group.rank + 2) % ranks];
+  const [first, second, received] = [numbers(3, group.rank + 1), numbers(5, group.rank + 1), numbers(7, -1)];
+  const work = group.batch(
+    [
+      { call: 'allReduce', data: first },
+      { call: 'send', data: numbers(7, group.rank), peer: right },
+      { call: 'allReduce', data: second },
+      { call: 'recv', data: received, peer: left },
+    ],
+    options,
+  );
+  return { work, check: () => [first, second].forEach((data) => expectAll(data, 6)) };
+};
+
+const splits: Call = (group, options) => {
+  const counts = [1, 2, 3];
+  const output = numbers(counts[group.rank] * ranks, -1);
+  const work = group.allToAll(output, numbers(6, group.rank), {
+    ...options,
+    inputSplits: counts,
+    outputSplits: counts.map(() => counts[group.rank]),
+  });
+  const own = counts[group.rank];
+  return { work, check: () => counts.forEach((_, rank) => expectAll(output.subarray(rank * own, (rank + 1) * own), rank)) };
+};
+
+const onDevice: Call = (group, options) => {
+  const device = new FakeDevice();
+  const data = new DeviceTensor({ device, buffer: bufferOf(device, numbers(64, group.rank + 1)), dtype: 'float32', shape: [64] });
+  return { work: group.allReduce(data, options), check: () => {} };
+};
+
+const objects: Call = (group, options) => {
+  let all: unknown;
+  const work = group.allGatherObject({ rank: group.rank }, options).then((value) => (all = value));
+  return { work, check: () => expect(all).toEqual([{ rank: 0 }, { rank: 1 }, { rank: 2 }]) };
+};
+
+/** A group that is made beside a call that may be aborted, and used. */
+const opening: Call = (group, options) => {
+  const made = group.newGroup([0, 1, 2]);
+  // The other call may be refused.
+  made.catch(() => undefined);
+  const beside = group.allReduce(numbers(2, 1), options);
+  const x = numbers(2, group.rank + 1);
+  const use = async (): Promise<void> => {
+    await must(await made, () => 'one of all').allReduce(x);
+    await beside;
+  };
+  return { work: use(), check: () => expectAll(x, 6) };
+};
+
+const collectives: readonly Call[] = [
+  reduce(4, false),
+  reduce(4, true),
+  reduce(20_000, true),
+  gather,
+  reduce(20_000, false),
+  reduce(2, true),
+];
+
+const paths: Readonly<Record<string, { options: InProcessOptions; calls: readonly Call[]; isScheduled?: true; inTurn?: true }>> = {
+  'the comm threads of a host': { options: {}, calls: collectives },
+  'the host fast path': { options: { fastPath: true }, calls: collectives },
+  'the comm threads over a network': { options: { kind: 'network' }, calls: [...collectives, splits] },
+  'the network fast path': { options: { kind: 'network', fastPath: true, hostIds: ['a', 'b', 'c'] }, calls: collectives },
+  'two hosts': { options: { hostIds: ['a', 'a', 'b'] }, calls: collectives },
+  messages: { options: { kind: 'network' }, calls: [around, around, around] },
+  'messages within a host': { options: { fastPath: true }, calls: [around, reduce(4, false), around] },
+  batches: { options: { fastPath: true }, calls: [batch, reduce(4, false), batch] },
+  'batches over a network': { options: { kind: 'network', fastPath: true, hostIds: ['a', 'b', 'c'] }, calls: [batch, batch] },
+  objects: { options: { fastPath: true }, calls: [objects, objects], inTurn: true },
+  'groups that open': { options: {}, calls: [opening, opening], inTurn: true },
+  'groups that open over a network': {
+    options: { kind: 'network', fastPath: true, hostIds: ['a', 'b', 'c'] },
+    calls: [opening],
+    inTurn: true,
+  },
+  devices: { options: {}, calls: [onDevice, reduce(4, false), onDevice] },
+  'a scheduled group': {
+    options: { kind: 'network' },
+    calls: [reduce(500, false, 'a'), reduce(20, true, 'b'), reduce(500, true, 'c')],
+    isScheduled: true,
+  },
+};
+
+interface Moment {
+  readonly seed: number;
+  readonly rank: number;
+  /** Number of events from the first call on. */
+  readonly at: number;
+}
+
+/** @returns how many events there were; the signal fires after `at` of them, at one rank. */
+async function runMoment(path: (typeof paths)[string], { seed, rank: aborter, at }: Moment): Promise<number> {
+  const seeded = new SeededWorld({ random: seededRandom(seed) });
+  const roles = Array.from({ length: ranks }, (_, rank) => seeded.role(`rank ${rank}`));
+  const site = new InProcessSite(ranks, { ...path.options, seed, role: (rank) => roles[rank] });
+  const running = async <T>(body: (rank: number) => Promise<T>): Promise<T[]> =>
+    seeded.until(Promise.all(roles.map((_, rank) => body(rank))), 100_000);
+  const worlds = await running((rank) => site.start(rank));
+  const groups = await running(async (rank) => {
+    const scheduling = { creditBytes: 400, partitionBytes: 200 };
+    return path.isScheduled ? worlds[rank].scheduled(scheduling) : must(await worlds[rank].newGroup([0, 1, 2]), () => 'one of all');
+  });
+  const controller = new AbortController();
+  const begin = seeded.events;
+  let isFired = false;
+  seeded.at(begin + at, () => {
+    isFired = true;
+    controller.abort(new Error('enough'));
+  });
+  /** True: it has failed, as it may. */
+  const isAborted = async ({ work, check }: MomentCall): Promise<boolean> => {
+    try {
+      await work;
+    } catch (thrown) {
+      return isByName(thrown);
+    }
+    check();
+    return false;
+  };
+  const isByName = (thrown: unknown): true => {
+    expect(thrown).toMatchObject({ code: 'aborted', peer: aborter, message: expect.stringContaining(`rank ${aborter} aborted`) as string });
+    return true;
+  };
+  const hears = async (rank: number, call: Call, options: Options = {}): Promise<boolean> => {
+    try {
+      return await isAborted(call(groups[rank], options));
+    } catch (thrown) {
+      return isByName(thrown);
+    }
+  };
+  const heard = await running(async (rank) => {
+    const options = rank === aborter ? { signal: controller.signal } : {};
+    const pending: Promise<boolean>[] = [];
+    for (const [index, call] of path.calls.entries()) {
+      pending.push(hears(rank, call, options));
+      // Some calls overlap, where they may.
+      if ((path.inTurn || (index + rank) % 2 === 0) && (await pending[index])) break;
+    }
+    return (await Promise.all(pending)).includes(true);
+  });
+  const events = seeded.events - begin;
+  await seeded.pass(10);
+  const failed = await running((rank) => hears(rank, reduce(2, false, path.isScheduled && 'last')));
+  // All ranks, or none: a signal that comes when its calls are done has no effect.
+  expect(new Set(failed).size).toBe(1);
+  if (heard.includes(true)) expect(failed).toContain(true);
+  if (!isFired) expect(failed).toContain(false);
+  // The group that the calls were not made in goes on.
+  const after = await running(async (rank) => {
+    const x = numbers(2, rank + 1);
+    await worlds[rank].allReduce(x);
+    return x[0];
+  });
+  expect(after).toEqual([6, 6, 6]);
+  await running((rank) => worlds[rank].destroy());
+  return events;
+}
+
+describe('a signal that fires at any moment: no hang, no wrong value, one error by name on all ranks', () => {
+  const moments = Number(process.env.ABORT_MOMENTS ?? 10);
+  it.each(Object.entries(paths))('%s', { timeout: 600_000 }, async (_, path) => {
+    const whole = await runMoment(path, { seed: 1, rank: 0, at: Infinity });
+    for (let k = 0; k < moments; k++) {
+      const moment = { seed: k + 1, rank: k % ranks, at: Math.floor(k * Math.max(1, whole / moments)) % whole };
+      try {
+        await runMoment(path, moment);
+      } catch (thrown) {
+        throw new Error(`moment ${JSON.stringify(moment)}: ${messageOf(thrown)}`, { cause: thrown });
+      }
+    }
   });
 });

@@ -82,6 +82,8 @@ export class CommGroup implements ProcessGroup {
   readonly localSize: number;
   readonly hosts: readonly (readonly number[])[];
   readonly globalRanks: readonly number[];
+  /** Its number in the world. */
+  readonly id: number;
   readonly #world: WorldHandle;
   readonly #spec: GroupSpec;
   readonly #blocks = new Map<Tensor, TensorBlock>();
@@ -96,6 +98,7 @@ export class CommGroup implements ProcessGroup {
   constructor(world: WorldHandle, spec: GroupSpec) {
     this.#world = world;
     this.#spec = spec;
+    this.id = spec.id;
     this.name = spec.name;
     this.rank = spec.rank;
     this.size = spec.globalRanks.length;

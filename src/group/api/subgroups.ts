@@ -16,7 +16,9 @@ import { describeSpace } from '../../scheduler/tuner/tuner.ts';
 import { groupIdMax } from '../links/wire.ts';
 
 /** The group that is divided. */
-export type ParentGroup = Pick<ProcessGroup, 'name' | 'rank' | 'size' | 'globalRanks' | 'allGather'>;
+export interface ParentGroup extends Pick<ProcessGroup, 'name' | 'rank' | 'size' | 'globalRanks' | 'allGather'> {
+  readonly id: number;
+}
 
 /** Its world, as this rank knows it. */
 export interface ParentWorld {
@@ -163,6 +165,7 @@ function specOf(
   return {
     ...given,
     id,
+    parent: parent.id,
     globalRanks,
     rank: ranks.indexOf(parent.rank),
     topology: { hosts: restrictHosts(info.topology.hosts, globalRanks) },

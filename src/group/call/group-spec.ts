@@ -26,6 +26,8 @@ export interface GroupSpec {
   readonly backend?: string;
   /** Calls that count as made when the group opens, for tests of what comes after many. The same on all ranks. Default: none. */
   readonly callsBefore?: number;
+  /** Number of the group that it is made of: if that fails while this one opens, this one does. */
+  readonly parent?: number;
   /** Its calls are all-reduces, in the order that ranks agree on. Default: in the order in which they are made. */
   readonly scheduling?: Scheduling;
 }

@@ -163,6 +163,10 @@ export class GroupEngine implements OperationHost {
     return this.#failure;
   }
 
+  get isOpening(): boolean {
+    return this.#status === 'opening';
+  }
+
   // ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Exchanges control blocks with every member. @throws ShoalError naming the ranks that did not open in time. */

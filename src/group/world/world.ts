@@ -235,6 +235,9 @@ export class World {
     for (const rank of spec.globalRanks) {
       if (rank !== this.rank && this.link(rank).closed) group.onLinkClosed(spec.globalRanks.indexOf(rank), undefined);
     }
+    // Some of its ranks may not have heard that all have agreed on it, and do not come.
+    const { failure } = (spec.parent !== undefined && this.#groups.get(spec.parent)) || {};
+    if (failure) group.fail(failure);
     try {
       await group.open(timeoutMs);
       if (usesMpi(spec.backend, this.#backend)) await this.#openMpi(group, timeoutMs);
@@ -341,6 +344,7 @@ export class World {
   recordFailure(group: GroupSpec, error: ShoalError): void {
     this.recorder.groupFailed(group, error);
     this.#onFailure?.(group, error);
+    for (const each of this.#groups.values()) if (each.spec.parent === group.id && each.isOpening) each.fail(error);
   }
 
   /** Leaves all groups, flushes and closes all links. Bounded by `timeoutMs` for work and as much again for links. */
