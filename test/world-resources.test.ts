@@ -93,7 +93,7 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
 
   it.each<Fault>([
     { moment: 'start', left: 10 },
-    { moment: 'start', left: 6, thread: 'inline' },
+    { moment: 'start', left: 7, thread: 'inline' },
     { moment: 'second world', left: 10 },
     { moment: 'tensor' },
     { moment: 'array' },
