@@ -4,7 +4,7 @@ import { createServer, type AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../src/base/clock.ts';
+import { systemClock, type Clock } from '../src/base/clock.ts';
 import { systemRandom } from '../src/base/random.ts';
 import { launch, type Launch } from '../src/launch/launch.ts';
 import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
@@ -171,12 +171,23 @@ describe('shoal run --nnodes', () => {
 /** A script for two nodes: node 1's rank fails at once; node 0's takes as long as it may to end. */
 const slowRank = `if (process.env.RANK === '1') process.exit(5); process.on('SIGTERM', () => {}); setInterval(() => {}, 1000);`;
 
-function startHere(node: number, masterPort: number): { run: Launch; said: () => string } {
+/** One in a hurry, whose minutes are seconds. */
+const hurriedClock: Clock = {
+  ...systemClock,
+  now: () => systemClock.now() * 20,
+  setTimer: (delayMs, callback, options) => systemClock.setTimer(delayMs / 20, callback, options),
+};
+
+function startHere(
+  node: number,
+  masterPort: number,
+  { clock = systemClock, killAfterMs = 1500 } = {},
+): { run: Launch; said: () => string } {
   const stderr = new PassThrough();
   let said = '';
   stderr.setEncoding('utf8').on('data', (text: string) => (said += text));
   const run = launch({
-    clock: systemClock,
+    clock,
     random: systemRandom,
     command: [process.execPath, '-e', slowRank],
     directory: process.cwd(),
@@ -189,12 +200,23 @@ function startHere(node: number, masterPort: number): { run: Launch; said: () =>
     secret: 'a secret',
     maxRestarts: 1,
     graceMs: 50,
-    killAfterMs: 1500,
+    killAfterMs,
     stdout: new PassThrough().resume(),
     stderr,
   });
   return { run, said: () => said };
 }
+
+it('a node that has not waited any longer for the others to stop is not waited for in the next generation', async () => {
+  const masterPort = await freePort();
+  const first = startHere(0, masterPort, { killAfterMs: 5000 });
+  const second = startHere(1, masterPort, { clock: hurriedClock });
+  const results = await Promise.all([first.run.result, second.run.result]);
+  expect(second.said()).toContain('no restart: the other nodes did not stop');
+  expect(first.said()).toMatch(/rank 1 on node 1 .* exited with code 5, .*; no restart: the other nodes did not stop/);
+  expect(first.said()).not.toContain('starting all ranks again');
+  for (const { exitCode, failure } of results) expect({ exitCode, failure }).toMatchObject({ exitCode: 5, failure: { rank: 1 } });
+}, 120_000);
 
 it('a signal between two generations ends the job on all nodes', async () => {
   const masterPort = await freePort();

@@ -173,9 +173,9 @@ class Run {
 
   async result(): Promise<LaunchResult> {
     const agreement = await this.#join();
-    if (agreement === undefined) return this.#finish(this.#interruption(this.#interrupted!));
+    if (agreement === undefined) return resultOf(this.#endedBy(this.#interrupted!));
     try {
-      return this.#finish(await this.#generations(agreement));
+      return resultOf(await this.#generations(agreement));
     } finally {
       await agreement.leave(leaveMs);
     }
@@ -211,23 +211,24 @@ class Run {
       const failure = await this.#generation(agreement, generation);
       if (failure === undefined || failure.final || generation >= maxRestarts) return failure;
       try {
-        await agreement.stopped(generation, graceMs + 2 * killAfterMs + leaveMs);
+        const refusal = await agreement.stopped(generation, graceMs + 2 * killAfterMs + leaveMs);
+        if (refusal !== undefined) {
+          this.#say(describeFailure(refusal, this.#node));
+          return refusal;
+        }
       } catch (error) {
-        this.#say(`no restart: the other nodes did not stop: ${messageOf(error)}`);
-        return failure;
+        const why = `no restart: the other nodes did not stop: ${messageOf(error)}`;
+        this.#say(why);
+        return agreement.fail(generation + 1, { ...failure, text: `${failure.text}; ${why}`, final: true });
       }
       this.#say(`starting all ranks again, restart ${generation + 1} of ${maxRestarts}`);
     }
   }
 
-  #finish(failure: JobFailure | undefined): LaunchResult {
-    return { exitCode: failure?.exitCode ?? 0, failure };
-  }
-
   /** Runs all ranks once. Resolves, when nothing of them is left, with what ended them early. */
   async #generation(agreement: NodeAgreement, generation: number): Promise<JobFailure | undefined> {
     // The other nodes are about to start it, and would wait for this one's ranks.
-    if (this.#interrupted !== undefined) return agreement.fail(generation, this.#interruption(this.#interrupted));
+    if (this.#interrupted !== undefined) return this.#tellInterruption(agreement, generation, this.#interrupted);
     const { graceMs = 5000, killAfterMs = 10_000 } = this.#options;
     const over = new AbortController();
     const elsewhere = agreement.failure(generation, over.signal);
@@ -260,7 +261,7 @@ class Run {
   ): Promise<{ failure: JobFailure | undefined }> {
     const { graceMs = 5000 } = this.#options;
     const failed = await run.supervisor.firstFailure;
-    if (this.#interrupted !== undefined) return { failure: await agreement.fail(run.generation, this.#interruption(this.#interrupted)) };
+    if (this.#interrupted !== undefined) return { failure: await this.#tellInterruption(agreement, run.generation, this.#interrupted) };
     if (failed !== undefined) {
       void agreement.noteFailing(run.generation);
       const failure = await agreement.firstCause(run.generation, this.#failureOf(failed), graceMs);
@@ -280,7 +281,7 @@ class Run {
     try {
       return this.#start(agreement, generation);
     } catch (error) {
-      await agreement.fail(generation, { node: this.#node, host: hostname(), exitCode: 1, text: messageOf(error), final: true });
+      await agreement.fail(generation, this.#endedBy({ exitCode: 1, text: messageOf(error) }));
       throw error;
     }
   }
@@ -387,7 +388,12 @@ class Run {
     return error === undefined ? failure : { ...failure, error };
   }
 
-  #interruption({ exitCode, text }: Interruption): JobFailure {
+  /** The ranks have the user's signal, and may still want to save what they have. */
+  #tellInterruption(agreement: NodeAgreement, generation: number, interruption: Interruption): Promise<JobFailure> {
+    return agreement.fail(generation, this.#endedBy(interruption), { toRanks: false });
+  }
+
+  #endedBy({ exitCode, text }: Pick<JobFailure, 'exitCode' | 'text'>): JobFailure {
     return { node: this.#node, host: hostname(), exitCode, text, final: true };
   }
 
@@ -410,6 +416,10 @@ class Run {
     this.#saidLines++;
     this.#stderr.write(`shoal: ${line}\n`);
   }
+}
+
+function resultOf(failure: JobFailure | undefined): LaunchResult {
+  return { exitCode: failure?.exitCode ?? 0, failure };
 }
 
 function checkSeveralNodes(options: LaunchOptions): void {

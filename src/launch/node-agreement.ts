@@ -151,11 +151,11 @@ export class NodeAgreement {
     await this.#store.wait([failingKey(generation)], { timeoutMs: foreverMs, signal }).catch(() => undefined);
   }
 
-  /** Publishes a failure, and tells all ranks that it is over, unless the user says that to them; returns the failure that came first. */
-  async fail(generation: number, failure: JobFailure): Promise<JobFailure> {
+  /** Publishes a failure, also to all ranks; returns the failure that came first. */
+  async fail(generation: number, failure: JobFailure, { toRanks = true } = {}): Promise<JobFailure> {
     try {
       const first = decode(failureShape, await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
-      if (!first.final) await this.#tellRanks(generation, first, first.rank);
+      if (toRanks) await this.#tellRanks(generation, first, first.rank);
       return first;
     } catch {
       // Without the store there is nobody to tell; what happened here stays what happened.
@@ -235,9 +235,11 @@ export class NodeAgreement {
     await this.#gather(`launch/${generation}/done`, { timeoutMs: foreverMs, signal });
   }
 
-  /** This node has no rank running; resolves when no node has. */
-  async stopped(generation: number, timeoutMs: number): Promise<void> {
+  /** This node has no rank running; resolves when no node has, with the failure of the next generation if a node has refused it. */
+  async stopped(generation: number, timeoutMs: number): Promise<JobFailure | undefined> {
     await this.#gather(`launch/${generation}/stopped`, { timeoutMs });
+    const refused = failedKey(generation + 1);
+    return (await this.#store.check([refused])) ? decode(failureShape, await this.#store.get(refused)) : undefined;
   }
 
   /** The first of the job's launchers to leave must not look like one that failed, the one that serves leaves last. */

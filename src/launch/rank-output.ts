@@ -37,12 +37,12 @@ export class RankOutput {
 
   /** The last words of the program itself. */
   tail(): string {
-    return this.#tail.read().text;
+    return this.#tail.read();
   }
 
   /** The error that has ended it. */
   uncaught(): UncaughtError | undefined {
-    return readUncaught(this.#behind.read().text);
+    return readUncaught(this.#behind.read());
   }
 
   /** Gives up on a stream that processes outside our reach keep open. */
@@ -75,7 +75,7 @@ export class RankOutput {
     // The launcher tells the error itself; everything else is shown.
     const begun = this.#splitter.end();
     if (target !== undefined && !target.errored) target.write(begun);
-    say(Buffer.concat([begun, Buffer.from(this.uncaught()?.rest ?? this.#behind.read().text)]));
+    say(Buffer.concat([begun, Buffer.from(this.uncaught()?.rest ?? this.#behind.read())]));
     if (lines !== undefined) console!.sink.write(lines.end());
     if (target !== undefined) await closed(target);
   }
@@ -103,7 +103,6 @@ export class Tail {
   readonly #maxBytes: number;
   #chunks: Buffer[] = [];
   #bytes = 0;
-  #seen = 0;
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
@@ -112,7 +111,6 @@ export class Tail {
   push(chunk: Buffer): void {
     if (this.#maxBytes === 0) return;
     const kept = Buffer.from(chunk.subarray(Math.max(0, chunk.length - this.#maxBytes)));
-    this.#seen += chunk.length;
     this.#chunks.push(kept);
     this.#bytes += kept.length;
     while (this.#bytes - this.#chunks[0].length >= this.#maxBytes) this.#bytes -= this.#chunks.shift()!.length;
@@ -120,9 +118,8 @@ export class Tail {
     if (this.#chunks.length > 256) this.#chunks = [Buffer.concat(this.#chunks)];
   }
 
-  read(): { text: string; droppedBytes: number } {
+  read(): string {
     const bytes = Buffer.concat(this.#chunks);
-    const kept = bytes.subarray(Math.max(0, bytes.length - this.#maxBytes));
-    return { text: kept.toString('utf8'), droppedBytes: this.#seen - kept.length };
+    return bytes.subarray(Math.max(0, bytes.length - this.#maxBytes)).toString('utf8');
   }
 }
