@@ -20,8 +20,8 @@ const onEveryNode = [
   'src/memory/native',
   'src/memory/regions',
   'src/fabric/providers',
-  'test/comm-thread',
-  'test/scheduled-processes',
+  'test/group/comm-thread',
+  'test/group/scheduled-processes',
 ];
 
 /** Suites whose outcome differs without the addon: kernels and step machines in JavaScript, ranks of a host with sockets between
@@ -34,16 +34,16 @@ const withoutAddon = [
   'src/kvstore/parameter-server',
   'src/messaging',
   'src/rendezvous',
-  'test/bad-input-processes',
-  'test/comm-thread',
-  'test/ddp-equivalence',
-  'test/fabric-processes',
-  'test/group-processes',
-  'test/kvstore-collective',
-  'test/kvstore-conformance',
-  'test/launch-run',
-  'test/scheduled-processes',
-  'test/trace-processes',
+  'test/group/bad-input-processes',
+  'test/group/comm-thread',
+  'test/training/ddp-equivalence',
+  'test/fabric/fabric-processes',
+  'test/group/group-processes',
+  'test/kvstore/kvstore-collective',
+  'test/kvstore/kvstore-conformance',
+  'test/launch/launch-run',
+  'test/group/scheduled-processes',
+  'test/tools/trace-processes',
 ];
 
 function onNode(major: string): Step {

@@ -1,5 +1,5 @@
 /** The rules of the house that no compiler knows: layers and rooms, who loads the addon, state, what a file
- *  looks like. Pure functions over parsed sources, so that the rules themselves are tested (test/house-rules.test.ts). */
+ *  looks like. Pure functions over parsed sources, so that the rules themselves are tested (test/repository/house-rules.test.ts). */
 import { parseSync, type Program } from 'oxc-parser';
 import { commentsOf, opensWithoutSubject } from './comment-openings.ts';
 import { linesByFolder } from './counted-lines.ts';

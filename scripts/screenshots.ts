@@ -2,7 +2,7 @@
  *
  *    npx tsx scripts/screenshots.ts <folder>           all of them
  *    npx tsx scripts/screenshots.ts --docs             docs/images only
- *    npx tsx scripts/screenshots.ts --reviewed         test/reviewed, after they were reviewed: test/pages.test.ts compares with them
+ *    npx tsx scripts/screenshots.ts --reviewed         test/reviewed, after they were reviewed: test/tools/pages.test.ts compares with them
  *
  *  Needs a built package and Debian's chromium. */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';

@@ -1,5 +1,5 @@
 /** Tensors between workers over gRPC, like TensorFlow's RecvTensor: every receive is one call, and its tensors are copied on both
- *  sides. Rendezvous' conformance suite runs on it (test/grpc-carrier.test.ts).
+ *  sides. Rendezvous' conformance suite runs on it (test/graph/grpc-carrier.test.ts).
  *
  *      request   JSON: step and key of each tensor
  *      answer    u32 length │ JSON: slots │ bytes of slot 0 │ of slot 1 … */

@@ -1,5 +1,5 @@
 /** Checkpoints: a world of another size loads what some ranks have saved, and damaged files are refused by name. What killed
- *  processes leave behind is in test/ddp-checkpoints.test.ts. */
+ *  processes leave behind is in test/training/ddp-checkpoints.test.ts. */
 import { cpSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

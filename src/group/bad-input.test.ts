@@ -1,5 +1,5 @@
 /** What callers get wrong, and the edges of what is allowed: refused by name before anything is sent, and the group is as
- *  good as before. What takes real processes is in test/bad-input-processes.test.ts. */
+ *  good as before. What takes real processes is in test/group/bad-input-processes.test.ts. */
 import { describe, expect, it } from 'vitest';
 import { isShoalError, type ErrorCode } from '../base/errors.ts';
 import { dtypes, type DType } from '../memory/dtype.ts';

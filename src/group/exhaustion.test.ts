@@ -1,5 +1,5 @@
 /** A comm side that runs out of something in the middle of a command: the call that needed it fails, on all ranks, and the rank is
- *  named. Real processes: test/world-resources.test.ts. */
+ *  named. Real processes: test/group/world-resources.test.ts. */
 import { describe, expect, it } from 'vitest';
 import { exhaustion } from '../base/exhaustion.ts';
 import type { RegionAllocator } from '../memory/region.ts';

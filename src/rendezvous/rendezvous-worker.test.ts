@@ -1,4 +1,4 @@
-/** Workers as programs use them, in one process over real fabrics; other processes: test/rendezvous-processes.test.ts. */
+/** Workers as programs use them, in one process over real fabrics; other processes: test/graph/rendezvous-processes.test.ts. */
 import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock, VirtualClock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';

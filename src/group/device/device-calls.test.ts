@@ -1,4 +1,4 @@
-/** Collectives on tensors of devices, between ranks of this thread. Drivers are tested in test/device-processes.test.ts. */
+/** Collectives on tensors of devices, between ranks of this thread. Drivers are tested in test/group/device-processes.test.ts. */
 import { describe, expect, it } from 'vitest';
 import { DeviceCopies, devicePieceBytes } from '../../memory/device/device-copies.ts';
 import { DeviceTensor } from '../../memory/device/device-tensor.ts';

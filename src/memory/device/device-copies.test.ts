@@ -1,4 +1,4 @@
-/** Copies with a device in this thread. Drivers are tested in test/device-processes.test.ts. */
+/** Copies with a device in this thread. Drivers are tested in test/group/device-processes.test.ts. */
 import { beforeEach, describe, expect, it } from 'vitest';
 import { DeviceCopies } from './device-copies.ts';
 import { DeviceTensor } from './device-tensor.ts';

@@ -1,4 +1,4 @@
-/** inproc within one thread: the conformance suite and what is its own. Between threads: test/messaging-threads.test.ts. */
+/** inproc within one thread: the conformance suite and what is its own. Between threads: test/messaging/messaging-threads.test.ts. */
 import { describe, expect, it } from 'vitest';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { describeMessaging } from '../conformance.ts';
@@ -21,7 +21,7 @@ describeMessaging('inproc', () => {
   };
 });
 
-/** Processes run the same over what joins them: test/messaging-processes.test.ts. */
+/** Processes run the same over what joins them: test/messaging/messaging-processes.test.ts. */
 it.each(messagingChecks)('inproc, all parts in one thread: $name', (check) => {
   let made = 0;
   return runTogether(check, {

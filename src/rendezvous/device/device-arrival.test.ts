@@ -1,4 +1,4 @@
-/** Tensors of devices between workers, on devices of this thread. Drivers are tested in test/device-processes.test.ts. */
+/** Tensors of devices between workers, on devices of this thread. Drivers are tested in test/group/device-processes.test.ts. */
 import { afterEach, describe, expect, it } from 'vitest';
 import { DeviceCopies } from '../../memory/device/device-copies.ts';
 import { DeviceTensor } from '../../memory/device/device-tensor.ts';

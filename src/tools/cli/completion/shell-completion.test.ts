@@ -1,4 +1,4 @@
-/** What is written for each shell; that shells load and use it: test/shell-completion.test.ts. */
+/** What is written for each shell; that shells load and use it: test/tools/shell-completion.test.ts. */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

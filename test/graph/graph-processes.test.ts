@@ -1,0 +1,135 @@
+/** Graphs over processes: workers and parameter servers that `shoal run` starts, and one that is killed. */
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
+import type { ReportData } from '../../src/tools/report/data/report-data.ts';
+import { shoalRun, start } from '../fixtures/launch-harness.ts';
+
+const script = fileURLToPath(new URL('../fixtures/graph-worker.ts', import.meta.url));
+
+describe('a graph over processes', () => {
+  it.each([
+    ['a request for every tensor', {}, 1 + 6],
+    ['fused requests', { FUSE: '1' }, 1 + 2],
+    ['fusion at run time', { RECV_SOME: '1' }, 2 + 2],
+  ])('computes what one process would, by %s', async (_, env, requestsMost) => {
+    const { code, stdout, stderr } = await runWith(env, '--ps', '2', '--workers', '2').ended;
+    expect(stderr).not.toContain('failed');
+    expect(code).toBe(0);
+    const counts = [...stdout.matchAll(/has ([\d.]+) requests per step/g)].map((match) => Number(match[1]));
+    expect(counts).toHaveLength(2);
+    // The ids go to two servers, the rows of six tables come back.
+    for (const count of counts) expect(count).toBeLessThanOrEqual(requestsMost + 1.5);
+  });
+
+  it('ends with an error that names the server that was killed', async () => {
+    await using job = runWith({ FUSE: '1', FOREVER: '1' }, '--ps', '2', '--workers', '2', '--grace', '60s');
+    const [[, pid]] = await job.output(/\/job:ps\/task:1 pid (\d+)/, 1);
+    await job.output(/\/job:worker\/task:\d runs/, 2);
+    process.kill(Number(pid), 'SIGKILL');
+    const { stderr } = await job.ended;
+    expect(stderr).toMatch(/ShoalError: .*\/job:ps\/task:1 (?:is lost|has ended)/);
+    // The other server, which only serves, ends, too.
+    expect(stderr).toMatch(/rank 2 exited with code 1: ShoalError: rank 3 was killed by SIGKILL/);
+    expect(stderr).not.toContain('still running');
+  });
+
+  it('goes on from its checkpoint after a server was killed in the middle of training', async () => {
+    const folder = temporaryFolder('graph-checkpoint');
+    const counter = fileURLToPath(new URL('../fixtures/graph-checkpoint.ts', import.meta.url));
+    const job = (env: Record<string, string>): ReturnType<typeof start> =>
+      start([process.execPath, 'dist/tools/cli/main.js', 'run', '--ps', '1', '--workers', '1', counter], {
+        env: { CHECKPOINT: join(folder, 'variables'), ...env },
+      });
+    await using broken = job({});
+    const [[, pid]] = await broken.output(/\/job:ps\/task:0 pid (\d+)/, 1);
+    await broken.output(/has saved 6 steps/, 1);
+    process.kill(Number(pid), 'SIGKILL');
+    const { code, stderr } = await broken.ended;
+    expect(code).not.toBe(0);
+    expect(stderr).toMatch(/\/job:ps\/task:0/);
+    await using again = job({ STEPS: '3' });
+    const { code: ended, stdout, stderr: said } = await again.ended;
+    expect(ended, said).toBe(0);
+    const from = Number(/goes on from (\d+)/.exec(stdout)?.[1]);
+    expect(from).toBeGreaterThanOrEqual(6);
+    expect(stdout).toContain(`ends with ${from + 3}`);
+  });
+
+  it('ends when a task does before it has started', async () => {
+    await using job = runWith({ FUSE: '1' }, '--ps', '2', '--workers', '2', '--grace', '60s');
+    const [[, pid]] = await job.output(/rank 3 started \(pid (\d+)\)/, 1);
+    process.kill(Number(pid), 'SIGKILL');
+    const { code, stderr, stdout } = await job.ended;
+    expect(code).toBe(137);
+    expect(stderr).not.toContain('still running');
+    expect(`${stdout}${stderr}`).toMatch(/ShoalError: rank 3 was killed by SIGKILL.* before it joined/);
+  });
+
+  it.each<[string, Record<string, string>, string, number]>([
+    ['a request for every tensor', {}, 'RecvTensor', 1],
+    ['fused requests', { FUSE: '1' }, 'FuseRecvTensor', 3],
+    ['fusion at run time', { RECV_SOME: '1' }, 'RecvSome', 3],
+  ])('leaves in the trace what waited at its sender, what was held, and how many requests that took: %s', async (_, env, method, most) => {
+    const folder = temporaryFolder('graph-trace');
+    const lateMs = 100;
+    const { code, stderr, stdout } = await runWith({ ...env, SLOW_MS: String(lateMs), SHOAL_TRACE: folder }, '--ps', '2', '--workers', '2')
+      .ended;
+    expect(code, stderr).toBe(0);
+    const counted = [...stdout.matchAll(/worker\/task:(\d) has ([\d.]+) requests per step/g)].map(([, task, count]) => [task, count]);
+    const report = await start([process.execPath, 'dist/tools/cli/main.js', 'report', folder, '--json']).ended;
+    const { steps, requests, receives, counters, warnings } = JSON.parse(report.stdout) as ReportData;
+    expect(warnings).toEqual([]);
+    // The sessions' own counts, with the step that initialises.
+    expect(steps.map(({ rank, requestsPerStep }) => [String(rank), requestsPerStep.toFixed(2)])).toEqual(
+      counted.sort(([a], [b]) => Number(a) - Number(b)),
+    );
+    const own = requests.filter((each) => each.method === method && each.from.startsWith('/job:ps'));
+    expect(new Set(own.map(({ rank, from }) => `${rank} ${from}`)).size).toBe(4);
+    expect(Math.max(...own.map(({ tensorsMost }) => tensorsMost))).toBe(most);
+    expect(new Set(counters.map(({ name }) => name))).toEqual(new Set(['RPCs per step', 'tensors per request']));
+    const late = receives.filter(({ tensor }) => tensor.includes('late_0'));
+    const besides = receives.filter(({ tensor, from }) => tensor.includes('prompt_') && from === late[0].from);
+    expect([late.length, besides.length]).toEqual([2, 4]);
+    for (const each of late) expect(each).toMatchObject({ receives: 20, bytes: 36 });
+    for (const { waitUs } of late) expect(waitUs).toBeGreaterThan(lateMs * 900);
+    // Only static fusion makes tensors that are ready wait for those that are not.
+    for (const { heldUs } of besides)
+      if (method === 'FuseRecvTensor') expect(heldUs).toBeGreaterThan(lateMs * 100);
+      else expect(heldUs).toBeLessThan(lateMs * 500);
+  });
+
+  it('processes that are in a group as well leave both timelines, as one rank each', async () => {
+    const folder = temporaryFolder('graph-trace');
+    const both = fileURLToPath(new URL('../fixtures/graph-and-group.ts', import.meta.url));
+    const { code, stderr } = await shoalRun('--ps', '1', '--workers', '1', '--report-dir', folder, both).ended;
+    expect(code, stderr).toBe(0);
+    expect(readdirSync(folder).filter((name) => name.startsWith('trace-'))).toEqual([
+      'trace-rank-0-graph.json',
+      'trace-rank-0.json',
+      'trace-rank-1-graph.json',
+      'trace-rank-1.json',
+    ]);
+    const report = await start([process.execPath, 'dist/tools/cli/main.js', 'report', folder, '--json']).ended;
+    const { ranks, rows, steps, operations, warnings } = JSON.parse(report.stdout) as ReportData;
+    expect(warnings).toEqual([]);
+    expect(ranks.map(({ rank }) => rank)).toEqual([0, 1]);
+    expect(steps).toMatchObject([{ rank: 0, steps: 2 }]);
+    expect(operations.reduce((sum, { calls }) => sum + calls, 0)).toBeGreaterThanOrEqual(2);
+    for (const rank of [0, 1]) expect(rows.filter((row) => row.rank === rank).length).toBeGreaterThanOrEqual(2);
+    const merged = await start([process.execPath, 'dist/tools/cli/main.js', 'trace', 'merge', folder, '--json']).ended;
+    expect(JSON.parse(merged.stdout)).toMatchObject({ ranks: 2 });
+  });
+
+  it('refuses --ps beside --servers', async () => {
+    const { code, stderr } = await shoalRun('--ps', '1', '--servers', '1', script).ended;
+    expect(code).not.toBe(0);
+    expect(stderr).toContain('--ps is for shoal/graph and --servers for shoal/kvstore');
+  });
+});
+
+function runWith(env: Record<string, string>, ...args: readonly string[]): ReturnType<typeof start> {
+  return start([process.execPath, 'dist/tools/cli/main.js', 'run', ...args, script], { env });
+}

@@ -1,0 +1,48 @@
+/** The benchmarks' gRPC carrier, a foreign implementation of the carrier interface: rendezvous' suite runs on it, and graphs. */
+import { describe, expect, it } from 'vitest';
+import { GrpcWorker } from '../../bench/grpc/worker.ts';
+import { describeRendezvous, dense, type RendezvousWorld } from '../../src/rendezvous/carriers/conformance.ts';
+
+async function world(): Promise<RendezvousWorld> {
+  const workers = await Promise.all([0, 1].map((rank) => GrpcWorker.start(rank, '127.0.0.1')));
+  const [a, b] = workers;
+  await Promise.all([a.connect(b.address), b.connect(a.address)]);
+  return {
+    a: a.core,
+    b: b.core,
+    crash: () => a.crash(),
+    close: async () => void (await Promise.all(workers.map((worker) => worker.close()))),
+  };
+}
+
+describeRendezvous('grpc', world, {
+  skips: [
+    {
+      test: 'gives up a receive by its signal, after which the key may be asked for again',
+      reason: 'calls and their cancellations have no order in gRPC: the repeated call may come first',
+    },
+    {
+      test: 'fails what was sent to a worker that dies, now and in later steps, and nothing else',
+      reason: 'calls come and go in gRPC: who would ask has no connection that ends',
+    },
+  ],
+});
+
+describe('gRPC', () => {
+  it('gives back the tensors of a request that was given up before it had all', async () => {
+    const { a, b, close } = await world();
+    const [sender, receiver] = [a, b].map((core) => core.beginStep(1));
+    const [x, y] = ['x', 'y'].map((name) => a.key(name, a.self, b.self));
+    const over = new AbortController();
+    let released = 0;
+    sender.send(x, { ...dense([1, 2]), release: () => void released++ });
+    const both = receiver.recvFused([x, y], { signal: over.signal });
+    // The request is there, and has x.
+    await expect.poll(() => a.steps.find(1)?.awaited).toEqual([y]);
+    expect(released).toBe(0);
+    over.abort();
+    await expect(both).rejects.toMatchObject({ code: 'aborted' });
+    await expect.poll(() => released, { timeout: 60_000 }).toBe(1);
+    await close();
+  });
+});

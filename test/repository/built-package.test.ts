@@ -1,0 +1,87 @@
+import { execFileSync, spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { dirname, join, relative } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { repositoryRoot } from '../../scripts/repository.ts';
+import { builtEntry } from '../../src/base/packages/package-root.ts';
+
+const importPattern = /(?<=^|[;}])(?:import|export)(?:[^;"'`()]*from)?"([^"]+)"/gm;
+
+function importsOf(file: string): string[] {
+  return [...readFileSync(file, 'utf8').matchAll(importPattern)].map(([, name]) => name);
+}
+
+/** The files that are loaded with `entry`, before anything is imported later. */
+function filesOf(entry: string, found: Set<string> = new Set()): Set<string> {
+  if (found.has(entry)) return found;
+  found.add(entry);
+  for (const path of importsOf(entry)) if (path.startsWith('.')) filesOf(join(dirname(entry), path), found);
+  return found;
+}
+
+/** The sources from which these files were built. */
+function sourcesOf(files: Iterable<string>): string[] {
+  return [...files].flatMap((file) => {
+    const { sources } = JSON.parse(readFileSync(`${file}.map`, 'utf8')) as { sources: string[] };
+    return sources.map((source) => relative(repositoryRoot, join(dirname(file), source)));
+  });
+}
+
+/** Names of packages in the import statements of these files. */
+function packagesOf(files: Iterable<string>): string[] {
+  const names = [...files].flatMap(importsOf);
+  return [...new Set(names)].filter((name) => !name.startsWith('node:') && !name.startsWith('.'));
+}
+
+function evaluate(code: string, flags: readonly string[] = []): string {
+  return execFileSync(process.execPath, [...flags, '--input-type=module', '-e', code], { encoding: 'utf8' }).trim();
+}
+
+const url = (entry: string): string => JSON.stringify(pathToFileURL(builtEntry(entry)).href);
+
+describe('the built code', () => {
+  it('is loaded in a few files by each thread of a rank, without other packages', () => {
+    const main = filesOf(builtEntry('index.js'));
+    const comm = new Set(['comm/comm-entry.js', 'group/thread/world-guest.js'].flatMap((entry) => [...filesOf(builtEntry(entry))]));
+    expect(main.size).toBeLessThan(8);
+    expect(comm.size).toBeLessThan(6);
+    expect(packagesOf([...main, ...comm])).toEqual([]);
+  });
+
+  it('is one in the comm thread: its guests share their common code', () => {
+    const [world, client] = ['group/thread/world-guest.js', 'kvstore/client/client-guest.js'].map((entry) => filesOf(builtEntry(entry)));
+    const common = new Set([...world].filter((file) => client.has(file)));
+    for (const source of ['src/base/errors.ts', 'src/memory/native.ts', 'src/memory/kernels/create-kernels.ts']) {
+      expect(sourcesOf(common)).toContain(source);
+      for (const each of [world, client]) expect(sourcesOf([...each].filter((file) => !common.has(file)))).not.toContain(source);
+    }
+  });
+
+  it('keeps the comm thread, and code that only some scripts need, out of the main thread', () => {
+    const sources = sourcesOf(filesOf(builtEntry('index.js')));
+    expect(sources).toContain('src/group/api/process-group.ts');
+    for (const absent of ['group-engine.ts', 'providers/shm.ts', 'zod', 'tuning-format.ts', 'src/kvstore/', 'src/launch/', 'store-client'])
+      expect(sources.filter((source) => source.includes(absent))).toEqual([]);
+  });
+
+  it('is one package: its entries share their classes', () => {
+    const entries = ['index.js', 'kvstore/index.js', 'messaging/index.js', 'ddp/index.js'];
+    const code = `
+      const [root, kvstore, messaging] = await Promise.all([${entries.map((entry) => `import(${url(entry)})`).join()}]);
+      const thrown = [() => kvstore.create('local', { nonsense: 1 }), () => new messaging.MessagingContext({ nonsense: 1 })].map((call) => {
+        try { return call(); } catch (error) { return error; }
+      });
+      const errors = await Promise.all(thrown.map((each) => Promise.resolve(each).catch((error) => error)));
+      console.log(errors.map((error) => error instanceof root.ShoalError || String(error)).join());`;
+    expect(evaluate(code)).toBe('true,true');
+  });
+
+  it('names its sources in stack traces', () => {
+    const code = `import { initProcessGroup } from ${url('index.js')}; await initProcessGroup({ nonsense: 1 });`;
+    const { stderr } = spawnSync(process.execPath, ['--enable-source-maps', '--input-type=module', '-e', code], { encoding: 'utf8' });
+    const [, path, line] = /at .*initProcessGroup .*?(\/src\/group\/[\w/-]*init\.ts):(\d+)/.exec(stderr) ?? [];
+    expect(path, stderr).toBeDefined();
+    expect(Number(line)).toBeGreaterThan(0);
+  });
+});

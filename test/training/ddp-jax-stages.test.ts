@@ -1,0 +1,76 @@
+/** jax-js models in stages on several processes: the same bits on all ranks, with scheduling and without, and the values that one
+ *  process and one function would get. */
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+import { expect, it } from 'vitest';
+import { repositoryRoot } from '../../scripts/repository.ts';
+import { startRanks } from '../support/ranks.ts';
+
+const execute = promisify(execFile);
+
+async function linesOf(env: Record<string, string>, n = 2): Promise<Record<string, unknown>[][]> {
+  await using world = await startRanks({ fixture: 'jax-stages', n, env });
+  const outcomes = await world.outcomes();
+  for (const { code, stderr } of outcomes) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  return outcomes.map(({ lines }) => lines as Record<string, unknown>[]);
+}
+
+it.each([
+  { n: 2, fabrics: '' },
+  { n: 3, fabrics: 'tcp' },
+])('$n ranks have the same bits with and without scheduling, by every optimiser, fabrics $fabrics', async ({ n, fabrics }) => {
+  const [first, ...others] = await linesOf({ SHOAL_FABRICS: fabrics }, n);
+  const said = { identical: true, close: true, falls: true };
+  expect(first).toMatchObject(['sgd', 'momentum', 'adam'].map((name) => ({ name, ...said })));
+  for (const lines of others) expect(lines.map(({ checksum }) => checksum)).toEqual(first.map(({ checksum }) => checksum));
+});
+
+it('with hooks, scheduled and not: the same bits on all ranks', async () => {
+  const [first, second] = await linesOf({ SCENARIO: 'hooks' });
+  expect(first).toMatchObject([{ name: 'bf16', identical: true }]);
+  expect(second).toEqual(first);
+});
+
+it('impossible arguments are refused on all ranks', async () => {
+  const message = (pattern: RegExp): string => expect.stringMatching(pattern) as string;
+  const said = [
+    { what: 'none', code: 'usage', message: message(/at least one stage/) },
+    { what: 'no list', code: 'usage', message: message(/stages/) },
+    { what: 'no stage', code: 'usage', message: message(/stage 1 has a name, parameters and a forward, not 5/) },
+    { what: 'twice', code: 'usage', message: message(/two stages are called 'first'/) },
+    { what: 'no parameters', code: 'usage', message: message(/stage 'first' has no parameters/) },
+    { what: 'double', code: 'unsupported', message: message(/'first\.weight' is float64/) },
+    { what: 'no optimizer', code: 'usage', message: message(/optimizer/) },
+    { what: 'another option', code: 'usage', message: message(/optimiser/) },
+    { what: 'shapes', code: 'mismatch', message: message(/first\.weight/) },
+    { what: 'no loss', code: 'usage', message: message(/a scalar, not an array of shape \[3, 24\]/) },
+    { what: 'another tree', code: 'usage', message: message(/optimizer of stage 'last' gave another tree/) },
+    { what: 'late hook', code: 'usage', message: message(/before the first step/) },
+    { what: 'closed', code: 'closed' },
+  ];
+  for (const lines of await linesOf({ SCENARIO: 'errors' })) expect(lines).toMatchObject([...said, ...said]);
+});
+
+it('a rank that dies between two steps is named, by every call', async () => {
+  await using world = await startRanks({ fixture: 'jax-stages', n: 2, env: { SCENARIO: 'death' } });
+  const [{ lines }, { signal }] = await world.outcomes();
+  expect(signal).toBe('SIGKILL');
+  const lost = { code: 'peer-lost', message: expect.stringMatching(/rank 1/) as string };
+  expect(lines).toMatchObject([{ what: 'death', ...lost, again: lost }]);
+});
+
+it('the example learns, with the same losses when it is scheduled', async () => {
+  const run = async (...more: string[]): Promise<{ losses: number[]; checksum: string }[]> => {
+    const script = ['examples/jax-js-stages/train.ts', '--json', ...more];
+    const { stdout } = await execute(process.execPath, ['dist/tools/cli/main.js', 'run', '-n', '2', ...script], { cwd: repositoryRoot });
+    const said = stdout.split('\n').flatMap((line) => /^\[rank \d\] (\{.*\})$/.exec(line)?.[1] ?? []);
+    return said.sort().map((text) => JSON.parse(text) as { losses: number[]; checksum: string });
+  };
+  const plain = await run();
+  expect(plain).toHaveLength(2);
+  expect(await run('--schedule')).toEqual(plain);
+  expect(plain[1].checksum).toBe(plain[0].checksum);
+  const [{ losses }] = plain;
+  expect(losses[0]).toBeGreaterThan(0.9);
+  expect(Math.min(...losses.slice(-6))).toBeLessThan(0.3);
+});
