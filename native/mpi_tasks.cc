@@ -41,7 +41,8 @@ bool even(const std::vector<int>& counts) {
 }
 
 /// Target of pointers to empty buffers: some functions of MPI compare or check them.
-uint8_t nothing[64];
+uint8_t no_input[64];
+uint8_t no_output[64];
 
 }  // namespace
 
@@ -67,8 +68,9 @@ int CollectiveTask::start(Runtime& runtime, Request& request) {
   if (comm == nullptr) return kErrorComm;
   const Datatype type = type_of(api, call_.dtype);
   const size_t width = kElementBytes[call_.dtype];
-  const void* in = call_.input == nullptr ? nothing : call_.input;
-  void* out = call_.output == nullptr ? nothing : call_.output;
+  // Two addresses: where both are the same, Open MPI takes a call as one in place, and waits for messages that nobody sends.
+  const void* in = call_.input == nullptr || call_.input_bytes == 0 ? no_input : call_.input;
+  void* out = call_.output == nullptr || call_.output_bytes == 0 ? no_output : call_.output;
   const int in_count = static_cast<int>(call_.input_bytes / width);
   const int out_count = static_cast<int>(call_.output_bytes / width);
   const auto& in_counts = call_.input_counts;

@@ -102,8 +102,8 @@ describe("process groups with backend 'mpi'", () => {
 describe('a machine', () => {
   const names = ['libmpi.so.40', 'libmpi.so.20', 'libmpi.so.12', 'libmpich.so.12', 'libmpi.so'];
   const program = `
-    const { mpiUnavailable } = await import('../../src/memory/mpi-endpoint.ts');
-    const { MessagingContext, Router } = await import('../../src/messaging/index.ts');
+    const { mpiUnavailable } = await import('./src/memory/mpi-endpoint.ts');
+    const { MessagingContext, Router } = await import('./src/messaging/index.ts');
     const context = new MessagingContext({ world: 'w', secret: Buffer.from('s') });
     const refusal = await new Router(context).bind('mpi://*').catch((error) => error);
     console.log(JSON.stringify({ why: mpiUnavailable(), code: refusal.code, message: refusal.message }));`;
