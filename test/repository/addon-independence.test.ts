@@ -36,6 +36,6 @@ describe('a test', () => {
     const found = testsIndependentOfAddon(readSources());
     expect(found).toContain('src/plan/verify.test.ts');
     expect(found).not.toContain('src/memory/kernels/kernels.test.ts');
-    expect(found).not.toContain('test/group-processes.test.ts');
+    expect(found).not.toContain('test/group/group-processes.test.ts');
   });
 });

@@ -37,7 +37,7 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
     this.#options.local.send(key, checked);
   }
 
-  /** As that of the local table. */
+  /** The same as that of the local table. */
   withdraw(causeOf: (key: string) => ShoalError | undefined): void {
     this.#options.local.withdraw(causeOf);
   }

@@ -20,7 +20,7 @@ export class WorkerCore {
   readonly self: WorkerIdentity;
   readonly steps: StepTable<SentValue>;
   readonly #peers = new Map<string, Peer>();
-  /** Why a peer can neither be asked nor ask any more, by its device. */
+  /** The reason, by device of a peer, for which it can neither be asked nor ask any more. */
   readonly #lost = new Map<string, ShoalError>();
   readonly #open = new Map<number, StepRendezvous>();
   /** By who sends, who receives, and name. */

@@ -34,7 +34,7 @@ export interface ReceiveMemory {
   allocate(bytes: number): ReceiveBuffer;
   /** No peer will write to it any more, and no value lies in it. */
   free(buffer: ReceiveBuffer): void;
-  /** As `free`, of a buffer that the peer was told not to write to, and says that it will not: it may not keep to that. */
+  /** Frees, like `free`, a buffer that the peer was told not to write to, and says that it will not: it may not keep to that. */
   revoke(buffer: ReceiveBuffer): void;
   /** As `free`, but a value lies in it. @returns what gives the memory back when the value is no longer used; undefined: it is the value's. */
   handOver(buffer: ReceiveBuffer): (() => void) | undefined;

@@ -515,7 +515,7 @@ export class TensorReceiver {
   }
 }
 
-/** For messages: what is asked for, and in which step. */
+/** A text for messages: the tensor that is asked for, and the step. */
 function describe(pending: TensorRequest | FusedRequest): [what: string, stepId: number] {
   if (pending.kind === 'plain') return [describeKey(pending.key), pending.stepId];
   const { slots } = pending;

@@ -86,7 +86,7 @@ export function fakePair(options: Options = {}): FakePair {
   return { a, b, clock, settle, key: (name) => a.core.key(name, a.core.self, b.core.self) };
 }
 
-/** What a waiter is told. */
+/** The result that a waiter gets. */
 export function inbox() {
   const told: unknown[] = [];
   const values: (TensorValue | undefined)[] = [];
