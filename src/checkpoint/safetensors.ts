@@ -8,7 +8,7 @@
  *  Offsets count from the first byte of data. Every byte of data belongs to exactly one tensor. The header begins with {
  *  and is padded with spaces to a multiple of 8, so that data is aligned; wider elements come first, for the same reason.
  *  Source: Hugging Face, safetensors, format description and limits of the reference implementation. */
-import { areCounts, dataViewOf } from '../base/files/bytes.ts';
+import { areCounts, dataViewOf } from '../base/bytes.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { countOf } from '../memory/tensor.ts';

@@ -1,6 +1,6 @@
 /** Makes the plan for a request and an algorithm's name. Checks the request, fills in even counts, and handles the cases that no
  *  algorithm needs to know: one rank, and nothing to do. */
-import { isCount } from '../base/files/bytes.ts';
+import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { sum } from '../base/numbers.ts';
 import { PlanBuilder } from '../plan/builder.ts';

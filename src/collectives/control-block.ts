@@ -20,7 +20,7 @@
  *  A slot may be used again once every rank has completed the operation before: hence `completed`. Layout only; the order of
  *  writes is the business of the group. */
 import { must } from '../base/assert.ts';
-import { dataViewOf } from '../base/files/bytes.ts';
+import { dataViewOf } from '../base/bytes.ts';
 import { hasReached, serialOf, type Serial } from '../base/serial.ts';
 import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 

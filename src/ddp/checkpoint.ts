@@ -9,7 +9,7 @@ import { describeForeign } from '../memory/foreign-value.ts';
 import { createHash } from 'node:crypto';
 import { basename, join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
-import { isCount } from '../base/files/bytes.ts';
+import { isCount } from '../base/bytes.ts';
 import { openRegularFile, readRegularFile } from '../base/files/read-file.ts';
 import { describeValue, isPlainObject } from '../base/schema.ts';
 import { readSnapshot } from '../checkpoint/snapshot-file.ts';

@@ -1,6 +1,6 @@
 /** The verifier's first look, at each step by itself: spans inside their buffers, ranks that exist, remote locations on the
  *  own host only (mailboxes come to every host), well-formed trees, operands that overlap only as the kernels allow. */
-import { isCount } from '../base/files/bytes.ts';
+import { isCount } from '../base/bytes.ts';
 import { mailboxCount, type BufferName, type Location, type Plan, type Program, type Step } from './ir.ts';
 import { bufferCounts } from './postcondition.ts';
 import { hostOfRanks, rankCount } from './topology.ts';

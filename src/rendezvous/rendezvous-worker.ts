@@ -2,7 +2,7 @@
  *  others are, and runs the protocol on the thread that made it. */
 import { setServedTimer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { isCount } from '../base/files/bytes.ts';
+import { isCount } from '../base/bytes.ts';
 import { anyList, anyNumber, anyText, anything, checkFields, describeValue, optionTable } from '../base/schema.ts';
 import type { Connection, Fabric, FabricAddress, FabricOptions } from '../fabric/fabric.ts';
 import { TensorChannel, type WorkerIdentity } from './carriers/tensor-channel.ts';

@@ -1,7 +1,7 @@
 /** Where a worker is found, as one word that fits into an environment variable: `rendezvous:` and base64url of JSON. It holds no secret. */
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/schema.ts';
-import { isCount } from '../base/files/bytes.ts';
+import { isCount } from '../base/bytes.ts';
 import type { FabricAddress } from '../fabric/fabric.ts';
 
 export interface WorkerAddress {

@@ -10,7 +10,16 @@ import { PrefixStore } from './prefix-store.ts';
 import { StoreClient, type StoreClientOptions } from './store-client.ts';
 import { defaultStoreLimits } from './store-limits.ts';
 import { StoreServer, type StoreServerOptions } from './store-server.ts';
-import { decodeRequest, decodeResult, encodeRequest, FrameReader, maxFrameBytes } from './store-wire.ts';
+import {
+  decodeRequest,
+  decodeResult,
+  encodeRequest,
+  encodeResult,
+  FrameReader,
+  maxFrameBytes,
+  type StoreRequest,
+  type StoreResult,
+} from './store-wire.ts';
 
 const clock = new UnhurriedClock();
 const random = systemRandom;
@@ -270,6 +279,43 @@ describe('store wire', () => {
     );
   });
 
+  it('keeps the bytes of every message', () => {
+    const requests: [StoreRequest, string][] = [
+      [{ op: 'set', key: 'ké', value: text('v') }, '1000000001010700000003006bc3a90100000076'],
+      [{ op: 'get', key: 'k' }, '0900000001020700000001006b'],
+      [{ op: 'add', key: 'k', amount: -2 }, '1100000001030700000001006bfeffffffffffffff'],
+      [{ op: 'wait', keys: ['a', 'bc'] }, '110000000104070000000200000001006102006263'],
+      [{ op: 'compareSet', key: 'k', expected: text(''), desired: text('xy') }, '1300000001050700000001006b00000000020000007879'],
+      [{ op: 'delete', key: 'k' }, '0900000001060700000001006b'],
+      [{ op: 'check', keys: [] }, '0a00000001070700000000000000'],
+      [{ op: 'count' }, '06000000010807000000'],
+      [{ op: 'cancel', target: 0x01020304 }, '0a00000001090700000004030201'],
+      [{ op: 'multiGet', keys: ['k'] }, '0d000000010a070000000100000001006b'],
+    ];
+    const results: [StoreResult, string][] = [
+      [{ kind: 'done' }, '060000000180feffffff'],
+      [{ kind: 'bytes', bytes: text('abc') }, '0d0000000181feffffff03000000616263'],
+      [{ kind: 'integer', integer: 2 ** 53 - 1 }, '0e0000000182feffffffffffffffffff1f00'],
+      [{ kind: 'flag', flag: true }, '070000000183feffffff01'],
+      [{ kind: 'missing', keys: ['k'] }, '0d0000000184feffffff0100000001006b'],
+      [{ kind: 'error', code: 'closed', message: 'no' }, '120000000185feffffff0600636c6f73656402006e6f'],
+      [{ kind: 'list', values: [text('1'), text('')] }, '130000000186feffffff02000000010000003100000000'],
+    ];
+    for (const [message, hex] of requests) {
+      const frame = Buffer.concat(encodeRequest(7, message));
+      expect(frame.toString('hex')).toBe(hex);
+      expect(decodeRequest(Uint8Array.from(frame.subarray(4)), defaultStoreLimits)).toMatchObject({ id: 7, message: { op: message.op } });
+    }
+    for (const [message, hex] of results) {
+      const frame = Buffer.concat(encodeResult(0xfffffffe, message));
+      expect(frame.toString('hex')).toBe(hex);
+      expect(decodeResult(Uint8Array.from(frame.subarray(4)), defaultStoreLimits)).toMatchObject({
+        id: 0xfffffffe,
+        message: { kind: message.kind },
+      });
+    }
+  });
+
   it('never fails on random bytes in another way than protocol', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 200 }), fc.boolean(), (bytes, plausible) => {
@@ -290,6 +336,6 @@ describe('store wire', () => {
     const reader = new FrameReader(defaultStoreLimits);
     const header = Buffer.alloc(4);
     header.writeUInt32LE(maxFrameBytes(defaultStoreLimits) - 3);
-    expect(() => reader.push(header, () => undefined)).toThrow(/malformed store message: frame of/);
+    expect(() => reader.push(header, () => undefined)).toThrow(/a store message is malformed .* its length is/);
   });
 });

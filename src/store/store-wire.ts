@@ -17,8 +17,8 @@
  *    10 multiGet   keys
  *
  *    key   │bytes u16│UTF-8 …│      value │bytes u32│…│      keys │count u32│key…│      values │count u32│value…│ */
-import { assert } from '../base/assert.ts';
-import { ShoalError, type ErrorCode } from '../base/errors.ts';
+import { ByteReader, ByteWriter, dataViewOf, Layout } from '../base/bytes.ts';
+import type { ErrorCode } from '../base/errors.ts';
 import type { StoreLimits } from './store-limits.ts';
 
 export type StoreRequest =
@@ -42,17 +42,76 @@ export type StoreResult =
   | { readonly kind: 'error'; readonly code: ErrorCode; readonly message: string }
   | { readonly kind: 'list'; readonly values: readonly Uint8Array[] };
 
-type FieldType = 'key' | 'keys' | 'value' | 'values' | 'integer' | 'uint32' | 'flag' | 'code' | 'text';
-type Fields = Readonly<Record<string, FieldType>>;
+type Fields = Readonly<Record<string, keyof typeof fieldTypes>>;
 
 export interface Decoded<T> {
   readonly id: number;
   readonly message: T;
 }
 
+const format = 'a store message';
+const header = new Layout(format, { length: 'u32', version: 'u8', kind: 'u8', id: 'u32' });
+/** Bytes of the length. */
+const lengthBytes = header.fields.version.offset;
+const errorCodes: readonly ErrorCode[] = ['usage', 'out-of-memory', 'closed', 'protocol', 'system'];
+const integer = new Layout(format, { value: 'i53' });
 export const wireVersion = 1;
-/** Bytes before the body. */
-export const frameHeaderBytes = 10;
+
+interface FieldType<Written, Read = Written> {
+  write(writer: ByteWriter, value: Written): void;
+  read(reader: ByteReader, limits: StoreLimits): Read;
+}
+
+const keyType: FieldType<string> = { write: (writer, key) => writer.text(key), read: (reader) => reader.text() };
+const valueType: FieldType<Uint8Array> = {
+  write: (writer, value) => {
+    writer.u32(value.byteLength);
+    writer.lend(value);
+  },
+  read: (reader) => reader.bytes(reader.u32()),
+};
+
+const fieldTypes = {
+  key: keyType,
+  keys: listOf(keyType),
+  value: valueType,
+  values: listOf(valueType),
+  text: { write: (writer, text: string) => writer.text(text.slice(0, 4096)), read: keyType.read },
+  code: {
+    write: keyType.write,
+    read: (reader) => {
+      const code = reader.text() as ErrorCode;
+      return errorCodes.includes(code) ? code : 'protocol';
+    },
+  },
+  integer: {
+    write: (writer, value: number) => writer.record(integer, { value }),
+    read: (reader) => reader.record(integer).value,
+  },
+  uint32: { write: (writer, value: number) => writer.u32(value), read: (reader) => reader.u32() },
+  flag: {
+    write: (writer, flag: boolean) => writer.u8(flag ? 1 : 0),
+    read: (reader) => {
+      const byte = reader.u8();
+      if (byte > 1) throw reader.malformed(`flag ${byte}`);
+      return byte === 1;
+    },
+  },
+} satisfies Record<string, FieldType<never, unknown>>;
+
+function listOf<T>({ write, read }: FieldType<T>): FieldType<readonly T[]> {
+  return {
+    write: (writer, list) => {
+      writer.u32(list.length);
+      for (const each of list) write(writer, each);
+    },
+    read: (reader, limits) => {
+      const count = reader.u32();
+      if (count > limits.maxKeysPerCall) throw reader.malformed(`${count} keys in one message`);
+      return Array.from({ length: count }, () => read(reader, limits));
+    },
+  };
+}
 
 /** The fields of each message, in their order. A kind's number is its place, from 1. */
 const requests = {
@@ -81,24 +140,23 @@ const results = {
 
 const firstRequest = 1;
 const firstResult = 128;
-const errorCodes: readonly ErrorCode[] = ['usage', 'out-of-memory', 'closed', 'protocol', 'system'];
 
 /** The longest frame either side accepts, length field included: a compareSet with two full values, or a full list of keys. */
 export function maxFrameBytes(limits: StoreLimits): number {
   const lists = limits.maxKeysPerCall * (limits.maxKeyBytes + 2);
-  return frameHeaderBytes + 64 + limits.maxKeyBytes + Math.max(2 * limits.maxValueBytes, lists);
+  return header.bytes + 64 + limits.maxKeyBytes + Math.max(2 * limits.maxValueBytes, lists);
 }
 
 /** The whole frame in pieces; values are not copied: they must not change before the pieces are sent. */
 export function encodeRequest(id: number, request: StoreRequest): Uint8Array[] {
   const { op, ...fields } = request;
-  return encodeFrame(firstRequest + Object.keys(requests).indexOf(op), id, bodyOf(requests[op], fields));
+  return encodeFrame(firstRequest + Object.keys(requests).indexOf(op), id, requests[op], fields);
 }
 
 /** As `encodeRequest`. */
 export function encodeResult(id: number, result: StoreResult): Uint8Array[] {
   const { kind, ...fields } = result;
-  return encodeFrame(firstResult + Object.keys(results).indexOf(kind), id, bodyOf(results[kind], fields));
+  return encodeFrame(firstResult + Object.keys(results).indexOf(kind), id, results[kind], fields);
 }
 
 /** `frame` is everything after the length field. Values are views of it.
@@ -129,183 +187,50 @@ export class FrameReader {
   push(chunk: Uint8Array, onFrame: (frame: Uint8Array) => void): void {
     this.#chunks.push(chunk);
     this.#buffered += chunk.length;
-    while (this.#buffered >= 4) {
-      const needed = 4 + this.#peekLength();
+    while (this.#buffered >= lengthBytes) {
+      const needed = lengthBytes + this.#peekLength();
       if (this.#buffered < needed) return;
       const joined = this.#chunks.length === 1 ? this.#chunks[0] : Buffer.concat(this.#chunks);
       const rest = joined.subarray(needed);
       this.#chunks = rest.length > 0 ? [rest] : [];
       this.#buffered = rest.length;
-      onFrame(joined.subarray(4, needed));
+      onFrame(joined.subarray(lengthBytes, needed));
     }
   }
 
   #peekLength(): number {
-    if (this.#chunks[0].length < 4) this.#chunks = [Buffer.concat(this.#chunks)];
-    const length = viewOf(this.#chunks[0]).readUInt32LE(0);
-    if (length < frameHeaderBytes - 4 || length > this.#maxBytes - 4) throw wireError(`frame of ${length} bytes`);
+    if (this.#chunks[0].length < lengthBytes) this.#chunks = [Buffer.concat(this.#chunks)];
+    const reader = new ByteReader(this.#chunks[0], format);
+    const length = reader.u32();
+    if (length < header.bytes - lengthBytes || length > this.#maxBytes - lengthBytes) throw reader.malformed(`its length is ${length}`);
     return length;
   }
 }
 
-function encodeFrame(kind: number, id: number, body: readonly Uint8Array[]): Uint8Array[] {
-  const header = Buffer.allocUnsafe(frameHeaderBytes);
-  const bodyBytes = body.reduce((sum, piece) => sum + piece.byteLength, 0);
-  header.writeUInt32LE(frameHeaderBytes - 4 + bodyBytes, 0);
-  header[4] = wireVersion;
-  header[5] = kind;
-  header.writeUInt32LE(id, 6);
-  return [header, ...body];
-}
-
-/** A message has the fields that its table names. */
-function bodyOf(types: Fields, fields: object): Uint8Array[] {
-  return Object.entries(types).flatMap(([name, type]) => fieldOf(type, (fields as Record<string, unknown>)[name]));
-}
-
-function fieldOf(type: FieldType, value: unknown): Uint8Array[] {
-  switch (type) {
-    case 'key':
-    case 'code':
-      return [keyField(value as string)];
-    case 'text':
-      return [keyField((value as string).slice(0, 4096))];
-    case 'keys':
-      return [keysField(value as readonly string[])];
-    case 'value':
-      return valueField(value as Uint8Array);
-    case 'values':
-      return [uint32Field((value as readonly Uint8Array[]).length), ...(value as readonly Uint8Array[]).flatMap(valueField)];
-    case 'integer':
-      return [integerField(value as number)];
-    case 'uint32':
-      return [uint32Field(value as number)];
-    case 'flag':
-      return [Uint8Array.of(value === true ? 1 : 0)];
+function encodeFrame(kind: number, id: number, types: Fields, fields: object): Uint8Array[] {
+  const writer = new ByteWriter();
+  writer.record(header, { length: 0, version: wireVersion, kind, id });
+  for (const [name, type] of Object.entries(types)) {
+    (fieldTypes[type] as FieldType<unknown>).write(writer, (fields as Record<string, unknown>)[name]);
   }
+  const { pieces } = writer;
+  const bytes = pieces.reduce((sum, piece) => sum + piece.byteLength, 0);
+  header.fields.length.set(dataViewOf(pieces[0]), 0, bytes - lengthBytes);
+  return pieces;
 }
 
 function decodeFrame(
   frame: Uint8Array,
   { of, first, what, limits }: { of: Readonly<Record<string, Fields>>; first: number; what: string; limits: StoreLimits },
 ): { id: number; name: string; fields: Record<string, unknown> } {
-  const reader = new FieldReader(frame, limits);
-  const { kind, id } = reader.header();
+  const reader = new ByteReader(frame, format);
+  const version = reader.u8();
+  if (version !== wireVersion) throw reader.malformed(`version ${version} where ${wireVersion} is spoken here`);
+  const kind = reader.u8();
+  const id = reader.u32();
   const [name, types] = Object.entries(of)[kind - first] ?? [];
-  if (name === undefined || types === undefined) throw wireError(`unknown ${what} kind ${kind}`);
-  const fields = Object.fromEntries(Object.entries(types).map(([field, type]) => [field, reader[type]()]));
+  if (name === undefined || types === undefined) throw reader.malformed(`unknown ${what} kind ${kind}`);
+  const fields = Object.fromEntries(Object.entries(types).map(([field, type]) => [field, fieldTypes[type].read(reader, limits)]));
   reader.end();
   return { id, name, fields };
-}
-
-function keyField(key: string): Uint8Array {
-  const text = Buffer.from(key);
-  assert(text.length <= 0xffff, () => `text of ${text.length} bytes`);
-  return Buffer.concat([Uint8Array.of(text.length & 0xff, text.length >> 8), text]);
-}
-
-function keysField(keys: readonly string[]): Uint8Array {
-  return Buffer.concat([uint32Field(keys.length), ...keys.map(keyField)]);
-}
-
-function valueField(value: Uint8Array): Uint8Array[] {
-  return [uint32Field(value.byteLength), value];
-}
-
-function uint32Field(value: number): Uint8Array {
-  const field = Buffer.allocUnsafe(4);
-  field.writeUInt32LE(value);
-  return field;
-}
-
-function integerField(value: number): Uint8Array {
-  const field = Buffer.allocUnsafe(8);
-  field.writeBigInt64LE(BigInt(value));
-  return field;
-}
-
-class FieldReader {
-  readonly #bytes: Buffer;
-  readonly #limits: StoreLimits;
-  #at = 0;
-
-  constructor(frame: Uint8Array, limits: StoreLimits) {
-    this.#bytes = viewOf(frame);
-    this.#limits = limits;
-  }
-
-  header(): { kind: number; id: number } {
-    const version = this.#take(1)[0];
-    if (version !== wireVersion) throw wireError(`version ${version} where ${wireVersion} is spoken here`);
-    return { kind: this.#take(1)[0], id: this.uint32() };
-  }
-
-  uint32(): number {
-    return this.#take(4).readUInt32LE(0);
-  }
-
-  integer(): number {
-    const integer = Number(this.#take(8).readBigInt64LE(0));
-    if (!Number.isSafeInteger(integer)) throw wireError('an integer beyond ±2^53');
-    return integer;
-  }
-
-  flag(): boolean {
-    const byte = this.#take(1)[0];
-    if (byte > 1) throw wireError(`flag ${byte}`);
-    return byte === 1;
-  }
-
-  key(): string {
-    return this.#take(this.#take(2).readUInt16LE(0)).toString('utf8');
-  }
-
-  text(): string {
-    return this.key();
-  }
-
-  code(): ErrorCode {
-    const code = this.key() as ErrorCode;
-    return errorCodes.includes(code) ? code : 'protocol';
-  }
-
-  value(): Uint8Array {
-    return this.#take(this.uint32());
-  }
-
-  keys(): string[] {
-    return this.#list(() => this.key());
-  }
-
-  values(): Uint8Array[] {
-    return this.#list(() => this.value());
-  }
-
-  #list<T>(read: () => T): T[] {
-    const count = this.uint32();
-    if (count > this.#limits.maxKeysPerCall) throw wireError(`${count} keys in one message`);
-    const list: T[] = [];
-    for (let i = 0; i < count; i++) list.push(read());
-    return list;
-  }
-
-  end(): void {
-    if (this.#at !== this.#bytes.length) throw wireError(`${this.#bytes.length - this.#at} bytes too many`);
-  }
-
-  #take(bytes: number): Buffer {
-    const end = this.#at + bytes;
-    if (end > this.#bytes.length) throw wireError(`a field of ${bytes} bytes where ${this.#bytes.length - this.#at} are left`);
-    const taken = this.#bytes.subarray(this.#at, end);
-    this.#at = end;
-    return taken;
-  }
-}
-
-function viewOf(bytes: Uint8Array): Buffer {
-  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-}
-
-function wireError(what: string): ShoalError {
-  return new ShoalError('protocol', `malformed store message: ${what}`);
 }

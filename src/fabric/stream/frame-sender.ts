@@ -12,7 +12,7 @@
 import type net from 'node:net';
 import type { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
-import { dataViewOf } from '../../base/files/bytes.ts';
+import { dataViewOf } from '../../base/bytes.ts';
 import { encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';

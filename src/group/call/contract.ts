@@ -8,7 +8,7 @@
  *  number: of the call, from 1, modulo 2³².   detail: 64 bits of a digest of what else must agree (per-rank counts, splits, the operation's name, strict call site); 0: nothing
  *  else. All the rest is there as it is. */
 import { createHash } from 'node:crypto';
-import { dataViewOf } from '../../base/files/bytes.ts';
+import { dataViewOf } from '../../base/bytes.ts';
 import { serialOf } from '../../base/serial.ts';
 import { contractBytes } from '../../collectives/control-block.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';

@@ -13,7 +13,7 @@
  *    answer     9  0 …  id u32                                        the probe has come, and all writes before it
  *
  *  Immediates: bit 31 set: point-to-point transfer (31-bit id) has landed; else group (10 bits), slot (6), signal (15). */
-import { dataViewOf } from '../../base/files/bytes.ts';
+import { dataViewOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { beginLineBytes, mailboxOffset } from '../../collectives/control-block.ts';
 import { mailboxBytes } from '../../plan/ir.ts';

@@ -6,7 +6,7 @@
  *
  *  A receiver takes a sender's next blob, of any name, while a caller waits for one of that sender; blobs that no caller waits for are
  *  kept. */
-import { isCount } from '../../base/files/bytes.ts';
+import { isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ProcessGroup } from '../../group/call/types.ts';
 import { dtypeInfo, dtypeOfArray, dtypes, type TypedArray } from '../../memory/dtype.ts';

@@ -9,7 +9,7 @@
  *
  *  MXNet agrees on the threshold beforehand and has no 01. With it the receiver sees that a gradient was NaN or infinite,
  *  instead of a parameter that silently stops moving. Source: MXNet, "Gradient Compression". */
-import { dataViewOf } from '../../base/files/bytes.ts';
+import { dataViewOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { twoBitBytes, type ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { CodecDefinition, CompressionSpec, GradientCodec } from './codec.ts';

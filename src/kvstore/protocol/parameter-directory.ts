@@ -3,7 +3,7 @@
  *
  *  A piece on a server is a *slot*: a dense number, ordered by batch, then slab, then parameter, so that the slots of a
  *  slab are neighbours in number and in memory. Arrays of numbers, not objects: a batch has tens of thousands. */
-import { areCounts, isCount } from '../../base/files/bytes.ts';
+import { areCounts, isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import { dimensionsMax } from '../../memory/tensor.ts';

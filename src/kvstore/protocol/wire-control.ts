@@ -1,5 +1,5 @@
 /** Frames of rare messages: JSON objects, read field by field with checks. */
-import { areCounts, isCount } from '../../base/files/bytes.ts';
+import { areCounts, isCount } from '../../base/bytes.ts';
 import { ShoalError, type ErrorCode } from '../../base/errors.ts';
 import { malformed, type OptimizerNotice } from './wire.ts';
 

@@ -32,7 +32,7 @@
  *          │u8    │u8      │u16    │u32       │
  *      error    0, or 1 + index of the error's code
  *      refuses  1: the optimiser refuses gradients that hold NaN or infinity */
-import { dataViewOf, isCount } from '../../base/files/bytes.ts';
+import { dataViewOf, isCount } from '../../base/bytes.ts';
 import { errorCodes, ShoalError } from '../../base/errors.ts';
 import { MessageType, Msg } from '../../messaging/msg.ts';
 import type { Address } from '../../messaging/address.ts';

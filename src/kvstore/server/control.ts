@@ -1,5 +1,5 @@
 /** Rare requests of clients: declarations, optimiser, barriers, files, questions. Answers are JSON. */
-import { isCount } from '../../base/files/bytes.ts';
+import { isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';

@@ -4,7 +4,7 @@
  *
  *    receive ─▶ standby there? ─▶ forward, wait for its acknowledgement ─▶ paused? wait ─▶ epoch right? ─▶ act ─▶ send */
 import { must } from '../../base/assert.ts';
-import { isCount } from '../../base/files/bytes.ts';
+import { isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { groupOf, idOf, Role, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';

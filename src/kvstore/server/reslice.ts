@@ -5,7 +5,7 @@
  *      this is 1 of 3    ·······├── w@4 ──┤ b ········
  *
  *  Files are read one after the other: no more than one of them is in memory, beside this server's own part. */
-import { isCount } from '../../base/files/bytes.ts';
+import { isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Snapshot, SnapshotStore, SnapshotTensor } from '../../checkpoint/snapshot.ts';

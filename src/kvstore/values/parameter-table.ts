@@ -1,7 +1,7 @@
 /** Parameters of a store without servers: their values, the state of the optimiser, and how a complete gradient changes
  *  them. Every worker of a `collective` store has one, and all are equal; a `local` store has the only one. It must not
  *  know workers or messages. */
-import { areCounts } from '../../base/files/bytes.ts';
+import { areCounts } from '../../base/bytes.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, viewOf, type TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';

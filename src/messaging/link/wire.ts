@@ -30,7 +30,7 @@
  *              (memory that threads share; inproc only); bits 29…0: its bytes
  *
  *  So a message with one frame of 64 bytes is a packet of 128 bytes: what the package zeromq copies instead of lending. */
-import { dataViewOf } from '../../base/files/bytes.ts';
+import { dataViewOf } from '../../base/bytes.ts';
 import type { ErrorCode } from '../../base/errors.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Counters, Greeting as SessionGreeting } from '../../session/session.ts';

@@ -16,7 +16,7 @@
  *  SINGA sends differences since the last exchange and forgets changes made while one is in flight. Totals cannot be lost
  *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart
  *  from an older snapshot is put right by the next. */
-import { isCount } from '../../../base/files/bytes.ts';
+import { isCount } from '../../../base/bytes.ts';
 import type { Clock, Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
