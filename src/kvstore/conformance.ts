@@ -368,6 +368,54 @@ const optimizing: readonly KVCheck[] = optimizerSpecs.map((spec) => ({
   },
 }));
 
+/** Steps of an optimiser are below the precision of half of these, and add up to more than it. */
+const halfFirsts = Float32Array.of(4, 64, 0.5, 8, 1024);
+
+const halving: readonly KVCheck[] = optimizerSpecs.map((spec) => ({
+  name: `setOptimizer: ${spec.name} updates 16-bit parameters in float32, also after loadState`,
+  types: sync,
+  fresh: true,
+  async run(kv, folder) {
+    const all = (['float16', 'bfloat16'] as const).flatMap((dtype) =>
+      [5, 70_000].map((count) => ({ dtype, key: `half/${dtype}/${count}`, tensor: kv.tensor(dtype, [count]) })),
+    );
+    const [keys, tensors] = [all.map(({ key }) => key), all.map(({ tensor }) => tensor)];
+    const set = (at: (i: number) => number): void => {
+      for (const { dtype, tensor } of all) {
+        const { data, count } = tensor;
+        const few = filled(dtype, period, at) as Uint16Array;
+        for (let i = 0; i < count; i += period) data.set(few, i);
+      }
+    };
+    set((i) => halfFirsts[i]);
+    await kv.init(keys, tensors);
+    await leaderSets(kv, spec);
+    const reference = new Reference(spec, halfFirsts);
+    const steps = async (from: number, to: number, effect: 'counts' | 'is dropped'): Promise<void> => {
+      for (let step = from; step < to; step++) {
+        set((i) => valueAt(kv.rank, i + step));
+        await kv.pushPull(keys, tensors);
+        if (effect === 'is dropped') continue;
+        reference.update(sums(kv, period, step));
+        for (const { dtype, key, tensor } of all) {
+          const expected = reference.rounded(dtype);
+          expectAll(tensor, 'uint16', (i) => expected[i], `${key} step ${step}`, period);
+        }
+      }
+    };
+    const lead = async (action: () => Promise<void>): Promise<void> => {
+      await kv.barrier();
+      if (kv.rank === 0) await action();
+      await kv.barrier();
+    };
+    await steps(0, 4, 'counts');
+    await lead(() => kv.saveState(folder));
+    await steps(4, 6, 'is dropped');
+    await lead(() => kv.loadState(folder));
+    await steps(4, 8, 'counts');
+  },
+}));
+
 const compressing: readonly KVCheck[] = ([{ type: '2bit', threshold: 2 }, { type: 'fp16' }] as const).map((spec: CompressionSpec) => ({
   name: `setGradientCompression: ${spec.type}`,
   types: sync,
@@ -606,6 +654,7 @@ export const kvstoreChecks: readonly KVCheck[] = [
   ...stateChecks,
   ...modelChecks,
   ...optimizing,
+  ...halving,
   ...compressing,
   ...fresh,
 ];

@@ -2,7 +2,6 @@
  *  repeats requests that servers may have lost. A state machine; it must not know sockets or threads. */
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
-import type { Reals } from '../../memory/parameter-kernels.ts';
 import { groupOf, idOf, Role, roleOf } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Arbiter, type SharedResource } from '../../scheduler/arbiter.ts';
@@ -19,9 +18,10 @@ import { ClientStates } from './states.ts';
 import { ClientTransfers } from './transfers.ts';
 import { ClientUnit } from './unit.ts';
 import { serverAddress, serverGroupOf, clientAddress } from '../protocol/topology.ts';
-import { elements, type ValueCounters } from '../protocol/value-space.ts';
+import type { ValueCounters } from '../protocol/value-space.ts';
 import { encodeControl, packError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
+import { firstNonFinite, updateType } from '../values/mixed-precision.ts';
 
 const creditBytesDefault = 16 * 2 ** 20;
 const replayBytesDefault = 2 ** 30;
@@ -324,8 +324,8 @@ export class ClientCore {
 
   /** Whether servers refuse a gradient with these values. */
   #isRefused(dtype: DType, values: Uint8Array): boolean {
-    if (!this.#knowledge.refuses || (dtype !== 'float32' && dtype !== 'float64')) return false;
-    return this.#options.parameterKernels.firstNonFinite(elements(dtype, values) as Reals) >= 0;
+    if (!this.#knowledge.refuses || updateType(dtype) === undefined) return false;
+    return firstNonFinite(this.#options.parameterKernels, dtype, values) >= 0;
   }
 
   #sayLeft(operation: ClientOperation, reason: ShoalError | undefined): void {

@@ -196,10 +196,10 @@ export class CollectiveStore extends WorkerStore implements KVStore {
         const whole = parts.map((part) => ({ rows: part.rows, values: bytesOf(part.values) }));
         const sum = sumRows(this.#options.kernels, parameter.dtype, rowBytesOf(parameter), whole);
         const sums = elements(parameter.dtype, sum.values);
-        if (this.#table.refusedAt(sums) >= 0) {
+        if (this.#table.refusedAt(parameter.dtype, sums) >= 0) {
           throw refusal(
             parameter.key,
-            parts.map(({ values }) => this.#table.refusedAt(values) >= 0),
+            parts.map(({ values }) => this.#table.refusedAt(parameter.dtype, values) >= 0),
           );
         }
         this.#table.updateRows(parameter.key, sum.rows, sums);
@@ -354,7 +354,9 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     const what = `${verb} of ${listedKeys(names)}`;
     const options = { name: this.#named(what, ofNames), timeoutMs };
     // Before sums take their place.
-    const refused = pushes.filter(({ sources }) => sources.some((source) => this.#table.refusedAt(source) >= 0));
+    const refused = pushes.filter(({ parameter, sources }) =>
+      sources.some((source) => this.#table.refusedAt(parameter.dtype, source) >= 0),
+    );
     const start = (bucket: Bucket): KVWork => {
       const compressed = bucket.dtype === 'float32' ? this.#codec : undefined;
       const { work, sumOf, giveBack } =
@@ -387,7 +389,7 @@ export class CollectiveStore extends WorkerStore implements KVStore {
       const { parameter, targets } = push;
       try {
         const sum = sumOf(member);
-        if (this.#table.refusedAt(sum) >= 0) culprit ??= failure === undefined ? push : undefined;
+        if (this.#table.refusedAt(parameter.dtype, sum) >= 0) culprit ??= failure === undefined ? push : undefined;
         const value = this.#table.update(parameter.key, sum);
         for (const target of targets) {
           if (target !== sum || !this.#table.assigns) copyElements(this.#options.kernels, target, value);

@@ -38,7 +38,7 @@ export interface OptimizerSpec {
 
 export interface Optimizer {
   readonly spec: OptimizerSpec;
-  /** Names of the arrays of state, each of the value's length and dtype; they name tensors of checkpoints. */
+  /** Names of the arrays of state, each with as many elements as the value; they name tensors of checkpoints. */
   readonly states: readonly string[];
   /** In place: `value` and `states[i]`, same dtype (float32 or float64) and length as `gradient`. `step` counts updates of
    *  these elements, from 1. Elements are independent: any cut of the arrays gives the same bits.

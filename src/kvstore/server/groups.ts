@@ -263,11 +263,11 @@ export class ServerGroups {
     const { slots, sync, committedSlots } = state;
     const { control } = chunks[0];
     const spec = control.has('spec') ? (control.value('spec') as OptimizerSpec) : undefined;
-    const copies = 1 + (spec === undefined ? 0 : state.options.createOptimizer(spec).states.length);
+    const optimizer = spec && state.options.createOptimizer(spec);
     if (chunks.at(-1)?.to !== slots.count) throw malformed('loaded values of other slots');
     for (const { first, to, values } of chunks) {
       let bytes = 0;
-      for (let slot = first; slot < to; slot++) bytes += copies * (slots.end[slot] - slots.start[slot]);
+      for (let slot = first; slot < to; slot++) bytes += slots.bytesOf(slot, optimizer);
       if (bytes !== values.byteLength) throw malformed(`${bytes} loaded bytes in ${values.byteLength}`);
     }
     if (spec !== undefined) state.setOptimizer(spec);
@@ -292,9 +292,7 @@ export class ServerGroups {
   /** Values and states of a slot, to be read or changed. */
   #memories(slot: number): Uint8Array[] {
     const { slots } = this.#state;
-    slots.writable(slot, slot + 1);
-    const { memory, states } = slots.slabs[slots.slab[slot]];
-    return [memory.bytes, ...states].map((slab) => slab.subarray(slots.start[slot], slots.end[slot]));
+    return [slots.writable(slot, slot + 1), ...slots.states(slot, slot + 1)];
   }
 
   #tell(group: number, type: number, frames: Uint8Array[]): void {

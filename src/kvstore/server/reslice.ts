@@ -79,7 +79,7 @@ class OwnParts {
     const prefixes = [...new Set([...snapshot.tensors.keys()].map((name) => /^(parameter|state\/[^/]+)\//.exec(name)?.[1]))];
     const [versions, steps] = ['version', 'steps'].map((name) => countsOf(snapshot, name, saved.slots(server).length));
     for (const [slot, { parameter, firstElement, elements }] of saved.slots(server).entries()) {
-      const { key, dtype } = saved.parameter(parameter);
+      const { key } = saved.parameter(parameter);
       for (const part of this.#parts.get(key) ?? []) {
         const from = Math.max(firstElement, part.firstElement);
         const to = Math.min(firstElement + elements, part.firstElement + part.elements);
@@ -87,10 +87,11 @@ class OwnParts {
         part.found += to - from;
         part.version = Math.min(part.version, versions[slot]);
         part.steps = Math.min(part.steps, steps[slot]);
-        const { bytes } = dtypeInfo(dtype);
         for (const prefix of prefixes) {
           const tensor = prefix === undefined ? undefined : snapshot.tensors.get(`${prefix}/${slotName(saved, server, slot)}`);
           if (prefix === undefined || tensor === undefined) continue;
+          const { dtype } = tensor;
+          const { bytes } = dtypeInfo(dtype);
           if (tensor.data.byteLength !== elements * bytes) throw damaged(`${prefix} of '${key}'`);
           const piece = tensor.data.subarray((from - firstElement) * bytes, (to - firstElement) * bytes);
           const whole = part.tensors.get(prefix) ?? { dtype, shape: [part.elements], data: new Uint8Array(part.elements * bytes) };

@@ -7,7 +7,7 @@
  *
  *  It excludes pushes that are not settled: clients repeat them. */
 import { ShoalError } from '../../base/errors.ts';
-import type { DType } from '../../memory/dtype.ts';
+import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
@@ -15,34 +15,29 @@ import type { Exchange } from './state/group-sync.ts';
 import { packBatch, unpackBatch, type ParameterDirectory } from '../protocol/parameter-directory.ts';
 import type { ServerState } from './state/state.ts';
 import { Control, encodeControl, type ControlFields } from '../protocol/wire-control.ts';
+import { stateNames, updateType } from '../values/mixed-precision.ts';
 
 const format = 'shoal-kvstore-1';
 
 /** A copy: the state may go on changing. Without `exchanges`, what only this server can use is left out. */
 export function takeSnapshot(state: ServerState, { exchanges }: { readonly exchanges: boolean } = { exchanges: true }): Snapshot {
-  const { directory, slots, sync, options, applier } = state;
+  const { directory, slots, sync, options } = state;
   const tensors = new Map<string, SnapshotTensor>();
+  const add = (prefix: string, slot: number, tensor: Pick<SnapshotTensor, 'dtype' | 'data'>): void => {
+    const { shape, pieces } = slots.parameterOf(slot);
+    const count = directory.slots(options.server)[slot].elements;
+    tensors.set(`${prefix}/${slotName(directory, options.server, slot)}`, { ...tensor, shape: pieces.length === 1 ? shape : [count] });
+  };
   const addSlabs = (prefix: string, slabs: readonly Uint8Array[]): void => {
     const copies = slabs.map((bytes) => Uint8Array.from(bytes));
     for (let slot = 0; slot < slots.count; slot++) {
       const copy = copies[slots.slab[slot]];
-      if (copy === undefined) continue;
-      const data = copy.subarray(slots.start[slot], slots.end[slot]);
-      const { shape, pieces } = slots.parameterOf(slot);
-      const count = directory.slots(options.server)[slot].elements;
-      tensors.set(`${prefix}/${slotName(directory, options.server, slot)}`, {
-        dtype: slots.dtype(slot),
-        shape: pieces.length === 1 ? shape : [count],
-        data,
-      });
+      if (copy !== undefined) add(prefix, slot, { dtype: slots.dtype(slot), data: copy.subarray(slots.start[slot], slots.end[slot]) });
     }
   };
   addSlabs('parameter', valueSlabs(state));
-  for (const [k, name] of (applier.optimizer?.states ?? []).entries()) {
-    addSlabs(
-      `state/${name}`,
-      slots.slabs.map(({ states }) => states[k]),
-    );
+  for (let slot = 0; slot < slots.count; slot++) {
+    for (const { prefix, dtype, data } of statesOf(state, slot)) add(prefix, slot, { dtype, data: data.slice() });
   }
   tensors.set('version', numbers(slots.version));
   tensors.set('steps', numbers(slots.steps));
@@ -163,11 +158,13 @@ export function replaceValues(state: ServerState, snapshot: Snapshot): void {
   const control = fieldsOf(snapshot);
   const { slots, directory, options } = state;
   const spec = control.has('optimizer') ? (control.value('optimizer') as OptimizerSpec) : undefined;
-  const states = spec === undefined ? [] : options.createOptimizer(spec).states;
-  for (const prefix of ['parameter', ...states.map((name) => `state/${name}`)]) {
-    for (let slot = 0; slot < slots.count; slot++) {
+  const optimizer = spec && options.createOptimizer(spec);
+  for (let slot = 0; slot < slots.count; slot++) {
+    const [dtype, { elements }] = [slots.dtype(slot), directory.slots(options.server)[slot]];
+    const states = stateNames(optimizer, dtype).map((name) => [`state/${name}`, updateType(dtype) ?? dtype] as const);
+    for (const [prefix, type] of [['parameter', dtype] as const, ...states]) {
       const tensor = snapshot.tensors.get(`${prefix}/${slotName(directory, options.server, slot)}`);
-      const sound = tensor?.dtype === slots.dtype(slot) && tensor.data.byteLength === slots.end[slot] - slots.start[slot];
+      const sound = tensor?.dtype === type && tensor.data.byteLength === elements * dtypeInfo(type).bytes;
       if (!sound) throw damaged(`${prefix} of ${slots.describe(slot)}`);
     }
   }
@@ -177,7 +174,7 @@ export function replaceValues(state: ServerState, snapshot: Snapshot): void {
     return target;
   });
   if (spec !== undefined) state.setOptimizer(spec);
-  else slots.resetStates(state.applier.optimizer?.states.length ?? 0);
+  else slots.resetStates(state.applier.optimizer);
   readSlabTensors(state, snapshot, 'parameter', writableSlabs(state));
   if (spec !== undefined) readStates(state, snapshot);
   for (let slot = 0; slot < slots.count; slot++) {
@@ -204,27 +201,35 @@ function writableSlabs(state: ServerState): Uint8Array[] {
 }
 
 function readStates(state: ServerState, snapshot: Snapshot): void {
-  const { slots, applier } = state;
-  for (const [k, name] of (applier.optimizer?.states ?? []).entries()) {
-    readSlabTensors(
-      state,
-      snapshot,
-      `state/${name}`,
-      slots.slabs.map(({ states }) => states[k]),
-    );
-  }
+  for (let slot = 0; slot < state.slots.count; slot++)
+    for (const { prefix, data } of statesOf(state, slot)) readTensor(state, snapshot, { prefix, slot, target: data });
+}
+
+/** Those of a slot, in place, and what their tensors are called. */
+function statesOf({ slots, applier }: ServerState, slot: number): { prefix: string; dtype: DType; data: Uint8Array }[] {
+  const dtype = slots.dtype(slot);
+  const names = stateNames(applier.optimizer, dtype);
+  const states = slots.states(slot, slot + 1);
+  return names.map((name, k) => ({ prefix: `state/${name}`, dtype: updateType(dtype) ?? dtype, data: states[k] }));
 }
 
 function readSlabTensors(state: ServerState, snapshot: Snapshot, prefix: string, slabs: readonly Uint8Array[]): void {
-  const { slots, directory, options } = state;
+  const { slots } = state;
   for (let slot = 0; slot < slots.count; slot++) {
     const slab = slabs[slots.slab[slot]];
     if (slab === undefined) continue;
-    const tensor = snapshot.tensors.get(`${prefix}/${slotName(directory, options.server, slot)}`);
-    const target = slab.subarray(slots.start[slot], slots.end[slot]);
-    if (tensor === undefined || tensor.data.byteLength !== target.byteLength) throw damaged(`${prefix} of ${slots.describe(slot)}`);
-    target.set(tensor.data);
+    readTensor(state, snapshot, { prefix, slot, target: slab.subarray(slots.start[slot], slots.end[slot]) });
   }
+}
+
+function readTensor(
+  { slots, directory, options }: ServerState,
+  snapshot: Snapshot,
+  { prefix, slot, target }: { prefix: string; slot: number; target: Uint8Array },
+): void {
+  const tensor = snapshot.tensors.get(`${prefix}/${slotName(directory, options.server, slot)}`);
+  if (tensor?.data.byteLength !== target.byteLength) throw damaged(`${prefix} of ${slots.describe(slot)}`);
+  target.set(tensor.data);
 }
 
 /** The name of a slot's values, behind a prefix. */

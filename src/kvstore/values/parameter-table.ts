@@ -3,7 +3,7 @@
  *  know workers or messages. */
 import { areCounts } from '../../base/bytes.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
-import { dtypeInfo, viewOf, type TypedArray } from '../../memory/dtype.ts';
+import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import { countOf } from '../../memory/tensor.ts';
@@ -13,6 +13,7 @@ import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import { rowBytesOf } from '../protocol/placement.ts';
 import { elements } from '../protocol/value-space.ts';
+import { checkUpdated, firstNonFinite, stateNames, updateType, updateValue } from './mixed-precision.ts';
 import { checkSame } from './same-parameters.ts';
 import { gatherRows, scatterRows } from './sparse-rows.ts';
 import type { Updater } from './types.ts';
@@ -97,7 +98,7 @@ export class ParameterTable {
   update(key: string, pushed: TypedArray): TypedArray {
     const entry = this.#entry(key);
     if (this.assigns) copyElements(this.#options.kernels, entry.data, pushed);
-    else this.#apply(entry, { value: entry.data, pushed, states: () => this.#statesOf(entry) });
+    else this.#apply(entry, { value: entry.data, pushed, states: () => this.#statesOf(entry).map(bytesOf) });
     entry.version++;
     return entry.data;
   }
@@ -107,19 +108,19 @@ export class ParameterTable {
     const entry = this.#entry(key);
     const rowBytes = rowBytesOf(entry);
     // Brought together, so that the update is one call.
-    const gathered = (array: TypedArray): TypedArray => elements(entry.dtype, gatherRows(bytesOf(array), rows, rowBytes));
-    const value = gathered(entry.data);
-    const states: TypedArray[] = [];
+    const value = elements(entry.dtype, gatherRows(bytesOf(entry.data), rows, rowBytes));
+    const states: Uint8Array[] = [];
+    const stateBytes = (rowBytes / dtypeInfo(entry.dtype).bytes) * dtypeInfo(updateType(entry.dtype) ?? entry.dtype).bytes;
     this.#apply(entry, {
       value,
       pushed,
       states: () => {
-        states.push(...this.#statesOf(entry).map(gathered));
+        states.push(...this.#statesOf(entry).map((state) => gatherRows(bytesOf(state), rows, stateBytes)));
         return states;
       },
     });
     scatterRows(bytesOf(entry.data), bytesOf(value), rows, rowBytes);
-    for (const [k, state] of states.entries()) scatterRows(bytesOf(entry.states[k]), bytesOf(state), rows, rowBytes);
+    for (const [k, state] of states.entries()) scatterRows(bytesOf(entry.states[k]), state, rows, stateBytes);
     entry.version++;
   }
 
@@ -131,8 +132,9 @@ export class ParameterTable {
       const { key, dtype, shape, data, states, version, steps } = entry;
       progress.set(key, [version, steps]);
       tensors.set(valuePrefix + key, { dtype, shape, data: bytesOf(data).slice() });
+      const names = stateNames(this.#optimizer, dtype);
       for (const [k, state] of states.entries()) {
-        tensors.set(`${statePrefix}${this.#optimizer?.states[k] ?? k}/${key}`, { dtype, shape, data: bytesOf(state).slice() });
+        tensors.set(`${statePrefix}${names[k]}/${key}`, { dtype: updateType(dtype) ?? dtype, shape, data: bytesOf(state).slice() });
       }
     }
     const optimizer: Record<string, string> = this.#optimizer === undefined ? {} : { optimizer: JSON.stringify(this.#optimizer.spec) };
@@ -165,9 +167,10 @@ export class ParameterTable {
       if (!name.startsWith(valuePrefix)) continue;
       const key = name.slice(valuePrefix.length);
       const [version, steps] = countsOf(key, progress.get(key));
-      const states = (optimizer?.states ?? []).flatMap((state) => {
+      const type = updateType(dtype) ?? dtype;
+      const states = stateNames(optimizer, dtype).flatMap((state) => {
         const found = tensors.get(`${statePrefix}${state}/${key}`);
-        if (found !== undefined && found.dtype === dtype && found.data.length === data.length) return copyOf(found);
+        if (found?.dtype === type && found.data.length === countOf(shape) * dtypeInfo(type).bytes) return copyOf(found);
         if (found === undefined && steps === 0) return [];
         throw foreign(`the state '${state}' of parameter '${key}' is missing or of another size`);
       });
@@ -178,10 +181,9 @@ export class ParameterTable {
   }
 
   /** Where a gradient has what the optimiser refuses; −1: nowhere. */
-  refusedAt(gradient: TypedArray): number {
-    if (this.#optimizer?.spec.nonFinite !== 'refuse') return -1;
-    const isReal = gradient instanceof Float32Array || gradient instanceof Float64Array;
-    return isReal ? this.#options.parameterKernels.firstNonFinite(gradient) : -1;
+  refusedAt(dtype: DType, gradient: TypedArray): number {
+    if (this.#optimizer?.spec.nonFinite !== 'refuse' || updateType(dtype) === undefined) return -1;
+    return firstNonFinite(this.#options.parameterKernels, dtype, bytesOf(gradient));
   }
 
   #entry(key: string): Entry {
@@ -190,7 +192,7 @@ export class ParameterTable {
     throw new ShoalError('usage', `there is no parameter '${key}'; every worker calls init (or broadcast) for it first`);
   }
 
-  #apply(entry: Entry, { value, pushed, states }: { value: TypedArray; pushed: TypedArray; states: () => TypedArray[] }): void {
+  #apply(entry: Entry, { value, pushed, states }: { value: TypedArray; pushed: TypedArray; states: () => Uint8Array[] }): void {
     if (this.#updater !== undefined) {
       callUpdater(this.#updater, entry.key, pushed, value);
       return;
@@ -199,25 +201,32 @@ export class ParameterTable {
       copyElements(this.#options.kernels, value, pushed);
       return;
     }
-    if (entry.dtype !== 'float32' && entry.dtype !== 'float64') {
-      throw new ShoalError('unsupported', `optimisers change float32 and float64 parameters; '${entry.key}' is ${entry.dtype}`);
-    }
-    const at = this.refusedAt(pushed);
+    const { kernels } = this.#options;
+    const { dtype, key } = entry;
+    const type = checkUpdated(dtype, `'${key}'`);
+    const at = this.refusedAt(dtype, pushed);
     if (at >= 0) {
-      throw new ShoalError('usage', `the gradient for '${entry.key}' holds ${String(pushed[at])} at element ${at}; the push was refused`);
+      const what = type === dtype ? String(pushed[at]) : 'NaN or infinity';
+      throw new ShoalError('usage', `the gradient for '${key}' holds ${what} at element ${at}; the push was refused`);
     }
-    this.#optimizer.update(value, pushed, states(), entry.steps + 1);
+    let gradient = bytesOf(pushed);
+    if (type !== dtype) {
+      gradient = new Uint8Array(new ArrayBuffer(pushed.length * dtypeInfo(type).bytes));
+      kernels.convert(type, gradient, dtype, bytesOf(pushed));
+    }
+    updateValue(kernels, this.#optimizer, { dtype, value: bytesOf(value), gradient, states: states(), step: entry.steps + 1 });
     entry.steps++;
   }
 
   #statesOf(entry: Entry): TypedArray[] {
-    const count = this.#optimizer?.states.length ?? 0;
-    while (entry.states.length < count) entry.states.push(zeros(entry));
+    const { dtype, count } = entry;
+    const states = stateNames(this.#optimizer, dtype).length;
+    while (entry.states.length < states) entry.states.push(zeros({ dtype: updateType(dtype) ?? dtype, count }));
     return entry.states;
   }
 }
 
-function zeros({ dtype, count }: NamedParameter): TypedArray {
+function zeros({ dtype, count }: Pick<NamedParameter, 'dtype' | 'count'>): TypedArray {
   return viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count);
 }
 

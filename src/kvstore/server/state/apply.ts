@@ -2,16 +2,16 @@
  *  the new values go to all waiting clients. Without optimiser all of it is one pass of one kernel: each source is read
  *  once, the server's copy and every worker's output are written once. */
 import { ShoalError } from '../../../base/errors.ts';
-import type { DType } from '../../../memory/dtype.ts';
+import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../../memory/kernels.ts';
-import type { ParameterKernels, Reals } from '../../../memory/parameter-kernels.ts';
+import type { ParameterKernels } from '../../../memory/parameter-kernels.ts';
 import type { Optimizer } from '../../optimizers/optimizer.ts';
 import { rowBytesOf } from '../../protocol/placement.ts';
 import { describeWorkers, type Contribution } from './rounds.ts';
 import type { ServerRequest } from './client-session.ts';
 import type { ServerSlots } from './slots.ts';
 import { gatherRows, scatterRows, sumRows } from '../../values/sparse-rows.ts';
-import { elements } from '../../protocol/value-space.ts';
+import { checkUpdated, firstNonFinite, updateValue } from '../../values/mixed-precision.ts';
 
 /** Sum, update and copies of so many bytes stay in a core's cache. */
 const chunkBytes = 128 * 1024;
@@ -21,7 +21,7 @@ export class Applier {
   readonly #kernels: Kernels;
   readonly #parameterKernels: ParameterKernels;
   readonly #trees: number[][] = [];
-  #scratch: Uint8Array = new Uint8Array(chunkBytes);
+  readonly #scratches: Uint8Array[] = [];
   optimizer: Optimizer | undefined;
 
   constructor(slots: ServerSlots, { kernels, parameterKernels }: { kernels: Kernels; parameterKernels: ParameterKernels }) {
@@ -34,9 +34,7 @@ export class Applier {
    *  @throws ShoalError when the round cannot be applied. */
   apply(from: number, to: number, contributions: readonly Contribution<ServerRequest>[]): void {
     const dtype = this.#slots.dtype(from);
-    if (this.optimizer !== undefined && dtype !== 'float32' && dtype !== 'float64') {
-      throw new ShoalError('unsupported', `optimisers change float32 and float64 parameters; ${this.#slots.describe(from)} is ${dtype}`);
-    }
+    if (this.optimizer !== undefined) checkUpdated(dtype, this.#slots.describe(from));
     const sparse = contributions.filter(({ rows }) => rows !== undefined);
     if (sparse.length > 0 && sparse.length < contributions.length) throw this.#mixed(from, contributions);
     // Said of the whole value: all servers refuse all of its slices, also those that are finite.
@@ -54,7 +52,7 @@ export class Applier {
       if (target !== undefined && !request.answered) targets.push(target.subarray(start - base, start - base + bytes));
     }
     if (this.optimizer === undefined) this.#kernels.reduce(dtype, 'sum', targets, sources, this.#tree(sources.length));
-    else this.#optimize(this.optimizer, { dtype, from, sources, targets, contributions });
+    else this.#optimize(this.optimizer, { dtype, from, to, sources, targets, contributions });
     if (fresh !== undefined) this.#slots.replace(from, fresh);
     for (let slot = from; slot < to; slot++) {
       this.#slots.version[slot]++;
@@ -68,6 +66,7 @@ export class Applier {
     stretch: {
       dtype: DType;
       from: number;
+      to: number;
       sources: readonly Uint8Array[];
       targets: readonly Uint8Array[];
       contributions: readonly Contribution<ServerRequest>[];
@@ -77,21 +76,31 @@ export class Applier {
     const [values, ...outs] = targets;
     if (this.#refuses) this.#checkFinite(stretch);
     const step = this.#slots.steps[from] + 1;
-    const { states } = this.#slots.slabs[this.#slots.slab[from]];
-    const first = this.#slots.start[from];
+    const states = this.#slots.states(from, stretch.to);
+    const type = checkUpdated(dtype, this.#slots.describe(from));
+    const times = dtypeInfo(type).bytes / dtypeInfo(dtype).bytes;
     for (let at = 0; at < values.byteLength; at += chunkBytes) {
       const end = Math.min(at + chunkBytes, values.byteLength);
-      let gradient = sources[0].subarray(at, end);
-      if (sources.length > 1) {
-        const parts = sources.map((source) => source.subarray(at, end));
-        gradient = this.#scratch.subarray(0, end - at);
-        this.#kernels.reduce(dtype, 'sum', [gradient], parts, this.#tree(parts.length));
-      }
+      const parts = sources.map((source, k) => this.#widened(type, dtype, source.subarray(at, end), k + 1));
       const value = values.subarray(at, end);
-      const state = states.map((array) => elements(dtype, array.subarray(first + at, first + end)));
-      optimizer.update(elements(dtype, value), elements(dtype, gradient), state, step);
+      const state = states.map((array) => array.subarray(at * times, end * times));
+      updateValue(this.#kernels, optimizer, { dtype, value, gradient: this.#sum(type, parts), states: state, step });
       for (const out of outs) this.#kernels.copy(out.subarray(at, end), value);
     }
+  }
+
+  /** As it is, or converted to memory of that number. */
+  #widened(type: DType, dtype: DType, values: Uint8Array, number: number): Uint8Array {
+    if (type === dtype) return values;
+    const wide = this.#scratch(number, (values.byteLength / dtypeInfo(dtype).bytes) * dtypeInfo(type).bytes);
+    this.#kernels.convert(type, wide, dtype, values);
+    return wide;
+  }
+
+  #scratch(number: number, bytes: number): Uint8Array {
+    const memory = this.#scratches[number];
+    if (memory !== undefined && memory.byteLength >= bytes) return memory.subarray(0, bytes);
+    return (this.#scratches[number] = new Uint8Array(new ArrayBuffer(bytes)));
   }
 
   get #refuses(): boolean {
@@ -108,23 +117,27 @@ export class Applier {
   }): void {
     const { dtype, from, sources, contributions } = stretch;
     const { byteLength } = sources[0];
+    const type = checkUpdated(dtype, this.#slots.describe(from));
     for (let at = 0; at < byteLength; at += chunkBytes) {
-      const parts = sources.map((source) => source.subarray(at, Math.min(at + chunkBytes, byteLength)));
-      let [sum] = parts;
-      if (parts.length > 1) {
-        sum = this.#scratch.subarray(0, sum.byteLength);
-        this.#kernels.reduce(dtype, 'sum', [sum], parts, this.#tree(parts.length));
-      }
-      if (this.#isFinite(dtype, sum)) continue;
+      const parts = sources.map((source, k) => this.#widened(type, dtype, source.subarray(at, at + chunkBytes), k + 1));
+      if (this.#isFinite(type, this.#sum(type, parts))) continue;
       throw this.#refusal(
         from,
-        contributions.find((_, k) => !this.#isFinite(dtype, parts[k])),
+        contributions.find((_, k) => !this.#isFinite(type, parts[k])),
       );
     }
   }
 
+  /** Of a chunk: the only part, or memory that the next sum takes. */
+  #sum(type: DType, parts: readonly Uint8Array[]): Uint8Array {
+    if (parts.length === 1) return parts[0];
+    const sum = this.#scratch(0, parts[0].byteLength);
+    this.#kernels.reduce(type, 'sum', [sum], parts, this.#tree(parts.length));
+    return sum;
+  }
+
   #isFinite(dtype: DType, values: Uint8Array): boolean {
-    return this.#parameterKernels.firstNonFinite(elements(dtype, values) as Reals) < 0;
+    return firstNonFinite(this.#parameterKernels, dtype, values) < 0;
   }
 
   /** Without a culprit it is the sum that is not finite. */
@@ -137,32 +150,33 @@ export class Applier {
   /** Rows of one slot. Only they, and the optimiser's state of them, change. */
   #applyRows(slot: number, dtype: DType, contributions: readonly Contribution<ServerRequest>[]): void {
     const rowBytes = rowBytesOf(this.#slots.parameterOf(slot));
+    const type = this.optimizer === undefined ? dtype : checkUpdated(dtype, this.#slots.describe(slot));
+    const wideBytes = (rowBytes / dtypeInfo(dtype).bytes) * dtypeInfo(type).bytes;
     const { rows, values: sum } = sumRows(
       this.#kernels,
-      dtype,
-      rowBytes,
-      contributions.map(({ rows: own, source }) => ({ rows: own!, values: source })),
+      type,
+      wideBytes,
+      contributions.map(({ rows: own, source }, k) => ({ rows: own!, values: this.#widened(type, dtype, source, k + 1) })),
     );
     const values = this.#slots.writable(slot, slot + 1);
     if (this.optimizer === undefined) {
       scatterRows(values, sum, rows, rowBytes);
     } else if (rows.length > 0) {
       const { optimizer } = this;
-      const first = this.#slots.start[slot];
-      if (this.#refuses && !this.#isFinite(dtype, sum)) {
+      if (this.#refuses && !this.#isFinite(type, sum)) {
         throw this.#refusal(
           slot,
           contributions.find(({ source }) => !this.#isFinite(dtype, source)),
         );
       }
       // Touched rows are brought together, so that the optimiser is called once.
-      const states = this.#slots.slabs[this.#slots.slab[slot]].states.map((array) => array.subarray(first, first + values.byteLength));
+      const states = this.#slots.states(slot, slot + 1);
       const value = gatherRows(values, rows, rowBytes);
-      const state = states.map((array) => gatherRows(array, rows, rowBytes));
-      const views = state.map((array) => elements(dtype, array));
-      optimizer.update(elements(dtype, value), elements(dtype, sum), views, this.#slots.steps[slot] + 1);
+      const state = states.map((array) => gatherRows(array, rows, wideBytes));
+      const step = this.#slots.steps[slot] + 1;
+      updateValue(this.#kernels, optimizer, { dtype, value, gradient: sum, states: state, step });
       scatterRows(values, value, rows, rowBytes);
-      for (const [k, array] of states.entries()) scatterRows(array, state[k], rows, rowBytes);
+      for (const [k, array] of states.entries()) scatterRows(array, state[k], rows, wideBytes);
     }
     this.#slots.version[slot]++;
     this.#slots.steps[slot]++;

@@ -2,7 +2,9 @@
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import type { DeclaredParameter, ParameterDirectory } from '../../protocol/parameter-directory.ts';
+import type { Optimizer } from '../../optimizers/optimizer.ts';
 import type { ValueCounters } from '../../protocol/value-space.ts';
+import { stateNames, updateType } from '../../values/mixed-precision.ts';
 
 const elementBytesMost = 8;
 
@@ -15,7 +17,7 @@ export interface ValueMemory {
 export interface Slab {
   readonly dtype: DType;
   memory: ValueMemory;
-  /** One array per state of the optimiser, as long as the values. */
+  /** One array per state of the optimiser, with as many elements as there are values. */
   states: Uint8Array[];
 }
 
@@ -50,7 +52,7 @@ export class ServerSlots {
   }
 
   /** Takes memory for the slots that the directory has and we have not. @throws ShoalError `out-of-memory`. */
-  grow(stateCount: number): void {
+  grow(optimizer: Optimizer | undefined): void {
     const records = this.#directory.slots(this.#server);
     const sizes: number[] = [];
     const dtypeOf: DType[] = [];
@@ -71,14 +73,14 @@ export class ServerSlots {
       this.slabs.push({
         dtype: dtypeOf[k],
         memory: { bytes: allocate(bytes), readers: 0 },
-        states: Array.from({ length: stateCount }, () => allocate(bytes)),
+        states: statesOf(optimizer, dtypeOf[k], bytes),
       });
     }
   }
 
   /** Fresh state for another optimiser: zeros. */
-  resetStates(stateCount: number): void {
-    for (const slab of this.slabs) slab.states = Array.from({ length: stateCount }, () => allocate(slab.memory.bytes.byteLength));
+  resetStates(optimizer: Optimizer | undefined): void {
+    for (const slab of this.slabs) slab.states = statesOf(optimizer, slab.dtype, slab.memory.bytes.byteLength);
     this.steps.fill(0);
   }
 
@@ -101,6 +103,19 @@ export class ServerSlots {
       this.counters.bytesCopied += memory.bytes.byteLength;
     }
     return this.values(from, to);
+  }
+
+  /** States of slots `from` to `to − 1`, of one slab, to be read or changed. */
+  states(from: number, to: number): Uint8Array[] {
+    const { dtype, states } = this.slabs[this.slab[from]];
+    const times = stateBytes(dtype, 1);
+    return states.map((array) => array.subarray(this.start[from] * times, this.end[to - 1] * times));
+  }
+
+  /** Of the values of a slot, and of its states with this optimiser. */
+  bytesOf(slot: number, optimizer: Optimizer | undefined): number {
+    const [dtype, bytes] = [this.dtype(slot), this.end[slot] - this.start[slot]];
+    return bytes + stateNames(optimizer, dtype).length * stateBytes(dtype, bytes);
   }
 
   /** Memory for all new values of a slab that has these slots and no others, when messages need the present one; undefined: it may
@@ -158,6 +173,15 @@ export function aligned(bytes: Uint8Array, counters: ValueCounters): Uint8Array 
   if (bytes.byteOffset % elementBytesMost === 0) return bytes;
   counters.bytesCopied += bytes.byteLength;
   return new Uint8Array(bytes);
+}
+
+/** Of so many bytes of values. */
+function stateBytes(dtype: DType, bytes: number): number {
+  return (bytes / dtypeInfo(dtype).bytes) * dtypeInfo(updateType(dtype) ?? dtype).bytes;
+}
+
+function statesOf(optimizer: Optimizer | undefined, dtype: DType, bytes: number): Uint8Array[] {
+  return stateNames(optimizer, dtype).map(() => allocate(stateBytes(dtype, bytes)));
 }
 
 function allocate(bytes: number): Uint8Array {

@@ -143,7 +143,7 @@ export class ServerState {
       throw new ShoalError('unsupported', 'bool parameters cannot be kept by several server groups: they have no differences');
     }
     this.directory.add(batch);
-    this.slots.grow(this.applier.optimizer?.states.length ?? 0);
+    this.slots.grow(this.applier.optimizer);
     this.transfers.grow();
     this.dirty = true;
   }
@@ -162,7 +162,7 @@ export class ServerState {
     this.applier.optimizer = optimizer;
     this.optimizerSpec = spec;
     this.optimizerVersion++;
-    this.slots.resetStates(optimizer.states.length);
+    this.slots.resetStates(optimizer);
     this.dirty = true;
   }
 }
