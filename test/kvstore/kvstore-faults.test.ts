@@ -77,12 +77,14 @@ describe('a server that is killed', () => {
   test.each([{ hosts: 'one' }, { hosts: 'apart' }] as const)(
     'without checkpoint and standby ends all operations; hosts: $hosts',
     async ({ hosts }) => {
-      await using job = await KVJob.start({ workers: 1, servers: 1, hosts });
-      const [kv] = (await job.stores('dist_async')) as [KVStore];
-      await pushes.begin([kv]);
-      await job.kill(0);
+      await using job = await KVJob.start({ workers: 2, servers: 1, hosts });
+      const [kv, other] = (await job.stores('dist_sync')) as [KVStore, KVStore];
+      await pushes.begin([kv, other]);
       const said = /server 0 .* has ended, and all that it knew is lost; .*--checkpoint-dir <folder>.*--replicas 2/;
+      // The other does not push.
       const pending = kv.pushPull(pushes.keys, pushes.arrays(0));
+      pending.then(undefined, () => undefined);
+      await job.kill(0);
       await expect(pending).rejects.toMatchObject({ code: 'peer-lost', message: expect.stringMatching(said) as string });
       await expect(kv.pull(pushes.keys, pushes.arrays(0))).rejects.toThrow(said);
       await kv.close();

@@ -129,18 +129,6 @@ export const mendedDefects: readonly MendedDefect[] = [
     seed: 100,
   },
   {
-    name: 'a process that was stopped takes its peers for silent',
-    file: 'src/kvstore/job/heartbeat.ts',
-    mended: 'this.#elapsedMs += heartbeatMs;',
-    broken: 'this.#elapsedMs = this.#clock.now();',
-    shaped: (plan) => ({
-      ...withServers(plan),
-      replicas: 1,
-      faults: [{ kind: 'stop', who: 'server 0', after: 'joined', at: 1 + (plan.seed % 300), forMs: 7000 }],
-    }),
-    seed: 106,
-  },
-  {
     name: 'a server that has taken over without the state is taken for one that has it',
     file: 'src/kvstore/client/link.ts',
     mended: 'const forgotten = before !== 0 && lineage !== before;',

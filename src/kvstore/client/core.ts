@@ -21,7 +21,7 @@ import { serverAddress, serverGroupOf, clientAddress } from '../protocol/topolog
 import type { ValueCounters } from '../protocol/value-space.ts';
 import { encodeControl, packError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
-import { firstNonFinite, updateType } from '../values/mixed-precision.ts';
+import { firstNonFinite } from '../values/mixed-precision.ts';
 
 const creditBytesDefault = 16 * 2 ** 20;
 const replayBytesDefault = 2 ** 30;
@@ -324,8 +324,7 @@ export class ClientCore {
 
   /** Whether servers refuse a gradient with these values. */
   #isRefused(dtype: DType, values: Uint8Array): boolean {
-    if (!this.#knowledge.refuses || updateType(dtype) === undefined) return false;
-    return firstNonFinite(this.#options.parameterKernels, dtype, values) >= 0;
+    return this.#knowledge.refuses && firstNonFinite(this.#options.parameterKernels, dtype, values) >= 0;
   }
 
   #sayLeft(operation: ClientOperation, reason: ShoalError | undefined): void {

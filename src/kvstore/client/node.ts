@@ -105,7 +105,6 @@ export class ClientNode {
         group,
         server,
         own,
-        to: serverAddress(group, server),
         onMessage: (msg) => this.#core.receive(msg),
         // Values of a server that sees our memory do not pass the network.
         onUp: (record) => this.#core.serverUp(server, node.processes.isHere(record) ? 'memory' : 'network'),

@@ -1,12 +1,12 @@
 /** The pulse of a process: whether it runs, whatever its threads compute. A thread that does nothing else listens, and answers whoever
  *  proves that it knows the job's secret. It speaks as a store does (store/store-server.ts), of which only the handshake is used.
  *
- *      comm thread, busy      ·············✗ no heartbeat             a process that is stopped answers neither
+ *      comm thread, busy      ·············✗ no message               a process that is stopped sends neither
  *      pulse thread ◀── ask ──────────────── whoever waits for one
  *                   ─── proof ─────────────▶ it runs */
 import { Worker } from 'node:worker_threads';
 import type { Clock } from '../../base/clock.ts';
-import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
+import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { codeOf, exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { builtEntry } from '../../base/packages/package-root.ts';
 import type { Random } from '../../base/random.ts';
@@ -43,12 +43,10 @@ export class PulseThread {
     }
     // What goes wrong later is found by those who ask.
     this.#worker.on('error', () => undefined);
-    this.#worker.unref();
   }
 
   /** @returns the port. @throws ShoalError `out-of-memory`, `system`. */
   async listen(place: PulsePlace): Promise<number> {
-    this.#worker.ref();
     try {
       return await new Promise<number>((resolve, reject) => {
         this.#worker.once('message', resolve).once('error', reject);
@@ -79,15 +77,13 @@ export async function askPulse(
     await (await StoreClient.connect(asked)).close();
     return 'runs';
   } catch (thrown) {
-    // Whoever cannot ask knows nothing.
-    if (isExhaustion(thrown)) return 'runs';
-    const isStranger = isShoalError(thrown) && (thrown.code === 'auth' || thrown.code === 'config');
-    return isStranger || codeOf(thrown) === 'ECONNREFUSED' ? 'ended' : 'silent';
+    // Whoever cannot ask knows nothing; whoever has no descriptor for the answer accepts, and closes.
+    const { code, cause } = ShoalError.from(thrown);
+    if (isExhaustion(thrown) || (isShoalError(cause) && cause.code === 'peer-lost' && codeOf(cause) === undefined)) return 'runs';
+    return code === 'auth' || code === 'config' || codeOf(thrown) === 'ECONNREFUSED' ? 'ended' : 'silent';
   }
 }
 
 function failure(thrown: unknown): ShoalError {
-  if (isShoalError(thrown)) return thrown;
-  const ranOut = exhaustion('this process', thrown, 'starting the thread that shows that it runs');
-  return ranOut ?? new ShoalError('system', `the thread that shows that this process runs failed: ${messageOf(thrown)}`, { cause: thrown });
+  return exhaustion('this process', thrown, 'starting the thread that shows that it runs') ?? ShoalError.from(thrown, 'system');
 }

@@ -7,7 +7,7 @@ import { MessageType, Msg } from '../../messaging/msg.ts';
 import { Router } from '../../messaging/router.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import { serverAddress } from '../protocol/topology.ts';
-import { heartbeatMs } from './heartbeat.ts';
+import { lookMs } from './silence.ts';
 import type { Pulse } from './pulse.ts';
 import { ServerLink } from './server-link.ts';
 import { systemProcesses } from './server-process.ts';
@@ -49,7 +49,6 @@ async function received(seat: ServerSeat): Promise<string[]> {
     server: 0,
     seat,
     own,
-    to,
     onMessage: () => undefined,
     onUp: () => link.send(message('up')),
     onDown: () => undefined,
@@ -72,7 +71,7 @@ test('a standby is sent nothing before its link is up', async () => {
 test.each([
   { pulse: 'runs', said: [] },
   { pulse: 'silent', said: [[expect.stringContaining('server 0 of group 0 has been silent for 5 s'), 'lost']] },
-] as const)('a server that answers no heartbeat, and says by its pulse: $pulse', async ({ pulse, said }) => {
+] as const)('a server that says nothing but by its pulse: $pulse', async ({ pulse, said }) => {
   await using messaging = new MessagingContext({ world: 'busy', secret: new Uint8Array(32), encryption: 'none' });
   const [clock, store] = [new VirtualClock(), new HashStore({ clock: systemClock })];
   const records = new ServerRecords(store);
@@ -89,14 +88,13 @@ test.each([
     group: 0,
     server: 0,
     own,
-    to,
     onMessage: () => undefined,
     onUp: () => isUp.emit('up'),
     onDown: ({ message }, how) => downs.push([message, how]),
   });
   await up;
-  for (let ms = 0; ms < 2 * node.settings.serverSilenceMs && downs.length === 0; ms += heartbeatMs) {
-    clock.advance(heartbeatMs);
+  for (let ms = 0; ms < 2 * node.settings.serverSilenceMs && downs.length === 0; ms += lookMs) {
+    clock.advance(lookMs);
     for (let turn = 0; turn < 3; turn++) await new Promise(setImmediate);
   }
   expect(downs).toEqual(said);

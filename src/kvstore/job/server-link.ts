@@ -11,9 +11,9 @@ import { retry } from '../../base/connections/retry.ts';
 import type { Address } from '../../messaging/address.ts';
 import { Dealer } from '../../messaging/dealer.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import { heartbeat, heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime, Silence } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
 import type { ServerRecord, ServerSeat } from './server-records.ts';
+import { lookMs, Silence } from './silence.ts';
 
 export interface ServerLinkOptions {
   readonly node: Pick<NodeContext, 'clock' | 'settings' | 'records' | 'messaging' | 'processes'>;
@@ -23,7 +23,6 @@ export interface ServerLinkOptions {
   readonly seat?: ServerSeat;
   /** Of this end; no other process may have it. */
   readonly own: Address;
-  readonly to: Address;
   readonly onMessage: (msg: Msg) => void;
   readonly onUp: (record: ServerRecord) => void;
   /** After every `onUp`, and when it cannot be reached in the first place. `ended`: its process has, for certain. */
@@ -43,7 +42,6 @@ export class ServerLink {
   readonly #options: ServerLinkOptions;
   readonly #stopped = new AbortController();
   #dealer: Dealer | undefined;
-  readonly #listening: ListeningTime;
   /** Of the server that is connected. */
   #silence: Silence | undefined;
   #lost: ShoalError | undefined;
@@ -53,7 +51,6 @@ export class ServerLink {
 
   constructor(options: ServerLinkOptions) {
     this.#options = options;
-    this.#listening = new ListeningTime(options.node.clock);
     void this.#run();
   }
 
@@ -69,7 +66,6 @@ export class ServerLink {
   /** Passes on what was sent, for at most `timeoutMs`. Idempotent. */
   async close(timeoutMs = 1000): Promise<void> {
     this.#stopped.abort();
-    this.#listening.close();
     const dealer = this.#dealer;
     this.#dealer = undefined;
     await dealer?.close({ timeoutMs });
@@ -82,7 +78,7 @@ export class ServerLink {
     const connectOnce = async (): Promise<void> => {
       try {
         const record = await node.records.get(group, server, { seat, signal });
-        if (record.incarnation === except) await sleep(clock, heartbeatMs);
+        if (record.incarnation === except) await sleep(clock, lookMs);
         else await this.#serve(record);
       } catch (thrown) {
         if (!signal.aborted) this.#tellDown(ShoalError.from(thrown));
@@ -109,11 +105,7 @@ export class ServerLink {
       this.#dealer = dealer;
       this.#former = record;
       this.#hasEnded = false;
-      this.#silence = new Silence({
-        listening: this.#listening,
-        limitMs: node.settings.serverSilenceMs,
-        ask: () => processes.ask(record),
-      });
+      this.#silence = new Silence({ limitMs: node.settings.serverSilenceMs, ask: () => processes.ask(record) });
       dealer.watch(() => this.#drain(dealer));
       onUp(record);
       this.#drain(dealer);
@@ -127,12 +119,10 @@ export class ServerLink {
 
   /** Why the connection is over. */
   async #watchOver(dealer: Dealer, record: ServerRecord): Promise<ShoalError> {
-    const { node, group, server, seat = 'server', own, to } = this.#options;
+    const { node, group, server, seat = 'server' } = this.#options;
     for (;;) {
-      await sleep(node.clock, heartbeatMs);
+      await sleep(node.clock, lookMs);
       if (this.#stopped.signal.aborted || this.#dealer !== dealer) return this.#lost ?? gone(this.#options, 'was closed');
-      // Not after the store has answered: others wait for it.
-      this.send(heartbeat(own, to));
       const current = await node.records.get(group, server, { seat });
       if (current.incarnation !== record.incarnation) return gone(this.#options, `was replaced by process ${current.pid}`);
       if (node.processes.isGone(record)) return this.#ended(record);
@@ -160,14 +150,7 @@ export class ServerLink {
     if (this.#dealer !== dealer) return;
     this.#silence?.heard();
     try {
-      for (let msg = dealer.tryReceive(); msg !== undefined; msg = dealer.tryReceive()) {
-        if (msg.type !== heartbeatType) this.#options.onMessage(msg);
-        else {
-          const answer = heartbeatAnswer(msg);
-          msg.release();
-          if (answer !== undefined) this.send(answer);
-        }
-      }
+      for (let msg = dealer.tryReceive(); msg !== undefined; msg = dealer.tryReceive()) this.#options.onMessage(msg);
     } catch (error) {
       this.#lose(ShoalError.from(error));
     }

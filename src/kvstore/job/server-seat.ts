@@ -7,9 +7,9 @@
  *               └▶ somebody stands by already: refused */
 import { setServedTimer, sleep } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { heartbeatMs } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
 import type { ServerRecord, ServerSeat as Role, ServerView } from './server-records.ts';
+import { lookMs } from './silence.ts';
 
 export interface SeatOptions {
   readonly node: NodeContext;
@@ -65,7 +65,7 @@ export class ServerSeat {
     if (!taken) return node.records.changeCandidate(group, server, { expected: candidate, next: own });
     if (view !== undefined && (await answers(node, view.primary, signal))) throw this.#refusal([view.primary, candidate]);
     // It is about to become the primary; then its place is free.
-    await sleep(node.clock, heartbeatMs);
+    await sleep(node.clock, lookMs);
     return false;
   }
 
@@ -130,7 +130,7 @@ async function answers(node: NodeContext, record: ServerRecord, signal?: AbortSi
     while (!isOver && signal?.aborted !== true) {
       const pulse = await node.processes.ask(record);
       if (pulse !== 'silent') return pulse === 'runs';
-      await sleep(node.clock, heartbeatMs);
+      await sleep(node.clock, lookMs);
     }
     return false;
   } finally {

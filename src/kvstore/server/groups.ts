@@ -190,7 +190,7 @@ export class ServerGroups {
       const parts: Uint8Array[] = [];
       let to = first;
       for (let bytes = 0; to < slots.count && bytes < chunkBytes; to++) {
-        for (const memory of this.#memories(to)) {
+        for (const memory of slots.memories(to)) {
           parts.push(memory);
           bytes += memory.byteLength;
         }
@@ -276,7 +276,8 @@ export class ServerGroups {
       const [versions, steps] = [counts.counts('versions'), counts.counts('steps')];
       let at = 0;
       for (let slot = first; slot < to; slot++) {
-        for (const memory of this.#memories(slot)) {
+        slots.writable(slot, slot + 1);
+        for (const memory of slots.memories(slot)) {
           memory.set(values.subarray(at, at + memory.byteLength));
           at += memory.byteLength;
         }
@@ -287,12 +288,6 @@ export class ServerGroups {
     sync.begin(generation);
     sync.retryEarly(committedSlots);
     state.dirty = true;
-  }
-
-  /** Values and states of a slot, to be read or changed. */
-  #memories(slot: number): Uint8Array[] {
-    const { slots } = this.#state;
-    return [slots.writable(slot, slot + 1), ...slots.states(slot, slot + 1)];
   }
 
   #tell(group: number, type: number, frames: Uint8Array[]): void {

@@ -21,7 +21,6 @@ import { Router, type PeerEvent } from '../../messaging/router.ts';
 import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
 import { createDecoder } from '../compression/registry.ts';
 import { detectPlace, type KVPlace } from '../job/environment.ts';
-import { heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime, Silence } from '../job/heartbeat.ts';
 import { openNode, type NodeContext } from '../job/node-context.ts';
 import type { Pulse } from '../job/pulse.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
@@ -31,6 +30,7 @@ import { ServerLink, type ServerLinkOptions } from '../job/server-link.ts';
 import type { CheckpointEvent } from './state/options.ts';
 import type { ServerRecord } from '../job/server-records.ts';
 import { ServerSeat } from '../job/server-seat.ts';
+import { lookMs, Silence } from '../job/silence.ts';
 import { masterGroupOf, serverAddress, standbyAddress, type KVTopology } from '../protocol/topology.ts';
 
 const regionsMax = 4096;
@@ -52,7 +52,6 @@ export class ServerNode {
   readonly #router: Router;
   readonly #values = new Map<Address, PeerValues>();
   readonly #links = new Map<Address, ServerLink>();
-  readonly #listening: ListeningTime;
   /** By peer; absent: it has left, or is lost. */
   readonly #peers = new Map<Address, Silence>();
   /** Of a standby: its primary's, from when it was heard of last, or waited for. */
@@ -77,7 +76,6 @@ export class ServerNode {
     const { role, serverGroup, server } = place;
     this.#node = node;
     this.#place = place;
-    this.#listening = new ListeningTime(node.clock);
     this.#primary = this.#silenceOf(serverAddress(serverGroup, server));
     this.#primary.isConnected = false;
     this.#log = createLogger({ level: node.settings.logLevel, clock: node.clock, speaker: `${role} ${server} of group ${serverGroup}` });
@@ -206,15 +204,14 @@ export class ServerNode {
   #linkToGroup(group: number): void {
     const to = serverAddress(group, this.#place.server);
     // It comes back.
-    this.#link({ group, to, onUp: () => this.#core?.peerUp(to), onDown: () => undefined });
+    this.#link(to, { group, onUp: () => this.#core?.peerUp(to), onDown: () => undefined });
   }
 
   #linkToStandby(incarnation: number): void {
     const { serverGroup: group, server } = this.#place;
     const to = standbyAddress(group, server);
-    this.#link({
+    this.#link(to, {
       group,
-      to,
       seat: 'standby',
       except: incarnation,
       onUp: (record) => this.#next(() => this.#onStandbyUp(record, to)),
@@ -222,11 +219,11 @@ export class ServerNode {
     });
   }
 
-  #link(options: Omit<ServerLinkOptions, 'node' | 'server' | 'own' | 'onMessage'>): void {
+  #link(to: Address, options: Omit<ServerLinkOptions, 'node' | 'server' | 'own' | 'onMessage'>): void {
     const { serverGroup, server } = this.#place;
     const own = serverAddress(serverGroup, server);
     const link = new ServerLink({ ...options, node: this.#node, server, own, onMessage: (msg) => this.#core?.receive(msg) });
-    this.#links.set(options.to, link);
+    this.#links.set(to, link);
   }
 
   #next(turn: () => Promise<void> | void): void {
@@ -317,16 +314,10 @@ export class ServerNode {
   #drain(): void {
     for (let msg = this.#receive(); msg !== undefined; msg = this.#receive()) {
       this.#peer(msg.source).heard();
-      if (msg.type !== heartbeatType) {
-        if (this.#core !== undefined) this.#core.receive(msg);
-        else {
-          msg.own();
-          this.#early.push(msg);
-        }
-      } else {
-        const answer = heartbeatAnswer(msg);
-        msg.release();
-        if (answer !== undefined) this.#send(answer.destination, answer);
+      if (this.#core !== undefined) this.#core.receive(msg);
+      else {
+        msg.own();
+        this.#early.push(msg);
       }
     }
   }
@@ -365,7 +356,7 @@ export class ServerNode {
       const view = await records.view(groupOf(address), idOf(address));
       return view === undefined ? 'silent' : processes.ask(view.primary);
     };
-    return new Silence({ listening: this.#listening, limitMs: settings.serverSilenceMs, ask });
+    return new Silence({ limitMs: settings.serverSilenceMs, ask });
   }
 
   #onLeft(address: Address): void {
@@ -397,7 +388,7 @@ export class ServerNode {
   async #watchOver(own: ServerRecord): Promise<void> {
     try {
       for (;;) {
-        await sleep(this.#node.clock, heartbeatMs);
+        await sleep(this.#node.clock, lookMs);
         if (this.#ending) return;
         this.#loseTheSilent();
         if (this.#mode === 'standby') await this.#watchPrimary(own);
@@ -435,7 +426,6 @@ export class ServerNode {
   }
 
   async #close(): Promise<void> {
-    this.#listening.close();
     await Promise.all([...this.#links.values()].map((link) => link.close(flushMs)));
     await this.#router.close({ timeoutMs: flushMs });
     for (const values of this.#values.values()) values.close();

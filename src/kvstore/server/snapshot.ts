@@ -10,18 +10,18 @@ import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import type { Exchange } from './state/group-sync.ts';
 import { packBatch, unpackBatch, type ParameterDirectory } from '../protocol/parameter-directory.ts';
 import type { ServerState } from './state/state.ts';
 import { Control, encodeControl, type ControlFields } from '../protocol/wire-control.ts';
-import { stateNames, updateType } from '../values/mixed-precision.ts';
+import { stateNames, stateType } from '../values/mixed-precision.ts';
 
 const format = 'shoal-kvstore-1';
 
 /** A copy: the state may go on changing. Without `exchanges`, what only this server can use is left out. */
 export function takeSnapshot(state: ServerState, { exchanges }: { readonly exchanges: boolean } = { exchanges: true }): Snapshot {
-  const { directory, slots, sync, options } = state;
+  const { directory, slots, sync, options, applier } = state;
   const tensors = new Map<string, SnapshotTensor>();
   const add = (prefix: string, slot: number, tensor: Pick<SnapshotTensor, 'dtype' | 'data'>): void => {
     const { shape, pieces } = slots.parameterOf(slot);
@@ -35,9 +35,10 @@ export function takeSnapshot(state: ServerState, { exchanges }: { readonly excha
       if (copy !== undefined) add(prefix, slot, { dtype: slots.dtype(slot), data: copy.subarray(slots.start[slot], slots.end[slot]) });
     }
   };
-  addSlabs('parameter', valueSlabs(state));
   for (let slot = 0; slot < slots.count; slot++) {
-    for (const { prefix, dtype, data } of statesOf(state, slot)) add(prefix, slot, { dtype, data: data.slice() });
+    const memories = slots.memories(slot);
+    for (const [k, { prefix, dtype }] of tensorsOf(applier.optimizer, slots.dtype(slot)).entries())
+      add(prefix, slot, { dtype, data: memories[k].slice() });
   }
   tensors.set('version', numbers(slots.version));
   tensors.set('steps', numbers(slots.steps));
@@ -111,7 +112,9 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
     if (k < committed) state.commit();
   }
   if (state.committed !== committed) throw damaged('its batches');
-  readSlabs(state, snapshot);
+  readMemories(state, snapshot, state.applier.optimizer);
+  readSlabTensors(state, snapshot, 'base', sync.base);
+  readSlabTensors(state, snapshot, 'first', sync.first);
   readNumbers(snapshot, 'version', slots.version);
   readNumbers(snapshot, 'steps', slots.steps);
   readNumbers(snapshot, 'own', sync.own);
@@ -160,11 +163,10 @@ export function replaceValues(state: ServerState, snapshot: Snapshot): void {
   const spec = control.has('optimizer') ? (control.value('optimizer') as OptimizerSpec) : undefined;
   const optimizer = spec && options.createOptimizer(spec);
   for (let slot = 0; slot < slots.count; slot++) {
-    const [dtype, { elements }] = [slots.dtype(slot), directory.slots(options.server)[slot]];
-    const states = stateNames(optimizer, dtype).map((name) => [`state/${name}`, updateType(dtype) ?? dtype] as const);
-    for (const [prefix, type] of [['parameter', dtype] as const, ...states]) {
+    const { elements } = directory.slots(options.server)[slot];
+    for (const { prefix, dtype } of tensorsOf(optimizer, slots.dtype(slot))) {
       const tensor = snapshot.tensors.get(`${prefix}/${slotName(directory, options.server, slot)}`);
-      const sound = tensor?.dtype === type && tensor.data.byteLength === elements * dtypeInfo(type).bytes;
+      const sound = tensor?.dtype === dtype && tensor.data.byteLength === elements * dtypeInfo(dtype).bytes;
       if (!sound) throw damaged(`${prefix} of ${slots.describe(slot)}`);
     }
   }
@@ -175,8 +177,7 @@ export function replaceValues(state: ServerState, snapshot: Snapshot): void {
   });
   if (spec !== undefined) state.setOptimizer(spec);
   else slots.resetStates(state.applier.optimizer);
-  readSlabTensors(state, snapshot, 'parameter', writableSlabs(state));
-  if (spec !== undefined) readStates(state, snapshot);
+  readMemories(state, snapshot, optimizer);
   for (let slot = 0; slot < slots.count; slot++) {
     slots.version[slot] = versions[slot];
     if (spec !== undefined) slots.steps[slot] = steps[slot];
@@ -184,33 +185,21 @@ export function replaceValues(state: ServerState, snapshot: Snapshot): void {
   state.dirty = true;
 }
 
-function readSlabs(state: ServerState, snapshot: Snapshot): void {
-  readSlabTensors(state, snapshot, 'parameter', writableSlabs(state));
-  readStates(state, snapshot);
-  readSlabTensors(state, snapshot, 'base', state.sync.base);
-  readSlabTensors(state, snapshot, 'first', state.sync.first);
+/** The tensors of a slot, in the order of its memories: its values, and the states of an optimiser. */
+function tensorsOf(optimizer: Optimizer | undefined, dtype: DType): { readonly prefix: string; readonly dtype: DType }[] {
+  const states = stateNames(optimizer, dtype).map((name) => ({ prefix: `state/${name}`, dtype: stateType(dtype) }));
+  return [{ prefix: 'parameter', dtype }, ...states];
 }
 
-function valueSlabs({ slots }: ServerState): Uint8Array[] {
-  return slots.slabs.map(({ memory }) => memory.bytes);
-}
-
-function writableSlabs(state: ServerState): Uint8Array[] {
-  for (let slot = 0; slot < state.slots.count; slot++) state.slots.writable(slot, slot + 1);
-  return valueSlabs(state);
-}
-
-function readStates(state: ServerState, snapshot: Snapshot): void {
-  for (let slot = 0; slot < state.slots.count; slot++)
-    for (const { prefix, data } of statesOf(state, slot)) readTensor(state, snapshot, { prefix, slot, target: data });
-}
-
-/** Those of a slot, in place, and what their tensors are called. */
-function statesOf({ slots, applier }: ServerState, slot: number): { prefix: string; dtype: DType; data: Uint8Array }[] {
-  const dtype = slots.dtype(slot);
-  const names = stateNames(applier.optimizer, dtype);
-  const states = slots.states(slot, slot + 1);
-  return names.map((name, k) => ({ prefix: `state/${name}`, dtype: updateType(dtype) ?? dtype, data: states[k] }));
+/** Values, and states of the optimiser, which is the present one. */
+function readMemories(state: ServerState, snapshot: Snapshot, optimizer: Optimizer | undefined): void {
+  const { slots } = state;
+  for (let slot = 0; slot < slots.count; slot++) {
+    slots.writable(slot, slot + 1);
+    const memories = slots.memories(slot);
+    for (const [k, { prefix }] of tensorsOf(optimizer, slots.dtype(slot)).entries())
+      readTensor(state, snapshot, { prefix, slot, target: memories[k] });
+  }
 }
 
 function readSlabTensors(state: ServerState, snapshot: Snapshot, prefix: string, slabs: readonly Uint8Array[]): void {

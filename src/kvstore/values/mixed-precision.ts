@@ -5,33 +5,30 @@
  *
  *  Other changes of a value (its first one, updates of another server group) are added to its master before the next update. */
 import { ShoalError } from '../../base/errors.ts';
-import type { DType } from '../../memory/dtype.ts';
+import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels, Reals } from '../../memory/parameter-kernels.ts';
+import { firstNonFiniteHalf, followValues } from '../../memory/parameter-kernels/half-values.ts';
 import { elements } from '../protocol/value-space.ts';
 import type { Optimizer } from '../optimizers/optimizer.ts';
 
-/** The type of sums of gradients, states and masters; undefined where no optimiser changes the type. */
-export function updateType(dtype: DType): 'float32' | 'float64' | undefined {
-  if (dtype === 'float16' || dtype === 'bfloat16') return 'float32';
-  return dtype === 'float32' || dtype === 'float64' ? dtype : undefined;
+/** The type of sums of gradients, of states and masters. */
+export function stateType(dtype: DType): DType {
+  return dtype === 'float16' || dtype === 'bfloat16' ? 'float32' : dtype;
 }
 
 /** Names of the arrays of state of a parameter; the master is the last. */
 export function stateNames(optimizer: Optimizer | undefined, dtype: DType): readonly string[] {
-  const type = updateType(dtype);
-  if (optimizer === undefined || type === undefined) return [];
-  return type === dtype ? optimizer.states : [...optimizer.states, 'master'];
+  if (optimizer === undefined || dtypeInfo(dtype).kind !== 'float') return [];
+  return stateType(dtype) === dtype ? optimizer.states : [...optimizer.states, 'master'];
 }
 
 /** @throws ShoalError `unsupported`. @param what the parameter's name, for people. */
-export function checkUpdated(dtype: DType, what: string): 'float32' | 'float64' {
-  const type = updateType(dtype);
-  if (type !== undefined) return type;
-  throw new ShoalError('unsupported', `optimisers change parameters of floats; ${what} is ${dtype}`);
+export function checkUpdated(dtype: DType, what: string): void {
+  if (dtypeInfo(dtype).kind !== 'float') throw new ShoalError('unsupported', `optimisers change parameters of floats; ${what} is ${dtype}`);
 }
 
-/** In place: the value, of `dtype`, and its states. The gradient and the states are of `updateType`. */
+/** In place: the value, of `dtype`, and its states. The gradient and the states are of `stateType`. */
 export function updateValue(
   kernels: Kernels,
   optimizer: Optimizer,
@@ -44,35 +41,17 @@ export function updateValue(
   },
 ): void {
   const { dtype, value, gradient, states, step } = update;
-  const type = updateType(dtype) ?? dtype;
+  const type = stateType(dtype);
   const reals = (bytes: Uint8Array): Reals => elements(type, bytes) as Reals;
   if (type === dtype) return optimizer.update(reals(value), reals(gradient), states.map(reals), step);
   const master = states[states.length - 1];
-  follow(kernels, dtype, value, master);
+  followValues(kernels, dtype, value, master);
   optimizer.update(reals(master), reals(gradient), states.slice(0, -1).map(reals), step);
   return kernels.convert(dtype, value, type, master);
 }
 
-/** Adds to the masters what has changed their values since they were rounded to them. */
-function follow(kernels: Kernels, dtype: DType, value: Uint8Array, master: Uint8Array): void {
-  const rounded = new Uint8Array(new ArrayBuffer(value.byteLength));
-  kernels.convert(dtype, rounded, 'float32', master);
-  if (Buffer.compare(rounded, value) === 0) return;
-  const [now, before] = [value, rounded].map((bytes) => {
-    const wide = new Float32Array(bytes.byteLength / 2);
-    kernels.convert('float32', new Uint8Array(wide.buffer), dtype, bytes);
-    return wide;
-  });
-  const masters = elements('float32', master) as Float32Array;
-  for (let k = 0; k < masters.length; k++) {
-    const sum = masters[k] + (now[k] - before[k]);
-    if (now[k] !== before[k]) masters[k] = Number.isFinite(sum) ? sum : now[k];
-  }
-}
-
-/** Index of the first NaN or infinity among elements that an optimiser changes; −1: there is none. */
+/** Index of the first NaN or infinity; −1: there is none. */
 export function firstNonFinite(kernels: ParameterKernels, dtype: DType, values: Uint8Array): number {
-  if (updateType(dtype) === dtype) return kernels.firstNonFinite(elements(dtype, values) as Reals);
-  const exponent = dtype === 'float16' ? 0x7c00 : 0x7f80;
-  return (elements(dtype, values) as Uint16Array).findIndex((bits) => (bits & exponent) === exponent);
+  if (dtypeInfo(dtype).kind !== 'float') return -1;
+  return stateType(dtype) === dtype ? kernels.firstNonFinite(elements(dtype, values) as Reals) : firstNonFiniteHalf(dtype, values);
 }

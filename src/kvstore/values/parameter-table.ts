@@ -13,9 +13,9 @@ import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import { rowBytesOf } from '../protocol/placement.ts';
 import { elements } from '../protocol/value-space.ts';
-import { checkUpdated, firstNonFinite, stateNames, updateType, updateValue } from './mixed-precision.ts';
+import { checkUpdated, firstNonFinite, stateNames, stateType, updateValue } from './mixed-precision.ts';
 import { checkSame } from './same-parameters.ts';
-import { gatherRows, scatterRows } from './sparse-rows.ts';
+import { changeRows } from './sparse-rows.ts';
 import type { Updater } from './types.ts';
 import { bytesOf, type NamedParameter } from './values-argument.ts';
 
@@ -98,7 +98,7 @@ export class ParameterTable {
   update(key: string, pushed: TypedArray): TypedArray {
     const entry = this.#entry(key);
     if (this.assigns) copyElements(this.#options.kernels, entry.data, pushed);
-    else this.#apply(entry, { value: entry.data, pushed, states: () => this.#statesOf(entry).map(bytesOf) });
+    else this.#apply(entry, { value: entry.data, pushed, states: this.#statesOf(entry).map(bytesOf) });
     entry.version++;
     return entry.data;
   }
@@ -106,21 +106,12 @@ export class ParameterTable {
   /** As `update`, of some rows. @param rows distinct */
   updateRows(key: string, rows: Uint32Array, pushed: TypedArray): void {
     const entry = this.#entry(key);
-    const rowBytes = rowBytesOf(entry);
-    // Brought together, so that the update is one call.
-    const value = elements(entry.dtype, gatherRows(bytesOf(entry.data), rows, rowBytes));
-    const states: Uint8Array[] = [];
-    const stateBytes = (rowBytes / dtypeInfo(entry.dtype).bytes) * dtypeInfo(updateType(entry.dtype) ?? entry.dtype).bytes;
-    this.#apply(entry, {
-      value,
-      pushed,
-      states: () => {
-        states.push(...this.#statesOf(entry).map((state) => gatherRows(bytesOf(state), rows, stateBytes)));
-        return states;
-      },
-    });
-    scatterRows(bytesOf(entry.data), bytesOf(value), rows, rowBytes);
-    for (const [k, state] of states.entries()) scatterRows(bytesOf(entry.states[k]), state, rows, stateBytes);
+    const { dtype, shape } = entry;
+    const arrays = [entry.data, ...this.#statesOf(entry)].map((array, k) => ({
+      bytes: bytesOf(array),
+      rowBytes: rowBytesOf({ dtype: k === 0 ? dtype : stateType(dtype), shape }),
+    }));
+    changeRows(arrays, rows, ([value, ...states]) => this.#apply(entry, { value: elements(dtype, value), pushed, states }));
     entry.version++;
   }
 
@@ -134,7 +125,7 @@ export class ParameterTable {
       tensors.set(valuePrefix + key, { dtype, shape, data: bytesOf(data).slice() });
       const names = stateNames(this.#optimizer, dtype);
       for (const [k, state] of states.entries()) {
-        tensors.set(`${statePrefix}${names[k]}/${key}`, { dtype: updateType(dtype) ?? dtype, shape, data: bytesOf(state).slice() });
+        tensors.set(`${statePrefix}${names[k]}/${key}`, { dtype: stateType(dtype), shape, data: bytesOf(state).slice() });
       }
     }
     const optimizer: Record<string, string> = this.#optimizer === undefined ? {} : { optimizer: JSON.stringify(this.#optimizer.spec) };
@@ -167,7 +158,7 @@ export class ParameterTable {
       if (!name.startsWith(valuePrefix)) continue;
       const key = name.slice(valuePrefix.length);
       const [version, steps] = countsOf(key, progress.get(key));
-      const type = updateType(dtype) ?? dtype;
+      const type = stateType(dtype);
       const states = stateNames(optimizer, dtype).flatMap((state) => {
         const found = tensors.get(`${statePrefix}${state}/${key}`);
         if (found?.dtype === type && found.data.length === countOf(shape) * dtypeInfo(type).bytes) return copyOf(found);
@@ -182,7 +173,7 @@ export class ParameterTable {
 
   /** Where a gradient has what the optimiser refuses; −1: nowhere. */
   refusedAt(dtype: DType, gradient: TypedArray): number {
-    if (this.#optimizer?.spec.nonFinite !== 'refuse' || updateType(dtype) === undefined) return -1;
+    if (this.#optimizer?.spec.nonFinite !== 'refuse') return -1;
     return firstNonFinite(this.#options.parameterKernels, dtype, bytesOf(gradient));
   }
 
@@ -192,7 +183,7 @@ export class ParameterTable {
     throw new ShoalError('usage', `there is no parameter '${key}'; every worker calls init (or broadcast) for it first`);
   }
 
-  #apply(entry: Entry, { value, pushed, states }: { value: TypedArray; pushed: TypedArray; states: () => Uint8Array[] }): void {
+  #apply(entry: Entry, { value, pushed, states }: { value: TypedArray; pushed: TypedArray; states: readonly Uint8Array[] }): void {
     if (this.#updater !== undefined) {
       callUpdater(this.#updater, entry.key, pushed, value);
       return;
@@ -203,7 +194,8 @@ export class ParameterTable {
     }
     const { kernels } = this.#options;
     const { dtype, key } = entry;
-    const type = checkUpdated(dtype, `'${key}'`);
+    checkUpdated(dtype, `'${key}'`);
+    const type = stateType(dtype);
     const at = this.refusedAt(dtype, pushed);
     if (at >= 0) {
       const what = type === dtype ? String(pushed[at]) : 'NaN or infinity';
@@ -214,14 +206,14 @@ export class ParameterTable {
       gradient = new Uint8Array(new ArrayBuffer(pushed.length * dtypeInfo(type).bytes));
       kernels.convert(type, gradient, dtype, bytesOf(pushed));
     }
-    updateValue(kernels, this.#optimizer, { dtype, value: bytesOf(value), gradient, states: states(), step: entry.steps + 1 });
+    updateValue(kernels, this.#optimizer, { dtype, value: bytesOf(value), gradient, states, step: entry.steps + 1 });
     entry.steps++;
   }
 
   #statesOf(entry: Entry): TypedArray[] {
     const { dtype, count } = entry;
     const states = stateNames(this.#optimizer, dtype).length;
-    while (entry.states.length < states) entry.states.push(zeros({ dtype: updateType(dtype) ?? dtype, count }));
+    while (entry.states.length < states) entry.states.push(zeros({ dtype: stateType(dtype), count }));
     return entry.states;
   }
 }

@@ -37,6 +37,19 @@ export function sumRows(kernels: Kernels, dtype: DType, rowBytes: number, parts:
   return { rows, values };
 }
 
+/** Arrays that have the same rows, each of its own width, in bytes. */
+export interface RowArray {
+  readonly bytes: Uint8Array;
+  readonly rowBytes: number;
+}
+
+/** Rows of several arrays are brought together, so that the change is one call, and put back. */
+export function changeRows(arrays: readonly RowArray[], rows: Uint32Array, change: (gathered: readonly Uint8Array[]) => void): void {
+  const gathered = arrays.map(({ bytes, rowBytes }) => gatherRows(bytes, rows, rowBytes));
+  change(gathered);
+  for (const [k, { bytes, rowBytes }] of arrays.entries()) scatterRows(bytes, gathered[k], rows, rowBytes);
+}
+
 /** Rows side by side. */
 export function gatherRows(source: Uint8Array, rows: Uint32Array, rowBytes: number): Uint8Array {
   const target = new Uint8Array(new ArrayBuffer(Math.ceil((rows.length * rowBytes) / 8) * 8));

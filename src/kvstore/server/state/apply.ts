@@ -10,8 +10,8 @@ import { rowBytesOf } from '../../protocol/placement.ts';
 import { describeWorkers, type Contribution } from './rounds.ts';
 import type { ServerRequest } from './client-session.ts';
 import type { ServerSlots } from './slots.ts';
-import { gatherRows, scatterRows, sumRows } from '../../values/sparse-rows.ts';
-import { checkUpdated, firstNonFinite, updateValue } from '../../values/mixed-precision.ts';
+import { changeRows, scatterRows, sumRows } from '../../values/sparse-rows.ts';
+import { checkUpdated, firstNonFinite, stateType, updateValue } from '../../values/mixed-precision.ts';
 
 /** Sum, update and copies of so many bytes stay in a core's cache. */
 const chunkBytes = 128 * 1024;
@@ -77,7 +77,7 @@ export class Applier {
     if (this.#refuses) this.#checkFinite(stretch);
     const step = this.#slots.steps[from] + 1;
     const states = this.#slots.states(from, stretch.to);
-    const type = checkUpdated(dtype, this.#slots.describe(from));
+    const type = stateType(dtype);
     const times = dtypeInfo(type).bytes / dtypeInfo(dtype).bytes;
     for (let at = 0; at < values.byteLength; at += chunkBytes) {
       const end = Math.min(at + chunkBytes, values.byteLength);
@@ -117,7 +117,7 @@ export class Applier {
   }): void {
     const { dtype, from, sources, contributions } = stretch;
     const { byteLength } = sources[0];
-    const type = checkUpdated(dtype, this.#slots.describe(from));
+    const type = stateType(dtype);
     for (let at = 0; at < byteLength; at += chunkBytes) {
       const parts = sources.map((source, k) => this.#widened(type, dtype, source.subarray(at, at + chunkBytes), k + 1));
       if (this.#isFinite(type, this.#sum(type, parts))) continue;
@@ -150,7 +150,7 @@ export class Applier {
   /** Rows of one slot. Only they, and the optimiser's state of them, change. */
   #applyRows(slot: number, dtype: DType, contributions: readonly Contribution<ServerRequest>[]): void {
     const rowBytes = rowBytesOf(this.#slots.parameterOf(slot));
-    const type = this.optimizer === undefined ? dtype : checkUpdated(dtype, this.#slots.describe(slot));
+    const type = this.optimizer === undefined ? dtype : stateType(dtype);
     const wideBytes = (rowBytes / dtypeInfo(dtype).bytes) * dtypeInfo(type).bytes;
     const { rows, values: sum } = sumRows(
       this.#kernels,
@@ -169,14 +169,11 @@ export class Applier {
           contributions.find(({ source }) => !this.#isFinite(dtype, source)),
         );
       }
-      // Touched rows are brought together, so that the optimiser is called once.
-      const states = this.#slots.states(slot, slot + 1);
-      const value = gatherRows(values, rows, rowBytes);
-      const state = states.map((array) => gatherRows(array, rows, wideBytes));
+      const arrays = this.#slots.states(slot, slot + 1).map((bytes) => ({ bytes, rowBytes: wideBytes }));
       const step = this.#slots.steps[slot] + 1;
-      updateValue(this.#kernels, optimizer, { dtype, value, gradient: sum, states: state, step });
-      scatterRows(values, value, rows, rowBytes);
-      for (const [k, array] of states.entries()) scatterRows(array, state[k], rows, wideBytes);
+      changeRows([{ bytes: values, rowBytes }, ...arrays], rows, ([value, ...states]) =>
+        updateValue(this.#kernels, optimizer, { dtype, value, gradient: sum, states, step }),
+      );
     }
     this.#slots.version[slot]++;
     this.#slots.steps[slot]++;

@@ -4,7 +4,7 @@ import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import type { DeclaredParameter, ParameterDirectory } from '../../protocol/parameter-directory.ts';
 import type { Optimizer } from '../../optimizers/optimizer.ts';
 import type { ValueCounters } from '../../protocol/value-space.ts';
-import { stateNames, updateType } from '../../values/mixed-precision.ts';
+import { stateNames, stateType } from '../../values/mixed-precision.ts';
 
 const elementBytesMost = 8;
 
@@ -112,6 +112,11 @@ export class ServerSlots {
     return states.map((array) => array.subarray(this.start[from] * times, this.end[to - 1] * times));
   }
 
+  /** Values and states of a slot, to be read; to be changed after `writable`. */
+  memories(slot: number): Uint8Array[] {
+    return [this.values(slot, slot + 1), ...this.states(slot, slot + 1)];
+  }
+
   /** Of the values of a slot, and of its states with this optimiser. */
   bytesOf(slot: number, optimizer: Optimizer | undefined): number {
     const [dtype, bytes] = [this.dtype(slot), this.end[slot] - this.start[slot]];
@@ -177,7 +182,7 @@ export function aligned(bytes: Uint8Array, counters: ValueCounters): Uint8Array 
 
 /** Of so many bytes of values. */
 function stateBytes(dtype: DType, bytes: number): number {
-  return (bytes / dtypeInfo(dtype).bytes) * dtypeInfo(updateType(dtype) ?? dtype).bytes;
+  return (bytes / dtypeInfo(dtype).bytes) * dtypeInfo(stateType(dtype)).bytes;
 }
 
 function statesOf(optimizer: Optimizer | undefined, dtype: DType, bytes: number): Uint8Array[] {
