@@ -94,6 +94,8 @@ const leaveMs = 10_000;
 /** The same signal again within this time is the same request: `timeout` and some batch systems signal a process, and then
  *  all of its group. */
 const sameSignalMs = 100;
+/** Lines about the place of an error that a failure carries to other nodes and to the report. */
+const detailsMax = 20;
 
 /** What ends the job from outside. */
 interface Interruption {
@@ -385,7 +387,9 @@ class Run {
   #withError(failure: JobFailure, supervisor: Supervisor): JobFailure {
     const failed = failure.node === this.#node ? supervisor.failed(failure.rank) : undefined;
     const error = failed && errorOf(failed);
-    return error === undefined ? failure : { ...failure, error };
+    if (error === undefined) return failure;
+    const details = failed?.words().uncaught?.details.slice(0, detailsMax);
+    return { ...failure, error, ...(details && { details }) };
   }
 
   /** The ranks have the user's signal, and may still want to save what they have. */

@@ -18,7 +18,7 @@ import { launcherNumber } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
-import { anyText, count, flag, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
+import { anyText, count, flag, list, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
 import { sum } from '../base/numbers.ts';
 import { causeOf, firstNamed, reportEnded, reportFailed } from '../group/world/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
@@ -59,6 +59,8 @@ export interface JobFailure {
   readonly text: string;
   /** The error that the rank wrote to stderr last, as far as its launcher has read it. */
   readonly error?: string;
+  /** The place of that error in the script, with the source line and the script's stack frames. */
+  readonly details?: readonly string[];
   /** No restart helps: a launcher is gone, or the user ended the job. */
   readonly final: boolean;
 }
@@ -75,6 +77,7 @@ const failureShape: Shape<JobFailure> = object({
   exitCode: count,
   text: anyText,
   error: optional(anyText),
+  details: optional(list(anyText)),
   final: flag,
 });
 const nodeShape = object({ host: anyText, pid: count, localSize: count, nodes: count });

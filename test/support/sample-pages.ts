@@ -106,9 +106,23 @@ function sampleReport(folder: string, { isFailed }: { readonly isFailed: boolean
     writeFileSync(join(folder, `trace-rank-${rank}.json`), JSON.stringify(sampleTrace(rank)));
     if (isFailed && rank !== 2) writeFileSync(join(folder, `flight-rank-${rank}.json`), flightOf(rank));
   }
-  const failure = isFailed ? 'rank 2 was killed by SIGKILL' : null;
+  const error = 'RangeError: the loss is NaN';
+  const failed = {
+    failure: `rank 2 exited with code 1, 4.1 s after the start (pid 4002): ${error}`,
+    details: [
+      '/home/user/train.ts:38',
+      '  if (Number.isNaN(loss)) throw new RangeError("the loss is NaN");',
+      '                                ^',
+    ],
+  };
   const command = ['train.ts', '--epochs', '3'];
-  const launcher = { version: 1, command, startedAt: '2026-11-20T12:00:00.000Z', exitCode: isFailed ? 137 : 0, failure };
+  const launcher = {
+    version: 1,
+    command,
+    startedAt: '2026-11-20T12:00:00.000Z',
+    exitCode: isFailed ? 1 : 0,
+    ...(isFailed ? failed : { failure: null }),
+  };
   writeFileSync(join(folder, 'launcher.json'), JSON.stringify(launcher));
   const report = buildReport('run', readRunFolder(folder));
   const curve = (name: string, from: number): { name: string; points: [number, number][] } => ({

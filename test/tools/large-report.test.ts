@@ -62,7 +62,7 @@ describe.skipIf(!existsSync(executablePath))(`in a browser (skipped without ${ex
   it('opens, zooms, pans and scrolls through all ranks, and says what is where', async () => {
     const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
     try {
-      await using page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
+      await using page = await browser.newPage({ viewport: { width: 1280, height: 1200 } });
       const problems: string[] = [];
       page.on('console', (message) => problems.push(message.text()));
       page.on('pageerror', (error) => problems.push(error.message));

@@ -30,6 +30,29 @@ it('a run that fails has its cause on the first line', async () => {
   expect(JSON.parse(stdout).failure.headline).toMatch(/^rank 1 exited with code 7/);
 });
 
+it('a rank that throws is the cause, with the place in the script, and not missed beside its trace', async () => {
+  const folder = join(directory, 'threw');
+  const script = join(directory, 'throws.mjs');
+  const source = `import { initProcessGroup } from 'shoal';
+const group = await initProcessGroup();
+const x = group.tensor('float32', [1000]);
+for (let step = 0; step < 8; step++) {
+  await group.allReduce(x);
+  if (group.rank === 1 && step === 6) throw new RangeError('the loss is NaN');
+}
+`;
+  await writeFile(script, source.replace("'shoal'", JSON.stringify(import.meta.resolve('../../dist/index.js'))));
+  expect((await shoalRun('-n', '3', '--report-dir', folder, script).ended).code).toBe(1);
+  const { failure, ranks } = JSON.parse((await shoal(['report', folder, '--json']).ended).stdout);
+  expect(failure.headline).toMatch(/^rank 1 exited with code 1, .*: RangeError: the loss is NaN$/);
+  expect(failure.lines.slice(0, 2)).toEqual([
+    expect.stringMatching(/throws\.mjs:6$/),
+    expect.stringContaining("throw new RangeError('the loss is NaN')"),
+  ]);
+  expect(failure.lines.join('\n')).not.toContain('left no record');
+  expect(ranks.map(({ rank }: { rank: number }) => rank)).toEqual([0, 1, 2]);
+});
+
 it('ranks whose script throws leave their timeline, and the error that they were told', async () => {
   const folder = join(directory, 'thrown');
   const script = join(directory, 'disagree.ts');
@@ -83,6 +106,9 @@ describe.skipIf(!existsSync(executablePath))(`the page in a browser (skipped wit
         await page.waitForSelector('canvas');
         expect(await page.locator('h2').allTextContents()).toEqual(expect.arrayContaining(['Timeline', 'Ranks', 'Operations']));
         expect(await page.locator('.figures b').first().textContent()).toBe('2');
+        expect(await page.locator('#timeline > p').textContent()).toMatch(
+          width > 600 ? /ctrl and wheel/ : /^Drag to move, \+ and − to zoom/,
+        );
         // Something is drawn, and it changes with the visible range.
         const drawn = (): Promise<string> => page.evaluate('document.querySelector("canvas").toDataURL()');
         const whole = await drawn();

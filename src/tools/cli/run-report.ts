@@ -6,6 +6,7 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
+import { sentenceOf, type JobFailure } from '../../launch/node-agreement.ts';
 import { buildReport } from '../report/build-report.ts';
 import type { ReportData } from '../report/data/report-data.ts';
 import { isRunFile, readRunFolder } from '../report/read-folder.ts';
@@ -61,8 +62,9 @@ export class RunReport {
   }
 
   /** @returns where the page is. */
-  write(exitCode: number, failure: string | null): string {
-    writeLauncherRecord(this.#folder, { command: this.#command, startedAt: this.#startedAt, exitCode, failure });
+  write(exitCode: number, failure: JobFailure | undefined): string {
+    const words = failure === undefined ? { failure: null } : { failure: sentenceOf(failure), details: failure.details ?? [] };
+    writeLauncherRecord(this.#folder, { command: this.#command, startedAt: this.#startedAt, exitCode, ...words });
     return writeReport(this.#folder);
   }
 }

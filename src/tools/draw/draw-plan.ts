@@ -25,7 +25,7 @@ const area = { left: 96, top: 60, width: 1000 } as const;
 const [right, bottom] = [40, 26];
 const [hostHeight, gap, laneMost, laneLeast] = [18, 4, 14, 3];
 /** Height of all lanes together, if they can be as low. */
-const lanesHeight = 1400;
+const lanesHeight = 900;
 const messagesMax = 4000;
 /** Most rows of hosts. */
 const rowsMax = 64;
@@ -77,7 +77,7 @@ function drawRanks(plan: Plan, elementBytes: number): DrawnRows {
   });
   const boxes = spans.map(({ rank, channel, step, from, to }) => {
     const y = tops[rank] + channel * lane;
-    const box = `x="${fixed(x(from))}" y="${y}" width="${fixed(Math.max(0.3, x(to) - x(from)))}" height="${Math.max(1, lane - 2)}"`;
+    const box = `x="${fixed(x(from))}" y="${y}" width="${fixed(Math.max(0.3, x(to) - x(from)))}" height="${lane < 8 ? lane - 1 : lane - 2}"`;
     return `<rect ${box} class="${step.kind}"><title>rank ${rank} channel ${channel} ${step.kind} ${formatSeconds(to - from)}</title></rect>`;
   });
   const lines = messages
@@ -183,9 +183,10 @@ function ticks(seconds: number, height: number): string[] {
     const label = share === 0 ? '0' : formatSeconds(seconds * share);
     // The last label ends within the picture.
     const x = Math.min(at, area.left + area.width + right - (label.length * letterWidth) / 2);
+    // Above and below: a picture of many ranks is higher than a window.
     return [
-      `<line x1="${fixed(at)}" y1="${area.top - 8}" x2="${fixed(at)}" y2="${height}" class="grid"/>`,
-      pictureText({ x, y: height + 16, kind: 'faint', anchor: 'middle' }, label),
+      `<line x1="${fixed(at)}" y1="${area.top - 4}" x2="${fixed(at)}" y2="${height}" class="grid"/>`,
+      ...[area.top - 7, height + 16].map((y) => pictureText({ x, y, kind: 'faint', anchor: 'middle' }, label)),
     ];
   });
 }

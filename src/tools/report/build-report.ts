@@ -10,6 +10,7 @@ import { CollectivesBuilder } from './operations.ts';
 import type { RunFolder } from './read-folder.ts';
 import { receivesOf } from './receives.ts';
 import { isOfGraph } from './span-argument.ts';
+import { adviceOf } from './steps.ts';
 import type { ReportData } from './data/report-data.ts';
 import { TimelineBuilder, type TimelineLimits } from './timeline.ts';
 
@@ -55,17 +56,19 @@ export function buildReport(name: string, run: RunFolder, limits: TimelineLimits
   if (leftOut > 0) warnings.push(`${leftOut} of the shortest spans are not drawn; tables count all`);
   if (every > 1) warnings.push(`the table of operations looks at one of ${every} calls`);
   if (graphSpansLeft > 0) warnings.push(`the tables of graphs leave out the last ${graphSpansLeft} spans`);
+  const traced = processes.map(({ rank }) => rank);
+  const failure = failureOf(run, traced);
   return {
     version: 1,
     title: titleOf(run.launcher?.command ?? []) ?? name,
     startedAt: run.launcher?.startedAt ?? processes.map(({ wallStart }) => wallStart).sort()[0] ?? null,
-    durationUs: timeline.durationUs,
-    failure: failureOf(run.flights, run.launcher?.failure ?? null),
+    failure,
     warnings,
     ...drawn,
     ends: ends.ends,
     links: linksOf(processes, ends),
     ...told,
+    advice: adviceOf({ failure, ...told }),
     ...receivesOf(graphSpans),
     losses: run.losses,
   };

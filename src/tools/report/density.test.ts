@@ -4,7 +4,7 @@ import { Density } from './density.ts';
 
 /** Shares of busy and of waiting, 0…15. */
 function levelsOf(density: Density, stretchUs: number, endUs: number): [busy: number, waiting: number][] {
-  return [...Buffer.from(density.encoded(stretchUs, endUs), 'base64')].map((byte) => [byte >> 4, byte & 15]);
+  return [...Buffer.from(density.encoded(stretchUs, 0, endUs), 'base64')].map((byte) => [byte >> 4, byte & 15]);
 }
 
 it('says how much of each stretch was busy, and how much of that was waiting', () => {

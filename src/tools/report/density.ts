@@ -26,12 +26,14 @@ export class Density {
     return this.#stretchUs;
   }
 
-  /** In stretches of that many microseconds, until then; base64. Spans within spans count once, as far as can be told. */
-  encoded(stretchUs: number, endUs: number): string {
+  /** Base64 of the stretches, of that many microseconds, between two times. Spans within spans count once, as far as can be told. */
+  encoded(stretchUs: number, fromUs: number, endUs: number): string {
     while (this.#stretchUs < stretchUs) this.#double();
-    const count = Math.min(stretchesMax, Math.max(1, Math.ceil(endUs / stretchUs)));
+    const first = Math.floor(fromUs / stretchUs);
+    const count = Math.min(stretchesMax - first, Math.max(1, Math.ceil(endUs / stretchUs) - first));
     const bytes = new Uint8Array(count);
-    for (let at = 0; at < count; at++) bytes[at] = (level(this.#busy[at] / stretchUs) << 4) | level(this.#waiting[at] / stretchUs);
+    for (let at = 0; at < count; at++)
+      bytes[at] = (level(this.#busy[first + at] / stretchUs) << 4) | level(this.#waiting[first + at] / stretchUs);
     return Buffer.from(bytes).toString('base64');
   }
 

@@ -1,18 +1,24 @@
 /** Why a run failed, from what its ranks left in their flight recorders and what the launcher saw. */
 import type { FlightDump, FlightEntry } from '../../trace/flight-recorder.ts';
-import { groupBy } from './group-by.ts';
+import { groupBy } from './lists.ts';
+import type { RunFolder } from './read-folder.ts';
 import type { ReportFailure } from './data/report-data.ts';
 
 /** Lines at most about the last calls of ranks, and of different errors. */
 const linesMax = 64;
 
-/** @param launcher What the launcher said of the first rank that failed; null when it did not fail, or did not say. */
-export function failureOf(flights: readonly FlightDump[], launcher: string | null): ReportFailure | null {
+/** @param run What the launcher said of the first rank that failed, and the flight records. @param traced Ranks that left a trace. */
+export function failureOf(
+  { flights, launcher: record }: Pick<RunFolder, 'flights' | 'launcher'>,
+  traced: readonly number[],
+): ReportFailure | null {
+  const launcher = record?.failure ?? null;
   if (launcher === null && flights.length === 0) return null;
   const behind = ranksBehind(flights);
-  const silent = silentRanks(flights);
   const errors = groupBy(
-    flights.flatMap(({ rank, entries }) => entries.flatMap(({ error }) => (error === null ? [] : [{ rank, error }]))),
+    flights.flatMap(({ rank, entries }) =>
+      entries.flatMap(({ error }) => (error === null ? [] : [{ rank, error: withoutTeller(error, rank) }])),
+    ),
     ({ error }) => error,
   );
   // Most ranks say what happened; a few say what came of it.
@@ -20,7 +26,8 @@ export function failureOf(flights: readonly FlightDump[], launcher: string | nul
   // A rank that was told of no error had one of its own, or was killed: what others tell came of that.
   const blamed = Number(/^rank (\d+) /.exec(launcher ?? '')?.[1] ?? Number.NaN);
   const isFirst = !Number.isNaN(blamed) && !told.some(([, found]) => found.some(({ rank }) => rank === blamed));
-  const launcherSays = launcher === null ? [] : [launcher];
+  const silent = silentRanks(flights, [...traced, blamed]);
+  const launcherSays = launcher === null ? [] : [launcher, ...(record?.details ?? [])];
   const [, left] = /because of rank (\d+), which ended before it, with code 0/.exec(launcher ?? '') ?? [];
   const causes = [
     ...(left === undefined ? [] : [`rank ${left} ended with code 0 while others still called`]),
@@ -30,7 +37,9 @@ export function failureOf(flights: readonly FlightDump[], launcher: string | nul
     ...(silent.length === 0 ? [] : [`${names(silent)} left no record: killed, or ended without being asked`]),
     ...(isFirst ? [] : launcherSays),
   ].flatMap((cause) => cause.split('\n'));
-  const last = flights.toSorted((a, b) => a.rank - b.rank).flatMap(({ rank, entries }) => lastCall(rank, entries) ?? []);
+  // What failed says where it was called.
+  const quiet = flights.filter(({ entries }) => entries.every(({ error }) => error === null));
+  const last = quiet.toSorted((a, b) => a.rank - b.rank).flatMap(({ rank, entries }) => lastCall(rank, entries) ?? []);
   const [headline = 'a group failed; its ranks had no call under way', ...others] = causes;
   return { headline, lines: [...others.slice(0, linesMax), ...last.slice(0, linesMax)] };
 }
@@ -52,9 +61,14 @@ function ranksBehind(flights: readonly FlightDump[]): string[] {
   });
 }
 
-/** Ranks of the groups without a file of their own. */
-function silentRanks(flights: readonly FlightDump[]): number[] {
-  const known = new Set(flights.map(({ rank }) => rank));
+/** The same of all ranks that tell it: `rank 2 lost rank 1 (shm)` is `lost rank 1 (shm)`. */
+function withoutTeller(error: string, rank: number): string {
+  return error.replaceAll(`: rank ${rank} lost `, ': lost ');
+}
+
+/** Ranks of the groups that left nothing, and of which nothing is told. @param others Ranks that left a trace, or are known to have failed. */
+function silentRanks(flights: readonly FlightDump[], others: readonly number[]): number[] {
+  const known = new Set([...flights.map(({ rank }) => rank), ...others]);
   const members = flights.flatMap(({ pg_config }) => Object.values(pg_config).flatMap(({ ranks }) => ranks.match(/\d+/g) ?? []));
   return [...new Set(members.map(Number))].filter((rank) => !known.has(rank)).sort((a, b) => a - b);
 }

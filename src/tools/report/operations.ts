@@ -3,8 +3,9 @@
 import type { ChromeEvent, TraceMetadata } from '../../trace/chrome.ts';
 import { Bandwidths } from './bandwidth.ts';
 import type { Ends } from './ends.ts';
-import type { ReportOperation, ReportRank, ReportRates } from './data/report-data.ts';
-import { median } from './median.ts';
+import type { ReportOperation, ReportRank, ReportRates, ReportStraggler, ReportTrainingStep } from './data/report-data.ts';
+import { median } from './lists.ts';
+import { stragglerOf, TrainingSteps } from './steps.ts';
 import { isCollective, isWait, kindOf, numberOf, textOf } from './span-argument.ts';
 
 /** Rows of the table at most: those that took longest; and of kinds of calls that are told apart. */
@@ -15,6 +16,8 @@ const callsMax = 500_000;
 
 export interface Collectives {
   readonly ranks: readonly ReportRank[];
+  readonly straggler: ReportStraggler | null;
+  readonly trainingStep: ReportTrainingStep | null;
   readonly waits: readonly (readonly number[])[];
   readonly operations: readonly ReportOperation[];
   readonly rates: ReportRates;
@@ -47,6 +50,7 @@ export class CollectivesBuilder {
   readonly #calls = new Map<string, Map<number, Call>>();
   readonly #kinds: Kind[] = [];
   readonly #kindIds = new Map<string, number>();
+  readonly #steps = new TrainingSteps();
   #callCount = 0;
   #every = 1;
 
@@ -69,12 +73,16 @@ export class CollectivesBuilder {
     communicating.add(tid, ts, ts + dur);
     if (isWait(span)) this.#addWait(span, dur);
     this.#addCall(span, dur);
+    this.#steps.add(span);
   }
 
   /** All of its events have been added: what is needed of each is let go. */
   endRank(rank: number): void {
-    this.#communicating.get(rank)?.end();
-    this.#waiting.get(rank)?.end();
+    const [communicating, waiting] = [this.#communicating.get(rank), this.#waiting.get(rank)];
+    if (communicating === undefined || waiting === undefined) return;
+    this.#steps.endRank(rank, communicating, waiting);
+    communicating.end();
+    waiting.end();
   }
 
   finish(): Collectives {
@@ -87,7 +95,15 @@ export class CollectivesBuilder {
       waitingUs: this.#waiting.get(rank)!.end(),
       waitedForUs: this.#waitedForUs.get(rank) ?? 0,
     }));
-    return { ranks, waits: this.#waits, operations: this.#operations(), rates: this.#bandwidths.rates, every: this.#every };
+    return {
+      ranks,
+      straggler: stragglerOf(this.#waitedForUs, Math.max(ranks.length, this.#waitedForUs.size)),
+      trainingStep: this.#steps.finish(),
+      waits: this.#waits,
+      operations: this.#operations(),
+      rates: this.#bandwidths.rates,
+      every: this.#every,
+    };
   }
 
   #addWait(span: ChromeEvent, dur: number): void {
@@ -201,16 +217,23 @@ class CoveredTime {
 
   /** @returns all of it until now. */
   end(): number {
-    const all = [...this.#threads.values()];
+    this.#totalUs += this.within(-Infinity, Infinity);
     this.#threads.clear();
+    return this.#totalUs;
+  }
+
+  /** @returns the part between these two, of what was added since `end`. */
+  within(fromUs: number, toUs: number): number {
+    const all = [...this.#threads.values()];
     const starts = Float64Array.from(all.flatMap((thread) => thread.starts));
     const ends = Float64Array.from(all.flatMap((thread) => thread.ends));
     const order = Uint32Array.from(starts.keys()).sort((a, b) => starts[a] - starts[b]);
-    let open = -Infinity;
+    let open = fromUs;
+    let total = 0;
     for (const at of order) {
-      this.#totalUs += Math.max(0, ends[at] - Math.max(starts[at], open));
+      total += Math.max(0, Math.min(ends[at], toUs) - Math.max(starts[at], open));
       open = Math.max(open, ends[at]);
     }
-    return this.#totalUs;
+    return total;
   }
 }

@@ -26,6 +26,8 @@ export interface LauncherRecord {
   readonly exitCode: number;
   /** Why the job failed; null: it did not. */
   readonly failure: string | null;
+  /** The place of the error that ended the rank, and the stack frames of the script. */
+  readonly details?: readonly string[];
 }
 
 /** What a page is made of. */
@@ -117,13 +119,14 @@ function isPoint(value: unknown): value is [number, number] {
 
 function parseLauncherRecord(text: string, origin: string): LauncherRecord {
   const parsed = record(JSON.parse(text));
-  const { command, startedAt, exitCode, failure } = parsed;
+  const { command, startedAt, exitCode, failure, details = [] } = parsed;
   const isWhole =
     Array.isArray(command) &&
     command.every((part) => typeof part === 'string') &&
     typeof startedAt === 'string' &&
     Number.isInteger(exitCode) &&
-    (failure === null || typeof failure === 'string');
+    (failure === null || typeof failure === 'string') &&
+    isListOf(details, (line) => typeof line === 'string');
   if (isWhole) return parsed as unknown as LauncherRecord;
   throw new ShoalError('usage', `${origin} is not a record of the launcher`);
 }

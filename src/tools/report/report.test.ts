@@ -102,6 +102,21 @@ describe('traces', () => {
     expect({ durationUs, warnings, failure }).toEqual({ durationUs: 1025, warnings: [], failure: null });
   });
 
+  it('have times from the first event on, whenever the ranks started', () => {
+    const counter: ChromeEvent = { ph: 'C', name: 'resident memory', pid: 0, tid: 1, ts: 1_700_050, args: { bytes: 8 } };
+    writeTrace(0, [span(0, 'all-reduce tree', [1_700_000, 10]), counter, span(0, 'all-reduce tree', [1_700_100, 20], { sequence: 1 })]);
+    const { rows, counters, durationUs } = build();
+    expect(rows[0].starts).toEqual([0, 100]);
+    expect(counters[0].times).toEqual([50]);
+    expect(durationUs).toBe(120);
+    // A density begins where one of its stretches does.
+    const many = Array.from({ length: 40 }, (_, at) => span(0, 'all-reduce tree', [1_700_000 + 100 * at, 10], { sequence: at }));
+    const cut = buildReport('run', readRunFolderOf(many), { spansMax: 10, valuesMax: 10 });
+    expect(cut.rows[0].starts[0]).toBeLessThan(cut.stretchUs);
+    expect(Buffer.from(cut.rows[0].density!, 'base64')).toHaveLength(Math.ceil(cut.durationUs / cut.stretchUs));
+    expect(Buffer.from(cut.rows[0].density!, 'base64')[0]).toBeGreaterThan(0);
+  });
+
   it('become a link matrix of what each rank has counted, by host, and a summary where there are too many ranks', () => {
     const host = (rank: number): string => `h${rank % 2}`;
     const run = (ranks: number): RunFolder => ({
@@ -265,6 +280,64 @@ describe('traces', () => {
   }
 });
 
+/** A training of ranks that each compute, then wait for the latest one, then communicate; microseconds. */
+function training(computeUs: readonly ((step: number) => number)[], transferUs: number, args: ChromeEvent['args'] = {}): RunFolder {
+  const ranks = computeUs.map((_, rank): ChromeEvent[] => [span(rank, 'broadcast tree', [0, 5000], { sequence: 0, site: 'a.ts:3' })]);
+  let begin = 1e6;
+  for (let step = 0; step < 20; step++) {
+    const called = computeUs.map((of) => begin + of(step));
+    const latest = Math.max(...called);
+    for (const [rank, ts] of called.entries()) {
+      const call = { sequence: step + 1, ...args };
+      if (ts < latest) ranks[rank].push(span(rank, 'all-reduce wait', [ts, latest - ts], { ...call, waitedFor: called.indexOf(latest) }));
+      ranks[rank].push(span(rank, 'all-reduce tree', [latest, transferUs], call));
+    }
+    begin = latest + transferUs;
+  }
+  for (const [rank, events] of ranks.entries()) writeTrace(rank, events);
+  return readRunFolder(folder);
+}
+
+describe('a training step', () => {
+  it('is the time between calls of the place that takes most of the time, whatever came before', () => {
+    const { trainingStep } = buildReport('run', training([() => 600, () => 600], 400));
+    expect(trainingStep).toEqual({ calls: 'all-reduce at a.ts:1', steps: 19, stepUs: 1000, communicating: 0.4, waiting: 0 });
+    writeTrace(0, [span(0, 'all-reduce tree', [0, 10])]);
+    writeTrace(1, []);
+    expect(build()).toMatchObject({ trainingStep: null, advice: null });
+  });
+
+  it.each<[string, readonly ((step: number) => number)[], number, ChromeEvent['args'], number | null, RegExp]>([
+    ['much computation', [() => 960, () => 950], 40, {}, 0, /^Communication takes 5 % of a step: only faster computation/],
+    ['a late rank', [() => 500, () => 900, () => 500], 100, {}, 1, /^Rank 1 is late: the others wait 40 % of a step\./],
+    [
+      'ranks that are late in turn',
+      [0, 1].map((rank) => (step: number) => (step % 2 === rank ? 900 : 500)),
+      100,
+      {},
+      null,
+      /in turn, 20 % of a step/,
+    ],
+    ['much communication', [() => 500, () => 500], 500, { bytes: 1 << 20 }, null, /^Communication takes 50 % of a step: overlap it/],
+  ])('%s is what makes it long', (_, computeUs, transferUs, args, straggler, advice) => {
+    const report = buildReport('run', training(computeUs, transferUs, args));
+    expect(report.straggler?.rank ?? null).toBe(straggler);
+    expect(report.advice).toMatch(advice);
+  });
+
+  it('nothing is advised to a run that failed', () => {
+    const run = training([() => 500, () => 900], 100);
+    const launcher = { command: ['a.ts'], startedAt: 'x', exitCode: 1, failure: 'rank 0 exited with code 1' };
+    expect(buildReport('run', { ...run, launcher })).toMatchObject({ advice: null, trainingStep: { steps: 19 } });
+  });
+
+  it('a rank without a trace can be the one that the others wait for', () => {
+    training([() => 500, () => 500, () => 500, () => 900], 100);
+    rmSync(join(folder, 'trace-rank-3.json'));
+    expect(build().straggler).toEqual({ rank: 3, waitedForUs: 3 * 20 * 400 });
+  });
+});
+
 describe('failures', () => {
   it('the rank that failed first, and was told of no error, is the headline; then what that came to, and who left nothing', () => {
     write('flight-rank-0.json', flight(0, 5, 'rank 1 was lost: its process died\nmore'));
@@ -273,11 +346,28 @@ describe('failures', () => {
     const { failure, title } = build();
     expect(title).toBe('train.ts');
     expect(failure!.headline).toBe('rank 1 was killed');
-    expect(failure!.lines).toEqual([
-      'ranks 0, 2: rank 1 was lost: its process died',
-      'more',
-      'rank 1 left no record: killed, or ended without being asked',
-      'rank 0 last called all_reduce float32[1000] at train.ts:7: scheduled',
+    expect(failure!.lines).toEqual(['ranks 0, 2: rank 1 was lost: its process died', 'more']);
+  });
+
+  it('no rank that left a trace, or is known to have failed, is said to have left no record', () => {
+    for (const rank of [0, 2]) write(`flight-rank-${rank}.json`, flight(rank, 5, `rank 1 was lost: rank ${rank} lost rank 1 (shm)`));
+    write('launcher.json', JSON.stringify({ command: ['train.ts'], startedAt: 'x', exitCode: 3, failure: 'rank 1 exited with code 3' }));
+    const lines = ['ranks 0, 2: rank 1 was lost: lost rank 1 (shm)'];
+    expect(build().failure).toEqual({ headline: 'rank 1 exited with code 3', lines });
+    writeTrace(1, [span(1, 'all-reduce tree', [0, 10])]);
+    expect(build().failure).toEqual({ headline: 'rank 1 exited with code 3', lines });
+    rmSync(join(folder, 'launcher.json'));
+    expect(build().failure).toEqual({ headline: lines[0], lines: [] });
+    rmSync(join(folder, 'trace-rank-1.json'));
+    expect(build().failure!.lines).toEqual(['rank 1 left no record: killed, or ended without being asked']);
+  });
+
+  it('ranks that were told of no error say what they called last', () => {
+    write('flight-rank-0.json', flight(0, 5, 'rank 1 was lost'));
+    write('flight-rank-2.json', flight(2, 5, null));
+    write('launcher.json', JSON.stringify({ command: ['train.ts'], startedAt: 'x', exitCode: 137, failure: 'rank 1 was killed' }));
+    expect(build().failure!.lines).toEqual([
+      'rank 0: rank 1 was lost',
       'rank 2 last called all_reduce float32[1000] at train.ts:7: scheduled',
     ]);
   });

@@ -9,6 +9,8 @@ export interface Timeline {
   readonly names: readonly string[];
   readonly details: readonly string[];
   readonly rows: readonly ReportRow[];
+  /** From the first event, from which all times are counted, to the last. */
+  readonly durationUs: number;
   readonly stretchUs: number;
   readonly counters: readonly ReportCounter[];
   /** Spans and values that are left out. */
@@ -61,20 +63,21 @@ export class TimelineBuilder {
   readonly #names = new Interner();
   readonly #details = new Interner();
   #held = 0;
-  #durationUs = 0;
+  #firstUs = Infinity;
+  #lastUs = 0;
 
   constructor(limits: TimelineLimits) {
     this.#limits = limits;
   }
 
-  get durationUs(): number {
-    return this.#durationUs;
-  }
-
   add(event: ChromeEvent): void {
-    this.#durationUs = Math.max(this.#durationUs, event.ts + (event.dur ?? 0));
-    if (event.ph === 'M' && event.name === 'thread_name') this.#rowOf(event).name = String(event.args?.['name'] ?? '');
-    else if (event.ph === 'X' || event.ph === 'i') this.#addSpan(event);
+    if (event.ph === 'M') {
+      if (event.name === 'thread_name') this.#rowOf(event).name = String(event.args?.['name'] ?? '');
+      return;
+    }
+    this.#firstUs = Math.min(this.#firstUs, event.ts);
+    this.#lastUs = Math.max(this.#lastUs, event.ts + (event.dur ?? 0));
+    if (event.ph === 'X' || event.ph === 'i') this.#addSpan(event);
     else if (event.ph === 'C') this.#addValue(event);
   }
 
@@ -87,30 +90,34 @@ export class TimelineBuilder {
     const leftOut = rows.reduce((sum, { count, spans }) => sum + count - spans.length, 0);
     const thinnedOut = counters.reduce((sum, { count }, at) => sum + count - thinned[at].values.length, 0);
     const stretchUs = rows.reduce((most, { density }) => Math.max(most, density.stretchUs), 1);
+    // A rank starts long before its first event. Densities are cut between two stretches.
+    const cutUs = rows.some(({ count, spans }) => spans.length < count) ? stretchUs : 0.1;
+    const fromUs = this.#firstUs === Infinity ? 0 : Math.max(0, Math.floor(this.#firstUs / cutUs) * cutUs);
     return {
       names: this.#names.texts,
       details: this.#details.texts,
-      rows: rows.map((row) => this.#finishRow(row, stretchUs)),
+      rows: rows.map((row) => this.#finishRow(row, fromUs, stretchUs)),
+      durationUs: Math.max(0, this.#lastUs - fromUs),
       stretchUs,
-      counters: thinned,
+      counters: thinned.map((counter) => ({ ...counter, times: counter.times.map((time) => tenths(time - fromUs)) })),
       leftOut: leftOut + thinnedOut,
     };
   }
 
-  #finishRow({ rank, name, spans, count, density }: Row, stretchUs: number): ReportRow {
+  #finishRow({ rank, name, spans, count, density }: Row, fromUs: number, stretchUs: number): ReportRow {
     spans.sort((a, b) => a.start - b.start || b.duration - a.duration);
     const some = (of: 'first' | 'second'): (number | null)[] =>
       spans.some((span) => span[of] !== null) ? spans.map((span) => span[of]) : [];
     return {
       rank,
       name,
-      starts: spans.map(({ start }) => start),
+      starts: spans.map(({ start }) => tenths(start - fromUs)),
       durations: spans.map(({ duration }) => duration),
       labels: spans.map(({ label }) => label),
       details: spans.map(({ detail }) => detail),
       firsts: some('first'),
       seconds: some('second'),
-      ...(spans.length < count ? { density: density.encoded(stretchUs, this.#durationUs) } : {}),
+      ...(spans.length < count ? { density: density.encoded(stretchUs, fromUs, this.#lastUs) } : {}),
     };
   }
 

@@ -22,6 +22,8 @@ export interface Axis {
   readonly scale?: 'auto' | 'linear';
   /** True for ticks that are round in binary units. */
   readonly isBytes?: boolean;
+  /** True for a linear axis that begins at zero, however far that is. */
+  readonly isFromZero?: boolean;
 }
 
 export interface LineChart {
@@ -68,7 +70,7 @@ export function lineChart({ x, xAxis, yAxis, lines }: LineChart, styles = new Li
     width: 300,
     height,
     padding: [14, 32, 0, 0],
-    scales: { x: { time: false, ...scaleOf(isLogX) }, y: scaleOf(isLogY) },
+    scales: { x: { time: false, ...scaleOf(xAxis, isLogX) }, y: scaleOf(yAxis, isLogY) },
     axes: [axisOf(xAxis, { isX: true, isLog: isLogX }), axisOf(yAxis, { isX: false, isLog: isLogY })],
     cursor: { focus: { prox: 30 }, points: { size: 8 }, drag: { x: false, y: false } },
     focus: { alpha: 0.35 },
@@ -105,9 +107,9 @@ function isLogarithmic({ scale = 'auto' }: Axis, values: readonly number[]): boo
   return scale === 'auto' && least > 0 && most / least >= logarithmicFrom;
 }
 
-function scaleOf(isLog: boolean): UPlot.Scale {
+function scaleOf({ isFromZero = false }: Axis, isLog: boolean): UPlot.Scale {
   if (isLog) return { distr: 3, range: (_, from, to) => [from / 1.2, to * 1.2] };
-  return { range: (_, from, to) => linearRange(from, to) };
+  return { range: (_, from, to) => linearRange(isFromZero ? Math.min(0, from) : from, to) };
 }
 
 /** A range that begins at zero if that is near. */

@@ -108,11 +108,10 @@ export function runCommand(setExitCode: (code: number) => void): Command {
 }
 
 async function run(script: string, args: readonly string[], flags: RunFlags): Promise<number> {
-  const [{ systemClock }, { systemRandom }, { launch }, { sentenceOf }, { scriptCommand }] = await Promise.all([
+  const [{ systemClock }, { systemRandom }, { launch }, { scriptCommand }] = await Promise.all([
     import('../../../base/clock.ts'),
     import('../../../base/random.ts'),
     import('../../../launch/launch.ts'),
-    import('../../../launch/node-agreement.ts'),
     import('../../../launch/script-command.ts'),
   ]);
   const several = flags.nnodes > 1 && flags.standalone !== true;
@@ -162,7 +161,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   stdout.once('error', (error) => job.outputLost(error));
   const { exitCode, failure } = await job.result;
   if (report !== undefined) {
-    stderr.write(`shoal: report: ${report.write(exitCode, failure === undefined ? null : sentenceOf(failure))}\n`);
+    stderr.write(`shoal: report: ${report.write(exitCode, failure)}\n`);
   }
   await watch?.close();
   if (flags.json !== undefined) {

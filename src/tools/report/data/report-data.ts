@@ -110,6 +110,25 @@ export interface ReportLinks {
   readonly betweenHosts: number;
 }
 
+/** A rank that was waited for much longer than the others; it may have left no trace. */
+export interface ReportStraggler {
+  readonly rank: number;
+  /** The sum over all ranks that waited. */
+  readonly waitedForUs: number;
+}
+
+/** A training step, as calls show it: from one to the next of those that take most of the time. */
+export interface ReportTrainingStep {
+  /** These calls: `all-reduce at train.ts:31`. */
+  readonly calls: string;
+  readonly steps: number;
+  /** Median. */
+  readonly stepUs: number;
+  /** Shares of a step, as means over ranks: time in collectives, and the part of it in which a rank waits for others. */
+  readonly communicating: number;
+  readonly waiting: number;
+}
+
 export interface ReportCounter {
   readonly rank: number;
   readonly name: string;
@@ -141,6 +160,12 @@ export interface ReportData {
   /** What could not be read, and what is left out. */
   readonly warnings: readonly string[];
   readonly ranks: readonly ReportRank[];
+  /** Null: no rank was waited for much longer than the others. */
+  readonly straggler: ReportStraggler | null;
+  /** Null: the run has no calls that come again and again. */
+  readonly trainingStep: ReportTrainingStep | null;
+  /** What would make a step shorter, as a sentence; null: nothing is known. */
+  readonly advice: string | null;
   readonly names: readonly string[];
   /** Of spans that have the same, with places for numbers that differ: `sequence  · dtype float32`. */
   readonly details: readonly string[];

@@ -28,7 +28,13 @@ export function counterChart(counters: readonly ReportCounter[], styles: LineSty
   const lines = isMany ? summaryOf(columns, moments.length) : columns.map((values, at) => ({ name: `rank ${counters[at].rank}`, values }));
   const [{ name, unit }] = counters;
   const xAxis = { label: 'seconds', format: number, scale: 'linear' as const };
-  const yAxis = { label: name, format: unit === 'bytes' ? bytes : number, scale: 'linear' as const, isBytes: unit === 'bytes' };
+  const yAxis = {
+    label: name,
+    format: unit === 'bytes' ? bytes : number,
+    scale: 'linear' as const,
+    isBytes: unit === 'bytes',
+    isFromZero: true,
+  };
   const chart = lineChart({ x: moments.map((time) => time / 1e6), xAxis, yAxis, lines }, styles);
   if (!isMany) return chart;
   return element('div', { children: [element('p', { class: 'faint', text: `Of ${counters.length} ranks, at each moment.` }), chart] });

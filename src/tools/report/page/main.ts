@@ -7,7 +7,7 @@ import { bandwidthSection } from './bandwidth.ts';
 import { counterChart, lossChart } from './curves.ts';
 import { graphTables } from './graph-tables.ts';
 import { linkMatrix, waitMatrix } from './matrices.ts';
-import { TimelineView } from './timeline-view.ts';
+import { TimelineView, type SpanKind } from './timeline-view.ts';
 
 /** Of the table of operations: those that took longest. The others come when they are asked for. */
 const operationsShown = 25;
@@ -15,6 +15,13 @@ const operationsShown = 25;
 const ranksShown = 32;
 /** In the section about memory. */
 const memoryCounters = ['resident memory', 'registered memory'];
+/** The meaning of the timeline's colours. */
+const spanKinds: readonly (readonly [SpanKind, string])[] = [
+  ['work', 'an operation at work'],
+  ['wait', 'waiting for other ranks'],
+  ['other', "a span of the program's own"],
+  ['mark', 'an event without a duration'],
+];
 /** From one look to the next, while the run goes on. */
 const pauseMs = 1000;
 
@@ -32,6 +39,7 @@ function show(data: ReportData, before?: TimelineView): TimelineView | undefined
   if (view !== undefined)
     page.append(
       figures(data),
+      ...(data.advice === null ? [] : [element('p', { class: 'advice', text: data.advice })]),
       timeline(data, view),
       rankTable(data),
       ...waitMatrix(data),
@@ -82,17 +90,27 @@ function warnings(data: ReportData): HTMLElement[] {
 }
 
 function figures(data: ReportData): HTMLElement {
-  const { ranks, operations: kinds, durationUs } = data;
+  const { ranks, operations: kinds, durationUs, trainingStep: step } = data;
   const mean = (of: (rank: (typeof ranks)[number]) => number): number => ranks.reduce((sum, rank) => sum + of(rank), 0) / ranks.length;
   const share = (us: number): string => percent(durationUs === 0 ? 0 : us / durationUs);
   const hosts = new Set(ranks.map(({ host }) => host)).size;
+  const ofStep: [string, string][] =
+    step === null
+      ? [
+          [share(mean(({ communicatingUs }) => communicatingUs)), 'of the time in collectives'],
+          [share(mean(({ waitingUs }) => waitingUs)), 'of the time waiting for others'],
+        ]
+      : [
+          [duration(step.stepUs), `a step, from one ${step.calls} to the next`],
+          [percent(step.communicating), 'of a step in collectives'],
+          [percent(step.waiting), 'of a step waiting for others'],
+        ];
   const shown: [string, string][] = [
     [String(ranks.length), ranks.length === 1 ? 'rank' : 'ranks'],
     [String(hosts), hosts === 1 ? 'host' : 'hosts'],
     [duration(durationUs), 'from first to last event'],
     [String(kinds.reduce((sum, { calls }) => sum + calls, 0)), 'collectives'],
-    [share(mean(({ communicatingUs }) => communicatingUs)), 'of the time in collectives'],
-    [share(mean(({ waitingUs }) => waitingUs)), 'of the time waiting for others'],
+    ...ofStep,
   ];
   return element('div', {
     class: 'figures',
@@ -101,13 +119,11 @@ function figures(data: ReportData): HTMLElement {
 }
 
 function timeline({ rows }: ReportData, view: TimelineView): HTMLElement {
-  const colours = legend([
-    ['work', 'an operation at work'],
-    ['wait', 'waiting for other ranks'],
-    ['other', 'something else'],
-    ['mark', 'a moment'],
-  ]);
-  const help = 'Drag to move, ctrl and wheel to zoom, double click to zoom to a span.';
+  const { kinds } = view;
+  const colours = legend(spanKinds.filter(([kind]) => kinds.has(kind)));
+  const help = matchMedia('(hover: none), (max-width: 600px)').matches
+    ? 'Drag to move, + and − to zoom, double tap to zoom to a span.'
+    : 'Drag to move, ctrl and wheel to zoom, double click to zoom to a span.';
   const pale = 'Pale: how busy a row was, and how much of that was waiting, where spans are left out.';
   const isShortened = rows.some(({ density }) => density !== undefined);
   const text = isShortened ? `${help} ${pale}` : help;
@@ -117,39 +133,42 @@ function timeline({ rows }: ReportData, view: TimelineView): HTMLElement {
 }
 
 function rankTable(data: ReportData): HTMLElement {
-  const { ranks, durationUs } = data;
+  const { ranks, durationUs, straggler } = data;
   const resident = data.counters.filter(({ name }) => name === memoryCounters[0]);
   const mostBytes = new Map(resident.map(({ rank, most }) => [rank, most]));
   const bar = (us: number, kind: string): HTMLElement => {
     const made = element('span', { class: `bar ${kind}` });
-    made.style.width = `${Math.round((160 * us) / Math.max(1, durationUs))}px`;
+    made.style.width = `${Math.round((100 * us) / Math.max(1, durationUs))}px`;
     return made;
   };
   const columns = [
     { title: 'rank' },
+    { title: 'waited for' },
+    { title: 'waits' },
+    { title: 'in collectives' },
+    { title: 'share of the run', isText: true },
+    ...(mostBytes.size === 0 ? [] : [{ title: 'most memory' }]),
     { title: 'host', isText: true },
     { title: 'process' },
-    { title: 'in collectives' },
-    { title: 'of it waiting' },
-    { title: 'share of the run', isText: true },
-    { title: 'others waited for it' },
-    ...(mostBytes.size === 0 ? [] : [{ title: 'most memory' }]),
   ];
   const rowOf = (rank: ReportRank): (string | Node)[] => [
     String(rank.rank),
+    duration(rank.waitedForUs),
+    duration(rank.waitingUs),
+    duration(rank.communicatingUs),
+    element('span', { children: [bar(rank.communicatingUs - rank.waitingUs, 'work'), bar(rank.waitingUs, 'wait')] }),
+    ...(mostBytes.size === 0 ? [] : [mostBytes.has(rank.rank) ? bytes(mostBytes.get(rank.rank)!) : '–']),
     rank.host,
     String(rank.pid),
-    duration(rank.communicatingUs),
-    duration(rank.waitingUs),
-    element('span', { children: [bar(rank.communicatingUs - rank.waitingUs, 'work'), bar(rank.waitingUs, 'wait')] }),
-    duration(rank.waitedForUs),
-    ...(mostBytes.size === 0 ? [] : [mostBytes.has(rank.rank) ? bytes(mostBytes.get(rank.rank)!) : '–']),
   ];
-  const slowest = ranks.reduce((a, b) => (b.waitedForUs > a.waitedForUs ? b : a), ranks[0]);
+  const waitedFor = ranks.map(({ waitedForUs }) => waitedForUs);
+  const [least, most] = [Math.min(...waitedFor), Math.max(...waitedFor)];
   const note =
-    slowest.waitedForUs === 0
+    straggler === null && most === 0
       ? 'No rank waited for another.'
-      : `Rank ${slowest.rank} was waited for longest: ${duration(slowest.waitedForUs)} of all ranks' time.`;
+      : straggler === null
+        ? `No rank was waited for longer than the others together: ${duration(least)} to ${duration(most)} of all ranks' time.`
+        : `Rank ${straggler.rank} was waited for longest: ${duration(straggler.waitedForUs)} of all ranks' time.`;
   const ordered = ranks.length <= ranksShown ? ranks : ranks.toSorted((a, b) => b.waitedForUs - a.waitedForUs || a.rank - b.rank);
   const rows = (count: number): HTMLElement => table(columns, ordered.slice(0, count).map(rowOf));
   return section('Ranks', element('p', { text: note }), shortened(ranks.length, ranksShown, rows));
@@ -159,31 +178,31 @@ function operations(data: ReportData): HTMLElement[] {
   if (data.operations.length === 0) return [];
   const columns = [
     { title: 'operation', isText: true },
-    { title: 'bytes' },
-    { title: 'dtype', isText: true },
-    { title: 'algorithm', isText: true },
-    { title: 'path', isText: true },
     { title: 'called at', isText: true },
     { title: 'calls' },
     { title: 'transfer' },
     { title: 'wait' },
+    { title: 'bytes' },
     { title: 'GB/s' },
     { title: 'bus GB/s' },
     { title: 'of the bound' },
+    { title: 'dtype', isText: true },
+    { title: 'algorithm', isText: true },
+    { title: 'path', isText: true },
   ];
   const rowOf = (each: ReportOperation): string[] => [
     each.kind,
-    bytes(each.bytes),
-    each.dtype,
-    each.algorithm,
-    each.path,
     each.site,
     String(each.calls),
     duration(each.transferUs),
     duration(each.waitUs),
+    bytes(each.bytes),
     each.algorithmBandwidth < 0.001 ? '' : digits(each.algorithmBandwidth),
     each.busBandwidth < 0.001 ? '' : digits(each.busBandwidth),
     each.boundBandwidth === null || each.busBandwidth === 0 ? '' : percent(each.busBandwidth / each.boundBandwidth),
+    each.dtype,
+    each.algorithm,
+    each.path,
   ];
   const note = 'Medians over calls, of the slowest rank. GB/s: bytes of the operation by its transfer time.';
   const rows = (count: number): HTMLElement => table(columns, data.operations.slice(0, count).map(rowOf));

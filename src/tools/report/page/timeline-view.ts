@@ -12,6 +12,9 @@ const rowHeight = 18;
 const axisHeight = 22;
 const heightMax = 640;
 
+/** What a span is, which gives it its colour. */
+export type SpanKind = 'work' | 'wait' | 'other' | 'mark';
+
 interface Colours {
   readonly [name: string]: string;
 }
@@ -63,6 +66,11 @@ export class TimelineView {
   /** What is in sight, for tests and links. */
   get range(): readonly [from: number, to: number] {
     return [this.#from, this.#to];
+  }
+
+  /** The kinds of all spans. */
+  get kinds(): ReadonlySet<SpanKind> {
+    return new Set(this.#data.rows.flatMap((row) => row.starts.map((_, at) => this.#kindOf(row, at))));
   }
 
   draw(): void {
@@ -256,8 +264,7 @@ export class TimelineView {
       painted = Math.max(painted, right);
       const name = this.#data.names[row.labels[at]];
       context.globalAlpha = isMatch ? 1 : 0.15;
-      context.fillStyle =
-        colours[name.endsWith(' wait') ? 'wait' : row.durations[at] === 0 ? 'mark' : row.details[at] < 0 ? 'other' : 'work'];
+      context.fillStyle = colours[this.#kindOf(row, at)];
       context.fillRect(left, y + 3, Math.max(1, right - left), rowHeight - 5);
       if (right - left > 40) {
         context.fillStyle = colours[name.endsWith(' wait') ? 'on-wait' : 'on-fill'];
@@ -265,6 +272,12 @@ export class TimelineView {
       }
     }
     context.globalAlpha = 1;
+  }
+
+  #kindOf({ labels, durations, details }: ReportRow, at: number): SpanKind {
+    if (this.#data.names[labels[at]].endsWith(' wait')) return 'wait';
+    if (durations[at] === 0) return 'mark';
+    return details[at] < 0 ? 'other' : 'work';
   }
 
   #matches(row: ReportRow, at: number): boolean {
