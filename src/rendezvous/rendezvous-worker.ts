@@ -31,7 +31,7 @@ export interface RendezvousWorkerOptions {
   readonly listenHosts?: readonly string[];
   /** Of a receive, of a send until it is asked for, and of a connect. Default 5 minutes. */
   readonly timeoutMs?: number;
-  /** Of received tensors, those that are kept for the next ones included; at least 4 MiB. Default 4 GiB. */
+  /** Bound on the bytes of received tensors, those that are kept for the next ones included; at least 4 MiB. Default 4 GiB. */
   readonly memoryBytesMax?: number;
   /** Steps at a time. Default 1,024. */
   readonly stepsMax?: number;
