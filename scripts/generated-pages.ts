@@ -69,7 +69,7 @@ function settingsPage(): string {
 
 Settings are environment variables. An empty variable counts as unset. An invalid value stops the program with
 a \`config\` error that names the variable, the value and the accepted values; a warning names each unknown \`SHOAL_*\`
-variable, and the nearest known name. \`shoal info\` prints every setting in force and its source.
+variable, and the nearest known name. \`shoal info\` prints the settings that are changed, and with \`--json\` all in force, each with its source.
 
 Sizes are in bytes or with a unit (\`64KiB\`, \`25MiB\`, \`1.5GiB\`; \`K\`, \`M\`, \`G\` mean the same, \`KB\`, \`MB\`, \`GB\` are
 decimal), times in milliseconds or with a unit (\`500ms\`, \`30s\`, \`5min\`, \`1h\`).

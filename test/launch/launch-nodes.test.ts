@@ -1,5 +1,5 @@
 /** `shoal run` on several nodes: one launcher per node, here all on one machine, with real processes. */
-import { writeFile } from 'node:fs/promises';
+import { chmod, writeFile } from 'node:fs/promises';
 import { createServer, type AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
@@ -159,8 +159,13 @@ describe('shoal run --nnodes', () => {
     expect(without.code).toBe(2);
     expect(without.stderr).toContain('SHOAL_SECRET');
     const directory = temporaryFolder('launch');
-    await writeFile(join(directory, 'secret'), 'from a file\n');
-    const flags = ['--secret-file', join(directory, 'secret')];
+    const file = join(directory, 'secret');
+    await writeFile(file, 'from a file\n', { mode: 0o640 });
+    const flags = ['--secret-file', file];
+    const readable = await node({ port, node: 0, secret: '', flags }, rankScript, 'stay').ended;
+    expect(readable.code).toBe(2);
+    expect(readable.stderr).toBe(`shoal: --secret-file ${file} can be read by others (mode 640): chmod 600 ${file}\n`);
+    await chmod(file, 0o600);
     await using first = node({ port, node: 0, secret: '', flags }, storeScript);
     await using second = node({ port, node: 1, secret: 'from a file' }, storeScript);
     expect((await first.ended).code).toBe(0);

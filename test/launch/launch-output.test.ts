@@ -187,9 +187,13 @@ describe('shoal: command line', () => {
     const people = await shoal(['info'], { env: { SHOAL_SECRET: 'hunter2', SHOAL_TIMEOUT: '1' } }).ended;
     expect(people.code).toBe(0);
     expect(people.stdout).toMatch(/processors +\d+ may be used/);
-    expect(people.stdout).toMatch(/SHOAL_SECRET +\(set\) +from SHOAL_SECRET/);
+    expect(people.stdout).toMatch(/SHOAL_SECRET +\(set\) +default -/);
     expect(people.stdout).toMatch(/SHOAL_TIMEOUT is not a setting.*did you mean SHOAL_TIMEOUT_MS/);
     expect(people.stdout).not.toContain('hunter2');
+    // The test harness sets SHOAL_SLOW_MS, too.
+    expect(people.stdout).toMatch(/SHOAL_SLOW_MS +600000 +default 2000\n/);
+    expect(people.stdout).toMatch(/\n {2}\d+ others have their defaults: --json shows all, docs\/settings\.md explains them\n/);
+    expect(people.stdout).not.toContain('SHOAL_ORDER');
     const programs = await shoal(['info', '--json'], { env: { SHOAL_NATIVE: '0' } }).ended;
     const info = JSON.parse(programs.stdout);
     expect(info).toMatchObject({ schema: 1, native: { loaded: false }, world: { source: 'none', size: 1 }, links: null });

@@ -6,6 +6,7 @@ import { describe, expect, it } from 'vitest';
 import { errorCodes } from '../../src/base/errors.ts';
 import { settingDefinitions, settingKeys } from '../../src/base/settings/settings.ts';
 import { formatTable, parseSelection, selectionTable } from '../../src/collectives/select.ts';
+import { benchCommand } from '../../src/tools/cli/commands/bench.ts';
 import { gradientRules } from '../../src/graph/gradients/rules.ts';
 import { operations } from '../../src/graph/ops/registry.ts';
 import { generatedPages, replacePart } from '../../scripts/generated-pages.ts';
@@ -108,6 +109,15 @@ describe('the page about graphs', () => {
     const without = operations.map(({ name }) => name).filter((name) => !Object.hasOwn(gradientRules, name));
     expect(listed.toSorted()).toEqual(without.toSorted());
   });
+});
+
+it('the table of options of the benchmark has those that the command has', () => {
+  const { options } = benchCommand(() => undefined);
+  const [table] = readText('docs/benchmarks.md').split('| flag | meaning | default |')[1].split('\n\n');
+  const described = table.split('\n').flatMap((line) => [...(line.split('|')[1] ?? '').matchAll(/(?<![\w-])--?[a-z][\w-]*/g)].map(String));
+  const flags = options.map(({ short, long }) => [short, long].filter((flag) => flag !== undefined));
+  expect(described.filter((flag) => !flags.flat().includes(flag))).toEqual([]);
+  expect(flags.filter((spellings) => !spellings.some((flag) => described.includes(flag)))).toEqual([]);
 });
 
 describe('troubleshooting', () => {

@@ -532,6 +532,8 @@ export interface SettingRow {
   readonly key: SettingKey;
   readonly name: string;
   readonly value: string;
+  /** The default. */
+  readonly fallback: string;
   readonly source: SettingSource;
 }
 
@@ -539,7 +541,14 @@ export interface SettingRow {
 export function describeSettings(resolved: ResolvedSettings): SettingRow[] {
   return settingKeys.map((key) => {
     const definition: SettingDefinition = settingDefinitions[key];
-    return { key, name: definition.name, value: formatSetting(definition, resolved.settings[key]), source: resolved.sources[key] };
+    const fallback = formatSetting(definition, definition.fallback);
+    return {
+      key,
+      name: definition.name,
+      value: formatSetting(definition, resolved.settings[key]),
+      fallback,
+      source: resolved.sources[key],
+    };
   });
 }
 

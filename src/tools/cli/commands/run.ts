@@ -2,7 +2,7 @@
 import { isatty, type WriteStream } from 'node:tty';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { parseMilliseconds } from '../../../base/settings/quantity.ts';
-import { ShoalError } from '../../../base/errors.ts';
+import { messageOf, ShoalError } from '../../../base/errors.ts';
 import type { Environment } from '../../../base/settings/settings.ts';
 import type { ServerOptions } from '../../../launch/server-specs.ts';
 import { natural, positive } from '../option-values.ts';
@@ -258,17 +258,19 @@ async function ranksPerNode({ workers, nprocPerNode }: RunFlags): Promise<number
   return allowedCpus().count;
 }
 
-/** One machine needs no secret from outside: the launcher makes a fresh one. */
+/** One machine needs no secret from outside: the launcher makes a fresh one. A file of this user's that others can read is refused, like ssh
+ *  refuses such a key. */
 async function readSecret(file: string | undefined, several: boolean): Promise<string | undefined> {
   if (file === undefined) return several ? process.env['SHOAL_SECRET'] : undefined;
-  const { readRegularFile } = await import('../../../base/files/read-file.ts');
-  try {
-    const secret = (await readRegularFile(file, { bytesMax: 2 ** 16 })).toString().trim();
-    if (secret !== '') return secret;
-  } catch (error) {
-    throw new ShoalError('usage', `--secret-file ${file} cannot be read: ${error instanceof Error ? error.message : String(error)}`);
-  }
-  throw new ShoalError('usage', `--secret-file ${file} is empty`);
+  const [{ readRegularFile }, { stat }] = await Promise.all([import('../../../base/files/read-file.ts'), import('node:fs/promises')]);
+  const [{ mode, uid }, bytes] = await Promise.all([stat(file), readRegularFile(file, { bytesMax: 2 ** 16 })]).catch((error: unknown) => {
+    throw new ShoalError('usage', `--secret-file ${file} cannot be read: ${messageOf(error)}`);
+  });
+  const secret = bytes.toString().trim();
+  if (uid === process.getuid?.() && (mode & 0o077) !== 0)
+    throw new ShoalError('usage', `--secret-file ${file} can be read by others (mode ${(mode & 0o777).toString(8)}): chmod 600 ${file}`);
+  if (secret === '') throw new ShoalError('usage', `--secret-file ${file} is empty`);
+  return secret;
 }
 
 /** torchrun's `least:most` is not one. */

@@ -25,14 +25,7 @@ export function formatInfo(info: Info & { readonly links: Links | null; readonly
     ),
     section('links', info.links === null ? [] : linkRows(info.links)),
     section('world', [[worldText(info)]]),
-    section(
-      'settings',
-      info.settings.map(({ name, value, source }) => [
-        name,
-        value === '' ? '-' : value,
-        source.from === 'default' ? '' : `from ${source.variable}`,
-      ]),
-    ),
+    section('settings', settingRows(info)),
     section(
       'warnings',
       info.warnings.map((warning) => [warning]),
@@ -53,6 +46,21 @@ function hostRows({ host, versions }: Info): string[][] {
       'memory',
       `${gibibytes(host.memoryBytes)}${host.availableBytes === null ? '' : `, ${gibibytes(host.availableBytes)} available: limited by ${host.limitedBy}`}`,
     ],
+  ];
+}
+
+/** The settings that somebody has changed. */
+function settingRows({ settings }: Info): string[][] {
+  const shown = (value: string): string => (value === '' ? '-' : value);
+  const changed = settings.filter(({ source }) => source.from !== 'default');
+  const rest = `${settings.length - changed.length} others have their defaults: --json shows all, docs/settings.md explains them`;
+  return [
+    ...changed.map(({ name, value, fallback, source }) => [
+      name,
+      shown(value),
+      `default ${shown(fallback)}${source.variable === name ? '' : `, from ${source.variable}`}`,
+    ]),
+    [rest],
   ];
 }
 
@@ -81,10 +89,10 @@ function gibibytes(bytes: number): string {
   return bytes < 2 ** 30 ? formatBytes(bytes) : `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 }
 
-/** Empty when there are no rows. Columns but the last are as wide as their widest cell. */
+/** Empty when there are no rows. Columns but the last are as wide as their widest cell; a row of one cell is a line. */
 function section(title: string, rows: readonly (readonly string[])[]): string {
   if (rows.length === 0) return '';
-  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
+  const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => (row.length === 1 ? 0 : (row[column]?.length ?? 0)))));
   const lines = rows.map((row) =>
     `  ${row.map((cell, column) => (column === row.length - 1 ? cell : cell.padEnd(widths[column]))).join('  ')}`.trimEnd(),
   );
