@@ -186,7 +186,7 @@ describe('on servers', () => {
       bench.begin(1, [{ key, out: out.ref }]);
       await bench.cluster.settle();
       const [value] = toNumbers(dtype as Half, new Uint16Array(out.view.buffer, 0, 3));
-      // Of what has not shown in either group, the other knows nothing.
+      // A failure that has not shown in either group is not known to the other.
       expect(Math.abs(value - (2048 + 32)), `${key}: ${value}`).toBeLessThanOrEqual(dtype === 'float16' ? 2 : 16);
     }
   });

@@ -4,7 +4,7 @@ import type { Pulse } from './pulse.ts';
 
 const limitMs = 5000;
 
-/** Of a peer that says of itself what `pulse` is, when it is asked. */
+/** The pulse of a peer, as it says itself when it is asked. */
 function silence(pulse: Pulse): { peer: Silence; asked: () => number; pass: (byMs: number) => Promise<string | undefined> } {
   let asked = 0;
   const ask = (): Promise<Pulse> => {

@@ -5,7 +5,7 @@
  *                                            └── it has ended, or silent for too long ──▶ lost */
 import type { Pulse } from './pulse.ts';
 
-/** How often somebody looks who is silent. After how much silence a peer counts as lost is a setting. */
+/** The time between two looks at who is silent. The silence after which a peer counts as lost is a setting. */
 export const lookMs = 250;
 
 export interface SilenceOptions {
@@ -34,7 +34,7 @@ export class Silence {
     this.ms = 0;
   }
 
-  /** To be called every `lookMs`; what it comes late does not count. @returns why the peer counts as lost. */
+  /** Looks at the peer; called every `lookMs`, and late calls do not count as silence. @returns why the peer counts as lost. */
   look(): string | undefined {
     const { limitMs } = this.#options;
     this.ms += lookMs;

@@ -37,7 +37,7 @@ export function failureOf(
     ...(silent.length === 0 ? [] : [`${names(silent)} left no record: killed, or ended without being asked`]),
     ...(isFirst ? [] : launcherSays),
   ].flatMap((cause) => cause.split('\n'));
-  // What failed says where it was called.
+  // The failed call says where it was called.
   const quiet = flights.filter(({ entries }) => entries.every(({ error }) => error === null));
   const last = quiet.toSorted((a, b) => a.rank - b.rank).flatMap(({ rank, entries }) => lastCall(rank, entries) ?? []);
   const [headline = 'a group failed; its ranks had no call under way', ...others] = causes;

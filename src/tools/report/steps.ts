@@ -21,7 +21,7 @@ const smallBytes = 65_536;
 interface Calls {
   readonly name: string;
   totalUs: number;
-  /** By number. */
+  /** The start of each call, by its number. */
   readonly starts: Map<number, number>;
 }
 
@@ -31,7 +31,7 @@ interface Covered {
 }
 
 export class TrainingSteps {
-  /** By rank, until all of its spans have been added. */
+  /** The calls of each rank by place, until all of its spans have been added. */
   readonly #calls = new Map<number, { readonly byPlace: Map<string, Calls>; count: number }>();
   readonly #found: ReportTrainingStep[] = [];
 
@@ -92,7 +92,7 @@ export function stragglerOf(waitedForUs: ReadonlyMap<number, number>, count: num
   return us > 0 && us >= ((1 + 1 / count) / 2) * total ? { rank, waitedForUs: us } : null;
 }
 
-/** What would make a step shorter, in a sentence; null where nothing is known. */
+/** Advice that would make a step shorter, in a sentence; null where nothing is known. */
 export function adviceOf(data: Pick<ReportData, 'failure' | 'ranks' | 'trainingStep' | 'straggler' | 'operations'>): string | null {
   const { failure, ranks, trainingStep: step, straggler, operations } = data;
   if (failure !== null || step === null) return null;

@@ -9,7 +9,7 @@ export interface Timeline {
   readonly names: readonly string[];
   readonly details: readonly string[];
   readonly rows: readonly ReportRow[];
-  /** From the first event, from which all times are counted, to the last. */
+  /** The time from the first event, from which all times are counted, to the last. */
   readonly durationUs: number;
   readonly stretchUs: number;
   readonly counters: readonly ReportCounter[];

@@ -89,7 +89,7 @@ export class Applier {
     }
   }
 
-  /** As it is, or converted to memory of that number. */
+  /** The values as they are, or converted to memory of that number. */
   #widened(type: DType, dtype: DType, values: Uint8Array, number: number): Uint8Array {
     if (type === dtype) return values;
     const wide = this.#scratch(number, (values.byteLength / dtypeInfo(dtype).bytes) * dtypeInfo(type).bytes);
@@ -128,7 +128,7 @@ export class Applier {
     }
   }
 
-  /** Of a chunk: the only part, or memory that the next sum takes. */
+  /** The bytes of a chunk: the only part, or memory that the next sum takes. */
   #sum(type: DType, parts: readonly Uint8Array[]): Uint8Array {
     if (parts.length === 1) return parts[0];
     const sum = this.#scratch(0, parts[0].byteLength);

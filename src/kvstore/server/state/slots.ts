@@ -117,7 +117,7 @@ export class ServerSlots {
     return [this.values(slot, slot + 1), ...this.states(slot, slot + 1)];
   }
 
-  /** Of the values of a slot, and of its states with this optimiser. */
+  /** The bytes of the values of a slot, and of its states with this optimiser. */
   bytesOf(slot: number, optimizer: Optimizer | undefined): number {
     const [dtype, bytes] = [this.dtype(slot), this.end[slot] - this.start[slot]];
     return bytes + stateNames(optimizer, dtype).length * stateBytes(dtype, bytes);
@@ -180,7 +180,7 @@ export function aligned(bytes: Uint8Array, counters: ValueCounters): Uint8Array 
   return new Uint8Array(bytes);
 }
 
-/** Of so many bytes of values. */
+/** The bytes of states that so many bytes of values need. */
 function stateBytes(dtype: DType, bytes: number): number {
   return (bytes / dtypeInfo(dtype).bytes) * dtypeInfo(stateType(dtype)).bytes;
 }

@@ -164,7 +164,7 @@ export interface ReportData {
   readonly straggler: ReportStraggler | null;
   /** Null: the run has no calls that come again and again. */
   readonly trainingStep: ReportTrainingStep | null;
-  /** What would make a step shorter, as a sentence; null: nothing is known. */
+  /** The advice that would make a step shorter, as a sentence; null: nothing is known. */
   readonly advice: string | null;
   readonly names: readonly string[];
   /** Of spans that have the same, with places for numbers that differ: `sequence  · dtype float32`. */

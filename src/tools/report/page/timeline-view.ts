@@ -12,7 +12,7 @@ const rowHeight = 18;
 const axisHeight = 22;
 const heightMax = 640;
 
-/** What a span is, which gives it its colour. */
+/** The kind of a span, which gives it its colour. */
 export type SpanKind = 'work' | 'wait' | 'other' | 'mark';
 
 interface Colours {
