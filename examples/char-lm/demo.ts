@@ -25,7 +25,7 @@ const { values } = parseArgs({
 const processes = Number(values.processes);
 if (!Number.isInteger(processes) || processes < 1) throw new Error(`--processes ${values.processes}: a positive integer is needed`);
 
-const cli = fileURLToPath(new URL('cli/main.js', import.meta.resolve('shoal')));
+const cli = fileURLToPath(new URL('tools/cli/main.js', import.meta.resolve('shoal')));
 const script = fileURLToPath(new URL('train.ts', import.meta.url));
 const [loadAverage] = loadavg();
 const startedAt = new Date().toISOString();

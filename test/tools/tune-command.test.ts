@@ -61,7 +61,7 @@ it('refuses impossible options before anything is started', async () => {
     [['tune', '-n', '2', '--hosts', '3'], /--hosts 3 needs as many ranks; 2 are started/],
     [['tune', '-b', '8', '-e', '4'], /exceeds --maxbytes/],
     [['tune', '-f', '1'], /whole number of at least 2/],
-    [['tune', '-o', foreign], /tuning file .*foreign\.json: schema: .*under another name \(-o\)/],
+    [['tune', '-o', foreign], /tuning file .*foreign\.json: schema must be .*under another name \(-o\)/],
     [['bench', 'barrier', '--algorithms', 'all'], /barrier has no algorithms to compare/],
   ];
   for (const [args, message] of cases) {
