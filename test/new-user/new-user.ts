@@ -38,12 +38,8 @@ export function packPackage(folder: string, ...architectures: string[]): string 
   const prebuild = join(repositoryRoot, 'scripts/prebuild.mjs');
   execFileSync(process.execPath, [prebuild, ...architectures], { stdio: ['ignore', 'ignore', 'inherit'] });
   if (!existsSync(join(repositoryRoot, `prebuilds/linux-${process.arch}`))) return undefined;
-  const packing = spawnSync('npm', ['pack', '--ignore-scripts', '--json', '--pack-destination', folder], {
-    cwd: repositoryRoot,
-    encoding: 'utf8',
-  });
-  const [{ filename }] = JSON.parse(packing.stdout) as [{ filename: string }];
-  return join(folder, filename);
+  execFileSync('npm', ['pack', '--pack-destination', folder], { cwd: repositoryRoot, stdio: ['ignore', 'ignore', 'inherit'] });
+  return join(folder, readdirSync(folder).find((name) => name.endsWith('.tgz'))!);
 }
 
 export async function newUser(options: NewUserOptions): Promise<NewUserResult> {

@@ -1,9 +1,10 @@
 import { execFileSync, spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { cpSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { repositoryRoot } from '../../scripts/repository.ts';
+import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { builtEntry } from '../../src/base/packages/package-root.ts';
 
 const importPattern = /(?<=^|[;}])(?:import|export)(?:[^;"'`()]*from)?"([^"]+)"/gm;
@@ -39,6 +40,62 @@ function evaluate(code: string, flags: readonly string[] = []): string {
 }
 
 const url = (entry: string): string => JSON.stringify(pathToFileURL(builtEntry(entry)).href);
+
+describe('the packed package', () => {
+  it('has no scripts, and packing leaves the repository as it was', () => {
+    const folder = temporaryFolder('packed');
+    const whole = readFileSync(join(repositoryRoot, 'package.json'), 'utf8');
+    const { scripts, ...manifest } = JSON.parse(whole) as { scripts: Record<string, string> };
+    // The addon and the pages are made elsewhere: other tests look at the same files.
+    const [, prepack] = scripts.prepack.split('api-reference.ts && ');
+    const text = `${JSON.stringify({ ...manifest, scripts: { ...scripts, prepack } }, null, 2)}\n`;
+    writeFileSync(join(folder, 'package.json'), text);
+    execFileSync('npm', ['pack'], { cwd: folder, stdio: 'ignore' });
+    expect(readFileSync(join(folder, 'package.json'), 'utf8')).toBe(text);
+    const packed = execFileSync('tar', ['-xzOf', 'shoal-0.1.0.tgz', 'package/package.json'], { cwd: folder, encoding: 'utf8' });
+    const { devDependencies: _, ...published } = manifest as { devDependencies?: object };
+    expect(JSON.parse(packed)).toEqual(published);
+  });
+});
+
+describe('the declarations', () => {
+  /** Entries for a framework, which their users have installed. */
+  const frameworks: Readonly<Record<string, string>> = {
+    './ddp/jax-js': '@jax-js/jax',
+    './ddp/tfjs': '@tensorflow/tfjs',
+    './graph/tfjs': '@tensorflow/tfjs',
+  };
+
+  it('compile with skipLibCheck off and no optional package, but those for a framework need that one', () => {
+    const folder = temporaryFolder('declarations');
+    const modules = join(folder, 'node_modules');
+    mkdirSync(join(modules, 'shoal'), { recursive: true });
+    // A copy: the compiler follows links to where other packages are.
+    cpSync(join(repositoryRoot, 'dist'), join(modules, 'shoal/dist'), {
+      recursive: true,
+      filter: (path) => statSync(path).isDirectory() || path.endsWith('.d.ts'),
+    });
+    for (const name of ['@types/node', 'undici-types'])
+      cpSync(join(repositoryRoot, 'node_modules', name), join(modules, name), { recursive: true });
+    const manifest = readFileSync(join(repositoryRoot, 'package.json'), 'utf8');
+    writeFileSync(join(modules, 'shoal/package.json'), manifest);
+    const { exports } = JSON.parse(manifest) as { exports: Record<string, unknown> };
+    const entries = Object.keys(exports).filter((entry) => !entry.endsWith('.json'));
+    const imports = entries.map((entry, index) => `export * as entry${index} from '${entry.replace('.', 'shoal')}';`);
+    writeFileSync(join(folder, 'main.ts'), imports.join('\n'));
+    const options = { module: 'nodenext', target: 'es2023', strict: true, noEmit: true, skipLibCheck: false, types: ['node'] };
+    writeFileSync(join(folder, 'package.json'), '{ "type": "module" }');
+    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions: options, files: ['main.ts'] }));
+    const tsc = join(repositoryRoot, 'node_modules/typescript/bin/tsc');
+    const { stdout } = spawnSync(process.execPath, [tsc, '--pretty', 'false', '-p', folder], { encoding: 'utf8' });
+    const errors = stdout.trim().split('\n');
+    const missing = errors.map((line) => /error TS2307: Cannot find module '([^']+)'/.exec(line)?.[1] ?? line);
+    expect(new Set(missing)).toEqual(new Set(Object.values(frameworks)));
+    expect(entries).toEqual(expect.arrayContaining(Object.keys(frameworks)));
+    // Nothing that other entries need is among the files with these errors.
+    expect(errors.filter((line) => !/^[^(]*shoal\/dist\/(?:ddp\/adapters|graph\/kernels\/tensorflow)/.test(line))).toEqual([]);
+  });
+});
 
 describe('the built code', () => {
   it('is loaded in a few files by each thread of a rank, without other packages', () => {

@@ -31,7 +31,9 @@ export type FuseGroup = readonly Transfer[];
 export interface UnfusedReceive {
   /** Output that is received: `weights:0`; of a node that others only run after, `^init`. */
   readonly tensor: string;
+  /** The device that has the tensor. */
   readonly sendDevice: string;
+  /** The device that receives it. */
   readonly recvDevice: string;
   /** The reason, for people. */
   readonly why: string;

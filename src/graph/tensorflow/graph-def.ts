@@ -59,8 +59,15 @@ export interface GraphProto {
   readonly versions: { readonly producer: number } | null;
 }
 
+/** The parts of a protobufjs `Type` that are used here. Declarations of the package must not need protobufjs, which is optional. */
+export interface MessageCodec {
+  decode(bytes: Uint8Array): object;
+  encode(message: object): { finish(): Uint8Array };
+  fromObject(json: object): object;
+}
+
 /** The codec of GraphDef. @throws ShoalError `unsupported` without the package. */
-export async function loadGraphDef(): Promise<protobuf.Type> {
+export async function loadGraphDef(): Promise<MessageCodec> {
   try {
     const { default: protobuf } = await import('protobufjs');
     return protobuf.Root.fromJSON({ nested: messages }).lookupType('GraphDef');
@@ -72,19 +79,19 @@ export async function loadGraphDef(): Promise<protobuf.Type> {
 }
 
 /** @throws ShoalError `protocol` for bytes that are no GraphDef, or were cut off. */
-export function graphFromBytes(type: protobuf.Type, bytes: Uint8Array): GraphProto {
+export function graphFromBytes(type: MessageCodec, bytes: Uint8Array): GraphProto {
   try {
-    return type.decode(bytes) as unknown as GraphProto;
+    return type.decode(bytes) as GraphProto;
   } catch (cause) {
     throw new ShoalError('protocol', `${bytes.byteLength} bytes are no GraphDef: ${messageOf(cause)}`, { cause });
   }
 }
 
 /** From the JSON form of Protocol Buffers. @throws ShoalError `protocol` for what is no GraphDef. */
-export function graphFromJson(type: protobuf.Type, json: object): GraphProto {
+export function graphFromJson(type: MessageCodec, json: object): GraphProto {
   try {
     // What is taken from JSON may still have a wrong kind; what has been encoded has not.
-    return type.decode(type.encode(type.fromObject(json)).finish()) as unknown as GraphProto;
+    return type.decode(type.encode(type.fromObject(json)).finish()) as GraphProto;
   } catch (cause) {
     throw new ShoalError('protocol', `modelTopology is no GraphDef: ${messageOf(cause)}`, { cause });
   }
