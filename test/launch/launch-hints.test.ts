@@ -8,7 +8,7 @@ import { shoalRun } from '../fixtures/launch-harness.ts';
 it('says what is needed by a file that a script imports, and that awaits at its top level in a CommonJS package', async () => {
   const folder = temporaryFolder('hints');
   await writeFile(join(folder, 'package.json'), '{"type":"commonjs"}');
-  await writeFile(join(folder, 'main.ts'), "import '../part.ts';\n");
+  await writeFile(join(folder, 'main.ts'), "import './part.ts';\n");
   await writeFile(join(folder, 'part.ts'), "import { setImmediate } from 'node:timers/promises';\nawait setImmediate();\n");
   const { code, stderr } = await shoalRun('-q', join(folder, 'main.ts')).ended;
   expect(code).toBe(1);
