@@ -5,7 +5,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { systemRandom } from '../../src/base/random.ts';
-import { systemStopwatch } from '../../src/base/stopwatch.ts';
+import { systemStopwatch } from '../../src/base/clock.ts';
 import { initProcessGroup } from '../../src/group/api/init.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
 import { loadNative, nativeUnavailableReason } from '../../src/memory/native.ts';

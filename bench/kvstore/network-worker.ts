@@ -1,7 +1,7 @@
 /** The worker of network.ts: pushes, pulls and both at once, in turn, with tensors of the store. Prints its times.
  *
  *    network-worker.ts <keys> <bytes of each> <iterations> */
-import { systemStopwatch } from '../../src/base/stopwatch.ts';
+import { systemStopwatch } from '../../src/base/clock.ts';
 import { create } from '../../src/kvstore/stores/create.ts';
 
 const [count, bytes, iterations] = process.argv.slice(2).map(Number);

@@ -5,7 +5,7 @@
  *  worker-<rank>.json. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { systemStopwatch } from '../../src/base/stopwatch.ts';
+import { systemStopwatch } from '../../src/base/clock.ts';
 
 export interface Row {
   readonly name: string;

@@ -7,7 +7,7 @@
  *  all ranks together touch as much memory, n·S: caches then help both alike.
  *
  *    memory-bound.ts <ranks of the all-reduce> <bytes>:<iterations>,… */
-import { systemStopwatch } from '../../src/base/stopwatch.ts';
+import { systemStopwatch } from '../../src/base/clock.ts';
 import { statisticsOf } from '../../src/tools/timing/statistics.ts';
 import { initProcessGroup } from '../../src/index.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';

@@ -3,6 +3,7 @@
 import { describeForeign } from '../../memory/foreign-value.ts';
 import { checkedGraph } from '../structure/check-arguments.ts';
 import { setMaxListeners } from 'node:events';
+import { BoundedCache } from '../../base/bounded-cache.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import {
@@ -129,8 +130,8 @@ export class Session {
   readonly #devices: DeviceSet;
   readonly #placement: Placement;
   readonly #backend: StepBackend;
-  /** By feeds and fetches; the least recently used first. */
-  readonly #prepared = new Map<string, PreparedKind>();
+  /** By feeds and fetches. */
+  readonly #prepared: BoundedCache<string, PreparedKind>;
   readonly #closing = new AbortController();
   readonly #stats = { steps: 0, requests: 0 };
   #stepsInFlight = 0;
@@ -152,6 +153,7 @@ export class Session {
     setMaxListeners(0, this.#closing.signal);
     this.#devices = new DeviceSet(devices);
     this.#placement = place(graph, this.#devices, defaultDevice);
+    this.#prepared = new BoundedCache(this.#options.preparedMax, ({ step }) => release(step));
     this.#backend = backend ?? new LocalBackend(this.#options);
   }
 
@@ -217,22 +219,12 @@ export class Session {
     if (this.#closing.signal.aborted) throw closed();
     const signature = [feeds, fetches, targets].map((each) => each.map(({ name }) => name).join(' ')).join(' | ');
     const found = this.#prepared.get(signature);
-    if (found !== undefined) {
-      this.#prepared.delete(signature);
-      this.#prepared.set(signature, found);
-      return found.step;
-    }
+    if (found !== undefined) return found.step;
     const partitioned = this.#partition(feeds, fetches, targets);
-    const prepared = { step: this.#backend.prepare(partitioned), unfused: partitioned.unfused };
-    this.#prepared.set(signature, prepared);
+    const prepared = this.#prepared.put(signature, { step: this.#backend.prepare(partitioned), unfused: partitioned.unfused });
     prepared.step.catch(() => {
       if (this.#prepared.get(signature) === prepared) this.#prepared.delete(signature);
     });
-    for (const [oldest, { step }] of this.#prepared) {
-      if (this.#prepared.size <= this.#options.preparedMax) break;
-      this.#prepared.delete(oldest);
-      release(step);
-    }
     return prepared.step;
   }
 

@@ -2,6 +2,7 @@
  *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first.
  *  A thread has one for each group, whichever path the calls take. */
 import { must } from '../../base/assert.ts';
+import { BoundedCache } from '../../base/bounded-cache.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import { stagingBlockBytes } from '../../collectives/algorithms/host-staged.ts';
@@ -133,7 +134,7 @@ export class Planner implements Plans {
   readonly #reach: Reach;
   /** Of the network path. */
   #networkReach: Reach | undefined;
-  readonly #prepared = new Map<string, PreparedPlan>();
+  readonly #prepared = new BoundedCache<string, PreparedPlan>(plansMax);
 
   constructor(options: PlannerOptions) {
     this.#options = options;
@@ -159,19 +160,7 @@ export class Planner implements Plans {
   prepare(call: CollectiveCall, path: 'engine' | 'network' = 'engine'): PreparedPlan {
     const reach = path === 'network' ? must(this.#networkReach, () => 'the group has a network path') : this.#reach;
     const key = reach.keyPrefix + planKey(call);
-    const known = this.#prepared.get(key);
-    if (known) {
-      this.#prepared.delete(key);
-      this.#prepared.set(key, known);
-      return known;
-    }
-    const prepared = this.#build(call, reach);
-    this.#prepared.set(key, prepared);
-    if (this.#prepared.size > plansMax) {
-      const [oldest] = this.#prepared.keys();
-      this.#prepared.delete(oldest);
-    }
-    return prepared;
+    return this.#prepared.get(key) ?? this.#prepared.put(key, this.#build(call, reach));
   }
 
   /** The algorithm that an operation of so many bytes takes. */

@@ -8,6 +8,7 @@
  *
  *  A call without a wait makes progress whatever this thread does next, and whatever it did before.
  *  Private arrays are used in place; if the comm thread must take over, they are first copied to memory that it reaches. */
+import { BoundedCache } from '../../base/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../base/call-site.ts';
 import { ControlBlock } from '../../collectives/control-block.ts';
 import type { Region } from '../../memory/region.ts';
@@ -41,7 +42,7 @@ import type { Route } from '../call/route.ts';
 import type { SettlingWork } from '../../comm/work.ts';
 import { CompletedWork, PendingWork } from '../../comm/work.ts';
 
-/** Operations kept bound to their buffers, least recently bound dropped first. */
+/** Operations kept bound to their buffers. */
 const boundMax = 512;
 /** A private array that is larger is let go when its call has ended; a smaller one stays bound for the next such call. */
 const keptBytesMax = 64 * 1024;
@@ -111,7 +112,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
   readonly #tracks: Readonly<Record<HostPathName, Track>>;
   readonly #own: ControlBlock;
   /** By call and buffers; those on private arrays by call alone. */
-  readonly #bound = new Map<string, HostPathOperation>();
+  readonly #bound = new BoundedCache<string, HostPathOperation>(boundMax);
   readonly #sites = new CallSites();
 
   constructor(options: HostPathCallerOptions) {
@@ -137,13 +138,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
       if (isPrivate) hostPath.rebindOwn(known, buffers);
       return known;
     }
-    const bound = hostPath.bind(call, plans, buffers);
-    this.#bound.set(key, bound);
-    if (this.#bound.size > boundMax) {
-      const [oldest] = this.#bound.keys();
-      this.#bound.delete(oldest);
-    }
-    return bound;
+    return this.#bound.put(key, hostPath.bind(call, plans, buffers));
   }
 
   announce(calls: number): void {

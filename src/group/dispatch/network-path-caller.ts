@@ -3,6 +3,7 @@
  *
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
  *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
+import { BoundedCache } from '../../base/bounded-cache.ts';
 import { CallSites } from '../../base/call-site.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { Region } from '../../memory/region.ts';
@@ -23,7 +24,7 @@ import { catchUp, type FastPath, type FastRequest } from './fast-path.ts';
 import type { SettlingWork } from '../../comm/work.ts';
 import { CompletedWork } from '../../comm/work.ts';
 
-/** Operations kept bound to their buffers, least recently bound dropped first. */
+/** Operations kept bound to their buffers. */
 const boundMax = 512;
 
 export interface NetworkPathCallerOptions {
@@ -53,7 +54,7 @@ const completedWork = new CompletedWork();
 export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
   readonly #options: NetworkPathCallerOptions;
   readonly #networkPath: NetworkPath;
-  readonly #bound = new Map<string, NetworkPathOperation>();
+  readonly #bound = new BoundedCache<string, NetworkPathOperation>(boundMax);
   readonly #sites = new CallSites();
   #ordinal = 0;
   /** Operations that the comm thread has taken over and not finished. */
@@ -76,13 +77,7 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
       const buffer = buffers[name];
       if (buffer) views[name] = this.#options.view(buffer);
     }
-    const bound = this.#networkPath.bind(call, route.plan, views);
-    this.#bound.set(key, bound);
-    if (this.#bound.size > boundMax) {
-      const [oldest] = this.#bound.keys();
-      this.#bound.delete(oldest);
-    }
-    return bound;
+    return this.#bound.put(key, this.#networkPath.bind(call, route.plan, views));
   }
 
   announce(calls: number): void {

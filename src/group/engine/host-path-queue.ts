@@ -4,6 +4,7 @@
  *                   is not to wait     ─▶ queue ─▶ start … ─▶ done
  *
  *  It must not know the operations that start in the comm thread, nor how a disagreement is handled. */
+import { BoundedCache } from '../../base/bounded-cache.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { CollectiveCall } from '../call/contract.ts';
@@ -89,7 +90,7 @@ const patienceNsMax = 5e6;
 export class HostPathQueue implements CallQueue<HostPathEntry> {
   readonly #options: HostPathQueueOptions;
   readonly #entries: HostPathEntry[] = [];
-  readonly #bound = new Map<string, HostPathOperation>();
+  readonly #bound = new BoundedCache<string, HostPathOperation>(boundMax);
   /** Made on first use: many a group never leaves anything to the comm thread. */
   #made: HostPath | undefined;
 
@@ -209,13 +210,7 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
     const key = operationKey(call, buffers);
     const known = this.#bound.get(key);
     if (known?.bound.name === position.code) return known;
-    const operation = this.#hostPath.bind(call, plans, buffers, position.code);
-    this.#bound.set(key, operation);
-    if (this.#bound.size > boundMax) {
-      const [oldest] = this.#bound.keys();
-      this.#bound.delete(oldest);
-    }
-    return operation;
+    return this.#bound.put(key, this.#hostPath.bind(call, plans, buffers, position.code));
   }
 
   get #hostPath(): HostPath {

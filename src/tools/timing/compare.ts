@@ -11,7 +11,7 @@
  *  other load of the machine. */
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, shuffled } from '../../base/random.ts';
-import type { Stopwatch } from '../../base/stopwatch.ts';
+import type { Stopwatch } from '../../base/clock.ts';
 import { canServe, evenRequest } from '../../collectives/predict.ts';
 import { algorithms } from '../../collectives/registry.ts';
 import type { CommGroup } from '../../group/api/process-group.ts';

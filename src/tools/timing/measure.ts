@@ -3,7 +3,7 @@
  *
  *    touch all buffers │ clock │ start 0 … start K−1 │ wait 0, start K │ … │ wait N−1 │ clock
  *                              └───────────── one sample: N operations, K in flight ─────────────┘ */
-import type { Stopwatch } from '../../base/stopwatch.ts';
+import type { Stopwatch } from '../../base/clock.ts';
 import type { Operation, Pending } from './operation.ts';
 
 export interface MeasureOptions {

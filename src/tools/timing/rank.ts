@@ -1,7 +1,7 @@
 /** The script that `shoal bench` and `shoal tune` run on every rank they start: the job as JSON in the first argument, events on
  *  rank 0's stdout. */
 import { isShoalError } from '../../base/errors.ts';
-import { systemStopwatch } from '../../base/stopwatch.ts';
+import { systemStopwatch } from '../../base/clock.ts';
 import { initProcessGroup } from '../../group/api/init.ts';
 import type { CommGroup } from '../../group/api/process-group.ts';
 import type { ProcessGroup } from '../../group/call/types.ts';

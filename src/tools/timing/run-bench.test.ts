@@ -1,6 +1,6 @@
 /** Whole benchmarks on worlds of several ranks in one process: every collective is called, checked and reported. */
 import { describe, expect, it } from 'vitest';
-import { systemStopwatch } from '../../base/stopwatch.ts';
+import { systemStopwatch } from '../../base/clock.ts';
 import { startRanks } from '../../group/testing/in-process-world.ts';
 import type { ProcessGroup } from '../../group/call/types.ts';
 import { collectiveNames, halvesOf } from './collective.ts';

@@ -2,7 +2,7 @@
 import { cpus, hostname } from 'node:os';
 import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { Stopwatch } from '../../base/stopwatch.ts';
+import type { Stopwatch } from '../../base/clock.ts';
 import { packageVersion } from '../../base/packages/version.ts';
 import type { ProcessGroup } from '../../group/call/types.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';

@@ -1,7 +1,7 @@
 /** A training without a model: passes that only take time, and gradients of a model's sizes, averaged by a scheduled group that
  *  is tuned. For `shoal tune --scheduler`. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Stopwatch } from '../../base/stopwatch.ts';
+import type { Stopwatch } from '../../base/clock.ts';
 import type { ProcessGroup, ScheduledGroup, SchedulingStatus, Work } from '../../group/call/types.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { LayerTrace } from '../../scheduler/model-traces.ts';

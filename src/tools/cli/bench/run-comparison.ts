@@ -3,7 +3,7 @@
 import type { Writable } from 'node:stream';
 import { ShoalError } from '../../../base/errors.ts';
 import { readSettings, type Environment } from '../../../base/settings/settings.ts';
-import { systemStopwatch } from '../../../base/stopwatch.ts';
+import { systemStopwatch } from '../../../base/clock.ts';
 import { packageVersion } from '../../../base/packages/version.ts';
 import { compare, namesOf, type CompareOptions, type ComparedRow } from '../../timing/compare.ts';
 import { formatComparison, formatComparisonHead } from '../../timing/comparison-table.ts';

@@ -166,7 +166,7 @@ async function joinWorld(
   const [{ initProcessGroup }, { runBench }, { systemStopwatch }] = await Promise.all([
     import('../../../group/api/init.ts'),
     import('../../timing/run-bench.ts'),
-    import('../../../base/stopwatch.ts'),
+    import('../../../base/clock.ts'),
   ]);
   const group = await initProcessGroup({ backend: options.backend });
   try {

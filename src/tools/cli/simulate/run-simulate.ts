@@ -1,7 +1,7 @@
 /** What `shoal simulate` prints and writes. */
 import { ShoalError } from '../../../base/errors.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
-import { systemStopwatch } from '../../../base/stopwatch.ts';
+import { systemStopwatch } from '../../../base/clock.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import { figuresPage } from '../../chart/document.ts';
 import type { Figure } from '../../chart/data/figure.ts';
