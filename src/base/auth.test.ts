@@ -66,6 +66,22 @@ describe('handshake', () => {
     }
   });
 
+  it('keeps the bytes of its frames', () => {
+    const seeded = (role: 'dialer' | 'acceptor', rank: number): Handshake =>
+      new Handshake({ role, secret: Buffer.from('secret'), purpose: 'store', world: 'w', worldSize: 3, rank, random: seededRandom(rank) });
+    const [dialer, acceptor] = [seeded('dialer', 1), seeded('acceptor', 2)];
+    const hello = dialer.start()!;
+    const answer = acceptor.push(hello).send!;
+    const proof = dialer.push(answer).send!;
+    expect([hello, answer, proof, acceptor.push(proof).send!].map((frame) => Buffer.from(frame).toString('hex'))).toEqual([
+      '53484f414c01010073746f7265000000000000000000000050e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc32601000000ffffffff030000009e272f05c2005ae1e302ce680df6392edf61a1e7079951a1f721b1aee05a1598',
+      '53484f414c01010173746f7265000000000000000000000050e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc32602000000ffffffff030000003160159003909c4759b0e4363a9bde0066acb905be22082f1187e11bff1d6f52',
+      '53484f414c010200c73145155ac18e16c4bf29e7a7a07dfeffd547e6bb01bf52319188150179d927',
+      '53484f414c010201fc7becc263d73d17c92ef829fb8902e2e8c8efbbd3719940005c0b45b2641e69',
+    ]);
+    expect(Buffer.from(seeded('acceptor', 0).refuse('full é')).toString('hex')).toBe('53484f414c01030266756c6c20e9'.padEnd(2 * 136, '0'));
+  });
+
   it('gives back the bytes that follow the last frame, and asks for no more than its frames', () => {
     const dialer = end('dialer');
     const acceptor = end('acceptor');

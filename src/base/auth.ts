@@ -21,22 +21,37 @@
  *
  *  role: 0 dialer, 1 acceptor; it is under the proof, so a proof cannot be reflected to its maker. */
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
-import { assert, unreachable } from './assert.ts';
+import { assert } from './assert.ts';
+import { Layout } from './bytes.ts';
 import { ShoalError, type ErrorCode } from './errors.ts';
 import type { Random } from './random.ts';
 
 const magic = Buffer.from('SHOAL', 'latin1');
 const version = 1;
 const type = { hello: 1, proof: 2, refusal: 3 } as const;
-const prefixBytes = 8;
-const helloBytes = 100;
-const proofBytes = 40;
-const refusalBytes = 136;
+const format = 'a handshake frame';
 const purposeBytes = 16;
+const refusalTextBytes = 128;
+/** `last`: the role, or the code of a refusal. */
+const prefix = { magic: magic.length, version: 'u8', type: 'u8', last: 'u8' } as const;
+const prefixLayout = new Layout(format, prefix);
+const helloLayout = new Layout(format, {
+  ...prefix,
+  purpose: purposeBytes,
+  world: 32,
+  rank: 'u32',
+  expectedPeer: 'u32',
+  worldSize: 'u32',
+  nonce: 32,
+});
+const proofLayout = new Layout(format, { ...prefix, proof: 32 });
+const refusalLayout = new Layout(format, { ...prefix, text: refusalTextBytes });
 const anyRank = 0xffffffff;
 const label = 'shoal-handshake-1';
 /** Codes of errors, each at its number on the wire. */
 const refusalCodes: readonly ErrorCode[] = ['auth', 'config', 'aborted'];
+/** Roles, each at its number on the wire. */
+const roles = ['dialer', 'acceptor'] as const;
 
 /** Number of server 0; parties without a rank have numbers beyond all ranks. */
 export const serverNumber = 0x2000_0000;
@@ -44,11 +59,11 @@ export const serverNumber = 0x2000_0000;
 export const launcherNumber = 0x4000_0000;
 
 /** Most bytes that one end sends before it is authenticated. */
-export const handshakeBytesMax: number = helloBytes + proofBytes;
+export const handshakeBytesMax: number = helloLayout.bytes + proofLayout.bytes;
 
 export interface HandshakeOptions {
   /** The dialer speaks first. */
-  readonly role: 'dialer' | 'acceptor';
+  readonly role: (typeof roles)[number];
   /** The job's secret; never sent. An empty secret proves nothing. */
   readonly secret: Uint8Array;
   /** Purpose of the connection, ASCII, at most 16 characters; both ends must agree: a proof for one service is worthless at another. */
@@ -78,10 +93,10 @@ export interface HandshakeStep {
  *  caller sends `refusal`, when there is one, and closes. */
 export class Handshake {
   readonly #options: HandshakeOptions;
-  readonly #ownHello: Buffer;
-  readonly #received = Buffer.alloc(refusalBytes);
+  readonly #ownHello: Uint8Array;
+  readonly #received = Buffer.alloc(refusalLayout.bytes);
   #receivedBytes = 0;
-  #peerHello: Buffer | undefined;
+  #peerHello: Uint8Array | undefined;
   #phase: 'hello' | 'proof' | 'done' | 'failed' = 'hello';
   #refusal: Uint8Array | undefined;
 
@@ -90,15 +105,15 @@ export class Handshake {
     assert(/^[\x21-\x7e]{1,16}$/.test(purpose), () => `purpose '${purpose}' must be 1 to ${purposeBytes} ASCII characters`);
     assert(isRank(rank) && (expectedPeer === undefined || isRank(expectedPeer)), () => `ranks ${rank}, ${expectedPeer} must be uint32`);
     this.#options = options;
-    const hello = Buffer.alloc(helloBytes);
-    writePrefix(hello, type.hello, roleCode(options.role));
-    hello.write(purpose, 8, 'latin1');
-    hashOf(options.world).copy(hello, 24);
-    hello.writeUInt32LE(rank, 56);
-    hello.writeUInt32LE(expectedPeer ?? anyRank, 60);
-    hello.writeUInt32LE(worldSize, 64);
-    hello.set(options.random.bytes(32), 68);
-    this.#ownHello = hello;
+    this.#ownHello = helloLayout.encode({
+      ...prefixOf(type.hello, options.role),
+      purpose: Buffer.from(purpose, 'latin1'),
+      world: hashOf(options.world),
+      rank,
+      expectedPeer: expectedPeer ?? anyRank,
+      worldSize,
+      nonce: options.random.bytes(32),
+    });
   }
 
   /** Bytes to send before anything arrives: the dialer's HELLO; undefined for the acceptor. */
@@ -139,8 +154,8 @@ export class Handshake {
         this.#receivedBytes = 0;
         if (send !== undefined) sends.push(send);
         if (this.#isDone()) {
-          const peerRank = this.#peerHello!.readUInt32LE(56);
-          return { ...joined(sends), done: { peerRank, rest: bytes.subarray(at) } };
+          const { rank } = helloLayout.decode(this.#peerHello!);
+          return { ...joined(sends), done: { peerRank: rank, rest: bytes.subarray(at) } };
         }
       }
     } catch (error) {
@@ -156,9 +171,13 @@ export class Handshake {
 
   /** Size of the frame being received; until its type is known, the size of the expected one: a refusal is longer than any. */
   #frameBytes(): number {
-    if (this.#receivedBytes < prefixBytes) return this.#phase === 'hello' ? helloBytes : proofBytes;
-    const received = this.#received[6];
-    return received === type.hello ? helloBytes : received === type.proof ? proofBytes : refusalBytes;
+    const isKnown = this.#receivedBytes >= prefixLayout.bytes;
+    const received = isKnown ? prefixLayout.decode(this.#received).type : this.#expected;
+    return (received === type.hello ? helloLayout : received === type.proof ? proofLayout : refusalLayout).bytes;
+  }
+
+  get #expected(): number {
+    return this.#phase === 'hello' ? type.hello : type.proof;
   }
 
   /** Refuses strangers at their first wrong byte. */
@@ -166,29 +185,27 @@ export class Handshake {
     const got = this.#received.subarray(0, this.#receivedBytes);
     const checked = Math.min(got.length, magic.length);
     if (magic.compare(got, 0, checked, 0, checked) !== 0) throw this.#stranger('its first bytes are not a Shoal handshake');
-    if (got.length < prefixBytes) return;
-    const kind = got[6];
-    const expected = this.#phase === 'hello' ? type.hello : type.proof;
+    if (got.length < prefixLayout.bytes) return;
+    const { version: spoken, type: kind, last } = prefixLayout.decode(got);
     if (kind === type.refusal && this.#options.role === 'dialer') return;
-    if (got[5] !== version) {
-      throw this.#refused('config', `handshake version ${version} here, ${got[5]} at the peer; run the same Shoal everywhere`);
+    if (spoken !== version) {
+      throw this.#refused('config', `handshake version ${version} here, ${spoken} at the peer; run the same Shoal everywhere`);
     }
-    if (kind !== expected) throw this.#stranger(`handshake frame type ${kind} where ${expected} was expected`);
-    if (got[7] !== 1 - roleCode(this.#options.role)) throw this.#stranger('it claims our own role in the handshake');
+    if (kind !== this.#expected) throw this.#stranger(`handshake frame type ${kind} where ${this.#expected} was expected`);
+    if (last !== 1 - roles.indexOf(this.#options.role)) throw this.#stranger('it claims our own role in the handshake');
   }
 
-  #onFrame(frame: Buffer): Uint8Array | undefined {
-    if (frame[6] === type.refusal) throw this.#readRefusal(frame);
+  #onFrame(frame: Uint8Array): Uint8Array | undefined {
+    if (prefixLayout.decode(frame).type === type.refusal) throw this.#readRefusal(frame);
     if (this.#phase === 'hello') {
       this.#checkHello(frame);
       this.#peerHello = frame;
       this.#phase = 'proof';
       return this.#options.role === 'acceptor' ? this.#ownHello : this.#proofFrame();
     }
-    const claimed = frame.subarray(8, proofBytes);
     const peerRole = this.#options.role === 'dialer' ? 'acceptor' : 'dialer';
-    if (!timingSafeEqual(claimed, this.#proofOf(peerRole))) {
-      const peer = this.#peerHello!.readUInt32LE(56);
+    if (!timingSafeEqual(proofLayout.decode(frame).proof, this.#proofOf(peerRole))) {
+      const { rank: peer } = helloLayout.decode(this.#peerHello!);
       throw this.#refused(
         'auth',
         `${partyName(this.#options.rank)} and its peer, which says it is ${partyName(peer)}, have different secrets for ${this.#options.purpose}`,
@@ -199,25 +216,24 @@ export class Handshake {
     return this.#options.role === 'acceptor' ? this.#proofFrame() : undefined;
   }
 
-  #checkHello(hello: Buffer): void {
+  #checkHello(hello: Uint8Array): void {
     const { rank, expectedPeer, purpose, worldSize = 0, world } = this.#options;
-    const peer = hello.readUInt32LE(56);
-    if (!hello.subarray(8, 24).equals(this.#ownHello.subarray(8, 24))) {
-      const peerPurpose = printable(hello.subarray(8, 24));
+    const own = helloLayout.decode(this.#ownHello);
+    const { rank: peer, expectedPeer: wanted, worldSize: peerWorldSize, ...theirs } = helloLayout.decode(hello);
+    if (Buffer.compare(theirs.purpose, own.purpose) !== 0) {
       throw this.#refused(
         'config',
-        `${partyName(rank)} speaks '${purpose}' here, ${partyName(peer)} speaks '${peerPurpose}'; it dialled the wrong port`,
+        `${partyName(rank)} speaks '${purpose}' here, ${partyName(peer)} speaks '${printable(theirs.purpose)}'; it dialled the wrong port`,
         peer,
       );
     }
-    if (!hello.subarray(24, 56).equals(this.#ownHello.subarray(24, 56))) {
+    if (Buffer.compare(theirs.world, own.world) !== 0) {
       throw this.#refused(
         'config',
         `${partyName(peer)} belongs to another world than ${partyName(rank)} of world '${world}'; check the job's name and address`,
         peer,
       );
     }
-    const peerWorldSize = hello.readUInt32LE(64);
     if (worldSize !== 0 && peerWorldSize !== 0 && worldSize !== peerWorldSize) {
       throw this.#refused(
         'config',
@@ -228,38 +244,32 @@ export class Handshake {
     if (expectedPeer !== undefined && peer !== expectedPeer) {
       throw this.#refused('config', `${partyName(rank)} expected ${partyName(expectedPeer)} but reached ${partyName(peer)}`, peer);
     }
-    const wanted = hello.readUInt32LE(60);
     if (wanted !== anyRank && wanted !== rank) {
       throw this.#refused('config', `${partyName(peer)} expected ${partyName(wanted)} but reached ${partyName(rank)}`, peer);
     }
   }
 
   #proofFrame(): Uint8Array {
-    const frame = Buffer.alloc(proofBytes);
-    writePrefix(frame, type.proof, roleCode(this.#options.role));
-    this.#proofOf(this.#options.role).copy(frame, 8);
-    return frame;
+    const { role } = this.#options;
+    return proofLayout.encode({ ...prefixOf(type.proof, role), proof: this.#proofOf(role) });
   }
 
   #proofOf(role: HandshakeOptions['role']): Buffer {
     const [dialer, acceptor] = this.#options.role === 'dialer' ? [this.#ownHello, this.#peerHello!] : [this.#peerHello!, this.#ownHello];
     return createHmac('sha256', this.#options.secret)
       .update(label)
-      .update(Uint8Array.of(roleCode(role)))
+      .update(Uint8Array.of(roles.indexOf(role)))
       .update(dialer)
       .update(acceptor)
       .digest();
   }
 
-  #readRefusal(frame: Buffer): ShoalError {
-    const code = refusalCodes[frame[7]] ?? 'protocol';
+  #readRefusal(frame: Uint8Array): ShoalError {
+    const { last, text } = refusalLayout.decode(frame);
+    const code = refusalCodes[last] ?? 'protocol';
     const peer = this.#options.expectedPeer;
     const who = peer === undefined ? 'the peer' : partyName(peer);
-    return new ShoalError(
-      code,
-      `${who} refused ${partyName(this.#options.rank)}: ${printable(frame.subarray(prefixBytes))}`,
-      this.#fields(peer),
-    );
+    return new ShoalError(code, `${who} refused ${partyName(this.#options.rank)}: ${printable(text)}`, this.#fields(peer));
   }
 
   #refused(code: 'auth' | 'config', text: string, peer?: number): ShoalError {
@@ -304,35 +314,19 @@ function isRank(value: number): boolean {
   return Number.isInteger(value) && value >= 0 && value < anyRank;
 }
 
-function roleCode(role: HandshakeOptions['role']): 0 | 1 {
-  switch (role) {
-    case 'dialer':
-      return 0;
-    case 'acceptor':
-      return 1;
-    default:
-      return unreachable(role);
-  }
-}
-
-function writePrefix(frame: Buffer, kind: number, last: number): void {
-  magic.copy(frame);
-  frame[5] = version;
-  frame[6] = kind;
-  frame[7] = last;
+function prefixOf(kind: number, role: HandshakeOptions['role']): { magic: Buffer; version: number; type: number; last: number } {
+  return { magic, version, type: kind, last: roles.indexOf(role) };
 }
 
 function refusalFrame(code: ErrorCode, text: string): Uint8Array {
-  const frame = Buffer.alloc(refusalBytes);
-  writePrefix(frame, type.refusal, refusalCodes.indexOf(code));
-  frame.write(text, prefixBytes, 'latin1');
-  return frame;
+  const cut = Buffer.from(text, 'latin1').subarray(0, refusalTextBytes);
+  return refusalLayout.encode({ magic, version, type: type.refusal, last: refusalCodes.indexOf(code), text: cut });
 }
 
 /** Text from outside: up to its first zero, printable ASCII only. */
-function printable(bytes: Buffer): string {
-  const end = bytes.indexOf(0);
-  return bytes.toString('latin1', 0, end < 0 ? bytes.length : end).replace(/[^\x20-\x7e]/g, '?');
+function printable(bytes: Uint8Array): string {
+  const text = Buffer.from(bytes).toString('latin1');
+  return text.replace(/\0[^]*/, '').replace(/[^\x20-\x7e]/g, '?');
 }
 
 function joined(sends: readonly Uint8Array[]): { send?: Uint8Array } {

@@ -12,21 +12,16 @@ describe('a layout', () => {
     const encoded = head.encode(values, Uint8Array.of(255));
     expect(Buffer.from(encoded).toString('hex')).toBe('01000302070605040500000000010000887766554433221109080000ff');
     expect(head.bytes).toBe(28);
-    expect(head.fields.rkey.offset).toBe(4);
+    expect(head.offsets).toEqual({ kind: 0, zero: 1, slot: 2, rkey: 4, offset: 8, key: 16, proof: 24 });
     expect(head.decode(encoded)).toEqual({ ...values, proof: Uint8Array.of(9, 8, 0, 0) });
   });
 
-  it('reads and writes fields alone, at any place', () => {
-    const view = new DataView(new ArrayBuffer(64), 3);
-    head.fields.slot.set(view, 10, 77);
-    expect(head.fields.slot.get(view, 10)).toBe(77);
-    expect(view.getUint16(12, true)).toBe(77);
-  });
-
-  it('leaves reserved fields alone that are not its own', () => {
-    const bytes = new Uint8Array(28).fill(7);
-    head.write(dataViewOf(bytes), 0, { kind: 1, slot: 0, rkey: 0, offset: 0, key: 0n, proof: new Uint8Array(4) });
-    expect([...bytes.subarray(0, 4)]).toEqual([1, 7, 0, 0]);
+  it('leaves reserved fields of memory that is used again, at any place', () => {
+    const bytes = new Uint8Array(31).fill(7);
+    const values = { kind: 1, slot: 2, rkey: 3, offset: 4, key: 5n, proof: Uint8Array.of(6) };
+    head.write(dataViewOf(bytes), 2, values);
+    expect([...bytes.subarray(0, 6)]).toEqual([7, 7, 1, 7, 2, 0]);
+    expect(head.read(dataViewOf(bytes), 2)).toEqual({ ...values, proof: Uint8Array.of(6, 7, 7, 7) });
   });
 
   it('names the format and the field of what it refuses', () => {
@@ -52,6 +47,8 @@ describe('a layout', () => {
       expect(() => numbers.decode(numbers.encode({ u: 0, i: 0, f, i32: 0, f64: 0 }))).toThrow(protocol(/numbers \(f\)/));
     for (const i of [2 ** 53, -(2 ** 53)])
       expect(() => numbers.decode(numbers.encode({ u: 0, i, f: 0, i32: 0, f64: 0 }))).toThrow(protocol(/numbers \(i\)/));
+    for (const u of [-1, 2 ** 53])
+      expect(() => numbers.decode(numbers.encode({ u, i: 0, f: 0, i32: 0, f64: 0 }))).toThrow(protocol(/numbers \(u\)/));
   });
 });
 

@@ -1,5 +1,6 @@
 /** Compares the registrations of all ranks: names, shapes, dtypes and order of parameters, and the settings that shape the
  *  collectives. It must not know buckets or gradients. */
+import { dataViewOf, Layout } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { describeValue, isPlainObject } from '../base/schema.ts';
 import type { CallOptions, ProcessGroup, Work } from '../group/call/types.ts';
@@ -27,6 +28,9 @@ function settingText(value: unknown, depth = 0): string {
   return `{${sorted.map(([key, each]) => `${key}: ${settingText(each, depth + 1)}`).join(', ')}}`;
 }
 
+/** The fingerprint of a rank's registration. */
+const fingerprint = new Layout('a registration', { checksum: 8, bytes: 'f53' });
+
 type RegistrationGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather'>;
 
 /** Collective. Two rounds: fingerprints (checksum and length) always, the texts themselves only when those differ; every
@@ -44,15 +48,12 @@ export function verifyRegistrationSync(group: RegistrationGroup, text: string, c
 /** The collectives of both ways to verify; the caller waits for each work before it goes on. */
 function* rounds(group: RegistrationGroup, text: string, call: CallOptions): Generator<Work, void> {
   const own = new TextEncoder().encode(text);
-  const head = new Uint8Array(16);
-  head.set(checksumBytes(checksum([own])));
-  new DataView(head.buffer).setFloat64(8, own.length, true);
-  const heads = new Uint8Array(16 * group.size);
+  const head = fingerprint.encode({ checksum: checksumBytes(checksum([own])), bytes: own.length });
+  const heads = new Uint8Array(head.length * group.size);
   yield group.allGather(heads, head, { ...call, name: 'ddp/registration' });
   const ranks = Array.from({ length: group.size }, (_, rank) => rank);
-  if (ranks.every((rank) => Buffer.compare(heads.subarray(rank * 16, rank * 16 + 16), heads.subarray(0, 16)) === 0)) return;
-  const view = new DataView(heads.buffer);
-  const counts = ranks.map((rank) => view.getFloat64(rank * 16 + 8, true));
+  if (ranks.every((rank) => Buffer.compare(heads.subarray(rank * head.length, (rank + 1) * head.length), head) === 0)) return;
+  const counts = ranks.map((rank) => fingerprint.read(dataViewOf(heads), rank * head.length).bytes);
   const all = new Uint8Array(counts.reduce((a, b) => a + b, 0));
   yield group.allGather(all, own, { ...call, counts, name: 'ddp/registrations' });
   let end = 0;

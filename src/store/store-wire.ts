@@ -52,7 +52,7 @@ export interface Decoded<T> {
 const format = 'a store message';
 const header = new Layout(format, { length: 'u32', version: 'u8', kind: 'u8', id: 'u32' });
 /** Bytes of the length. */
-const lengthBytes = header.fields.version.offset;
+const lengthBytes = header.offsets.version;
 const errorCodes: readonly ErrorCode[] = ['usage', 'out-of-memory', 'closed', 'protocol', 'system'];
 const integer = new Layout(format, { value: 'i53' });
 export const wireVersion = 1;
@@ -215,7 +215,7 @@ function encodeFrame(kind: number, id: number, types: Fields, fields: object): U
   }
   const { pieces } = writer;
   const bytes = pieces.reduce((sum, piece) => sum + piece.byteLength, 0);
-  header.fields.length.set(dataViewOf(pieces[0]), 0, bytes - lengthBytes);
+  dataViewOf(pieces[0]).setUint32(header.offsets.length, bytes - lengthBytes, true);
   return pieces;
 }
 

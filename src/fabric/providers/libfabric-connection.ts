@@ -31,7 +31,7 @@ import {
   decodeSequenced,
   encodeMessageHeader,
   encodeSequenced,
-  grantBytes,
+  grantLayout,
   messageHeaderBytes,
   MessageKind,
   protocolVersion,
@@ -562,18 +562,13 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     const grant = this.#options.grantOf(rkey);
     if (grant === undefined) throw new ShoalError('protocol', `write to unknown rkey ${rkey}; was the region deregistered?`);
     this.#granted.set(rkey, undefined);
-    const payload = Buffer.alloc(grantBytes);
-    payload.writeBigUInt64LE(grant.address, 0);
-    payload.writeBigUInt64LE(grant.key, 8);
-    payload.writeDoubleLE(grant.bytes, 16);
-    this.#controlMessage(MessageKind.Grant, rkey, payload);
+    this.#controlMessage(MessageKind.Grant, rkey, grantLayout.encode(grant));
     this.#activate();
   }
 
   #onGrant(rkey: number, payload: Buffer): void {
     if (!this.#claimed.has(rkey)) throw new ShoalError('protocol', `rkey ${rkey} was granted unasked`);
-    const bytes = payload.readDoubleLE(16);
-    this.#grants.set(rkey, { address: payload.readBigUInt64LE(0), key: payload.readBigUInt64LE(8), bytes });
+    this.#grants.set(rkey, grantLayout.decode(payload));
   }
 
   /** Confirms a withdrawal, behind every write to the region: where the provider keeps no order, when those are done. */

@@ -15,12 +15,24 @@
  *    7 withdraw    rkey                                    no more
  *    8 withdrawn   rkey                                    nothing of mine is under way to it
  *    9 last                                                nothing follows */
+import { Layout } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { maxMessageBytes } from '../limits.ts';
 
-export const messageHeaderBytes = 24;
 export const tokenBytes = 8;
-export const grantBytes = 24;
+const layout = new Layout('a libfabric message', {
+  kind: 'u8',
+  zero: 'u8',
+  credits: 'u16',
+  sequence: 'u32',
+  token: tokenBytes,
+  a: 'u32',
+  b: 'u32',
+});
+const { a, b, credits, kind, sequence, token: tokenOffset, zero } = layout.offsets;
+export const messageHeaderBytes: number = layout.bytes;
+/** The payload of a grant. */
+export const grantLayout = new Layout('a grant', { address: 'u64', key: 'u64', bytes: 'f53' });
 export const protocolVersion = 1;
 
 export const MessageKind = {
@@ -45,30 +57,32 @@ export interface MessageHeader {
 }
 
 export function encodeMessageHeader(view: DataView, at: number, header: Readonly<MessageHeader>, token: Uint8Array): void {
-  view.setUint8(at, header.kind);
-  view.setUint8(at + 1, 0);
-  view.setUint16(at + 2, header.credits, true);
-  view.setUint32(at + 4, header.sequence, true);
-  for (let k = 0; k < tokenBytes; k++) view.setUint8(at + 8 + k, token[k]);
-  view.setUint32(at + 16, header.a, true);
-  view.setUint32(at + 20, header.b, true);
+  view.setUint8(at + kind, header.kind);
+  view.setUint8(at + zero, 0);
+  view.setUint16(at + credits, header.credits, true);
+  view.setUint32(at + sequence, header.sequence, true);
+  const tokenAt = at + tokenOffset;
+  for (let k = 0; k < tokenBytes; k++) view.setUint8(tokenAt + k, token[k]);
+  view.setUint32(at + a, header.a, true);
+  view.setUint32(at + b, header.b, true);
 }
 
 /** False for bytes of another connection. @throws ShoalError `protocol` for a message that no member sends. */
 export function decodeMessageHeader(view: DataView, at: number, bytes: number, token: Uint8Array, header: MessageHeader): boolean {
   if (bytes < messageHeaderBytes) return false;
-  for (let k = 0; k < tokenBytes; k++) if (view.getUint8(at + 8 + k) !== token[k]) return false;
-  header.kind = view.getUint8(at);
-  header.credits = view.getUint16(at + 2, true);
-  header.sequence = view.getUint32(at + 4, true);
-  header.a = view.getUint32(at + 16, true);
-  header.b = view.getUint32(at + 20, true);
+  const tokenAt = at + tokenOffset;
+  for (let k = 0; k < tokenBytes; k++) if (view.getUint8(tokenAt + k) !== token[k]) return false;
+  header.kind = view.getUint8(at + kind);
+  header.credits = view.getUint16(at + credits, true);
+  header.sequence = view.getUint32(at + sequence, true);
+  header.a = view.getUint32(at + a, true);
+  header.b = view.getUint32(at + b, true);
   const payload = bytes - messageHeaderBytes;
   const { Data, Grant, Hello, Last } = MessageKind;
   const valid =
     header.kind >= Hello &&
     header.kind <= Last &&
-    (header.kind === Data ? header.a - header.b >= payload : payload === (header.kind === Grant ? grantBytes : 0));
+    (header.kind === Data ? header.a - header.b >= payload : payload === (header.kind === Grant ? grantLayout.bytes : 0));
   if (!valid) throw new ShoalError('protocol', `message of kind ${header.kind} with ${payload} bytes is not expected here`);
   return true;
 }

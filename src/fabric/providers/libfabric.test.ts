@@ -18,7 +18,7 @@ import { describeHostileWrites } from '../testing/hostile-writes.ts';
 import type { LibfabricConnection } from './libfabric-connection.ts';
 import { libfabricUnavailable } from './libfabric-devices.ts';
 import { LibfabricEndpoint, mustWait } from './libfabric-endpoint.ts';
-import { decodeMessageHeader, decodeSequenced, encodeSequenced } from './libfabric-message.ts';
+import { decodeMessageHeader, decodeSequenced, encodeMessageHeader, encodeSequenced, grantLayout } from './libfabric-message.ts';
 import { sharedMemoryName, sweepSharedMemory } from './libfabric-shm-files.ts';
 import { LibfabricFabric, type LibfabricOptions } from './libfabric.ts';
 
@@ -301,6 +301,15 @@ describe('announcements that carry their number', () => {
         expect(decodeSequenced(data, expected)).toEqual({ sequence, immediate });
       }),
     );
+  });
+
+  it('the header of a message and a grant keep their bytes', () => {
+    const view = new DataView(new ArrayBuffer(26));
+    const header = { kind: 2, credits: 515, sequence: 0xfffffffe, a: 7, b: 9 };
+    encodeMessageHeader(view, 2, header, Uint8Array.of(1, 2, 3, 4, 5, 6, 7, 8));
+    expect(Buffer.from(view.buffer).toString('hex')).toBe('000002000302feffffff01020304050607080700000009000000');
+    const grant = grantLayout.encode({ address: 0x0102030405060708n, key: 9n, bytes: 2 ** 40 });
+    expect(Buffer.from(grant).toString('hex')).toBe('080706050403020109000000000000000000000000007042');
   });
 
   it('bytes that no member sends are refused or not taken', () => {

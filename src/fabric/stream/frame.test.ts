@@ -13,6 +13,12 @@ const header = fc.record<FrameHeader>({
 });
 
 describe('frame header', () => {
+  it('keeps its bytes', () => {
+    const view = new DataView(new ArrayBuffer(headerBytes));
+    encodeHeader(view, 0, { type: 3, flags: 1, immediate: 0xfffffffe, rkey: 0x01020304, offset: 2 ** 53 - 1, bytes: 2 ** 33 + 7 });
+    expect(Buffer.from(view.buffer).toString('hex')).toBe('03014853feffffff0403020173eeb37cffffffffffff1f000700000002000000');
+  });
+
   it('survives encoding at any offset', () => {
     fc.assert(
       fc.property(header, fc.nat(7), (sent, at) => {

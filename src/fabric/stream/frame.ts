@@ -24,9 +24,22 @@
  *   12 withdraw                      ×                      shm: no more
  *   13 asleep                              ×                libfabric: polls no more; has seen so many events
  *   14 wake                                                 libfabric: something was posted */
+import { getU53, Layout, setWhole } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 
-export const headerBytes = 32;
+const layout = new Layout('a frame header', {
+  type: 'u8',
+  flags: 'u8',
+  mark: 'u16',
+  immediate: 'u32',
+  rkey: 'u32',
+  check: 'u32',
+  offset: 'u53',
+  bytes: 'u53',
+});
+const { bytes: bytesAt, check, flags, immediate, mark: markAt, offset, rkey, type } = layout.offsets;
+
+export const headerBytes: number = layout.bytes;
 
 export const FrameType = {
   Open: 1,
@@ -66,49 +79,37 @@ export function emptyHeader(): FrameHeader {
 
 /** Writes the header into `view` at `at`. Numbers must be in range: they are our own. */
 export function encodeHeader(view: DataView, at: number, header: Readonly<FrameHeader>): void {
-  view.setUint8(at, header.type);
-  view.setUint8(at + 1, header.flags);
-  view.setUint16(at + 2, mark, true);
-  view.setUint32(at + 4, header.immediate, true);
-  view.setUint32(at + 8, header.rkey, true);
-  setUint53(view, at + 16, header.offset);
-  setUint53(view, at + 24, header.bytes);
-  view.setUint32(at + 12, checkOf(view, at), true);
+  view.setUint8(at + type, header.type);
+  view.setUint8(at + flags, header.flags);
+  view.setUint16(at + markAt, mark, true);
+  view.setUint32(at + immediate, header.immediate, true);
+  view.setUint32(at + rkey, header.rkey, true);
+  setWhole(view, at + offset, header.offset);
+  setWhole(view, at + bytesAt, header.bytes);
+  view.setUint32(at + check, checkOf(view, at), true);
 }
 
 /** Reads the header at `at` into `header`.
  *  @throws ShoalError `protocol` for bytes that are not a header. Limits of the fields are the receiver's to check. */
 export function decodeHeader(view: DataView, at: number, header: FrameHeader): void {
-  if (view.getUint16(at + 2, true) !== mark || view.getUint32(at + 12, true) !== checkOf(view, at)) {
+  if (view.getUint16(at + markAt, true) !== mark || view.getUint32(at + check, true) !== checkOf(view, at)) {
     throw new ShoalError('protocol', 'frame header is damaged: its check does not match');
   }
-  header.type = view.getUint8(at);
-  header.flags = view.getUint8(at + 1);
-  header.immediate = view.getUint32(at + 4, true);
-  header.rkey = view.getUint32(at + 8, true);
-  header.offset = getUint53(view, at + 16);
-  header.bytes = getUint53(view, at + 24);
+  header.type = view.getUint8(at + type);
+  header.flags = view.getUint8(at + flags);
+  header.immediate = view.getUint32(at + immediate, true);
+  header.rkey = view.getUint32(at + rkey, true);
+  header.offset = getU53(view, at + offset, 'the offset of a frame header');
+  header.bytes = getU53(view, at + bytesAt, 'the bytes of a frame header');
   if (header.type < 1 || header.type > lastType || header.flags > flagSet) {
     throw new ShoalError('protocol', `frame of unknown type ${header.type} or flags ${header.flags}`);
-  }
-  if (!Number.isSafeInteger(header.offset) || !Number.isSafeInteger(header.bytes)) {
-    throw new ShoalError('protocol', `frame of type ${header.type} with an offset or length beyond 2^53`);
   }
 }
 
 function checkOf(view: DataView, at: number): number {
   let hash = 0x811c9dc5;
   for (let word = 0; word < headerBytes; word += 4) {
-    if (word !== 12) hash = Math.imul(hash ^ view.getUint32(at + word, true), 0x01000193);
+    if (word !== check) hash = Math.imul(hash ^ view.getUint32(at + word, true), 0x01000193);
   }
   return hash >>> 0;
-}
-
-function setUint53(view: DataView, at: number, value: number): void {
-  view.setUint32(at, value % 0x1_0000_0000, true);
-  view.setUint32(at + 4, Math.floor(value / 0x1_0000_0000), true);
-}
-
-function getUint53(view: DataView, at: number): number {
-  return view.getUint32(at + 4, true) * 0x1_0000_0000 + view.getUint32(at, true);
 }
