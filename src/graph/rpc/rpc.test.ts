@@ -9,7 +9,7 @@ import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
 import type { TcpFabric } from '../../fabric/providers/tcp.ts';
-import { RecordWriter } from '../../rendezvous/protocol/record-codec.ts';
+import { ByteWriter } from '../../base/bytes.ts';
 import { protocolVersion, RecordType } from '../../rendezvous/protocol/records.ts';
 import { formatRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
 import type { Waiter } from '../../rendezvous/table/rendezvous.ts';
@@ -194,8 +194,8 @@ describe('calls', () => {
 });
 
 describe('what is neither a call nor a tensor', () => {
-  const records = (...ofMessage: ((writer: RecordWriter) => void)[]): Uint8Array => {
-    const writer = new RecordWriter(100);
+  const records = (...ofMessage: ((writer: ByteWriter) => void)[]): Uint8Array => {
+    const writer = new ByteWriter(100);
     writer.u8(protocolVersion);
     writer.u8(0);
     writer.u16(0);
@@ -204,12 +204,12 @@ describe('what is neither a call nor a tensor', () => {
   };
   const hello =
     (caller: string) =>
-    (writer: RecordWriter): void => {
+    (writer: ByteWriter): void => {
       writer.u8(RecordType.Hello);
       writer.u64(0n);
       writer.text(caller);
     };
-  const unknown = (writer: RecordWriter): void => writer.u8(200);
+  const unknown = (writer: ByteWriter): void => writer.u8(200);
 
   it.each<[string, 'calls' | 'tensors', (connection: Connection, caller: string) => unknown]>([
     ['a tensor of nobody', 'tensors', (connection) => connection.send(records(unknown))],

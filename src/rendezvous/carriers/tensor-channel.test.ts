@@ -1,8 +1,8 @@
 /** What RecvTensor costs, and what never happens: counted and played on a connection that delivers when it is told to. */
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
-import { RecordWriter } from '../protocol/record-codec.ts';
-import { creditsMax, protocolVersion, RecordType } from '../protocol/records.ts';
+import { ByteWriter } from '../../base/bytes.ts';
+import { creditsMax, protocolVersion, RecordType, writeMetadata } from '../protocol/records.ts';
 import { sizeClass } from '../protocol/tensor-memory.ts';
 import { costOf, exchange, fakePair, inbox, recv, type FakePair, type FakeSide } from '../testing/fake-pair.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
@@ -447,8 +447,8 @@ describe('a standing request', () => {
 });
 
 describe('control messages from outside', () => {
-  const message = (...records: ((writer: RecordWriter) => void)[]): Uint8Array => {
-    const writer = new RecordWriter(64);
+  const message = (...records: ((writer: ByteWriter) => void)[]): Uint8Array => {
+    const writer = new ByteWriter(64);
     writer.u8(protocolVersion);
     writer.u8(0);
     writer.u16(0);
@@ -457,21 +457,21 @@ describe('control messages from outside', () => {
   };
   const numbers =
     (type: number, ...values: number[]) =>
-    (writer: RecordWriter): void => {
+    (writer: ByteWriter): void => {
       writer.u8(type);
       for (const value of values) writer.u32(value);
     };
   const to = (side: FakeSide, bytes: Uint8Array) => (): void => side.connection.handlers.onMessage(bytes);
   const name =
     (index: number, text = '/job:worker/task:0/device:CPU:0;0000000000000001;/job:worker/task:1/device:CPU:0;x') =>
-    (writer: RecordWriter): void => {
+    (writer: ByteWriter): void => {
       writer.u8(RecordType.Name);
       writer.u32(index);
       writer.text(text);
     };
   const region =
     (rkey: number, bytes: number) =>
-    (writer: RecordWriter): void => {
+    (writer: ByteWriter): void => {
       writer.u8(RecordType.Region);
       writer.u32(rkey);
       writer.varint(bytes);
@@ -479,7 +479,7 @@ describe('control messages from outside', () => {
     };
   const request =
     (index: number, tensor: number, [rkey, offset, bytes]: number[], metadata = [255]) =>
-    (writer: RecordWriter): void => {
+    (writer: ByteWriter): void => {
       writer.u8(RecordType.Request);
       writer.u32(index);
       writer.varint(1);
@@ -496,7 +496,7 @@ describe('control messages from outside', () => {
 
   const fused =
     (index: number, ...tensors: number[]) =>
-    (writer: RecordWriter): void => {
+    (writer: ByteWriter): void => {
       writer.u8(RecordType.FusedRequest);
       writer.u32(index);
       writer.varint(1);
@@ -564,7 +564,7 @@ describe('control messages from outside', () => {
       writer.u8(RecordType.Metadata);
       writer.u32(1);
       writer.u8(1);
-      writer.metadata({ dtype: 'float32', shape: [1000], bytes: 4000 });
+      writeMetadata(writer, { dtype: 'float32', shape: [1000], bytes: 4000 });
     });
     expect(to(pair.b, larger)).toThrow(expect.objectContaining({ code: 'protocol' }));
   });

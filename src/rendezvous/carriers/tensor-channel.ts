@@ -7,7 +7,7 @@ import { Arbiter, type CreditAccount, type SharedResource } from '../../schedule
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
 import type { ReceiveMemory } from '../protocol/tensor-memory.ts';
 import { Outbox } from '../protocol/outbox.ts';
-import { RecordReader } from '../protocol/record-codec.ts';
+import { ByteReader } from '../../base/bytes.ts';
 import { nameBytesMax, RecordType } from '../protocol/records.ts';
 import type { StandingRequest } from '../protocol/standing-request.ts';
 import { TensorReceiver, type FusedWaiter } from '../protocol/tensor-receiver.ts';
@@ -181,7 +181,7 @@ export class TensorChannel implements TensorCarrier {
 
   #onMessage(message: Uint8Array): void {
     if (this.#closed) return;
-    const reader = new RecordReader(message);
+    const reader = new ByteReader(message, 'a control message');
     this.counters.messagesReceived++;
     if (!this.#outbox.onMessage(reader)) return;
     while (!reader.done && !this.#closed) {
@@ -193,7 +193,7 @@ export class TensorChannel implements TensorCarrier {
     }
   }
 
-  #onHello(reader: RecordReader): void {
+  #onHello(reader: ByteReader): void {
     const incarnation = reader.u64();
     const device = reader.text(nameBytesMax);
     if (this.#peer !== undefined) throw new ShoalError('protocol', 'the peer says hello twice');

@@ -1,7 +1,7 @@
 /** Tensors in pieces: what is told of each, and what never happens, on a connection that delivers when it is told to. */
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
-import { RecordWriter } from '../protocol/record-codec.ts';
+import { ByteWriter } from '../../base/bytes.ts';
 import { protocolVersion, RecordType } from '../protocol/records.ts';
 import { exchange, fakePair, inbox, type FakePair } from '../testing/fake-pair.ts';
 import { stagedTensor } from '../testing/staged-tensor.ts';
@@ -112,7 +112,7 @@ describe('a tensor in pieces', () => {
     for (const immediate of [5, 6])
       expect(() => pair.b.connection.handlers.onImmediate(immediate)).toThrow(expect.objectContaining({ code: 'protocol' }));
     for (const type of [RecordType.Dead, RecordType.Error, RecordType.Cancelled]) {
-      const writer = new RecordWriter(64);
+      const writer = new ByteWriter(64);
       for (const byte of [protocolVersion, 0, 0, 0, type, 1, 0, 0, 0, 0, 0, 0]) writer.u8(byte);
       expect(() => pair.b.connection.handlers.onMessage(Uint8Array.from(writer.bytes))).toThrow(
         expect.objectContaining({ code: 'protocol' }),
@@ -127,7 +127,7 @@ describe('a tensor in pieces', () => {
       [65_536, 1],
       [65_536, 1025],
     ]) {
-      const writer = new RecordWriter(64);
+      const writer = new ByteWriter(64);
       for (const byte of [protocolVersion, 0, 0, 0, RecordType.RequestInPieces]) writer.u8(byte);
       writer.u32(bytes);
       writer.u16(count);

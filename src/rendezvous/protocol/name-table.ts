@@ -4,7 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { parseRendezvousKey } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
 import type { Outbox } from './outbox.ts';
-import type { RecordWriter } from './record-codec.ts';
+import type { ByteWriter } from '../../base/bytes.ts';
 import { nameBytesMax, RecordType } from './records.ts';
 
 /** Of a key, what is behind its last semicolon. */
@@ -55,7 +55,7 @@ export class TensorName {
     this.#largest = Math.max(this.#largest, bytes);
   }
 
-  writeKey(writer: RecordWriter, { frame, iteration }: KeySuffix): void {
+  writeKey(writer: ByteWriter, { frame, iteration }: KeySuffix): void {
     writer.u32(this.index);
     writer.varint(frame);
     writer.varint(iteration);

@@ -17,7 +17,7 @@ import type { RemoteRegion, RemoteSpan, Span } from '../../fabric/fabric.ts';
 import type { TensorCounters } from './counters.ts';
 import { nothingToWrite, spanOf, type Release } from '../value/tensor-value.ts';
 import { creditsMax, messageBytesWanted, messageHeaderBytes, nowhere, protocolVersion, RecordType } from './records.ts';
-import { RecordWriter, type RecordReader } from './record-codec.ts';
+import { ByteWriter, type ByteReader } from '../../base/bytes.ts';
 
 /** The connection, as far as this needs it. */
 export interface Wire {
@@ -67,7 +67,7 @@ const padding = spanOf(new Uint8Array(64));
 
 export class Outbox {
   readonly #options: OutboxOptions;
-  readonly #writer = new RecordWriter(4096);
+  readonly #writer = new ByteWriter(4096);
   /** Messages that are full. */
   readonly #sealed = new Fifo<Uint8Array>();
   #writes: PendingWrite[] = [];
@@ -84,7 +84,7 @@ export class Outbox {
   }
 
   /** Begins a record. Its fields follow, in the same turn. */
-  record(type: number): RecordWriter {
+  record(type: number): ByteWriter {
     if (this.#writer.length > messageBytesWanted) {
       this.#sealed.push(Uint8Array.from(this.#writer.bytes));
       this.#beginMessage();
@@ -124,7 +124,7 @@ export class Outbox {
   }
 
   /** The header of a message of the peer. @returns false when it has no records. @throws ShoalError `protocol`. */
-  onMessage(reader: RecordReader): boolean {
+  onMessage(reader: ByteReader): boolean {
     const version = reader.u8();
     if (version !== protocolVersion)
       throw new ShoalError(

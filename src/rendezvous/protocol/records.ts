@@ -4,9 +4,12 @@
  *     record    u8 type │ fields
  *
  *  Names and regions are told once and are numbers afterwards. The immediate of a write is the index of the request it answers. */
+import type { ByteReader, ByteWriter } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { RemoteRegion } from '../../fabric/fabric.ts';
-import type { RecordReader, RecordWriter } from './record-codec.ts';
+import { dtypes } from '../../memory/dtype.ts';
+import { checkMetadata, type TensorMetadata } from '../value/tensor-metadata.ts';
+import { dimensionsMax } from '../../memory/tensor.ts';
 import type { ReceiveBuffer } from './tensor-memory.ts';
 
 export const protocolVersion = 1;
@@ -94,13 +97,13 @@ export function pieceImmediate(
   return plan !== undefined && piece < plan.count - 1 ? (request + 1 + piece) >>> 0 : undefined;
 }
 
-export function writePlan(writer: RecordWriter, { bytes, count }: PiecePlan): void {
+export function writePlan(writer: ByteWriter, { bytes, count }: PiecePlan): void {
   writer.u32(bytes);
   writer.u16(count);
 }
 
 /** @throws ShoalError `protocol` for pieces that are too small, too large or too many. */
-export function readPlan(reader: RecordReader): PiecePlan {
+export function readPlan(reader: ByteReader): PiecePlan {
   const [bytes, count] = [reader.u32(), reader.u16()];
   if (bytes < pieceBytesMin || bytes > pieceBytesMax || bytes % pieceBytesMin !== 0 || count < 2 || count > piecesMax)
     throw new ShoalError('protocol', `a request wants ${count} pieces of ${bytes} bytes`);
@@ -116,7 +119,7 @@ export interface Destination {
 
 export const nowhere: Destination = { region: { rkey: 0, bytes: 0, handle: '' }, offset: 0, bytes: 0 };
 
-export function writeDestination(writer: RecordWriter, buffer: ReceiveBuffer | undefined): void {
+export function writeDestination(writer: ByteWriter, buffer: ReceiveBuffer | undefined): void {
   writer.u32(buffer?.registered.rkey ?? 0);
   if (buffer === undefined) return;
   writer.varint(buffer.offset);
@@ -124,7 +127,7 @@ export function writeDestination(writer: RecordWriter, buffer: ReceiveBuffer | u
 }
 
 /** @throws ShoalError `protocol` when it is not inside a region that was told. */
-export function readDestination(reader: RecordReader, regions: ReadonlyMap<number, RemoteRegion>): Destination {
+export function readDestination(reader: ByteReader, regions: ReadonlyMap<number, RemoteRegion>): Destination {
   const rkey = reader.u32();
   if (rkey === 0) return nowhere;
   const [offset, bytes] = [reader.varint(), reader.varint()];
@@ -138,14 +141,38 @@ export function readDestination(reader: RecordReader, regions: ReadonlyMap<numbe
   return { region, offset, bytes };
 }
 
-export function writeRegion(writer: RecordWriter, { rkey, bytes, handle }: RemoteRegion): void {
+export function writeRegion(writer: ByteWriter, { rkey, bytes, handle }: RemoteRegion): void {
   writer.u32(rkey);
   writer.varint(bytes);
   writer.text(handle);
 }
 
-export function readRegion(reader: RecordReader): RemoteRegion {
+export function readRegion(reader: ByteReader): RemoteRegion {
   const rkey = reader.u32();
   if (rkey === 0) throw new ShoalError('protocol', 'region 0 is none');
   return { rkey, bytes: reader.varint(), handle: reader.text(handleBytesMax) };
+}
+
+/** Codes of metadata on the wire; those of memory's dtypes are theirs. */
+const stringCode = 64;
+const noMetadataCode = 255;
+
+export function writeMetadata(writer: ByteWriter, metadata: TensorMetadata | undefined): void {
+  if (metadata === undefined) return writer.u8(noMetadataCode);
+  writer.u8(metadata.dtype === 'string' ? stringCode : dtypes.find(({ name }) => name === metadata.dtype)!.code);
+  writer.u8(metadata.shape.length);
+  for (const dimension of metadata.shape) writer.varint(dimension);
+  writer.varint(metadata.bytes);
+}
+
+export function readMetadata(reader: ByteReader): TensorMetadata | undefined {
+  const code = reader.u8();
+  if (code === noMetadataCode) return undefined;
+  const dtype = code === stringCode ? 'string' : dtypes[code]?.name;
+  if (dtype === undefined) throw reader.malformed(`dtype code ${code} is of no dtype`);
+  const rank = reader.u8();
+  if (rank > dimensionsMax) throw reader.malformed(`a tensor has ${rank} dimensions; at most ${dimensionsMax} are allowed`);
+  const shape: number[] = [];
+  for (let axis = 0; axis < rank; axis++) shape.push(reader.varint());
+  return checkMetadata(dtype, shape, reader.varint());
 }

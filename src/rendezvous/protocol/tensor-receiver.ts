@@ -14,16 +14,18 @@ import type { TensorCounters } from './counters.ts';
 import type { ReceiveMemory, ReceiveBuffer } from './tensor-memory.ts';
 import { NameTable } from './name-table.ts';
 import type { Outbox } from './outbox.ts';
-import type { RecordReader } from './record-codec.ts';
+import type { ByteReader } from '../../base/bytes.ts';
 import {
   errorBytesMax,
   MetadataNext,
   piecesMax,
+  readMetadata,
   RecordType,
-  SlotStatus,
   slotsMax,
+  SlotStatus,
   standingDepthMax,
   writeDestination,
+  writeMetadata,
   writePlan,
   writeRegion,
 } from './records.ts';
@@ -211,7 +213,7 @@ export class TensorReceiver {
     writer.u32(index);
     writer.varint(firstStep);
     name.writeKey(writer, suffix);
-    writer.metadata(metadata);
+    writeMetadata(writer, metadata);
     writer.u16(depth);
     for (const buffer of buffers) writeDestination(writer, buffer);
     return standing;
@@ -225,10 +227,10 @@ export class TensorReceiver {
   // ── what the sender says ───────────────────────────────────────────────────────────────────────────────────────
 
   /** @returns false when the record is not for a receiver. @throws ShoalError `protocol`. */
-  onRecord(type: number, reader: RecordReader): boolean {
+  onRecord(type: number, reader: ByteReader): boolean {
     switch (type) {
       case RecordType.Metadata:
-        this.#onMetadata(reader.u32(), reader.u8(), reader.metadata());
+        this.#onMetadata(reader.u32(), reader.u8(), readMetadata(reader));
         return true;
       case RecordType.Dead:
         this.#onEnd(reader.u32(), undefined);
@@ -315,7 +317,7 @@ export class TensorReceiver {
     else pending.waiter!.fail(cause);
   }
 
-  #onFusedStatus(index: number, reader: RecordReader): void {
+  #onFusedStatus(index: number, reader: ByteReader): void {
     const pending = this.#find(index);
     if (pending.kind !== 'fused' && pending.kind !== 'cancelling')
       throw new ShoalError('protocol', `a status of slots for request ${index}, which is not fused`);
@@ -331,7 +333,7 @@ export class TensorReceiver {
         throw new ShoalError('protocol', `a status for slot ${slot} of request ${index}`);
       if (status === SlotStatus.Metadata) {
         const next = reader.u8();
-        const metadata = reader.metadata();
+        const metadata = readMetadata(reader);
         if (metadata === undefined || next > MetadataNext.Empty)
           throw new ShoalError('protocol', `the metadata for slot ${slot} of request ${index} are none`);
         if (request === undefined || lack !== undefined) continue;
@@ -383,7 +385,7 @@ export class TensorReceiver {
     for (const buffer of pending.buffers) this.#options.memory.revoke(buffer);
   }
 
-  #readError(reader: RecordReader): ShoalError {
+  #readError(reader: ByteReader): ShoalError {
     const code = errorCodes[reader.u8()] as ErrorCode | undefined;
     if (code === undefined) throw new ShoalError('protocol', 'an error has a code that is none');
     const text = reader.text(errorBytesMax).replace(/[^\x20-\x7e]/g, '?');

@@ -8,8 +8,8 @@ import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { ReceiveBuffer, ReceiveMemory } from './tensor-memory.ts';
 import type { KeySuffix, TensorName } from './name-table.ts';
-import type { RecordWriter } from './record-codec.ts';
-import { MetadataNext, writeDestination } from './records.ts';
+import type { ByteWriter } from '../../base/bytes.ts';
+import { MetadataNext, writeDestination, writeMetadata } from './records.ts';
 
 /** Who uses a tensor before all of it has come. */
 export interface PieceSink {
@@ -104,10 +104,10 @@ export class TensorRequest extends TensorPlace {
     this.buffer = placeFor(memory, this.name, this.metadata);
   }
 
-  write(writer: RecordWriter): void {
+  write(writer: ByteWriter): void {
     this.name.writeKey(writer, this.#suffix);
     writeDestination(writer, this.buffer);
-    writer.metadata(this.metadata);
+    writeMetadata(writer, this.metadata);
   }
 
   /** A piece is in its place. @throws ShoalError `protocol` when there is no such piece. */

@@ -15,21 +15,23 @@ import { spanOf, type Release } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
 import { cutWrite, type Outbox, type PendingWrite } from './outbox.ts';
 import { PieceWriter, type Staging } from './piece-writer.ts';
-import type { RecordReader, RecordWriter } from './record-codec.ts';
+import type { ByteReader, ByteWriter } from '../../base/bytes.ts';
 import {
+  type Destination,
   errorBytesMax,
   MetadataNext,
   nameBytesMax,
   nowhere,
   pieceImmediate,
+  type PiecePlan,
   readDestination,
+  readMetadata,
   readPlan,
   readRegion,
   RecordType,
   SlotStatus,
   standingDepthMax,
-  type Destination,
-  type PiecePlan,
+  writeMetadata,
 } from './records.ts';
 
 export interface TensorSenderOptions {
@@ -124,7 +126,7 @@ export class TensorSender {
   }
 
   /** @returns false when the record is not for a sender. @throws ShoalError `protocol`. */
-  onRecord(type: number, reader: RecordReader): boolean {
+  onRecord(type: number, reader: ByteReader): boolean {
     switch (type) {
       case RecordType.Name:
         this.#onName(reader.u32(), reader.text(nameBytesMax));
@@ -191,7 +193,7 @@ export class TensorSender {
     this.#regions.set(region.rkey, region);
   }
 
-  #onRequest(reader: RecordReader, plan: PiecePlan | undefined): void {
+  #onRequest(reader: ByteReader, plan: PiecePlan | undefined): void {
     const request = reader.u32();
     this.#checkNew(request, 1);
     const response = this.#readResponse(reader, request, reader.varint(), { plan });
@@ -199,7 +201,7 @@ export class TensorSender {
     this.#take(response);
   }
 
-  #onRerequest(reader: RecordReader): void {
+  #onRerequest(reader: ByteReader): void {
     const request = reader.u32();
     const destination = readDestination(reader, this.#regions);
     const response = this.#responses.get(request);
@@ -233,7 +235,7 @@ export class TensorSender {
     outbox.record(RecordType.Cancelled).u32(request);
   }
 
-  #onFusedRequest(reader: RecordReader): void {
+  #onFusedRequest(reader: ByteReader): void {
     const request = reader.u32();
     const stepId = reader.varint();
     const count = reader.u16();
@@ -253,7 +255,7 @@ export class TensorSender {
     for (const response of group.slots) this.#take(response);
   }
 
-  #onFusedRerequest(reader: RecordReader): void {
+  #onFusedRerequest(reader: ByteReader): void {
     const request = reader.u32();
     const group = this.#fused.get(request);
     const count = reader.u16();
@@ -274,11 +276,11 @@ export class TensorSender {
       throw new ShoalError('protocol', `the fused request ${request} has destinations for some of its slots only`);
   }
 
-  #onStanding(reader: RecordReader): void {
+  #onStanding(reader: ByteReader): void {
     const base = reader.u32();
     const firstStep = reader.varint();
     const { key, ends } = this.#readKey(reader);
-    const metadata = reader.metadata();
+    const metadata = readMetadata(reader);
     const depth = reader.u16();
     if (depth === 0 || depth > standingDepthMax)
       throw new ShoalError('protocol', `the standing request ${base} is for ${depth} steps at a time`);
@@ -311,17 +313,17 @@ export class TensorSender {
   }
 
   #readResponse(
-    reader: RecordReader,
+    reader: ByteReader,
     request: number,
     stepId: number,
     { fused, plan }: Partial<Pick<TensorResponse, 'fused' | 'plan'>>,
   ): TensorResponse {
     const { key, ends } = this.#readKey(reader);
     const destination = readDestination(reader, this.#regions);
-    return responseOf({ request, stepId, key, ends, destination, metadata: reader.metadata(), fused, plan });
+    return responseOf({ request, stepId, key, ends, destination, metadata: readMetadata(reader), fused, plan });
   }
 
-  #readKey(reader: RecordReader): { readonly key: string; readonly ends: string } {
+  #readKey(reader: ByteReader): { readonly key: string; readonly ends: string } {
     const index = reader.u32();
     const name = this.#names.get(index);
     if (name === undefined) throw new ShoalError('protocol', `a request names tensor ${index}, which was not told`);
@@ -378,7 +380,7 @@ export class TensorSender {
       const writer = outbox.record(RecordType.Metadata);
       writer.u32(response.request);
       writer.u8(next);
-      writer.metadata(metadata);
+      writeMetadata(writer, metadata);
       response.metadata = metadata;
       for (const slot of response.standing?.slots ?? []) slot.metadata = metadata;
       if (next === MetadataNext.Empty) {
@@ -487,7 +489,7 @@ export class TensorSender {
       writer.u8(status);
       if (metadata !== undefined) {
         writer.u8(next!);
-        writer.metadata(metadata);
+        writeMetadata(writer, metadata);
       } else if (cause !== undefined) writeError(writer, cause);
     }
   }
@@ -539,7 +541,7 @@ function endsOf(key: string): string {
 
 const nothingToCancel: Cancel = () => {};
 
-function writeError(writer: RecordWriter, { code, message }: ShoalError): void {
+function writeError(writer: ByteWriter, { code, message }: ShoalError): void {
   const shortened = Buffer.from(message).subarray(0, errorBytesMax).toString('utf8');
   writer.u8(errorCodes.indexOf(code));
   writer.text(shortened.replace(/\uFFFD+$/, ''));
