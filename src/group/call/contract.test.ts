@@ -13,6 +13,14 @@ function encoded(call: CollectiveCall, options = { strict: false }): string {
 }
 
 describe('the contract of a call', () => {
+  it('keeps its bytes, in memory that held others', () => {
+    const bytes = new Uint8Array(contractBytes).fill(255);
+    encodeContract({ kind: 'reduce', dtype: 'float32', op: 'sum', count: 2 ** 33 + 7, root: 3, name: 'a' }, 7, bytes, { strict: false });
+    expect(Buffer.from(bytes).toString('hex')).toBe('08000000020001000700000002000000030000001b4f72c9873f1542');
+    encodeContract({ kind: 'barrier', dtype: 'uint8', count: 0 }, 2 ** 32 - 1, bytes, { strict: false });
+    expect(Buffer.from(bytes).toString('hex')).toBe('0000000008ff0a000000000000000000ffffffff0000000000000000');
+  });
+
   it('differs for 20,000 different lists of counts', () => {
     const contracts = new Set<string>();
     for (let first = 0; first < 20_000; first++) contracts.add(encoded({ ...gather, count: 20_000, counts: [first, 20_000 - first] }));

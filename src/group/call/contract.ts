@@ -8,9 +8,8 @@
  *  number: of the call, from 1, modulo 2³².   detail: 64 bits of a digest of what else must agree (per-rank counts, splits, the operation's name, strict call site); 0: nothing
  *  else. All the rest is there as it is. */
 import { createHash } from 'node:crypto';
-import { dataViewOf } from '../../base/bytes.ts';
+import { dataViewOf, Layout } from '../../base/bytes.ts';
 import { serialOf } from '../../base/serial.ts';
-import { contractBytes } from '../../collectives/control-block.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import { reduceOpCode, reduceOps, type ReduceOp } from '../../memory/reduce-op.ts';
 import type { Collective } from '../../plan/ir.ts';
@@ -75,27 +74,42 @@ export function callKey(call: CollectiveCall): string {
 }
 
 const noRoot = 0xffffffff;
-const detailOffset = 20;
+const noOp = 0xff;
+const twoTo32 = 2 ** 32;
+const detailBytes = 8;
+const noDetail = new Uint8Array(detailBytes);
+/** Any bytes can be read: they may be another rank's. */
+const layout = new Layout('a contract', {
+  number: 'u32',
+  kind: 'u8',
+  op: 'u8',
+  dtype: 'u8',
+  reserved: 'u8',
+  countLow: 'u32',
+  countHigh: 'u32',
+  root: 'u32',
+  detail: detailBytes,
+});
 
 export function encodeContract(call: CollectiveCall, sequence: number, target: Uint8Array, options: { strict: boolean }): void {
-  const view = dataViewOf(target);
-  view.setUint32(0, serialOf(sequence + 1), true);
-  view.setUint8(4, collectiveCode(call.kind));
-  view.setUint8(5, call.op === undefined ? 0xff : reduceOpCode(call.op));
-  view.setUint8(6, dtypeInfo(call.dtype).code);
-  view.setUint8(7, 0);
-  view.setUint32(8, call.count % 2 ** 32, true);
-  view.setUint32(12, Math.floor(call.count / 2 ** 32), true);
-  view.setUint32(16, call.root ?? noRoot, true);
-  writeDetail(call, target.subarray(detailOffset, contractBytes), options);
+  layout.write(dataViewOf(target), 0, {
+    number: serialOf(sequence + 1),
+    kind: collectiveCode(call.kind),
+    op: call.op === undefined ? noOp : reduceOpCode(call.op),
+    dtype: dtypeInfo(call.dtype).code,
+    reserved: 0,
+    countLow: call.count % twoTo32,
+    countHigh: Math.floor(call.count / twoTo32),
+    root: call.root ?? noRoot,
+    detail: detailOf(call, options),
+  });
 }
 
-/** Nothing where there is nothing more to compare, as in most calls: a digest takes microseconds. */
-function writeDetail({ counts, splits, name, site }: CollectiveCall, target: Uint8Array, { strict }: { readonly strict: boolean }): void {
-  target.fill(0);
-  if (counts === undefined && splits === undefined && name === undefined && !strict) return;
+/** Zeros where there is nothing more to compare, as in most calls: a digest takes microseconds. */
+function detailOf({ counts, splits, name, site }: CollectiveCall, { strict }: { readonly strict: boolean }): Uint8Array {
+  if (counts === undefined && splits === undefined && name === undefined && !strict) return noDetail;
   const text = JSON.stringify([counts ?? null, splits ?? null, name ?? null, strict ? (site ?? null) : null]);
-  target.set(createHash('sha256').update(text).digest().subarray(0, target.length));
+  return createHash('sha256').update(text).digest().subarray(0, detailBytes);
 }
 
 /** True when both hold the same bytes. */
@@ -141,14 +155,13 @@ export function describeContract(contract: Uint8Array): string {
 
 /** What a contract says of the call. Undefined: it has none, or a code that is not known here. */
 export function decodeContract(contract: Uint8Array): Partial<CollectiveCall> & { readonly sequence: number; readonly count: number } {
-  const view = dataViewOf(contract);
-  const [op, root] = [view.getUint8(5), view.getUint32(16, true)];
+  const { number, kind, op, dtype, countLow, countHigh, root } = layout.decode(contract);
   return {
-    sequence: serialOf(view.getUint32(0, true) - 1),
-    kind: kinds[view.getUint8(4)],
-    dtype: dtypes[view.getUint8(6)]?.name,
-    count: view.getUint32(8, true) + view.getUint32(12, true) * 2 ** 32,
-    ...(op === 0xff ? {} : { op: reduceOps[op] }),
+    sequence: serialOf(number - 1),
+    kind: kinds[kind],
+    dtype: dtypes[dtype]?.name,
+    count: countLow + countHigh * twoTo32,
+    ...(op === noOp ? {} : { op: reduceOps[op] }),
     ...(root === noRoot ? {} : { root }),
   };
 }

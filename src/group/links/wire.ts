@@ -13,19 +13,30 @@
  *    answer     9  0 …  id u32                                        the probe has come, and all writes before it
  *
  *  Immediates: bit 31 set: point-to-point transfer (31-bit id) has landed; else group (10 bits), slot (6), signal (15). */
-import { dataViewOf } from '../../base/bytes.ts';
+import { dataViewOf, Layout } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { beginLineBytes, mailboxOffset } from '../../collectives/control-block.ts';
 import { mailboxBytes } from '../../plan/ir.ts';
 
 export const MessageType = { Begin: 1, Completed: 2, Doorbell: 3, Control: 4, Offer: 5, Accept: 6, Taken: 7, Probe: 8, Answer: 9 } as const;
 
-const beginHeaderBytes = 8;
-const beginBytesMin = beginHeaderBytes + beginLineBytes;
-export const beginBytesMax = beginHeaderBytes + mailboxOffset + mailboxBytes;
-export const offerHeaderBytes = 40;
-export const acceptBytes = 24;
-export const numberedBytes = 8;
+const groupHeader = new Layout('a message about a group', { type: 'u8', slot: 'u8', group: 'u16', completed: 'u32' });
+const offerHeader = new Layout('an offer', {
+  type: 'u8',
+  dtypeCode: 'u8',
+  group: 'u16',
+  tag: 'u16',
+  inline: 'u16',
+  id: 'u32',
+  zero: 'u32',
+  count: 'f64',
+  key: 'f64',
+  offset: 'f64',
+});
+const acceptLayout = new Layout('an acceptance', { type: 'u8', zero: 3, id: 'u32', key: 'f64', offset: 'f64' });
+const numbered = new Layout('a numbered message', { type: 'u8', zero: 3, id: 'u32' });
+
+export const beginBytesMax: number = groupHeader.bytes + mailboxOffset + mailboxBytes;
 
 /** Characters of the name of a scheduled tensor. */
 export const scheduledNameMax = 256;
@@ -54,12 +65,7 @@ export function decodeImmediate(immediate: number): { transfer: number } | { gro
 }
 
 export function encodeCompleted(group: number, completed: number): Uint8Array {
-  const bytes = new Uint8Array(8);
-  const view = dataViewOf(bytes);
-  view.setUint8(0, MessageType.Completed);
-  view.setUint16(2, group, true);
-  view.setUint32(4, completed >>> 0, true);
-  return bytes;
+  return groupHeader.encode({ type: MessageType.Completed, slot: 0, group, completed });
 }
 
 export interface BeginHeader {
@@ -73,20 +79,16 @@ export interface BeginHeader {
 /** Writes a begin message into `target` and returns the part that it fills. `announced`: the slot's bytes from its addresses
  *  to the end of what the mailbox holds. */
 export function encodeBegin(target: Uint8Array, { group, slot, completed }: BeginHeader, announced: Uint8Array): Uint8Array {
-  const view = dataViewOf(target);
-  view.setUint8(0, MessageType.Begin);
-  view.setUint8(1, slot);
-  view.setUint16(2, group, true);
-  view.setUint32(4, completed >>> 0, true);
-  target.set(announced, beginHeaderBytes);
-  return target.subarray(0, beginHeaderBytes + announced.length);
+  groupHeader.write(dataViewOf(target), 0, { type: MessageType.Begin, slot, group, completed });
+  target.set(announced, groupHeader.bytes);
+  return target.subarray(0, groupHeader.bytes + announced.length);
 }
 
 /** The slot's bytes that a begin message carries. @throws ShoalError `protocol` when they are more than a mailbox holds. */
 export function announcedOf(message: Uint8Array): Uint8Array {
   if (message.length > beginBytesMax)
     throw new ShoalError('protocol', `begin message of ${message.length} bytes; at most ${beginBytesMax} are allowed`);
-  return message.subarray(beginHeaderBytes);
+  return message.subarray(groupHeader.bytes);
 }
 
 export interface Offer {
@@ -102,52 +104,21 @@ export interface Offer {
   readonly payload: Uint8Array;
 }
 
-export function encodeOffer(offer: Offer): Uint8Array {
-  const bytes = new Uint8Array(offerHeaderBytes + offer.payload.length);
-  const view = dataViewOf(bytes);
-  view.setUint8(0, MessageType.Offer);
-  view.setUint8(1, offer.dtypeCode);
-  view.setUint16(2, offer.group, true);
-  view.setUint16(4, offer.tag, true);
-  view.setUint16(6, offer.inline ? 1 : 0, true);
-  view.setUint32(8, offer.id, true);
-  view.setFloat64(16, offer.count, true);
-  view.setFloat64(24, offer.key, true);
-  view.setFloat64(32, offer.offset, true);
-  bytes.set(offer.payload, offerHeaderBytes);
-  return bytes;
+export function encodeOffer({ inline, payload, ...offer }: Offer): Uint8Array {
+  return offerHeader.encode({ ...offer, type: MessageType.Offer, inline: inline ? 1 : 0 }, payload);
 }
 
 export function decodeOffer(message: Uint8Array): Offer {
-  checkLength(message, offerHeaderBytes);
-  const view = dataViewOf(message);
-  return {
-    dtypeCode: view.getUint8(1),
-    group: view.getUint16(2, true),
-    tag: view.getUint16(4, true),
-    inline: view.getUint16(6, true) === 1,
-    id: view.getUint32(8, true),
-    count: view.getFloat64(16, true),
-    key: view.getFloat64(24, true),
-    offset: view.getFloat64(32, true),
-    payload: message.subarray(offerHeaderBytes),
-  };
+  const { inline, ...offer } = offerHeader.decode(message);
+  return { ...offer, inline: inline === 1, payload: message.subarray(offerHeader.bytes) };
 }
 
 export function encodeAccept(id: number, key: number, offset: number): Uint8Array {
-  const bytes = new Uint8Array(acceptBytes);
-  const view = dataViewOf(bytes);
-  view.setUint8(0, MessageType.Accept);
-  view.setUint32(4, id, true);
-  view.setFloat64(8, key, true);
-  view.setFloat64(16, offset, true);
-  return bytes;
+  return acceptLayout.encode({ type: MessageType.Accept, id, key, offset });
 }
 
 export function decodeAccept(message: Uint8Array): { id: number; key: number; offset: number } {
-  checkLength(message, acceptBytes);
-  const view = dataViewOf(message);
-  return { id: view.getUint32(4, true), key: view.getFloat64(8, true), offset: view.getFloat64(16, true) };
+  return acceptLayout.decode(message);
 }
 
 /** A message that has nothing but a number. */
@@ -155,26 +126,18 @@ export function encodeNumbered(
   type: typeof MessageType.Taken | typeof MessageType.Probe | typeof MessageType.Answer,
   id: number,
 ): Uint8Array {
-  const bytes = new Uint8Array(numberedBytes);
-  const view = dataViewOf(bytes);
-  view.setUint8(0, type);
-  view.setUint32(4, id, true);
-  return bytes;
+  return numbered.encode({ type, id });
 }
 
 /** The number of such a message. */
 export function decodeNumbered(message: Uint8Array): number {
-  checkLength(message, numberedBytes);
-  return dataViewOf(message).getUint32(4, true);
+  return numbered.decode(message).id;
 }
 
-/** Header of a begin or completed message; the latter has no slot. */
+/** Header of a begin or completed message; the latter has no slot. @throws ShoalError `protocol` for a begin message without its line. */
 export function decodeGroupHeader(message: Uint8Array): BeginHeader {
-  checkLength(message, message[0] === MessageType.Begin ? beginBytesMin : 8);
-  const view = dataViewOf(message);
-  return { group: view.getUint16(2, true), slot: view.getUint8(1), completed: view.getUint32(4, true) };
-}
-
-function checkLength(message: Uint8Array, least: number): void {
-  if (message.length < least) throw new ShoalError('protocol', `message of type ${message[0]} has ${message.length} bytes, needs ${least}`);
+  const header = groupHeader.decode(message);
+  const least = groupHeader.bytes + (header.type === MessageType.Begin ? beginLineBytes : 0);
+  if (message.length < least) throw new ShoalError('protocol', `begin message of ${message.length} bytes, needs ${least}`);
+  return header;
 }
