@@ -48,6 +48,7 @@ const numbers = {
     get: (view, at, what) => count(view.getFloat64(at, true), what),
     set: (view, at, value) => view.setFloat64(at, value, true),
   },
+  u48: { bytes: 6, get: getU48, set: setU48 },
   u53: { bytes: 8, get: getU53, set: setWhole },
   i53: { bytes: 8, get: getI53, set: setWhole },
 } satisfies Record<string, Kind<number>>;
@@ -62,6 +63,15 @@ const u64: Kind<bigint> = {
 function bytesKind(bytes: number): Kind<Uint8Array> {
   const span = (view: DataView, at: number): Uint8Array => new Uint8Array(view.buffer, view.byteOffset + at, bytes);
   return { bytes, get: span, set: (view, at, value) => span(view, at).set(value) };
+}
+
+export function getU48(view: DataView, at: number): number {
+  return view.getUint16(at + 4, true) * twoTo32 + view.getUint32(at, true);
+}
+
+export function setU48(view: DataView, at: number, value: number): void {
+  view.setUint32(at, value >>> 0, true);
+  view.setUint16(at + 4, Math.floor(value / twoTo32), true);
 }
 
 /** A whole number below 2⁵³. */

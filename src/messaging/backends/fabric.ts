@@ -26,6 +26,7 @@
  *    6 offer    u8 0 │ u16 0 │ u32 rkey │ f64 bytes │ handle, ASCII
  *    7 withdrawn  u8 0 │ u16 0 │ u32 rkey
  *    8 placed   u8 last part of its packet │ u16 0 │ u32 rkey │ f64 offset │ f64 bytes */
+import { Layout } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection, Fabric, PeerIdentity, RegisteredRegion, RemoteRegion } from '../../fabric/fabric.ts';
@@ -63,8 +64,13 @@ const kind = { part: 1, piece: 2, want: 3, landing: 4, freed: 5, offer: 6, withd
 const inlineMost = 32 * 1024;
 const handleMost = 256;
 const partsMost = 70_000;
-const pieceBytes = 16;
-const placedBytes = 24;
+const format = 'a message of a messaging connection';
+const pieceLayout = new Layout(format, { kind: 'u8', flags: 'u8', slot: 'u16', bytes: 'u32', partBytes: 'f53' });
+/** Of a landing or an offer; the handle follows. */
+const regionLayout = new Layout(format, { kind: 'u8', zero: 'u8', slots: 'u16', rkey: 'u32', bytes: 'f53' });
+const freedLayout = new Layout(format, { kind: 'u8', zero: 'u8', slot: 'u16' });
+const withdrawnLayout = new Layout(format, { kind: 'u8', zero: 3, rkey: 'u32' });
+const placedLayout = new Layout(format, { kind: 'u8', last: 'u8', zero: 'u16', rkey: 'u32', offset: 'f53', bytes: 'f53' });
 const offersMost = 65_536;
 /** For what was posted before the end. */
 const goodbyeMs = 200;
@@ -201,19 +207,12 @@ class FabricPipe implements Pipe, PlaceOffers {
   }
 
   offer({ rkey, bytes, handle }: RemoteRegion): void {
-    const message = Buffer.alloc(16 + handle.length);
-    message[0] = kind.offer;
-    message.writeUInt32LE(rkey, 4);
-    message.writeDoubleLE(bytes, 8);
-    message.write(handle, 16, 'latin1');
+    const message = regionLayout.encode({ kind: kind.offer, slots: 0, rkey, bytes }, Buffer.from(handle, 'latin1'));
     this.#post(this.#connection.send(message));
   }
 
   withdraw(rkey: number): void {
-    const message = Buffer.alloc(8);
-    message[0] = kind.withdrawn;
-    message.writeUInt32LE(rkey, 4);
-    this.#post(this.#connection.send(message));
+    this.#post(this.#connection.send(withdrawnLayout.encode({ kind: kind.withdrawn, rkey })));
   }
 
   end(): void {
@@ -272,12 +271,7 @@ class FabricPipe implements Pipe, PlaceOffers {
     if (region === undefined || part.byteLength > region.bytes - offset) return false;
     const source = { region: regionOver(part.buffer), offset: part.byteOffset, bytes: part.byteLength };
     this.#post(this.#connection.write(source, { region, offset }));
-    const message = Buffer.alloc(placedBytes);
-    message[0] = kind.placed;
-    message[1] = last ? 1 : 0;
-    message.writeUInt32LE(rkey, 4);
-    message.writeDoubleLE(offset, 8);
-    message.writeDoubleLE(part.byteLength, 16);
+    const message = placedLayout.encode({ kind: kind.placed, last: last ? 1 : 0, rkey, offset, bytes: part.byteLength });
     this.#post(this.#connection.send(message));
     return true;
   }
@@ -297,12 +291,8 @@ class FabricPipe implements Pipe, PlaceOffers {
       const source = { region: regionOver(part.buffer), offset: part.byteOffset + out.offset, bytes };
       this.#post(this.#connection.write(source, { region, offset: slot * slots.slotBytes }));
       out.offset += bytes;
-      const message = Buffer.alloc(pieceBytes);
-      message[0] = kind.piece;
-      message[1] = (out.offset === part.byteLength ? 1 : 0) + (last ? 2 : 0);
-      message.writeUInt16LE(slot, 2);
-      message.writeUInt32LE(bytes, 4);
-      message.writeDoubleLE(part.byteLength, 8);
+      const flags = (out.offset === part.byteLength ? 1 : 0) + (last ? 2 : 0);
+      const message = pieceLayout.encode({ kind: kind.piece, flags, slot, bytes, partBytes: part.byteLength });
       this.#post(this.#connection.send(message));
     }
     return true;
@@ -321,13 +311,13 @@ class FabricPipe implements Pipe, PlaceOffers {
   #onMessage(message: Uint8Array): void {
     if (!this.#open) return;
     try {
-      this.#take(Buffer.from(message.buffer, message.byteOffset, message.byteLength));
+      this.#take(message);
     } catch (thrown) {
       this.#fail(ShoalError.from(thrown, 'protocol'));
     }
   }
 
-  #take(message: Buffer): void {
+  #take(message: Uint8Array): void {
     switch (message[0]) {
       case kind.part:
         if (message.length < 2 || message.length > 2 + inlineMost || this.#filling !== undefined)
@@ -341,31 +331,27 @@ class FabricPipe implements Pipe, PlaceOffers {
         this.#announceLanding();
         return;
       case kind.landing: {
-        if (message.length < 16 || message.length > 16 + handleMost || this.#target !== undefined)
-          throw violation('a landing that does not belong');
-        const bytes = message.readDoubleLE(8);
-        const slots = message.readUInt16LE(2);
-        if (!Number.isSafeInteger(bytes) || bytes < landingLeast || slots < 1)
-          throw violation(`a landing of ${bytes} bytes in ${slots} slots`);
-        const region = { rkey: message.readUInt32LE(4), bytes, handle: message.toString('latin1', 16) };
-        this.#target = { region, slots: new Landing(bytes, slots) };
+        const { slots, region } = regionOf(message);
+        if (this.#target !== undefined || region.bytes < landingLeast || slots < 1)
+          throw violation(`a landing of ${region.bytes} bytes in ${slots} slots that does not belong`);
+        this.#target = { region, slots: new Landing(region.bytes, slots) };
         this.#continue();
         return;
       }
       case kind.freed:
-        if (message.length !== 4 || !this.#target?.slots.free(message.readUInt16LE(2))) throw violation('a slot that was never taken');
+        if (message.length !== freedLayout.bytes || !this.#target?.slots.free(freedLayout.decode(message).slot))
+          throw violation('a slot that was never taken');
         this.#continue();
         return;
       case kind.offer: {
-        const bytes = message.length < 16 || message.length > 16 + handleMost ? -1 : message.readDoubleLE(8);
-        if (!Number.isSafeInteger(bytes) || bytes < 0 || this.#offered.size >= offersMost) throw violation('an offer that cannot be');
-        const rkey = message.readUInt32LE(4);
-        this.#offered.set(rkey, { rkey, bytes, handle: message.toString('latin1', 16) });
+        const { region } = regionOf(message);
+        if (this.#offered.size >= offersMost) throw violation('an offer that cannot be');
+        this.#offered.set(region.rkey, region);
         return;
       }
       case kind.withdrawn:
-        if (message.length !== 8) throw violation('a withdrawal that cannot be');
-        this.#offered.delete(message.readUInt32LE(4));
+        if (message.length !== withdrawnLayout.bytes) throw violation('a withdrawal that cannot be');
+        this.#offered.delete(withdrawnLayout.decode(message).rkey);
         return;
       case kind.placed:
         this.#onPlaced(message);
@@ -375,31 +361,26 @@ class FabricPipe implements Pipe, PlaceOffers {
     }
   }
 
-  #onPlaced(message: Buffer): void {
-    if (message.length !== placedBytes || this.#filling !== undefined) throw violation('a placed part that does not belong');
+  #onPlaced(message: Uint8Array): void {
+    if (message.length !== placedLayout.bytes || this.#filling !== undefined) throw violation('a placed part that does not belong');
     const { places } = this.#options;
-    const bytes = message.readDoubleLE(16);
-    const part =
-      Number.isSafeInteger(bytes) && bytes > 0 ? places.locate(message.readUInt32LE(4), message.readDoubleLE(8), bytes) : undefined;
+    const { last, rkey, offset, bytes } = placedLayout.decode(message);
+    const part = bytes > 0 ? places.locate(rkey, offset, bytes) : undefined;
     if (part === undefined) throw violation('a placed part outside of what was offered');
     places.counters.bytesPlaced += bytes;
-    this.#finishPart(part, message[1] === 1);
+    this.#finishPart(part, last === 1);
   }
 
-  #onPiece(message: Buffer): void {
+  #onPiece(message: Uint8Array): void {
     const region = this.#region;
     const slots = this.#slots;
-    if (message.length !== pieceBytes || region === undefined || slots === undefined) throw violation('a piece that does not belong');
-    const flags = message[1];
-    const slot = message.readUInt16LE(2);
-    const bytes = message.readUInt32LE(4);
-    const partBytes = message.readDoubleLE(8);
+    if (message.length !== pieceLayout.bytes || region === undefined || slots === undefined)
+      throw violation('a piece that does not belong');
+    const { flags, slot, bytes, partBytes } = pieceLayout.decode(message);
     if (!slots.land(slot, bytes)) throw violation(`a piece of ${bytes} bytes in slot ${slot}`);
     // Before anything is allocated; a packet is no larger than a message.
     const most = this.#options.packetBytes - this.#partsBytes;
-    if (!Number.isSafeInteger(partBytes) || partBytes < bytes || partBytes > most) {
-      throw violation(`a part of ${partBytes} bytes`);
-    }
+    if (partBytes < bytes || partBytes > most) throw violation(`a part of ${partBytes} bytes`);
     const landed = new Uint8Array(region.buffer, slot * slots.slotBytes, bytes);
     const { lends, places } = this.#options;
     if (lends && slots.mayLend(this.#lent, bytes) && bytes === partBytes && this.#filling === undefined && flags % 2 === 1) {
@@ -449,10 +430,7 @@ class FabricPipe implements Pipe, PlaceOffers {
   #giveBack(slot: number): number {
     if (!this.#open) return 0;
     const slots = this.#slots?.free(slot) ?? 0;
-    const message = Buffer.alloc(4);
-    message[0] = kind.freed;
-    message.writeUInt16LE(slot, 2);
-    this.#post(this.#connection.send(message));
+    this.#post(this.#connection.send(freedLayout.encode({ kind: kind.freed, slot })));
     return slots;
   }
 
@@ -463,12 +441,7 @@ class FabricPipe implements Pipe, PlaceOffers {
     this.#slots = new Landing(bytes, landingSlots);
     this.#registered = fabric.register(this.#region);
     const { rkey, handle } = this.#registered;
-    const message = Buffer.alloc(16 + handle.length);
-    message[0] = kind.landing;
-    message.writeUInt16LE(landingSlots, 2);
-    message.writeUInt32LE(rkey, 4);
-    message.writeDoubleLE(bytes, 8);
-    message.write(handle, 16, 'latin1');
+    const message = regionLayout.encode({ kind: kind.landing, slots: landingSlots, rkey, bytes }, Buffer.from(handle, 'latin1'));
     this.#post(this.#connection.send(message));
   }
 
@@ -503,6 +476,13 @@ class FabricPipe implements Pipe, PlaceOffers {
 function regionOver(buffer: ArrayBufferLike): Region {
   const share = { kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer } as const;
   return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined, retire: () => undefined };
+}
+
+/** What a landing or an offer says. */
+function regionOf(message: Uint8Array): { slots: number; region: RemoteRegion } {
+  const { slots, rkey, bytes } = regionLayout.decode(message);
+  if (message.length > regionLayout.bytes + handleMost) throw violation('a handle that is too long');
+  return { slots, region: { rkey, bytes, handle: Buffer.from(message.subarray(regionLayout.bytes)).toString('latin1') } };
 }
 
 function violation(what: string): ShoalError {

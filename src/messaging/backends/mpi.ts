@@ -13,6 +13,7 @@
  *  MPI's own flow control bounds what is under way to a process that does not receive, the windows of the links the rest. */
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
 import { within } from '../../base/clock.ts';
+import { Layout } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { retry } from '../../base/connections/retry.ts';
 import { MpiEndpoint } from '../../memory/mpi-endpoint.ts';
@@ -22,8 +23,9 @@ import { packetBytesMost } from '../limits.ts';
 const kind = { part: 0, lastPart: 1, control: 2 } as const;
 const control = { connect: 1, accept: 2, refuse: 3, close: 4 } as const;
 const version = 1;
-const proofBytes = 32;
-const controlBytes = 8 + proofBytes;
+const controlLayout = new Layout('a control message', { type: 'u8', version: 'u8', reserved: 'u16', port: 'u32', proof: 32 });
+const controlBytes = controlLayout.bytes;
+const noProof = new Uint8Array(0);
 /** Ports below belong to pipes, those from here to listeners. */
 const firstListener = 2 ** 20;
 const defaultName = 'router';
@@ -69,7 +71,7 @@ class MpiBackend implements Backend {
     const onControl = (peer: number, message: ControlMessage): void => {
       if (message.type !== control.connect) return;
       if (!this.#proves(message, name, 'dealer')) {
-        this.#tell(peer, message.port, { type: control.refuse, port: 0, proof: undefined });
+        this.#tell(peer, message.port, { type: control.refuse, port: 0, proof: noProof });
         return;
       }
       const dealer = `${peer}:${message.port}`;
@@ -174,7 +176,7 @@ class MpiBackend implements Backend {
     throw new ShoalError('system', `this process has ${firstListener} connections over MPI already`);
   }
 
-  #tell(peer: number, port: number, message: { type: number; port: number; proof: Buffer | undefined }): void {
+  #tell(peer: number, port: number, message: ControlMessage): void {
     // When MPI itself fails, `onFailed` says so.
     this.#mpi.send({ peer, port, kind: kind.control, bytes: encodeControl(message) }, () => undefined);
   }
@@ -295,7 +297,7 @@ class MpiPipe implements Pipe {
     if (!this.#open) return;
     this.#open = false;
     if (this.#peerPort >= 0) {
-      const bytes = encodeControl({ type: control.close, port: this.port, proof: undefined });
+      const bytes = encodeControl({ type: control.close, port: this.port, proof: noProof });
       this.#mpi.send({ peer: this.peer, port: this.#peerPort, kind: kind.control, bytes }, () => undefined);
     }
     this.#mpi.release(this.port);
@@ -352,24 +354,17 @@ class MpiPipe implements Pipe {
 interface ControlMessage {
   readonly type: number;
   readonly port: number;
-  readonly proof: Buffer;
+  readonly proof: Uint8Array;
 }
 
-function encodeControl({ type, port, proof }: { type: number; port: number; proof: Buffer | undefined }): Buffer {
-  const message = Buffer.alloc(controlBytes);
-  message.writeUInt8(type, 0);
-  message.writeUInt8(version, 1);
-  message.writeUInt32LE(port, 4);
-  proof?.copy(message, 8);
-  return message;
+function encodeControl(message: ControlMessage): Uint8Array {
+  return controlLayout.encode({ ...message, version, reserved: 0 });
 }
 
 /** Undefined for anything else. */
 function decodeControl(bytes: Uint8Array): ControlMessage | undefined {
-  const message = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  if (message.length !== controlBytes || message[1] !== version || message.readUInt16LE(2) !== 0) return undefined;
-  const port = message.readUInt32LE(4);
-  const type = message[0];
-  if (port >= firstListener || type < control.connect || type > control.close) return undefined;
-  return { type, port, proof: message.subarray(8) };
+  if (bytes.length !== controlBytes) return undefined;
+  const message = controlLayout.decode(bytes);
+  const isOurs = message.version === version && message.reserved === 0 && message.port < firstListener;
+  return isOurs && message.type >= control.connect && message.type <= control.close ? message : undefined;
 }

@@ -95,6 +95,33 @@ function tryDecode(parts: readonly Uint8Array[]): Packet | undefined {
   }
 }
 
+it('packets keep their bytes', () => {
+  const hex = (parts: readonly Uint8Array[]): string => Buffer.concat(parts).toString('hex');
+  const msg = messageOf({
+    source: 0x0102030405060708n,
+    destination: 2n ** 64n - 1n,
+    type: 9,
+    value: -2,
+    version: 5,
+    frames: [Uint8Array.of(1, 2, 3)],
+  });
+  expect(hex(encodeData([msg], 2 ** 40 + 1, counters).parts)).toBe(
+    '534d030301000100000000010700000000000500000000000000000000010000090001000807060504030201fffffffffffffffffeffffff05000000030000000102030000000000',
+  );
+  const wide = messageOf({ source: 1n, destination: 2n, type: 9, value: -(2 ** 40), version: 5, frames: [] });
+  expect(hex(encodeData([wide], 3, counters).parts)).toBe(
+    '534d03030180030000000000070000000000050000000000000000000001000009000000010000000000000002000000000000000000000000ffffff050000000000000000000000',
+  );
+  const greeting = { session: 2 ** 40 + 3, knownSession: 0, address: 0x0102030405060708n, ...takes };
+  expect(hex([encodeGreeting('hello', greeting, counters)])).toBe(
+    '534d0301000000000000000007000000000005000000000000000000000100000300000000010000000000000000000008070605040302010400000000000000050000000000000006000000000000000700000000000000',
+  );
+  expect(hex([encodeControl('credit', counters)])).toBe('534d030400000000000000000700000000000500000000000000000000010000');
+  expect(hex([encodeError(new ShoalError('aborted', 'no é'))])).toBe(
+    '534d0307020000000000000000000000000000000000000000000000000000006e6f20c3a9',
+  );
+});
+
 describe('packets', () => {
   it('carry messages unchanged', () => {
     fc.assert(

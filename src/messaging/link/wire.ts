@@ -30,7 +30,7 @@
  *              (memory that threads share; inproc only); bits 29…0: its bytes
  *
  *  So a message with one frame of 64 bytes is a packet of 128 bytes: what the package zeromq copies instead of lending. */
-import { dataViewOf } from '../../base/bytes.ts';
+import { dataViewOf, getI53, getU48, getU53, Layout, setU48, setWhole, textOf } from '../../base/bytes.ts';
 import type { ErrorCode } from '../../base/errors.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Counters, Greeting as SessionGreeting } from '../../session/session.ts';
@@ -42,10 +42,43 @@ export const PacketKind = { hello: 1, welcome: 2, data: 3, credit: 4, goodbye: 5
 
 /** Frames from this size on travel as parts of their own. Below, a copy is cheaper than a part. */
 export const detachedBytes: number = 16 * 1024;
-export const packetPrefixBytes = 32;
-const helloBytes = 88;
-export const messageHeaderBytes = 28;
-const wideHeaderBytes = 36;
+const format = 'a packet';
+const prefix = new Layout(format, {
+  magic: 'u16',
+  version: 'u8',
+  kind: 'u8',
+  count: 'u16',
+  sequence: 'u48',
+  received: 'u48',
+  consumed: 'u48',
+  consumedBytes: 'u53',
+});
+const greetingFields = new Layout('a greeting', {
+  session: 'u53',
+  knownSession: 'u53',
+  address: 'u64',
+  windowMessages: 'u53',
+  windowBytes: 'u53',
+  messageBytes: 'u53',
+  frames: 'u53',
+});
+const messageHeader = { type: 'u16', frames: 'u16', source: 'u64', destination: 'u64' } as const;
+const narrow = new Layout(format, { ...messageHeader, targetValue: 'i32', targetVersion: 'i32' });
+const wide = new Layout(format, { ...messageHeader, targetValue: 'i53', targetVersion: 'i53' });
+const { magic: magicAt, version: versionAt, kind: kindAt, count: countAt, sequence: sequenceAt } = prefix.offsets;
+const { received: receivedAt, consumed: consumedAt, consumedBytes: consumedBytesAt } = prefix.offsets;
+const {
+  frames: entriesAt,
+  source: sourceAt,
+  destination: destinationAt,
+  targetValue: targetAt,
+  targetVersion: targetVersionAt,
+} = narrow.offsets;
+const { targetVersion: wideVersionAt } = wide.offsets;
+export const packetPrefixBytes: number = prefix.bytes;
+const helloBytes = prefix.bytes + greetingFields.bytes;
+export const messageHeaderBytes: number = narrow.bytes;
+const wideHeaderBytes = wide.bytes;
 const errorTextBytes = 512;
 const magic = 0x4d53;
 const version = 3;
@@ -53,7 +86,6 @@ const wideFlag = 0x8000;
 const lengthMask = frameBytesMost;
 const detachedFlag = 0x40000000;
 const pointerFlag = 0x80000000;
-const twoTo32 = 0x100000000;
 
 /** By their code on the wire. */
 const errorCodes: readonly ErrorCode[] = ['protocol', 'config', 'aborted', 'auth', 'out-of-memory'];
@@ -119,43 +151,36 @@ export interface DataPacket {
 
 /** At most 2¹⁵ − 1 messages. */
 export function encodeData(messages: readonly Msg[], sequence: number, counters: Counters): DataPacket {
-  const wide = !messages.every(hasNarrowTarget);
-  const headerBytes = wide ? wideHeaderBytes : messageHeaderBytes;
+  const isWide = !messages.every(hasNarrowTarget);
+  const headerBytes = isWide ? wideHeaderBytes : messageHeaderBytes;
   let bytes = packetPrefixBytes;
   for (const msg of messages) bytes += inlineBytes(msg, headerBytes);
   const first = Buffer.allocUnsafe(bytes);
   const view = dataViewOf(first);
-  writePrefix(view, PacketKind.data, wide ? messages.length + wideFlag : messages.length, sequence, counters);
+  writePrefix(view, PacketKind.data, isWide ? messages.length + wideFlag : messages.length, sequence, counters);
   const parts: Uint8Array[] = [first];
   const pointers: Uint8Array[] = [];
   const places: (FramePlace | undefined)[] = [];
   let at = packetPrefixBytes;
-  for (const msg of messages) at = writeMessage(msg, first, view, at, { wide, parts, pointers, places });
+  for (const msg of messages) at = writeMessage(msg, first, view, at, { isWide, parts, pointers, places });
   return { parts, pointers, places };
 }
 
 /** Writes newer counters into a data packet that is sent again. Its other parts stay. */
 export function refreshCounters(first: Uint8Array, counters: Counters): void {
-  const view = dataViewOf(first);
-  writeCounters(view, counters);
+  writeCounters(dataViewOf(first), counters);
 }
 
 /** Gives an encoded data packet another place in the sequence: its peer starts counting anew. */
 export function rebaseSequence(first: Uint8Array, sequence: number): void {
-  writeUint48(dataViewOf(first), 6, sequence);
+  setU48(dataViewOf(first), sequenceAt, sequence);
 }
 
 export function encodeGreeting(kind: 'hello' | 'welcome', greeting: Greeting, counters: Counters): Uint8Array {
   const bytes = Buffer.alloc(helloBytes);
   const view = dataViewOf(bytes);
   writePrefix(view, PacketKind[kind], 0, 0, counters);
-  writeInt53(view, 32, greeting.session);
-  writeInt53(view, 40, greeting.knownSession);
-  view.setBigUint64(48, greeting.address, true);
-  writeInt53(view, 56, greeting.windowMessages);
-  writeInt53(view, 64, greeting.windowBytes);
-  writeInt53(view, 72, greeting.messageBytes);
-  writeInt53(view, 80, greeting.frames);
+  greetingFields.write(view, prefix.bytes, greeting);
   return bytes;
 }
 
@@ -177,18 +202,18 @@ export function encodeError(error: ShoalError): Uint8Array {
 export const noCounters: Counters = { received: 0, consumed: 0, consumedBytes: 0 };
 
 function writePrefix(view: DataView, kind: number, count: number, sequence: number, counters: Counters): void {
-  view.setUint16(0, magic, true);
-  view.setUint8(2, version);
-  view.setUint8(3, kind);
-  view.setUint16(4, count, true);
-  writeUint48(view, 6, sequence);
+  view.setUint16(magicAt, magic, true);
+  view.setUint8(versionAt, version);
+  view.setUint8(kindAt, kind);
+  view.setUint16(countAt, count, true);
+  setU48(view, sequenceAt, sequence);
   writeCounters(view, counters);
 }
 
 function writeCounters(view: DataView, { received, consumed, consumedBytes }: Counters): void {
-  writeUint48(view, 12, received);
-  writeUint48(view, 18, consumed);
-  writeInt53(view, 24, consumedBytes);
+  setU48(view, receivedAt, received);
+  setU48(view, consumedAt, consumed);
+  setWhole(view, consumedBytesAt, consumedBytes);
 }
 
 function hasNarrowTarget({ targetValue, targetVersion }: Msg): boolean {
@@ -202,7 +227,7 @@ function writeMessage(
   view: DataView,
   start: number,
   out: {
-    readonly wide: boolean;
+    readonly isWide: boolean;
     readonly parts: Uint8Array[];
     readonly pointers: Uint8Array[];
     readonly places: (FramePlace | undefined)[];
@@ -211,16 +236,16 @@ function writeMessage(
   const { frames, pointers } = msg;
   const entries = frames.length + pointers.length;
   view.setUint16(start, msg.type, true);
-  view.setUint16(start + 2, entries, true);
-  view.setBigUint64(start + 4, msg.source, true);
-  view.setBigUint64(start + 12, msg.destination, true);
-  let lengthAt = start + (out.wide ? wideHeaderBytes : messageHeaderBytes);
-  if (out.wide) {
-    writeInt53(view, start + 20, msg.targetValue);
-    writeInt53(view, start + 28, msg.targetVersion);
+  view.setUint16(start + entriesAt, entries, true);
+  view.setBigUint64(start + sourceAt, msg.source, true);
+  view.setBigUint64(start + destinationAt, msg.destination, true);
+  let lengthAt = start + (out.isWide ? wideHeaderBytes : messageHeaderBytes);
+  if (out.isWide) {
+    setWhole(view, start + targetAt, msg.targetValue);
+    setWhole(view, start + wideVersionAt, msg.targetVersion);
   } else {
-    view.setInt32(start + 20, msg.targetValue, true);
-    view.setInt32(start + 24, msg.targetVersion, true);
+    view.setInt32(start + targetAt, msg.targetValue, true);
+    view.setInt32(start + targetVersionAt, msg.targetVersion, true);
   }
   let at = padded(lengthAt + 4 * entries);
   for (const [k, frame] of frames.entries()) {
@@ -257,16 +282,6 @@ function padded(bytes: number): number {
   return (bytes + 7) & ~7;
 }
 
-function writeUint48(view: DataView, at: number, value: number): void {
-  view.setUint32(at, value >>> 0, true);
-  view.setUint16(at + 4, Math.floor(value / twoTo32), true);
-}
-
-function writeInt53(view: DataView, at: number, value: number): void {
-  view.setUint32(at, value >>> 0, true);
-  view.setInt32(at + 4, Math.floor(value / twoTo32), true);
-}
-
 // ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export interface DecodeOptions {
@@ -281,15 +296,15 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
   const first = parts[0];
   if (first === undefined || first.byteLength < packetPrefixBytes) throw malformed(`its first part has ${first?.byteLength ?? 0} bytes`);
   const view = dataViewOf(first);
-  if (view.getUint16(0, true) !== magic) throw malformed('it does not begin with SM');
-  if (view.getUint8(2) !== version)
-    throw malformed(`it has version ${view.getUint8(2)}, here is ${version}; run the same Shoal everywhere`);
-  const kind = view.getUint8(3);
-  const count = view.getUint16(4, true);
-  const sequence = readUint48(view, 6);
-  const received = readUint48(view, 12);
-  const consumed = readUint48(view, 18);
-  const consumedBytes = readCount(view, 24);
+  if (view.getUint16(magicAt, true) !== magic) throw malformed('it does not begin with SM');
+  const spoken = view.getUint8(versionAt);
+  if (spoken !== version) throw malformed(`it has version ${spoken}, here is ${version}; run the same Shoal everywhere`);
+  const kind = view.getUint8(kindAt);
+  const count = view.getUint16(countAt, true);
+  const sequence = getU48(view, sequenceAt);
+  const received = getU48(view, receivedAt);
+  const consumed = getU48(view, consumedAt);
+  const consumedBytes = getU53(view, consumedBytesAt, format);
   if (kind === PacketKind.data) {
     const { messages, bytes } = readMessages(parts, view, count, options);
     return { kind, sequence, received, consumed, consumedBytes, messages, bytes };
@@ -298,21 +313,13 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
   if (parts.length > 1) throw malformed(`kind ${kind} with ${parts.length} parts`);
   if (kind === PacketKind.error) {
     if (first.byteLength > packetPrefixBytes + errorTextBytes) throw malformed(`an error text of ${first.byteLength} bytes`);
-    const text = Buffer.from(first.buffer, first.byteOffset + packetPrefixBytes, first.byteLength - packetPrefixBytes).toString('utf8');
+    const text = textOf(first.subarray(packetPrefixBytes));
     return { kind, code: errorCodes[count] ?? 'protocol', text: text.replace(/\p{Cc}/gu, '?'), ...counters };
   }
   if (count !== 0 || sequence !== 0) throw malformed(`kind ${kind} with count ${count} and sequence ${sequence}`);
   if (kind === PacketKind.hello || kind === PacketKind.welcome) {
     if (first.byteLength !== helloBytes) throw malformed(`a greeting of ${first.byteLength} bytes`);
-    const greeting = {
-      session: readCount(view, 32),
-      knownSession: readCount(view, 40),
-      address: view.getBigUint64(48, true),
-      windowMessages: readCount(view, 56),
-      windowBytes: readCount(view, 64),
-      messageBytes: readCount(view, 72),
-      frames: readCount(view, 80),
-    };
+    const greeting = greetingFields.read(view, prefix.bytes);
     if (greeting.session === 0) throw malformed('a greeting without session');
     if (greeting.windowMessages === 0 || greeting.windowBytes === 0) throw malformed('a greeting without window');
     if (greeting.messageBytes === 0 || greeting.frames === 0) throw malformed('a greeting of an end that takes nothing');
@@ -331,14 +338,14 @@ function readMessages(
   options: DecodeOptions,
 ): { messages: Msg[]; bytes: number[] } {
   const end = view.byteLength;
-  const wide = flaggedCount >= wideFlag;
-  const count = wide ? flaggedCount - wideFlag : flaggedCount;
+  const isWide = flaggedCount >= wideFlag;
+  const count = isWide ? flaggedCount - wideFlag : flaggedCount;
   // Each message has at least its header, so that a claimed count cannot make us allocate more than was sent.
   if (count === 0 || count > (end - packetPrefixBytes) / messageHeaderBytes) throw malformed(`${count} messages in ${end} bytes`);
   const messages: Msg[] = [];
   const bytes: number[] = [];
   const { pointers = [] } = options;
-  const headerBytes = wide ? wideHeaderBytes : messageHeaderBytes;
+  const headerBytes = isWide ? wideHeaderBytes : messageHeaderBytes;
   const reader: Reader = { parts, pointers, view, headerBytes, at: packetPrefixBytes, nextPart: 1, nextPointer: 0, options };
   for (let k = 0; k < count; k++) {
     const msg = readMessage(reader);
@@ -369,7 +376,7 @@ function readMessage(reader: Reader): Msg {
   const end = view.byteLength;
   const lengthsAt = start + headerBytes;
   if (lengthsAt > end) throw malformed(`a message begins at byte ${start} of ${end}`);
-  const entries = view.getUint16(start + 2, true);
+  const entries = view.getUint16(start + entriesAt, true);
   const lengthsEnd = lengthsAt + 4 * entries;
   let at = padded(lengthsEnd);
   if (at > end) throw malformed(`${entries} frame lengths in ${end - lengthsAt} bytes`);
@@ -399,32 +406,16 @@ function readMessage(reader: Reader): Msg {
   const cost = wideHeaderBytes + 4 * entries + size;
   if (cost > limits.messageBytes) throw malformed(`a message of ${cost} bytes; at most ${limits.messageBytes} are accepted`);
   reader.at = at;
-  const wide = headerBytes === wideHeaderBytes;
+  const isWide = headerBytes === wideHeaderBytes;
   return Msg.received({
-    source: view.getBigUint64(start + 4, true),
-    destination: view.getBigUint64(start + 12, true),
+    source: view.getBigUint64(start + sourceAt, true),
+    destination: view.getBigUint64(start + destinationAt, true),
     type: view.getUint16(start, true),
-    targetValue: wide ? readInt53(view, start + 20) : view.getInt32(start + 20, true),
-    targetVersion: wide ? readInt53(view, start + 28) : view.getInt32(start + 24, true),
+    targetValue: isWide ? getI53(view, start + targetAt, format) : view.getInt32(start + targetAt, true),
+    targetVersion: isWide ? getI53(view, start + wideVersionAt, format) : view.getInt32(start + targetVersionAt, true),
     frames,
     pointers,
   });
-}
-
-function readUint48(view: DataView, at: number): number {
-  return view.getUint16(at + 4, true) * twoTo32 + view.getUint32(at, true);
-}
-
-function readInt53(view: DataView, at: number): number {
-  const value = view.getInt32(at + 4, true) * twoTo32 + view.getUint32(at, true);
-  if (!Number.isSafeInteger(value)) throw malformed('an integer beyond 2⁵³');
-  return value;
-}
-
-function readCount(view: DataView, at: number): number {
-  const value = readInt53(view, at);
-  if (value < 0) throw malformed(`a counter of ${value}`);
-  return value;
 }
 
 function malformed(what: string): ShoalError {
