@@ -6,7 +6,7 @@
  *
  *  A receiver takes a sender's next blob, of any name, while a caller waits for one of that sender; blobs that no caller waits for are
  *  kept. */
-import { isCount } from '../../base/bytes.ts';
+import { Layout, textOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ProcessGroup } from '../../group/call/types.ts';
 import { dtypeInfo, dtypeOfArray, dtypes, type TypedArray } from '../../memory/dtype.ts';
@@ -14,8 +14,8 @@ import { copyOf, elementsOf } from '../values/values-argument.ts';
 import type { BlobBox } from '../values/blob-box.ts';
 import type { Blob } from '../values/types.ts';
 
-const headerBytes = 512;
-const nameFrom = 12;
+const nameBytesMax = 500;
+const headerLayout = new Layout('a blob', { kind: 'u8', dtype: 'u8', nameBytes: 'u16', elements: 'f53', name: nameBytesMax });
 const tag = 0xb10b;
 /** An asker's own timeout ends its wait; the reception stays. */
 const receptionMs = 0x7fffffff;
@@ -34,8 +34,8 @@ export class GroupBlobs {
   async send(worker: number, blob: Blob): Promise<void> {
     const { kind, name, values } = blob;
     const text = new TextEncoder().encode(name);
-    if (text.length > headerBytes - nameFrom) {
-      throw new ShoalError('usage', `the name of a blob has ${text.length} bytes, more than ${headerBytes - nameFrom}`);
+    if (text.length > nameBytesMax) {
+      throw new ShoalError('usage', `the name of a blob has ${text.length} bytes, more than ${nameBytesMax}`);
     }
     const { dtype, data } = elementsOf(values);
     const copy = copyOf(dtype, data);
@@ -43,13 +43,13 @@ export class GroupBlobs {
       this.#box.put(worker, name, copy);
       return;
     }
-    const header = new Uint8Array(headerBytes);
-    const view = new DataView(header.buffer);
-    header[0] = kind === 'feature' ? 0 : 1;
-    header[1] = dtypeInfo(dtypeOfArray(values)).code;
-    view.setUint16(2, text.length, true);
-    view.setFloat64(4, values.length, true);
-    header.set(text, nameFrom);
+    const header = headerLayout.encode({
+      kind: kind === 'feature' ? 0 : 1,
+      dtype: dtypeInfo(dtypeOfArray(values)).code,
+      nameBytes: text.length,
+      elements: values.length,
+      name: text,
+    });
     // Both are begun before either is awaited: nothing of another blob comes between them.
     await Promise.all([this.#group.send(header, worker, { tag }), this.#group.send(copy, worker, { tag })]);
   }
@@ -70,18 +70,16 @@ export class GroupBlobs {
 
   async #receiveFrom(worker: number): Promise<void> {
     while (this.#box.isWaiting(worker)) {
-      const header = new Uint8Array(headerBytes);
+      const header = new Uint8Array(headerLayout.bytes);
       await this.#group.recv(header, worker, { tag, timeoutMs: receptionMs });
-      const view = new DataView(header.buffer);
-      const info = dtypes[header[1]];
-      const nameBytes = view.getUint16(2, true);
-      const count = view.getFloat64(4, true);
-      if (info === undefined || nameBytes > headerBytes - nameFrom || !isCount(count)) {
+      const { dtype, nameBytes, elements: count, name } = headerLayout.decode(header);
+      const info = dtypes[dtype];
+      if (info === undefined || nameBytes > nameBytesMax) {
         throw new ShoalError('protocol', `worker ${worker} sent a blob that cannot be read`);
       }
       const values = info.view(new ArrayBuffer(count * info.bytes), 0, count);
       await this.#group.recv(values, worker, { tag, timeoutMs: receptionMs });
-      this.#box.put(worker, new TextDecoder().decode(header.subarray(nameFrom, nameFrom + nameBytes)), values);
+      this.#box.put(worker, textOf(name.subarray(0, nameBytes)), values);
     }
   }
 }

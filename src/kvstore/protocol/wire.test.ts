@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { withoutStacks } from '../../base/testing/without-stacks.ts';
-import { isShoalError, ShoalError } from '../../base/errors.ts';
+import { errorCodes, isShoalError, ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import type { TransferEntry } from '../client/options.ts';
 import { SimulatedCluster } from '../testing/simulated-cluster.ts';
@@ -50,6 +50,22 @@ function outcome(decode: () => unknown): 'taken' | 'refused' {
 }
 
 describe('wire', () => {
+  it('keeps its bytes', () => {
+    const hex = (bytes: Uint8Array): string => Buffer.from(bytes).toString('hex');
+    const [source, target] = [SourceKind.inline, TargetKind.frame];
+    const regions = { sourceRegion: 5, targetRegion: 6, sourceOffset: 7, sourceBytes: 8, targetOffset: 9 };
+    const run = { firstSlot: 1, slots: 2, round: 3, source, target, codec: 1, nonFinite: true, ...regions, rows: 0 };
+    expect(hex(encodeRuns({ batches: 4, optimizer: 5, runs: [run] }))).toBe(
+      '04000000050000000100000002000000030000000203010105000000060000000000000000001c40000000000000204000000000000022400000000000000000',
+    );
+    expect(hex(encodeResponse(notice, [{ version: 2 ** 40, settled: 7 }]))).toBe('000100000200000000000000000070420700000000000000');
+    const [head, text] = encodeFailure(new ShoalError('aborted', 'no é'));
+    expect([hex(head), hex(text)]).toEqual([
+      `${(1 + errorCodes.indexOf('aborted')).toString(16).padStart(2, '0')}00000000000000`,
+      '6e6f20c3a9',
+    ]);
+  });
+
   it('gives runs back as they were', () => {
     fc.assert(
       fc.property(fc.array(dense, { minLength: 1, maxLength: 20 }), count, count, (list, batches, optimizer) => {

@@ -32,7 +32,7 @@
  *          │u8    │u8      │u16    │u32       │
  *      error    0, or 1 + index of the error's code
  *      refuses  1: the optimiser refuses gradients that hold NaN or infinity */
-import { dataViewOf, isCount } from '../../base/bytes.ts';
+import { dataViewOf, isCount, Layout, textOf } from '../../base/bytes.ts';
 import { errorCodes, ShoalError } from '../../base/errors.ts';
 import { MessageType, Msg } from '../../messaging/msg.ts';
 import type { Address } from '../../messaging/address.ts';
@@ -131,35 +131,54 @@ export interface Transfer {
   readonly runs: readonly Run[];
 }
 
-const headerBytes = 8;
+const format = 'a message of the parameter server';
+const transferHead = new Layout(format, { batches: 'u32', optimizer: 'u32' });
+const answerHead = new Layout(format, { error: 'u8', refuses: 'u8', zero: 'u16', optimizer: 'u32' });
+const runLayout = new Layout(format, {
+  firstSlot: 'u32',
+  slots: 'u32',
+  round: 'u32',
+  source: 'u8',
+  target: 'u8',
+  codec: 'u8',
+  nonFinite: 'u8',
+  sourceRegion: 'u32',
+  targetRegion: 'u32',
+  sourceOffset: 'f64',
+  sourceBytes: 'f64',
+  targetOffset: 'f64',
+  rows: 'u32',
+  reserved: 'u32',
+});
+const at = runLayout.offsets;
+const stateLayout = new Layout(format, { version: 'f53', settled: 'u32', zero: 'u32' });
+const headerBytes = transferHead.bytes;
 /** Of an answer: behind what is said, and the values that share a frame. */
 export const firstOwnFrame = 2;
-const runBytes = 56;
-const responseRunBytes = 16;
+const runBytes = runLayout.bytes;
 /** Of one message: a stretch of 10,000 keys in any order has 10,000 runs at most. */
 export const runsMax: number = 2 ** 20;
 
 export function encodeRuns({ batches, optimizer, runs }: Transfer): Uint8Array {
   const bytes = Buffer.alloc(headerBytes + runs.length * runBytes);
   const view = dataViewOf(bytes);
-  view.setUint32(0, batches, true);
-  view.setUint32(4, optimizer, true);
-  let at = headerBytes;
+  transferHead.write(view, 0, { batches, optimizer });
+  let start = headerBytes;
   for (const run of runs) {
-    view.setUint32(at, run.firstSlot, true);
-    view.setUint32(at + 4, run.slots, true);
-    view.setUint32(at + 8, run.round, true);
-    view.setUint8(at + 12, run.source);
-    view.setUint8(at + 13, run.target);
-    view.setUint8(at + 14, run.codec);
-    view.setUint8(at + 15, run.nonFinite ? 1 : 0);
-    view.setUint32(at + 16, run.sourceRegion, true);
-    view.setUint32(at + 20, run.targetRegion, true);
-    view.setFloat64(at + 24, run.sourceOffset, true);
-    view.setFloat64(at + 32, run.sourceBytes, true);
-    view.setFloat64(at + 40, run.targetOffset, true);
-    view.setUint32(at + 48, run.rows, true);
-    at += runBytes;
+    view.setUint32(start, run.firstSlot, true);
+    view.setUint32(start + at.slots, run.slots, true);
+    view.setUint32(start + at.round, run.round, true);
+    view.setUint8(start + at.source, run.source);
+    view.setUint8(start + at.target, run.target);
+    view.setUint8(start + at.codec, run.codec);
+    view.setUint8(start + at.nonFinite, run.nonFinite ? 1 : 0);
+    view.setUint32(start + at.sourceRegion, run.sourceRegion, true);
+    view.setUint32(start + at.targetRegion, run.targetRegion, true);
+    view.setFloat64(start + at.sourceOffset, run.sourceOffset, true);
+    view.setFloat64(start + at.sourceBytes, run.sourceBytes, true);
+    view.setFloat64(start + at.targetOffset, run.targetOffset, true);
+    view.setUint32(start + at.rows, run.rows, true);
+    start += runBytes;
   }
   return bytes;
 }
@@ -173,27 +192,28 @@ export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
   if (!Number.isInteger(count) || count === 0 || count > runsMax) throw malformed(`its table of runs has ${bytes.byteLength} bytes`);
   const view = dataViewOf(bytes);
   const runs: Run[] = [];
-  for (let at = headerBytes; at < bytes.byteLength; at += runBytes) {
+  for (let start = headerBytes; start < bytes.byteLength; start += runBytes) {
+    const nonFinite = view.getUint8(start + at.nonFinite);
+    if (nonFinite > 1 || view.getUint32(start + at.reserved, true) !== 0) throw malformed('a field that must be zero is not');
     const run: Run = {
-      firstSlot: view.getUint32(at, true),
-      slots: view.getUint32(at + 4, true),
-      round: view.getUint32(at + 8, true),
-      source: view.getUint8(at + 12),
-      target: view.getUint8(at + 13),
-      codec: view.getUint8(at + 14),
-      sourceRegion: view.getUint32(at + 16, true),
-      targetRegion: view.getUint32(at + 20, true),
-      sourceOffset: view.getFloat64(at + 24, true),
-      sourceBytes: view.getFloat64(at + 32, true),
-      targetOffset: view.getFloat64(at + 40, true),
-      rows: view.getUint32(at + 48, true),
-      nonFinite: view.getUint8(at + 15) === 1,
+      firstSlot: view.getUint32(start, true),
+      slots: view.getUint32(start + at.slots, true),
+      round: view.getUint32(start + at.round, true),
+      source: view.getUint8(start + at.source),
+      target: view.getUint8(start + at.target),
+      codec: view.getUint8(start + at.codec),
+      sourceRegion: view.getUint32(start + at.sourceRegion, true),
+      targetRegion: view.getUint32(start + at.targetRegion, true),
+      sourceOffset: view.getFloat64(start + at.sourceOffset, true),
+      sourceBytes: view.getFloat64(start + at.sourceBytes, true),
+      targetOffset: view.getFloat64(start + at.targetOffset, true),
+      rows: view.getUint32(start + at.rows, true),
+      nonFinite: nonFinite === 1,
     };
-    if (view.getUint8(at + 15) > 1 || view.getUint32(at + 52, true) !== 0) throw malformed('a field that must be zero is not');
     checkRun(run, frames);
     runs.push(run);
   }
-  return { batches: view.getUint32(0, true), optimizer: view.getUint32(4, true), runs };
+  return { ...transferHead.read(view, 0), runs };
 }
 
 function checkRun(run: Run, frames: readonly Uint8Array[]): void {
@@ -222,56 +242,44 @@ export interface RunState {
 }
 
 export function encodeResponse({ version, refuses }: OptimizerNotice, states: readonly RunState[]): Uint8Array {
-  const bytes = Buffer.alloc(headerBytes + states.length * responseRunBytes);
-  bytes.writeUInt8(refuses ? 1 : 0, 1);
-  bytes.writeUInt32LE(version, 4);
-  let at = headerBytes;
-  for (const state of states) {
-    bytes.writeDoubleLE(state.version, at);
-    bytes.writeUInt32LE(state.settled, at + 8);
-    at += responseRunBytes;
-  }
+  const bytes = Buffer.alloc(headerBytes + states.length * stateLayout.bytes);
+  const view = dataViewOf(bytes);
+  answerHead.write(view, 0, { error: 0, refuses: refuses ? 1 : 0, optimizer: version });
+  states.forEach((state, k) => stateLayout.write(view, headerBytes + k * stateLayout.bytes, state));
   return bytes;
 }
 
 /** Frames of an answer that is an error. */
 export function encodeFailure(error: ShoalError): Uint8Array[] {
-  const head = Buffer.alloc(headerBytes);
-  head.writeUInt8(1 + Math.max(0, errorCodes.indexOf(error.code)), 0);
-  return [head, Buffer.from(error.message, 'utf8')];
+  const code = 1 + Math.max(0, errorCodes.indexOf(error.code));
+  return [answerHead.encode({ error: code, refuses: 0, optimizer: 0 }), Buffer.from(error.message, 'utf8')];
 }
 
 /** The error of an answer; undefined when it is none. @throws ShoalError `protocol`. */
 export function decodeFailure(frames: readonly Uint8Array[]): ShoalError | undefined {
-  const [head, text] = frames;
-  if (head === undefined || head.byteLength < headerBytes) throw malformed('an answer without header');
-  if (head[0] === 0) return undefined;
-  const code = errorCodes[head[0] - 1];
-  if (code === undefined || text === undefined) throw malformed(`an answer with the unknown error ${head[0]}`);
-  return new ShoalError(code, Buffer.from(text.buffer, text.byteOffset, text.byteLength).toString('utf8'));
+  const { error } = answerHeadOf(frames);
+  if (error === 0) return undefined;
+  const [code, text] = [errorCodes[error - 1], frames[1]];
+  if (code === undefined || text === undefined) throw malformed(`an answer with the unknown error ${error}`);
+  return new ShoalError(code, textOf(text));
 }
 
 /** What an answer that is no error says. */
 export function decodeOptimizer(frames: readonly Uint8Array[]): OptimizerNotice {
-  const [head] = frames;
-  if (head === undefined || head.byteLength < headerBytes) throw malformed('an answer without header');
-  const view = dataViewOf(head);
-  return { version: view.getUint32(4, true), refuses: view.getUint8(1) === 1 };
+  const { optimizer, refuses } = answerHeadOf(frames);
+  return { version: optimizer, refuses: refuses === 1 };
+}
+
+function answerHeadOf([head = new Uint8Array(0)]: readonly Uint8Array[]): { error: number; refuses: number; optimizer: number } {
+  return answerHead.decode(head);
 }
 
 /** Of an answer to `count` runs. @throws ShoalError `protocol`. */
 export function decodeResponse(frames: readonly Uint8Array[], count: number): RunState[] {
   const head = frames[0];
-  if (head === undefined || head.byteLength !== headerBytes + count * responseRunBytes)
-    throw malformed(`an answer that is not about ${count} runs`);
+  if (head?.byteLength !== headerBytes + count * stateLayout.bytes) throw malformed(`an answer that is not about ${count} runs`);
   const view = dataViewOf(head);
-  const states: RunState[] = [];
-  for (let at = headerBytes; at < head.byteLength; at += responseRunBytes) {
-    const version = view.getFloat64(at, true);
-    if (!isCount(version)) throw malformed('a version that is no whole number');
-    states.push({ version, settled: view.getUint32(at + 8, true) });
-  }
-  return states;
+  return Array.from({ length: count }, (_, k) => stateLayout.read(view, headerBytes + k * stateLayout.bytes));
 }
 
 /** Rows of a source of kind `rows` or `rowNumbers`: numbers, and where the values begin. */

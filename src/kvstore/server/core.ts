@@ -4,7 +4,7 @@
  *
  *    receive ─▶ standby there? ─▶ forward, wait for its acknowledgement ─▶ paused? wait ─▶ epoch right? ─▶ act ─▶ send */
 import { must } from '../../base/assert.ts';
-import { isCount } from '../../base/bytes.ts';
+import { isCount, Layout } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { groupOf, idOf, Role, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
@@ -620,19 +620,18 @@ export class ServerCore {
   }
 }
 
+const termLayout = new Layout('a message between servers', { term: 'f53' });
+
 /** The last frame of every message between servers. */
 function termFrame(term: number): Uint8Array {
-  const frame = Buffer.alloc(8);
-  frame.writeDoubleLE(term);
-  return frame;
+  return termLayout.encode({ term });
 }
 
 /** @throws ShoalError `protocol`. */
 function readTerm({ frames }: Msg): number {
   const frame = frames.at(-1);
-  const term = frame?.byteLength === 8 ? Buffer.from(frame).readDoubleLE() : undefined;
-  if (!isCount(term)) throw malformed('a server does not say its term');
-  return term;
+  if (frame?.byteLength !== termLayout.bytes) throw malformed('a server does not say its term');
+  return termLayout.decode(frame).term;
 }
 
 function readTermEntry(entry: unknown): [Address, number] {

@@ -16,7 +16,7 @@
  *  SINGA sends differences since the last exchange and forgets changes made while one is in flight. Totals cannot be lost
  *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart
  *  from an older snapshot is put right by the next. */
-import { isCount } from '../../../base/bytes.ts';
+import { ByteReader, ByteWriter, Layout } from '../../../base/bytes.ts';
 import type { Clock, Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
@@ -30,8 +30,8 @@ import { KVMessage, malformed } from '../../protocol/wire.ts';
 
 /** Values of one request. The rest waits for the next. */
 const requestBytesMax = 64 * 2 ** 20;
-const headBytes = 8;
-const entryBytes = 16;
+const tableHead = new Layout('a table of slots', { generation: 'f53' });
+const tableEntry = new Layout('a table of slots', { slot: 'u32', zero: 'u32', count: 'f53' });
 /** (target + plus) − minus would lose more bits than target + (plus − minus). */
 const differenceTree = [0, 1, 2, -1, -1];
 
@@ -466,31 +466,24 @@ interface Entry {
   readonly count: number;
 }
 
-/** Frame 0: `generation f64`, then per slot `slot u32, zero u32, count f64`. Frame 1, except of notices: their values. */
+/** Frame 0: a head, then an entry per slot. Frame 1, except of notices: their values. */
 function table(generation: number, slots: readonly number[], counts: readonly number[]): Uint8Array {
-  const bytes = Buffer.alloc(headBytes + slots.length * entryBytes);
-  bytes.writeDoubleLE(generation);
-  for (const [k, slot] of slots.entries()) {
-    bytes.writeUInt32LE(slot, headBytes + k * entryBytes);
-    bytes.writeDoubleLE(counts[k], headBytes + k * entryBytes + 8);
-  }
-  return bytes;
+  const writer = new ByteWriter();
+  writer.record(tableHead, { generation });
+  for (const [k, slot] of slots.entries()) writer.record(tableEntry, { slot, count: counts[k] });
+  return writer.bytes;
 }
 
-function readTable(frame: Uint8Array | undefined): { generation: number; entries: Entry[] } {
-  if (frame === undefined || frame.byteLength <= headBytes || (frame.byteLength - headBytes) % entryBytes !== 0)
-    throw malformed('a table of slots of another size');
-  const bytes = Buffer.from(frame.buffer, frame.byteOffset, frame.byteLength);
-  const generation = bytes.readDoubleLE();
-  if (!isCount(generation)) throw malformed('the generation of a table of slots');
+function readTable(frame: Uint8Array = new Uint8Array(0)): { generation: number; entries: Entry[] } {
+  const reader = new ByteReader(frame, 'a table of slots');
+  const { generation } = reader.record(tableHead);
   const entries: Entry[] = [];
   const seen = new Set<number>();
-  for (let at = headBytes; at < bytes.length; at += entryBytes) {
-    const slot = bytes.readUInt32LE(at);
-    const count = bytes.readDoubleLE(at + 8);
-    if (!isCount(count) || seen.has(slot)) throw malformed('an entry of a table of slots');
-    seen.add(slot);
-    entries.push({ slot, count });
-  }
+  do {
+    const entry = reader.record(tableEntry);
+    if (seen.has(entry.slot)) throw reader.malformed(`slot ${entry.slot} twice`);
+    seen.add(entry.slot);
+    entries.push(entry);
+  } while (!reader.done);
   return { generation, entries };
 }
