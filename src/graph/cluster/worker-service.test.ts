@@ -125,7 +125,7 @@ describe('a task', () => {
 
   it.each<[string, () => Promise<unknown>, string, RegExp]>([
     ['methods that do not exist', () => send(99, {}), 'protocol', /there is no method 99/],
-    ['no bytes', () => ask(Method.run, new Uint8Array(0)), 'protocol', /too short/],
+    ['no bytes', () => ask(Method.run, new Uint8Array(0)), 'protocol', /cut off/],
     ['what is cut off', () => ask(Method.run, Uint8Array.of(255, 255, 255, 255, 0, 0, 0, 0)), 'protocol', /cut off/],
     ['what is no JSON', () => ask(Method.run, Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0, 123, 0, 0, 0, 0, 0, 0, 0)), 'protocol', /no JSON/],
     ['fields that are missing', () => send(Method.run, {}), 'protocol', /a request for a step is not well formed/],

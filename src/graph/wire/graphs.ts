@@ -1,4 +1,5 @@
 /** Graphs as bytes between tasks: nodes as JSON, the values of their attributes beside it. */
+import { ByteReader, Layout, textOf } from '../../base/bytes.ts';
 import { describeValue } from '../../base/schema.ts';
 import { checkedGraph } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -16,27 +17,29 @@ export interface Message<T> {
   readonly values: readonly Slot[];
 }
 
+const format = 'a message of a task';
+const messageHead = new Layout(format, { bytes: 'u32', zero: 'u32' });
+
 export function encodeMessage(fields: unknown, values: readonly Slot[] = []): Pieces {
   const json = Buffer.from(JSON.stringify(fields));
-  const head = new Uint8Array(8);
-  new DataView(head.buffer).setUint32(0, json.byteLength, true);
+  const head = messageHead.encode({ bytes: json.byteLength });
   const padding = new Uint8Array(-json.byteLength & 7);
   return [head, json, padding, ...(values.length === 0 ? [] : encodeSlots(values))];
 }
 
 /** @throws ShoalError `protocol`. */
 export function decodeMessage(body: Uint8Array): Message<unknown> {
-  if (body.byteLength < 8) throw malformed('too short');
-  const bytes = new DataView(body.buffer, body.byteOffset).getUint32(0, true);
-  const end = 8 + bytes + (-bytes & 7);
-  if (end > body.byteLength) throw malformed('cut off');
+  const reader = new ByteReader(body, format);
+  const { bytes } = reader.record(messageHead);
+  const json = reader.bytes(bytes);
+  reader.bytes(-bytes & 7);
   let fields: unknown;
   try {
-    fields = JSON.parse(Buffer.from(body.buffer, body.byteOffset + 8, bytes).toString());
+    fields = JSON.parse(textOf(json));
   } catch (cause) {
-    throw new ShoalError('protocol', 'a message of a task is not well formed: no JSON', { cause });
+    throw new ShoalError('protocol', `${format} is not well formed: no JSON`, { cause });
   }
-  return { fields, values: end === body.byteLength ? [] : decodeSlots(body.subarray(end)) };
+  return { fields, values: reader.done ? [] : decodeSlots(reader.bytes(reader.left)) };
 }
 
 /** A graph as a file holds it. @throws ShoalError `unsupported` for functions that are not named. */
@@ -100,5 +103,5 @@ function decodeAttribute(data: unknown, values: readonly Slot[]): Attribute {
 }
 
 function malformed(why: string): ShoalError {
-  return new ShoalError('protocol', `a message of a task is not well formed: ${why}`);
+  return new ShoalError('protocol', `${format} is not well formed: ${why}`);
 }

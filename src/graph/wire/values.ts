@@ -4,7 +4,7 @@
  *      u32 count │ per value: u8 status │ u8 dtype │ u16 rank │ u32 – │ f64 bytes │ f64 × rank dimensions │ … elements
  *
  *  Status: a value, or dead. Strings are a JSON list. */
-import { ShoalError } from '../../base/errors.ts';
+import { ByteReader, ByteWriter, Layout, textOf } from '../../base/bytes.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import { dimensionsMax } from '../../memory/tensor.ts';
 import { Reference } from '../execute/variable-store.ts';
@@ -15,10 +15,15 @@ import type { Value } from '../structure/value.ts';
 /** One of several values. Undefined: dead. */
 export type Slot = Value | undefined;
 
+const format = 'a message of values';
+const tableHead = new Layout(format, { count: 'u32', zero: 'u32' });
+const valueHead = new Layout(format, { status: 'u8', code: 'u8', rank: 'u16', zero: 'u32', bytes: 'f53' });
+const dimension = new Layout(format, { length: 'f53' });
 const [isValue, isDead] = [0, 1];
 const stringCode = 255;
 const countMax = 1_000_000;
 const noBytes = new Uint8Array(0);
+const zeros = new Uint8Array(8);
 
 interface Encoded {
   readonly status: number;
@@ -30,26 +35,17 @@ interface Encoded {
 /** The elements are not copied: pieces refer to them. */
 export function encodeSlots(slots: readonly Slot[]): Pieces {
   const encoded = slots.map(encode);
-  let headBytes = 8;
-  for (const { shape } of encoded) headBytes += 16 + 8 * shape.length;
-  const head = new Uint8Array(headBytes);
-  const view = new DataView(head.buffer);
-  view.setUint32(0, slots.length, true);
-  const pieces: Uint8Array[] = [head];
-  let at = 8;
+  const writer = new ByteWriter();
+  writer.record(tableHead, { count: slots.length });
   for (const { status, code, shape, bytes } of encoded) {
-    head[at] = status;
-    head[at + 1] = code;
-    view.setUint16(at + 2, shape.length, true);
-    view.setFloat64(at + 8, bytes.byteLength, true);
-    shape.forEach((dimension, axis) => view.setFloat64(at + 16 + 8 * axis, dimension, true));
-    at += 16 + 8 * shape.length;
-    if (bytes.byteLength === 0) continue;
-    pieces.push(bytes);
-    const padding = -bytes.byteLength & 7;
-    if (padding > 0) pieces.push(new Uint8Array(padding));
+    writer.record(valueHead, { status, code, rank: shape.length, bytes: bytes.byteLength });
+    for (const length of shape) writer.record(dimension, { length });
   }
-  return pieces;
+  for (const { bytes } of encoded) {
+    if (bytes.byteLength > 0) writer.lend(bytes);
+    writer.put(zeros.subarray(0, -bytes.byteLength & 7));
+  }
+  return writer.pieces;
 }
 
 function encode(slot: Slot): Encoded {
@@ -66,54 +62,36 @@ function encode(slot: Slot): Encoded {
 /** @param body at an address that is a multiple of 8; the values are views of it.
  *  @throws ShoalError `protocol` for anything that `encodeSlots` does not make. */
 export function decodeSlots(body: Uint8Array): Slot[] {
-  const view = new DataView(body.buffer, body.byteOffset, body.byteLength);
-  if (body.byteLength < 8) throw malformed('too short');
-  const count = view.getUint32(0, true);
-  if (count > countMax) throw malformed(`${count} values`);
-  const heads: Encoded[] = [];
-  let at = 8;
-  const sizes: number[] = [];
+  const reader = new ByteReader(body, format);
+  const { count } = reader.record(tableHead);
+  if (count > countMax) throw reader.malformed(`${count} values`);
+  const heads: { status: number; code: number; shape: number[]; bytes: number }[] = [];
   for (let k = 0; k < count; k++) {
-    if (at + 16 > body.byteLength) throw malformed('a head is cut off');
-    const rank = view.getUint16(at + 2, true);
-    if (rank > dimensionsMax || at + 16 + 8 * rank > body.byteLength) throw malformed('a head is cut off');
-    const shape = Array.from({ length: rank }, (_, axis) => view.getFloat64(at + 16 + 8 * axis, true));
-    heads.push({ status: body[at], code: body[at + 1], shape, bytes: noBytes });
-    sizes.push(view.getFloat64(at + 8, true));
-    at += 16 + 8 * rank;
+    const { status, code, rank, bytes } = reader.record(valueHead);
+    if (rank > dimensionsMax) throw reader.malformed(`a value of ${rank} dimensions`);
+    heads.push({ status, code, bytes, shape: Array.from({ length: rank }, () => reader.record(dimension).length) });
   }
-  return heads.map((head, k) => {
-    const bytes = sizes[k];
-    if (!Number.isSafeInteger(bytes) || bytes < 0 || at + bytes > body.byteLength) throw malformed('elements are cut off');
-    const slot = decode(head, body.subarray(at, at + bytes));
-    at += bytes + (-bytes & 7);
-    return slot;
+  return heads.map(({ status, code, shape, bytes }) => {
+    const elements = reader.bytes(bytes);
+    reader.bytes(-bytes & 7);
+    if (status === isDead) return undefined;
+    if (status !== isValue) throw reader.malformed(`status ${status}`);
+    if (code === stringCode) return { dtype: 'string', shape, data: strings(elements, countOf(shape), reader) };
+    const [info, length] = [dtypes[code], countOf(shape)];
+    if (info === undefined || !Number.isSafeInteger(length) || length * info.bytes !== bytes)
+      throw reader.malformed(`${bytes} bytes for a value of shape [${shape.join(', ')}]`);
+    // A body whose reader did not align it.
+    const own = elements.byteOffset % 8 === 0 ? elements : joinPieces([elements]);
+    return { dtype: info.name, shape, data: info.view(own.buffer, own.byteOffset, length) };
   });
 }
 
-function decode({ status, code, shape }: Encoded, bytes: Uint8Array): Slot {
-  if (status === isDead) return undefined;
-  if (status !== isValue || !shape.every((each) => Number.isSafeInteger(each) && each >= 0)) throw malformed('a head is not one');
-  if (code === stringCode) return { dtype: 'string', shape, data: strings(bytes, countOf(shape)) };
-  const info = dtypes[code];
-  const count = countOf(shape);
-  if (info === undefined || !Number.isSafeInteger(count) || count * info.bytes !== bytes.byteLength)
-    throw malformed(`${bytes.byteLength} bytes for a value of shape [${shape.join(', ')}]`);
-  // A body whose reader did not align it.
-  const own = bytes.byteOffset % 8 === 0 ? bytes : joinPieces([bytes]);
-  return { dtype: info.name, shape, data: info.view(own.buffer, own.byteOffset, count) };
-}
-
-function strings(bytes: Uint8Array, count: number): readonly string[] {
+function strings(bytes: Uint8Array, count: number, reader: ByteReader): readonly string[] {
   try {
-    const list: unknown = JSON.parse(Buffer.from(bytes).toString());
+    const list: unknown = JSON.parse(textOf(bytes));
     if (Array.isArray(list) && list.length === count && list.every((each) => typeof each === 'string')) return list;
   } catch {
     // As below.
   }
-  throw malformed('strings are none');
-}
-
-function malformed(why: string): ShoalError {
-  return new ShoalError('protocol', `values that came over the wire are not well formed: ${why}`);
+  throw reader.malformed('strings are none');
 }

@@ -18,6 +18,19 @@ const values: Slot[] = [
 ];
 
 describe('values as bytes', () => {
+  it('keep their layout', () => {
+    const slots: Slot[] = [
+      { dtype: 'float32', shape: [2, 1], data: Float32Array.of(1.5, -2) },
+      undefined,
+      { dtype: 'string', shape: [1], data: ['a'] },
+    ];
+    const encoded =
+      '0300000000000000000102000000000000000000000020400000000000000040000000000000f03f0100000000000000000000000000000000ff0100000000000000000000001440000000000000f03f0000c03f000000c05b2261225d000000';
+    expect(Buffer.from(joinPieces(encodeSlots(slots))).toString('hex')).toBe(encoded);
+    const message = Buffer.from(joinPieces(encodeMessage({ x: 1 }, slots))).toString('hex');
+    expect(message).toBe(`07000000000000007b2278223a317d00${encoded}`);
+  });
+
   it('come back as they were, dead ones among them', () => {
     expect(decodeSlots(joinPieces(encodeSlots(values)))).toEqual(values);
     expect(decodeSlots(joinPieces(encodeSlots([])))).toEqual([]);
