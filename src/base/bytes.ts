@@ -143,13 +143,19 @@ export class Layout<T extends FieldKinds> {
     return encoded;
   }
 
-  /** The fields of the record at the beginning of `bytes`. */
-  decode(bytes: Uint8Array): ValuesOf<T> {
-    return this.read(dataViewOf(bytes), 0);
+  /** A view of bytes that begin with such a record. */
+  viewOf(bytes: Uint8Array): DataView {
+    if (this.bytes > bytes.byteLength) throw cutOff(this.#what, bytes.byteLength, 0, this.bytes);
+    return dataViewOf(bytes);
   }
 
+  /** The fields of the record at the beginning of `bytes`. */
+  decode(bytes: Uint8Array): ValuesOf<T> {
+    return this.read(this.viewOf(bytes), 0);
+  }
+
+  /** The fields of the record at `at`, which the caller knows to be there. */
   read(view: DataView, at: number): ValuesOf<T> {
-    if (at + this.bytes > view.byteLength) throw cutOff(this.#what, view.byteLength, at, this.bytes);
     const values: Record<string, unknown> = {};
     for (const { name, offset, what, get } of this.#fields) values[name] = get(view, at + offset, what);
     return values as ValuesOf<T>;
@@ -179,8 +185,12 @@ export class ByteReader {
     this.#what = what;
   }
 
+  get left(): number {
+    return this.#bytes.length - this.#at;
+  }
+
   get done(): boolean {
-    return this.#at === this.#bytes.length;
+    return this.left === 0;
   }
 
   u8(): number {
@@ -231,7 +241,7 @@ export class ByteReader {
   }
 
   end(): void {
-    if (!this.done) throw this.malformed(`${this.#bytes.length - this.#at} bytes are too many`);
+    if (!this.done) throw this.malformed(`${this.left} bytes are too many`);
   }
 
   /** The error for bytes that are there and cannot be. */
@@ -241,7 +251,7 @@ export class ByteReader {
 
   #advance(bytes: number): number {
     const at = this.#at;
-    if (bytes > this.#bytes.length - at) throw cutOff(this.#what, this.#bytes.length, at, bytes);
+    if (bytes > this.left) throw cutOff(this.#what, this.#bytes.length, at, bytes);
     this.#at += bytes;
     return at;
   }
@@ -302,6 +312,7 @@ export class ByteWriter {
 
   record<T extends FieldKinds>(layout: Layout<T>, values: ValuesOf<T>): void {
     const at = this.#advance(layout.bytes);
+    this.#bytes.fill(0, at, this.#length);
     layout.write(this.#view, at, values);
   }
 
@@ -323,6 +334,11 @@ export class ByteWriter {
     this.u16(bytes);
     const at = this.#advance(bytes);
     this.#bytes.write(value, at);
+  }
+
+  put(bytes: Uint8Array): void {
+    const at = this.#advance(bytes.length);
+    this.#bytes.set(bytes, at);
   }
 
   /** Bytes that are not copied: they must not change before the pieces are used. */

@@ -10,7 +10,9 @@
  *
  *  `p` is memory that threads of this process share: a Uint8Array over a SharedArrayBuffer. The frame holds an index
  *  into the message's list of them; it can only travel over inproc. */
+import { ByteReader, ByteWriter, textOf } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
+import { describeValue } from '../base/schema.ts';
 
 type FormatValue<Code extends string> = Code extends 'i' | '1' | '2' | '4'
   ? number
@@ -29,15 +31,58 @@ export type FormatValues<Format extends string> = string extends Format
     ? [FormatValue<Code>, ...FormatValues<Rest>]
     : [];
 
-/** Width and inclusive range of the integers that are JavaScript numbers. */
-const integers: Readonly<Record<string, { readonly bytes: number; readonly least: number; readonly most: number }>> = {
-  i: { bytes: 4, least: -0x80000000, most: 0x7fffffff },
-  '1': { bytes: 1, least: 0, most: 0xff },
-  '2': { bytes: 2, least: 0, most: 0xffff },
-  '4': { bytes: 4, least: 0, most: 0xffffffff },
-};
+interface Code {
+  /** What the value must be, when it is not. */
+  wanted(value: unknown): string | undefined;
+  write(writer: ByteWriter, value: never, pointers: Uint8Array[]): void;
+  read(reader: ByteReader, pointers: readonly Uint8Array[]): unknown;
+}
 
-const uint64Max = 0xffffffffffffffffn;
+function integer(
+  least: number,
+  most: number,
+  { write, read }: { write: (writer: ByteWriter, value: number) => void } & Pick<Code, 'read'>,
+): Code {
+  const isInRange = (value: unknown): boolean => Number.isInteger(value) && (value as number) >= least && (value as number) <= most;
+  return { wanted: (value) => (isInRange(value) ? undefined : `an integer from ${least} to ${most}`), write, read };
+}
+
+const codes: Readonly<Record<string, Code>> = {
+  i: integer(-0x80000000, 0x7fffffff, { write: (writer, value) => writer.u32(value >>> 0), read: (reader) => reader.u32() | 0 }),
+  '1': integer(0, 0xff, { write: (writer, value) => writer.u8(value), read: (reader) => reader.u8() }),
+  '2': integer(0, 0xffff, { write: (writer, value) => writer.u16(value), read: (reader) => reader.u16() }),
+  '4': integer(0, 0xffffffff, { write: (writer, value) => writer.u32(value), read: (reader) => reader.u32() }),
+  '8': {
+    wanted: (value) => {
+      if (typeof value !== 'bigint' && !Number.isSafeInteger(value)) return 'a bigint or a safe integer';
+      return BigInt.asUintN(64, BigInt(value as bigint)) === BigInt(value as bigint) ? undefined : 'from 0 to 2⁶⁴−1';
+    },
+    write: (writer, value: bigint | number) => writer.u64(BigInt(value)),
+    read: (reader) => reader.u64(),
+  },
+  s: {
+    wanted: (value) => (typeof value === 'string' ? undefined : 'a string'),
+    write: (writer, value: string) => {
+      const text = Buffer.from(value);
+      writer.u32(text.length);
+      writer.put(text);
+    },
+    read: (reader) => textOf(reader.bytes(reader.u32())),
+  },
+  p: {
+    wanted: (value) =>
+      value instanceof Uint8Array && value.buffer instanceof SharedArrayBuffer
+        ? undefined
+        : 'a Uint8Array over a SharedArrayBuffer, which is the only memory that threads share',
+    write: (writer, value: Uint8Array, pointers) => writer.u32(pointers.push(value) - 1),
+    read: (reader, pointers) => {
+      const index = reader.u32();
+      const pointer = pointers[index];
+      if (pointer === undefined) throw reader.malformed(`it refers to pointer ${index} of ${pointers.length}`);
+      return pointer;
+    },
+  },
+};
 
 /** The frame. Pointers are appended to `pointers`.
  *  @throws ShoalError `usage` when the values do not suit the format. */
@@ -45,109 +90,41 @@ export function encodeFormat(format: string, values: readonly unknown[], pointer
   if (values.length !== format.length) {
     throw new ShoalError('usage', `format '${format}' wants ${format.length} values, ${values.length} were given`);
   }
-  const texts = values.map((value) => (typeof value === 'string' ? Buffer.from(value, 'utf8') : undefined));
-  const checked = format.split('').map((code, k) => checkValue(format, code, k, values[k]));
-  const frame = Buffer.alloc(checked.reduce((sum, bytes, k) => sum + 1 + bytes + (texts[k]?.length ?? 0), 0));
-  let at = 0;
-  for (const [k, code] of format.split('').entries()) {
-    const value = values[k];
-    at = frame.writeUInt8(code.charCodeAt(0), at);
-    if (code === 's') {
-      const text = texts[k]!;
-      at = frame.writeUInt32LE(text.length, at);
-      at += text.copy(frame, at);
-    } else if (code === 'p') {
-      at = frame.writeUInt32LE(pointers.push(value as Uint8Array) - 1, at);
-    } else if (code === '8') {
-      at = frame.writeBigUInt64LE(BigInt(value as bigint | number), at);
-    } else {
-      const { bytes } = integers[code];
-      at = code === 'i' ? frame.writeInt32LE(value as number, at) : frame.writeUIntLE(value as number, at, bytes);
-    }
+  const kinds = format.split('').map((code) => codeOf(format, code));
+  for (const [position, { wanted }] of kinds.entries()) {
+    const wish = wanted(values[position]);
+    if (wish === undefined) continue;
+    throw new ShoalError('usage', `value ${position} of format '${format}' must be ${wish}, not ${describeValue(values[position])}`);
   }
-  return frame;
+  const writer = new ByteWriter();
+  for (const [position, { write }] of kinds.entries()) {
+    writer.u8(format.charCodeAt(position));
+    write(writer, values[position] as never, pointers);
+  }
+  return writer.bytes;
 }
 
 /** The values of a frame made with the same format.
  *  @throws ShoalError `protocol` when it was not, or is cut. */
 export function decodeFormat(format: string, frame: Uint8Array, pointers: readonly Uint8Array[]): unknown[] {
-  const bytes = Buffer.from(frame.buffer, frame.byteOffset, frame.byteLength);
-  let at = 0;
-  const take = (count: number): number => {
-    if (count > bytes.length - at) throw malformed(format, `it ends after ${bytes.length} bytes`);
-    const start = at;
-    at += count;
-    return start;
-  };
+  const reader = new ByteReader(frame, `a frame of format '${format}'`);
   const values = format.split('').map((code) => {
-    const tag = String.fromCharCode(bytes[take(1)]);
-    if (tag !== code) throw malformed(format, `it has a '${printable(tag)}' where the format has '${code}'`);
-    switch (code) {
-      case 's': {
-        const length = bytes.readUInt32LE(take(4));
-        const start = take(length);
-        return bytes.toString('utf8', start, start + length);
-      }
-      case 'p': {
-        const index = bytes.readUInt32LE(take(4));
-        const pointer = pointers[index];
-        if (pointer === undefined) throw malformed(format, `it refers to pointer ${index} of ${pointers.length}`);
-        return pointer;
-      }
-      case '8':
-        return bytes.readBigUInt64LE(take(8));
-      case 'i':
-        return bytes.readInt32LE(take(4));
-      default: {
-        const integer = integers[code];
-        if (integer === undefined) throw unknownCode(format, code);
-        return bytes.readUIntLE(take(integer.bytes), integer.bytes);
-      }
-    }
+    const tag = String.fromCharCode(reader.u8());
+    if (tag !== code)
+      throw reader.malformed(`it has a '${printable(tag)}' where the format has '${code}'; do sender and receiver agree on it?`);
+    return codeOf(format, code).read(reader, pointers);
   });
-  if (at !== bytes.length) throw malformed(format, `${bytes.length - at} bytes are left over`);
+  reader.end();
   return values;
 }
 
-/** @returns bytes of the value after its code, without a string's own bytes. */
-function checkValue(format: string, code: string, position: number, value: unknown): number {
-  const wrong = (wanted: string): ShoalError =>
-    new ShoalError('usage', `value ${position} of format '${format}' must be ${wanted}, not ${describe(value)}`);
-  switch (code) {
-    case 's':
-      if (typeof value !== 'string') throw wrong('a string');
-      return 4;
-    case 'p':
-      if (!(value instanceof Uint8Array) || !(value.buffer instanceof SharedArrayBuffer))
-        throw wrong('a Uint8Array over a SharedArrayBuffer, which is the only memory that threads share');
-      return 4;
-    case '8':
-      if (typeof value !== 'bigint' && !Number.isSafeInteger(value)) throw wrong('a bigint or a safe integer');
-      if (BigInt(value as bigint | number) < 0n || BigInt(value as bigint | number) > uint64Max) throw wrong('from 0 to 2⁶⁴−1');
-      return 8;
-    default: {
-      const integer = integers[code];
-      if (integer === undefined) throw unknownCode(format, code);
-      const { least, most, bytes } = integer;
-      if (!Number.isInteger(value) || (value as number) < least || (value as number) > most)
-        throw wrong(`an integer from ${least} to ${most}`);
-      return bytes;
-    }
-  }
-}
-
-function unknownCode(format: string, code: string): ShoalError {
-  return new ShoalError('usage', `format '${format}' has the unknown code '${code}'; there are i 1 2 4 8 s p`);
-}
-
-function malformed(format: string, what: string): ShoalError {
-  return new ShoalError('protocol', `frame does not have format '${format}': ${what}; do sender and receiver agree on it?`);
+/** @throws ShoalError `usage` for a code that is none. */
+function codeOf(format: string, code: string): Code {
+  const known = codes[code];
+  if (known === undefined) throw new ShoalError('usage', `format '${format}' has the unknown code '${code}'; there are i 1 2 4 8 s p`);
+  return known;
 }
 
 function printable(tag: string): string {
   return /[\x20-\x7e]/.test(tag) ? tag : `\\x${tag.charCodeAt(0).toString(16)}`;
-}
-
-function describe(value: unknown): string {
-  return typeof value === 'number' || typeof value === 'bigint' || typeof value === 'string' ? `${typeof value} ${value}` : typeof value;
 }

@@ -94,6 +94,14 @@ describe('format frames', () => {
     { maxLength: 12 },
   );
 
+  it('keep their bytes', () => {
+    const msg = new Msg();
+    msg.addFormatFrame('i1248s8', -2, 255, 515, 0xfffffffe, 0x0102030405060708n, 'né', 7n);
+    expect(Buffer.from(msg.frames[0]).toString('hex')).toBe(
+      '69feffffff31ff32030234feffffff38080706050403020173030000006ec3a9380700000000000000',
+    );
+  });
+
   it('give back what was put in', () => {
     fc.assert(
       fc.property(values, (pairs) => {

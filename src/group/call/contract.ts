@@ -8,7 +8,7 @@
  *  number: of the call, from 1, modulo 2³².   detail: 64 bits of a digest of what else must agree (per-rank counts, splits, the operation's name, strict call site); 0: nothing
  *  else. All the rest is there as it is. */
 import { createHash } from 'node:crypto';
-import { dataViewOf, Layout } from '../../base/bytes.ts';
+import { dataViewOf, Layout, setWhole } from '../../base/bytes.ts';
 import { serialOf } from '../../base/serial.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import { reduceOpCode, reduceOps, type ReduceOp } from '../../memory/reduce-op.ts';
@@ -90,19 +90,18 @@ const layout = new Layout('a contract', {
   root: 'u32',
   detail: detailBytes,
 });
+const { kind: kindAt, op: opAt, dtype: dtypeAt, reserved: reservedAt, countLow: countAt, root: rootAt, detail: detailAt } = layout.offsets;
 
 export function encodeContract(call: CollectiveCall, sequence: number, target: Uint8Array, options: { strict: boolean }): void {
-  layout.write(dataViewOf(target), 0, {
-    number: serialOf(sequence + 1),
-    kind: collectiveCode(call.kind),
-    op: call.op === undefined ? noOp : reduceOpCode(call.op),
-    dtype: dtypeInfo(call.dtype).code,
-    reserved: 0,
-    countLow: call.count % twoTo32,
-    countHigh: Math.floor(call.count / twoTo32),
-    root: call.root ?? noRoot,
-    detail: detailOf(call, options),
-  });
+  const view = dataViewOf(target);
+  view.setUint32(0, serialOf(sequence + 1), true);
+  view.setUint8(kindAt, collectiveCode(call.kind));
+  view.setUint8(opAt, call.op === undefined ? noOp : reduceOpCode(call.op));
+  view.setUint8(dtypeAt, dtypeInfo(call.dtype).code);
+  view.setUint8(reservedAt, 0);
+  setWhole(view, countAt, call.count);
+  view.setUint32(rootAt, call.root ?? noRoot, true);
+  target.set(detailOf(call, options), detailAt);
 }
 
 /** Zeros where there is nothing more to compare, as in most calls: a digest takes microseconds. */

@@ -21,6 +21,7 @@ import { mailboxBytes } from '../../plan/ir.ts';
 export const MessageType = { Begin: 1, Completed: 2, Doorbell: 3, Control: 4, Offer: 5, Accept: 6, Taken: 7, Probe: 8, Answer: 9 } as const;
 
 const groupHeader = new Layout('a message about a group', { type: 'u8', slot: 'u8', group: 'u16', completed: 'u32' });
+const { slot: slotAt, group: groupAt, completed: completedAt } = groupHeader.offsets;
 const offerHeader = new Layout('an offer', {
   type: 'u8',
   dtypeCode: 'u8',
@@ -33,6 +34,7 @@ const offerHeader = new Layout('an offer', {
   key: 'f64',
   offset: 'f64',
 });
+const offered = offerHeader.offsets;
 const acceptLayout = new Layout('an acceptance', { type: 'u8', zero: 3, id: 'u32', key: 'f64', offset: 'f64' });
 const numbered = new Layout('a numbered message', { type: 'u8', zero: 3, id: 'u32' });
 
@@ -79,7 +81,11 @@ export interface BeginHeader {
 /** Writes a begin message into `target` and returns the part that it fills. `announced`: the slot's bytes from its addresses
  *  to the end of what the mailbox holds. */
 export function encodeBegin(target: Uint8Array, { group, slot, completed }: BeginHeader, announced: Uint8Array): Uint8Array {
-  groupHeader.write(dataViewOf(target), 0, { type: MessageType.Begin, slot, group, completed });
+  const view = dataViewOf(target);
+  view.setUint8(0, MessageType.Begin);
+  view.setUint8(slotAt, slot);
+  view.setUint16(groupAt, group, true);
+  view.setUint32(completedAt, completed, true);
   target.set(announced, groupHeader.bytes);
   return target.subarray(0, groupHeader.bytes + announced.length);
 }
@@ -104,13 +110,35 @@ export interface Offer {
   readonly payload: Uint8Array;
 }
 
-export function encodeOffer({ inline, payload, ...offer }: Offer): Uint8Array {
-  return offerHeader.encode({ ...offer, type: MessageType.Offer, inline: inline ? 1 : 0 }, payload);
+export function encodeOffer(offer: Offer): Uint8Array {
+  const bytes = new Uint8Array(offerHeader.bytes + offer.payload.length);
+  const view = dataViewOf(bytes);
+  view.setUint8(0, MessageType.Offer);
+  view.setUint8(offered.dtypeCode, offer.dtypeCode);
+  view.setUint16(offered.group, offer.group, true);
+  view.setUint16(offered.tag, offer.tag, true);
+  view.setUint16(offered.inline, offer.inline ? 1 : 0, true);
+  view.setUint32(offered.id, offer.id, true);
+  view.setFloat64(offered.count, offer.count, true);
+  view.setFloat64(offered.key, offer.key, true);
+  view.setFloat64(offered.offset, offer.offset, true);
+  bytes.set(offer.payload, offerHeader.bytes);
+  return bytes;
 }
 
 export function decodeOffer(message: Uint8Array): Offer {
-  const { inline, ...offer } = offerHeader.decode(message);
-  return { ...offer, inline: inline === 1, payload: message.subarray(offerHeader.bytes) };
+  const view = offerHeader.viewOf(message);
+  return {
+    dtypeCode: view.getUint8(offered.dtypeCode),
+    group: view.getUint16(offered.group, true),
+    tag: view.getUint16(offered.tag, true),
+    inline: view.getUint16(offered.inline, true) === 1,
+    id: view.getUint32(offered.id, true),
+    count: view.getFloat64(offered.count, true),
+    key: view.getFloat64(offered.key, true),
+    offset: view.getFloat64(offered.offset, true),
+    payload: message.subarray(offerHeader.bytes),
+  };
 }
 
 export function encodeAccept(id: number, key: number, offset: number): Uint8Array {
@@ -136,8 +164,8 @@ export function decodeNumbered(message: Uint8Array): number {
 
 /** Header of a begin or completed message; the latter has no slot. @throws ShoalError `protocol` for a begin message without its line. */
 export function decodeGroupHeader(message: Uint8Array): BeginHeader {
-  const header = groupHeader.decode(message);
-  const least = groupHeader.bytes + (header.type === MessageType.Begin ? beginLineBytes : 0);
+  const view = groupHeader.viewOf(message);
+  const least = groupHeader.bytes + (message[0] === MessageType.Begin ? beginLineBytes : 0);
   if (message.length < least) throw new ShoalError('protocol', `begin message of ${message.length} bytes, needs ${least}`);
-  return header;
+  return { group: view.getUint16(groupAt, true), slot: view.getUint8(slotAt), completed: view.getUint32(completedAt, true) };
 }
