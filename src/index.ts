@@ -28,5 +28,5 @@ export type { DType, DTypeViews, TypedArray } from './memory/dtype.ts';
 export { ReduceOp } from './memory/reduce-op.ts';
 export { Tensor } from './memory/tensor.ts';
 export type { TuningOptions } from './scheduler/tuner/tuner.ts';
-export type { JobStore, StoreWait } from './store/job-store.ts';
+export type { JobStore, StoreWait } from './store/store.ts';
 export { openStore, type StoreOptions } from './store/open-job-store.ts';

@@ -6,7 +6,7 @@ import { systemRandom } from '../base/random.ts';
 import { causeOf, firstNamed, noteCause } from '../group/world/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
-import { PrefixStore } from '../store/prefix-store.ts';
+import { PrefixStore } from '../store/store.ts';
 import { StoreClient } from '../store/store-client.ts';
 import { NodeAgreement, type JobFailure, type NodeOptions } from './node-agreement.ts';
 

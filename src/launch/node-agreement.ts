@@ -23,7 +23,7 @@ import { sum } from '../base/numbers.ts';
 import { causeOf, firstNamed, reportEnded, reportFailed } from '../group/world/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
-import { PrefixStore } from '../store/prefix-store.ts';
+import { PrefixStore } from '../store/store.ts';
 import { StoreClient } from '../store/store-client.ts';
 import { StoreServer } from '../store/store-server.ts';
 import type { Store } from '../store/store.ts';

@@ -14,12 +14,21 @@ import type { Clock, Timer } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { readRegularFile } from '../base/files/read-file.ts';
 import type { Random } from '../base/random.ts';
-import { applyRequest, isImmediate, type ImmediateRequest } from './apply-request.ts';
-import { closedStore, KeyWaits } from './key-waits.ts';
-import { checkAmount, checkKey, checkKeys, checkValue, defaultStoreLimits, defaultStoreTimeoutMs } from './store-limits.ts';
+import { apply, found, keysOf, resultOf } from './apply-operation.ts';
+import { KeyWaits } from './key-waits.ts';
+import { checkOperation, defaultStoreLimits, defaultStoreTimeoutMs } from './store-limits.ts';
 import { StoreTable } from './store-table.ts';
-import { decodeRequest, encodeRequest, type StoreResult } from './store-wire.ts';
-import type { Store, StoreWait } from './store.ts';
+import { decodeRequest, encodeRequest } from './store-wire.ts';
+import {
+  closedStore,
+  isImmediate,
+  Store,
+  type ImmediateOperation,
+  type StoreOperation,
+  type StoreResult,
+  type StoreWait,
+  type WaitingOperation,
+} from './store.ts';
 
 export interface FileStoreOptions {
   readonly clock: Clock;
@@ -35,7 +44,7 @@ export interface FileStoreOptions {
 /** Between looks for new records while somebody waits. */
 const pauseMostMs = 20;
 
-export class FileStore implements Store {
+export class FileStore extends Store {
   readonly #directory: string;
   readonly #name: string;
   readonly #options: FileStoreOptions;
@@ -49,6 +58,7 @@ export class FileStore implements Store {
   #polling: Timer | undefined;
 
   private constructor(directory: string, options: FileStoreOptions) {
+    super();
     this.#directory = directory;
     this.#name = `file store ${directory}`;
     this.#options = options;
@@ -70,54 +80,12 @@ export class FileStore implements Store {
     return new FileStore(directory, options);
   }
 
-  async set(key: string, value: Uint8Array): Promise<void> {
-    checkKey(key, this.#table.limits);
-    checkValue(key, value, this.#table.limits);
-    await this.#append({ op: 'set', key, value: value.slice() });
-  }
-
-  async get(key: string, options?: StoreWait): Promise<Uint8Array> {
-    return this.#await([key], () => this.#table.get(key)!.slice(), options);
-  }
-
-  async multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]> {
-    return this.#await(keys, () => this.#table.getAll(keys).map((value) => value.slice()), options);
-  }
-
-  async add(key: string, amount: number): Promise<number> {
-    checkKey(key, this.#table.limits);
-    checkAmount(key, amount);
-    const result = await this.#append({ op: 'add', key, amount });
-    return result.kind === 'integer' ? result.integer : 0;
-  }
-
-  async wait(keys: readonly string[], options?: StoreWait): Promise<void> {
-    return this.#await(keys, () => undefined, options);
-  }
-
-  async compareSet(key: string, expected: Uint8Array, desired: Uint8Array): Promise<Uint8Array> {
-    checkKey(key, this.#table.limits);
-    checkValue(key, expected, this.#table.limits);
-    checkValue(key, desired, this.#table.limits);
-    const result = await this.#append({ op: 'compareSet', key, expected: expected.slice(), desired: desired.slice() });
-    return result.kind === 'bytes' ? result.bytes.slice() : expected;
-  }
-
-  async delete(key: string): Promise<boolean> {
-    checkKey(key, this.#table.limits);
-    const result = await this.#append({ op: 'delete', key });
-    return result.kind === 'flag' && result.flag;
-  }
-
-  async check(keys: readonly string[]): Promise<boolean> {
-    checkKeys(keys, this.#table.limits);
+  async start(operation: StoreOperation, wait?: StoreWait): Promise<StoreResult> {
+    checkOperation(operation, this.#table.limits);
+    if (!isImmediate(operation)) return this.#await(operation, wait);
+    if (operation.op !== 'check' && operation.op !== 'count') return this.#append(operation);
     await this.#enqueue(() => this.#catchUp());
-    return this.#table.has(keys);
-  }
-
-  async count(): Promise<number> {
-    await this.#enqueue(() => this.#catchUp());
-    return this.#table.size;
+    return apply(this.#table, operation);
   }
 
   async close(): Promise<void> {
@@ -127,13 +95,12 @@ export class FileStore implements Store {
     await this.#queue.catch(() => undefined);
   }
 
-  async #await<T>(keys: readonly string[], take: () => T, options?: StoreWait): Promise<T> {
-    checkKeys(keys, this.#table.limits);
-    let waiting: Promise<T> | undefined;
+  async #await(operation: WaitingOperation, wait: StoreWait | undefined): Promise<StoreResult> {
+    let waiting: Promise<StoreResult> | undefined;
     await this.#enqueue(async () => {
       await this.#catchUp();
       // Registered in the same turn as the last record was applied; the promise itself is awaited outside the queue.
-      waiting = this.#waits.wait(keys, take, options);
+      waiting = this.#waits.wait(keysOf(operation), () => found(this.#table, operation), wait);
       waiting.catch(() => undefined);
     });
     this.#poll(1);
@@ -157,12 +124,12 @@ export class FileStore implements Store {
     );
   }
 
-  #append(request: ImmediateRequest): Promise<StoreResult> {
+  #append(operation: ImmediateOperation): Promise<StoreResult> {
     return this.#enqueue(async () => {
       const draft = join(this.#directory, `tmp-${Buffer.from(this.#options.random.bytes(12)).toString('hex')}`);
       try {
-        await writeFile(draft, Buffer.concat(encodeRequest(0, request)), { flag: 'wx', mode: 0o600 });
-        return await this.#publish(draft, request);
+        await writeFile(draft, Buffer.concat(encodeRequest(0, operation)), { flag: 'wx', mode: 0o600 });
+        return await this.#publish(draft, operation);
       } catch (error) {
         throw ShoalError.from(error);
       } finally {
@@ -171,7 +138,7 @@ export class FileStore implements Store {
     });
   }
 
-  async #publish(draft: string, request: ImmediateRequest): Promise<StoreResult> {
+  async #publish(draft: string, operation: ImmediateOperation): Promise<StoreResult> {
     const maxRecords = this.#options.maxRecords ?? 1_000_000;
     for (;;) {
       await this.#catchUp();
@@ -187,9 +154,7 @@ export class FileStore implements Store {
         if ((await stat(draft)).nlink < 2) continue;
       }
       this.#next++;
-      const result = applyRequest(this.#table, request);
-      if (result.kind === 'error') throw new ShoalError(result.code, result.message);
-      return result;
+      return apply(this.#table, operation);
     }
   }
 
@@ -204,9 +169,9 @@ export class FileStore implements Store {
         throw new ShoalError('system', `${this.#name} cannot be read: ${messageOf(error)}`, { cause: error });
       }
       const { message } = decodeRequest(bytes.subarray(4), this.#table.limits);
-      if (!isImmediate(message)) throw new ShoalError('protocol', `${path} is not a record of a file store`);
+      if (message.op === 'cancel' || !isImmediate(message)) throw new ShoalError('protocol', `${path} is not a record of a file store`);
       this.#next++;
-      applyRequest(this.#table, message);
+      resultOf(() => apply(this.#table, message));
     }
   }
 

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { systemClock, VirtualClock } from '../base/clock.ts';
 import { describeStore } from './conformance.ts';
 import { HashStore } from './hash-store.ts';
-import { PrefixStore } from './prefix-store.ts';
+import { PrefixStore } from './store.ts';
 import { defaultStoreLimits } from './store-limits.ts';
 import { StoreTable } from './store-table.ts';
 
@@ -34,7 +34,7 @@ describe('hash store', () => {
     await store.set('b', new Uint8Array(4));
     await expect(store.set('c', new Uint8Array(0))).rejects.toMatchObject({ code: 'out-of-memory' });
     await store.set('b', new Uint8Array(3));
-    await store.delete('a');
+    await store.deleteKey('a');
     expect(store.table.totalBytes).toBe(4);
     await store.set('c', new Uint8Array(5));
     expect(store.table.totalBytes).toBe(10);

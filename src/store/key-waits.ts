@@ -94,7 +94,3 @@ export function timedOutWait(name: string, missing: readonly string[], timeoutMs
 export function abortedWait(name: string, keys: readonly string[], signal: AbortSignal | undefined): ShoalError {
   return new ShoalError('aborted', `${name}: the wait for ${listKeys(keys)} was aborted`, { cause: signal?.reason });
 }
-
-export function closedStore(name: string): ShoalError {
-  return new ShoalError('closed', `${name} is closed`);
-}

@@ -4,7 +4,7 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
 import { anyNumber, anyObject, anyText, checkArgument, checkOptions, noOptions, optionTable } from '../base/schema.ts';
 import type { Environment } from '../base/settings/settings.ts';
-import { CheckedStore, type JobStore } from './job-store.ts';
+import type { JobStore } from './store.ts';
 
 /** How a process reaches the store of its job. */
 export interface StoreOptions {
@@ -52,5 +52,5 @@ export async function openStore(url: string, options: StoreOptions = noOptions):
     throw new ShoalError('usage', `openStore: ${messageOf(thrown)}`, { cause: thrown });
   }
   const opened = await beneath.openStore(url, { clock: systemClock, random: systemRandom, environment: { ...environment }, ...given });
-  return new CheckedStore(opened.store);
+  return opened.store;
 }

@@ -15,10 +15,9 @@ import { detectWorld, isLoopback, type WorldSpec } from './environment.ts';
 import { FileStore } from './file-store.ts';
 import { HashStore } from './hash-store.ts';
 import { joinMeeting, privateDirectory, serveMeeting } from './meeting.ts';
-import { PrefixStore } from './prefix-store.ts';
 import { StoreClient } from './store-client.ts';
 import { StoreServer } from './store-server.ts';
-import type { Store } from './store.ts';
+import { PrefixStore, type Store } from './store.ts';
 import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 
 export interface OpenStoreOptions {
@@ -138,7 +137,7 @@ async function openFromEnvironment(options: OpenStoreOptions): Promise<OpenedSto
       return {
         ...opened,
         spec,
-        store: meeting.hostedElsewhere ? new OwningPrefixStore(opened.store, generationPrefix(spec.generation)) : opened.store,
+        store: meeting.hostedElsewhere ? new PrefixStore(opened.store, generationPrefix(spec.generation), true) : opened.store,
       };
     }
     case 'file': {
@@ -236,20 +235,5 @@ class ServedStore extends HashStore {
     await this.#server.drained(this.#lingerMs);
     await this.#server.close();
     await this.#leave?.();
-  }
-}
-
-/** A prefix that is the only user of the store beneath. */
-class OwningPrefixStore extends PrefixStore {
-  readonly #beneath: Store;
-
-  constructor(store: Store, prefix: string) {
-    super(store, prefix);
-    this.#beneath = store;
-  }
-
-  override async close(): Promise<void> {
-    await super.close();
-    await this.#beneath.close();
   }
 }

@@ -6,20 +6,11 @@ import { systemRandom } from '../base/random.ts';
 import { reservePort } from '../base/testing/reserved-port.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import { describeStore } from './conformance.ts';
-import { PrefixStore } from './prefix-store.ts';
+import { PrefixStore, type StoreResult } from './store.ts';
 import { StoreClient, type StoreClientOptions } from './store-client.ts';
 import { defaultStoreLimits } from './store-limits.ts';
 import { StoreServer, type StoreServerOptions } from './store-server.ts';
-import {
-  decodeRequest,
-  decodeResult,
-  encodeRequest,
-  encodeResult,
-  FrameReader,
-  maxFrameBytes,
-  type StoreRequest,
-  type StoreResult,
-} from './store-wire.ts';
+import { decodeRequest, decodeResult, encodeRequest, encodeResult, FrameReader, maxFrameBytes, type StoreRequest } from './store-wire.ts';
 
 const clock = new UnhurriedClock();
 const random = systemRandom;

@@ -9,20 +9,13 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion, isExhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
 import { retry } from '../base/connections/retry.ts';
-import { abortedWait, closedStore, timedOutWait } from './key-waits.ts';
-import {
-  checkAmount,
-  checkKey,
-  checkKeys,
-  checkValue,
-  defaultStoreLimits,
-  defaultStoreTimeoutMs,
-  type StoreLimits,
-} from './store-limits.ts';
+import { keysOf } from './apply-operation.ts';
+import { abortedWait, timedOutWait } from './key-waits.ts';
+import { checkOperation, defaultStoreLimits, defaultStoreTimeoutMs, type StoreLimits } from './store-limits.ts';
 import { storePurpose } from './store-server.ts';
 import { systemNetwork, type StreamNetwork } from '../fabric/stream/stream-network.ts';
-import { decodeResult, encodeRequest, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
-import type { Store, StoreWait } from './store.ts';
+import { decodeResult, encodeRequest, FrameReader, type StoreRequest } from './store-wire.ts';
+import { closedStore, isImmediate, Store, type StoreOperation, type StoreResult, type StoreWait, type WaitingOperation } from './store.ts';
 
 export interface StoreClientOptions {
   readonly clock: Clock;
@@ -61,7 +54,7 @@ const pauseMostMs = 1000;
 /** How long a cancelled wait may take to be answered before the caller gets its error without the server's word. */
 const cancelGraceMs = 1000;
 
-export class StoreClient implements Store {
+export class StoreClient extends Store {
   readonly #socket: Socket;
   readonly #options: StoreClientOptions;
   readonly #limits: StoreLimits;
@@ -71,6 +64,7 @@ export class StoreClient implements Store {
   #end: ShoalError | undefined;
 
   private constructor(socket: Socket, rest: Uint8Array, options: StoreClientOptions) {
+    super();
     this.#socket = socket;
     this.#options = options;
     this.#limits = { ...defaultStoreLimits, ...options.limits };
@@ -108,69 +102,22 @@ export class StoreClient implements Store {
     throw unreachableStore(options, { attempts, elapsedMs: clock.now() - startMs, last: error });
   }
 
-  async set(key: string, value: Uint8Array): Promise<void> {
-    checkKey(key, this.#limits);
-    checkValue(key, value, this.#limits);
-    await this.#call({ op: 'set', key, value: value.slice() });
-  }
-
-  async get(key: string, options?: StoreWait): Promise<Uint8Array> {
-    checkKey(key, this.#limits);
-    return bytesOf(await this.#wait({ op: 'get', key }, [key], options));
-  }
-
-  async multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]> {
-    checkKeys(keys, this.#limits);
-    const { values } = expected('list', await this.#wait({ op: 'multiGet', keys: [...keys] }, keys, options));
-    return values.map((value) => new Uint8Array(value));
-  }
-
-  async add(key: string, amount: number): Promise<number> {
-    checkKey(key, this.#limits);
-    checkAmount(key, amount);
-    return expected('integer', await this.#call({ op: 'add', key, amount })).integer;
-  }
-
-  async wait(keys: readonly string[], options?: StoreWait): Promise<void> {
-    checkKeys(keys, this.#limits);
-    await this.#wait({ op: 'wait', keys: [...keys] }, keys, options);
-  }
-
-  async compareSet(key: string, expected: Uint8Array, desired: Uint8Array): Promise<Uint8Array> {
-    checkKey(key, this.#limits);
-    checkValue(key, expected, this.#limits);
-    checkValue(key, desired, this.#limits);
-    return bytesOf(await this.#call({ op: 'compareSet', key, expected: expected.slice(), desired: desired.slice() }));
-  }
-
-  async delete(key: string): Promise<boolean> {
-    checkKey(key, this.#limits);
-    return expected('flag', await this.#call({ op: 'delete', key })).flag;
-  }
-
-  async check(keys: readonly string[]): Promise<boolean> {
-    checkKeys(keys, this.#limits);
-    return expected('flag', await this.#call({ op: 'check', keys })).flag;
-  }
-
-  async count(): Promise<number> {
-    return expected('integer', await this.#call({ op: 'count' })).integer;
+  async start(operation: StoreOperation, wait?: StoreWait): Promise<StoreResult> {
+    checkOperation(operation, this.#limits);
+    return isImmediate(operation) ? this.#post(operation).answer : this.#wait(operation, wait);
   }
 
   async close(): Promise<void> {
     this.#lose(closedStore(this.#name));
   }
 
-  async #call(request: StoreRequest): Promise<StoreResult> {
-    return this.#post(request).answer;
-  }
-
   /** A call that the server may answer late. */
-  async #wait(request: StoreRequest, keys: readonly string[], options: StoreWait = {}): Promise<StoreResult> {
+  async #wait(operation: WaitingOperation, options: StoreWait = {}): Promise<StoreResult> {
     const { clock } = this.#options;
+    const keys = keysOf(operation);
     const timeoutMs = options.timeoutMs ?? this.#options.timeoutMs ?? defaultStoreTimeoutMs;
     if (options.signal?.aborted) throw abortedWait(this.#name, keys, options.signal);
-    const { id, answer } = this.#post(request);
+    const { id, answer } = this.#post(operation);
     const giveUp = (error: ShoalError): void => {
       const pending = this.#pending.get(id);
       this.#pending.delete(id);
@@ -329,15 +276,4 @@ function unreachableStore(
       'Is the process that serves it (the launcher or rank 0) running, and is the address right?',
     { rank: options.rank, peer: options.servedBy, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
   );
-}
-
-/** @throws ShoalError `protocol` for a result of another kind. */
-function expected<K extends StoreResult['kind']>(kind: K, result: StoreResult): Extract<StoreResult, { kind: K }> {
-  if (result.kind !== kind) throw new ShoalError('protocol', `the store answered '${result.kind}' to another kind of request`);
-  return result as Extract<StoreResult, { kind: K }>;
-}
-
-function bytesOf(result: StoreResult): Uint8Array {
-  // A copy of its own: the view would keep a whole socket buffer alive.
-  return new Uint8Array(expected('bytes', result).bytes);
 }

@@ -2,6 +2,7 @@
  *  Both ends of a connection apply them: the client so that the caller gets a `usage` error, the server because it
  *  trusts nobody. */
 import { ShoalError } from '../base/errors.ts';
+import type { StoreOperation } from './store.ts';
 
 export interface StoreLimits {
   /** UTF-8 bytes of one key. Default 1 KiB. */
@@ -59,6 +60,17 @@ export function checkValue(key: string, value: Uint8Array, limits: StoreLimits):
 export function checkAmount(key: string, amount: number): void {
   if (Number.isSafeInteger(amount)) return;
   throw new ShoalError('usage', `add to store key '${shorten(key)}': ${amount} is not an integer within ±2^53`);
+}
+
+/** Checks all that an operation names. @throws ShoalError `usage`. */
+export function checkOperation(operation: StoreOperation, limits: StoreLimits): void {
+  if ('keys' in operation) checkKeys(operation.keys, limits);
+  if (!('key' in operation)) return;
+  checkKey(operation.key, limits);
+  if (operation.op === 'add') checkAmount(operation.key, operation.amount);
+  if (operation.op === 'set') checkValue(operation.key, operation.value, limits);
+  if (operation.op !== 'compareSet') return;
+  for (const value of [operation.expected, operation.desired]) checkValue(operation.key, value, limits);
 }
 
 /** Text for messages: long keys are cut. */

@@ -14,11 +14,12 @@ import { Strangers, strangersMost } from '../base/connections/strangers.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
-import { applyRequest, isImmediate, resultOf, type ImmediateRequest } from './apply-request.ts';
+import { apply, found, keysOf, resultOf } from './apply-operation.ts';
 import { defaultStoreLimits } from './store-limits.ts';
 import { StoreTable, type Watch } from './store-table.ts';
 import { systemNetwork, type StreamNetwork } from '../fabric/stream/stream-network.ts';
-import { decodeRequest, encodeResult, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
+import { decodeRequest, encodeResult, FrameReader, type StoreRequest } from './store-wire.ts';
+import { isImmediate, type StoreResult } from './store.ts';
 
 /** What both ends of a store connection name in the handshake. */
 export const storePurpose = 'store';
@@ -223,17 +224,20 @@ export class StoreServer {
 
   #answer(client: Client, id: number, request: StoreRequest): void {
     this.#requests++;
-    if (isImmediate(request)) return this.#send(client, id, applyRequest(this.table, request));
     if (request.op === 'cancel') return this.#cancel(client, request.target);
-    const keys = request.op === 'get' ? [request.key] : request.keys;
+    if (isImmediate(request)) {
+      const result = resultOf(() => apply(this.table, request));
+      return this.#send(client, id, result);
+    }
     if (client.watches.size >= this.table.limits.maxPending || client.watches.has(id)) {
       throw new ShoalError('protocol', `client ${client.peer} has too many waits or reuses an id`);
     }
     let answered = false;
-    const watch = this.#tryWatch(client, id, keys, () => {
+    const watch = this.#tryWatch(client, id, keysOf(request), () => {
       answered = true;
       client.watches.delete(id);
-      this.#send(client, id, this.#found(request));
+      const result = resultOf(() => found(this.table, request));
+      this.#send(client, id, result);
     });
     if (watch !== undefined && !answered) client.watches.set(id, watch);
   }
@@ -245,18 +249,6 @@ export class StoreServer {
       const { code, message } = ShoalError.from(error);
       this.#send(client, id, { kind: 'error', code, message });
       return undefined;
-    }
-  }
-
-  /** The answer to a request whose keys are there. */
-  #found(request: Exclude<StoreRequest, ImmediateRequest | { op: 'cancel' }>): StoreResult {
-    switch (request.op) {
-      case 'get':
-        return { kind: 'bytes', bytes: this.table.get(request.key)! };
-      case 'multiGet':
-        return resultOf(() => ({ kind: 'list', values: this.table.getAll(request.keys) }));
-      case 'wait':
-        return { kind: 'done' };
     }
   }
 

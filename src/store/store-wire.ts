@@ -20,27 +20,9 @@
 import { ByteReader, ByteWriter, dataViewOf, Layout } from '../base/bytes.ts';
 import type { ErrorCode } from '../base/errors.ts';
 import type { StoreLimits } from './store-limits.ts';
+import type { StoreOperation, StoreResult } from './store.ts';
 
-export type StoreRequest =
-  | { readonly op: 'set'; readonly key: string; readonly value: Uint8Array }
-  | { readonly op: 'get'; readonly key: string }
-  | { readonly op: 'delete'; readonly key: string }
-  | { readonly op: 'add'; readonly key: string; readonly amount: number }
-  | { readonly op: 'wait'; readonly keys: readonly string[] }
-  | { readonly op: 'check'; readonly keys: readonly string[] }
-  | { readonly op: 'compareSet'; readonly key: string; readonly expected: Uint8Array; readonly desired: Uint8Array }
-  | { readonly op: 'count' }
-  | { readonly op: 'cancel'; readonly target: number }
-  | { readonly op: 'multiGet'; readonly keys: readonly string[] };
-
-export type StoreResult =
-  | { readonly kind: 'done' }
-  | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
-  | { readonly kind: 'integer'; readonly integer: number }
-  | { readonly kind: 'flag'; readonly flag: boolean }
-  | { readonly kind: 'missing'; readonly keys: readonly string[] }
-  | { readonly kind: 'error'; readonly code: ErrorCode; readonly message: string }
-  | { readonly kind: 'list'; readonly values: readonly Uint8Array[] };
+export type StoreRequest = StoreOperation | { readonly op: 'cancel'; readonly target: number };
 
 type Fields = Readonly<Record<string, keyof typeof fieldTypes>>;
 

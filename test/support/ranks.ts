@@ -5,7 +5,7 @@ import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { reportEnded } from '../../src/group/world/ended-ranks.ts';
 import { HashStore } from '../../src/store/hash-store.ts';
-import { PrefixStore } from '../../src/store/prefix-store.ts';
+import { PrefixStore } from '../../src/store/store.ts';
 import { generationPrefix } from '../../src/store/open-store.ts';
 import { StoreServer } from '../../src/store/store-server.ts';
 import { describeEnding } from '../../src/launch/exit-reason.ts';

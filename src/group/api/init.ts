@@ -16,7 +16,7 @@ import { CommClient } from '../thread/comm-client.ts';
 import { CommStore } from '../thread/comm-store.ts';
 import type { Command, CommEvent, WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import { detectWorld } from '../../store/environment.ts';
-import { CheckedStore, type JobStore } from '../../store/job-store.ts';
+import type { JobStore } from '../../store/store.ts';
 import { UnheededWorks } from '../../comm/work.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import { checkedScheduling, partitionBytesMin } from './scheduled-group.ts';
@@ -234,7 +234,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
   });
   const unheeded = new UnheededWorks();
-  const store = new CheckedStore(new CommStore(client));
+  const store = new CommStore(client);
   const close = (timeoutMs: number): Promise<void> => closeWorld({ plan, client, trace, memory, store, unheeded, timeoutMs });
   const planning: WorldPlanning = {
     machine: createStepMachine({ native, clock: systemClock }),

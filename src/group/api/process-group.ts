@@ -38,7 +38,7 @@ import type {
 } from '../call/types.ts';
 import type { anySource, BatchCall, ReceiveWork } from '../call/types.ts';
 import type { SettlingWork, UnheededWorks } from '../../comm/work.ts';
-import type { JobStore } from '../../store/job-store.ts';
+import type { JobStore } from '../../store/store.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import { checkTimeout, localPlace } from '../dispatch/call-arguments.ts';
 import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOptions, subgroupsOptions } from '../call/call-options.ts';

@@ -33,7 +33,7 @@ import type {
   Work,
 } from '../call/types.ts';
 import type { UnheededWorks } from '../../comm/work.ts';
-import type { JobStore } from '../../store/job-store.ts';
+import type { JobStore } from '../../store/store.ts';
 import { CallSignals } from './call-signals.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import { checkBytes } from '../../scheduler/core.ts';

@@ -5,7 +5,7 @@ import type { DType, NativeFloat16Array, TypedArray } from '../../memory/dtype.t
 import type { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import type { Tensor } from '../../memory/tensor.ts';
-import type { JobStore } from '../../store/job-store.ts';
+import type { JobStore } from '../../store/store.ts';
 
 export type { Work };
 

@@ -8,7 +8,7 @@ import type { RegionShare } from '../../memory/region.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
-import type { Store } from '../../store/store.ts';
+import type { StoreOperation } from '../../store/store.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { SchedulingStatus } from '../call/types.ts';
 import type { NetworkPathProgress } from '../fast/network-path.ts';
@@ -130,8 +130,7 @@ export interface StoreCommand {
   readonly type: 'store';
   /** Tells calls apart. */
   readonly ticket: number;
-  readonly method: Exclude<keyof Store, 'close'>;
-  readonly args: readonly unknown[];
+  readonly operation: StoreOperation;
   readonly timeoutMs: number | undefined;
 }
 

@@ -34,7 +34,6 @@ import { openHostPath } from '../api/open-host-path.ts';
 import { openNetworkPath } from '../api/open-network-path.ts';
 import { CommGroup, type WorldHandle } from '../api/process-group.ts';
 import { HashStore } from '../../store/hash-store.ts';
-import { CheckedStore } from '../../store/job-store.ts';
 import type { Store } from '../../store/store.ts';
 import { TensorMemory } from '../dispatch/tensor-memory.ts';
 
@@ -220,7 +219,7 @@ export class InProcessSite {
       info,
       timeoutMs: settings.timeoutMs,
       trace: options.mainTrace?.[rank] ?? nullRecorder,
-      store: new CheckedStore(new CommStore(client)),
+      store: new CommStore(client),
       unheeded: options.unheeded ?? new UnheededWorks(),
       scheduling: schedulingOf(settings),
       // Small tensors have many parts.

@@ -5,8 +5,7 @@
  *
  *  Operations apply in the order of calls, because commands keep it. It must not know the stored data. */
 import type { ShoalError } from '../../base/errors.ts';
-import { PrefixStore } from '../../store/prefix-store.ts';
-import type { Store, StoreWait } from '../../store/store.ts';
+import { isImmediate, owned, Store, type StoreOperation, type StoreResult, type StoreWait } from '../../store/store.ts';
 import type { CommClient } from './comm-client.ts';
 import type { StoreCommand } from '../engine/comm-protocol.ts';
 
@@ -14,59 +13,20 @@ import type { StoreCommand } from '../engine/comm-protocol.ts';
 const userPrefix = 'user';
 
 /** The main thread's end. */
-export class CommStore implements Store {
+export class CommStore extends Store {
   readonly #client: CommClient;
   #nextTicket = 1;
 
   constructor(client: CommClient) {
+    super();
     this.#client = client;
   }
 
-  set(key: string, value: Uint8Array): Promise<void> {
-    // What crosses is a copy, and of these bytes only.
-    return this.#call('set', [key, Uint8Array.from(value)]);
-  }
-
-  get(key: string, wait?: StoreWait): Promise<Uint8Array> {
-    return this.#call('get', [key], wait);
-  }
-
-  multiGet(keys: readonly string[], wait?: StoreWait): Promise<Uint8Array[]> {
-    return this.#call('multiGet', [keys], wait);
-  }
-
-  add(key: string, amount: number): Promise<number> {
-    return this.#call('add', [key, amount]);
-  }
-
-  wait(keys: readonly string[], wait?: StoreWait): Promise<void> {
-    return this.#call('wait', [keys], wait);
-  }
-
-  compareSet(key: string, expected: Uint8Array, desired: Uint8Array): Promise<Uint8Array> {
-    return this.#call('compareSet', [key, Uint8Array.from(expected), Uint8Array.from(desired)]);
-  }
-
-  delete(key: string): Promise<boolean> {
-    return this.#call('delete', [key]);
-  }
-
-  check(keys: readonly string[]): Promise<boolean> {
-    return this.#call('check', [keys]);
-  }
-
-  count(): Promise<number> {
-    return this.#call('count', []);
-  }
-
-  /** It ends with its world. */
-  async close(): Promise<void> {}
-
-  async #call<T>(method: StoreCommand['method'], args: readonly unknown[], { timeoutMs, signal }: StoreWait = {}): Promise<T> {
+  async start(operation: StoreOperation, { timeoutMs, signal }: StoreWait = {}): Promise<StoreResult> {
     const ticket = this.#nextTicket++;
     let result: unknown;
     const onSuccess = (answer: unknown): void => void (result = answer);
-    const work = this.#client.start({ type: 'store', ticket, method, args, timeoutMs }, `${method} of the store`, { onSuccess });
+    const work = this.#client.start({ type: 'store', ticket, operation, timeoutMs }, `${operation.op} of the store`, { onSuccess });
     const abort = (): void => this.#client.post({ type: 'store-abort', ticket });
     if (signal?.aborted === true) abort();
     signal?.addEventListener('abort', abort, { once: true });
@@ -75,8 +35,11 @@ export class CommStore implements Store {
     } finally {
       signal?.removeEventListener('abort', abort);
     }
-    return result as T;
+    return result as StoreResult;
   }
+
+  /** It ends with its world. */
+  async close(): Promise<void> {}
 }
 
 /** The comm thread's end. */
@@ -87,7 +50,7 @@ export class StoreDesk {
 
   /** @param failure as `fail`. */
   constructor(store: Store, failure: ShoalError | undefined) {
-    this.#store = new PrefixStore(store, userPrefix);
+    this.#store = store.prefix(userPrefix);
     this.#failure = failure;
   }
 
@@ -98,14 +61,15 @@ export class StoreDesk {
   }
 
   /** Carries out the calls of programs. @throws (rejects) what the store throws. */
-  async carryOut({ ticket, method, args, timeoutMs }: StoreCommand): Promise<unknown> {
-    const run = this.#store[method].bind(this.#store) as (...given: unknown[]) => Promise<unknown>;
-    if (method !== 'get' && method !== 'multiGet' && method !== 'wait') return run(...args);
+  async carryOut({ ticket, operation, timeoutMs }: StoreCommand): Promise<StoreResult> {
+    // What crosses is a copy, and of these bytes only.
+    if (isImmediate(operation)) return owned(await this.#store.start(operation));
     if (this.#failure) throw this.#failure;
     const controller = new AbortController();
     this.#waits.set(ticket, controller);
     try {
-      return await run(...args, { signal: controller.signal, ...(timeoutMs === undefined ? {} : { timeoutMs }) });
+      const { signal } = controller;
+      return owned(await this.#store.start(operation, { signal, ...(timeoutMs === undefined ? {} : { timeoutMs }) }));
     } catch (thrown) {
       throw this.#failure ?? thrown;
     } finally {
