@@ -1,7 +1,7 @@
 /** A fabric that copies the source of each write into staging memory first: the sender's end of the design that writes without
  *  copies replace. */
 import type { Fabric, RemoteSpan, Span } from '../../src/fabric/fabric.ts';
-import { decorateFabric, ForwardingConnection } from '../../src/fabric/hooks/decorate.ts';
+import { decorateFabric, ForwardingConnection } from '../../src/fabric/testing/hooks/decorate.ts';
 import { spanOf } from '../../src/rendezvous/value/tensor-value.ts';
 
 export function stagedFabric(inner: Fabric): Fabric {

@@ -3,7 +3,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { seededRandom, type Random } from '../base/random.ts';
-import { interpret } from '../plan/interpret.ts';
+import { interpret } from '../plan/testing/interpret.ts';
 import type { Location, Plan, Program, Step } from '../plan/ir.ts';
 import { oneHost, separateHosts, grid, type Topology } from '../plan/topology.ts';
 import { verify } from '../plan/verify.ts';

@@ -5,8 +5,7 @@ import { libfabricProvider } from './providers/libfabric.ts';
 import { ShmFabric, shmUnavailable } from './providers/shm.ts';
 import { TcpFabric } from './providers/tcp.ts';
 
-/** Fabrics between processes. `LoopbackNetwork` (providers/loopback.ts), within one thread, is made where it is needed:
- *  its fabrics have a network object in common, which no options can name. */
+/** Fabrics between processes. Tests have one within a thread (testing/loopback.ts). */
 export const fabricProviders: readonly FabricProvider[] = [
   {
     name: 'shm',

@@ -4,7 +4,7 @@ import { VirtualClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { abortConnection } from '../fabric/abortable.ts';
 import type { Connection, Fabric, RemoteRegion } from '../fabric/fabric.ts';
-import { decorateFabric, ForwardingConnection } from '../fabric/hooks/decorate.ts';
+import { decorateFabric, ForwardingConnection } from '../fabric/testing/hooks/decorate.ts';
 import { nativeUnavailableReason } from '../memory/native.ts';
 import type { Region } from '../memory/region.ts';
 import { suspicionMs } from './engine/group-engine.ts';

@@ -1,8 +1,8 @@
 /** Ranks that stop while others join: whom these name, whichever of them gives up first. */
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
-import { countFabric } from '../fabric/hooks/count.ts';
-import { ForwardingConnection, decorateFabric } from '../fabric/hooks/decorate.ts';
+import { countFabric } from '../fabric/testing/hooks/count.ts';
+import { ForwardingConnection, decorateFabric } from '../fabric/testing/hooks/decorate.ts';
 import type { Fabric } from '../fabric/fabric.ts';
 import { dialsMax } from './world/bootstrap.ts';
 import type { Store } from '../store/store.ts';

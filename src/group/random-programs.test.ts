@@ -6,7 +6,7 @@ import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
 import type { Fabric } from '../fabric/fabric.ts';
-import { faultFabric } from '../fabric/hooks/fault.ts';
+import { faultFabric } from '../fabric/testing/hooks/fault.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
 import { startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 import type { CommGroup } from './api/process-group.ts';

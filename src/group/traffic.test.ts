@@ -2,7 +2,7 @@
  *  the ways. */
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../base/clock.ts';
-import { countFabric, type FabricCounts } from '../fabric/hooks/count.ts';
+import { countFabric, type FabricCounts } from '../fabric/testing/hooks/count.ts';
 import { createRecorder } from '../trace/recorder.ts';
 import { mergedTraffic, type TrafficRow } from '../trace/traffic.ts';
 import type { CommGroup } from './api/process-group.ts';

@@ -32,7 +32,7 @@ export type FormatValues<Format extends string> = string extends Format
     : [];
 
 interface Code {
-  /** What the value must be, when it is not. */
+  /** Words for what the value must be; undefined: it is that. */
   wanted(value: unknown): string | undefined;
   write(writer: ByteWriter, value: never, pointers: Uint8Array[]): void;
   read(reader: ByteReader, pointers: readonly Uint8Array[]): unknown;

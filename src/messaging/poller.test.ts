@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { systemRandom } from '../base/random.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
-import { LoopbackNetwork } from '../fabric/providers/loopback.ts';
+import { LoopbackNetwork } from '../fabric/testing/loopback.ts';
 import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { MessagingContext } from './context.ts';
 import { Dealer } from './dealer.ts';

@@ -1,7 +1,7 @@
 /** Parameter servers and their workers as roles of a world: the real ones, over a network of the world. */
 import { seededRandom } from '../../src/base/random.ts';
 import { readSettings, type Environment } from '../../src/base/settings/settings.ts';
-import { LoopbackNetwork, type LoopbackFabric } from '../../src/fabric/providers/loopback.ts';
+import { LoopbackNetwork, type LoopbackFabric } from '../../src/fabric/testing/loopback.ts';
 import { InProcessMemory } from '../../src/group/testing/in-process-memory.ts';
 import type { NodeContext } from '../../src/kvstore/job/node-context.ts';
 import { ServerRecords } from '../../src/kvstore/job/server-records.ts';

@@ -1,7 +1,7 @@
 /** Every algorithm × collective × world × size is proved by the verifier, and run by the interpreter in random orders. */
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
-import { interpret } from '../../plan/interpret.ts';
+import { interpret } from '../../plan/testing/interpret.ts';
 import type { Collective, Location, PlanRequest, Step } from '../../plan/ir.ts';
 import { oneHost, grid, rankCount, separateHosts, type Topology } from '../../plan/topology.ts';
 import { assertVerified } from '../../plan/verify.ts';

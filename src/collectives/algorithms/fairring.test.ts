@@ -1,7 +1,7 @@
 import { describe, expect, it, vi } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { costOf } from '../../plan/cost.ts';
-import { interpret } from '../../plan/interpret.ts';
+import { interpret } from '../../plan/testing/interpret.ts';
 import type { Plan, PlanRequest } from '../../plan/ir.ts';
 import { PlanBuilder } from '../../plan/builder.ts';
 import { grid, oneHost, separateHosts, type Topology } from '../../plan/topology.ts';

@@ -5,7 +5,7 @@ import { sleep, systemClock } from '../../base/clock.ts';
 import { isShoalError } from '../../base/errors.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
-import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { FabricCarrier } from './fabric-carrier.ts';
 import type { Pieces, RpcCall, RpcLink } from './rpc.ts';
 

@@ -7,7 +7,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
-import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import type { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { ByteWriter } from '../../base/bytes.ts';
 import { protocolVersion, RecordType } from '../../rendezvous/protocol/records.ts';

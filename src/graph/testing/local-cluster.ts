@@ -1,7 +1,7 @@
 /** A cluster whose tasks are all in this process, for tests: fabrics of one loopback network, or whatever carriers are given. */
 import { systemClock } from '../../base/clock.ts';
 import { seededRandom } from '../../base/random.ts';
-import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import { GraphServer, type ClusterSpec, type GraphServerOptions } from '../cluster/graph-server.ts';

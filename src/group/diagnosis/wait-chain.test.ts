@@ -1,7 +1,7 @@
 /** Timeouts of ranks that wait for ranks that wait: who is named. */
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../base/clock.ts';
-import { decorateFabric, ForwardingConnection } from '../../fabric/hooks/decorate.ts';
+import { decorateFabric, ForwardingConnection } from '../../fabric/testing/hooks/decorate.ts';
 import { answerMs } from './inquiry.ts';
 import { startRanks } from '../testing/in-process-world.ts';
 import type { ProcessGroup } from '../call/types.ts';

@@ -4,7 +4,7 @@ import { systemClock, VirtualClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import type { Fabric } from '../../fabric/fabric.ts';
-import { faultFabric } from '../../fabric/hooks/fault.ts';
+import { faultFabric } from '../../fabric/testing/hooks/fault.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { defaultCostModel } from '../../plan/cost.ts';
 import { grid, oneHost, separateHosts } from '../../plan/topology.ts';

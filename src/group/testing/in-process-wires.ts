@@ -6,7 +6,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
 import type { Random } from '../../base/random.ts';
 import type { PeerIdentity, SocketSource } from '../../fabric/fabric.ts';
-import type { TurnOf } from '../../fabric/providers/loopback.ts';
+import type { TurnOf } from '../../fabric/testing/loopback.ts';
 import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../../memory/native-wire.ts';
 
 /** What the other side has not taken, at most; the rest waits at the sender. */

@@ -9,7 +9,7 @@ import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { parseSelection } from '../../collectives/select.ts';
 import { plannerOf } from '../call/planner.ts';
 import type { Fabric, FabricOptions, SocketSource } from '../../fabric/fabric.ts';
-import { LoopbackNetwork, type LoopbackFabric, type TurnOf } from '../../fabric/providers/loopback.ts';
+import { LoopbackNetwork, type LoopbackFabric, type TurnOf } from '../../fabric/testing/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';

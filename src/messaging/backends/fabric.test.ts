@@ -7,7 +7,7 @@ import { libfabricUnavailable } from '../../fabric/providers/libfabric-devices.t
 import { LibfabricFabric } from '../../fabric/providers/libfabric.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { desertedTcpAddress } from '../../fabric/testing/deserted.ts';
-import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { loadNative } from '../../memory/native.ts';

@@ -66,7 +66,7 @@ const handleMost = 256;
 const partsMost = 70_000;
 const format = 'a message of a messaging connection';
 const pieceLayout = new Layout(format, { kind: 'u8', flags: 'u8', slot: 'u16', bytes: 'u32', partBytes: 'f53' });
-/** Of a landing or an offer; the handle follows. */
+/** A landing or an offer; its handle follows. */
 const regionLayout = new Layout(format, { kind: 'u8', zero: 'u8', slots: 'u16', rkey: 'u32', bytes: 'f53' });
 const freedLayout = new Layout(format, { kind: 'u8', zero: 'u8', slot: 'u16' });
 const withdrawnLayout = new Layout(format, { kind: 'u8', zero: 3, rkey: 'u32' });
@@ -478,7 +478,7 @@ function regionOver(buffer: ArrayBufferLike): Region {
   return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined, retire: () => undefined };
 }
 
-/** What a landing or an offer says. */
+/** The region of a landing or an offer. */
 function regionOf(message: Uint8Array): { slots: number; region: RemoteRegion } {
   const { slots, rkey, bytes } = regionLayout.decode(message);
   if (message.length > regionLayout.bytes + handleMost) throw violation('a handle that is too long');

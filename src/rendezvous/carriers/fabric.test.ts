@@ -1,7 +1,7 @@
 /** The suite on every fabric, and on the table of one process. */
 import { describe } from 'vitest';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
-import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { libfabricUnavailable } from '../../fabric/providers/libfabric-devices.ts';
 import { LibfabricFabric } from '../../fabric/providers/libfabric.ts';
 import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';

@@ -2,7 +2,7 @@
  *  sent, and the key of a place of its own is gone. */
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
-import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { LibfabricFabric } from '../../fabric/providers/libfabric.ts';
 import { libfabricUnavailable } from '../../fabric/providers/libfabric-devices.ts';
 import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';

@@ -1,7 +1,7 @@
 /** The base of hooks: a fabric that wraps each connection of another one, and a connection that passes everything on. A hook
  *  keeps the name and the contract of the fabric that it wraps (and runs its conformance suite). */
-import type { Region } from '../../memory/region.ts';
-import { abortConnection, type Abortable } from '../abortable.ts';
+import type { Region } from '../../../memory/region.ts';
+import { abortConnection, type Abortable } from '../../abortable.ts';
 import type {
   ConnectOptions,
   Connection,
@@ -15,7 +15,7 @@ import type {
   RemoteSpan,
   SocketSource,
   Span,
-} from '../fabric.ts';
+} from '../../fabric.ts';
 
 export type WrapConnection = (connection: Connection, side: 'dialled' | 'accepted') => Connection;
 

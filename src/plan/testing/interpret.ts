@@ -8,12 +8,12 @@
  *
  *  Every element is two numbers. `tree` is combined by an operator that neither commutes nor associates, so it tells association
  *  and operand order; `sum` is added modulo 2³², so it tells only how often each rank contributed. */
-import { must } from '../base/assert.ts';
-import type { Random } from '../base/random.ts';
-import { canonicalTree, type AssociationTree } from './association.ts';
-import { mailboxCount, type BufferName, type Location, type Plan, type Span, type Step } from './ir.ts';
-import { bufferCounts, expectations, reduces, type Expectation } from './postcondition.ts';
-import { spanText } from './structure.ts';
+import { must } from '../../base/assert.ts';
+import type { Random } from '../../base/random.ts';
+import { canonicalTree, type AssociationTree } from '../association.ts';
+import { mailboxCount, type BufferName, type Location, type Plan, type Span, type Step } from '../ir.ts';
+import { bufferCounts, expectations, reduces, type Expectation } from '../postcondition.ts';
+import { spanText } from '../structure.ts';
 
 export interface InterpretResult {
   readonly ok: boolean;

@@ -1,5 +1,5 @@
 /** Hook that counts the traffic through a fabric, as numbers that can be read at any time. */
-import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../fabric.ts';
+import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../../fabric.ts';
 import { decorateFabric, ForwardingConnection } from './decorate.ts';
 
 export interface Traffic {

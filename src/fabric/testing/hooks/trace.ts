@@ -1,7 +1,7 @@
 /** Hook: operations and deliveries of a fabric on the timeline. Spans last from the call until the source may be reused;
  *  the spans of one connection may overlap and share a lane. Costs nothing where the recorder is off. */
-import type { TraceRecorder } from '../../trace/recorder.ts';
-import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../fabric.ts';
+import type { TraceRecorder } from '../../../trace/recorder.ts';
+import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../../fabric.ts';
 import { decorateFabric, ForwardingConnection } from './decorate.ts';
 
 export function traceFabric(inner: Fabric, recorder: TraceRecorder): Fabric {

@@ -1,13 +1,13 @@
 /** Hook that makes a network misbehave on demand. Delays and dropped connections work over any fabric; damage to the bytes themselves
  *  (`wireFault`) is put into the streams of tcp and shm. Choices come from the given `Random`, so that a seed replays them. */
-import type { Clock, Timer } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
-import type { Random } from '../../base/random.ts';
-import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../fabric.ts';
-import { Fifo } from '../../base/fifo.ts';
-import { FrameType } from '../stream/frame.ts';
-import type { WireTap } from '../stream/wire-tap.ts';
-import { checkBacklog, defaultCloseTimeoutMs, defaultMaxQueuedBytes } from '../limits.ts';
+import type { Clock, Timer } from '../../../base/clock.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import type { Random } from '../../../base/random.ts';
+import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../../fabric.ts';
+import { Fifo } from '../../../base/fifo.ts';
+import { FrameType } from '../../stream/frame.ts';
+import type { WireTap } from '../../stream/wire-tap.ts';
+import { checkBacklog, defaultCloseTimeoutMs, defaultMaxQueuedBytes } from '../../limits.ts';
 import { decorateFabric, ForwardingConnection } from './decorate.ts';
 
 export interface FaultOptions {

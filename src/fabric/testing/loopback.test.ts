@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { describeFabric } from '../conformance.ts';
-import { threadRegion } from '../testing/regions.ts';
+import { threadRegion } from './regions.ts';
 import { LoopbackNetwork } from './loopback.ts';
 
 const streams = 'a loopback has no socket that a stranger could reach';
