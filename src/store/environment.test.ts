@@ -54,9 +54,6 @@ describe('detectWorld', () => {
       worldSize: 4,
       localRank: 1,
       localSize: 2,
-      masterAddress: 'node0',
-      masterPort: 29500,
-      storeHostedElsewhere: true,
       meeting: { kind: 'address', host: 'node0', port: 29500, hostedElsewhere: true },
       world: 'j1',
       generation: 2,
@@ -69,7 +66,6 @@ describe('detectWorld', () => {
       source: 'torchrun',
       localRank: 1,
       localSize: 2,
-      storeHostedElsewhere: false,
       meeting: { kind: 'address', host: 'node0', port: 29500, hostedElsewhere: false },
     });
     const { LOCAL_RANK: _rank, LOCAL_WORLD_SIZE: _size, ...bare } = torch;
@@ -87,7 +83,7 @@ describe('detectWorld', () => {
   it("leaves torchrun's own store alone", () => {
     const agent = { ...torch, TORCHELASTIC_RUN_ID: 'r', TORCHELASTIC_USE_AGENT_STORE: 'True' };
     expect(refusal(agent)).toContain('SHOAL_MASTER_PORT');
-    expect(detectWorld({ ...agent, SHOAL_MASTER_PORT: '4000' })).toMatchObject({ masterPort: 4000 });
+    expect(detectWorld({ ...agent, SHOAL_MASTER_PORT: '4000' })).toMatchObject({ meeting: { port: 4000 } });
     const oneHost = { ...agent, LOCAL_WORLD_SIZE: '4' };
     const first = detectWorld(oneHost).meeting;
     expect(first).toMatchObject({ kind: 'file', port: 0 });
@@ -96,7 +92,7 @@ describe('detectWorld', () => {
 
   it('reads Open MPI and meets through a file named after the job on one host', () => {
     const spec = detectWorld(openMpi);
-    expect(spec).toMatchObject({ source: 'open-mpi', rank: 1, worldSize: 2, localRank: 1, localSize: 2, masterAddress: undefined });
+    expect(spec).toMatchObject({ source: 'open-mpi', rank: 1, worldSize: 2, localRank: 1, localSize: 2 });
     expect(spec.meeting).toMatchObject({ kind: 'file', port: 0 });
     expect(detectWorld({ ...openMpi, OMPI_COMM_WORLD_RANK: '0' }).meeting).toEqual(spec.meeting);
     expect(detectWorld({ ...openMpi, PMIX_NAMESPACE: 'other' }).meeting).not.toEqual(spec.meeting);
@@ -120,12 +116,12 @@ describe('detectWorld', () => {
 
   it('reads Slurm: master is the first node, the port follows from the step', () => {
     const spec = detectWorld(slurm);
-    expect(spec).toMatchObject({ source: 'slurm', rank: 5, worldSize: 7, localRank: 1, localSize: 2, masterAddress: 'gpu03' });
-    expect(spec.masterPort).toBeGreaterThanOrEqual(20_000);
-    expect(detectWorld({ ...slurm, SLURM_STEP_ID: '3' }).masterPort).not.toBe(spec.masterPort);
-    expect(detectWorld({ ...slurm, MASTER_PORT: '4000' }).masterPort).toBe(4000);
+    expect(spec).toMatchObject({ source: 'slurm', rank: 5, worldSize: 7, localRank: 1, localSize: 2, meeting: { host: 'gpu03' } });
+    expect((spec.meeting as { port: number }).port).toBeGreaterThanOrEqual(20_000);
+    expect(detectWorld({ ...slurm, SLURM_STEP_ID: '3' }).meeting).not.toEqual(spec.meeting);
+    expect(detectWorld({ ...slurm, MASTER_PORT: '4000' }).meeting).toMatchObject({ port: 4000 });
     expect(detectWorld({ ...slurm, PMI_RANK: '5', PMI_SIZE: '7' }).source).toBe('slurm');
-    expect(detectWorld({ ...slurm, MASTER_ADDR: 'other', MASTER_PORT: '1' }).masterAddress).toBe('other');
+    expect(detectWorld({ ...slurm, MASTER_ADDR: 'other', MASTER_PORT: '1' }).meeting).toMatchObject({ host: 'other' });
     const oneNode = { ...slurm, SLURM_NODEID: '0', SLURM_STEP_TASKS_PER_NODE: '7', SLURM_STEP_NODELIST: 'gpu03' };
     expect(detectWorld(oneNode).meeting).toMatchObject({ kind: 'file' });
   });
@@ -140,8 +136,7 @@ describe('detectWorld', () => {
       source: 'kubernetes',
       rank: 2,
       worldSize: 3,
-      masterAddress: 'train-0.train',
-      masterPort: 29500,
+      meeting: { host: 'train-0.train', port: 29500 },
     });
     expect(refusal({ ...job, MASTER_ADDR: '' })).toMatch(/MASTER_ADDR is not set, but JOB_COMPLETION_INDEX=2, WORLD_SIZE=3 are/);
     expect(refusal({ ...job, WORLD_SIZE: '' })).toMatch(/^WORLD_SIZE is not set/);

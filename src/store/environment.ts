@@ -29,11 +29,6 @@ export interface WorldSpec {
   /** What the launcher says about ranks on the same host; undefined when it says nothing. */
   readonly localRank: number | undefined;
   readonly localSize: number | undefined;
-  /** As given or derived; undefined when the ranks meet through a file. */
-  readonly masterAddress: string | undefined;
-  readonly masterPort: number | undefined;
-  /** A launcher serves the store; otherwise rank 0 does. */
-  readonly storeHostedElsewhere: boolean;
   readonly meeting: Meeting;
   /** Name of the job, the same on all its ranks: connections of another job are refused. */
   readonly world: string;
@@ -175,16 +170,12 @@ function meetAtMaster(vars: Variables, position: Position): Meeting {
 
 function specOf(vars: Variables, source: WorldSource, position: Position, meeting: Meeting, world: string): WorldSpec {
   const { rank, worldSize, localRank, localSize } = position;
-  const address = meeting.kind === 'address' ? meeting : undefined;
   return {
     source,
     rank,
     worldSize,
     localRank,
     localSize,
-    masterAddress: address?.host,
-    masterPort: address?.port,
-    storeHostedElsewhere: address?.hostedElsewhere ?? false,
     meeting,
     world,
     generation: generationOf(vars),

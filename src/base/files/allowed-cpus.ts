@@ -1,10 +1,7 @@
 /** Number of processors that this process may really use: by its affinity mask and the quota of its control group, not by the
  *  machine's size. A container with half a processor has one. */
-import { readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-
-/** Reads a text file; undefined when there is none. */
-export type ReadText = (path: string) => string | undefined;
+import { controlGroups, readText, type ReadText } from './control-groups.ts';
 
 export interface AllowedCpus {
   /** Usable processors, at least 1. */
@@ -36,31 +33,10 @@ export function countCpuList(list: string): number {
 
 /** The tightest quota from our group up to the root, of cgroup version 2 and 1. */
 function cgroupQuota(read: ReadText): number | undefined {
-  const quotas: number[] = [];
-  for (const line of (read('/proc/self/cgroup') ?? '').split('\n')) {
-    const match = /^\d+:([^:]*):(\/.*)$/.exec(line);
-    if (match === null) continue;
-    const [, controllers, path] = match as unknown as [string, string, string];
-    const unified = controllers === '';
-    if (!unified && !controllers.split(',').includes('cpu')) continue;
-    const root = unified ? '/sys/fs/cgroup' : '/sys/fs/cgroup/cpu';
-    for (const folder of pathsToRoot(path)) {
-      const quota = unified ? quotaV2(read(`${root}${folder}/cpu.max`)) : quotaV1(read, `${root}${folder}`);
-      if (quota !== undefined) quotas.push(quota);
-    }
-  }
+  const quotas = [...controlGroups('cpu', read)]
+    .map(({ isUnified, folder }) => (isUnified ? quotaV2(read(`${folder}/cpu.max`)) : quotaV1(read, folder)))
+    .filter((quota) => quota !== undefined);
   return quotas.length === 0 ? undefined : Math.min(...quotas);
-}
-
-/** The path and all its parents: `/a/b` gives `/a/b`, `/a` and the root itself. */
-function pathsToRoot(path: string): string[] {
-  const parts = path.split('/').filter((part) => part !== '');
-  return Array.from({ length: parts.length + 1 }, (_, i) =>
-    parts
-      .slice(0, parts.length - i)
-      .map((part) => `/${part}`)
-      .join(''),
-  );
 }
 
 function quotaV2(text: string | undefined): number | undefined {
@@ -72,12 +48,4 @@ function quotaV1(read: ReadText, folder: string): number | undefined {
   const quota = Number(read(`${folder}/cpu.cfs_quota_us`) ?? Number.NaN);
   const period = Number(read(`${folder}/cpu.cfs_period_us`) ?? Number.NaN);
   return quota > 0 && period > 0 ? quota / period : undefined;
-}
-
-function readText(path: string): string | undefined {
-  try {
-    return readFileSync(path, 'utf8');
-  } catch {
-    return undefined;
-  }
 }

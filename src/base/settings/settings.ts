@@ -65,59 +65,52 @@ interface Range extends Extras {
 }
 
 type Name = `SHOAL_${string}`;
+type Unplaced<V extends SettingValue> = Omit<SettingDefinition<V>, 'section'>;
+
+/** The settings of one section. */
+function section<const D extends Readonly<Record<string, Unplaced<SettingValue>>>>(
+  name: SettingSection,
+  definitions: D,
+): { readonly [K in keyof D]: D[K] & { readonly section: SettingSection } } {
+  const placed = Object.entries(definitions).map(([key, definition]) => [key, { ...definition, section: name }]);
+  return Object.fromEntries(placed) as { [K in keyof D]: D[K] & { section: SettingSection } };
+}
 
 function define<V extends SettingValue>(
   kind: SettingKind,
   name: Name,
-  section: SettingSection,
   fallback: V,
   description: string,
   extras: Range & { choices?: readonly string[] } = {},
-): SettingDefinition<V> {
-  return { name, kind, section, fallback, description, aliases: [], sensitive: false, ...extras };
+): Unplaced<V> {
+  return { name, kind, fallback, description, aliases: [], sensitive: false, ...extras };
 }
 
-const integer = (
-  name: Name,
-  section: SettingSection,
-  fallback: number,
-  description: string,
-  range: Range = {},
-): SettingDefinition<number> => define('integer', name, section, fallback, description, { least: 0, ...range });
+const integer = (name: Name, fallback: number, description: string, range: Range = {}): Unplaced<number> =>
+  define('integer', name, fallback, description, { least: 0, ...range });
 
-const bytes = (name: Name, section: SettingSection, fallback: number, description: string, range: Range = {}): SettingDefinition<number> =>
-  define('bytes', name, section, fallback, description, { least: 0, ...range });
+const bytes = (name: Name, fallback: number, description: string, range: Range = {}): Unplaced<number> =>
+  define('bytes', name, fallback, description, { least: 0, ...range });
 
-const milliseconds = (
-  name: Name,
-  section: SettingSection,
-  fallback: number,
-  description: string,
-  range: Range = {},
-): SettingDefinition<number> => define('milliseconds', name, section, fallback, description, { least: 1, ...range });
+const milliseconds = (name: Name, fallback: number, description: string, range: Range = {}): Unplaced<number> =>
+  define('milliseconds', name, fallback, description, { least: 1, most: 0x7fffffff, ...range });
 
-const flag = (
-  name: Name,
-  section: SettingSection,
-  fallback: boolean,
-  description: string,
-  extras: Extras = {},
-): SettingDefinition<boolean> => define('flag', name, section, fallback, description, extras);
+const flag = (name: Name, fallback: boolean, description: string, extras: Extras = {}): Unplaced<boolean> =>
+  define('flag', name, fallback, description, extras);
 
-const text = (name: Name, section: SettingSection, fallback: string, description: string, extras: Extras = {}): SettingDefinition<string> =>
-  define('text', name, section, fallback, description, extras);
+const text = (name: Name, fallback: string, description: string, extras: Extras = {}): Unplaced<string> =>
+  define('text', name, fallback, description, extras);
 
-const list = (name: Name, section: SettingSection, description: string, extras: Extras = {}): SettingDefinition<readonly string[]> =>
-  define<readonly string[]>('list', name, section, [], description, extras);
+const list = (name: Name, description: string, extras: Extras = {}): Unplaced<readonly string[]> =>
+  define<readonly string[]>('list', name, [], description, extras);
 
 const choice = <const C extends string>(
   name: Name,
-  section: SettingSection,
   choices: readonly C[],
   fallback: NoInfer<C>,
   description: string,
   extras: Extras = {},
-): SettingDefinition<C> => define('choice', name, section, fallback, description, { choices, ...extras });
+): Unplaced<C> => define('choice', name, fallback, description, { choices, ...extras });
 
 /** Bytes of an element of the widest dtype: slices have whole elements. */
 const elementBytesMax = 8;
@@ -145,330 +138,278 @@ function fromDebugSwitch(text: string): string {
 
 /** The registry. A new setting is one entry here; the documentation follows. */
 export const settingDefinitions = {
-  algorithms: text(
-    'SHOAL_ALGORITHMS',
-    'collectives',
-    '',
-    'Overrides the choice of algorithm per collective and size range: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Empty: automatic.',
-  ),
-  tuningFile: text(
-    'SHOAL_TUNING_FILE',
-    'collectives',
-    '',
-    'File of `shoal tune` with the fastest algorithms for shapes of a world; the same on all ranks. Empty: none.',
-  ),
-  calibration: choice(
-    'SHOAL_CALIBRATION',
-    'collectives',
-    ['measure', 'assume'],
-    'measure',
-    'Rates for the choice of algorithms between hosts. `measure`: times links at the start, for some milliseconds; `assume`: takes those of a 10 Gbit/s network.',
-  ),
-  order: choice(
-    'SHOAL_ORDER',
-    'collectives',
-    ['canonical', 'relaxed'],
-    'canonical',
-    'Order of floating-point sums. `canonical`: one fixed tree over ranks, equal bits with every algorithm; `relaxed`: also algorithms with another order.',
-  ),
-  contract: choice(
-    'SHOAL_CONTRACT',
-    'collectives',
-    ['standard', 'strict'],
-    'standard',
-    'How ranks compare their calls before a result is returned. `strict` also compares the source lines of the calls.',
-  ),
-  timeoutMs: milliseconds('SHOAL_TIMEOUT_MS', 'collectives', 300_000, 'Ends an operation that not every rank has joined.', {
-    most: 0x7fffffff,
-  }),
-  slowMs: milliseconds('SHOAL_SLOW_MS', 'collectives', 2_000, 'A warning names the ranks that are late by this much.', {
-    most: 0x7fffffff,
-  }),
-  stagingBytes: bytes(
-    'SHOAL_STAGING_BYTES',
-    'collectives',
-    50 * MiB,
-    'Staging memory per group and rank: as many operations and slices between hosts are in flight as it holds, at least one.',
-    {
-      least: 4096,
-      multipleOf: elementBytesMax,
-      aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }],
-    },
-  ),
-  sliceBytes: bytes(
-    'SHOAL_SLICE_BYTES',
-    'collectives',
-    0,
-    '`fairring` cuts tensors into slices of this size and has as many in flight as the staging holds. 0: slices of up to 25 MiB, in a size and number that keep the links busy.',
-    { least: 4096, multipleOf: elementBytesMax, orZero: true, aliases: [{ name: 'FAIRRING_SLICE_SIZE' }] },
-  ),
-  groupHosts: choice(
-    'SHOAL_GROUP_HOSTS',
-    'collectives',
-    ['auto', 'all', '2', '4', '8', '16', '32', '64'],
-    'auto',
-    'Number of hosts in a group: `fairring` reduces within groups first, then owners of groups exchange. `all`: one group; `auto`: several groups if many hosts would exchange small messages.',
-  ),
-  syncBytesMax: bytes(
-    'SHOAL_SYNC_BYTES',
-    'collectives',
-    4 * MiB,
-    'Collectives up to this size run on the calling thread when all ranks share memory; larger ones in the comm thread, except all-reduces of private arrays, or of tensors when the script waits at once. 0: all in the comm thread.',
-  ),
-  inFlightMax: integer('SHOAL_IN_FLIGHT', 'collectives', 16, 'Operations of one group that run at the same time; later ones queue.', {
-    least: 1,
-    most: 62,
-  }),
-
-  fabrics: list(
-    'SHOAL_FABRICS',
-    'network',
-    'Data planes that may be used, best first: `shm,tcp`. Empty: automatic. For parameter servers see `SHOAL_KV_CARRIER`.',
-  ),
-  interfaces: list(
-    'SHOAL_INTERFACES',
-    'network',
-    'Network interfaces to use: names and CIDRs (`eth0,10.0.0.0/8`), `^` excludes (`^docker0`). Empty: all that peers can reach.',
-    {
-      aliases: [
-        { name: 'TP_SOCKET_IFNAME' },
-        { name: 'GLOO_SOCKET_IFNAME' },
-        { name: 'NCCL_SOCKET_IFNAME', translate: fromNcclInterfaces },
-      ],
-    },
-  ),
-  congestionControl: list(
-    'SHOAL_TCP_CONGESTION',
-    'network',
-    "Congestion control of TCP links, in order of preference (`dctcp,cubic`). Empty: the system's, or cubic (else reno) if that is bbr; bbr on links that lose packets.",
-  ),
-  libfabricProvider: text(
-    'SHOAL_LIBFABRIC_PROVIDER',
-    'network',
-    '',
-    'Provider of libfabric that the fabric `libfabric` uses: `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, or another one. Empty: the best one available.',
-  ),
-  libfabricDevice: text(
-    'SHOAL_LIBFABRIC_DEVICE',
-    'network',
-    '',
-    "Device of that provider, as `shoal info` shows it: `mlx5_0`, `eth0`. Empty: the provider's first.",
-    { aliases: [{ name: 'RDMA_DEVICE' }] },
-  ),
-  libfabricQueueDepth: integer(
-    'SHOAL_LIBFABRIC_QUEUE_DEPTH',
-    'network',
-    128,
-    'Operations in flight on one libfabric connection, and messages that it accepts before delivery.',
-    { least: 16, most: 4096, aliases: [{ name: 'RDMA_QUEUE_DEPTH' }] },
-  ),
-  libfabricTrafficClass: integer(
-    'SHOAL_LIBFABRIC_TRAFFIC_CLASS',
-    'network',
-    0,
-    'Service byte of the IP packets of libfabric connections, if the provider supports it.',
-    { most: 255, aliases: [{ name: 'RDMA_TRAFFIC_CLASS' }] },
-  ),
-  hostId: text(
-    'SHOAL_HOST_ID',
-    'network',
-    '',
-    'Overrides the identity of this host, so that one machine can simulate several in tests. Empty: probed.',
-  ),
-  connectTimeoutMs: milliseconds('SHOAL_CONNECT_TIMEOUT_MS', 'network', 30_000, 'Ends an attempt to reach the store or a peer.', {
-    most: 0x7fffffff,
-  }),
-  secret: text(
-    'SHOAL_SECRET',
-    'network',
-    '',
-    'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.',
-    {
-      sensitive: true,
-    },
-  ),
-  insecure: flag('SHOAL_INSECURE', 'network', false, 'Allows a job over several hosts without a secret.'),
-
-  sharedMemoryMax: bytes('SHOAL_SHARED_MEMORY_MAX', 'memory', 0, 'Budget of shared memory per process. 0: none.'),
-  native: flag(
-    'SHOAL_NATIVE',
-    'memory',
-    true,
-    'Use the native addon when it is built; off: JavaScript kernels and no shared memory between processes.',
-  ),
-
-  bucketBytes: bytes('SHOAL_BUCKET_BYTES', 'training', 25 * MiB, 'Size of a gradient bucket of data-parallel training.', { least: 1 }),
-  firstBucketBytes: bytes(
-    'SHOAL_FIRST_BUCKET_BYTES',
-    'training',
-    MiB,
-    'Size of the bucket that is ready first: small, so that communication starts early.',
-    {
+  ...section('collectives', {
+    algorithms: text(
+      'SHOAL_ALGORITHMS',
+      '',
+      'Overrides the choice of algorithm per collective and size range: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Empty: automatic.',
+    ),
+    tuningFile: text(
+      'SHOAL_TUNING_FILE',
+      '',
+      'File of `shoal tune` with the fastest algorithms for shapes of a world; the same on all ranks. Empty: none.',
+    ),
+    calibration: choice(
+      'SHOAL_CALIBRATION',
+      ['measure', 'assume'],
+      'measure',
+      'Rates for the choice of algorithms between hosts. `measure`: times links at the start, for some milliseconds; `assume`: takes those of a 10 Gbit/s network.',
+    ),
+    order: choice(
+      'SHOAL_ORDER',
+      ['canonical', 'relaxed'],
+      'canonical',
+      'Order of floating-point sums. `canonical`: one fixed tree over ranks, equal bits with every algorithm; `relaxed`: also algorithms with another order.',
+    ),
+    contract: choice(
+      'SHOAL_CONTRACT',
+      ['standard', 'strict'],
+      'standard',
+      'How ranks compare their calls before a result is returned. `strict` also compares the source lines of the calls.',
+    ),
+    timeoutMs: milliseconds('SHOAL_TIMEOUT_MS', 300_000, 'Ends an operation that not every rank has joined.'),
+    slowMs: milliseconds('SHOAL_SLOW_MS', 2_000, 'A warning names the ranks that are late by this much.'),
+    stagingBytes: bytes(
+      'SHOAL_STAGING_BYTES',
+      50 * MiB,
+      'Staging memory per group and rank: as many operations and slices between hosts are in flight as it holds, at least one.',
+      {
+        least: 4096,
+        multipleOf: elementBytesMax,
+        aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }],
+      },
+    ),
+    sliceBytes: bytes(
+      'SHOAL_SLICE_BYTES',
+      0,
+      '`fairring` cuts tensors into slices of this size and has as many in flight as the staging holds. 0: slices of up to 25 MiB, in a size and number that keep the links busy.',
+      { least: 4096, multipleOf: elementBytesMax, orZero: true, aliases: [{ name: 'FAIRRING_SLICE_SIZE' }] },
+    ),
+    groupHosts: choice(
+      'SHOAL_GROUP_HOSTS',
+      ['auto', 'all', '2', '4', '8', '16', '32', '64'],
+      'auto',
+      'Number of hosts in a group: `fairring` reduces within groups first, then owners of groups exchange. `all`: one group; `auto`: several groups if many hosts would exchange small messages.',
+    ),
+    syncBytesMax: bytes(
+      'SHOAL_SYNC_BYTES',
+      4 * MiB,
+      'Collectives up to this size run on the calling thread when all ranks share memory; larger ones in the comm thread, except all-reduces of private arrays, or of tensors when the script waits at once. 0: all in the comm thread.',
+    ),
+    inFlightMax: integer('SHOAL_IN_FLIGHT', 16, 'Operations of one group that run at the same time; later ones queue.', {
       least: 1,
-    },
-  ),
-
-  scheduling: flag(
-    'SHOAL_SCHEDULING',
-    'scheduling',
-    false,
-    'All-reduces of the group that `initProcessGroup` returns are scheduled: in parts, by priority, within a credit.',
-    { aliases: [{ name: 'USE_BYTESCHEDULER' }] },
-  ),
-  schedulePartitionBytes: bytes(
-    'SHOAL_SCHEDULE_PARTITION_BYTES',
-    'scheduling',
-    4_000_000,
-    'Scheduled tensors are cut into parts of at most this size; the same on all ranks. `BYTESCHEDULER_PARTITION` counts float32 parameters, of 4 bytes.',
-    { least: 4096, aliases: [{ name: 'BYTESCHEDULER_PARTITION', translate: fromParameters }] },
-  ),
-  scheduleCreditBytes: bytes(
-    'SHOAL_SCHEDULE_CREDIT_BYTES',
-    'scheduling',
-    16_000_000,
-    'Bound on the bytes of scheduled all-reduces in flight; one larger part may be alone. `BYTESCHEDULER_CREDIT` counts float32 parameters, of 4 bytes.',
-    { least: 1, aliases: [{ name: 'BYTESCHEDULER_CREDIT', translate: fromParameters }] },
-  ),
-  scheduleCreditTuning: flag(
-    'SHOAL_SCHEDULE_CREDIT_TUNING',
-    'scheduling',
-    false,
-    'Tunes the credit of scheduled groups and stores during training; the same on all ranks.',
-    { aliases: [{ name: 'BYTESCHEDULER_CREDIT_TUNING' }] },
-  ),
-  schedulePartitionTuning: flag(
-    'SHOAL_SCHEDULE_PARTITION_TUNING',
-    'scheduling',
-    false,
-    'Tunes the partition of scheduled groups and stores during training; the same on all ranks.',
-    { aliases: [{ name: 'BYTESCHEDULER_PARTITION_TUNING' }] },
-  ),
-  scheduleTuningDir: text(
-    'SHOAL_SCHEDULE_TUNING_DIR',
-    'scheduling',
-    '',
-    'Folder that keeps tuned points for the next run, a file for each model, world and network. Empty: `shoal/schedule` in the cache folder of the user; `-`: none.',
-  ),
-  scheduleTimeline: text(
-    'SHOAL_SCHEDULE_TIMELINE',
-    'scheduling',
-    '',
-    "File for the timeline of rank 0's scheduler alone: a span for each task in the queue and in flight, and the credit. Empty: none. `SHOAL_TRACE` has the same for all ranks, beside all other events.",
-    { aliases: [{ name: 'BYTESCHEDULER_TIMELINE' }] },
-  ),
-
-  carrier: choice(
-    'SHOAL_KV_CARRIER',
-    'parameter server',
-    ['auto', 'fabric', 'zeromq'],
-    'auto',
-    'Transport between workers and servers. `fabric`: the first of `SHOAL_FABRICS` that reaches other hosts, else `tcp`; values go from memory to memory, authenticated and not encrypted. `zeromq`: ZeroMQ, encrypted, and slower. `auto`: the fabric between hosts, or if `libfabric` comes first in `SHOAL_FABRICS`; ZeroMQ within a host.',
-  ),
-  valueSliceBytes: bytes(
-    'SHOAL_KV_SLICE_BYTES',
-    'parameter server',
-    4 * MiB,
-    'Larger parameters are cut into slices of about this size, which lie on different servers.',
-    { least: 4096, aliases: [{ name: 'BYTEPS_PARTITION_BYTES' }] },
-  ),
-  creditBytes: bytes(
-    'SHOAL_KV_CREDIT_BYTES',
-    'parameter server',
-    16 * MiB,
-    'Bytes in flight to one server that it has not received yet; waiting requests are sent by priority.',
-    { least: 4096 },
-  ),
-  replayBytes: bytes(
-    'SHOAL_KV_REPLAY_BYTES',
-    'parameter server',
-    1024 * MiB,
-    'Pushes that a process keeps for servers that restart from a checkpoint; beyond it, servers are asked for a new one.',
-  ),
-  checkpointEveryMs: milliseconds(
-    'SHOAL_KV_CHECKPOINT_MS',
-    'parameter server',
-    60_000,
-    'Time between checkpoints of a server whose state has changed.',
-    { most: 0x7fffffff },
-  ),
-  syncEvery: integer(
-    'SHOAL_KV_SYNC_EVERY',
-    'parameter server',
-    1,
-    'Updates of a parameter between two exchanges of a server group with the master of that parameter.',
-    { least: 1 },
-  ),
-  syncMs: milliseconds(
-    'SHOAL_KV_SYNC_MS',
-    'parameter server',
-    500,
-    'Time after which a server group sends fewer updates than `SHOAL_KV_SYNC_EVERY`, and after which the master notifies groups with an older copy of a parameter: twice this after the last push all server groups have the sum of all updates.',
-    { least: 1, most: 0x7fffffff },
-  ),
-  serverSilenceMs: milliseconds(
-    'SHOAL_KV_SILENCE_MS',
-    'parameter server',
-    5_000,
-    'A server, standby or worker process that is silent for this long, and does not answer when it is asked, counts as lost.',
-    { least: 100, most: 0x7fffffff },
-  ),
-
-  commThread: choice(
-    'SHOAL_COMM_THREAD',
-    'execution',
-    ['worker', 'inline'],
-    'worker',
-    'Where communication runs: its own thread, so that it overlaps with compute, or the calling thread.',
-  ),
-  spinMicroseconds: integer(
-    'SHOAL_SPIN_US',
-    'execution',
-    100,
-    'Time the comm thread polls shared memory before it sleeps, in microseconds; between hosts only while most waits are that short.',
-    {
-      most: 1_000_000,
-    },
-  ),
-  syncSpinMicroseconds: integer(
-    'SHOAL_SYNC_SPIN_US',
-    'execution',
-    1000,
-    'Time a call on the calling thread polls for late ranks before the comm thread takes over, in microseconds.',
-    {
-      most: 1_000_000,
-    },
-  ),
-
-  logLevel: choice(
-    'SHOAL_LOG_LEVEL',
-    'diagnostics',
-    ['debug', 'info', 'warn', 'error', 'silent'],
-    'warn',
-    'Least severe messages to print. `BYTESCHEDULER_DEBUG=1` is `debug`.',
-    { aliases: [{ name: 'BYTESCHEDULER_DEBUG', translate: fromDebugSwitch }] },
-  ),
-  traceDir: text('SHOAL_TRACE', 'diagnostics', '', 'Folder for one Chrome trace per rank. Empty: tracing is off.'),
-  traceEvents: integer('SHOAL_TRACE_EVENTS', 'diagnostics', 65_536, 'Events per thread that the trace keeps; older ones are dropped.', {
-    least: 16,
-    most: 1 << 24,
+      most: 62,
+    }),
   }),
-  traceIntervalMs: milliseconds(
-    'SHOAL_TRACE_INTERVAL_MS',
-    'diagnostics',
-    0,
-    'Interval at which a rank rewrites its trace while it runs, for `--watch`; longer if a write takes long. 0: only at its end.',
-    { least: 0, most: 0x7fffffff },
-  ),
-  flightRecorderSize: integer('SHOAL_FLIGHT_RECORDER', 'diagnostics', 256, 'Operations per rank that the flight recorder keeps. 0: off.', {
-    most: 1 << 20,
+  ...section('network', {
+    fabrics: list(
+      'SHOAL_FABRICS',
+      'Data planes that may be used, best first: `shm,tcp`. Empty: automatic. For parameter servers see `SHOAL_KV_CARRIER`.',
+    ),
+    interfaces: list(
+      'SHOAL_INTERFACES',
+      'Network interfaces to use: names and CIDRs (`eth0,10.0.0.0/8`), `^` excludes (`^docker0`). Empty: all that peers can reach.',
+      {
+        aliases: [
+          { name: 'TP_SOCKET_IFNAME' },
+          { name: 'GLOO_SOCKET_IFNAME' },
+          { name: 'NCCL_SOCKET_IFNAME', translate: fromNcclInterfaces },
+        ],
+      },
+    ),
+    congestionControl: list(
+      'SHOAL_TCP_CONGESTION',
+      "Congestion control of TCP links, in order of preference (`dctcp,cubic`). Empty: the system's, or cubic (else reno) if that is bbr; bbr on links that lose packets.",
+    ),
+    libfabricProvider: text(
+      'SHOAL_LIBFABRIC_PROVIDER',
+      '',
+      'Provider of libfabric that the fabric `libfabric` uses: `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, or another one. Empty: the best one available.',
+    ),
+    libfabricDevice: text(
+      'SHOAL_LIBFABRIC_DEVICE',
+      '',
+      "Device of that provider, as `shoal info` shows it: `mlx5_0`, `eth0`. Empty: the provider's first.",
+      { aliases: [{ name: 'RDMA_DEVICE' }] },
+    ),
+    libfabricQueueDepth: integer(
+      'SHOAL_LIBFABRIC_QUEUE_DEPTH',
+      128,
+      'Operations in flight on one libfabric connection, and messages that it accepts before delivery.',
+      { least: 16, most: 4096, aliases: [{ name: 'RDMA_QUEUE_DEPTH' }] },
+    ),
+    libfabricTrafficClass: integer(
+      'SHOAL_LIBFABRIC_TRAFFIC_CLASS',
+      0,
+      'Service byte of the IP packets of libfabric connections, if the provider supports it.',
+      { most: 255, aliases: [{ name: 'RDMA_TRAFFIC_CLASS' }] },
+    ),
+    hostId: text(
+      'SHOAL_HOST_ID',
+      '',
+      'Overrides the identity of this host, so that one machine can simulate several in tests. Empty: probed.',
+    ),
+    connectTimeoutMs: milliseconds('SHOAL_CONNECT_TIMEOUT_MS', 30_000, 'Ends an attempt to reach the store or a peer.'),
+    secret: text('SHOAL_SECRET', '', 'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.', {
+      sensitive: true,
+    }),
+    insecure: flag('SHOAL_INSECURE', false, 'Allows a job over several hosts without a secret.'),
   }),
-  flightRecorderDir: text(
-    'SHOAL_FLIGHT_RECORDER_DIR',
-    'diagnostics',
-    '',
-    'Folder into which a failing rank writes its last operations. Empty: none.',
-  ),
-} as const;
+  ...section('memory', {
+    sharedMemoryMax: bytes('SHOAL_SHARED_MEMORY_MAX', 0, 'Budget of shared memory per process. 0: none.'),
+    native: flag(
+      'SHOAL_NATIVE',
+      true,
+      'Use the native addon when it is built; off: JavaScript kernels and no shared memory between processes.',
+    ),
+  }),
+  ...section('training', {
+    bucketBytes: bytes('SHOAL_BUCKET_BYTES', 25 * MiB, 'Size of a gradient bucket of data-parallel training.', { least: 1 }),
+    firstBucketBytes: bytes(
+      'SHOAL_FIRST_BUCKET_BYTES',
+      MiB,
+      'Size of the bucket that is ready first: small, so that communication starts early.',
+      {
+        least: 1,
+      },
+    ),
+  }),
+  ...section('scheduling', {
+    scheduling: flag(
+      'SHOAL_SCHEDULING',
+      false,
+      'All-reduces of the group that `initProcessGroup` returns are scheduled: in parts, by priority, within a credit.',
+      { aliases: [{ name: 'USE_BYTESCHEDULER' }] },
+    ),
+    schedulePartitionBytes: bytes(
+      'SHOAL_SCHEDULE_PARTITION_BYTES',
+      4_000_000,
+      'Scheduled tensors are cut into parts of at most this size; the same on all ranks. `BYTESCHEDULER_PARTITION` counts float32 parameters, of 4 bytes.',
+      { least: 4096, aliases: [{ name: 'BYTESCHEDULER_PARTITION', translate: fromParameters }] },
+    ),
+    scheduleCreditBytes: bytes(
+      'SHOAL_SCHEDULE_CREDIT_BYTES',
+      16_000_000,
+      'Bound on the bytes of scheduled all-reduces in flight; one larger part may be alone. `BYTESCHEDULER_CREDIT` counts float32 parameters, of 4 bytes.',
+      { least: 1, aliases: [{ name: 'BYTESCHEDULER_CREDIT', translate: fromParameters }] },
+    ),
+    scheduleCreditTuning: flag(
+      'SHOAL_SCHEDULE_CREDIT_TUNING',
+      false,
+      'Tunes the credit of scheduled groups and stores during training; the same on all ranks.',
+      { aliases: [{ name: 'BYTESCHEDULER_CREDIT_TUNING' }] },
+    ),
+    schedulePartitionTuning: flag(
+      'SHOAL_SCHEDULE_PARTITION_TUNING',
+      false,
+      'Tunes the partition of scheduled groups and stores during training; the same on all ranks.',
+      { aliases: [{ name: 'BYTESCHEDULER_PARTITION_TUNING' }] },
+    ),
+    scheduleTuningDir: text(
+      'SHOAL_SCHEDULE_TUNING_DIR',
+      '',
+      'Folder that keeps tuned points for the next run, a file for each model, world and network. Empty: `shoal/schedule` in the cache folder of the user; `-`: none.',
+    ),
+    scheduleTimeline: text(
+      'SHOAL_SCHEDULE_TIMELINE',
+      '',
+      "File for the timeline of rank 0's scheduler alone: a span for each task in the queue and in flight, and the credit. Empty: none. `SHOAL_TRACE` has the same for all ranks, beside all other events.",
+      { aliases: [{ name: 'BYTESCHEDULER_TIMELINE' }] },
+    ),
+  }),
+  ...section('parameter server', {
+    carrier: choice(
+      'SHOAL_KV_CARRIER',
+      ['auto', 'fabric', 'zeromq'],
+      'auto',
+      'Transport between workers and servers. `fabric`: the first of `SHOAL_FABRICS` that reaches other hosts, else `tcp`; values go from memory to memory, authenticated and not encrypted. `zeromq`: ZeroMQ, encrypted, and slower. `auto`: the fabric between hosts, or if `libfabric` comes first in `SHOAL_FABRICS`; ZeroMQ within a host.',
+    ),
+    valueSliceBytes: bytes(
+      'SHOAL_KV_SLICE_BYTES',
+      4 * MiB,
+      'Larger parameters are cut into slices of about this size, which lie on different servers.',
+      { least: 4096, aliases: [{ name: 'BYTEPS_PARTITION_BYTES' }] },
+    ),
+    creditBytes: bytes(
+      'SHOAL_KV_CREDIT_BYTES',
+      16 * MiB,
+      'Bytes in flight to one server that it has not received yet; waiting requests are sent by priority.',
+      { least: 4096 },
+    ),
+    replayBytes: bytes(
+      'SHOAL_KV_REPLAY_BYTES',
+      1024 * MiB,
+      'Pushes that a process keeps for servers that restart from a checkpoint; beyond it, servers are asked for a new one.',
+    ),
+    checkpointEveryMs: milliseconds('SHOAL_KV_CHECKPOINT_MS', 60_000, 'Time between checkpoints of a server whose state has changed.'),
+    syncEvery: integer(
+      'SHOAL_KV_SYNC_EVERY',
+      1,
+      'Updates of a parameter between two exchanges of a server group with the master of that parameter.',
+      { least: 1 },
+    ),
+    syncMs: milliseconds(
+      'SHOAL_KV_SYNC_MS',
+      500,
+      'Time after which a server group sends fewer updates than `SHOAL_KV_SYNC_EVERY`, and after which the master notifies groups with an older copy of a parameter: twice this after the last push all server groups have the sum of all updates.',
+      { least: 1 },
+    ),
+    serverSilenceMs: milliseconds(
+      'SHOAL_KV_SILENCE_MS',
+      5_000,
+      'A server, standby or worker process that is silent for this long, and does not answer when it is asked, counts as lost.',
+      { least: 100 },
+    ),
+  }),
+  ...section('execution', {
+    commThread: choice(
+      'SHOAL_COMM_THREAD',
+      ['worker', 'inline'],
+      'worker',
+      'Where communication runs: its own thread, so that it overlaps with compute, or the calling thread.',
+    ),
+    spinMicroseconds: integer(
+      'SHOAL_SPIN_US',
+      100,
+      'Time the comm thread polls shared memory before it sleeps, in microseconds; between hosts only while most waits are that short.',
+      {
+        most: 1_000_000,
+      },
+    ),
+    syncSpinMicroseconds: integer(
+      'SHOAL_SYNC_SPIN_US',
+      1000,
+      'Time a call on the calling thread polls for late ranks before the comm thread takes over, in microseconds.',
+      {
+        most: 1_000_000,
+      },
+    ),
+  }),
+  ...section('diagnostics', {
+    logLevel: choice(
+      'SHOAL_LOG_LEVEL',
+      ['debug', 'info', 'warn', 'error', 'silent'],
+      'warn',
+      'Least severe messages to print. `BYTESCHEDULER_DEBUG=1` is `debug`.',
+      { aliases: [{ name: 'BYTESCHEDULER_DEBUG', translate: fromDebugSwitch }] },
+    ),
+    traceDir: text('SHOAL_TRACE', '', 'Folder for one Chrome trace per rank. Empty: tracing is off.'),
+    traceEvents: integer('SHOAL_TRACE_EVENTS', 65_536, 'Events per thread that the trace keeps; older ones are dropped.', {
+      least: 16,
+      most: 1 << 24,
+    }),
+    traceIntervalMs: milliseconds(
+      'SHOAL_TRACE_INTERVAL_MS',
+      0,
+      'Interval at which a rank rewrites its trace while it runs, for `--watch`; longer if a write takes long. 0: only at its end.',
+      { least: 0 },
+    ),
+    flightRecorderSize: integer('SHOAL_FLIGHT_RECORDER', 256, 'Operations per rank that the flight recorder keeps. 0: off.', {
+      most: 1 << 20,
+    }),
+    flightRecorderDir: text('SHOAL_FLIGHT_RECORDER_DIR', '', 'Folder into which a failing rank writes its last operations. Empty: none.'),
+  }),
+};
 
 type Definitions = typeof settingDefinitions;
 
@@ -477,7 +418,7 @@ export type SettingKey = keyof Definitions;
 
 /** The settings in force; plain data. Times in milliseconds, sizes in bytes unless the name says otherwise. */
 export type Settings = {
-  readonly [K in SettingKey]: Definitions[K] extends SettingDefinition<infer V> ? V : never;
+  readonly [K in SettingKey]: Definitions[K] extends Unplaced<infer V> ? V : never;
 };
 
 /** Keys in the order of the registry. */

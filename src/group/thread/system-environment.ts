@@ -95,7 +95,7 @@ async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onR
     ...(settings.hostId === '' ? {} : { hostId: settings.hostId }),
   });
   const { world: name, store, servedBy, spec } = opened;
-  return { name, store, servedBy, isLaunched: spec?.storeHostedElsewhere === true, fabrics };
+  return { name, store, servedBy, isLaunched: spec?.meeting.kind === 'address' && spec.meeting.hostedElsewhere, fabrics };
 }
 
 /** Ranks that meet on loopback are on one host; strangers then cannot even connect. */

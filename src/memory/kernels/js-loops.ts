@@ -16,173 +16,113 @@ export type ValueType = keyof ValueArrays;
 /** to[t + i] := a[p + i] ⊕ b[q + i] for i < count. */
 export type CombineLoop<A> = (to: A, t: number, a: A, p: number, b: A, q: number, count: number) => void;
 
-type F64 = Float64Array;
-type F32 = Float32Array;
-type I32 = Int32Array;
-type U32 = Uint32Array;
-type I64 = BigInt64Array;
-
-function sumFloat64(to: F64, t: number, a: F64, p: number, b: F64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
-}
-
-function productFloat64(to: F64, t: number, a: F64, p: number, b: F64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
-}
-
-function minFloat64(to: F64, t: number, a: F64, p: number, b: F64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = Math.min(a[p + i], b[q + i]);
-}
-
-function maxFloat64(to: F64, t: number, a: F64, p: number, b: F64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = Math.max(a[p + i], b[q + i]);
-}
-
-function sumFloat32(to: F32, t: number, a: F32, p: number, b: F32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
-}
-
-function productFloat32(to: F32, t: number, a: F32, p: number, b: F32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
-}
-
-function minFloat32(to: F32, t: number, a: F32, p: number, b: F32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = Math.min(a[p + i], b[q + i]);
-}
-
-function maxFloat32(to: F32, t: number, a: F32, p: number, b: F32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = Math.max(a[p + i], b[q + i]);
-}
-
-function sumInt32(to: I32, t: number, a: I32, p: number, b: I32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = (a[p + i] + b[q + i]) | 0;
-}
-
-function productInt32(to: I32, t: number, a: I32, p: number, b: I32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = Math.imul(a[p + i], b[q + i]);
-}
-
-function minInt32(to: I32, t: number, a: I32, p: number, b: I32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
-}
-
-function maxInt32(to: I32, t: number, a: I32, p: number, b: I32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
-}
-
-function bitAndInt32(to: I32, t: number, a: I32, p: number, b: I32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
-}
-
-function bitOrInt32(to: I32, t: number, a: I32, p: number, b: I32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
-}
-
-function bitXorInt32(to: I32, t: number, a: I32, p: number, b: I32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
-}
-
-function sumUint32(to: U32, t: number, a: U32, p: number, b: U32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = (a[p + i] + b[q + i]) | 0;
-}
-
-function productUint32(to: U32, t: number, a: U32, p: number, b: U32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = Math.imul(a[p + i], b[q + i]);
-}
-
-function minUint32(to: U32, t: number, a: U32, p: number, b: U32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
-}
-
-function maxUint32(to: U32, t: number, a: U32, p: number, b: U32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
-}
-
-function bitAndUint32(to: U32, t: number, a: U32, p: number, b: U32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
-}
-
-function bitOrUint32(to: U32, t: number, a: U32, p: number, b: U32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
-}
-
-function bitXorUint32(to: U32, t: number, a: U32, p: number, b: U32, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
-}
-
-function sumInt64(to: I64, t: number, a: I64, p: number, b: I64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
-}
-
-function productInt64(to: I64, t: number, a: I64, p: number, b: I64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
-}
-
-function minInt64(to: I64, t: number, a: I64, p: number, b: I64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
-}
-
-function maxInt64(to: I64, t: number, a: I64, p: number, b: I64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
-}
-
-function bitAndInt64(to: I64, t: number, a: I64, p: number, b: I64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
-}
-
-function bitOrInt64(to: I64, t: number, a: I64, p: number, b: I64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
-}
-
-function bitXorInt64(to: I64, t: number, a: I64, p: number, b: I64, q: number, count: number): void {
-  for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
-}
-
 type LoopsOf<A> = { readonly [Op in CombineOp]?: CombineLoop<A> };
 
 /** Loops by value type and operator; absent where the operator is not defined. */
 export const combineLoops: { readonly [V in ValueType]: LoopsOf<ValueArrays[V]> } = {
-  float64: { sum: sumFloat64, product: productFloat64, min: minFloat64, max: maxFloat64 },
-  float32: { sum: sumFloat32, product: productFloat32, min: minFloat32, max: maxFloat32 },
+  float64: {
+    sum(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
+    },
+    product(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
+    },
+    min(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.min(a[p + i], b[q + i]);
+    },
+    max(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.max(a[p + i], b[q + i]);
+    },
+  },
+  float32: {
+    sum(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
+    },
+    product(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
+    },
+    min(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.min(a[p + i], b[q + i]);
+    },
+    max(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.max(a[p + i], b[q + i]);
+    },
+  },
   int32: {
-    sum: sumInt32,
-    product: productInt32,
-    min: minInt32,
-    max: maxInt32,
-    'bit-and': bitAndInt32,
-    'bit-or': bitOrInt32,
-    'bit-xor': bitXorInt32,
+    sum(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = (a[p + i] + b[q + i]) | 0;
+    },
+    product(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.imul(a[p + i], b[q + i]);
+    },
+    min(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
+    },
+    max(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
+    },
+    'bit-and'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
+    },
+    'bit-or'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
+    },
+    'bit-xor'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
+    },
   },
   uint32: {
-    sum: sumUint32,
-    product: productUint32,
-    min: minUint32,
-    max: maxUint32,
-    'bit-and': bitAndUint32,
-    'bit-or': bitOrUint32,
-    'bit-xor': bitXorUint32,
+    sum(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = (a[p + i] + b[q + i]) | 0;
+    },
+    product(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.imul(a[p + i], b[q + i]);
+    },
+    min(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
+    },
+    max(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
+    },
+    'bit-and'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
+    },
+    'bit-or'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
+    },
+    'bit-xor'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
+    },
   },
   int64: {
-    sum: sumInt64,
-    product: productInt64,
-    min: minInt64,
-    max: maxInt64,
-    'bit-and': bitAndInt64,
-    'bit-or': bitOrInt64,
-    'bit-xor': bitXorInt64,
+    sum(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
+    },
+    product(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
+    },
+    min(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
+    },
+    max(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
+    },
+    'bit-and'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
+    },
+    'bit-or'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
+    },
+    'bit-xor'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
+    },
   },
 };
 
+const { 'bit-and': and, 'bit-or': or, 'bit-xor': xor } = combineLoops.int32;
+
 /** Loops for bool: on 0 and 1 a sum is `or`, a product and a minimum are `and`, a maximum is `or`. */
-export const booleanLoops: LoopsOf<Int32Array> = {
-  sum: bitOrInt32,
-  product: bitAndInt32,
-  min: bitAndInt32,
-  max: bitOrInt32,
-  'bit-and': bitAndInt32,
-  'bit-or': bitOrInt32,
-  'bit-xor': bitXorInt32,
-};
+export const booleanLoops: LoopsOf<Int32Array> = { sum: or, product: and, min: and, max: or, 'bit-and': and, 'bit-or': or, 'bit-xor': xor };
 
 /** values[from + i] /= divisor. */
 export function divideFloat64(values: Float64Array, from: number, count: number, divisor: number): void {
