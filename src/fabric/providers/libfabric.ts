@@ -21,38 +21,23 @@ import { loadNative, nativeUnavailableReason, type Native } from '../../memory/n
 import { ofiLocalRegistration, type OfiDeviceFacts, type OfiDeviceHandle, type OfiRegistrationHandle } from '../../memory/native-ofi.ts';
 import type { WatchHandle } from '../../memory/native-wire.ts';
 import type { Region } from '../../memory/region.ts';
-import type {
-  ConnectOptions,
-  Connection,
-  Fabric,
-  FabricAddress,
-  FabricCapabilities,
-  FabricOptions,
-  FabricProvider,
-  LibfabricChoice,
-  RegisteredRegion,
-} from '../fabric.ts';
+import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricProvider, LibfabricChoice } from '../fabric.ts';
 import { hostIdentity } from '../host-identity.ts';
-import { capabilitiesOf, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
-import { RegionTable } from '../region-table.ts';
-import { Acceptor } from '../stream/acceptor.ts';
+import { capabilitiesOf, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes, type InFlight } from '../limits.ts';
 import { hostsToListenOn, parseCandidate, type ListenHost } from '../stream/candidates.ts';
-import { authenticated } from '../stream/authenticated.ts';
-import { dial } from '../stream/dial.ts';
 import { FrameType, type FrameHeader } from '../stream/frame.ts';
-import { FramedSocket, type FrameReceiver } from '../stream/framed-socket.ts';
-import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
+import type { FramedSocket } from '../stream/framed-socket.ts';
+import { type FrameReceiver } from '../stream/framed-socket.ts';
 import { connect } from '../stream/stream-network.ts';
-import type { WireTap } from '../stream/wire-tap.ts';
 import type { Grant, Probe, WriteOrder } from './libfabric-connection-options.ts';
 import { LibfabricConnection } from './libfabric-connection.ts';
 import { chooseDevice, isIpv6, isSocketProvider, libfabricUnavailable, orderOf } from './libfabric-devices.ts';
 import { LibfabricEndpoint } from './libfabric-endpoint.ts';
 import { tokenBytes } from './libfabric-message.ts';
 import { LibfabricProgress } from './libfabric-progress.ts';
+import { StreamFabric, type StreamFabricOptions } from '../stream/stream-fabric.ts';
 import { sharedMemoryName, sweepSharedMemory } from './libfabric-shm-files.ts';
 
-const purpose = 'fabric-libfabric';
 const defaultQueueDepth = 128;
 /** Receives beyond the credits, for messages that only give credits back. */
 const spareReceives = 8;
@@ -63,9 +48,7 @@ const probeTextBytes = 1024;
 /** Time in which peers confirm that they do not write to a region any more. */
 const confirmMs = 10_000;
 
-export interface LibfabricOptions extends FabricOptions {
-  /** Faults on the wire, for tests. */
-  readonly wire?: WireTap;
+export interface LibfabricOptions extends StreamFabricOptions {
   /** Weaker way to keep order than the provider's best; for tests. */
   readonly order?: WriteOrder;
 }
@@ -82,31 +65,25 @@ interface OpenDevice {
   readonly order: WriteOrder;
 }
 
-export class LibfabricFabric implements Fabric {
+export class LibfabricFabric extends StreamFabric<LibfabricConnection, LibfabricOptions> {
   readonly name = 'libfabric';
   readonly capabilities: FabricCapabilities = capabilitiesOf({ loadStore: false });
-  readonly counters: StreamCounters = emptyCounters();
   /** Name of libfabric's provider. */
   readonly provider: string;
   readonly order: WriteOrder;
-  readonly #options: LibfabricOptions;
   readonly #native: Native;
   readonly #device: OpenDevice;
   #depth = defaultQueueDepth;
   readonly #hostId: string;
-  readonly #regions: RegionTable;
   /** Regions that a peer has asked to write to, with their registrations, by rkey. */
   readonly #registered = new Map<number, Registered>();
   readonly #sources = new WeakMap<object, { source: Uint8Array; registration: OfiRegistrationHandle | undefined }>();
-  readonly #connections = new Set<LibfabricConnection>();
   readonly #opening = new Set<FramedSocket>();
   readonly #progress: LibfabricProgress;
-  #acceptor: Acceptor | undefined;
-  #closed = false;
 
   /** @throws ShoalError `unsupported` without a usable provider, `out-of-memory` when a resource of the system is used up. */
   constructor(options: LibfabricOptions) {
-    this.#options = options;
+    super(options);
     const native = loadNative({ enabled: true });
     if (native === undefined) throw new ShoalError('unsupported', `libfabric needs the native addon: ${nativeUnavailableReason()}`);
     this.#native = native;
@@ -115,47 +92,25 @@ export class LibfabricFabric implements Fabric {
     this.order = this.#device.order;
     this.#hostId = options.hostId ?? hostIdentity();
     this.#progress = new LibfabricProgress(options.clock);
-    this.#regions = new RegionTable({ random: options.random, onDeregister: (rkey) => this.#onDeregister(rkey) });
     if (this.#sharesHost) sweepSharedMemory();
   }
 
-  /** Number of incoming sockets that have not proved themselves yet. */
-  get pendingConnections(): number {
-    return this.#acceptor?.pending ?? 0;
-  }
-
-  register(region: Region): RegisteredRegion {
-    return this.#regions.register(region);
-  }
-
   async listen(onConnection: (connection: Connection) => void): Promise<FabricAddress> {
-    if (this.#closed || this.#acceptor !== undefined) throw new ShoalError('usage', 'libfabric fabric listens already or is closed');
-    const { wire } = this.#options;
-    const acceptor = new Acceptor({
-      fabric: this.#options,
-      purpose,
-      counters: this.counters,
-      wire,
+    const acceptor = this.makeAcceptor({
       describe: ({ remoteAddress, remotePort }) => `libfabric from ${remoteAddress}:${remotePort}`,
       onStream: (stream) => this.#awaitPeer(stream, onConnection),
     });
-    this.#acceptor = acceptor;
     const addresses = await acceptor.listenOnHosts('libfabric', this.#hosts());
     return { provider: this.name, candidates: addresses.map((address) => `${address}?${this.#candidateQuery()}`) };
   }
 
   async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
-    if (this.#closed) throw connectionClosed(this.#options.identity.rank, options.peer.rank);
-    return dial(address, options, this.#options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
+    return this.dial(address, options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
   }
 
-  async close(): Promise<void> {
-    if (this.#closed) return;
-    this.#closed = true;
-    this.#acceptor?.close();
+  protected override async end(): Promise<void> {
     for (const stream of this.#opening) stream.abort();
-    await Promise.all([...this.#connections].map((connection) => connection.close()));
-    this.#regions.clear();
+    await super.end();
     this.#progress.close();
     this.#native.ofiCloseDevice(this.#device.handle);
   }
@@ -163,7 +118,7 @@ export class LibfabricFabric implements Fabric {
   // ── the device ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   #openDevice(): OpenDevice {
-    const { libfabric = {}, order, identity } = this.#options;
+    const { libfabric = {}, order, identity } = this.options;
     const chosen = chooseDevice(this.#native, libfabric);
     if (typeof chosen === 'string') throw new ShoalError('unsupported', chosen);
     // The depth is limited by the provider's room.
@@ -196,7 +151,7 @@ export class LibfabricFabric implements Fabric {
   }
 
   #hosts(): readonly ListenHost[] {
-    const { listenHosts = defaultListenHosts, interfaces } = this.#options;
+    const { listenHosts = defaultListenHosts, interfaces } = this.options;
     if (this.#sharesHost) return [{ host: '127.0.0.1', addresses: ['127.0.0.1'] }];
     const { facts } = this.#device;
     // An endpoint takes addresses of one family.
@@ -213,7 +168,7 @@ export class LibfabricFabric implements Fabric {
 
   /** @throws ShoalError. */
   #newConnection(stream: FramedSocket, dials: boolean, onReady: () => void): LibfabricConnection {
-    const { clock, identity, random, onRefused, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+    const { clock, identity, random, onRefused, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
     const { facts, handle, order } = this.#device;
     const source = this.#sharesHost
       ? sharedMemoryName(random)
@@ -253,7 +208,7 @@ export class LibfabricFabric implements Fabric {
         onEnded: () => {
           if (watch !== undefined) this.#native.closeWatch(watch);
           this.#progress.forget(connection);
-          this.#connections.delete(connection);
+          this.connections.delete(connection);
         },
         onStrange: (error) => onRefused?.(error),
       },
@@ -262,29 +217,19 @@ export class LibfabricFabric implements Fabric {
       watch = this.#native.watchDescriptor(endpoint.waitFd, () => this.#progress.onReadable(connection));
       this.#native.setWatching(watch, true);
     }
-    this.#connections.add(connection);
+    this.connections.add(connection);
     return connection;
   }
 
   // ── meeting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   async #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<LibfabricConnection> {
-    const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
     const { host, port } = this.#parseCandidate(candidate, peer.rank);
     let met: LibfabricConnection | undefined;
-    const stream = new FramedSocket(
-      {
-        rank: identity.rank,
-        description: `libfabric ${net.isIP(host) === 6 ? `[${host}]` : host}:${port}`,
-        clock,
-        maxQueuedBytes,
-        counters: this.counters,
-        inFlight: () => met?.inFlight ?? { operations: 0, bytes: 0 },
-        wire,
-      },
-      (onread) => connect({ host, port, onread }),
-    );
-    const meet = (): Promise<LibfabricConnection> =>
+    const description = `libfabric ${net.isIP(host) === 6 ? `[${host}]` : host}:${port}`;
+    const inFlight = (): InFlight => met?.inFlight ?? { operations: 0, bytes: 0 };
+    const stream = this.makeStream({ description, inFlight }, (onread) => connect({ host, port, onread }));
+    const exchange = (): Promise<LibfabricConnection> =>
       new Promise((resolve, reject) => {
         const introduction = new Introduction(stream, (probe) => made.meet(probe), reject);
         const made = this.#newConnection(stream, true, () => resolve(made));
@@ -296,7 +241,7 @@ export class LibfabricFabric implements Fabric {
       });
     this.#opening.add(stream);
     try {
-      return await authenticated(stream, { ...this.#options, purpose, peer }, signal, meet);
+      return await this.meet(stream, peer, signal, exchange);
     } finally {
       this.#opening.delete(stream);
     }
@@ -350,7 +295,7 @@ export class LibfabricFabric implements Fabric {
   }
 
   #grantOf(rkey: number): Grant | undefined {
-    const region = this.#regions.get(rkey)?.region;
+    const region = this.regions.get(rkey)?.region;
     if (region === undefined) return undefined;
     let registered = this.#registered.get(rkey);
     if (registered === undefined) {
@@ -362,7 +307,7 @@ export class LibfabricFabric implements Fabric {
   }
 
   #register(region: Region, remote: boolean): ReturnType<Native['ofiRegister']> {
-    const { random, identity } = this.#options;
+    const { random, identity } = this.options;
     const { handle, facts } = this.#device;
     const key = Buffer.from(random.bytes(8)).readBigUInt64LE() >> BigInt(8 * (8 - facts.keyBytes));
     try {
@@ -376,7 +321,7 @@ export class LibfabricFabric implements Fabric {
 
   /** Refuses writes to the region from now on; its pages stay until no peer writes to it any more. The device takes writes until all peers
    *  have confirmed that, because it drops what comes behind one that it refuses; but not from one that does not confirm. */
-  #onDeregister(rkey: number): void {
+  protected override onDeregister(rkey: number): void {
     const registered = this.#registered.get(rkey);
     if (registered === undefined) return;
     this.#registered.delete(rkey);
@@ -388,8 +333,8 @@ export class LibfabricFabric implements Fabric {
       late?.cancel();
       this.#native.ofiRelease(handle);
     };
-    for (const connection of this.#connections) if (connection.withdraw(rkey, done)) writers++;
-    if (writers > 1) late = setServedTimer(this.#options.clock, confirmMs, () => this.#native.ofiRevoke(handle), { keepAlive: false });
+    for (const connection of this.connections) if (connection.withdraw(rkey, done)) writers++;
+    if (writers > 1) late = setServedTimer(this.options.clock, confirmMs, () => this.#native.ofiRevoke(handle), { keepAlive: false });
     done();
   }
 }

@@ -20,134 +20,90 @@ import { ShoalError } from '../../base/errors.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { Acceptor } from '../stream/acceptor.ts';
-import { authenticated } from '../stream/authenticated.ts';
-import { dial } from '../stream/dial.ts';
-import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricOptions, RegisteredRegion } from '../fabric.ts';
+import type { ConnectOptions, Connection, FabricAddress } from '../fabric.ts';
 import { FrameType } from '../stream/frame.ts';
-import { FramedSocket } from '../stream/framed-socket.ts';
-import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
-import type { WireTap } from '../stream/wire-tap.ts';
+import type { FramedSocket } from '../stream/framed-socket.ts';
 import { hostIdentity } from '../host-identity.ts';
-import { capabilitiesOf, connectionClosed, defaultMaxQueuedBytes } from '../limits.ts';
+import { capabilitiesOf } from '../limits.ts';
 import { encodeHandle } from '../region-handle.ts';
-import { RegionTable } from '../region-table.ts';
-import type { StreamConnection } from '../stream/stream-connection.ts';
+import { StreamFabric, type StreamFabricOptions } from '../stream/stream-fabric.ts';
 import { nonceBytes, ShmConnection, type Opening } from './shm-connection.ts';
 
-const purpose = 'fabric-shm';
 const readAheadBytes = 4096;
-
-export interface ShmOptions extends FabricOptions {
-  /** Faults on the wire, for tests. */
-  readonly wire?: WireTap;
-}
 
 /** The reason why this host cannot use shared memory between processes, or undefined when it can. */
 export function shmUnavailable(): string | undefined {
   return process.platform === 'linux' ? nativeUnavailableReason() : `shm needs Linux, this is ${process.platform}`;
 }
 
-export class ShmFabric implements Fabric {
+export class ShmFabric extends StreamFabric<ShmConnection> {
   readonly name = 'shm';
   readonly capabilities = capabilitiesOf({ loadStore: true });
-  readonly counters: StreamCounters = emptyCounters();
-  readonly #options: ShmOptions;
   readonly #hostId: string;
   readonly #allocator: RegionAllocator;
   /** Memory of peers whose connection has ended; unmapped when the fabric closes. */
   readonly #retired: Region[] = [];
-  readonly #regions: RegionTable;
-  readonly #connections = new Set<StreamConnection>();
   /** Region that peers map to see that they are on this host, and its description. */
   readonly #probe: { region: Region; text: Buffer };
   /** Buffer that all connections read ahead into: frames are small here. */
   readonly #readAhead = Buffer.allocUnsafeSlow(readAheadBytes);
-  #acceptor: Acceptor | undefined;
-  #closed = false;
 
   /** @throws ShoalError `unsupported` without memory that processes share. */
-  constructor(options: ShmOptions) {
-    this.#options = options;
+  constructor(options: StreamFabricOptions) {
+    super(options, encodeHandle);
     this.#hostId = options.hostId ?? hostIdentity();
     this.#allocator = options.regions ?? createRegionAllocator({ native: loadNative({ enabled: true }) });
     if (this.#allocator.kind !== 'shared')
       throw new ShoalError('unsupported', `shm needs shared memory: ${shmUnavailable() ?? 'the allocator given has none'}`);
-    const onDeregister = (rkey: number): void => this.#connections.forEach((connection) => connection.onDeregistered(rkey));
-    this.#regions = new RegionTable({ random: options.random, handleOf: encodeHandle, onDeregister });
     const region = this.#allocator.create(nonceBytes);
     const nonce = options.random.bytes(nonceBytes);
     new Uint8Array(region.buffer).set(nonce);
     this.#probe = { region, text: Buffer.from(`${encodeHandle(region)} ${Buffer.from(nonce).toString('hex')}`) };
   }
 
-  /** Number of incoming sockets that have not proved themselves yet. */
-  get pendingConnections(): number {
-    return this.#acceptor?.pending ?? 0;
-  }
-
-  register(region: Region): RegisteredRegion {
-    return this.#regions.register(region);
-  }
-
   async listen(onConnection: (connection: Connection) => void): Promise<FabricAddress> {
-    if (this.#closed || this.#acceptor !== undefined) throw new ShoalError('usage', 'shm fabric listens already or is closed');
-    const { wire, random } = this.#options;
-    const acceptor = new Acceptor({
-      fabric: this.#options,
-      purpose,
-      counters: this.counters,
-      wire,
+    const acceptor = this.makeAcceptor({
       readAhead: this.#readAhead,
       describe: () => 'shm',
       onStream: (stream) => this.#awaitOpen(stream, onConnection),
     });
-    this.#acceptor = acceptor;
-    const name = `shoal-${process.pid}-${Buffer.from(random.bytes(12)).toString('hex')}`;
+    const name = `shoal-${process.pid}-${Buffer.from(this.options.random.bytes(12)).toString('hex')}`;
     await acceptor.listen({ path: `\0${name}` });
     return { provider: this.name, candidates: [`shm://${name}?host=${encodeURIComponent(this.#hostId)}`] };
   }
 
   async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
-    if (this.#closed) throw connectionClosed(this.#options.identity.rank, options.peer.rank);
-    const connection = await dial(address, options, this.#options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
-    this.#connections.add(connection);
+    const connection = await this.dial(address, options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
+    this.connections.add(connection);
     connection.postOpen();
     return connection;
   }
 
-  async close(): Promise<void> {
-    if (this.#closed) return;
-    this.#closed = true;
-    this.#acceptor?.close();
-    await Promise.all([...this.#connections].map((connection) => connection.close()));
-    this.#regions.clear();
+  protected override async end(): Promise<void> {
+    await super.end();
     for (const region of this.#retired) region.close();
     this.#retired.length = 0;
     this.#probe.region.close();
   }
 
   async #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<ShmConnection> {
-    const { identity, clock, wire, polling, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
     const { name, hostId } = parseCandidate(candidate);
     if (hostId !== this.#hostId) {
       throw new ShoalError('unsupported', `rank ${peer.rank} is on another host or in another container (${hostId}; here ${this.#hostId})`);
     }
-    const { counters } = this;
-    const readAhead = this.#readAhead;
-    const options = { rank: identity.rank, description: 'shm', clock, maxQueuedBytes, counters, readAhead, wire, polling };
-    const stream = new FramedSocket(options, (onread) => net.connect({ path: `\0${name}`, onread }));
-    const meet = (): Promise<ShmConnection> =>
+    const parts = { description: 'shm', readAhead: this.#readAhead, polling: this.options.polling };
+    const stream = this.makeStream(parts, (onread) => net.connect({ path: `\0${name}`, onread }));
+    const exchange = (): Promise<ShmConnection> =>
       new Promise((resolve, reject) => {
         const made = this.#startConnection(stream, { dials: true, ready: () => resolve(made), failed: reject });
       });
-    return authenticated(stream, { ...this.#options, purpose, peer }, signal, meet);
+    return this.meet(stream, peer, signal, exchange);
   }
 
   #awaitOpen(stream: FramedSocket, onConnection: (connection: Connection) => void): Promise<void> {
     return new Promise((resolve, reject) => {
       const ready = (): void => {
-        this.#connections.add(connection);
+        this.connections.add(connection);
         resolve();
         onConnection(connection);
       };
@@ -156,13 +112,13 @@ export class ShmFabric implements Fabric {
   }
 
   #startConnection(stream: FramedSocket, opening: Opening): ShmConnection {
-    const connection = new ShmConnection(stream, {
-      clock: this.#options.clock,
+    const connection: ShmConnection = new ShmConnection(stream, {
+      clock: this.options.clock,
       counters: this.counters,
-      regions: this.#regions,
+      regions: this.regions,
       allocator: this.#allocator,
       opening,
-      onEnded: (ended) => this.#connections.delete(ended),
+      onEnded: () => this.connections.delete(connection),
       retire: (regions) => this.#retired.push(...regions),
     });
     stream.start(connection);

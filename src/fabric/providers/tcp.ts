@@ -4,17 +4,11 @@
  *  Dead peers are seen by the end of their socket; a host that vanishes without a word is seen by keepalive and the
  *  retransmission timeout only (Node has no TCP_USER_TIMEOUT): deadlines above must cover that. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Region } from '../../memory/region.ts';
-import { Acceptor } from '../stream/acceptor.ts';
-import { authenticated } from '../stream/authenticated.ts';
-import { dial } from '../stream/dial.ts';
 import type {
   ConnectOptions,
   Connection,
-  Fabric,
   FabricAddress,
   FabricOptions,
-  RegisteredRegion,
   RemoteSpan,
   SocketSource,
   SocketTuning,
@@ -22,94 +16,58 @@ import type {
   TakeDescriptor,
 } from '../fabric.ts';
 import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
-import { FramedSocket } from '../stream/framed-socket.ts';
-import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
+import type { FramedSocket } from '../stream/framed-socket.ts';
+import type { StreamCounters } from '../stream/stream-counters.ts';
 import { connect } from '../stream/stream-network.ts';
-import type { WireTap } from '../stream/wire-tap.ts';
 import { hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
-import { capabilitiesOf, checkSource, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
-import { RegionTable } from '../region-table.ts';
+import { capabilitiesOf, checkSource, defaultListenHosts } from '../limits.ts';
+import type { RegionTable } from '../region-table.ts';
+import { StreamFabric } from '../stream/stream-fabric.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
 
-const purpose = 'fabric-tcp';
 /** Largest frame: longer writes travel as several frames, and only the last carries the immediate. */
 const frameBytesMax = 2 ** 30;
 /** Bytes written to a connection between two reviews of its socket. */
 const reviewBytes = 512 * 1024;
 
-export interface TcpOptions extends FabricOptions {
-  /** Faults on the wire, for tests. */
-  readonly wire?: WireTap;
-}
-
-export class TcpFabric implements Fabric {
+export class TcpFabric extends StreamFabric<StreamConnection> {
   readonly name = 'tcp';
   readonly capabilities = capabilitiesOf({ loadStore: false });
-  readonly counters: StreamCounters = emptyCounters();
   readonly sockets: { -readonly [K in keyof SocketSource]: SocketSource[K] } = {
     candidates: [],
     open: (...args) => this.#openSocket(...args),
     onSocket: undefined,
   };
-  readonly #options: TcpOptions;
-  readonly #regions: RegionTable;
-  readonly #connections = new Set<StreamConnection>();
-  #acceptor: Acceptor | undefined;
-  #closed = false;
-
-  constructor(options: TcpOptions) {
-    this.#options = options;
-    const onDeregister = (rkey: number): void => this.#connections.forEach((connection) => connection.onDeregistered(rkey));
-    this.#regions = new RegionTable({ random: options.random, onDeregister });
-  }
-
-  /** Number of incoming sockets that have not proved themselves yet. */
-  get pendingConnections(): number {
-    return this.#acceptor?.pending ?? 0;
-  }
-
-  register(region: Region): RegisteredRegion {
-    return this.#regions.register(region);
-  }
 
   async listen(onConnection: (connection: Connection) => void): Promise<FabricAddress> {
-    if (this.#closed || this.#acceptor !== undefined) throw new ShoalError('usage', 'tcp fabric listens already or is closed');
-    const { wire, listenHosts = defaultListenHosts } = this.#options;
-    const acceptor = new Acceptor({
-      fabric: this.#options,
-      purpose,
-      counters: this.counters,
-      wire,
+    const { listenHosts = defaultListenHosts, interfaces } = this.options;
+    const acceptor = this.makeAcceptor({
       describe: ({ remoteAddress, remotePort }) => `tcp from ${remoteAddress}:${remotePort}`,
       onStream: (stream) => this.#awaitOpen(stream, onConnection),
     });
-    this.#acceptor = acceptor;
-    const candidates = await acceptor.listenOnHosts('tcp', hostsToListenOn(listenHosts, this.#options.interfaces));
+    const candidates = await acceptor.listenOnHosts('tcp', hostsToListenOn(listenHosts, interfaces));
     this.sockets.candidates = candidates;
     return { provider: this.name, candidates };
   }
 
   async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
     const stream = await this.#dial(address, options);
-    const connection = new TcpConnection(stream, this.counters, (ended) => this.#connections.delete(ended), this.#regions);
-    connection.tune(this.#options);
-    this.#connections.add(connection);
+    const connection = new TcpConnection(stream, this.counters, (ended) => this.connections.delete(ended), this.regions);
+    connection.tune(this.options);
+    this.connections.add(connection);
     stream.hold();
     stream.start(connection);
     stream.postControl(FrameType.Open, {});
     return connection;
   }
 
-  async close(): Promise<void> {
-    this.#closed = true;
-    this.#acceptor?.close();
-    await Promise.all([...this.#connections].map((connection) => connection.close()));
-    this.#regions.clear();
-  }
-
   #dial(address: FabricAddress, options: ConnectOptions): Promise<FramedSocket> {
-    if (this.#closed) throw connectionClosed(this.#options.identity.rank, options.peer.rank);
-    return dial(address, options, this.#options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
+    return this.dial(address, options, (candidate, signal) => {
+      const { host, port } = parseCandidate('tcp', candidate);
+      const description = `tcp ${candidate.slice('tcp://'.length)}`;
+      const stream = this.makeStream({ description, polling: this.options.polling }, (onread) => connect({ host, port, onread }));
+      return this.meet(stream, options.peer, signal, () => stream);
+    });
   }
 
   async #openSocket(address: FabricAddress, options: ConnectOptions & { readonly tag: number }, take: TakeDescriptor): Promise<number> {
@@ -129,15 +87,6 @@ export class TcpFabric implements Fabric {
     if (stream.open) stream.abort();
   }
 
-  #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<FramedSocket> {
-    const { identity, clock, wire, polling, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
-    const { host, port } = parseCandidate('tcp', candidate);
-    const description = `tcp ${candidate.slice('tcp://'.length)}`;
-    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters: this.counters, wire, polling };
-    const stream = new FramedSocket(options, (onread) => connect({ host, port, onread }));
-    return authenticated(stream, { ...this.#options, purpose, peer }, signal, () => stream);
-  }
-
   /** Waits for the dialer's choice: of several addresses that it probed it opens one; the others end here without having been a
    *  connection. */
   #awaitOpen(stream: FramedSocket, onConnection: (connection: Connection) => void): Promise<void> {
@@ -148,7 +97,7 @@ export class TcpFabric implements Fabric {
           resolve();
           return;
         }
-        this.#connections.add(connection);
+        this.connections.add(connection);
         stream.hold();
         resolve();
         onConnection(connection);
@@ -156,11 +105,11 @@ export class TcpFabric implements Fabric {
       const connection: TcpConnection = new TcpConnection(
         stream,
         this.counters,
-        (ended) => this.#connections.delete(ended),
-        this.#regions,
+        (ended) => this.connections.delete(ended),
+        this.regions,
         onOpen,
       );
-      connection.tune(this.#options);
+      connection.tune(this.options);
       void stream.ended.then(resolve);
       stream.start(connection);
     });

@@ -1,3 +1,4 @@
+import type { StreamFabricOptions } from '../../stream/stream-fabric.ts';
 import { describe, expect, it } from 'vitest';
 import { systemClock, VirtualClock } from '../../../base/clock.ts';
 import { seededRandom } from '../../../base/random.ts';
@@ -9,8 +10,8 @@ import type { Skip } from '../../../base/testing/skips.ts';
 import { describeFabric, type FabricWorld } from '../../conformance.ts';
 import type { Fabric, FabricOptions } from '../../fabric.ts';
 import { LoopbackNetwork } from '../loopback.ts';
-import { ShmFabric, shmUnavailable, type ShmOptions } from '../../providers/shm.ts';
-import { TcpFabric, type TcpOptions } from '../../providers/tcp.ts';
+import { ShmFabric, shmUnavailable } from '../../providers/shm.ts';
+import { TcpFabric } from '../../providers/tcp.ts';
 import { connected } from '../../testing/connected.ts';
 import { desertedTcpAddress } from '../../testing/deserted.ts';
 import { threadRegion } from '../../testing/regions.ts';
@@ -168,7 +169,7 @@ describe('fault', () => {
     });
   }
 
-  const streams: { name: string; world: FabricWorld; create: (options: TcpOptions & ShmOptions) => Fabric }[] = [
+  const streams: { name: string; world: FabricWorld; create: (options: StreamFabricOptions) => Fabric }[] = [
     { name: 'tcp', world: providers[1].world(), create: (options) => new TcpFabric(options) },
   ];
   if (noShm === undefined) streams.push({ name: 'shm', world: providers[2].world(), create: (options) => new ShmFabric(options) });

@@ -1,0 +1,102 @@
+/** The common part of fabrics whose connections begin on a framed socket: registered regions, listening, dialling, the end. A provider adds
+ *  its addresses, and the exchange that makes a connection of an authenticated stream. */
+import type net from 'node:net';
+import { ShoalError } from '../../base/errors.ts';
+import type { Region } from '../../memory/region.ts';
+import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricCapabilities, FabricOptions, RegisteredRegion } from '../fabric.ts';
+import { connectionClosed, defaultMaxQueuedBytes } from '../limits.ts';
+import type { Abortable } from '../abortable.ts';
+import { RegionTable } from '../region-table.ts';
+import { Acceptor, type AcceptorOptions } from './acceptor.ts';
+import { authenticated } from './authenticated.ts';
+import { dial } from './dial.ts';
+import { FramedSocket, type FramedSocketOptions } from './framed-socket.ts';
+import { emptyCounters, type StreamCounters } from './stream-counters.ts';
+import type { WireTap } from './wire-tap.ts';
+
+export interface StreamFabricOptions extends FabricOptions {
+  /** Faults on the wire, for tests. */
+  readonly wire?: WireTap;
+}
+
+interface Ended {
+  close(): Promise<void>;
+  onDeregistered?(rkey: number): void;
+}
+
+export abstract class StreamFabric<C extends Ended, Options extends StreamFabricOptions = StreamFabricOptions> implements Fabric {
+  abstract readonly name: string;
+  abstract readonly capabilities: FabricCapabilities;
+  readonly counters: StreamCounters = emptyCounters();
+  protected readonly options: Options;
+  protected readonly regions: RegionTable;
+  protected readonly connections = new Set<C>();
+  #acceptor: Acceptor | undefined;
+  #isClosed = false;
+  #closing: Promise<void> | undefined;
+
+  /** @param handleOf as in RegionTableOptions. */
+  constructor(options: Options, handleOf?: (region: Region) => string) {
+    this.options = options;
+    this.regions = new RegionTable({ random: options.random, handleOf, onDeregister: (rkey) => this.onDeregister(rkey) });
+  }
+
+  abstract listen(onConnection: (connection: Connection) => void): Promise<FabricAddress>;
+  abstract connect(address: FabricAddress, options: ConnectOptions): Promise<Connection>;
+
+  /** Number of incoming sockets that have not proved themselves yet. */
+  get pendingConnections(): number {
+    return this.#acceptor?.pending ?? 0;
+  }
+
+  register(region: Region): RegisteredRegion {
+    return this.regions.register(region);
+  }
+
+  close(): Promise<void> {
+    this.#isClosed = true;
+    this.#closing ??= this.end();
+    return this.#closing;
+  }
+
+  protected async end(): Promise<void> {
+    this.#acceptor?.close();
+    await Promise.all([...this.connections].map((connection) => connection.close()));
+    this.regions.clear();
+  }
+
+  protected onDeregister(rkey: number): void {
+    for (const connection of this.connections) connection.onDeregistered?.(rkey);
+  }
+
+  /** @throws ShoalError `usage` when it listens already or is closed. */
+  protected makeAcceptor(parts: Pick<AcceptorOptions, 'describe' | 'onStream' | 'readAhead'>): Acceptor {
+    const { name, counters, options } = this;
+    if (this.#isClosed || this.#acceptor !== undefined) throw new ShoalError('usage', `${name} fabric listens already or is closed`);
+    this.#acceptor = new Acceptor({ fabric: options, purpose: `fabric-${name}`, counters, wire: options.wire, ...parts });
+    return this.#acceptor;
+  }
+
+  /** The result of the first attempt that succeeds. @throws ShoalError `closed`, and as `dial`. */
+  protected async dial<T extends Abortable>(
+    address: FabricAddress,
+    options: ConnectOptions,
+    attempt: (candidate: string, signal: AbortSignal) => Promise<T>,
+  ): Promise<T> {
+    if (this.#isClosed) throw connectionClosed(this.options.identity.rank, options.peer.rank);
+    return dial(address, options, this.options, attempt);
+  }
+
+  protected makeStream(
+    parts: Pick<FramedSocketOptions, 'description' | 'readAhead' | 'polling' | 'inFlight'>,
+    makeSocket: (onread: net.OnReadOpts) => net.Socket,
+  ): FramedSocket {
+    const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
+    return new FramedSocket({ rank: identity.rank, clock, maxQueuedBytes, counters: this.counters, wire, ...parts }, makeSocket);
+  }
+
+  /** As `authenticated`, for an attempt. */
+  protected meet<T>(stream: FramedSocket, peer: ConnectOptions['peer'], signal: AbortSignal, exchange: () => T | Promise<T>): Promise<T> {
+    return authenticated(stream, { ...this.options, purpose: `fabric-${this.name}`, peer }, signal, exchange);
+  }
+}
