@@ -58,10 +58,19 @@ it('impossible arguments are refused on all ranks, and a value that is set stays
     { what: 'others', code: 'usage', message: expect.stringContaining('for 1 variables (w') as string },
     { what: 'applied' },
     { what: 'assigned', w: [5, 5] },
+    { what: 'unverified', code: 'usage', message: expect.stringContaining('verifyReplicas: after the first step') as string },
+    { what: 'replicas', checksum: expect.stringMatching(/^[0-9a-f]{16}$/) as string },
+    { what: 'verified', ok: true },
+    {
+      what: 'differing',
+      code: 'mismatch',
+      message: expect.stringMatching(/^replicas differ, first in 'unused': rank 1 has .*rank 0 has/) as string,
+    },
     { what: 'shapes', code: 'mismatch', message: expect.stringContaining('other') as string },
     { what: 'rates', code: 'mismatch', message: expect.stringContaining('options={learningRate: 1.1} on rank 1') as string },
   ];
   for (const lines of ranks) expect(lines).toMatchObject([...said, ...said]);
+  expect(ranks[1].map(({ checksum }) => checksum)).toEqual(ranks[0].map(({ checksum }) => checksum));
   for (const offset of [0, said.length]) {
     const [lenient, applied] = [ranks[0][offset + 2].w, ranks[0][offset + 4].w] as number[][];
     expect(applied[0]).toBeCloseTo(lenient[0] - 0.5, 5);

@@ -10,10 +10,11 @@
 import * as tf from '@tensorflow/tfjs';
 import { ShoalError } from '../../../base/errors.ts';
 import { anyNumber, checkOptions, describeValue, flag, noOptions, optionTable } from '../../../base/schema.ts';
-import type { ScheduledGroup } from '../../../group/call/types.ts';
+import type { CallOptions, ScheduledGroup } from '../../../group/call/types.ts';
 import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
 import { registrationText, verifyRegistrationSync } from '../../registration.ts';
 import { checkGroup, type ReducerGroup } from '../../reducer.ts';
+import { verifyReplicas } from '../../replicas.ts';
 import { exchangeOf, isScheduled, type Exchange } from '../exchange.ts';
 import { LayerUpdates } from '../layer-updates.ts';
 import { elementsOf } from './heap-view.ts';
@@ -157,6 +158,17 @@ export class DistributedOptimizer extends tf.Optimizer {
     this.#registered?.updates.drain();
   }
 
+  /** Collective, after the first step. The checksum of the variables after all averages have been applied, equal on every rank.
+   *  @throws ShoalError `usage` before the first step; `mismatch` on every rank, naming the ranks that differ and the first variable in
+   *          which they do. */
+  async verifyReplicas(): Promise<string> {
+    const registered = this.#registered;
+    if (registered === undefined) throw new ShoalError('usage', 'verifyReplicas: after the first step, which makes the replicas equal');
+    this.drain();
+    const named = registered.variables.map((variable) => ({ name: variable.name, array: variable.dataSync<'float32'>() }));
+    return verifyReplicas(this.#group, named, callOf(this.#options));
+  }
+
   override get iterations(): number {
     return this.#inner.iterations;
   }
@@ -235,7 +247,7 @@ export class DistributedOptimizer extends tf.Optimizer {
     const specs = variables.map(specOf);
     checkSpecs(specs);
     const { bucketBytes, firstBucketBytes, findUnused, timeoutMs } = this.#options;
-    const call = timeoutMs === undefined ? {} : { timeoutMs };
+    const call = callOf(this.#options);
     const how = isScheduled(this.#group) ? 'scheduled' : 'buckets';
     const settings = { tfjs: how, optimizer: this.getClassName(), options: this.getConfig() };
     verifyRegistrationSync(this.#group, registrationText(specs, settings), call);
@@ -267,6 +279,10 @@ export class DistributedOptimizer extends tf.Optimizer {
 function trainable(varList: readonly tf.Variable[] | undefined): tf.Variable[] {
   const variables = varList ?? Object.values(tf.engine().registeredVariables);
   return variables.filter((variable) => variable.trainable);
+}
+
+function callOf({ timeoutMs }: DistributeOptions): CallOptions {
+  return timeoutMs === undefined ? {} : { timeoutMs };
 }
 
 function specOf({ name, shape, dtype }: tf.Variable): ParameterSpec {
