@@ -3,13 +3,21 @@
 #include "ofi.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <mutex>
 
 #include "napi_args.h"
@@ -336,6 +344,58 @@ int register_area(Device& device, uint8_t* data, size_t bytes, uint64_t access, 
   return domain->mr->reg(&domain->fid, data, bytes, access, 0, reinterpret_cast<uint64_t>(data), 0, out.out(), nullptr);
 }
 
+/// Room for the file that `shm` makes in /dev/shm for an endpoint. The file is sparse: a page without room would end the process with SIGBUS, then or
+/// much later. While one of these lives, no other process of Shoal makes such a file, so that the room that it finds stays.
+class SharedFileRoom {
+ public:
+  explicit SharedFileRoom(const Info& info) {
+    if (info.fabric_attr->prov_name == nullptr || std::strcmp(info.fabric_attr->prov_name, "shm") != 0) return;
+    folder_ = open(kFolder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const timespec pause{0, 10'000'000};
+    for (int tries = 0; folder_ >= 0 && flock(folder_, LOCK_EX | LOCK_NB) != 0 && tries < kLockTries; tries++) nanosleep(&pause, nullptr);
+  }
+  ~SharedFileRoom() {
+    if (folder_ >= 0) close(folder_);
+  }
+  SharedFileRoom(const SharedFileRoom&) = delete;
+  SharedFileRoom& operator=(const SharedFileRoom&) = delete;
+
+  /// Null when there is room for one more file, or what is missing.
+  const char* missing() const {
+    struct statvfs place {};
+    if (folder_ < 0 || fstatvfs(folder_, &place) != 0) return nullptr;
+    const uint64_t wanted = file_bytes(), free = static_cast<uint64_t>(place.f_bavail) * place.f_frsize;
+    if (free >= wanted) return nullptr;
+    static thread_local char text[128];
+    std::snprintf(text, sizeof text, "a file of %llu bytes in %s, which has room for %llu", static_cast<unsigned long long>(wanted), kFolder,
+                  static_cast<unsigned long long>(free));
+    return text;
+  }
+
+  /// Gives all of the file its pages. False when they are not there.
+  bool reserve(const char* name) const {
+    const char* last = std::strrchr(name, '/');
+    const int file = folder_ < 0 ? -1 : openat(folder_, last == nullptr ? name : last + 1, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0) return true;
+    struct stat status {};
+    const bool is_known = fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+    if (is_known) file_bytes() = std::max<uint64_t>(file_bytes(), static_cast<uint64_t>(status.st_size));
+    const bool is_whole = !is_known || fallocate(file, 0, 0, status.st_size) == 0 || errno != ENOSPC;
+    close(file);
+    return is_whole;
+  }
+
+ private:
+  static constexpr const char* kFolder = "/dev/shm";
+  static constexpr int kLockTries = 200;
+  /// The size of such files: as libfabric 1.17 makes them, or as they were found to be.
+  static std::atomic<uint64_t>& file_bytes() {
+    static std::atomic<uint64_t> bytes{16 << 20};
+    return bytes;
+  }
+  int folder_ = -1;
+};
+
 /// The name of the call that failed, with its status; null when none did.
 const char* open_endpoint(Endpoint& endpoint, Info* info, int& status) {
   Channel& channel = *endpoint.channel;
@@ -365,7 +425,13 @@ const char* open_endpoint(Endpoint& endpoint, Info* info, int& status) {
   if (failed(fid->ops->bind(fid, &channel.addresses->fid, 0)) || failed(fid->ops->bind(fid, &channel.completions->fid, kSend | kRecv))) {
     return "fi_ep_bind";
   }
-  return failed(fid->ops->control(fid, kEnable, nullptr)) ? "fi_enable" : nullptr;
+  const SharedFileRoom room(*info);
+  if (const char* missing = room.missing()) return status = -ENOSPC, missing;
+  if (failed(fid->ops->control(fid, kEnable, nullptr))) return "fi_enable";
+  char name[kAddressBytes] = "";
+  size_t bytes = sizeof name - 1;
+  const bool is_named = channel.ep->cm->getname(fid, name, &bytes) == 0;
+  return is_named && !room.reserve(name) ? (status = -ENOSPC, "fallocate") : nullptr;
 }
 
 /// ofiEndpoint(device, source, slotBytes, receiveArea, sendArea): { handle, name, waitFd }. The areas are rows of slots and are kept.

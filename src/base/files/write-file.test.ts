@@ -2,7 +2,7 @@ import { lstatSync, mkdtempSync, readdirSync, readFileSync, symlinkSync, writeFi
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { writeFileAt, writeFileWhole } from './write-file.ts';
+import { writeFileAt, writeFileWhole, writeOrWarn } from './write-file.ts';
 
 const folderOf = (): string => mkdtempSync(join(tmpdir(), 'shoal-write-'));
 
@@ -36,5 +36,17 @@ describe('a file that is written', () => {
     expect(() => writeFileAt(join(path, 'x', 'y'), '')).toThrow(
       expect.objectContaining({ code: 'system', message: expect.stringContaining(path) }),
     );
+  });
+
+  it('that a job can do without is lost with one warning', () => {
+    const path = join(folderOf(), 'file');
+    const warnings: string[] = [];
+    const log = { warn: (message: string) => void warnings.push(message) };
+    writeOrWarn(log, () => writeFileAt(path, 'x'));
+    writeOrWarn(log, () => writeFileAt(join(path, 'y'), 'x'));
+    expect(readFileSync(path, 'utf8')).toBe('x');
+    expect(warnings).toEqual([expect.stringMatching(new RegExp(`^cannot write ${path}/y: .*; the job goes on without it$`))]);
+    writeOrWarn(log, () => writeFileAt('/dev/full', 'x'));
+    expect(warnings[1]).toMatch(/^cannot write \/dev\/full: ENOSPC.*; make room there; /);
   });
 });

@@ -3,6 +3,7 @@
 import { closeSync, lstatSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { messageOf, ShoalError } from '../errors.ts';
+import type { Logger } from '../log.ts';
 import { makeFolders } from './make-folders.ts';
 
 const batchCharacters = 1 << 18;
@@ -36,7 +37,18 @@ export function writeFileWhole(folder: string, name: string, pieces: Iterable<st
     return path;
   } catch (thrown) {
     if (unfinished !== path) discard(unfinished);
-    throw new ShoalError('system', `cannot write ${path}: ${messageOf(thrown)}; is the folder writable?`, { cause: thrown });
+    const { code } = thrown as NodeJS.ErrnoException;
+    const next = code === 'ENOSPC' || code === 'EDQUOT' ? 'make room there' : 'is the folder writable?';
+    throw new ShoalError('system', `cannot write ${path}: ${messageOf(thrown)}; ${next}`, { cause: thrown });
+  }
+}
+
+/** Writes what a job can do without, such as a trace: an error is a warning, and the job has the result that it has. */
+export function writeOrWarn(log: Pick<Logger, 'warn'>, write: () => void): void {
+  try {
+    write();
+  } catch (thrown) {
+    log.warn(`${messageOf(thrown)}; the job goes on without it`);
   }
 }
 

@@ -2,6 +2,7 @@
 import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
 import { anyObject, checkOptions, flag, optionTable } from '../../base/schema.ts';
+import { createLogger } from '../../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { loadNative } from '../../memory/native.ts';
@@ -76,9 +77,10 @@ export async function startTask(options: StartOptions, Carrier: typeof FabricCar
   });
 }
 
-function startTrace(rank: number, { traceDir: folder, traceEvents, traceIntervalMs: intervalMs }: Settings): TaskTrace {
+function startTrace(rank: number, { traceDir: folder, traceEvents, traceIntervalMs: intervalMs, logLevel: level }: Settings): TaskTrace {
   const recorder = createRecorder({ clock: systemClock, thread: 'main', eventsMax: traceEvents });
-  return new TaskTrace(recorder, { folder, rank, intervalMs, clock: systemClock });
+  const log = createLogger({ level, clock: systemClock, speaker: `rank ${rank}` });
+  return new TaskTrace(recorder, { folder, rank, intervalMs, clock: systemClock, log });
 }
 
 interface Seat {

@@ -6,6 +6,8 @@
  *                 request            ready · answer leaves    arrival */
 import { hostname } from 'node:os';
 import type { Clock } from '../../base/clock.ts';
+import { writeOrWarn } from '../../base/files/write-file.ts';
+import type { Logger } from '../../base/log.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { parseRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
 import { writeChromeTrace } from '../../trace/chrome.ts';
@@ -23,6 +25,7 @@ export interface TraceTarget {
   /** How often it is written before the end, too; 0: not. */
   readonly intervalMs: number;
   readonly clock: Clock;
+  readonly log: Logger;
 }
 
 export class TaskTrace {
@@ -32,13 +35,7 @@ export class TaskTrace {
   readonly #sent = new Map<string, NameId>();
   readonly #file: TraceTarget | undefined;
   readonly #repeated: RepeatedWrite | undefined;
-  readonly #atExit = (): void => {
-    try {
-      this.#write();
-    } catch {
-      // The process is ending for a reason of its own, which is what its user must see.
-    }
-  };
+  readonly #atExit = (): void => this.#writeLast();
 
   /** @param file where the trace is written, at the latest when the process ends. Default: nowhere. */
   constructor(recorder: TraceRecorder = nullRecorder, file?: TraceTarget) {
@@ -99,12 +96,15 @@ export class TaskTrace {
     };
   }
 
-  /** @throws ShoalError `system` when the file cannot be written. */
+  /** Writes it for the last time. */
   write(): void {
-    if (this.#file === undefined) return;
     this.#repeated?.end();
     process.off('exit', this.#atExit);
-    this.#write();
+    this.#writeLast();
+  }
+
+  #writeLast(): void {
+    if (this.#file !== undefined) writeOrWarn(this.#file.log, () => this.#write());
   }
 
   /** Clocks count from the same moment on every host: by what these hold for the time. Where the process is in a group as well, that one's

@@ -225,7 +225,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
   const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
   const native = loadNative({ enabled: settings.native });
   const allocator = createRegionAllocator({ native, owner: `rank ${plan.rank}`, ...budget });
-  const trace = new WorldTrace(plan, client, info);
+  const trace = new WorldTrace(plan, client, info, loggerOf(plan));
   client.usePeerRegions(new PeerRegions(allocator));
   const memory = new TensorMemory({
     allocator,

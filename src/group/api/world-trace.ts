@@ -2,6 +2,8 @@
  *  and repeatedly while the rank runs, for `--watch`. */
 import { hostname } from 'node:os';
 import { systemClock } from '../../base/clock.ts';
+import { writeOrWarn } from '../../base/files/write-file.ts';
+import type { Logger } from '../../base/log.ts';
 import { writeChromeTrace, type TraceRates } from '../../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder, type TraceSnapshot } from '../../trace/recorder.ts';
 import { RepeatedWrite } from '../../trace/repeated-write.ts';
@@ -16,14 +18,16 @@ export class WorldTrace {
   readonly #plan: WorldPlan;
   readonly #client: CommClient;
   readonly #info: WorldInfo;
+  readonly #log: Logger;
   readonly #isOn: boolean;
   #repeated: RepeatedWrite | undefined;
   readonly #atExit = (): void => this.#writeAtExit();
 
-  constructor(plan: WorldPlan, client: CommClient, info: WorldInfo) {
+  constructor(plan: WorldPlan, client: CommClient, info: WorldInfo, log: Logger) {
     this.#plan = plan;
     this.#client = client;
     this.#info = info;
+    this.#log = log;
     const { traceDir, traceEvents, traceIntervalMs } = plan.settings;
     this.#isOn = traceDir !== '';
     this.recorder = this.#isOn ? createRecorder({ clock: systemClock, thread: 'main', eventsMax: traceEvents }) : nullRecorder;
@@ -32,11 +36,13 @@ export class WorldTrace {
     this.#repeated = new RepeatedWrite({ clock: systemClock, intervalMs: traceIntervalMs, write: (begun) => this.#writeNow(begun) });
   }
 
-  /** @throws ShoalError `system` when the file cannot be written; what ended the comm thread. */
+  /** @throws what ended the comm thread. */
   async write(): Promise<void> {
     this.#repeated?.end();
     process.off('exit', this.#atExit);
-    if (this.#isOn) this.#write(await this.#client.takeTrace());
+    if (!this.#isOn) return;
+    const comm = await this.#client.takeTrace();
+    writeOrWarn(this.#log, () => this.#write(comm));
   }
 
   async #writeNow(begun: () => void): Promise<void> {
@@ -47,11 +53,14 @@ export class WorldTrace {
   }
 
   #writeAtExit(): void {
+    let comm: TraceSnapshot | undefined;
     try {
-      this.#write(this.#client.takeTraceSync(lastMs));
+      comm = this.#client.takeTraceSync(lastMs);
     } catch {
       // The process is ending for a reason of its own, which is what its user must see.
+      return;
     }
+    writeOrWarn(this.#log, () => this.#write(comm));
   }
 
   #write(comm: TraceSnapshot | undefined): void {

@@ -134,10 +134,10 @@ export class Schedules {
   }
 }
 
-function timelineOf({ rank, clock, settings }: SchedulesWorld): TimelineFile | undefined {
+function timelineOf({ rank, clock, log, settings }: SchedulesWorld): TimelineFile | undefined {
   const { scheduleTimeline: path, traceEvents: eventsMax } = settings;
   if (path === '' || rank !== 0) return undefined;
-  return new TimelineFile({ path, clock, thread: 'scheduler', eventsMax, process: { rank, host: hostname(), pid: process.pid } });
+  return new TimelineFile({ path, clock, log, thread: 'scheduler', eventsMax, process: { rank, host: hostname(), pid: process.pid } });
 }
 
 /** Fabrics, and how fast the network was measured to be, within a factor of two. */

@@ -16,6 +16,7 @@ import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { must } from '../../base/assert.ts';
 import { noOptions } from '../../base/schema.ts';
+import { createLogger } from '../../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
 import type { Variable } from '../../engine/variable.ts';
@@ -519,13 +520,15 @@ interface RowOperation extends Pick<ScheduledOperation, 'name' | 'kind' | 'reach
 }
 
 /** SHOAL_TRACE: of each worker, beside the traces of ranks. SHOAL_SCHEDULE_TIMELINE: of the first one. */
-function timelinesOf({ rank }: KVStore, clock: Clock, { traceDir, traceEvents, scheduleTimeline }: Settings): TimelineFile[] {
+function timelinesOf({ rank }: KVStore, clock: Clock, settings: Settings): TimelineFile[] {
+  const { traceDir, traceEvents: eventsMax, scheduleTimeline, logLevel: level } = settings;
   const paths = [
     ...(traceDir === '' ? [] : [join(traceDir, `trace-worker-${rank}.json`)]),
     ...(scheduleTimeline === '' || rank !== 0 ? [] : [scheduleTimeline]),
   ];
   const place = { rank, host: hostname(), pid: process.pid };
-  return paths.map((path) => new TimelineFile({ path, clock, thread: 'scheduler', eventsMax: traceEvents, process: place }));
+  const log = createLogger({ level, clock, speaker: `store of worker ${rank}` });
+  return paths.map((path) => new TimelineFile({ path, clock, log, thread: 'scheduler', eventsMax, process: place }));
 }
 
 function elementsIn(value: Value): number {

@@ -22,7 +22,7 @@ export interface RegionAllocatorOptions {
 /** Makes the allocator. `open` accepts both kinds of share, when it can. */
 export function createRegionAllocator(options: RegionAllocatorOptions = {}): RegionAllocator {
   const { native, owner = 'this process', random = systemRandom, available = () => availableMemory() } = options;
-  const budget = new RegionBudget({ available, ...(options.budget === undefined ? {} : { budget: options.budget }) });
+  const budget = new RegionBudget({ available, owner, ...(options.budget === undefined ? {} : { budget: options.budget }) });
   const thread = new ThreadRegionAllocator({ budget, random });
   if (native === undefined) return thread;
   const shared = new SharedRegionAllocator({ native, budget, random, owner });

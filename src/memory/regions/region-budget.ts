@@ -8,16 +8,20 @@ export interface RegionBudgetOptions {
   /** Most bytes that all open regions of the allocator may have together. Default: no limit of its own. */
   readonly budget?: number;
   readonly available: () => AvailableMemory;
+  /** Owner of the memory, for people. */
+  readonly owner: string;
 }
 
 export class RegionBudget {
   readonly #budget: number;
   readonly #available: () => AvailableMemory;
+  readonly #owner: string;
   #usedBytes = 0;
 
   constructor(options: RegionBudgetOptions) {
     this.#budget = options.budget ?? Infinity;
     this.#available = options.available;
+    this.#owner = options.owner;
   }
 
   /** Counts `bytes` as used, or throws: `usage`, `unsupported` or `out-of-memory` as in RegionAllocator.create. */
@@ -28,8 +32,8 @@ export class RegionBudget {
     if (bytes > availableBytes) {
       throw new ShoalError(
         'out-of-memory',
-        `a region of ${bytes} bytes does not fit: ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`,
-        { bytes },
+        `${this.#owner} ran out of memory: a region of ${bytes} bytes does not fit, ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`,
+        { bytes, resource: 'memory' },
       );
     }
     this.#usedBytes += bytes;
@@ -40,8 +44,8 @@ export class RegionBudget {
     if (bytes > this.#budget - this.#usedBytes) {
       throw new ShoalError(
         'out-of-memory',
-        `a region of ${bytes} bytes does not fit the memory budget: ${this.#usedBytes} of ${this.#budget} bytes are in use; release tensors or raise the budget`,
-        { bytes },
+        `${this.#owner} ran out of shared memory: a region of ${bytes} bytes does not fit the budget, ${this.#usedBytes} of ${this.#budget} bytes are in use; release tensors or raise the budget (SHOAL_SHARED_MEMORY_MAX)`,
+        { bytes, resource: 'shared memory' },
       );
     }
   }

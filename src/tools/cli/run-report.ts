@@ -61,8 +61,16 @@ export class RunReport {
     return buildReport('run', hasBegun ? run : { ...run, warnings: [...run.warnings, 'no rank has written yet'] });
   }
 
-  /** @returns where the page is. */
+  /** @returns where the page is, or why there is none: the job is over, and has the result that it has. */
   write(exitCode: number, failure: JobFailure | undefined): string {
+    try {
+      return this.#write(exitCode, failure);
+    } catch (thrown) {
+      return messageOf(thrown);
+    }
+  }
+
+  #write(exitCode: number, failure: JobFailure | undefined): string {
     const words = failure === undefined ? { failure: null } : { failure: sentenceOf(failure), details: failure.details ?? [] };
     writeLauncherRecord(this.#folder, { command: this.#command, startedAt: this.#startedAt, exitCode, ...words });
     return writeReport(this.#folder);
