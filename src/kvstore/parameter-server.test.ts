@@ -544,6 +544,34 @@ describe('what can go wrong', () => {
     expect(waiting.error!.message).toContain("round 1 of 'w' cannot be completed: worker 1: has left the store");
   });
 
+  it('a round that failed because a worker was lost fails for all, also when it comes back', async () => {
+    const bench = await Bench.of({ topology: sandblaster, mappable: false });
+    await bench.init([small]);
+    await bench.setOptimizer();
+    const { cluster } = bench;
+    const push = async (...workers: readonly number[]): Promise<(string | undefined)[]> => {
+      const outcomes = workers.map((worker) => bench.push(worker, 'w', new Float32Array(4).fill(-1)));
+      await cluster.settle();
+      return outcomes.map(({ done, error }) => (done ? error?.message : 'it waits'));
+    };
+    expect(await push(0, 1)).toEqual([undefined, undefined]);
+    expect(await push(0)).toEqual(['it waits']);
+    const [, lost] = cluster.clients;
+    for (const { core } of cluster.servers) core.peerLost(lost.address, new ShoalError('peer-lost', 'has been silent for 9 s'));
+    await cluster.settle();
+    // Messages that servers were lent are back.
+    expect(cluster.lent).toBe(0);
+    expect(await push(0)).toEqual([expect.stringContaining("round 3 of 'w' cannot be completed: worker 1: has been silent")]);
+    expect(cluster.lent).toBe(0);
+    for (const server of cluster.servers) cluster.reconnect(lost, server);
+    await cluster.settle();
+    expect(await push(1)).toEqual(["round 2 of 'w' was given up without worker 1"]);
+    expect(await push(1)).toEqual([expect.stringContaining("round 3 of 'w' cannot be completed: worker 1: has been silent")]);
+    expect(await push(0, 1)).toEqual([undefined, undefined]);
+    expect(await bench.pulled(0, 'w', 4)).toEqual([-4, -4, -4, -4]);
+    expect(cluster.faults).toEqual([]);
+  });
+
   it('a server that comes back without its state is an error', async () => {
     const bench = await Bench.of({ topology: sandblaster });
     await bench.init([small]);

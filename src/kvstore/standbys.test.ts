@@ -101,6 +101,23 @@ describe('standbys', () => {
     expect(await pulled(cluster, 0)).toEqual(all(1));
     expect(cluster.faults).toEqual([]);
   });
+
+  it.each([{ came: 'before' }, { came: 'after' }])('know which rounds were given up; $came they were', async ({ came }) => {
+    const cluster = await begin({ mappable: false });
+    const [server] = cluster.servers;
+    const [, lost] = cluster.clients;
+    expect(await push(cluster, [0])).toEqual(['waits']);
+    server.core.peerLost(lost.address, new ShoalError('peer-lost', 'has been silent for 9 s'));
+    await cluster.settle();
+    if (came === 'after') cluster.reconnectStandby(server);
+    await cluster.settle();
+    await fallBack(cluster);
+    const reason = came === 'before' ? 'cannot be completed: worker 1: has been silent for 9 s' : 'was given up without worker 1';
+    expect(await push(cluster, [1])).toMatchObject([{ message: `round 1 of 'w' ${reason}` }]);
+    expect(await push(cluster, [0, 1])).toEqual(well);
+    expect(await pulled(cluster, 1)).toEqual(all(2));
+    expect(cluster.faults).toEqual([]);
+  });
 });
 
 describe('a primary that reads files', () => {

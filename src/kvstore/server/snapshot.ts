@@ -76,6 +76,7 @@ export function takeSnapshot(state: ServerState, { exchanges }: { readonly excha
       session.durable,
       Number(session.heard),
       session.lastRepeated,
+      [...session.member.missed],
     ]),
     exchange: exchange && { number: exchange.number, incarnation: exchange.incarnation, slots: exchange.slots, counts: exchange.counts },
   };
@@ -129,8 +130,9 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
     sync.included.set(group, { values, counts });
   }
   for (const entry of control.list('sessions')) {
-    const { address, group, firstWorker, workers, settled, durable, configuration, heard, lastRepeated } = readSession(entry);
+    const { address, group, firstWorker, workers, settled, durable, configuration, heard, lastRepeated, missed } = readSession(entry);
     const session = state.join(address, group, firstWorker, workers);
+    for (const [slot, round] of missed) session.member.missed.set(slot, round);
     session.lastRequest = settled;
     // A standby has everything, and on disk is what its primary has saved there.
     session.durable = how.exchange === 'keep' ? durable : settled;
@@ -242,22 +244,13 @@ export function readNumbers(snapshot: Snapshot, name: string, target: number[]):
   for (const [k, value] of new Float64Array(bytes.buffer).entries()) target[k] = value;
 }
 
-function readSession(entry: unknown): {
-  address: Address;
-  group: number;
-  firstWorker: number;
-  workers: number;
-  /** Requests up to this one are in the snapshot. */
-  settled: number;
-  configuration: number;
-  /** And up to this one in an earlier one, on disk. */
-  durable: number;
-  heard: boolean;
-  lastRepeated: number;
-} {
-  const [address, ...counts] = entry as [string, ...number[]];
-  const [group, firstWorker, workers, settled, configuration, durable, heard, lastRepeated] = counts;
-  return { address: BigInt(address), group, firstWorker, workers, settled, configuration, durable, heard: heard > 0, lastRepeated };
+/** What `takeSnapshot` says of a session. Requests up to `settled` are in the snapshot, and up to `durable` in an earlier one, on disk. */
+type SessionEntry = [string, number, number, number, number, number, number, number, number, [slot: number, round: number][]?];
+
+function readSession(entry: unknown) {
+  const [address, group, firstWorker, workers, settled, configuration, durable, heard, lastRepeated, missed = []] = entry as SessionEntry;
+  const counts = { group, firstWorker, workers, settled, configuration, durable, lastRepeated };
+  return { ...counts, address: BigInt(address), heard: heard > 0, missed };
 }
 
 /** What has been declared: keys, dtypes, shapes, and where the pieces are. */

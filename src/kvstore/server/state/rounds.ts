@@ -35,6 +35,8 @@ export interface Member<Request> {
   readonly held: (Contribution<Request> | undefined)[];
   /** What it gave to later rounds, in their order. */
   readonly early: Map<number, Contribution<Request>[]>;
+  /** By slot: the last round that was given up without it. */
+  readonly missed: Map<number, number>;
   /** It will push nothing more. */
   gone: ShoalError | undefined;
   /** What it gave may have changed since: it gave up in the middle. */
@@ -94,6 +96,7 @@ export class GroupRounds<Request> {
       received: [],
       held: [],
       early: new Map(),
+      missed: new Map(),
       gone: undefined,
       broken: false,
     };
@@ -153,7 +156,14 @@ export class GroupRounds<Request> {
       this.weight[slot] = 0;
     }
     for (const member of this.members) {
-      for (let slot = from; slot < to; slot++) member.held[slot] = undefined;
+      for (let slot = from; slot < to; slot++) {
+        const [held, settled] = [member.held[slot], this.settled[slot]];
+        if (held === undefined && member.received[slot] < settled) {
+          member.received[slot] = settled;
+          member.missed.set(slot, settled);
+        }
+        member.held[slot] = undefined;
+      }
       if (member.early.size === 0) continue;
       for (let slot = from; slot < to; slot++) {
         const early = member.early.get(slot);

@@ -120,21 +120,26 @@ export class Transfers {
     }
   }
 
-  /** Answers requests that wait for somebody who will not come. */
+  /** Answers requests that wait for somebody who will not come, and gives their rounds up: they fail for whoever comes later, too. */
   failStuck(group: GroupRounds<ServerRequest>): void {
     const gone = group.members.filter((member) => member.gone !== undefined);
-    if (gone.length === 0) return;
-    for (const request of this.pending) {
+    const stuck: { readonly slot: number; readonly round: number; readonly error: ShoalError }[] = [];
+    for (const request of gone.length === 0 ? [] : this.pending) {
       if (request.session.member.gone !== undefined || request.session.rounds !== group) continue;
       for (const { slot, round } of this.#awaited(group, request)) {
         const missing = gone.find((member) => member.broken || member.received[slot] < round);
         if (missing === undefined) continue;
         const { code, message } = missing.gone!;
         const what = `round ${round} of ${this.#options.slots.describe(slot)} cannot be completed`;
-        request.error ??= new ShoalError(code, `${what}: ${describeWorkers(missing)}: ${message}`);
-        this.#answer(request);
-        break;
+        const error = new ShoalError(code, `${what}: ${describeWorkers(missing)}: ${message}`);
+        stuck.push({ slot, round, error });
+        request.error ??= error;
       }
+      if (request.error !== undefined) this.#answer(request);
+    }
+    for (const { slot, round, error } of stuck) {
+      const isStuck = ({ broken, received }: (typeof gone)[number]): boolean => broken || received[slot] <= group.settled[slot];
+      while (group.settled[slot] < round && gone.some(isStuck)) this.#settleStretch(group, slot, slot + 1, error);
     }
   }
 
@@ -244,8 +249,8 @@ export class Transfers {
     }
   }
 
-  /** @returns true when later rounds of the stretch may be complete now. */
-  #settleStretch(group: GroupRounds<ServerRequest>, from: number, to: number): boolean {
+  /** @param givenUp why the round of the only slot is not applied. @returns true when later rounds of the stretch may be complete now. */
+  #settleStretch(group: GroupRounds<ServerRequest>, from: number, to: number, givenUp?: ShoalError): boolean {
     const contributions: Contribution<ServerRequest>[] = [];
     for (const { held } of group.members) {
       const contribution = held[from];
@@ -254,7 +259,7 @@ export class Transfers {
     let error: ShoalError | undefined;
     try {
       const broken = group.members.find((member) => member.broken);
-      if (broken?.gone !== undefined) throw broken.gone;
+      if (givenUp !== undefined || broken?.gone !== undefined) throw givenUp ?? broken?.gone;
       this.#options.applier.apply(from, to, contributions);
     } catch (thrown) {
       if (to - from > 1) {
@@ -316,10 +321,13 @@ export class Transfers {
       slots.counters.bytesCopied += values.byteLength;
     }
     let error: ShoalError | undefined;
-    if (run.source !== SourceKind.none && group.refused.size > 0) {
+    const { member } = request.session;
+    if (run.source !== SourceKind.none && group.refused.size + member.missed.size > 0) {
       for (let slot = from; slot < to; slot++) {
         const refused = group.refused.get(slot);
         if (refused?.round === round) ({ error } = refused);
+        else if (round <= (member.missed.get(slot) ?? 0))
+          error = new ShoalError('aborted', `round ${round} of ${slots.describe(slot)} was given up without ${describeWorkers(member)}`);
       }
     }
     this.#satisfy(group, request, index, from, to, error);
