@@ -2,6 +2,9 @@
  *  durable is lost; other servers can load it. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { symlink } from 'node:fs/promises';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
@@ -43,6 +46,24 @@ it('kill -9 at any moment leaves a whole snapshot, no older than the last that w
     for (const { data } of snapshot?.tensors.values() ?? []) expect(data.every((byte) => byte === (version & 0xff))).toBe(true);
     first = version + 1;
   }
+});
+
+it.each(['itself', 'by a link'])('the folder of checkpoints, %s, takes no other state', async (how) => {
+  const folder = temporaryFolder('checkpoints');
+  const checkpointDir = join(folder, 'checkpoints');
+  const named = how === 'itself' ? checkpointDir : join(folder, 'link');
+  if (how === 'by a link') await symlink(checkpointDir, named);
+  await using job = await KVJob.start({ workers: 1, servers: 1, checkpointDir, env: { SHOAL_KV_CHECKPOINT_MS: '20' } });
+  const [kv] = await job.stores('dist_sync');
+  await kv.init('w', new Float32Array(4));
+  // The folder is there.
+  await expect.poll(() => existsSync(join(checkpointDir, 'server-0-0')), { timeout: 30_000 }).toBe(true);
+  for (const call of ['saveState', 'loadState'] as const)
+    await expect(kv[call](named)).rejects.toMatchObject({
+      code: 'usage',
+      message: expect.stringMatching(/checkpoints.*another folder/) as string,
+    });
+  await kv.saveState(folder);
 });
 
 it('state that two servers saved is loaded by three, which cut it otherwise', async () => {

@@ -204,6 +204,23 @@ test('a server that was stopped takes nobody for silent', async () => {
   expect(job.stderr).not.toContain('silent');
 });
 
+test('a pull into a tensor of the store that has timed out writes nothing any more', async () => {
+  await using job = await KVJob.start({ workers: 2, servers: 1 });
+  const [early, late] = await job.stores('dist_sync');
+  const ones = new Float32Array(100_000).fill(1);
+  await Promise.all([early, late].map((kv) => kv.init('w', ones)));
+  const out = early.tensor('float32', [ones.length]);
+  const pushed = early.push('w', ones);
+  await expect(early.pull('w', out, { timeoutMs: 500 })).rejects.toMatchObject({ code: 'timeout' });
+  out.data.fill(7);
+  await late.push('w', ones);
+  await pushed;
+  await Promise.all([early.barrier(), late.barrier()]);
+  expect(new Set(out.data)).toEqual(new Set([7]));
+  await early.pull('w', out);
+  expect(new Set(out.data)).toEqual(new Set([2]));
+});
+
 test('a worker that was killed is lost within the time that it may be silent', async () => {
   await using job = await KVJob.start({ workers: 2, servers: 1, env: silence });
   const store = create('dist_sync', { environment: job.environment('worker', 0) });

@@ -12,7 +12,7 @@ import { ClientLink, type OptimizerKnowledge } from './link.ts';
 import { LocalRounds } from './local-sums.ts';
 import { ClientOperation } from './operation.ts';
 import type { Done, InfoDone, InitEntry, RowsRequest, ClientOptions, TransferRequest } from './options.ts';
-import { fixedRequest } from './request.ts';
+import { fixedRequest, type ClientRequest } from './request.ts';
 import { ClientRows } from './rows.ts';
 import { ClientStates } from './states.ts';
 import { ClientTransfers } from './transfers.ts';
@@ -291,7 +291,7 @@ export class ClientCore {
     try {
       begin(operation);
     } catch (thrown) {
-      return operation.fail(ShoalError.from(thrown));
+      return operation.end(ShoalError.from(thrown));
     }
     for (const link of this.#links) link.pump();
     return operation.arrive();
@@ -343,18 +343,20 @@ export class ClientCore {
   /** Its memory may be used for other things from now on. */
   #end(operation: ClientOperation, error: ShoalError): void {
     for (const request of operation.requests.keys()) if (request instanceof ClientUnit) request.abandon();
-    operation.fail(error);
+    operation.end(error);
   }
 
   /** A deadline has passed. A pull is given up; a push that was not applied leaves a round that others wait for. */
-  #giveUp(operation: ClientOperation, error: ShoalError): void {
+  #giveUp(operation: ClientOperation, error: ShoalError): Set<ClientRequest> {
     let lost = this.#local.describeWait(operation) !== undefined;
+    const recalled = new Set<ClientRequest>();
     for (const [request, link] of operation.requests) {
-      link.withdraw(request);
+      if (!link.withdraw(request) && link.recall(request)) recalled.add(request);
       if (request instanceof ClientUnit) request.abandon();
       lost ||= request.pushed !== undefined;
     }
     if (lost) this.#breakDown(error, operation);
+    return recalled;
   }
 
   /** Rounds of this process will not be complete: everybody who waits for them is told, and nothing works here any more. */

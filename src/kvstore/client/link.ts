@@ -166,6 +166,15 @@ export class ClientLink implements Disposable {
     return true;
   }
 
+  /** Has a request answered that was sent, where the server may write to this process's memory for it. @returns whether it will be. */
+  recall(request: ClientRequest): boolean {
+    const entry = [...this.#sent.values()].find((each) => each.request === request && !each.answered);
+    if (entry === undefined || this.#state !== 'up' || !request.regions.some((region) => this.#regions.get(region) === 'attached'))
+      return false;
+    this.#send(KVMessage.recall, entry.id, []);
+    return true;
+  }
+
   // ── connection ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** @param resource what the way to the server takes, which others of this process need as well. */

@@ -10,6 +10,8 @@ import { KVMessage } from '../protocol/wire.ts';
 
 /** So long before the deadline servers are asked whom they wait for. */
 const inquiryMs = 1000;
+/** The time after its deadline in which servers may answer that they write nothing more. */
+const recallMs = 2000;
 /** Parts of an operation that an error describes. */
 const reasonsMax = 4;
 
@@ -19,8 +21,9 @@ export interface OperationOptions {
   readonly clock: Clock;
   readonly timeoutMs: number;
   readonly done: (error: ShoalError | undefined) => void;
-  /** The deadline has passed. Requests that were sent may still change something. */
-  readonly onTimeout: (operation: ClientOperation, error: ShoalError) => void;
+  /** The deadline has passed. Requests that were sent may still change something.
+   *  @returns those whose values a server may still write, until it has answered that it will not. */
+  readonly onTimeout: (operation: ClientOperation, error: ShoalError) => Set<ClientRequest>;
   readonly onFinished: (operation: ClientOperation) => void;
 }
 
@@ -40,6 +43,8 @@ export class ClientOperation {
   readonly #watched = new Map<ClientRequest, ClientLink>();
   readonly #reasons = new Map<ClientRequest, string>();
   #waiting = 0;
+  /** The requests that it still waits for after its deadline. */
+  #recalled: Set<ClientRequest> | undefined;
   #error: ShoalError | undefined;
   #timer: Timer | undefined;
   #finished = false;
@@ -106,16 +111,14 @@ export class ClientOperation {
   arrive(error?: ShoalError, request?: ClientRequest): void {
     if (this.#finished) return;
     if (request !== undefined) this.#requests.delete(request);
-    this.#error ??= error;
-    this.#waiting--;
-    if (this.#waiting === 0) this.#finish(this.#error);
+    if (this.#recalled === undefined) {
+      this.#error ??= error;
+      this.#waiting--;
+      if (this.#waiting === 0) this.end(this.#error);
+    } else if (request !== undefined && this.#recalled.delete(request) && this.#recalled.size === 0) this.end(this.#error);
   }
 
-  fail(error: ShoalError): void {
-    this.#finish(error);
-  }
-
-  #finish(error: ShoalError | undefined): void {
+  end(error: ShoalError | undefined): void {
     if (this.#finished) return;
     this.#finished = true;
     this.#timer?.cancel();
@@ -146,7 +149,7 @@ export class ClientOperation {
 
   #expire(): void {
     if (this.#finished) return;
-    const { name, timeoutMs } = this.options;
+    const { name, timeoutMs, clock } = this.options;
     const reasons = new Set<string>();
     for (const [request, link] of [...this.#requests, ...this.#watched]) {
       reasons.add(link.trouble ?? this.#reasonOf(request, link));
@@ -155,8 +158,9 @@ export class ClientOperation {
     const local = this.localWait?.();
     if (local !== undefined) reasons.add(local);
     const text = `${name} timed out after ${timeoutMs} ms: ${[...reasons].join('; ')}`;
-    const error = new ShoalError('timeout', text, { timeoutMs, operation: name });
-    this.options.onTimeout(this, error);
-    this.#finish(error);
+    this.#error = new ShoalError('timeout', text, { timeoutMs, operation: name });
+    this.#timer = clock.setTimer(recallMs, () => this.end(this.#error));
+    this.#recalled = this.options.onTimeout(this, this.#error);
+    if (this.#recalled.size === 0) this.end(this.#error);
   }
 }

@@ -30,7 +30,7 @@ import { ServerRecords } from './server-records.ts';
 /** Of each connection, where large frames land that have no place: as many bytes as may be on their way, and as many that are
  *  waited with until others have pushed. */
 const landingBytes = 32 * 2 ** 20;
-/** What waits for a process is bounded by what was asked of it, or by it: of a message that is refused nobody would hear again. */
+/** Limits of sockets. Messages that wait are bounded by the requests that they answer or carry, and nobody would hear again of one that is refused. */
 const limits = { queueMessages: Number.MAX_SAFE_INTEGER, queueBytes: Number.MAX_SAFE_INTEGER };
 
 export interface NodeContext {

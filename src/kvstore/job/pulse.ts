@@ -15,14 +15,11 @@ import { StoreClient } from '../../store/store-client.ts';
 /** `silent`: it is stopped, or its host is, or cannot be reached. `ended`: nobody listens there, or another process does. */
 export type Pulse = 'runs' | 'silent' | 'ended';
 
-/** What both ends must know. */
-export interface PulseIdentity {
+/** The place where a process is asked, and the knowledge that both ends must have. */
+export interface PulsePlace {
   readonly world: string;
   readonly secret: Uint8Array;
-}
-
-export interface PulsePlace extends PulseIdentity {
-  /** What it binds: an address, or `any`. */
+  /** The address that the thread binds, or `any`. */
   readonly host: string;
 }
 
@@ -41,7 +38,7 @@ export class PulseThread {
     } catch (thrown) {
       throw failure(thrown);
     }
-    // What goes wrong later is found by those who ask.
+    // Later faults are found by those who ask.
     this.#worker.on('error', () => undefined);
   }
 
@@ -68,7 +65,7 @@ export class PulseThread {
 /** Asks the process whose thread listens there. Time in which the calling process gets no CPU does not count. */
 export async function askPulse(
   url: string,
-  { world, secret, clock, random }: PulseIdentity & { readonly clock: Clock; readonly random: Random },
+  { world, secret, clock, random }: Omit<PulsePlace, 'host'> & { readonly clock: Clock; readonly random: Random },
 ): Promise<Pulse> {
   const { hostname, port } = new URL(url);
   const host = hostname.replace(/^\[|\]$/g, '');

@@ -42,12 +42,12 @@ export class ServerLink {
   readonly #options: ServerLinkOptions;
   readonly #stopped = new AbortController();
   #dealer: Dealer | undefined;
-  /** Of the server that is connected. */
+  /** The silence of the server that is connected. */
   #silence: Silence | undefined;
   #lost: ShoalError | undefined;
-  /** Whom we were connected with last, and whether that process has ended. */
+  /** The process that this one was connected with last, and whether it has ended. */
   #former: ServerRecord | undefined;
-  #hasEnded = false;
+  #state: 'lost' | 'ended' = 'lost';
 
   constructor(options: ServerLinkOptions) {
     this.#options = options;
@@ -81,7 +81,7 @@ export class ServerLink {
         if (record.incarnation === except) await sleep(clock, lookMs);
         else await this.#serve(record);
       } catch (thrown) {
-        if (!signal.aborted) this.#tellDown(ShoalError.from(thrown));
+        if (!signal.aborted) this.#options.onDown(ShoalError.from(thrown), this.#state);
         throw thrown;
       }
     };
@@ -104,13 +104,13 @@ export class ServerLink {
       if (this.#stopped.signal.aborted) return;
       this.#dealer = dealer;
       this.#former = record;
-      this.#hasEnded = false;
-      this.#silence = new Silence({ limitMs: node.settings.serverSilenceMs, ask: () => processes.ask(record) });
+      this.#state = 'lost';
+      this.#silence = new Silence(node.settings.serverSilenceMs, () => processes.ask(record));
       dealer.watch(() => this.#drain(dealer));
       onUp(record);
       this.#drain(dealer);
       const lost = await this.#watchOver(dealer, record);
-      if (!this.#stopped.signal.aborted) this.#tellDown(lost);
+      if (!this.#stopped.signal.aborted) this.#options.onDown(lost, this.#state);
     } finally {
       if (this.#dealer === dealer) this.#dealer = undefined;
       if (!this.#stopped.signal.aborted) await dealer.close({ timeoutMs: 0 });
@@ -131,14 +131,10 @@ export class ServerLink {
     }
   }
 
-  /** Its process has. */
+  /** The error of a server whose process has ended. */
   #ended(record: ServerRecord): ShoalError {
-    this.#hasEnded = true;
+    this.#state = 'ended';
     return gone(this.#options, `was process ${record.pid}, which has ended`);
-  }
-
-  #tellDown(error: ShoalError): void {
-    this.#options.onDown(error, this.#hasEnded ? 'ended' : 'lost');
   }
 
   #lose(error: ShoalError): void {

@@ -37,7 +37,7 @@ export interface JobProcesses {
 export interface ProcessesOptions {
   /** Replaces what tells hosts apart, so that one machine can play several; empty: probed. */
   readonly hostId: string;
-  /** Of this process. */
+  /** The URL at which this process answers. */
   readonly pulse: string;
   readonly ask: (pulse: string) => Promise<Pulse>;
 }

@@ -11,7 +11,7 @@ function silence(pulse: Pulse): { peer: Silence; asked: () => number; pass: (byM
     asked++;
     return Promise.resolve(pulse);
   };
-  const peer = new Silence({ limitMs, ask });
+  const peer = new Silence(limitMs, ask);
   const pass = async (byMs: number): Promise<string | undefined> => {
     let why: string | undefined;
     for (let ms = 0; ms < byMs && why === undefined; ms += lookMs) {

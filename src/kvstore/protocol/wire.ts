@@ -75,6 +75,8 @@ export const KVMessage = {
   /** Before `loadState`: what a folder has; whether a save can be loaded. */
   listState: MessageType.user + 22,
   prepareState: MessageType.user + 23,
+  /** The client does not wait for this request any more: it is answered now, and nothing is written for it afterwards. */
+  recall: MessageType.user + 24,
   /** Between server groups: first values; barriers. */
   follow: MessageType.user + 30,
   followed: MessageType.user + 31,

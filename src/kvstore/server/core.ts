@@ -320,15 +320,8 @@ export class ServerCore {
     this.#delay = new DelayLine(this.#forwarded);
     // It acknowledges these too; a number that nobody waits for.
     for (const session of sessions.values()) {
-      const losses =
-        session.lost === undefined
-          ? []
-          : [
-              this.#lossOf(
-                session.address,
-                must(session.member.gone, () => 'it is lost'),
-              ),
-            ];
+      const { lost, member } = session;
+      const losses = lost && member.gone ? [this.#lossOf(session.address, member.gone)] : [];
       for (const msg of [...session.unsettledMessages(), ...session.blocked, ...losses]) this.#options.send(standby, wrap(msg, envelope));
     }
   }
@@ -443,6 +436,7 @@ export class ServerCore {
       msg.release();
       return this.#refuse(session, msg, session.lost);
     }
+    if (msg.type === KVMessage.recall) return this.#recall(session, msg.targetValue);
     if (session.blocked.length > 0 || (this.#state.repeats && isAboutAll(msg))) {
       this.#own(msg);
       session.blocked.push(msg);
@@ -473,6 +467,13 @@ export class ServerCore {
     const request = transfers.take(session, msg, decoded);
     if (!request.answered) this.#toClient(session, KVMessage.accepted, msg.targetValue, []);
     return undefined;
+  }
+
+  #recall(session: ServerSession, request: number): void {
+    const error = new ShoalError('aborted', 'the client does not wait for it any more');
+    this.#state.transfers.failOf(session, error, request);
+    const index = session.blocked.findIndex(({ targetValue }) => targetValue === request);
+    for (const msg of index < 0 ? [] : session.blocked.splice(index, 1)) this.#refuse(session, msg, error);
   }
 
   /** Batches have come that messages have waited for. */

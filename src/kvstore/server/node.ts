@@ -8,7 +8,8 @@
  *  has lost its standby, both compare and swap the server's view; only one of them succeeds, the other ends. Until then a primary
  *  sends no replies, because replies wait for the standby. A process that has lost its place ends as soon as it learns of it,
  *  or the processes with which it shares memory end it. */
-import { join } from 'node:path';
+import { existsSync, realpathSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { must } from '../../base/assert.ts';
 import { sleep } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -54,7 +55,7 @@ export class ServerNode {
   readonly #links = new Map<Address, ServerLink>();
   /** By peer; absent: it has left, or is lost. */
   readonly #peers = new Map<Address, Silence>();
-  /** Of a standby: its primary's, from when it was heard of last, or waited for. */
+  /** The silence of a standby's primary, from when it was heard of last, or waited for. */
   readonly #primary: Silence;
   #topology: KVTopology | undefined;
   #seat: ServerSeat | undefined;
@@ -106,12 +107,9 @@ export class ServerNode {
     return must(this.#topology, () => 'the server has started');
   }
 
-  get serverGroup(): number {
-    return this.#place.serverGroup;
-  }
-
-  get server(): number {
-    return this.#place.server;
+  /** The server's number among all of the job. */
+  get number(): number {
+    return this.#place.serverGroup * this.topology.serversPerGroup + this.#place.server;
   }
 
   /** After a last checkpoint; `ended` says when, or why there is none. Idempotent. */
@@ -167,7 +165,13 @@ export class ServerNode {
       valuesOf: (source) => this.#valuesOf(source),
       mode: this.#mode,
       term: must(this.#seat, () => 'a server has a seat').term,
-      storeAt: folderOf,
+      storeAt: (folder, of) => {
+        if (checkpointDir === undefined || !isSameFolder(folder, checkpointDir)) return folderOf(folder, of);
+        throw new ShoalError(
+          'usage',
+          `${folder} is where the servers keep their checkpoints; save state in another folder, and load it from there`,
+        );
+      },
       ...(checkpointDir !== undefined ? { snapshots: folderOf(checkpointDir, server) } : {}),
       ...(twin !== undefined ? { standby: twin, primary: serverAddress(group, server) } : {}),
       onStandbyInformed: () => this.#onStandbyInformed(),
@@ -176,7 +180,8 @@ export class ServerNode {
       syncMs: settings.syncMs,
       onFault: (source, error) => this.#log.warn(`${formatAddress(source)}: ${error.message}`),
       onCheckpoint: (event) => this.#logCheckpoint(event),
-      onServed: () => this.#onServed(),
+      // With several server groups, others may still need this one.
+      onServed: () => (this.#served = topology.serverGroups === 1),
       ...(this.#node.counters && { counters: this.#node.counters }),
     });
     this.#core = core;
@@ -268,11 +273,6 @@ export class ServerNode {
     this.#end('replaced');
   }
 
-  /** With several server groups, others may still need this one. */
-  #onServed(): void {
-    this.#served = this.topology.serverGroups === 1;
-  }
-
   /** Whoever has left says goodbye when it has heard the answer, or is silent one day. */
   get #isDone(): boolean {
     return this.#served && this.#mode === 'primary' && ![...this.#peers.keys()].some((address) => roleOf(address) === Role.stub);
@@ -356,7 +356,7 @@ export class ServerNode {
       const view = await records.view(groupOf(address), idOf(address));
       return view === undefined ? 'silent' : processes.ask(view.primary);
     };
-    return new Silence({ limitMs: settings.serverSilenceMs, ask });
+    return new Silence(settings.serverSilenceMs, ask);
   }
 
   #onLeft(address: Address): void {
@@ -432,6 +432,12 @@ export class ServerNode {
     this.#values.clear();
     await this.#node.close();
   }
+}
+
+/** Whether two paths, of folders that may not be there yet, mean the same. */
+function isSameFolder(...paths: readonly [string, string]): boolean {
+  const [one, other] = paths.map((path) => (existsSync(path) ? realpathSync(path) : resolve(path)));
+  return one === other;
 }
 
 function newIncarnation(random: Random): number {

@@ -11,7 +11,7 @@ import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Snapshot, SnapshotStore, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { ParameterDirectory, unpackBatch, type DeclaredParameter } from '../protocol/parameter-directory.ts';
 import { checkSame } from '../values/same-parameters.ts';
-import { damaged, fieldsOf, metadataOf, numbers, packBatches, readNumbers, slotName } from './snapshot.ts';
+import { countsOf, damaged, fieldsOf, metadataOf, numbers, packBatches, slotName } from './snapshot.ts';
 import type { ServerState } from './state/state.ts';
 import type { Control } from '../protocol/wire-control.ts';
 
@@ -127,10 +127,4 @@ function serversOf(fields: Control): number {
 function parametersOf(directory: ParameterDirectory): Map<string, DeclaredParameter> {
   const all = Array.from({ length: directory.count }, (_, index) => directory.parameter(index));
   return new Map(all.map((parameter) => [parameter.key, parameter]));
-}
-
-function countsOf(snapshot: Snapshot, name: string, length: number): number[] {
-  const counts = Array.from({ length }, () => 0);
-  readNumbers(snapshot, name, counts);
-  return counts;
 }

@@ -123,8 +123,7 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
   for (const group of Array.from({ length: options.topology.serverGroups }, (_, k) => k)) {
     const tensor = snapshot.tensors.get(`included/${group}`);
     if (tensor === undefined) continue;
-    const counts = slots.version.map(() => 0);
-    readNumbers(snapshot, `included/${group}`, counts);
+    const counts = countsOf(snapshot, `included/${group}`, slots.count);
     const values = slots.slabs.map(({ memory }) => new Uint8Array(memory.bytes.byteLength));
     readSlabTensors(state, snapshot, `included/${group}`, values);
     sync.included.set(group, { values, counts });
@@ -172,11 +171,7 @@ export function replaceValues(state: ServerState, snapshot: Snapshot): void {
       if (!sound) throw damaged(`${prefix} of ${slots.describe(slot)}`);
     }
   }
-  const [versions, steps] = ['version', 'steps'].map((name) => {
-    const target = slots.version.map(() => 0);
-    readNumbers(snapshot, name, target);
-    return target;
-  });
+  const [versions, steps] = ['version', 'steps'].map((name) => countsOf(snapshot, name, slots.count));
   if (spec !== undefined) state.setOptimizer(spec);
   else slots.resetStates(state.applier.optimizer);
   readMemories(state, snapshot, optimizer);
@@ -237,14 +232,20 @@ export function numbers(values: readonly number[]): SnapshotTensor {
   return { dtype: 'float64' satisfies DType, shape: [values.length], data: new Uint8Array(data.buffer) };
 }
 
-export function readNumbers(snapshot: Snapshot, name: string, target: number[]): void {
+export function countsOf(snapshot: Snapshot, name: string, length: number): number[] {
+  const counts = Array.from({ length }, () => 0);
+  readNumbers(snapshot, name, counts);
+  return counts;
+}
+
+function readNumbers(snapshot: Snapshot, name: string, target: number[]): void {
   const tensor = snapshot.tensors.get(name);
   if (tensor === undefined || tensor.data.byteLength !== target.length * 8) throw damaged(name);
   const bytes = Uint8Array.from(tensor.data);
   for (const [k, value] of new Float64Array(bytes.buffer).entries()) target[k] = value;
 }
 
-/** What `takeSnapshot` says of a session. Requests up to `settled` are in the snapshot, and up to `durable` in an earlier one, on disk. */
+/** The entry of a session in a snapshot. Requests up to `settled` are in the snapshot, and up to `durable` in an earlier one, on disk. */
 type SessionEntry = [string, number, number, number, number, number, number, number, number, [slot: number, round: number][]?];
 
 function readSession(entry: unknown) {

@@ -78,11 +78,11 @@ async function storeOf(
 
 async function serve(type: KVStoreType, environment: Environment): Promise<KVStore> {
   const node = await ServerNode.start(environment);
-  const { topology, serverGroup, server } = node;
+  const { topology, number: rank } = node;
   const { serverGroups, serversPerGroup, workersPerGroup } = topology;
   return new ServerStore(node, {
     type,
-    rank: serverGroup * serversPerGroup + server,
+    rank,
     numWorkers: workerCount(topology),
     numServers: serverGroups * serversPerGroup,
     workersPerGroup,

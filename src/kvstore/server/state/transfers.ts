@@ -143,10 +143,10 @@ export class Transfers {
     }
   }
 
-  /** What the client waits for ends with the error. */
-  failOf(session: ServerSession, error: ShoalError): void {
+  /** Requests of the client, or one of them, end with the error: nothing is written for them any more. */
+  failOf(session: ServerSession, error: ShoalError, id?: number): void {
     for (const request of this.pending) {
-      if (request.session !== session) continue;
+      if (request.session !== session || (id !== undefined && request.id !== id)) continue;
       request.error ??= error;
       this.#answer(request);
     }
