@@ -118,6 +118,8 @@ describe('join', () => {
     const [group] = world.groups;
     await expect(join(group, [{} as never], [], () => undefined)).rejects.toThrow(/a joinable has a joinHook/);
     await expect(join(group, [], 5 as never, () => undefined)).rejects.toThrow(/inputs must be iterable, not 5/);
-    await expect(join(group, [], [], () => undefined, { parameters: [1] as never })).rejects.toThrow(/parameters are arrays, not the number 1/);
+    await expect(join(group, [], [], () => undefined, { parameters: [1] as never })).rejects.toThrow(
+      /parameters are arrays, not the number 1/,
+    );
   });
 });

@@ -39,7 +39,10 @@ export function packPackage(folder: string, ...architectures: string[]): string 
   execFileSync(process.execPath, [prebuild, ...architectures], { stdio: ['ignore', 'ignore', 'inherit'] });
   if (!existsSync(join(repositoryRoot, `prebuilds/linux-${process.arch}`))) return undefined;
   execFileSync('npm', ['pack', '--pack-destination', folder], { cwd: repositoryRoot, stdio: ['ignore', 'ignore', 'inherit'] });
-  return join(folder, readdirSync(folder).find((name) => name.endsWith('.tgz'))!);
+  return join(
+    folder,
+    readdirSync(folder).find((name) => name.endsWith('.tgz'))!,
+  );
 }
 
 export async function newUser(options: NewUserOptions): Promise<NewUserResult> {
