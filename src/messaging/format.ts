@@ -55,7 +55,7 @@ const codes: Readonly<Record<string, Code>> = {
   '8': {
     wanted: (value) => {
       if (typeof value !== 'bigint' && !Number.isSafeInteger(value)) return 'a bigint or a safe integer';
-      return BigInt.asUintN(64, BigInt(value as bigint)) === BigInt(value as bigint) ? undefined : 'from 0 to 2⁶⁴−1';
+      return BigInt.asUintN(64, BigInt(value as bigint | number)) === BigInt(value as bigint | number) ? undefined : 'from 0 to 2⁶⁴−1';
     },
     write: (writer, value: bigint | number) => writer.u64(BigInt(value)),
     read: (reader) => reader.u64(),
