@@ -60,17 +60,17 @@ const python = '/usr/bin/python3';
 export interface ContestantOptions {
   /** Shoal's algorithms, each a contestant of its own beside the automatic choice. */
   readonly algorithms?: readonly string[];
-  /** A commit of Shoal that is built and measured beside this one. */
-  readonly earlierCommit?: string;
+  /** Commits of Shoal that are built and measured beside this one. */
+  readonly earlierCommits?: readonly string[];
 }
 
-export function contestants({ algorithms = [], earlierCommit }: ContestantOptions = {}): Contestant[] {
+export function contestants({ algorithms = [], earlierCommits = [] }: ContestantOptions = {}): Contestant[] {
   return [
     ...shoalWays.map((way) => shoal(`shoal ${way.name}`, way)),
     ...algorithms.map((algorithm) =>
       shoal(`shoal ${algorithm}`, { description: `as shoal sync, always by ${algorithm}`, flags: ['--sync'], algorithm }),
     ),
-    ...(earlierCommit === undefined ? [] : earlierBuild(earlierCommit)),
+    ...earlierCommits.flatMap(earlierBuild),
     openMpi(),
     gloo(),
   ];
@@ -88,12 +88,12 @@ const shoalWays: readonly (ShoalWay & { readonly name: string })[] = [
   { name: 'private', description: 'plain typed arrays, waitSync()', flags: ['--sync', '--private'] },
 ];
 
-/** The same ways in a build of another commit: `before sync` beside `shoal sync`. */
+/** The same ways in a build of another commit: `3121df6 sync` beside `shoal sync`. */
 function earlierBuild(commit: string): Contestant[] {
   const folder = join(repository, 'node_modules/.cache/shoal-bench', commit);
   return shoalWays.map((way) => {
     const description = `${way.description}; commit ${commit}`;
-    const contestant = shoal(`before ${way.name}`, { ...way, description }, folder);
+    const contestant = shoal(`${commit} ${way.name}`, { ...way, description }, folder);
     return { ...contestant, prepare: (scratch) => (existsSync(folder) ? contestant.prepare(scratch) : buildCommit(commit, folder)) };
   });
 }
@@ -118,12 +118,11 @@ function buildCommit(commit: string, folder: string): string | undefined {
 }
 
 function shoal(name: string, { description, flags, algorithm }: ShoalWay, folder = repository): Contestant {
-  const main = programOf(folder);
   return {
     name,
     description,
     iterationShare: 1,
-    prepare: () => (spawnSync(process.execPath, [main, '--version']).status === 0 ? undefined : 'dist/ is not built; run npm run build'),
+    prepare: () => (spawnSync(process.execPath, [programOf(folder), '--version']).status === 0 ? undefined : 'dist/ is not built; run npm run build'),
     run: async ({ collective, sizes, buckets, checkedBuckets, place }) => {
       const args = [
         'bench',
@@ -140,7 +139,7 @@ function shoal(name: string, { description, flags, algorithm }: ShoalWay, folder
         '-',
       ];
       const environment: Record<string, string> = algorithm === undefined ? {} : { SHOAL_ALGORITHMS: `${collective}:${algorithm}` };
-      const report = JSON.parse(await place.run({ command: [process.execPath, main, ...args], environment })) as BenchReport;
+      const report = JSON.parse(await place.run({ command: [process.execPath, programOf(folder), ...args], environment })) as BenchReport;
       return report.rows.map((row, index) => {
         const half = row.inPlace ?? row.outOfPlace;
         if (half === null) throw new Error(`${name}: a row without times`);

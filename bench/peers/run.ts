@@ -6,7 +6,7 @@
  *    npx tsx bench/peers/run.ts --hosts 4 --rate-mbit 1000 --sizes 25MiB:4 --warmup 2 --rounds 3   large tensors only, a minute
  *    npx tsx bench/peers/run.ts --hosts 4 --ranks-per-host 2 --rate-mbit 1000 --sizes 25MiB:3 --algorithms fairring,direct,ring
  *    npx tsx bench/peers/run.ts --ranks 2 --buckets 64 --sizes 25MiB:3  64 operations back to back, as gradients are
- *    npx tsx bench/peers/run.ts --ranks 2 --earlier v0.1.0 --only 'shoal sync,before sync'   beside a build of another commit
+ *    npx tsx bench/peers/run.ts --ranks 2 --earlier v0.1.0 --only 'shoal sync,v0.1.0 sync'   beside a build of another commit
  *    npx tsx bench/peers/run.ts --tiny --out /tmp                     seconds; shows that everything runs
  *
  *  Writes <out>/<name>.json, which `bench/pages.ts` draws. Peers that are not installed are left out, with a line
@@ -64,7 +64,7 @@ const { values } = programArguments(import.meta.url, {
     only: { type: 'string' },
     // Algorithms of Shoal, to compare with its automatic choice; with --only, they are measured besides.
     algorithms: { type: 'string' },
-    // A commit that is built and takes part, as 'before sync', 'before async', 'before private'.
+    // Commits that are built and take part: 3121df6 as '3121df6 sync', '3121df6 async', '3121df6 private'.
     earlier: { type: 'string' },
     hosts: { type: 'string' },
     'ranks-per-host': { type: 'string', default: '1' },
@@ -185,7 +185,7 @@ function prepare(): { present: Contestant[]; missing: Record<string, string> } {
   const algorithms = values.algorithms?.split(',') ?? [];
   const wanted = values.only?.split(',').concat(algorithms.map((algorithm) => `shoal ${algorithm}`));
   const missing: Record<string, string> = {};
-  const present = contestants({ algorithms, earlierCommit: values.earlier }).filter(({ name, prepare: build }) => {
+  const present = contestants({ algorithms, earlierCommits: values.earlier?.split(',') }).filter(({ name, prepare: build }) => {
     if (wanted !== undefined && !wanted.includes(name)) return false;
     const reason = build(scratch);
     if (reason === undefined) return true;
