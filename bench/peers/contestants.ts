@@ -122,7 +122,8 @@ function shoal(name: string, { description, flags, algorithm }: ShoalWay, folder
     name,
     description,
     iterationShare: 1,
-    prepare: () => (spawnSync(process.execPath, [programOf(folder), '--version']).status === 0 ? undefined : 'dist/ is not built; run npm run build'),
+    prepare: () =>
+      spawnSync(process.execPath, [programOf(folder), '--version']).status === 0 ? undefined : 'dist/ is not built; run npm run build',
     run: async ({ collective, sizes, buckets, checkedBuckets, place }) => {
       const args = [
         'bench',

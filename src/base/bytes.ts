@@ -266,7 +266,7 @@ export class ByteWriter {
   #bytes: Buffer;
   #view: DataView;
   #length = 0;
-  /** What is before `#from`. */
+  /** Full pieces, before `#from`. */
   readonly #pieces: Uint8Array[] = [];
   #from = 0;
 

@@ -41,7 +41,7 @@ describe('within', () => {
     let answer!: (text: string) => void;
     const answered = within(clock, 1000, new Promise<string>((resolve) => (answer = resolve)), () => 'late');
     clock.stall(60_000);
-    // What had come meanwhile is read now.
+    // The answer that had come meanwhile is read now.
     answer('there');
     expect(await answered).toBe('there');
   });

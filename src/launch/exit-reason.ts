@@ -1,4 +1,4 @@
-/** How a process ended, in words, and the exit code that stands for it. */
+/** The end of a process in words, and the exit code that stands for it. */
 import { constants } from 'node:os';
 
 export interface Ending {
@@ -11,7 +11,7 @@ export function succeeded(ending: Ending): boolean {
   return ending.code === 0;
 }
 
-/** As a shell reports it: 128 + the signal's number. */
+/** The exit code that a shell reports: the process's own, or 128 + the number of the signal that ended it. */
 export function exitCodeOf(ending: Ending): number {
   if (ending.signal !== null) return 128 + constants.signals[ending.signal];
   return ending.code ?? 1;

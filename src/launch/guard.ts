@@ -49,7 +49,7 @@ exit 0
 /** Registers its own process with the guard on descriptor 3, then becomes the program. */
 const rankScript = 'echo "+ $$" >&3; exec 3>&-; exec "$@"';
 
-/** How a process is started. */
+/** A process to start. */
 export interface GuardedCommand {
   /** Program and arguments. */
   readonly command: readonly string[];
@@ -64,7 +64,7 @@ export type GuardedProcess = Pick<ChildProcess, 'pid' | 'stdout' | 'stderr' | 'o
 
 /** Starts, signals and ends the processes of a job. */
 export interface Guard {
-  /** In a group of its own: signals from the terminal reach the launcher alone, which forwards them once. */
+  /** Starts the process in a group of its own: signals from the terminal reach the launcher alone, which forwards them once. */
   spawn(command: GuardedCommand): GuardedProcess;
   /** Signals a whole process group. False when it has no member. */
   signal(group: number, signal: NodeJS.Signals | 0): boolean;

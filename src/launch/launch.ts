@@ -25,12 +25,12 @@ import { serverPlaces, serverVariables, type ServerOptions } from './server-spec
 export interface LaunchOptions extends RouteOptions {
   readonly clock: Clock;
   readonly random: Random;
-  /** What starts processes, and the network of the job's store. Default: the system's. */
+  /** The starter of processes, and the network of the job's store. Default: the system's. */
   readonly surroundings?: { readonly startGuard: () => Guard; readonly network: StreamNetwork };
   /** Program and arguments of every rank; see `scriptCommand`. */
   readonly command: readonly string[];
   readonly directory: string;
-  /** What the ranks inherit. */
+  /** Variables that the ranks inherit. */
   readonly environment: Environment;
   /** Ranks on this node. */
   readonly localSize: number;
@@ -38,7 +38,7 @@ export interface LaunchOptions extends RouteOptions {
   readonly nodes?: number;
   /** Default 0. */
   readonly node?: number;
-  /** Where node 0 can be reached. Default 127.0.0.1, for one node. */
+  /** Address of node 0. Default 127.0.0.1, for one node. */
   readonly masterAddress?: string;
   /** Default: any free port for one node, 29500 for several. */
   readonly masterPort?: number;
@@ -46,11 +46,11 @@ export interface LaunchOptions extends RouteOptions {
   readonly secret?: string;
   /** Name of the job. Default: random for one node, `shoal` for several. */
   readonly job?: string;
-  /** How often all ranks are started again after a failure. Default 0. */
+  /** Failures after which all ranks are started again. Default 0. */
   readonly maxRestarts?: number;
-  /** How long the other ranks may take to fail by themselves. Default 5000. */
+  /** Time that the other ranks have to fail by themselves. Default 5000. */
   readonly graceMs?: number;
-  /** From SIGTERM, or a signal of the user's, to SIGKILL. Default 10,000. */
+  /** Time from SIGTERM, or from a signal of the user's, to SIGKILL. Default 10,000. */
   readonly killAfterMs?: number;
   /** Default 5 minutes. */
   readonly joinTimeoutMs?: number;
@@ -89,7 +89,7 @@ export function launch(options: LaunchOptions): Launch {
 
 const colours = [36, 33, 32, 35, 34, 96, 93, 92, 95, 94] as const;
 const defaultSeveralNodesPort = 29500;
-/** How long the serving node waits for the others' launchers at the end. */
+/** Time that the serving node waits for the others' launchers at the end. */
 const leaveMs = 10_000;
 /** The same signal again within this time is the same request: `timeout` and some batch systems signal a process, and then
  *  all of its group. */
@@ -97,11 +97,11 @@ const sameSignalMs = 100;
 /** Lines about the place of an error that a failure carries to other nodes and to the report. */
 const detailsMax = 20;
 
-/** What ends the job from outside. */
+/** A request from outside to end the job. */
 interface Interruption {
-  /** What the ranks get. */
+  /** The signal that the ranks get. */
   readonly signal: NodeJS.Signals;
-  /** Of the launcher. */
+  /** The launcher's exit code. */
   readonly exitCode: number;
   readonly text: string;
 }
@@ -123,7 +123,7 @@ class Run {
   #told: EndedProcess | undefined;
   /** Lines said in this generation. */
   #saidLines = 0;
-  /** Why the ranks are being ended, if they are. */
+  /** The reason for which the ranks are being ended; undefined while they are not. */
   #why: string | undefined;
   #interrupted: Interruption | undefined;
   #interruptedMs = 0;
@@ -132,7 +132,7 @@ class Run {
     const { random, nodes = 1, node = 0 } = options;
     if (nodes > 1) checkSeveralNodes(options);
     if (options.localSize < 1) throw new ShoalError('usage', `${options.localSize} ranks per node; at least 1 is needed`);
-    // Of each rank two pipes, and a connection to the store.
+    // Each rank takes two pipes, and a connection to the store.
     this.#options = options;
     this.#nodes = nodes;
     this.#node = node;
@@ -256,7 +256,7 @@ class Run {
     }
   }
 
-  /** How this node's ranks end, and with them, when they end well, those of all nodes. */
+  /** Waits for the end of this node's ranks and, when they end well, of all nodes' ranks. */
   async #outcome(
     agreement: NodeAgreement,
     run: { supervisor: Supervisor; generation: number; signal: AbortSignal },

@@ -1,4 +1,4 @@
-/** Who is said to have failed first: the rank that others failed because of, in whatever order their ends are seen. */
+/** The rank that is said to have failed first is the one that the others failed because of, in whatever order their ends are seen. */
 import { describe, expect, it } from 'vitest';
 import { sleep, systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -11,7 +11,7 @@ import { StoreClient } from '../store/store-client.ts';
 import { NodeAgreement, type JobFailure, type NodeOptions } from './node-agreement.ts';
 
 const secret = 'a secret';
-/** For ranks that have not failed. */
+/** Time for ranks that have not failed. */
 const graceMs = 1000;
 const patientMs = 120_000;
 const lateMs = 2000;

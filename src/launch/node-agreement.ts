@@ -1,5 +1,5 @@
-/** What the launchers of a job's nodes agree on, through the job's store, which node 0 serves: who has how many ranks,
- *  whether a generation of ranks succeeded, and the one failure that ends it. A job on one node takes the same path, with
+/** The agreement of the launchers of a job's nodes, through the job's store, which node 0 serves: the number of ranks of each
+ *  node, whether a generation of ranks succeeded, and the one failure that ends it. A job on one node takes the same path, with
  *  the store in this process.
  *
  *      launch/node/<k>            sizes of node k                  all wait for all
@@ -40,7 +40,7 @@ export interface NodeOptions {
   readonly nodes: number;
   /** Ranks on this node. */
   readonly localSize: number;
-  /** Where node 0 serves and all connect. */
+  /** The address at which node 0 serves and to which all connect. */
   readonly masterAddress: string;
   /** Port 0, for a single node: the system chooses. */
   readonly masterPort: number;
@@ -49,7 +49,7 @@ export interface NodeOptions {
   readonly signal: AbortSignal;
 }
 
-/** Why a generation ended; plain data. */
+/** The failure that ended a generation, as plain data. */
 export interface JobFailure {
   readonly node: number;
   readonly host: string;
@@ -83,15 +83,15 @@ const failureShape: Shape<JobFailure> = object({
 const nodeShape = object({ host: anyText, pid: count, localSize: count, nodes: count });
 
 const foreverMs = 0x7fffffff;
-/** For the end of the connection of a process that has ended, behind what it has said last. More than one turn of a timer of served
- *  time, so that the event loop has looked in between. */
+/** Time in which the end of an ended process's connection arrives, behind the last message of that process. It is more than one turn
+ *  of a timer of served time, so that the event loop has looked in between. */
 const onItsWayMs = 5000;
 
-/** How a rank of this node has ended; `failure` unless it has ended well. */
+/** The end of a rank of this node; `failure` is undefined when it has ended well. */
 interface RankEnd {
   readonly rank: number;
   readonly ending: string;
-  /** Why it was ended, if it was. */
+  /** The reason for which the launcher ended it; undefined when it ended by itself. */
   readonly because: string | undefined;
   readonly failure: JobFailure | undefined;
 }
@@ -181,8 +181,8 @@ export class NodeAgreement {
     }
   }
 
-  /** What a failure of a rank comes from: a rank that has failed because of another one has not failed first, whichever end is
-   *  seen first. Of ranks that blame each other in a circle it is the one that was blamed first. A process that others have lost may
+  /** Finds the failure that a rank's failure comes from: a rank that has failed because of another one has not failed first, whichever
+   *  end is seen first. Among ranks that blame each other in a circle it is the one that was blamed first. A process that others have lost may
    *  take a while to end: at most `graceMs`. */
   async firstCause(generation: number, failure: JobFailure, graceMs: number): Promise<JobFailure> {
     const { clock } = this.#options;
@@ -195,11 +195,11 @@ export class NodeAgreement {
       const peer = await withinServed(clock, onItsWayMs, (over) => this.#causeOf(store, rank, over));
       if (peer === undefined) return last;
       if (followed.has(peer)) {
-        // Who has named a rank has written this at the same time: it is there.
+        // A rank writes this key together with the name of the rank that it blames: the key is there.
         const first = await withinServed(clock, onItsWayMs, ({ signal }) => firstNamed(store, signal));
         return followed.get(first ?? peer) ?? followed.get(peer)!;
       }
-      // Whoever waits for neither is not to wait for this one's end.
+      // Ranks that wait for neither of the two need not wait for the end of the blamed one.
       const because = { ...last, text: `${last.text}, because of rank ${peer}` };
       void this.#tellRanks(generation, because, peer).catch(() => undefined);
       const cause = await withinServed(clock, graceMs, ({ signal }) => this.#rankFailure(generation, peer, signal));
@@ -209,7 +209,7 @@ export class NodeAgreement {
     }
   }
 
-  /** Of a rank that has ended: it cannot say more when its last connection ends. */
+  /** The rank that an ended rank blames: it cannot say more once its last connection has ended. */
   #causeOf(ranks: Store, rank: number, over: AbortController): Promise<number | undefined> {
     const { signal } = over;
     const cause = causeOf(ranks, rank, signal);

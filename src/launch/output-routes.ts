@@ -1,4 +1,4 @@
-/** Which of a rank's two output streams go to the console and which to files: torchrun's `--redirects`, `--tee`,
+/** The ways of a rank's two output streams, to the console and to files: torchrun's `--redirects`, `--tee`,
  *  `--log-dir` and `--local-ranks-filter`. Pure. */
 import { ShoalError } from '../base/errors.ts';
 
@@ -14,7 +14,7 @@ export interface RouteOptions {
   readonly logDir?: string;
   /** `0` none, `1` stdout, `2` stderr, `3` both, or per local rank: `0:3,1:1`. To the file only. */
   readonly redirects?: string;
-  /** As `redirects`, to the file and to the console. Default with a log directory: 3. */
+  /** Like `redirects`, but to the file and to the console. Default with a log directory: 3. */
   readonly tee?: string;
   /** `0,2`: only these local ranks write to the console. */
   readonly localRanksFilter?: string;

@@ -17,7 +17,7 @@ export interface RankPlace {
   readonly maxRestarts: number;
 }
 
-/** What other launchers left in our own environment and would contradict ours. */
+/** Variables that other launchers left in our own environment and that would contradict ours. */
 const foreign = ['SHOAL_MASTER_PORT', 'TORCHELASTIC_USE_AGENT_STORE'] as const;
 
 export function rankEnvironment(inherited: Environment, place: RankPlace): Record<string, string | undefined> {

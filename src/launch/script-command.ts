@@ -84,7 +84,7 @@ return found.format==null&&found.url.startsWith(${root})&&!found.url.includes("/
   return ['--import', dataUrl(`import{register}from"node:module";register(${JSON.stringify(dataUrl(hook))})`)];
 }
 
-/** As Node.js and tsx will take it. */
+/** Whether Node.js and tsx will take the script for a CommonJS module. */
 function isCommonJs(script: string): boolean {
   const extension = extname(script);
   if (extension === '.cjs' || extension === '.cts') return true;
@@ -94,7 +94,7 @@ function isCommonJs(script: string): boolean {
   return type === 'commonjs';
 }
 
-/** Where Node.js runs TypeScript by itself. */
+/** The type stripper of a Node.js that runs TypeScript by itself. */
 const stripTypes =
   'typescript' in process.features && process.features.typescript !== false
     ? (nodeModule as { stripTypeScriptTypes?: (source: string) => string }).stripTypeScriptTypes
@@ -115,7 +115,7 @@ function awaitsInJavascript(source: string): boolean {
 
 function compiles(kind: string, body: string): boolean {
   try {
-    // Not run.
+    // The script is compiled, not run.
     void new Script(`(${kind}function (exports, require, module, __filename, __dirname) {${body}\n})`);
     return true;
   } catch {
@@ -123,7 +123,7 @@ function compiles(kind: string, body: string): boolean {
   }
 }
 
-/** By the compiler that will run it. */
+/** Whether a TypeScript script awaits at its top level, according to the compiler that will run it. */
 function awaitsInTypescript(source: string, script: string): boolean {
   const tsx = tsxOf(script);
   if (tsx === undefined) return stripTypes !== undefined && awaitsWithoutTypes(source, stripTypes);
@@ -139,7 +139,7 @@ function awaitsInTypescript(source: string, script: string): boolean {
 
 function awaitsWithoutTypes(source: string, strip: (source: string) => string): boolean {
   try {
-    // As a CommonJS module it has `import` and `export` only if it is none; then Node.js says so itself.
+    // A CommonJS module has no `import` and `export`: about a script that has them, Node.js says so itself.
     return awaitsInJavascript(strip(source));
   } catch {
     return false;

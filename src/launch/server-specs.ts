@@ -1,4 +1,4 @@
-/** Which processes serve a job's parameters on this node, and what all processes are told about them. The servers' program
+/** The processes that serve a job's parameters on this node, and the variables that tell all processes about them. The servers' program
  *  and its variables are given: this file knows numbers of processes only. */
 import { ShoalError } from '../base/errors.ts';
 
@@ -16,7 +16,7 @@ export interface ServerOptions {
   readonly replicas?: number;
   /** Folder for the servers' checkpoints. Default: none. */
   readonly checkpointDir?: string;
-  /** How often each server is started again after a failure. Default 3 with checkpoints or standbys, else 0. */
+  /** Failures after which each server is started again. Default 3 with checkpoints or standbys, else 0. */
   readonly restarts?: number;
 }
 
@@ -24,7 +24,7 @@ export interface ServerPlace {
   readonly role: 'server' | 'standby';
   readonly index: number;
   readonly restarts: number;
-  /** Who goes on when it ends: a process of this node or of another. */
+  /** The place of the process that goes on when this server ends: this node or another. */
   readonly substitute: 'none' | 'here' | 'elsewhere';
 }
 

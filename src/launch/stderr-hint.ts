@@ -1,4 +1,4 @@
-/** What the last words of a rank mean: the error that ended it, and what to do where its words would puzzle the user. */
+/** The meaning of a rank's last output: the error that ended it, and advice where its words would puzzle the user. */
 
 const hints: readonly { readonly words: string; readonly hint: string }[] = [
   {

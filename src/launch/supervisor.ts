@@ -27,7 +27,7 @@ export interface ProcessSpec {
   /** Program and arguments. */
   readonly command: readonly string[];
   readonly environment: Record<string, string | undefined>;
-  /** How often it is started again after a failure. Default 0. */
+  /** Failures after which the process is started again. Default 0. */
   readonly restarts?: number;
   /** Servers only: which. A server and its standby have the same. */
   readonly seat?: number;
@@ -37,13 +37,13 @@ export interface ProcessSpec {
 
 export interface SupervisorOptions {
   readonly clock: Clock;
-  /** What starts and signals processes. Default: the system does. */
+  /** The starter and signaller of processes. Default: the system. */
   readonly startGuard?: () => Guard;
   readonly specs: readonly ProcessSpec[];
   readonly directory: string;
   readonly stdout: ConsoleSink;
   readonly stderr: ConsoleSink;
-  /** What stands before each line of a process's output. */
+  /** The text before each line of a process's output. */
   readonly prefix: (spec: ProcessSpec) => string;
   readonly route: (localRank: number, stream: Stream) => Route;
   /** Holds a folder per process; undefined: no files. */
@@ -73,7 +73,7 @@ interface Member {
   child: GuardedProcess;
   outputs: Record<Stream, RankOutput>;
   ended: boolean;
-  /** How often it was started again. */
+  /** Number of times that the process was started again. */
   restarted: number;
 }
 
@@ -140,14 +140,14 @@ export class Supervisor {
     this.#startOthers(this.#startMs);
   }
 
-  /** Of each process: its outputs, the files of these, and a connection to the store. @throws ShoalError `out-of-memory`. */
+  /** Each process takes descriptors for its outputs, their files, and a connection to the store. @throws ShoalError `out-of-memory`. */
   #checkDescriptors(): void {
     const { specs, logDir } = this.#options;
     const each = logDir === undefined ? 3 : 5;
     checkDescriptors('the launcher', each * specs.length + 4, `starting ${specs.length} processes`);
   }
 
-  /** To the groups of all processes that have not ended; none is started again from now on. */
+  /** Signals the groups of all processes that have not ended; none is started again from now on. */
   signal(signal: NodeJS.Signals): void {
     this.#startNoMore();
     for (const { child, ended } of this.#members) {

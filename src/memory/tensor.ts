@@ -61,7 +61,7 @@ function isMemory(buffer: unknown): boolean {
   return buffer instanceof ArrayBuffer || buffer instanceof SharedArrayBuffer;
 }
 
-/** Of any tensor, wherever it is. */
+/** Largest number of dimensions of any tensor, wherever it is. */
 export const dimensionsMax = 32;
 
 /** Number of elements of a shape; 1 for a scalar `[]`, 0 when any dimension is 0.

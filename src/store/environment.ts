@@ -1,4 +1,4 @@
-/** Who this process is among the others of its job, read from the variables that the launcher set: Shoal's own, torchrun's,
+/** This process's place among the others of its job, read from the variables that the launcher set: Shoal's own, torchrun's,
  *  Open MPI's, PMI (MPICH, hydra), Slurm's, Kubernetes indexed jobs, or none (a world of one). Pure: variables in, a
  *  `WorldSpec` out. It opens nothing, and it decides nothing about which ranks share a host beyond what the launcher says.
  *
@@ -12,11 +12,11 @@ import type { Environment } from '../base/settings/settings.ts';
 
 export type WorldSource = 'shoal' | 'torchrun' | 'open-mpi' | 'pmi' | 'slurm' | 'kubernetes' | 'none';
 
-/** Where the ranks find the store. */
+/** The place at which the ranks find the store. */
 export type Meeting =
   /** Nobody to meet. */
   | { readonly kind: 'alone' }
-  /** At an address. `hostedElsewhere`: a launcher serves there; otherwise rank 0 does. */
+  /** A store at an address. `hostedElsewhere`: a launcher serves there; otherwise rank 0 does. */
   | { readonly kind: 'address'; readonly host: string; readonly port: number; readonly hostedElsewhere: boolean }
   /** All ranks are on one host and have no secret: rank 0 serves on loopback, at `port` (0: any), and leaves address and
    *  a fresh secret in a file of this name in the user's private directory. */
@@ -26,13 +26,13 @@ export interface WorldSpec {
   readonly source: WorldSource;
   readonly rank: number;
   readonly worldSize: number;
-  /** What the launcher says about ranks on the same host; undefined when it says nothing. */
+  /** The launcher's word about ranks on the same host; undefined when it says nothing. */
   readonly localRank: number | undefined;
   readonly localSize: number | undefined;
   readonly meeting: Meeting;
   /** Name of the job, the same on all its ranks: connections of another job are refused. */
   readonly world: string;
-  /** How often the launcher has restarted the ranks. */
+  /** Number of times that the launcher has restarted the ranks. */
   readonly generation: number;
   readonly secret: string | undefined;
 }

@@ -33,7 +33,7 @@ import {
 export interface FileStoreOptions {
   readonly clock: Clock;
   readonly random: Random;
-  /** For waits that give none. Default 5 minutes. */
+  /** Timeout of waits that give none. Default 5 minutes. */
   readonly timeoutMs?: number;
   /** Records in the log, which only grows. Default 1 million. */
   readonly maxRecords?: number;
@@ -41,7 +41,7 @@ export interface FileStoreOptions {
   readonly link?: typeof link;
 }
 
-/** Between looks for new records while somebody waits. */
+/** Longest pause between looks for new records while somebody waits. */
 const pauseMostMs = 20;
 
 export class FileStore extends Store {

@@ -8,10 +8,10 @@ import { closedStore, isImmediate, Store, type StoreOperation, type StoreResult,
 
 export interface HashStoreOptions {
   readonly clock: Clock;
-  /** What the clients share. Default: a table of its own. */
+  /** The table that the clients share. Default: one of its own. */
   readonly table?: StoreTable;
   readonly limits?: Partial<StoreLimits>;
-  /** For waits that give none. Default 5 minutes. */
+  /** Timeout of waits that give none. Default 5 minutes. */
   readonly timeoutMs?: number;
 }
 

@@ -10,7 +10,7 @@ export interface KeyWaitsOptions {
   readonly clock: Clock;
   /** The store's name for messages: `hash store`, `file store /tmp/x`. */
   readonly name: string;
-  /** For calls that give none. */
+  /** Timeout of calls that give none. */
   readonly timeoutMs: number;
 }
 

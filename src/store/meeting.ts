@@ -1,4 +1,4 @@
-/** How the ranks of one host meet without an address or a secret given to them: rank 0 serves the store on loopback, makes
+/** The meeting of the ranks of one host, without an address or a secret given to them: rank 0 serves the store on loopback, makes
  *  a fresh secret, and leaves both in a file that only this user can read; the others poll for it. The store itself is the
  *  TCP store, so that the death of rank 0 is noticed; the file is only read while a rank joins.
  *
@@ -124,7 +124,7 @@ async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptio
   const { clock, random, world } = options;
   let other: StoreClient;
   try {
-    // Where nobody listens is told at once; a rank 0 that is alive may be busy.
+    // One attempt is enough: a port at which nobody listens refuses at once, and a busy rank 0 has the time of an attempt to answer.
     other = await StoreClient.connect({ clock, random, world, rank: 0, ...point, attemptsMax: 1 });
   } catch {
     // Nobody is there, or somebody else by now: a leftover.

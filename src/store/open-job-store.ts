@@ -6,19 +6,19 @@ import { anyNumber, anyObject, anyText, checkArgument, checkOptions, noOptions, 
 import type { Environment } from '../base/settings/settings.ts';
 import type { JobStore } from './store.ts';
 
-/** How a process reaches the store of its job. */
+/** A process's way to the store of its job. */
 export interface StoreOptions {
-  /** This process's number; for `tcp://` and `file://`. */
+  /** This process's number; needed for `tcp://` and `file://`. */
   readonly rank?: number;
-  /** How many processes there are; with `rank`. */
+  /** Number of processes; needed with `rank`. */
   readonly worldSize?: number;
-  /** `tcp://`: who knows it may connect; needed where other hosts can. */
+  /** The secret of a `tcp://` store: processes that know it may connect. Needed where other hosts can connect. */
   readonly secret?: string;
-  /** For waits that give none. Default 5 minutes. */
+  /** Timeout of waits that give none. Default 5 minutes. */
   readonly timeoutMs?: number;
-  /** For connecting. Default 30 s. */
+  /** Timeout of connecting. Default 30 s. */
   readonly connectTimeoutMs?: number;
-  /** For `env://`, instead of `process.env`. */
+  /** Variables that `env://` reads instead of `process.env`. */
   readonly environment?: Environment;
 }
 

@@ -27,7 +27,7 @@ export interface OpenStoreOptions {
   readonly network?: StreamNetwork;
   /** For `env://`, and for XDG_RUNTIME_DIR. Default: empty. */
   readonly environment?: Environment;
-  /** Who we are. Required but for `env://` and `hash://`. */
+  /** Our rank. Required but for `env://` and `hash://`. */
   readonly rank?: number;
   readonly worldSize?: number;
   /** Name of the job; another job's processes are refused. Default: the address. */
@@ -38,11 +38,11 @@ export interface OpenStoreOptions {
   readonly server?: 'rank-0' | 'elsewhere';
   /** `allow`: a job over several hosts may run without a secret. Default `refuse`. */
   readonly insecure?: 'allow' | 'refuse';
-  /** For waits that give none. Default 5 minutes. */
+  /** Timeout of waits that give none. Default 5 minutes. */
   readonly timeoutMs?: number;
   /** Ends the attempts to connect. Default 30 s. */
   readonly connectTimeoutMs?: number;
-  /** How long the serving rank's `close` waits for the others to disconnect. Default 2000. */
+  /** Time that the serving rank's `close` waits for the others to disconnect. Default 2000. */
   readonly lingerMs?: number;
   readonly signal?: AbortSignal;
 }
@@ -55,9 +55,9 @@ export interface OpenedStore {
   /** The job's secret: given, or made for this job and learnt when the ranks met. Empty where a job may run without. */
   readonly secret: Uint8Array;
   readonly world: string;
-  /** Where further clients of this job (another thread) connect; undefined for `hash://` and worlds of one. */
+  /** The address for further clients of this job (another thread); undefined for `hash://` and worlds of one. */
   readonly url: string | undefined;
-  /** What the environment said; `env://` only. */
+  /** The place that the environment gave this process; `env://` only. */
   readonly spec: WorldSpec | undefined;
 }
 

@@ -28,15 +28,15 @@ export interface StoreClientOptions {
   readonly world: string;
   /** The server refuses another size than its own. Default: any. */
   readonly worldSize?: number;
-  /** Who this client is; `serverNumber` or `launcherNumber` and its index where it is no rank. */
+  /** This client's rank; of a server or a launcher, `serverNumber` or `launcherNumber` of its index. */
   readonly rank: number;
   /** The rank that serves the store: errors name it. Default: no rank does. */
   readonly servedBy?: number | undefined;
-  /** For waits that give none. Default 5 minutes. */
+  /** Timeout of waits that give none. Default 5 minutes. */
   readonly timeoutMs?: number;
   /** Ends the attempts to connect. Default 30 s. */
   readonly connectTimeoutMs?: number;
-  /** So does their number. Default: any. */
+  /** Largest number of attempts to connect. Default: any. */
   readonly attemptsMax?: number;
   readonly signal?: AbortSignal;
   readonly limits?: Partial<StoreLimits>;
@@ -47,11 +47,11 @@ interface Pending {
   reject(error: ShoalError): void;
 }
 
-/** Of connecting and authenticating, before another try. */
+/** Time for connecting and authenticating, before another try. */
 const attemptMs = 5000;
 /** Many ranks may wait for one that starts late. */
 const pauseMostMs = 1000;
-/** How long a cancelled wait may take to be answered before the caller gets its error without the server's word. */
+/** Time in which the server may answer a cancelled wait; then the caller gets its error without the server's word. */
 const cancelGraceMs = 1000;
 
 export class StoreClient extends Store {

@@ -25,7 +25,7 @@ export const defaultStoreLimits: StoreLimits = {
   maxPending: 4096,
 };
 
-/** How long `get` and `wait` block when neither the call nor the store says. Milliseconds. */
+/** Time that `get` and `wait` block when neither the call nor the store says. Milliseconds. */
 export const defaultStoreTimeoutMs = 300_000;
 
 /** @throws ShoalError `usage`. */

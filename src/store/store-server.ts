@@ -21,7 +21,7 @@ import { systemNetwork, type StreamNetwork } from '../fabric/stream/stream-netwo
 import { decodeRequest, encodeResult, FrameReader, type StoreRequest } from './store-wire.ts';
 import { isImmediate, type StoreResult } from './store.ts';
 
-/** What both ends of a store connection name in the handshake. */
+/** The purpose that both ends of a store connection name in the handshake. */
 export const storePurpose = 'store';
 
 export interface StoreServerOptions {

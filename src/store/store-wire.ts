@@ -1,4 +1,4 @@
-/** What store clients and servers say to each other, and what the file store writes: requests and results as bytes.
+/** Requests and results as bytes: the messages of store clients and servers, and the records of the file store.
  *  Every field is checked against the bytes that are there before it is read; integers are little-endian.
  *
  *    frame     0        4         5      6       10
@@ -109,7 +109,7 @@ const requests = {
   multiGet: { keys: 'keys' },
 } as const satisfies Record<StoreRequest['op'], Fields>;
 
-/** From `firstResult`. */
+/** Results; their kinds are numbered from `firstResult`. */
 const results = {
   done: {},
   bytes: { bytes: 'value' },
@@ -135,7 +135,7 @@ export function encodeRequest(id: number, request: StoreRequest): Uint8Array[] {
   return encodeFrame(firstRequest + Object.keys(requests).indexOf(op), id, requests[op], fields);
 }
 
-/** As `encodeRequest`. */
+/** The frame of a result, in the same form as `encodeRequest`. */
 export function encodeResult(id: number, result: StoreResult): Uint8Array[] {
   const { kind, ...fields } = result;
   return encodeFrame(firstResult + Object.keys(results).indexOf(kind), id, results[kind], fields);
@@ -148,7 +148,7 @@ export function decodeRequest(frame: Uint8Array, limits: StoreLimits): Decoded<S
   return { id, message: { op: name, ...fields } as StoreRequest };
 }
 
-/** As `decodeRequest`. */
+/** Reads a result with the checks of `decodeRequest`. */
 export function decodeResult(frame: Uint8Array, limits: StoreLimits): Decoded<StoreResult> {
   const { id, name, fields } = decodeFrame(frame, { of: results, first: firstResult, what: 'result', limits });
   return { id, message: { kind: name, ...fields } as StoreResult };

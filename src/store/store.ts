@@ -21,7 +21,7 @@ import {
   optionTable,
 } from '../base/schema.ts';
 
-/** How long a call waits for keys. */
+/** Limits of a wait for keys. */
 export interface StoreWait {
   /** 0: the call looks once. Default: the store's. */
   readonly timeoutMs?: number;
@@ -41,10 +41,10 @@ export interface JobStore extends AsyncDisposable {
   multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]>;
   /** Adds to the key's decimal number, which is 0 when there is none; the sum. */
   add(key: string, amount: number): Promise<number>;
-  /** Until there are all these keys. */
+  /** Waits until all these keys exist. */
   wait(keys: readonly string[], options?: StoreWait): Promise<void>;
-  /** Where the value is `expected`, or there is none and `expected` is empty, `desired` takes its place. The value there is now; without
-   *  any, `expected`. */
+  /** Stores `desired` when the value is `expected`, or when there is none and `expected` is empty. Resolves to the value there is now;
+   *  without any, to `expected`. */
   compareSet(key: string, expected: string | Uint8Array, desired: string | Uint8Array): Promise<Uint8Array>;
   /** True when there was such a key. */
   deleteKey(key: string): Promise<boolean>;

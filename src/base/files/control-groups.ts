@@ -9,7 +9,7 @@ export interface ControlGroup {
   readonly isUnified: boolean;
   /** `/a/b`. */
   readonly name: string;
-  /** Where its files are. */
+  /** The folder of its files. */
   readonly folder: string;
 }
 

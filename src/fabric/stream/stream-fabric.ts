@@ -95,7 +95,7 @@ export abstract class StreamFabric<C extends Ended, Options extends StreamFabric
     return new FramedSocket({ rank: identity.rank, clock, maxQueuedBytes, counters: this.counters, wire, ...parts }, makeSocket);
   }
 
-  /** As `authenticated`, for an attempt. */
+  /** The handshake of `authenticated`, for one attempt. */
   protected meet<T>(stream: FramedSocket, peer: ConnectOptions['peer'], signal: AbortSignal, exchange: () => T | Promise<T>): Promise<T> {
     return authenticated(stream, { ...this.options, purpose: `fabric-${this.name}`, peer }, signal, exchange);
   }

@@ -1,4 +1,4 @@
-/** What every provider refuses of a member that does not keep to the rules: its writes go past the checks of its own end. */
+/** Every provider refuses the writes of a member that does not keep to the rules: they go past the checks of its own end. */
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { sleep, systemClock } from '../../base/clock.ts';
 import { seededRandom } from '../../base/random.ts';
@@ -30,7 +30,7 @@ export interface HostileWorld {
 }
 
 const bytes = 64 * 1024;
-/** For a device to do what it must not. */
+/** Time in which a device would do what it must not. */
 const deviceMs = 200;
 /** The largest number of 64 bits that a double has, less what is written: offset and length together pass 2⁶⁴. */
 const nearTheEnd = 2 ** 64 - 2048;

@@ -6,7 +6,7 @@
  *      host-path-queue.ts, group-network-path.ts   calls that the main thread handed over
  *      watchdog.ts          slow and late calls      inquiry.ts, call-history.ts   the report about them, and about a mismatch
  *
- *  It must not know algorithms, sockets or user objects. Contract check: DESIGN §7. Sleeping flag: Dekker's store-then-load. */
+ *  It must not know algorithms, sockets or user objects. The sleeping flag is stored before the signals are loaded, as in Dekker's algorithm. */
 import { must } from '../../base/assert.ts';
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';

@@ -25,7 +25,7 @@ export class VirtualNetwork {
     return this.#open.size + this.#listening.size;
   }
 
-  /** As a role sees it. */
+  /** The network as a role sees it. */
   of(role: Role): StreamNetwork {
     role.onEnd(() => this.#crash(role));
     return {
@@ -64,7 +64,7 @@ export class VirtualNetwork {
     return chosen;
   }
 
-  /** Who has not been accepted is reset. */
+  /** Closes a port: connections that have not been accepted are reset. */
   #unlisten(role: Role, port: number): void {
     this.#listening.delete(port);
     for (const socket of this.#open) if (socket.role === role && !socket.accepted) socket.destroy();
@@ -80,7 +80,7 @@ export class VirtualNetwork {
     const far = this.#socket(server.role);
     near.join(far);
     far.join(near);
-    // Who is reset before it is accepted is never heard of.
+    // A connection that is reset before it is accepted never reaches the server.
     server.role.turn(() => {
       if (far.destroyed) return;
       far.accepted = true;
@@ -91,7 +91,7 @@ export class VirtualNetwork {
 
   #socket(role: Role): VirtualSocket {
     const socket = new VirtualSocket(role, this.#world);
-    // What a killed process was about to do does not happen.
+    // A killed process opens nothing more.
     if (!role.ended) this.#open.add(socket);
     socket.once('close', () => this.#open.delete(socket));
     return socket;
@@ -159,7 +159,7 @@ class VirtualSocket extends Duplex {
   #delivering = false;
   #other: VirtualSocket | undefined;
   #lost = false;
-  /** Of a write that waits for room. */
+  /** The write that waits for room. */
   #unsent: { chunk: Uint8Array; done: () => void } | undefined;
 
   constructor(role: Role, world: SeededWorld) {
@@ -185,7 +185,7 @@ class VirtualSocket extends Duplex {
     return this;
   }
 
-  /** As a reset by the network: both ends hear of it. */
+  /** Resets the connection as the network may: both ends hear of it. */
   break(code: string): void {
     for (const end of [this, this.#other]) {
       end?.role.turn(() => end.destroy(end.accepted ? Object.assign(new Error(`read ${code}`), { code }) : undefined));

@@ -1,4 +1,4 @@
-/** What people type who come from torchrun and mpirun. */
+/** Spellings that people bring from torchrun and mpirun. */
 import { describe, expect, it } from 'vitest';
 import { commands } from './commands.ts';
 import { inOurSpelling } from './habits.ts';

@@ -2,7 +2,7 @@
  *  error says what to do instead. It must not know what options mean. */
 import { ShoalError } from '../../base/errors.ts';
 
-/** What is read of commander's options. */
+/** The part of commander's options that is read here. */
 export interface KnownOption {
   readonly short?: string;
   readonly long?: string;

@@ -9,7 +9,7 @@ import { inOurSpelling } from './habits.ts';
 
 const usageExitCode = 2;
 
-// As other programs do when nobody reads them any more: `shoal help | head`. `shoal run` sees to its ranks first.
+// A program whose reader has gone (`shoal help | head`) ends without an error. `shoal run` sees to its ranks first.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (process.argv[2] === 'run') return;
   if (error.code !== 'EPIPE') throw error;

@@ -13,7 +13,7 @@ import { isRunFile, readRunFolder } from '../report/read-folder.ts';
 import { WatchServer } from '../report/watch-server.ts';
 import { writeLauncherRecord, writeReport } from '../report/write-report.ts';
 
-/** How often ranks write while they are watched. */
+/** Interval at which ranks write while they are watched. */
 const watchedMs = 1000;
 
 export class RunReport {
@@ -36,13 +36,13 @@ export class RunReport {
     } catch (thrown) {
       throw new ShoalError('usage', `--report-dir ${this.#folder} cannot be made: ${messageOf(thrown)}`, { cause: thrown });
     }
-    // Of two runs it would be of neither.
+    // A report over the files of two runs would be true of neither.
     const other = readdirSync(this.#folder).find(isRunFile);
     if (other !== undefined)
       throw new ShoalError('usage', `--report-dir ${this.#folder} has files of another run (${other}); name another folder`);
   }
 
-  /** For the ranks. */
+  /** The variables for the ranks. */
   environment(inherited: Environment, { isWatched }: { readonly isWatched: boolean }): Environment {
     const interval = isWatched ? { SHOAL_TRACE_INTERVAL_MS: String(watchedMs) } : {};
     return { ...interval, ...inherited, SHOAL_TRACE: this.#folder, SHOAL_FLIGHT_RECORDER_DIR: this.#folder };
@@ -53,7 +53,7 @@ export class RunReport {
     return WatchServer.open({ folder: this.#folder, clock: systemClock, random: systemRandom, read: () => this.#now() });
   }
 
-  /** What ranks have written so far. */
+  /** A report of what the ranks have written so far. */
   #now(): ReportData {
     const launcher = { command: this.#command, startedAt: this.#startedAt, exitCode: 0, failure: null };
     const run = readRunFolder(this.#folder, launcher);

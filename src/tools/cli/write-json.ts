@@ -1,4 +1,4 @@
-/** Where commands put their results. */
+/** Writes the results of commands. */
 import { writeFileAt } from '../../base/files/write-file.ts';
 
 /** Writes the value as JSON for people and programs, making the folder; `-` is standard output.

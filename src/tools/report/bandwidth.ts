@@ -1,4 +1,4 @@
-/** How fast calls were by nccl-tests' measure, beside what was measured of the links, or of memory, that they went over. */
+/** Bandwidths of calls by nccl-tests' measure, beside the measured bandwidth of the links or the memory that they went over. */
 import { busBound, busFactor, type BusOperation, type MeasuredBytes } from '../../collectives/bus-bandwidth.ts';
 import { ranksIn } from '../../group/call/rank-ranges.ts';
 import type { TraceMetadata } from '../../trace/chrome.ts';
@@ -17,7 +17,7 @@ const operations: ReadonlySet<string> = new Set<BusOperation>([
   'all-to-all',
 ]);
 
-/** Who takes part in a call. */
+/** The ranks that take part in a call. */
 export interface CallShape {
   readonly ranks: number;
   /** Ranks of each set that shares memory; undefined: unknown. */

@@ -1,4 +1,4 @@
-/** From a run's folder to the data of its page. Traces are read event by event, once: what is kept has a bound, whatever their size. */
+/** Builds the data of a run's page from its folder. Traces are read event by event, once: what is kept has a bound, whatever their size. */
 import { basename } from 'node:path';
 import { isShoalError, messageOf } from '../../base/errors.ts';
 import type { ChromeEvent } from '../../trace/chrome.ts';

@@ -1,4 +1,4 @@
-/** How busy a row is, in equal stretches of time, whatever its spans are: what an overview shows of spans that are too many. Stretches
+/** Busy and waiting time of a row in equal stretches of time: an overview shows these where there are too many spans. Stretches
  *  double when the run turns out to be longer, so that their number has a bound.
  *
  *      ▂▇▇▁  ▁▂█    busy         one byte each: 0…15 of busy, 0…15 of waiting

@@ -11,7 +11,7 @@ export interface Ends {
   readonly placeOf: ReadonlyMap<number, number>;
 }
 
-/** Of ranks that left a trace, and of those that others have sent to. */
+/** Rows and columns for ranks that left a trace, and for those that others have sent to. */
 export function endsOf(processes: TraceMetadata['processes']): Ends {
   const hostOf = new Map(processes.map(({ rank, host }) => [rank, host]));
   for (const { traffic = [] } of processes)
@@ -33,7 +33,7 @@ function hostEnd([host, ranks]: readonly [string, readonly number[]]): Group {
   return { name: host === '' ? 'unknown' : host, host, ranks };
 }
 
-/** As many consecutive ranks, in order of their hosts, as leave few enough ends. */
+/** Groups of consecutive ranks, in order of their hosts, as large as needed to leave few enough ends. */
 function runsOf(hosts: readonly (readonly [string, readonly number[]])[], count: number): Group[] {
   const ordered = hosts.flatMap(([host, ranks]) => ranks.map((rank) => ({ host, rank })));
   const each = Math.ceil(count / endsMax);

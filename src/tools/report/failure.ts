@@ -1,4 +1,4 @@
-/** Why a run failed, from what its ranks left in their flight recorders and what the launcher saw. */
+/** The cause of a failed run, from what its ranks left in their flight recorders and what the launcher saw. */
 import type { FlightDump, FlightEntry } from '../../trace/flight-recorder.ts';
 import { groupBy } from './lists.ts';
 import type { RunFolder } from './read-folder.ts';

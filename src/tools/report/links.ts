@@ -1,4 +1,4 @@
-/** What went from where to where, as ranks have counted it. */
+/** Bytes and transfers from rank to rank, as the ranks have counted them. */
 import type { TraceMetadata } from '../../trace/chrome.ts';
 import type { ReportLinks } from './data/report-data.ts';
 import type { Ends } from './ends.ts';

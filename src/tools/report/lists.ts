@@ -1,4 +1,4 @@
-/** As `Map.groupBy`, which Node.js 20 does not have. */
+/** The same as `Map.groupBy`, which Node.js 20 does not have. */
 export function groupBy<K, T>(items: Iterable<T>, keyOf: (item: T) => K): Map<K, T[]> {
   const groups = new Map<K, T[]>();
   for (const item of items) {

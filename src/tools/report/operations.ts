@@ -1,5 +1,5 @@
-/** What traces say about collectives, as they are read: who waited for whom, how much of the time went into communication, how fast each
- *  kind of call was. */
+/** Facts about collectives, gathered while traces are read: waits of ranks for each other, the share of time that went into communication,
+ *  and the speed of each kind of call. */
 import type { ChromeEvent, TraceMetadata } from '../../trace/chrome.ts';
 import { Bandwidths } from './bandwidth.ts';
 import type { Ends } from './ends.ts';
@@ -21,7 +21,7 @@ export interface Collectives {
   readonly waits: readonly (readonly number[])[];
   readonly operations: readonly ReportOperation[];
   readonly rates: ReportRates;
-  /** Of calls, every so manieth was looked at. */
+  /** One call of this many was looked at. */
   readonly every: number;
 }
 
@@ -33,7 +33,7 @@ interface Call {
   waitUs: number;
 }
 
-/** What calls that are alike have in common, of the first. */
+/** Calls that are alike, described by the first of them. */
 interface Kind {
   readonly span: ChromeEvent;
 }
@@ -46,7 +46,7 @@ export class CollectivesBuilder {
   readonly #waitedForUs = new Map<number, number>();
   readonly #communicating = new Map<number, CoveredTime>();
   readonly #waiting = new Map<number, CoveredTime>();
-  /** By group and kind of call, then by number. */
+  /** Calls by group and kind, then by number. */
   readonly #calls = new Map<string, Map<number, Call>>();
   readonly #kinds: Kind[] = [];
   readonly #kindIds = new Map<string, number>();
@@ -198,7 +198,7 @@ function keyOf(value: unknown): string {
   return value === undefined ? '' : JSON.stringify(value);
 }
 
-/** How long at least one of a rank's spans was open. Those of a thread come in order, so that what is held of it are the gaps between them. */
+/** Time in which at least one of a rank's spans was open. Spans of a thread come in order, so that only the gaps between them are held. */
 class CoveredTime {
   readonly #threads = new Map<number, { starts: number[]; ends: number[] }>();
   #totalUs = 0;

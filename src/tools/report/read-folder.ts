@@ -13,31 +13,31 @@ export interface RunFolder {
   readonly traces: readonly TraceFile[];
   readonly flights: readonly FlightDump[];
   readonly losses: readonly ReportCurve[];
-  /** What the launcher wrote down of the job. */
+  /** The launcher's record of the job. */
   readonly launcher: LauncherRecord | undefined;
   readonly warnings: readonly string[];
 }
 
-/** What `shoal run --report` writes beside the ranks' files, as `launcher.json`. */
+/** The record that `shoal run --report` writes beside the ranks' files, as `launcher.json`. */
 export interface LauncherRecord {
   /** The script and its arguments. */
   readonly command: readonly string[];
   readonly startedAt: string;
   readonly exitCode: number;
-  /** Why the job failed; null: it did not. */
+  /** The cause of the failure; null: the job did not fail. */
   readonly failure: string | null;
   /** The place of the error that ended the rank, and the stack frames of the script. */
   readonly details?: readonly string[];
 }
 
-/** What a page is made of. */
+/** The files of a run that a page is made of. */
 const runFiles = { trace: rankTraceName, flight: /^flight-rank-\d+\.json$/, summary: /^summary\.json$/, launcher: /^launcher\.json$/ };
 
 export function isRunFile(name: string): boolean {
   return Object.values(runFiles).some((pattern) => pattern.test(name));
 }
 
-/** Of what is read whole: all but traces. */
+/** Limit for files that are read whole: all but traces. */
 const fileBytesMax = 64 * 1024 * 1024;
 
 /** @param running what the launcher says of a run that goes on. @throws ShoalError `usage` when the folder cannot be read or has nothing of a run. */

@@ -1,5 +1,5 @@
-/** What traces say about the steps of graphs: how many requests one takes, how many tensors a request brings, and of each tensor how
- *  long it was waited for at its sender and how long it travelled. */
+/** Facts about the steps of graphs, gathered from traces: requests per step, tensors per request, and each tensor's wait at its sender and
+ *  time on the way. */
 import { sum } from '../../base/numbers.ts';
 import type { ChromeEvent } from '../../trace/chrome.ts';
 import type { ReportReceive, ReportRequests, ReportSteps } from './data/report-data.ts';

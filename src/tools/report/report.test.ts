@@ -242,7 +242,7 @@ describe('traces', () => {
     writeTrace(1, [
       graph(1, 'wait x', [7, 70], { ...x, step: 1, readyMs: 0.04 }),
       graph(1, 'wait x', [8, 70], { ...x, step: 2, readyMs: 0.04 }),
-      // Of another step.
+      // A wait of another step.
       graph(1, 'wait x', [9, 9000], { ...x, step: 3, readyMs: 9 }),
     ]);
     const { steps, requests, receives } = build();
@@ -420,7 +420,7 @@ describe('files nobody should trust', () => {
     );
   });
 
-  /** As they are read. */
+  /** The order in which files are read. */
   const order = (warning: string): number => ['trace', 'flight', 'summary', 'launcher'].findIndex((kind) => warning.startsWith(kind));
 
   it('of a trace that stops being one, what comes before is shown, with a warning; cut off, it is not read', () => {

@@ -18,13 +18,13 @@ export interface Timeline {
 }
 
 export interface TimelineLimits {
-  /** Of all rows. */
+  /** Spans of all rows together. */
   readonly spansMax: number;
-  /** Of each counter. */
+  /** Values of each counter. */
   readonly valuesMax: number;
 }
 
-/** In the order in which a person asks; what is not named comes after. */
+/** Details in the order in which a person asks for them; others come after. */
 const shown = ['sequence', 'bytes', 'count', 'dtype', 'op', 'root', 'algorithm', 'path', 'waitedFor', 'peers', 'site', 'name', 'group'];
 /** Numbers that differ from call to call are kept apart from the text around them, of which there are few. */
 const varying = new Set(['sequence', 'waitedFor', 'peer', 'step', 'requests', 'tensors', 'readyMs', 'part', 'request', 'immediate']);
@@ -149,7 +149,7 @@ export class TimelineBuilder {
     if (++this.#held > 4 * this.#limits.spansMax) this.#shorten(2 * this.#limits.spansMax);
   }
 
-  /** Of each row the longest, in proportion to what it had. */
+  /** Keeps the longest spans of each row, in proportion to its number of spans. */
   #shorten(spansMax: number): void {
     const rows = [...this.#rows.values()];
     const total = rows.reduce((sum, { count }) => sum + count, 0);
@@ -208,7 +208,7 @@ function sorted(counter: Counter): Counter {
   return { ...counter, times: order.map((at) => times[at]), values: order.map((at) => values[at]) };
 }
 
-/** Of every k values the largest, so that peaks stay. */
+/** Keeps the largest of every k values, so that peaks stay. */
 function thin({ rank, name, unit, most, times, values }: Counter, valuesMax: number): ReportCounter {
   const every = Math.ceil(values.length / valuesMax);
   const kept = Array.from({ length: Math.ceil(values.length / every) }, (_, k) => {

@@ -21,12 +21,12 @@ export interface WatchOptions {
   readonly folder: string;
   readonly clock: Clock;
   readonly random: Random;
-  /** What there is to see of the folder now. */
+  /** Reads the folder as it is now. */
   readonly read: () => ReportData;
 }
 
 const host = '127.0.0.1';
-/** Who has asked this recently is watching, and is given so long to see the end. */
+/** A browser that has asked this recently is watching; at the end it gets `lastLookMs` to see it. */
 const recentMs = 5000;
 const lastLookMs = 3000;
 const headers = {
@@ -43,7 +43,7 @@ export class WatchServer {
   readonly #token: string;
   #port = 0;
   #askedMs = -Infinity;
-  /** What was shown last. */
+  /** The state that was shown last. */
   #shown = '';
   #onShown: () => void = () => {};
   #last: { readonly state: string; readonly data: ReportData } | undefined;
@@ -68,7 +68,7 @@ export class WatchServer {
     return watch;
   }
 
-  /** For the browser; whoever has it may look. */
+  /** The address for the browser; its token is all that a viewer needs. */
   get url(): string {
     return `http://${host}:${this.#port}/?token=${this.#token}`;
   }

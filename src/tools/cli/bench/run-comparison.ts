@@ -46,7 +46,7 @@ export async function runComparison(options: ComparisonOptions): Promise<{ exitC
   const { order } = readSettings(environment);
   const compareOptions: CompareOptions = { ...rest, order };
   const asked = namesOf(rest.algorithms);
-  // Of all, those that may not be chosen have no column.
+  // With `all`, an algorithm that may not be chosen has no column.
   const shown =
     rest.algorithms === 'all' && order === 'canonical' ? algorithms.filter(({ association }) => association !== 'relaxed') : algorithms;
   const names = shown.map(({ name }) => name).filter((name) => asked.includes(name));

@@ -134,7 +134,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     command,
     directory,
     environment: flags.logDir === undefined ? withColours(environment, stdout) : environment,
-    // From a pipe or a file.
+    // Rank 0 reads the launcher's input when it is a pipe or a file.
     stdinToRank0: !isatty(0),
     localSize,
     ...(await serversOf(flags, { directory, workers: several ? undefined : localSize })),
@@ -229,7 +229,7 @@ async function serversOf(
   const folder = checkpointDir === undefined ? {} : { checkpointDir: resolve(directory, checkpointDir) };
   const restarts = serverRestarts === undefined ? {} : { restarts: serverRestarts };
   const options = { command, servers, serverGroups, workerGroups, replicas, ...folder, ...restarts };
-  // As every server will see it.
+  // Checks the variables as every server will read them.
   if (workers !== undefined) detectPlace(serverVariables(options, workers), { async: false, localWorkers: 1 });
   return { servers: options };
 }

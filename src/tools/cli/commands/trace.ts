@@ -3,7 +3,7 @@ import { Command } from 'commander';
 import { ShoalError } from '../../../base/errors.ts';
 import { rankTraceName } from '../../../trace/chrome.ts';
 
-/** Of processes; where there are none, of the workers of a scheduled store. */
+/** Names of trace files: those of processes or, where there are none, of the workers of a scheduled store. */
 const fileNames = [rankTraceName, /^trace-worker-\d+\.json$/];
 const mergedName = 'trace.json';
 

@@ -1,8 +1,8 @@
-/** What completion scripts need of a command, read out of its declaration. */
+/** The facts about a command that completion scripts need, read out of its declaration. */
 import type { KnownCommand } from '../habits.ts';
 import { knownWords } from './known-words.ts';
 
-/** What is read of commander's commands. */
+/** The part of commander's commands that is read here. */
 export interface DeclaredCommand extends KnownCommand {
   readonly summary: () => string;
   readonly options: readonly (KnownCommand['options'][number] & {
@@ -14,7 +14,7 @@ export interface DeclaredCommand extends KnownCommand {
   readonly commands: readonly Pick<DeclaredCommand, 'name' | 'registeredArguments'>[];
 }
 
-/** What a word may be: one of a list, a path, or what nobody can guess: undefined. */
+/** The words that may stand in a place: one of a list, a path, or anything (undefined). */
 export type Place = readonly string[] | 'path' | undefined;
 
 export interface CompletedOption {
@@ -34,7 +34,7 @@ export interface CompletedCommand {
   /** The first argument, and those after it. */
   readonly first: Place;
   readonly rest: Place;
-  /** What follows the first argument is somebody else's, options too. */
+  /** Words after the first argument, options too, belong to another program. */
   readonly passesOn: boolean;
 }
 

@@ -12,7 +12,7 @@ import { presets } from '../../simulate/model.ts';
 const algorithmNames = ['auto', ...algorithms.map(({ name }) => name)];
 const dtypeNames = dtypes.map(({ name }) => name);
 
-/** By command; '' are first arguments. */
+/** Words by command and option; '' stands for the first argument. */
 const words: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
   run: { '--nproc-per-node': ['auto'] },
   bench: {

@@ -1,4 +1,4 @@
-/** What is written for each shell; that shells load and use it: test/tools/shell-completion.test.ts. */
+/** The scripts that are written for each shell; test/tools/shell-completion.test.ts shows that shells load and use them. */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

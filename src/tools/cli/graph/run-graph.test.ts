@@ -1,4 +1,4 @@
-/** What `shoal graph` says and draws; what it refuses. */
+/** Output, pictures and refusals of `shoal graph`. */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

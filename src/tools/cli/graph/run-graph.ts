@@ -1,4 +1,4 @@
-/** What `shoal graph` does: reads a graph, partitions it twice, says and draws the difference. */
+/** The command `shoal graph`: reads a graph, partitions it twice, says and draws the difference. */
 import { ShoalError } from '../../../base/errors.ts';
 import { readRegularFileSync } from '../../../base/files/read-file.ts';
 import { writeFileAt } from '../../../base/files/write-file.ts';

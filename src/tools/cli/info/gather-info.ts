@@ -1,4 +1,4 @@
-/** What `shoal info` knows, as plain data. */
+/** The facts that `shoal info` prints, as plain data. */
 import { cpus, hostname, networkInterfaces, release, totalmem } from 'node:os';
 import { allowedCpus, type AllowedCpus } from '../../../base/files/allowed-cpus.ts';
 import { messageOf } from '../../../base/errors.ts';
@@ -30,7 +30,7 @@ export interface Info {
     readonly processors: number;
     readonly allowed: AllowedCpus;
     readonly memoryBytes: number;
-    /** What this process may still take; null when unknown. */
+    /** Memory that this process may still take; null when unknown. */
     readonly availableBytes: number | null;
     readonly limitedBy: string;
   };
@@ -49,7 +49,7 @@ export interface Info {
   };
   /** `offered`: peers on other hosts are given this address. */
   readonly interfaces: readonly { readonly name: string; readonly address: string; readonly offered: boolean }[];
-  /** What the environment says about this process. */
+  /** The environment's word about this process. */
   readonly world: {
     readonly source: WorldSpec['source'] | null;
     readonly rank: number | null;

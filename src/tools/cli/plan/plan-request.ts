@@ -1,4 +1,4 @@
-/** From sizes as people write them to a plan request, for `shoal plan` and `shoal simulate`. */
+/** Turns sizes as people write them into a plan request, for `shoal plan` and `shoal simulate`. */
 import { ShoalError } from '../../../base/errors.ts';
 import { bytesSyntax, formatBytes, parseBytes } from '../../../base/settings/quantity.ts';
 import { settingDefinitions } from '../../../base/settings/settings.ts';
@@ -16,7 +16,7 @@ export type WorldFlags = Pick<RequestFlags, 'hosts' | 'ranksPerHost'> & { readon
 
 /** Most ranks that are planned at once: programs of all ranks are in memory. */
 const ranksMax = 8192;
-/** Of what a tensor is cut by. As little as ranks themselves accept: the parts of a plan are in memory. */
+/** Least bytes by which a tensor is cut: as few as ranks themselves accept, because the parts of a plan are in memory. */
 const limitBytesMin = settingDefinitions.stagingBytes.least ?? 0;
 
 /** @throws ShoalError `usage` naming what is wrong and what would be right. */
@@ -92,7 +92,7 @@ export function planOf(
   );
 }
 
-/** What is asked for, as selection has it. */
+/** The request's limits in bytes, as the selection of algorithms wants them. */
 function limitsInBytes({ pieceCount, window, sliceCount, stagingCount, shardCount, elementBytes = 8 }: PlanRequest): TransferLimits {
   const bytes = (count: number | undefined): number | undefined => (count === undefined ? undefined : count * elementBytes);
   return {

@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { ShoalError } from '../../../base/errors.ts';
 import { natural, positive } from '../option-values.ts';
 
-/** As commander gives them; sizes are texts, because they may be lists. */
+/** Flags as commander gives them; sizes are texts, because they may be lists. */
 export interface RequestFlags {
   readonly hosts: number;
   readonly ranksPerHost: number;

@@ -1,4 +1,4 @@
-/** What `shoal plan` prints and writes. */
+/** The command `shoal plan`: its output and its files. */
 import { ShoalError } from '../../../base/errors.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import type { Settings } from '../../../base/settings/settings.ts';
@@ -22,7 +22,7 @@ import { writeFileAt } from '../../../base/files/write-file.ts';
 import type { RequestFlags } from './request-options.ts';
 import { collectiveOf, planOf, planRequest, worldOf, worldText } from './plan-request.ts';
 
-/** As commander gives them. */
+/** Flags as commander gives them. */
 export interface PlanFlags extends RequestFlags {
   readonly algorithm: string;
   readonly layout?: readonly number[];
@@ -101,7 +101,7 @@ function jsonText(result: object): string {
   return `${JSON.stringify({ version: 1, ...result }, undefined, 2)}\n`;
 }
 
-/** What groups there take for small operations, with the rates of a network as far away as the model has it. */
+/** The network path that groups of this topology take for small operations, by the rates of a network of the model's latency. */
 function networkPathOf(topology: Topology, { networkLatency }: CostModel, { syncBytesMax }: Settings): NetworkPathSpec | undefined {
   const ranks = rankCount(topology);
   if (topology.hosts.length === 1 || ranks > networkPathRanksMax || syncBytesMax === 0) return undefined;

@@ -1,4 +1,4 @@
-/** What `shoal simulate` prints and writes. */
+/** The command `shoal simulate`: its output and its files. */
 import { ShoalError } from '../../../base/errors.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import { systemStopwatch } from '../../../base/clock.ts';
@@ -12,7 +12,7 @@ import { writeFileAt } from '../../../base/files/write-file.ts';
 import type { RequestFlags } from '../plan/request-options.ts';
 import { bytesOf, planOf, planRequest } from '../plan/plan-request.ts';
 
-/** As commander gives them. */
+/** Flags as commander gives them. */
 export interface SimulateFlags extends RequestFlags {
   readonly algorithms: string;
   readonly operations: number;
@@ -33,12 +33,12 @@ interface Row {
   readonly asked: string;
   readonly algorithm: string;
   readonly milliseconds: number;
-  /** Of the busiest port, of the time. */
+  /** Share of the time in which the busiest port sends. */
   readonly portShare: number;
   readonly threadShare: number;
   readonly messages: number;
   readonly networkBytes: number;
-  /** What building the plan and simulating it took here, in real time. */
+  /** Real time that building the plan and simulating it took here. */
   readonly elapsedSeconds: number;
 }
 

@@ -1,5 +1,5 @@
-/** What `shoal tune --scheduler --predict` prints: what scheduling can gain for a training, of which only the times of its layers and the
- *  rate of its network are known. */
+/** The command `shoal tune --scheduler --predict`: the gain from scheduling for a training, from the times of its layers and the rate of its
+ *  network alone. */
 import { modelTrace, type LayerTrace, type ModelName } from '../../../scheduler/model-traces.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import { readRunFolder } from '../../report/read-folder.ts';
@@ -8,7 +8,7 @@ import { planSchedule, timesText, type SchedulePlan } from '../../simulate/sched
 import { tracedTraining } from '../../simulate/traced-training.ts';
 import type { ReplayOptions } from '../../simulate/training.ts';
 
-/** As commander gives them. */
+/** Flags as commander gives them. */
 export interface SchedulePredictionFlags {
   /** The folder of a run; true: --model. */
   readonly predict?: string | true;
@@ -27,7 +27,7 @@ interface Training {
   readonly layers: readonly LayerTrace[];
   readonly workers: number;
   readonly gbitPerSecond: number;
-  /** What a step took; undefined: nobody made one. */
+  /** Measured time of a step; undefined when none was made. */
   readonly measuredMs?: number;
   readonly warnings: readonly string[];
 }

@@ -1,4 +1,4 @@
-/** What `shoal tune --scheduler` does: a training of a known model's sizes with scheduled all-reduces that are tuned; prints the points. */
+/** The command `shoal tune --scheduler`: trains with a known model's sizes while scheduled all-reduces are tuned, and prints the points. */
 import type { Writable } from 'node:stream';
 import { stepsPerPointMin } from '../../../scheduler/tuner/tuner.ts';
 import { ShoalError } from '../../../base/errors.ts';
@@ -9,7 +9,7 @@ import { modelTrace, type ModelName } from '../../../scheduler/model-traces.ts';
 import { detectWorld } from '../../../store/environment.ts';
 import { checkHosts, launchBench } from '../bench/launch-bench.ts';
 
-/** As commander gives them. */
+/** Flags as commander gives them. */
 export interface SchedulerTuneFlags {
   readonly ranks?: number;
   readonly hosts: number;
@@ -30,7 +30,7 @@ export async function runSchedulerTune(
   context: { environment: Environment; stdout: Writable },
 ): Promise<number> {
   const { environment } = context;
-  // With --json it is for people only.
+  // With --json, standard output is for the result alone; texts for people go to standard error.
   const stdout = flags.json === true ? process.stderr : context.stdout;
   if (detectWorld(environment, { parentPid: process.ppid }).source !== 'none')
     throw new ShoalError(
@@ -74,7 +74,7 @@ export async function runSchedulerTune(
   const code = await launchBench({
     ranks,
     job: { kind: 'schedule', hosts, options: { layers, tuning } },
-    // What was found before is not what is measured now.
+    // The ranks start without the parameters of an earlier tuning.
     environment: { ...environment, SHOAL_SCHEDULE_TUNING_DIR: '-' },
     onEvent,
   });

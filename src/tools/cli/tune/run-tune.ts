@@ -1,4 +1,4 @@
-/** What `shoal tune` does: compares, prints, and adds what it found to the file, whole or not at all. */
+/** The command `shoal tune`: compares algorithms, prints, and adds its findings to the file, whole or not at all. */
 import { statSync } from 'node:fs';
 import type { Writable } from 'node:stream';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
@@ -14,7 +14,7 @@ import { readRegularFileSync } from '../../../base/files/read-file.ts';
 import { writeFileAt } from '../../../base/files/write-file.ts';
 import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
 
-/** As commander gives them. */
+/** Flags as commander gives them. */
 export interface TuneFlags {
   readonly ranks?: number;
   readonly hosts: number;
@@ -45,7 +45,7 @@ export async function runTune(flags: TuneFlags, { environment, stdout }: { envir
     budgetMs: flags.budget,
     ranks: flags.ranks,
     hosts: flags.hosts,
-    // What was tuned before is not what is measured now.
+    // The ranks measure without an earlier tuning or choice of algorithms.
     environment: { ...environment, SHOAL_TUNING_FILE: undefined, SHOAL_ALGORITHMS: undefined },
     stdout: flags.json === true ? process.stderr : stdout,
   });

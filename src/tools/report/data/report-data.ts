@@ -1,4 +1,4 @@
-/** What the page is made of: plain data, written into it as JSON. Times are microseconds from the run's first event, on rank 0's clock. */
+/** The data of the page: plain data, written into it as JSON. Times are microseconds from the run's first event, on rank 0's clock. */
 
 /** One thread, or one row of a group's operations, of one rank. Columns of spans, by start. */
 export interface ReportRow {
@@ -10,10 +10,10 @@ export interface ReportRow {
   readonly labels: number[];
   /** Into `details`; −1: none. */
   readonly details: number[];
-  /** What stands in the first and in the second place of those; empty: nothing. */
+  /** Numbers for the first and the second place in the details; empty when no span has any. */
   readonly firsts: (number | null)[];
   readonly seconds: (number | null)[];
-  /** How busy it was, and how much of that was waiting, where spans are left out: density.ts. */
+  /** Shares of busy and of waiting time, where spans are left out; density.ts has the format. */
   readonly density?: string;
 }
 
@@ -26,7 +26,7 @@ export interface ReportRank {
   /** Time inside collectives, waiting included; the part of it that was waiting for others. */
   readonly communicatingUs: number;
   readonly waitingUs: number;
-  /** What others waited for this rank. */
+  /** Time that others waited for this rank. */
   readonly waitedForUs: number;
 }
 
@@ -42,17 +42,17 @@ export interface ReportOperation {
   /** Medians over calls: of the slowest rank's transfer, and of the longest wait. */
   readonly transferUs: number;
   readonly waitUs: number;
-  /** Who takes part; 0: unknown. */
+  /** Number of ranks that take part; 0: unknown. */
   readonly ranks: number;
   /** Bytes of the operation by the transfer time, GB/s. */
   readonly algorithmBandwidth: number;
-  /** As nccl-tests define it, GB/s; 0: it has none. */
+  /** Bus bandwidth as nccl-tests define it, GB/s; 0: the operation has none. */
   readonly busBandwidth: number;
-  /** What was measured that limits it; null: nothing. */
+  /** Measured bandwidth that limits it; null: none was measured. */
   readonly boundBandwidth: number | null;
 }
 
-/** What was measured of the run's links and memory, GB/s; null: it was not. */
+/** Measured bandwidths of the run's links and memory, GB/s; null: not measured. */
 export interface ReportRates {
   readonly linkBandwidth: number | null;
   readonly linkFrom: 'start' | 'tuning';
@@ -101,7 +101,7 @@ export interface ReportEnd {
   readonly host: string;
 }
 
-/** By sender and receiver, both into `ends`. */
+/** Matrices by sender and receiver; both are indices into `ends`. */
 export interface ReportLinks {
   readonly bytes: readonly (readonly number[])[];
   readonly transfers: readonly (readonly number[])[];
@@ -134,7 +134,7 @@ export interface ReportCounter {
   readonly name: string;
   /** Default: just numbers. */
   readonly unit?: 'bytes';
-  /** Of all values, those that are left out included. */
+  /** Largest of all values, those that are left out included. */
   readonly most: number;
   readonly times: number[];
   readonly values: number[];
@@ -145,7 +145,7 @@ export interface ReportCurve {
   readonly points: readonly (readonly [step: number, loss: number])[];
 }
 
-/** What went wrong: the first line is for who reads only one. */
+/** The failure of the run: the first line is for people who read only one. */
 export interface ReportFailure {
   readonly headline: string;
   readonly lines: readonly string[];
@@ -157,7 +157,7 @@ export interface ReportData {
   readonly startedAt: string | null;
   readonly durationUs: number;
   readonly failure: ReportFailure | null;
-  /** What could not be read, and what is left out. */
+  /** Names of things that could not be read, or are left out. */
   readonly warnings: readonly string[];
   readonly ranks: readonly ReportRank[];
   /** Null: no rank was waited for much longer than the others. */
@@ -167,10 +167,10 @@ export interface ReportData {
   /** The advice that would make a step shorter, as a sentence; null: nothing is known. */
   readonly advice: string | null;
   readonly names: readonly string[];
-  /** Of spans that have the same, with places for numbers that differ: `sequence  · dtype float32`. */
+  /** Texts of details that several spans share, with places for numbers that differ: `sequence  · dtype float32`. */
   readonly details: readonly string[];
   readonly rows: readonly ReportRow[];
-  /** Of densities. */
+  /** Length of a stretch of densities. */
   readonly stretchUs: number;
   readonly counters: readonly ReportCounter[];
   /** In order of their hosts. */

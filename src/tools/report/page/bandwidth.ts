@@ -19,7 +19,7 @@ export function bandwidthSection({ operations, rates }: ReportData, styles: Line
   return [section('Bandwidth', source, ...charts)];
 }
 
-/** What the bound is; how to get one. */
+/** A text about the bound, or about how to get one. */
 function boundText(operations: readonly ReportOperation[], { linkBandwidth, linkFrom, copyBandwidth }: ReportRates): string {
   const parts = [
     ...(linkBandwidth === null
@@ -54,7 +54,7 @@ function chartOf(operations: readonly ReportOperation[], styles: LineStyles): HT
   );
 }
 
-/** Of several places in the script, the fastest. */
+/** The largest value among several places in the script. */
 function bestOf(operations: readonly ReportOperation[], size: number, of: 'busBandwidth' | 'boundBandwidth'): number | null {
   const values = operations.filter((each) => each.bytes === size).flatMap((each) => each[of] ?? []);
   return values.length === 0 ? null : Math.max(...values);

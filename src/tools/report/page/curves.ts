@@ -40,7 +40,7 @@ export function counterChart(counters: readonly ReportCounter[], styles: LineSty
   return element('div', { children: [element('p', { class: 'faint', text: `Of ${counters.length} ranks, at each moment.` }), chart] });
 }
 
-/** What the counter was at each of the moments; null before its first value. */
+/** The value of the counter at each of the moments; null before its first value. */
 function held({ times, values }: ReportCounter, moments: readonly number[]): (number | null)[] {
   let next = 0;
   return moments.map((moment) => {

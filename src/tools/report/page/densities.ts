@@ -1,11 +1,11 @@
-/** How busy rows were, at several levels of detail: each has half as many stretches as the one below, so that what is painted is about as
- *  many as there are pixels, however long the run. */
+/** Busy time of rows at several levels of detail: each has half as many stretches as the one below, so that about as many are painted as
+ *  there are pixels, however long the run. */
 import type { ReportData, ReportRow } from '../data/report-data.ts';
 
 interface Window {
   readonly fromUs: number;
   readonly toUs: number;
-  /** Of those in sight. */
+  /** Largest number of stretches in sight. */
   readonly stretchesMax: number;
 }
 

@@ -1,9 +1,9 @@
-/** What graphs have done: steps, requests for tensors, tensors. */
+/** Tables about graphs: steps, requests for tensors, tensors. */
 import type { ReportData, ReportReceive } from '../data/report-data.ts';
 import { element, section, shortened, table } from '../../chart/page/elements.ts';
 import { bytes, digits, duration } from '../../chart/page/units.ts';
 
-/** Of the table of tensors: those that took longest. The others come when they are asked for. */
+/** Rows of the table of tensors at first: those that took longest. The others come when they are asked for. */
 const receivesShown = 25;
 
 export function graphTables({ steps, requests, receives }: ReportData): HTMLElement[] {

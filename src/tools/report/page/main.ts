@@ -9,11 +9,11 @@ import { graphTables } from './graph-tables.ts';
 import { linkMatrix, waitMatrix } from './matrices.ts';
 import { TimelineView, type SpanKind } from './timeline-view.ts';
 
-/** Of the table of operations: those that took longest. The others come when they are asked for. */
+/** Rows of the table of operations at first: those that took longest. The others come when they are asked for. */
 const operationsShown = 25;
-/** Of the table of ranks: beyond, those that were waited for longest come first, and the others when they are asked for. */
+/** Rows of the table of ranks at first. Of more ranks, those that were waited for longest come first, and the others when they are asked for. */
 const ranksShown = 32;
-/** In the section about memory. */
+/** Counters in the section about memory. */
 const memoryCounters = ['resident memory', 'registered memory'];
 /** The meaning of the timeline's colours. */
 const spanKinds: readonly (readonly [SpanKind, string])[] = [

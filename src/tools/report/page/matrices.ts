@@ -1,11 +1,11 @@
-/** Who waited for whom, and what went from where to where: a cell for each pair of ranks, or of groups of them, by host. */
+/** Matrices of waits and of bytes: a cell for each pair of ranks, or of groups of them, by host. */
 import type { ReportData, ReportEnd } from '../data/report-data.ts';
 import { element, section } from '../../chart/page/elements.ts';
 import { bytes, duration, number } from '../../chart/page/units.ts';
 
 /** Beyond, cells have no room for text: their colour says how much, and a title the number. */
 const writtenMax = 12;
-/** Of a host's name, over small cells. */
+/** Characters of a host's name for which a small cell has room. */
 const charactersPerCell = 1.5;
 
 interface Matrix {

@@ -25,12 +25,12 @@ export class TimelineView {
   readonly #canvas = element('canvas');
   readonly #scroller = element('div', { class: 'rows' });
   readonly #hover = element('div', { class: 'hover' });
-  /** What is in sight, microseconds. */
+  /** The stretch of time in sight, microseconds. */
   #from = 0;
   #to: number;
   #needle = '';
   readonly #densities: Densities;
-  /** By name and by text of details: whether it has the needle. */
+  /** Whether each name, and each text of details, has the needle. */
   #matchingNames: readonly boolean[] = [];
   #matchingDetails: readonly boolean[] = [];
   #drawing = false;
@@ -63,7 +63,7 @@ export class TimelineView {
     this.#listen();
   }
 
-  /** What is in sight, for tests and links. */
+  /** The stretch of time in sight, for tests and links. */
   get range(): readonly [from: number, to: number] {
     return [this.#from, this.#to];
   }
@@ -299,7 +299,7 @@ export class TimelineView {
     return text.replaceAll('\uE000', () => String(row.firsts[at] ?? '')).replaceAll('\uE001', () => String(row.seconds[at] ?? ''));
   }
 
-  /** How busy the row was, and how much of that was waiting, from the bottom up. */
+  /** Paints the row's busy time, and the waiting in it, from the bottom up. */
   #paintDensity(context: CanvasRenderingContext2D, colours: Colours, { row, y }: { row: ReportRow; y: number }): void {
     if (row.density === undefined) return;
     const perUs = this.#width / (this.#to - this.#from);
@@ -318,7 +318,7 @@ export class TimelineView {
   }
 }
 
-/** As much of the text as there is room for. */
+/** The part of the text for which there is room. */
 function fitted(context: CanvasRenderingContext2D, text: string, width: number): string {
   if (context.measureText(text).width <= width) return text;
   for (let letters = text.length - 1; letters > 0; letters--) {
