@@ -19,7 +19,7 @@ import { describeEnd, describeEnds, describeFailure, describeFirst, describeOthe
 import type { Guard } from './guard.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
-import { rankEnvironment } from './rank-environment.ts';
+import { rankEnvironment, withoutOuterJob } from './rank-environment.ts';
 import { serverPlaces, serverVariables, type ServerOptions } from './server-specs.ts';
 
 export interface LaunchOptions extends RouteOptions {
@@ -30,8 +30,10 @@ export interface LaunchOptions extends RouteOptions {
   /** Program and arguments of every rank; see `scriptCommand`. */
   readonly command: readonly string[];
   readonly directory: string;
-  /** Variables that the ranks inherit. */
+  /** The launcher's own environment; the ranks inherit it, without what belongs to the job of a rank that has started the launcher. */
   readonly environment: Environment;
+  /** What the ranks are told beside it. Default: nothing. */
+  readonly variables?: Environment | undefined;
   /** Ranks on this node. */
   readonly localSize: number;
   /** Default 1. */
@@ -350,18 +352,21 @@ class Run {
     agreement: NodeAgreement,
     place: { generation: number; rank: number; localRank: number; localSize: number },
   ): Record<string, string | undefined> {
-    const { environment, masterAddress = '127.0.0.1', maxRestarts = 0 } = this.#options;
-    return rankEnvironment(environment, {
-      ...place,
-      worldSize: agreement.worldSize,
-      node: this.#node,
-      nodes: this.#nodes,
-      masterAddress,
-      masterPort: agreement.masterPort,
-      job: this.#job,
-      secret: this.#secret,
-      maxRestarts,
-    });
+    const { environment, variables, masterAddress = '127.0.0.1', maxRestarts = 0 } = this.#options;
+    return rankEnvironment(
+      { ...withoutOuterJob(environment), ...variables },
+      {
+        ...place,
+        worldSize: agreement.worldSize,
+        node: this.#node,
+        nodes: this.#nodes,
+        masterAddress,
+        masterPort: agreement.masterPort,
+        job: this.#job,
+        secret: this.#secret,
+        maxRestarts,
+      },
+    );
   }
 
   #prefix({ kind, name, rank = 0 }: ProcessSpec, width: number): string {

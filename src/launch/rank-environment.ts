@@ -17,12 +17,40 @@ export interface RankPlace {
   readonly maxRestarts: number;
 }
 
-/** Variables that other launchers left in our own environment and that would contradict ours. */
+/** Variables that other launchers leave in our environment and that contradict ours. */
 const foreign = ['SHOAL_MASTER_PORT', 'TORCHELASTIC_USE_AGENT_STORE'] as const;
 
-export function rankEnvironment(inherited: Environment, place: RankPlace): Record<string, string | undefined> {
+/** Roles in the job of a rank that has started this launcher: its parameter servers are not ours. */
+const roles = [
+  'SHOAL_ROLE',
+  'SHOAL_WORKERS',
+  'SHOAL_WORKER_GROUPS',
+  'SHOAL_SERVERS',
+  'SHOAL_SERVER_GROUPS',
+  'SHOAL_REPLICAS',
+  'SHOAL_SERVER',
+  'SHOAL_CHECKPOINT_DIR',
+  'SHOAL_PS',
+] as const;
+
+/** Folders in which a job's ranks write files that have their number in the name. */
+const recordFolders = ['SHOAL_TRACE', 'SHOAL_FLIGHT_RECORDER_DIR'] as const;
+
+/** The environment of a launcher, without what belongs to the job of a rank that has started it. A folder of records belongs to that job if
+ *  its launcher says so in SHOAL_JOB_RECORDS; any other one was chosen for this job. */
+export function withoutOuterJob(inherited: Environment): Environment {
   const environment: Record<string, string | undefined> = { ...inherited };
   for (const name of foreign) delete environment[name];
+  if (environment['SHOAL_JOB'] === undefined) return environment;
+  for (const name of roles) delete environment[name];
+  const records = environment['SHOAL_JOB_RECORDS']?.split('\n') ?? [];
+  for (const name of recordFolders) if (records.includes(environment[name] ?? '')) delete environment[name];
+  return environment;
+}
+
+/** @param environment what `withoutOuterJob` leaves, and what this job adds to it. */
+export function rankEnvironment(environment: Environment, place: RankPlace): Record<string, string | undefined> {
+  const records = recordFolders.map((name) => environment[name] ?? '').filter((folder) => folder !== '');
   return {
     ...environment,
     RANK: String(place.rank),
@@ -38,5 +66,6 @@ export function rankEnvironment(inherited: Environment, place: RankPlace): Recor
     TORCHELASTIC_MAX_RESTARTS: String(place.maxRestarts),
     SHOAL_JOB: place.job,
     SHOAL_SECRET: place.secret,
+    SHOAL_JOB_RECORDS: records.length === 0 ? undefined : records.join('\n'),
   };
 }

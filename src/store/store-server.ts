@@ -96,7 +96,9 @@ export class StoreServer {
           return;
         }
         const taken = error.code === 'EADDRINUSE';
-        const next = taken ? 'another job uses the port; choose another one or 0 for any' : 'is it an address of this host?';
+        const next = taken
+          ? 'another job uses the port; choose another one (--master-port, MASTER_PORT)'
+          : 'is it an address of this host?';
         reject(
           new ShoalError(taken ? 'config' : 'system', `the store cannot listen on ${where}: ${messageOf(error)}; ${next}`, {
             cause: error,

@@ -43,9 +43,9 @@ export class RunReport {
   }
 
   /** The variables for the ranks. */
-  environment(inherited: Environment, { isWatched }: { readonly isWatched: boolean }): Environment {
-    const interval = isWatched ? { SHOAL_TRACE_INTERVAL_MS: String(watchedMs) } : {};
-    return { ...interval, ...inherited, SHOAL_TRACE: this.#folder, SHOAL_FLIGHT_RECORDER_DIR: this.#folder };
+  variables(inherited: Environment, { isWatched }: { readonly isWatched: boolean }): Environment {
+    const { SHOAL_TRACE_INTERVAL_MS = String(watchedMs) } = inherited;
+    return { ...(isWatched && { SHOAL_TRACE_INTERVAL_MS }), SHOAL_TRACE: this.#folder, SHOAL_FLIGHT_RECORDER_DIR: this.#folder };
   }
 
   /** @throws ShoalError `system` when there is no port. */

@@ -124,8 +124,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   for (const warning of await checkSettings(process.env)) stderr.write(`shoal: ${warning}\n`);
   const startedAt = systemClock.wallNow();
   const report = await reportOf(flags, { directory, command: [script, ...args] });
-  const recorded = report === undefined ? process.env : report.environment(process.env, { isWatched: flags.watch === true });
-  const environment = flags.ps === undefined ? recorded : { ...recorded, SHOAL_PS: String(flags.ps) };
+  const recording = report?.variables(process.env, { isWatched: flags.watch === true });
   const watch = flags.watch === true ? await report?.watch() : undefined;
   if (watch !== undefined) stderr.write(`shoal: watch: ${watch.url}\n`);
   const job = launch({
@@ -133,7 +132,8 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     random: systemRandom,
     command,
     directory,
-    environment: flags.logDir === undefined ? withColours(environment, stdout) : environment,
+    environment: flags.logDir === undefined ? withColours(process.env, stdout) : process.env,
+    variables: { ...recording, ...(flags.ps !== undefined && { SHOAL_PS: String(flags.ps) }) },
     // Rank 0 reads the launcher's input when it is a pipe or a file.
     stdinToRank0: !isatty(0),
     localSize,
