@@ -10,8 +10,9 @@ import { systemClock } from '../../src/base/clock.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
 import { createParameterKernels } from '../../src/memory/parameter-kernels/create-parameter-kernels.ts';
 import { loadNative } from '../../src/memory/native.ts';
-import { idOf, Role, roleOf, type Address } from '../../src/messaging/address.ts';
+import { idOf, roleOf, type Address } from '../../src/messaging/address.ts';
 import type { Msg } from '../../src/messaging/msg.ts';
+import { Role } from '../../src/kvstore/protocol/singa.ts';
 
 const topology = { workerGroups: 1, workersPerGroup: 2, serverGroups: 1, serversPerGroup: 2, replicas: 1 } as const;
 const cases = [

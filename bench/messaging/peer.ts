@@ -5,14 +5,14 @@ import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
 import { deriveCurveKeys } from '../../src/messaging/backends/curve-keys.ts';
-import { MessagingContext, MessageType, Router, type MessagingOptions } from '../../src/messaging/index.ts';
+import { MessagingContext, Router, type MessagingOptions } from '../../src/messaging/index.ts';
 
 const secret = Buffer.from('bench');
 const world = 'bench';
 
 async function answer(router: Router): Promise<void> {
   for await (const msg of router) {
-    if (msg.type === MessageType.user) {
+    if (msg.type === 0) {
       msg.release();
       continue;
     }

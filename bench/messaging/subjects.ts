@@ -10,7 +10,7 @@ import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
 import { deriveCurveKeys } from '../../src/messaging/backends/curve-keys.ts';
-import { Dealer, MessageType, MessagingContext, Msg, Router } from '../../src/messaging/index.ts';
+import { Dealer, MessagingContext, Msg, Router } from '../../src/messaging/index.ts';
 import { largeBytes, smallBytes, type Sample } from './comparison.ts';
 
 const { values, positionals } = parseArgs({
@@ -150,14 +150,14 @@ function dealerSubject(dealer: Dealer): Subject {
     stream: async (bytes, count) => {
       for (let k = 1; k < count; k++) {
         await dealer.writable();
-        dealer.send(message(bytes, MessageType.user));
+        dealer.send(message(bytes, 0));
       }
       await dealer.writable();
-      dealer.send(message(bytes, MessageType.user + 1));
+      dealer.send(message(bytes, 1));
       await dealer.receive();
     },
     roundTrip: async (bytes) => {
-      dealer.send(message(bytes, MessageType.user + 1));
+      dealer.send(message(bytes, 1));
       return (await dealer.receive()).frameSize();
     },
   };

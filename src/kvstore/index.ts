@@ -1,6 +1,7 @@
 /** `shoal/kvstore`: the parameter server, in the vocabulary of MXNet's KVStore.
  *  @module */
 export { create, createShared, type CreateOptions } from './stores/create.ts';
+export { MessageType, Role } from './protocol/singa.ts';
 export { ScheduledKVStore } from './scheduled/scheduled-kvstore.ts';
 export type { ScheduledKVStoreOptions } from './scheduled/scheduled-store.ts';
 export type { CompressionSpec } from './compression/codec.ts';

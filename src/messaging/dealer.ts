@@ -53,7 +53,7 @@ const pauseMostMs = 1000;
 /** The socket of a worker or a server: connected to one router, which reaches it by its address. What it sends before the router answers
  *  waits, in order. A connection that is lost is made again, for `reconnectMs` at most, and both ends go on where they were.
  *
- *      const dealer = new Dealer(context, { address: makeAddress({ group: 0, id: 1, role: Role.workerParameter }) });
+ *      const dealer = new Dealer(context, { address: makeAddress({ group: 0, id: 1, role: 0 }) });
  *      await dealer.connect(url); */
 export class Dealer extends MessageSocket {
   /** Under which the router reaches it; 64 bits. */
@@ -97,7 +97,7 @@ export class Dealer extends MessageSocket {
   }
 
   override get internalId(): string {
-    return `dealer ${formatAddress(this.address)}${this.#url === undefined ? '' : ` at ${this.#url}`}`;
+    return `dealer at ${formatAddress(this.address)}${this.#url === undefined ? '' : ` towards ${this.#url}`}`;
   }
 
   /** The router answers at the moment. */

@@ -1,8 +1,8 @@
 /** Messages, addresses and format frames: the document's calls and what the original got wrong. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { checkAddress, formatAddress, groupOf, idOf, makeAddress, parseAddress, Role, roleOf } from './address.ts';
-import { MessageType, Msg } from './msg.ts';
+import { checkAddress, formatAddress, groupOf, idOf, makeAddress, parseAddress, roleOf } from './address.ts';
+import { Msg } from './msg.ts';
 
 describe('addresses', () => {
   it('keep their parts, whatever their size', () => {
@@ -34,15 +34,14 @@ describe('addresses', () => {
   });
 
   it('can be read', () => {
-    expect(formatAddress(makeAddress({ group: 2, id: 300, role: Role.server }))).toBe('server 300 of group 2');
-    expect(formatAddress(makeAddress({ group: 0, id: 1, role: 99 }))).toBe('role 99 1 of group 0');
+    expect(formatAddress(makeAddress({ group: 2, id: 300, role: 99 }))).toBe('address 300 of group 2 in role 99');
   });
 });
 
 describe('Msg', () => {
   it('has the header of the document', () => {
     const msg = new Msg(1n, 2n);
-    msg.type = MessageType.put;
+    msg.type = 1;
     msg.setTarget(1234, 20);
     msg.swapAddress();
     expect([msg.source, msg.destination, msg.type, msg.targetValue, msg.targetVersion]).toEqual([2n, 1n, 1, 1234, 20]);

@@ -12,36 +12,6 @@ import { anyText, checkArgument, describeValue } from '../base/schema.ts';
 import { checkAddress, type Address } from './address.ts';
 import { decodeFormat, encodeFormat, type FormatValues } from './format.ts';
 
-/** What a message is about. Any integer from 0 to 65,535 is a type; from `MessageType.user` on they are yours. */
-export const MessageType = {
-  /** Worker → server: the values of a parameter, please; the answer has the same type. */
-  get: 0,
-  /** Worker → server: here is a parameter's first value. */
-  put: 1,
-  /** Between server groups: what changed since last time. */
-  sync: 2,
-  /** Worker → server: a gradient. */
-  update: 3,
-  /** Server → master of a slice, which is in another group: the sum of its workers' pushes, or a question for newer values. */
-  syncRequest: 4,
-  /** The answer: the master's values and version. */
-  syncResponse: 5,
-  /** To whoever runs a loop: end it. */
-  stop: 6,
-  /** Between workers that split one network: features forward, gradients backward. */
-  featureBlob: 7,
-  /** Server → worker: the values that `get` asked for. */
-  getResponse: 8,
-  /** Server → worker: the update has been applied, or why not. */
-  updateResponse: 9,
-  /** Between workers that split one network: a gradient, backward. */
-  gradientBlob: 10,
-  /** A worker's losses and the like, to whoever collects them. */
-  metric: 11,
-  /** The first type of a program's own. */
-  user: 1024,
-} as const;
-
 /** Where the receiver wants a frame: memory that it has opened to its peers (backends/frame-places.ts). */
 export interface FramePlace {
   readonly rkey: number;
@@ -53,7 +23,7 @@ const typeMax = 0xffff;
 /** One message: a header of two addresses, a type and a target, and frames of bytes. It is sent once; see `copy`.
  *
  *      const msg = new Msg(dealer.address, server);
- *      msg.type = MessageType.user;
+ *      msg.type = 1;
  *      msg.addFrame(new Float32Array([1, 2, 3]));
  *      dealer.send(msg); */
 export class Msg {
@@ -106,7 +76,7 @@ export class Msg {
     [this.#source, this.#destination] = [this.#destination, this.#source];
   }
 
-  /** What the message is about: a number of `MessageType`, or a program's own, 0…65,535. Default 0. */
+  /** What kind of message it is: a number that sender and receiver agree on, 0…65,535. Default 0. */
   get type(): number {
     return this.#type;
   }

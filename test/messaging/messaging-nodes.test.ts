@@ -9,7 +9,7 @@ import { createInterface } from 'node:readline';
 import { afterEach, describe, expect, it } from 'vitest';
 import { libfabricUnavailable } from '../../src/fabric/providers/libfabric-devices.ts';
 import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
-import { makeAddress, MessageType, MessagingContext, Msg, Role, Router } from '../../src/messaging/index.ts';
+import { makeAddress, MessagingContext, Msg, Router } from '../../src/messaging/index.ts';
 import { nodeFabric } from '../fixtures/messaging-fabric.ts';
 import { fixtureCommand } from '../support/fixtures.ts';
 
@@ -72,8 +72,8 @@ function start(url: string, id: number, messages: number): Node {
   return node;
 }
 
-const addressOf = (id: number): bigint => makeAddress({ group: 0, id, role: Role.server });
-const stub = makeAddress({ group: 0, id: 0, role: Role.stub });
+const addressOf = (id: number): bigint => makeAddress({ group: 0, id, role: 2 });
+const stub = makeAddress({ group: 0, id: 0, role: 3 });
 
 interface Endpoint {
   readonly name: string;
@@ -128,7 +128,7 @@ describe.each(endpoints)('$name', ({ url: urlOf, missing }) => {
     const again = start(url, victim, 0);
     await again.line('connected');
     const question = new Msg(stub, addressOf(victim));
-    question.type = MessageType.metric;
+    question.type = 1;
     question.addFrame('alive?');
     router.send(question);
     const answer = await router.receive();
@@ -136,7 +136,7 @@ describe.each(endpoints)('$name', ({ url: urlOf, missing }) => {
 
     for (const id of all.keys()) {
       const stop = new Msg(stub, addressOf(id));
-      stop.type = MessageType.stop;
+      stop.type = 2;
       router.send(stop);
     }
     for (const [id, node] of all.entries()) {

@@ -2,7 +2,7 @@
 import { Worker } from 'node:worker_threads';
 import { once } from 'node:events';
 import { afterEach, expect, it } from 'vitest';
-import { MessageType, MessagingContext, Msg, Router } from '../../src/messaging/index.ts';
+import { MessagingContext, Msg, Router } from '../../src/messaging/index.ts';
 
 const threads: Worker[] = [];
 afterEach(async () => {
@@ -58,7 +58,7 @@ it('threads answer each at its address, in order, whatever the size', async () =
 
   const stops = addresses.map((destination) => {
     const stop = new Msg(0n, destination);
-    stop.type = MessageType.stop;
+    stop.type = 2;
     return stop;
   });
   const exits = running.map((thread) => once(thread, 'exit'));

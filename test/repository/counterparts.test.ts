@@ -54,7 +54,7 @@ describe("SINGA's messages", () => {
       socket: [Dealer.prototype, Router.prototype],
       dealer: [Dealer.prototype],
       router: [Router.prototype],
-      MessageType: [messaging.MessageType],
+      MessageType: [kvstore.MessageType],
     };
     const ours = rows.map((row) => row.ours).join('; ');
     const members = Array.from(ours.matchAll(/\b(msg|socket|dealer|router|MessageType)\.(\w+)/g));

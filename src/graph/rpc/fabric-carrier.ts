@@ -12,7 +12,7 @@ import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Fabric, FabricAddress } from '../../fabric/fabric.ts';
-import { makeAddress, Role, type Address } from '../../messaging/address.ts';
+import { makeAddress, type Address } from '../../messaging/address.ts';
 import { MessagingContext } from '../../messaging/context.ts';
 import { Dealer } from '../../messaging/dealer.ts';
 import { Msg } from '../../messaging/msg.ts';
@@ -44,6 +44,8 @@ export interface FabricCarrierOptions {
   readonly arbiter?: Arbiter;
 }
 
+/** Role of callers' addresses. */
+const callerRole = 4;
 const Kind = { request: 1, end: 2, error: 3, cancel: 4 } as const;
 
 /** What a caller's last attempt may take beyond the time for connecting anew. */
@@ -162,7 +164,7 @@ class FabricLink implements RpcLink {
       this.#tellLost = resolve;
     });
     const own = Buffer.from(around.random.bytes(8));
-    const caller = makeAddress({ group: own.readUIntLE(4, 3), id: own.readUInt32LE(0), role: Role.runtime });
+    const caller = makeAddress({ group: own.readUIntLE(4, 3), id: own.readUInt32LE(0), role: callerRole });
     this.#dealer = new Dealer(around.messaging, { address: caller, routers: 'one' });
     this.#tensors = new TensorDialer({
       task,

@@ -4,10 +4,11 @@
  *      frame 0   format `ss`: name, dtype       frame 1   elements, little-endian */
 import type { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
-import { idOf, makeAddress, Role, type Address } from '../../messaging/address.ts';
+import { idOf, makeAddress, type Address } from '../../messaging/address.ts';
 import { Dealer } from '../../messaging/dealer.ts';
-import { MessageType, Msg } from '../../messaging/msg.ts';
+import { Msg } from '../../messaging/msg.ts';
 import { Router } from '../../messaging/router.ts';
+import { MessageType, Role } from '../protocol/singa.ts';
 import type { NodeContext } from '../job/node-context.ts';
 import { BlobBox } from '../values/blob-box.ts';
 import type { BlobData } from './protocol.ts';

@@ -2,7 +2,7 @@
  *  repeats requests that servers may have lost. A state machine; it must not know sockets or threads. */
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
-import { groupOf, idOf, Role, roleOf } from '../../messaging/address.ts';
+import { groupOf, idOf, roleOf } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Arbiter, type SharedResource } from '../../scheduler/arbiter.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
@@ -17,6 +17,7 @@ import { ClientRows } from './rows.ts';
 import { ClientStates } from './states.ts';
 import { ClientTransfers } from './transfers.ts';
 import { ClientUnit } from './unit.ts';
+import { Role } from '../protocol/singa.ts';
 import { serverAddress, serverGroupOf, clientAddress } from '../protocol/topology.ts';
 import type { ValueCounters } from '../protocol/value-space.ts';
 import { encodeControl, packError } from '../protocol/wire-control.ts';

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { systemClock, VirtualClock } from '../../base/clock.ts';
 import { readSettings } from '../../base/settings/settings.ts';
 import { MessagingContext } from '../../messaging/context.ts';
-import { MessageType, Msg } from '../../messaging/msg.ts';
+import { Msg } from '../../messaging/msg.ts';
 import { Router } from '../../messaging/router.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import { serverAddress } from '../protocol/topology.ts';
@@ -18,7 +18,7 @@ const [own, to] = [serverAddress(1, 0), serverAddress(0, 0)];
 
 function message(text: string): Msg {
   const msg = new Msg(own, to);
-  msg.type = MessageType.user;
+  msg.type = 1024;
   msg.addFrame(Buffer.from(text));
   return msg;
 }

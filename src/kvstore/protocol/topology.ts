@@ -8,7 +8,8 @@
  *  topology whose worker groups have one worker each. Server groups are of equal size, so that slice s lies on server
  *  s of every group.  Source: SINGA, "Frameworks" and "Architecture". */
 import { ShoalError } from '../../base/errors.ts';
-import { makeAddress, Role, type Address } from '../../messaging/address.ts';
+import { groupOf, idOf, makeAddress, roleOf, type Address } from '../../messaging/address.ts';
+import { Role } from './singa.ts';
 
 export interface KVTopology {
   readonly workerGroups: number;
@@ -63,10 +64,13 @@ export function workerGroupOf(topology: KVTopology, worker: number): number {
   return Math.floor(worker / topology.workersPerGroup);
 }
 
-/** Roles of `Role` end at 4. */
-const standbyRole = 5;
-
 /** The standby of a server, for messages between the two. */
 export function standbyAddress(group: number, server: number): Address {
-  return makeAddress({ group, id: server, role: standbyRole });
+  return makeAddress({ group, id: server, role: Role.standby });
+}
+
+/** The participant in words: `server 3 of group 0`. */
+export function nameOfAddress(address: Address): string {
+  const name = Object.entries(Role).find(([, code]) => code === roleOf(address))?.[0] ?? `role ${roleOf(address)}`;
+  return `${name} ${idOf(address)} of group ${groupOf(address)}`;
 }

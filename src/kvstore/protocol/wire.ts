@@ -34,67 +34,62 @@
  *      refuses  1: the optimiser refuses gradients that hold NaN or infinity */
 import { dataViewOf, isCount, Layout, textOf } from '../../base/bytes.ts';
 import { errorCodes, ShoalError } from '../../base/errors.ts';
-import { MessageType, Msg } from '../../messaging/msg.ts';
+import { Msg } from '../../messaging/msg.ts';
 import type { Address } from '../../messaging/address.ts';
+import { MessageType } from './singa.ts';
 
-/** Types of messages. Those that SINGA names have its numbers. */
+/** Types of messages: SINGA's, and others from 1024 on. */
 export const KVMessage = {
-  get: MessageType.get,
-  put: MessageType.put,
-  update: MessageType.update,
-  syncRequest: MessageType.syncRequest,
-  syncResponse: MessageType.syncResponse,
-  getResponse: MessageType.getResponse,
-  updateResponse: MessageType.updateResponse,
+  ...MessageType,
   /** Client → server: who I am, in which epoch; the first message of a connection. */
-  hello: MessageType.user + 1,
+  hello: 1025,
   /** The answer: which incarnation, and whether it remembers us. */
-  welcome: MessageType.user + 2,
+  welcome: 1026,
   /** Server → client: a request has been taken and is waiting. */
-  accepted: MessageType.user + 3,
+  accepted: 1027,
   /** Server → client: requests up to this number survive a crash of the server. */
-  durable: MessageType.user + 4,
+  durable: 1028,
   /** Server → client: a control request has been done, or not. */
-  done: MessageType.user + 5,
+  done: 1029,
   /** Requests of a client, answered by `done` unless another answer is named. */
-  announce: MessageType.user + 10,
-  detach: MessageType.user + 11,
-  declare: MessageType.user + 12,
-  commit: MessageType.user + 13,
+  announce: 1034,
+  detach: 1035,
+  declare: 1036,
+  commit: 1037,
   /** Answered by `done` with the batches from the one asked for on, as soon as there is one. */
-  lookup: MessageType.user + 14,
-  setOptimizer: MessageType.user + 15,
-  saveState: MessageType.user + 16,
-  loadState: MessageType.user + 17,
+  lookup: 1038,
+  setOptimizer: 1039,
+  saveState: 1040,
+  loadState: 1041,
   /** Whose pushes is this request waiting for? */
-  inquire: MessageType.user + 18,
-  barrier: MessageType.user + 19,
-  leave: MessageType.user + 20,
+  inquire: 1042,
+  barrier: 1043,
+  leave: 1044,
   /** Make a snapshot soon. */
-  checkpoint: MessageType.user + 21,
+  checkpoint: 1045,
   /** Before `loadState`: what a folder has; whether a save can be loaded. */
-  listState: MessageType.user + 22,
-  prepareState: MessageType.user + 23,
+  listState: 1046,
+  prepareState: 1047,
   /** The client does not wait for this request any more: it is answered now, and nothing is written for it afterwards. */
-  recall: MessageType.user + 24,
+  recall: 1048,
   /** Between server groups: first values; barriers. */
-  follow: MessageType.user + 30,
-  followed: MessageType.user + 31,
-  barrierReached: MessageType.user + 32,
-  barrierReleased: MessageType.user + 33,
+  follow: 1054,
+  followed: 1055,
+  barrierReached: 1056,
+  barrierReleased: 1057,
   /** From a master: which slots have changed. */
-  syncNotice: MessageType.user + 34,
+  syncNotice: 1058,
   /** From group 0: exchange everything, before it saves; what it has loaded. And the answers. */
-  gather: MessageType.user + 35,
-  gathered: MessageType.user + 36,
-  assign: MessageType.user + 37,
-  assigned: MessageType.user + 38,
+  gather: 1059,
+  gathered: 1060,
+  assign: 1061,
+  assigned: 1062,
   /** Between a primary and its standby. */
-  state: MessageType.user + 40,
-  forward: MessageType.user + 41,
-  forwarded: MessageType.user + 42,
+  state: 1064,
+  forward: 1065,
+  forwarded: 1066,
   /** From a primary to itself, and with that to its standby: a client counts as lost. */
-  lost: MessageType.user + 43,
+  lost: 1067,
 } as const;
 
 export const SourceKind = { none: 0, region: 1, inline: 2, rows: 3, rowNumbers: 4 } as const;

@@ -6,7 +6,7 @@
 import { must } from '../../base/assert.ts';
 import { isCount, Layout } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { groupOf, idOf, Role, roleOf, type Address } from '../../messaging/address.ts';
+import { groupOf, idOf, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { ServerBarrier } from './barrier.ts';
 import { ServerCheckpoints } from './checkpoints.ts';
@@ -19,6 +19,7 @@ import { describeWorkers } from './state/rounds.ts';
 import type { ServerRequest, ServerSession } from './state/client-session.ts';
 import { restoreSnapshot, takeSnapshot } from './snapshot.ts';
 import { ServerState, type Outbound } from './state/state.ts';
+import { Role } from '../protocol/singa.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { Control, encodeControl, packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
 import type { ValueCounters } from '../protocol/value-space.ts';

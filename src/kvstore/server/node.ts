@@ -16,7 +16,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { createLogger, type Logger } from '../../base/log.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import type { Random } from '../../base/random.ts';
-import { formatAddress, groupOf, idOf, Role, roleOf, type Address } from '../../messaging/address.ts';
+import { groupOf, idOf, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
 import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
@@ -32,7 +32,8 @@ import type { CheckpointEvent } from './state/options.ts';
 import type { ServerRecord } from '../job/server-records.ts';
 import { ServerSeat } from '../job/server-seat.ts';
 import { lookMs, Silence } from '../job/silence.ts';
-import { masterGroupOf, serverAddress, standbyAddress, type KVTopology } from '../protocol/topology.ts';
+import { Role } from '../protocol/singa.ts';
+import { masterGroupOf, nameOfAddress, serverAddress, standbyAddress, type KVTopology } from '../protocol/topology.ts';
 
 const regionsMax = 4096;
 const flushMs = 2000;
@@ -178,7 +179,7 @@ export class ServerNode {
       checkpointEveryMs: settings.checkpointEveryMs,
       syncEvery: settings.syncEvery,
       syncMs: settings.syncMs,
-      onFault: (source, error) => this.#log.warn(`${formatAddress(source)}: ${error.message}`),
+      onFault: (source, error) => this.#log.warn(`${nameOfAddress(source)}: ${error.message}`),
       onCheckpoint: (event) => this.#logCheckpoint(event),
       // With several server groups, others may still need this one.
       onServed: () => (this.#served = topology.serverGroups === 1),
@@ -307,7 +308,7 @@ export class ServerNode {
     try {
       this.#router.send(msg);
     } catch (error) {
-      this.#log.warn(`cannot send to ${formatAddress(destination)}: ${ShoalError.from(error).message}`);
+      this.#log.warn(`cannot send to ${nameOfAddress(destination)}: ${ShoalError.from(error).message}`);
     }
   }
 
@@ -335,7 +336,7 @@ export class ServerNode {
     if (state === 'connected') {
       peer.heard();
       this.#core?.peerUp(address);
-    } else this.#log.warn(`${formatAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
+    } else this.#log.warn(`${nameOfAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
   }
 
   /** Whoever has been lost and goes on is there again. */
@@ -410,7 +411,7 @@ export class ServerNode {
       }
       // Its memory may be in use: the core lets go of it.
       this.#peers.delete(address);
-      this.#log.warn(`${formatAddress(address)} ${why}`);
+      this.#log.warn(`${nameOfAddress(address)} ${why}`);
       this.#core?.peerLost(address, new ShoalError('peer-lost', why));
     }
   }

@@ -1,10 +1,10 @@
 /** Addresses and messages that checks of messaging are made of. */
-import { makeAddress, Role, type Address } from '../address.ts';
+import { makeAddress, type Address } from '../address.ts';
 import { Msg } from '../msg.ts';
 
-export const worker = (id: number): Address => makeAddress({ group: 0, id, role: Role.workerParameter });
-export const server = (id: number): Address => makeAddress({ group: 0, id, role: Role.server });
-export const stub: Address = makeAddress({ group: 0, id: 0, role: Role.stub });
+export const worker = (id: number): Address => makeAddress({ group: 0, id, role: 0 });
+export const server = (id: number): Address => makeAddress({ group: 0, id, role: 2 });
+export const stub: Address = makeAddress({ group: 0, id: 0, role: 3 });
 
 export function message(source: Address, destination: Address, type = 0, ...frames: (Uint8Array | string)[]): Msg {
   const msg = new Msg(source, destination);
