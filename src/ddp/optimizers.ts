@@ -17,6 +17,7 @@ import {
 } from '../base/schema.ts';
 import { readSettings } from '../base/settings/settings.ts';
 import { loadNative } from '../memory/native.ts';
+import { adamRate, ruleParameters, type ParameterKernels } from '../memory/parameter-kernels.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
 
 /** An array that an optimiser updates, in place. */
@@ -75,6 +76,7 @@ export class SGD implements Optimizer {
   readonly state: Record<string, Float32Array | Float64Array> = {};
   readonly #parameters: readonly OptimizerParameter[];
   readonly #options: Required<SGDOptions>;
+  readonly #kernels = parameterKernels();
   readonly #buffers: (Float32Array | Float64Array)[] = [];
 
   constructor(parameters: readonly OptimizerParameter[], options: SGDOptions = noOptions) {
@@ -92,19 +94,22 @@ export class SGD implements Optimizer {
    *  @throws ShoalError `usage` naming the parameter whose gradient does not fit; then nothing has changed. */
   step(gradients: readonly (Float32Array | Float64Array)[]): void {
     checkGradients('SGD', gradients, this.#parameters);
-    const { momentum, weightDecay, nesterov } = this.#options;
-    const { lr } = this;
+    const { momentum: mu, weightDecay, nesterov } = this.#options;
+    const { lr: rate } = this;
     for (const [index, { data }] of this.#parameters.entries()) {
-      const gradient = gradients[index];
+      const gradient = likeData(gradients[index], data);
       const buffer = this.#buffers[index];
-      for (let i = 0; i < data.length; i++) {
-        let change = gradient[i] + weightDecay * data[i];
-        if (buffer) {
-          buffer[i] = momentum * buffer[i] + change;
-          change = nesterov ? change + momentum * buffer[i] : buffer[i];
-        }
-        data[i] -= lr * change;
+      if (buffer === undefined) {
+        this.#kernels.update('sgd', data, gradient, [], ruleParameters('sgd', { rate, decay: weightDecay }));
+        continue;
       }
+      // At a rate of −1 the kernel's velocity is torch's buffer, and what it adds to zeros is the step.
+      const decayed = gradient.slice();
+      const step = sameKind(data, data.length);
+      if (weightDecay !== 0) this.#kernels.update('sgd', decayed, data, [], ruleParameters('sgd', { rate: -weightDecay }));
+      const rule = nesterov ? 'nesterov' : 'momentum';
+      this.#kernels.update(rule, step, decayed, [buffer], ruleParameters(rule, { rate: -1, mu }));
+      this.#kernels.update('sgd', data, step, [], ruleParameters('sgd', { rate }));
     }
   }
 }
@@ -116,7 +121,7 @@ export class Adam implements Optimizer {
   readonly state: Record<string, Float32Array | Float64Array> = {};
   readonly #parameters: readonly OptimizerParameter[];
   readonly #options: Required<AdamOptions>;
-  readonly #kernels = createParameterKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
+  readonly #kernels = parameterKernels();
   readonly #moments: {
     readonly first: Float32Array | Float64Array;
     readonly second: Float32Array | Float64Array;
@@ -147,17 +152,16 @@ export class Adam implements Optimizer {
   step(gradients: readonly (Float32Array | Float64Array)[]): void {
     checkGradients('Adam', gradients, this.#parameters);
     const { betas, eps, weightDecay, decoupled } = this.#options;
-    const [beta1, beta2] = betas;
+    const [b1, b2] = betas;
     const { lr } = this;
     for (const [index, { data }] of this.#parameters.entries()) {
       const { first, second, steps } = this.#moments[index];
       const step = ++steps[0];
       if (decoupled) for (let i = 0; i < data.length; i++) data[i] *= 1 - lr * weightDecay;
       // The kernel does not correct its epsilon for the bias of the second moment, so `eps` is multiplied by that root.
-      const root = Math.sqrt(1 - beta2 ** step);
-      const rate = (lr * root) / (1 - beta1 ** step);
-      const numbers = Float64Array.of(1, Infinity, decoupled ? 0 : weightDecay, rate, beta1, 1 - beta1, beta2, 1 - beta2, eps * root);
-      this.#kernels.update('adam', data, likeData(gradients[index], data), [first, second], numbers);
+      const root = Math.sqrt(1 - b2 ** step);
+      const numbers = { decay: decoupled ? 0 : weightDecay, rate: adamRate(lr, b1, b2, step), b1, b2, epsilon: eps * root };
+      this.#kernels.update('adam', data, likeData(gradients[index], data), [first, second], ruleParameters('adam', numbers));
     }
   }
 }
@@ -217,6 +221,10 @@ function checkNotNegative(call: string, values: Readonly<Record<string, number>>
 
 function isFloats(value: unknown): value is Float32Array | Float64Array {
   return value instanceof Float32Array || value instanceof Float64Array;
+}
+
+function parameterKernels(): ParameterKernels {
+  return createParameterKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
 }
 
 function sameKind(data: Float32Array | Float64Array, length: number): Float32Array | Float64Array {

@@ -20,21 +20,60 @@ export type Reals = Float32Array | Float64Array;
  *  Parameters [0…3] of all rules: rescale, clip (Infinity: none), decay, rate. */
 export type UpdateRule = 'sgd' | 'momentum' | 'nesterov' | 'adam' | 'adagrad' | 'ftrl';
 
+/** Hyperparameters of the rules, by the names of the table above. */
+export interface RuleNumbers {
+  readonly rate: number;
+  /** Default 1. */
+  readonly rescale?: number | undefined;
+  /** Default: no clipping. */
+  readonly clip?: number | undefined;
+  /** Default 0. */
+  readonly decay?: number | undefined;
+  readonly mu?: number;
+  readonly b1?: number;
+  readonly b2?: number;
+  readonly epsilon?: number;
+  readonly l1?: number;
+  readonly beta?: number;
+}
+
 export interface UpdateRuleInfo {
   readonly name: UpdateRule;
-  readonly states: number;
-  readonly parameters: number;
+  /** Names of the arrays of state. */
+  readonly states: readonly string[];
+  /** Hyperparameters from [4] on; `r1` and `r2` are what `b1` and `b2` leave of 1. */
+  readonly own: readonly (keyof RuleNumbers | 'r1' | 'r2')[];
 }
 
 /** Rules by code, as in the addon: append only. */
 export const updateRules: readonly UpdateRuleInfo[] = [
-  { name: 'sgd', states: 0, parameters: 4 },
-  { name: 'momentum', states: 1, parameters: 5 },
-  { name: 'nesterov', states: 1, parameters: 5 },
-  { name: 'adam', states: 2, parameters: 9 },
-  { name: 'adagrad', states: 1, parameters: 5 },
-  { name: 'ftrl', states: 2, parameters: 6 },
+  { name: 'sgd', states: [], own: [] },
+  { name: 'momentum', states: ['velocity'], own: ['mu'] },
+  { name: 'nesterov', states: ['velocity'], own: ['mu'] },
+  { name: 'adam', states: ['mean', 'variance'], own: ['b1', 'r1', 'b2', 'r2', 'epsilon'] },
+  { name: 'adagrad', states: ['history'], own: ['epsilon'] },
+  { name: 'ftrl', states: ['z', 'n'], own: ['l1', 'beta'] },
 ];
+
+/** The rule of this name. @throws ShoalError `usage` when there is none. */
+export function updateRule(rule: UpdateRule): UpdateRuleInfo {
+  const info = updateRules.find(({ name }) => name === rule);
+  if (info === undefined) throw misuse(`there is no rule '${rule}'; use one of ${updateRules.map(({ name }) => name).join(', ')}`);
+  return info;
+}
+
+/** The parameters of a rule as its kernel takes them. */
+export function ruleParameters(rule: UpdateRule, numbers: RuleNumbers): Float64Array {
+  const { rescale = 1, clip = Infinity, decay = 0, rate, b1 = 0, b2 = 0 } = numbers;
+  const all: Readonly<Record<string, number | undefined>> = { ...numbers, r1: 1 - b1, r2: 1 - b2 };
+  return Float64Array.of(rescale, clip, decay, rate, ...updateRule(rule).own.map((name) => all[name] ?? Number.NaN));
+}
+
+/** Adam's rate of an update, counted from 1, with the correction of the bias of both moments. Epsilon stays uncorrected, as at the end of
+ *  section 2 of Kingma & Ba, "Adam: a method for stochastic optimization", ICLR 2015. */
+export function adamRate(rate: number, b1: number, b2: number, step: number): number {
+  return (rate * Math.sqrt(1 - b2 ** step)) / (1 - b1 ** step);
+}
 
 export interface ParameterKernels {
   /** Updates `value` and `states` in place; all are of one type and length, none overlapping another. Parameters are rounded to that type.
@@ -51,10 +90,6 @@ export interface ParameterKernels {
   decodeHalf(target: Float32Array, source: Uint8Array): void;
 }
 
-export function updateRuleCode(rule: UpdateRule): number {
-  return updateRules.findIndex(({ name }) => name === rule);
-}
-
 /** Bytes of `count` elements at two bits: whole words. */
 export function twoBitBytes(count: number): number {
   return Math.ceil(count / 16) * 4;
@@ -62,10 +97,10 @@ export function twoBitBytes(count: number): number {
 
 /** @throws ShoalError `usage` describing the fault of the operands. */
 export function checkUpdate(rule: UpdateRule, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void {
-  const info = updateRules.find(({ name }) => name === rule);
-  if (info === undefined) throw misuse(`there is no rule '${rule}'; use one of ${updateRules.map(({ name }) => name).join(', ')}`);
-  if (states.length !== info.states || parameters.length !== info.parameters) {
-    throw misuse(`${rule} needs ${info.states} states and ${info.parameters} parameters, not ${states.length} and ${parameters.length}`);
+  const info = updateRule(rule);
+  const wanted = 4 + info.own.length;
+  if (states.length !== info.states.length || parameters.length !== wanted) {
+    throw misuse(`${rule} needs ${info.states.length} states and ${wanted} parameters, not ${states.length} and ${parameters.length}`);
   }
   if (!(value instanceof Float32Array || value instanceof Float64Array)) {
     throw misuse(`${rule}: values are Float32Array or Float64Array, not ${(value as Uint8Array).constructor.name}`);

@@ -1,7 +1,15 @@
 /** Kernels of optimisers, by the parameter kernels that the parameter server has as well: the same bits. Rows that several indices name
  *  are summed first, in the order of the indices. */
 import { must } from '../../base/assert.ts';
-import type { ParameterKernels, Reals, UpdateRule } from '../../memory/parameter-kernels.ts';
+import {
+  adamRate,
+  ruleParameters,
+  updateRule,
+  type ParameterKernels,
+  type Reals,
+  type RuleNumbers,
+  type UpdateRule,
+} from '../../memory/parameter-kernels.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
 import type { Reference } from '../execute/variable-store.ts';
 import type { Attributes } from '../structure/definition.ts';
@@ -9,17 +17,16 @@ import type { Value } from '../structure/value.ts';
 import { realsOf, rowNumbers, rowWidth } from '../structure/elements.ts';
 import { changed } from './sparse.ts';
 
+/** A rule, and TensorFlow's names of its hyperparameters. */
 interface Update {
   readonly rule: UpdateRule;
-  /** Variables of state behind the one that is updated. */
-  readonly states: number;
-  /** The kernel's parameters from [2] on: decay, rate, and those of the rule. */
-  readonly parameters: (attribute: (name: string) => number) => readonly number[];
+  readonly names: Partial<Record<keyof RuleNumbers, string>>;
 }
 
-const descent: Update = { rule: 'sgd', states: 0, parameters: (of) => [0, of('learning_rate')] };
-const adagrad: Update = { rule: 'adagrad', states: 1, parameters: (of) => [0, of('learning_rate'), of('epsilon')] };
-const ftrl: Update = { rule: 'ftrl', states: 2, parameters: (of) => [of('l2'), of('learning_rate'), of('l1'), of('beta')] };
+const descent: Update = { rule: 'sgd', names: { rate: 'learning_rate' } };
+const adagrad: Update = { rule: 'adagrad', names: { rate: 'learning_rate', epsilon: 'epsilon' } };
+const ftrl: Update = { rule: 'ftrl', names: { rate: 'learning_rate', decay: 'l2', l1: 'l1', beta: 'beta' } };
+const adamUpdate: Update = { rule: 'adam', names: { rate: 'learning_rate', b1: 'beta1', b2: 'beta2', epsilon: 'epsilon' } };
 
 export function updateKernels(kernels: ParameterKernels): KernelTable {
   return {
@@ -32,30 +39,29 @@ export function updateKernels(kernels: ParameterKernels): KernelTable {
   };
 }
 
-function dense(kernels: ParameterKernels, { rule, states, parameters }: Update): Kernel {
+function dense(kernels: ParameterKernels, update: Update): Kernel {
+  const { rule } = update;
+  const states = updateRule(rule).states.length;
   return ({ node, inputs }) => {
     const own = inputs.slice(0, states + 1).map(realsToChange);
-    kernels.update(rule, own[0], realsOf(inputs[states + 1]), own.slice(1), parametersOf(parameters, node.attributes));
+    kernels.update(rule, own[0], realsOf(inputs[states + 1]), own.slice(1), ruleParameters(rule, numbersOf(update, node.attributes)));
     return [inputs[0]];
   };
 }
 
-/** The rate of step t contains the correction of the bias, as in the parameter server. */
 function adam(kernels: ParameterKernels): Kernel {
   return ({ node: { attributes }, inputs: [ref, m, v, steps, grad] }) => {
     const [value, mean, variance, count] = [ref, m, v, steps].map(realsToChange);
-    const step = ++count[0];
-    const parameters = (of: (name: string) => number): number[] => {
-      const [beta1, beta2] = [of('beta1'), of('beta2')];
-      const rate = (of('learning_rate') * Math.sqrt(1 - beta2 ** step)) / (1 - beta1 ** step);
-      return [0, rate, beta1, 1 - beta1, beta2, 1 - beta2, of('epsilon')];
-    };
-    kernels.update('adam', value, realsOf(grad), [mean, variance], parametersOf(parameters, attributes));
+    const numbers = numbersOf(adamUpdate, attributes);
+    const rate = adamRate(numbers.rate, numbers.b1!, numbers.b2!, ++count[0]);
+    kernels.update('adam', value, realsOf(grad), [mean, variance], ruleParameters('adam', { ...numbers, rate }));
     return [ref];
   };
 }
 
-function sparse(kernels: ParameterKernels, { rule, states, parameters }: Update): Kernel {
+function sparse(kernels: ParameterKernels, update: Update): Kernel {
+  const { rule } = update;
+  const states = updateRule(rule).states.length;
   return ({ node, inputs }) => {
     const [grad, indices] = inputs.slice(states + 1);
     const references = inputs.slice(0, states + 1) as Reference[];
@@ -63,7 +69,7 @@ function sparse(kernels: ParameterKernels, { rule, states, parameters }: Update)
     const width = rowWidth(shape);
     const summed = sumRows(rowNumbers(indices, shape[0]), realsOf(grad), width);
     const tables = references.map(realsToChange);
-    const numbers = parametersOf(parameters, node.attributes);
+    const numbers = ruleParameters(rule, numbersOf(update, node.attributes));
     // The rows side by side: one call of the kernel for all of them.
     const rows = tables.map((table) => packRows(table, summed.rows, width));
     kernels.update(rule, rows[0], summed.values, rows.slice(1), numbers);
@@ -72,8 +78,8 @@ function sparse(kernels: ParameterKernels, { rule, states, parameters }: Update)
   };
 }
 
-function parametersOf(parameters: Update['parameters'], attributes: Attributes): Float64Array {
-  return Float64Array.of(1, Infinity, ...parameters((name) => attributes[name] as number));
+function numbersOf({ names }: Update, attributes: Attributes): RuleNumbers {
+  return Object.fromEntries(Object.entries(names).map(([own, name]) => [own, attributes[name]])) as unknown as RuleNumbers;
 }
 
 function realsToChange(reference: Value): Reals {

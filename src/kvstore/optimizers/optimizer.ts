@@ -1,4 +1,4 @@
-/** Server-side optimisers: how a complete gradient changes a parameter. One file each, listed in registry.ts. */
+/** Server-side optimisers: how a complete gradient changes a parameter. registry.ts has them. */
 import type { TypedArray } from '../../memory/dtype.ts';
 
 /** The optimiser that servers apply, with its hyperparameters, as MXNet has them. An option that the optimiser does not have, and a

@@ -4,7 +4,7 @@ import {
   checkEncoding,
   checkUpdate,
   twoBitBytes,
-  updateRuleCode,
+  updateRules,
   type ParameterKernels,
   type Reals,
   type UpdateRule,
@@ -19,7 +19,8 @@ export class NativeParameterKernels implements ParameterKernels {
 
   update(rule: UpdateRule, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void {
     checkUpdate(rule, value, gradient, states, parameters);
-    this.#loops.update(updateRuleCode(rule), value, gradient, states, parameters);
+    const code = updateRules.findIndex(({ name }) => name === rule);
+    this.#loops.update(code, value, gradient, states, parameters);
   }
 
   firstNonFinite(values: Reals): number {

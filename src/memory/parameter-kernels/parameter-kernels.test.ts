@@ -51,7 +51,7 @@ function parametersOf(rule: UpdateRuleInfo, random: Random): Float64Array {
     random.next() / 10,
     random.next(),
   ];
-  const rest = Array.from({ length: rule.parameters - 4 }, () => random.next());
+  const rest = Array.from({ length: rule.own.length }, () => random.next());
   return Float64Array.from([rescale, clip, decay, rate, ...rest]);
 }
 
@@ -62,7 +62,7 @@ describe.skipIf(addons.length === 0)(`native and js agree${addons.length === 0 ?
       const parameters = parametersOf(rule, random);
       const value = reals(type, count, random);
       const positive = (from: Random): number => Math.abs(element(from));
-      const states = Array.from({ length: rule.states }, () => reals(type, count, random, positive));
+      const states = Array.from({ length: rule.states.length }, () => reals(type, count, random, positive));
       const copies = implementations.map(() => ({ value: value.slice(), states: states.map((state) => state.slice()) }));
       for (let step = 0; step < steps; step++) {
         const gradient = reals(type, count, random);
@@ -128,7 +128,7 @@ describe.each(implementations)('ParameterKernels $label', ({ kernels }) => {
       const random = seededRandom(5);
       const parameters = parametersOf(rule, random);
       const [value, gradient] = [reals('float32', 101, random), reals('float32', 101, random)];
-      const states = Array.from({ length: rule.states }, () => new Float32Array(101));
+      const states = Array.from({ length: rule.states.length }, () => new Float32Array(101));
       const [inParts, partStates] = [value.slice(), states.map((state) => state.slice())];
       kernels.update(rule.name, value, gradient, states, parameters);
       for (const [from, to] of [
