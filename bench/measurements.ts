@@ -6,9 +6,9 @@ export interface Measurement {
   readonly name: string;
   /** Title for people: the places of ranks, and anything special. */
   readonly title: string;
-  /** Contents of the file: `peers` against others, `algorithms` against each other, the gain by `overlap`, or the report of
-   *  another benchmark. */
-  readonly kind: 'peers' | 'algorithms' | 'overlap' | 'report';
+  /** Contents of the file: `peers` against others, `algorithms` against each other, this code beside `earlier` commits, the gain by
+   *  `overlap`, or the report of another benchmark. */
+  readonly kind: 'peers' | 'algorithms' | 'earlier' | 'overlap' | 'report';
   /** Arguments of node in the repository; `{out}` stands for the folder of results. */
   readonly command: readonly string[];
 }
@@ -62,14 +62,12 @@ export const measurements: readonly Measurement[] = [
     ...['--hosts', '4', '--ranks-per-host', '2', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '25MiB:3'],
     ...['--algorithms', 'fairring,direct,ring'],
   ]),
-  redesign('redesign-one-host-2-ranks', '2 ranks on one host', ['--ranks', '2']),
-  redesign('redesign-one-host-4-ranks', '4 ranks on one host', [
-    ...['--ranks', '4', '--warmup', '5', '--sizes', '8:20000,1KiB:5000,8KiB:1500,64KiB:600,1MiB:100,4MiB:40,25MiB:12,100MiB:4'],
-  ]),
-  redesign('redesign-4-hosts-1gbit', '4 hosts, 1 Gbit/s', [
-    ...['--hosts', '4', ...gigabit, '--warmup', '5', '--only', 'shoal sync,before sync'],
-    ...['--sizes', '8:5000,1KiB:3000,8KiB:1000,64KiB:200,1MiB:40,25MiB:3'],
-  ]),
+  {
+    name: 'earlier',
+    title: 'Beside earlier commits',
+    kind: 'earlier',
+    command: ['--import', 'tsx', 'bench/earlier/run.ts', '--commits', 'a137a59,3121df6', '--out', '{out}'],
+  },
   algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', [...['-n', '2'], ...upTo16MiB]),
   algorithms('algorithms-one-host-4-ranks', '4 ranks on one host', [...['-n', '4'], ...upTo16MiB]),
   algorithms('algorithms-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', small, ['--hosts', '4', ...gigabit]),
@@ -168,12 +166,6 @@ export const measurements: readonly Measurement[] = [
 
 function peers(name: string, title: string, args: readonly string[]): Measurement {
   return { name, title, kind: 'peers', command: ['--import', 'tsx', 'bench/peers/run.ts', ...args, '--name', name, '--out', '{out}'] };
-}
-
-/** Compares with the last commit before calls had one route and rooms had names. */
-function redesign(name: string, title: string, args: readonly string[]): Measurement {
-  const ways = 'shoal sync,before sync,shoal private,before private';
-  return peers(name, `${title}, beside the code before its redesign`, ['--earlier', '2330466', '--rounds', '5', '--only', ways, ...args]);
 }
 
 function network(name: string, title: string, args: readonly string[]): Measurement {

@@ -1,6 +1,7 @@
 /** The tables of measurements, out of bench/results: for docs/performance.md, where each stands with its command, and for the
  *  README, which shows some of it. Nothing is typed by hand, so that no page can say more than a file of results. */
 import { measurements, type Measurement } from '../bench/measurements.ts';
+import type { EarlierReport } from '../bench/earlier/report.ts';
 import type { OverlapReport, SeriesName } from '../bench/overlap/report.ts';
 import type { ComparedCase, ComparedSize, Comparison, Standing } from '../bench/peers/comparison.ts';
 import { formatBytes } from '../src/base/settings/quantity.ts';
@@ -11,19 +12,12 @@ export type ReadResult = (name: string) => string | undefined;
 
 const own = 'shoal sync';
 const rivals = ['open mpi', 'gloo'] as const;
-/** The same way in this code and in that of an earlier commit. */
-const builds = [
-  ['shoal sync', 'before sync'],
-  ['shoal private', 'before private'],
-] as const;
 const columnTitles: Readonly<Record<string, string>> = {
   'shoal sync': 'Shoal',
   'shoal async': 'Shoal, awaited',
   'shoal private': 'Shoal, plain arrays',
   'open mpi': 'Open MPI (C)',
   gloo: 'Gloo (PyTorch)',
-  'before sync': 'before',
-  'before private': 'before, plain arrays',
 };
 
 /** All results of all-reduce, each with the command that made it. */
@@ -43,6 +37,16 @@ function sectionOf(measurement: Measurement, read: ReadResult): string[] {
     const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} rounds, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
     return [`### ${title[0].toUpperCase()}${title.slice(1)}`, `${how}: ${made}.`, overlapTable(report)];
   }
+  if (kind === 'earlier') {
+    const report = JSON.parse(text) as EarlierReport;
+    const { commit, startedAt, rounds, cpus, loadBefore } = report;
+    const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} rounds, ${cpus} CPUs, load before: ${loadBefore.toFixed(1)}`;
+    return [
+      `### ${title}`,
+      `${how}: ${made}. Ratios are the earlier commit's time ÷ today's, of medians and of best rounds.`,
+      earlierTable(report),
+    ];
+  }
   const comparison = JSON.parse(text) as Comparison;
   const { commit, startedAt, rounds, machine } = comparison;
   const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} ${rounds === 1 ? 'round' : 'rounds'}, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
@@ -56,24 +60,38 @@ function assertShown(command: readonly string[], { collective }: ComparedCase): 
   if (collective !== 'all-reduce') throw new Error(`${command.join(' ')}: the tables are about all-reduce`);
 }
 
+/** Median times of today's code, and of each earlier commit the ratios to it. */
+export function earlierTable({ rows }: EarlierReport): string {
+  const builds = [...new Set(rows.flatMap(({ builds: all }) => Object.keys(all)))];
+  const [now, ...earlier] = builds;
+  const ratio = (theirs: number, ours: number): string => (theirs / ours).toFixed(2);
+  return table(
+    ['', 'µs', ...earlier],
+    rows.map(({ group, case: name, builds: all }) => [
+      `${group}: ${name}`,
+      timeText(all[now].medianUs),
+      ...earlier.map((each) =>
+        all[each] === undefined ? '–' : `${ratio(all[each].medianUs, all[now].medianUs)} (${ratio(all[each].bestUs, all[now].bestUs)})`,
+      ),
+    ]),
+  );
+}
+
 /** Median times, those of the peers as ratios to Shoal's, and the ratio to the bound. */
 export function peerTable({ sizes, bound }: ComparedCase): string {
   const names = sizes[0].standings.map(({ contestant }) => contestant);
   const peers = rivals.filter((name) => names.includes(name));
-  const pairs = builds.filter((pair) => pair.every((name) => names.includes(name)));
   const bounded = sizes.some(({ boundUs }) => boundUs !== null);
   const head = [
     'bytes',
     ...names.map((name) => columnTitles[name] ?? name.replace(/^shoal /, '')),
     ...peers.map((name) => `${columnTitles[name].split(' (')[0]} ÷ Shoal`),
-    ...pairs.map(([, name]) => `${columnTitles[name]} ÷ now`),
     ...(bounded ? [`of the ${bound ?? 'memory'} bound`] : []),
   ];
   const rows = sizes.map((size) => [
     sizeText(size.bytes),
     ...names.map((name) => timeText(standing(size, name)?.medianUs)),
     ...peers.map((name) => ratioText(standing(size, name)?.ratio)),
-    ...pairs.map(([now, before]) => pairText(standing(size, now), standing(size, before))),
     ...(bounded ? [shareText(size)] : []),
   ]);
   return table(head, rows);
@@ -202,13 +220,6 @@ function timeText(us: number | undefined): string {
   if (us === undefined) return '';
   const [value, unit] = us < 1000 ? [us, 'µs'] : us < 1_000_000 ? [us / 1000, 'ms'] : [us / 1_000_000, 's'];
   return `${value < 10 ? value.toPrecision(2) : value.toFixed(0)} ${unit}`;
-}
-
-/** Median of the rounds' ratios. */
-function pairText(now: Standing | undefined, before: Standing | undefined): string {
-  if (now === undefined || before === undefined) return '';
-  const ratios = now.roundsUs.map((us, round) => before.roundsUs[round] / us).toSorted((a, b) => a - b);
-  return `${ratios[Math.floor(ratios.length / 2)].toFixed(2)}×`;
 }
 
 function ratioText(ratio: number | null | undefined): string {

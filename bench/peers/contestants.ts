@@ -1,11 +1,11 @@
 /** The programs that are compared. Each runs a collective over a list of sizes and gives a row per size; all write their
  *  inputs before each call, outside the time, and report the median over iterations on the slowest rank. */
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { programOf } from '../arguments.ts';
+import { buildOf, folderOf, repository } from '../earlier/build.ts';
 import type { CollectiveName } from '../../src/tools/timing/collective.ts';
 import type { BenchReport } from '../../src/tools/timing/report.ts';
 import type { Place } from './place.ts';
@@ -54,7 +54,6 @@ export interface Contestant {
 /** The contestant by whose times all others are divided. */
 export const referenceName = 'shoal sync';
 
-const repository = fileURLToPath(new URL('../..', import.meta.url));
 const python = '/usr/bin/python3';
 
 export interface ContestantOptions {
@@ -90,31 +89,11 @@ const shoalWays: readonly (ShoalWay & { readonly name: string })[] = [
 
 /** The same ways in a build of another commit: `3121df6 sync` beside `shoal sync`. */
 function earlierBuild(commit: string): Contestant[] {
-  const folder = join(repository, 'node_modules/.cache/shoal-bench', commit);
   return shoalWays.map((way) => {
     const description = `${way.description}; commit ${commit}`;
-    const contestant = shoal(`${commit} ${way.name}`, { ...way, description }, folder);
-    return { ...contestant, prepare: (scratch) => (existsSync(folder) ? contestant.prepare(scratch) : buildCommit(commit, folder)) };
+    const contestant = shoal(`${commit} ${way.name}`, { ...way, description }, folderOf(commit));
+    return { ...contestant, prepare: (scratch) => (buildOf(commit), contestant.prepare(scratch)) };
   });
-}
-
-/** Builds a commit in a clone of its own, which stays, with the packages that it names. @returns the reason if it cannot. */
-function buildCommit(commit: string, folder: string): string | undefined {
-  const steps: readonly (readonly string[])[] = [
-    ['git', 'clone', '--quiet', '--no-checkout', repository, folder],
-    ['git', '-C', folder, 'checkout', '--quiet', commit],
-    ['npm', 'ci', '--ignore-scripts', '--no-audit', '--no-fund'],
-    [process.execPath, join(folder, 'scripts/install-native.mjs')],
-    [process.execPath, join(folder, 'scripts/build.mjs')],
-  ];
-  for (const [command, ...args] of steps) {
-    const { status, stdout, stderr } = spawnSync(command, args, { encoding: 'utf8', cwd: existsSync(folder) ? folder : repository });
-    if (status !== 0) {
-      rmSync(folder, { recursive: true, force: true });
-      return `${command} ${args.join(' ')} failed: ${(stderr || stdout).trim()}`;
-    }
-  }
-  return undefined;
 }
 
 function shoal(name: string, { description, flags, algorithm }: ShoalWay, folder = repository): Contestant {
