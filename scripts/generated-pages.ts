@@ -88,13 +88,16 @@ function settingEntry(definition: SettingDefinition): string {
   return `### \`${definition.name}\`\n\n${definition.description}\n\n${facts.map((fact) => `- ${fact}`).join('\n')}`;
 }
 
+/** The thread of a room, as the table of layers says it. */
+const threads = { caller: ' (calling thread)', comm: ' (comm thread)', both: '' } as const;
+
 /** The table of layers, the highest rank first, as one draws a building; the rooms of a layer, too. */
 function layersTable({ layers }: LayerTable): string {
   const rows = layers
     .toSorted((a, b) => b.rank - a.rank)
     .flatMap(({ folder, rank, purpose, rooms = [] }) => [
       `| ${rank} | \`src/${folder}\` | ${purpose} |`,
-      ...rooms.map((room) => `| | \`src/${folder}/${room.folder}\` | ${room.purpose} |`),
+      ...rooms.map((room) => `| | \`src/${folder}/${room.folder}\` | ${room.purpose}${threads[room.thread ?? 'both']} |`),
     ]);
   return ['| rank | folder | what it is |', '|---|---|---|', ...rows].join('\n');
 }

@@ -11,9 +11,11 @@ export interface SourceFile {
 }
 
 export interface Room {
-  /** Folder below the layer's; `a/b` is a room of its own, apart from `a`. */
+  /** Folder below the layer's, or one file there (`a/b.ts`); `a/b` is a room of its own, apart from `a`. */
   readonly folder: string;
   readonly purpose: string;
+  /** The thread that runs its code: `caller`, a program's thread, or `comm`, the comm thread. Default: both may. */
+  readonly thread?: 'caller' | 'comm';
 }
 
 export interface Layer {
@@ -81,6 +83,7 @@ export function checkSources(files: readonly SourceFile[], table: LayerTable): V
     ...checkSizes(files, table),
     ...checkWords(files, table),
     ...checkRooms(parsed, table),
+    ...checkThreads(parsed, table),
     ...checkCircles(parsed),
     ...checkRegistries(parsed, table),
   ];
@@ -240,11 +243,38 @@ function checkRooms(files: readonly ParsedFile[], table: LayerTable): Violation[
   return found;
 }
 
+/** Code of one thread does not import code of the other, in any layer that tells threads apart; code of both imports neither. Files beside
+ *  the rooms bring both together. */
+function checkThreads(files: readonly ParsedFile[], table: LayerTable): Violation[] {
+  return files.flatMap((file) => {
+    const own = threadOf(file.path, table);
+    if (own === undefined || isTest(file.path)) return [];
+    return file.imports.flatMap(({ specifier, offset }) => {
+      const target = specifier.startsWith('.') ? resolveRelative(file.path, specifier) : '';
+      const other = threadOf(target, table);
+      if (other === undefined || other === 'both' || other === own) return [];
+      return [
+        violation(file, offset, 'threads', `code of ${threadNames[own]} must not import ${specifier}, code of ${threadNames[other]}`),
+      ];
+    });
+  });
+}
+
+const threadNames = { caller: 'the calling thread', comm: 'the comm thread', both: 'both threads' } as const;
+
+/** The thread that runs a file; undefined where the layer does not tell threads apart, and beside its rooms. */
+function threadOf(path: string, table: LayerTable): keyof typeof threadNames | undefined {
+  const { folder, rooms = [] } = layerOf(path, table) ?? { folder: '' };
+  const room = rooms[indexOfRoom(path, folder, rooms)] as Room | undefined;
+  return room && rooms.some(({ thread }) => thread !== undefined) ? (room.thread ?? 'both') : undefined;
+}
+
 /** Index of the innermost room of a file; −1: beside the rooms. */
 function indexOfRoom(path: string, layer: string, rooms: readonly Room[]): number {
   let best = -1;
   for (const [index, { folder }] of rooms.entries()) {
-    if (path.startsWith(`src/${layer}/${folder}/`) && (best < 0 || folder.length > rooms[best].folder.length)) best = index;
+    const isInside = path === `src/${layer}/${folder}` || path.startsWith(`src/${layer}/${folder}/`);
+    if (isInside && (best < 0 || folder.length > rooms[best].folder.length)) best = index;
   }
   return best;
 }

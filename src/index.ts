@@ -2,7 +2,7 @@
  *  @module */
 export { isShoalError, ShoalError, type ErrorCode } from './base/errors.ts';
 export { DeviceMesh, initDeviceMesh, type MeshOptions } from './group/api/device-mesh.ts';
-export { initProcessGroup, type InitOptions } from './group/api/init.ts';
+export { initProcessGroup, type InitOptions } from './group/init.ts';
 export type {
   AllToAllOptions,
   BatchCall,
@@ -21,7 +21,7 @@ export type {
   SubgroupsOptions,
   TensorLike,
   Work,
-} from './group/call/types.ts';
+} from './group/caller/types.ts';
 export { DeviceTensor, type DeviceTensorOptions } from './memory/device/device-tensor.ts';
 export { openDevice, type OpenDevice } from './memory/device/open-device.ts';
 export type { DType, DTypeViews, TypedArray } from './memory/dtype.ts';

@@ -6,7 +6,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { systemRandom } from '../../src/base/random.ts';
 import { systemStopwatch } from '../../src/base/clock.ts';
-import { initProcessGroup } from '../../src/group/api/init.ts';
+import { initProcessGroup } from '../../src/group/init.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
 import { loadNative, nativeUnavailableReason } from '../../src/memory/native.ts';
 import type { RegionShare } from '../../src/memory/region.ts';

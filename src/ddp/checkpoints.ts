@@ -28,7 +28,7 @@ import {
 } from '../base/schema.ts';
 import { writeSnapshot } from '../checkpoint/snapshot-file.ts';
 import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
-import type { ProcessGroup } from '../group/call/types.ts';
+import type { ProcessGroup } from '../group/caller/types.ts';
 import {
   Checkpoint,
   describedTensors,

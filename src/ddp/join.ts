@@ -8,7 +8,7 @@
 import { describeForeign } from '../memory/foreign-value.ts';
 import { ShoalError } from '../base/errors.ts';
 import { anyList, anyNumber, callback, checkArgument, checkOptions, describeValue, flag, noOptions, optionTable } from '../base/schema.ts';
-import type { ProcessGroup } from '../group/call/types.ts';
+import type { ProcessGroup } from '../group/caller/types.ts';
 import type { TypedArray } from '../memory/dtype.ts';
 import { rangesText } from './rank-text.ts';
 

@@ -29,7 +29,7 @@ import {
   optionTable,
 } from '../base/schema.ts';
 import { readSettings, type Environment } from '../base/settings/settings.ts';
-import type { ProcessGroup, Work } from '../group/call/types.ts';
+import type { ProcessGroup, Work } from '../group/caller/types.ts';
 import { dtypeInfo, type DTypeViews, type TypedArray } from '../memory/dtype.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
 import { Tensor } from '../memory/tensor.ts';

@@ -3,7 +3,7 @@
 import { dataViewOf, Layout } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { describeValue, isPlainObject } from '../base/schema.ts';
-import type { CallOptions, ProcessGroup, Work } from '../group/call/types.ts';
+import type { CallOptions, ProcessGroup, Work } from '../group/caller/types.ts';
 import type { ParameterSpec } from './buckets.ts';
 import { checksum, checksumBytes } from './checksum.ts';
 

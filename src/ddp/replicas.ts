@@ -1,6 +1,6 @@
 /** Checks that replicas are identical: equal checksums on every rank. It must not know where the arrays come from. */
 import { ShoalError } from '../base/errors.ts';
-import type { CallOptions, ProcessGroup } from '../group/call/types.ts';
+import type { CallOptions, ProcessGroup } from '../group/caller/types.ts';
 import { checksum, checksumBytes, checksumsOf, describeDisagreement } from './checksum.ts';
 
 export interface NamedArray {

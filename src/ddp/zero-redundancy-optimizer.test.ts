@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { seededRandom } from '../base/random.ts';
-import type { ProcessGroup } from '../group/call/types.ts';
+import type { ProcessGroup } from '../group/caller/types.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
 import { Checkpoints } from './checkpoints.ts';
 import { Adam, SGD, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';

@@ -10,7 +10,7 @@
  *  Every element is updated by the same arithmetic as without sharding, so bits are equal. It must not know what the optimiser does. */
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { anyNumber, checkOptions, describeValue, noOptions, optionTable } from '../base/schema.ts';
-import type { ProcessGroup, Work } from '../group/call/types.ts';
+import type { ProcessGroup, Work } from '../group/caller/types.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import type { JoinHook, Joinable } from './join.ts';
 import { checkGradients, checkParameters, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';

@@ -1,7 +1,7 @@
 /** An all-to-all of which each rank knows its own part only is one call, in its place among the others. */
 import { describe, expect, it } from 'vitest';
 import { startRanks } from './testing/in-process-world.ts';
-import type { ProcessGroup, Work } from './call/types.ts';
+import type { ProcessGroup, Work } from './caller/types.ts';
 
 /** Rank 1 sends two elements to rank 0 and keeps one. */
 const splits = [

@@ -7,7 +7,7 @@ import { ReduceOp, reduceOps } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import type { CommGroup } from './api/process-group.ts';
 import { startRanks } from './testing/in-process-world.ts';
-import type { TensorLike, Work } from './call/types.ts';
+import type { TensorLike, Work } from './caller/types.ts';
 
 interface Thrown {
   readonly code: ErrorCode;

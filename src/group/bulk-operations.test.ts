@@ -5,7 +5,7 @@ import { systemClock } from '../base/clock.ts';
 import { seededRandom } from '../base/random.ts';
 import type { Settings } from '../base/settings/settings.ts';
 import type { FlightRecorder } from '../trace/flight-recorder.ts';
-import { ScratchPool, type ScratchBlock } from './links/scratch-pool.ts';
+import { ScratchPool, type ScratchBlock } from './comm/links/scratch-pool.ts';
 import { startRanks, type InProcessWorld } from './testing/in-process-world.ts';
 
 const KiB = 1024;

@@ -5,7 +5,7 @@ import { dtypes, type DType } from '../memory/dtype.ts';
 import { ReduceOp, reduceOps, checkReduceOp } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import { initDeviceMesh } from './api/device-mesh.ts';
-import type { ProcessGroup, TensorLike } from './call/types.ts';
+import type { ProcessGroup, TensorLike } from './caller/types.ts';
 import { bounds, filled, numberAt, period, repeat, valueAt } from './testing/conformance-values.ts';
 
 export interface GroupCheck {

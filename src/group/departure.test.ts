@@ -7,10 +7,10 @@ import type { Connection, Fabric, RemoteRegion } from '../fabric/fabric.ts';
 import { decorateFabric, ForwardingConnection } from '../fabric/testing/hooks/decorate.ts';
 import { nativeUnavailableReason } from '../memory/native.ts';
 import type { Region } from '../memory/region.ts';
-import { suspicionMs } from './engine/group-engine.ts';
-import { answerMs } from './diagnosis/inquiry.ts';
+import { suspicionMs } from './comm/group-engine.ts';
+import { answerMs } from './comm/diagnosis/inquiry.ts';
 import { startRanks } from './testing/in-process-world.ts';
-import type { ProcessGroup, Work } from './call/types.ts';
+import type { ProcessGroup, Work } from './caller/types.ts';
 
 const missing = nativeUnavailableReason();
 

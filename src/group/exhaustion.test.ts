@@ -3,7 +3,7 @@
 import { describe, expect, it } from 'vitest';
 import { exhaustion } from '../base/exhaustion.ts';
 import type { RegionAllocator } from '../memory/region.ts';
-import type { ProcessGroup } from './call/types.ts';
+import type { ProcessGroup } from './caller/types.ts';
 import { startRanks } from './testing/in-process-world.ts';
 
 const culprit = 2;

@@ -4,7 +4,7 @@ import { ShoalError } from '../base/errors.ts';
 import { countFabric } from '../fabric/testing/hooks/count.ts';
 import { ForwardingConnection, decorateFabric } from '../fabric/testing/hooks/decorate.ts';
 import type { Fabric } from '../fabric/fabric.ts';
-import { dialsMax } from './world/bootstrap.ts';
+import { dialsMax } from './comm/bootstrap.ts';
 import type { Store } from '../store/store.ts';
 import { joinRanks, startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 

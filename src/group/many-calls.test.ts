@@ -1,7 +1,7 @@
 /** Groups that have made more calls than 32 bits count. */
 import { describe, expect, it } from 'vitest';
 import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
-import { CallHistory } from './diagnosis/call-history.ts';
+import { CallHistory } from './comm/diagnosis/call-history.ts';
 import { startRanks } from './testing/in-process-world.ts';
 
 describe.each([2 ** 31 - 5, 2 ** 32 - 5, 2 ** 33 + 1])('after %i calls', (callsBefore) => {

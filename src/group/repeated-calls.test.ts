@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Tensor } from '../memory/tensor.ts';
 import type { CommGroup } from './api/process-group.ts';
-import type { TensorLike } from './call/types.ts';
+import type { TensorLike } from './caller/types.ts';
 import { startRanks } from './testing/in-process-world.ts';
 
 const n = 3;

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import type { Tensor } from '../memory/tensor.ts';
 import { Tensor as TensorOf } from '../memory/tensor.ts';
 import { startRanks, type InProcessOptions } from './testing/in-process-world.ts';
-import type { ProcessGroup } from './call/types.ts';
+import type { ProcessGroup } from './caller/types.ts';
 
 const kinds: readonly NonNullable<InProcessOptions['kind']>[] = ['host', 'network', 'tcp'];
 /** In a slab with others, and in a region of its own. */

@@ -4,10 +4,11 @@ import { once } from 'node:events';
 import { MessageChannel, Worker } from 'node:worker_threads';
 import { expect, it } from 'vitest';
 import { ShoalError } from '../../src/base/errors.ts';
-import { CommChannel } from '../../src/comm/comm-channel.ts';
-import { eventMemory, joinGuest } from '../../src/comm/comm-host.ts';
-import { hostGuest, processArbiter, type GuestOptions } from '../../src/comm/comm-thread.ts';
-import { PendingWork } from '../../src/comm/work.ts';
+import { CommChannel } from '../../src/comm/caller/comm-channel.ts';
+import { joinGuest } from '../../src/comm/caller/comm-host.ts';
+import { eventMemory } from '../../src/comm/shared/thread-protocol.ts';
+import { hostGuest, processArbiter, type GuestOptions } from '../../src/comm/caller/comm-thread.ts';
+import { PendingWork } from '../../src/comm/caller/work.ts';
 import type { Asked, Attach, GuestPlan, Question } from '../fixtures/comm-guest.ts';
 
 const closed = new ShoalError('closed', 'the test is over');
@@ -109,7 +110,7 @@ it('a guest that cannot start is told why, and disturbs no other', async () => {
   await expect(failing.ready()).rejects.toMatchObject({ message: 'no room' });
   expect(failing.hasBegun).toBe(false);
   await failing.leave(closed);
-  const missing = Guest.start({ name: 'c' }, { entry: 'comm/comm-host.d.ts' });
+  const missing = Guest.start({ name: 'c' }, { entry: 'comm/caller/comm-host.d.ts' });
   await expect(missing.ready()).rejects.toMatchObject({ code: 'system' });
   await missing.leave(closed);
   expect(() => Guest.start({ name: 'd' }, { entry: 'nowhere.js' })).toThrow(expect.objectContaining({ code: 'config' }));

@@ -1,7 +1,7 @@
 /** Stores and tensors of a process group: a released tensor is refused, and its memory is not given to another one while a result
  *  is to go there. */
 import { expect, it } from 'vitest';
-import { initProcessGroup } from '../../src/group/api/init.ts';
+import { initProcessGroup } from '../../src/group/init.ts';
 import { create } from '../../src/kvstore/stores/create.ts';
 import type { KVStore, Value } from '../../src/kvstore/values/types.ts';
 import { KVJob } from '../support/kv-job.ts';

@@ -100,14 +100,14 @@ describe('the declarations', () => {
 describe('the built code', () => {
   it('is loaded in a few files by each thread of a rank, without other packages', () => {
     const main = filesOf(builtEntry('index.js'));
-    const comm = new Set(['comm/comm-entry.js', 'group/thread/world-guest.js'].flatMap((entry) => [...filesOf(builtEntry(entry))]));
+    const comm = new Set(['comm/thread/comm-entry.js', 'group/comm/world-guest.js'].flatMap((entry) => [...filesOf(builtEntry(entry))]));
     expect(main.size).toBeLessThan(8);
     expect(comm.size).toBeLessThan(6);
     expect(packagesOf([...main, ...comm])).toEqual([]);
   });
 
   it('is one in the comm thread: its guests share their common code', () => {
-    const [world, client] = ['group/thread/world-guest.js', 'kvstore/client/client-guest.js'].map((entry) => filesOf(builtEntry(entry)));
+    const [world, client] = ['group/comm/world-guest.js', 'kvstore/client/client-guest.js'].map((entry) => filesOf(builtEntry(entry)));
     const common = new Set([...world].filter((file) => client.has(file)));
     for (const source of ['src/base/errors.ts', 'src/memory/native.ts', 'src/memory/kernels/create-kernels.ts']) {
       expect(sourcesOf(common)).toContain(source);

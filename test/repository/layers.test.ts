@@ -117,4 +117,42 @@ describe('rooms', () => {
     const files = Object.entries(house).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
     expect(checkSources(files, table).map(({ message }) => message)).toEqual(['kv/cellar is in the table and has no file']);
   });
+
+  it('of one thread do not import those of the other, by whatever import, and shared ones import neither', () => {
+    const threads = { api: 'caller', 'server/state.ts': 'comm', server: undefined } as const;
+    const table: LayerTable = {
+      layers: [
+        {
+          folder: 'kv',
+          rank: 0,
+          purpose: '',
+          linesMax: 50,
+          rooms: Object.entries(threads).map(([folder, thread]) => ({ folder, purpose: '', ...(thread && { thread }) })),
+        },
+      ],
+      registries: [],
+    };
+    const check = (files: Readonly<Record<string, string>>): string[] =>
+      checkSources(
+        Object.entries({ 'src/kv/api/a.ts': '', 'src/kv/server/state.ts': '', 'src/kv/server/b.ts': '', ...files }).map(([path, text]) => ({
+          path,
+          text: `// what it is\n${text}`,
+        })),
+        table,
+      ).map(({ rule, message }) => `${rule}: ${message}`);
+    const both = "import './api/a.ts'; import './server/state.ts';";
+    expect(check({ 'src/kv/index.ts': both, 'src/kv/api/c.ts': "import '../server/b.ts';" })).toEqual([]);
+    for (const text of [
+      "import '../server/state.ts';",
+      "import type { S } from '../server/state.ts';",
+      "await import('../server/state.ts');",
+    ])
+      expect(check({ 'src/kv/api/a.ts': text })).toEqual([
+        'threads: code of the calling thread must not import ../server/state.ts, code of the comm thread',
+      ]);
+    expect(check({ 'src/kv/server/b.ts': "import './state.ts';" })).toContain(
+      'threads: code of both threads must not import ./state.ts, code of the comm thread',
+    );
+    expect(check({ 'src/kv/api/a.test.ts': "import '../server/state.ts';" })).toEqual([]);
+  });
 });

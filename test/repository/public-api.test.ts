@@ -18,7 +18,7 @@ import { bufferOf, FakeDevice } from '../../src/memory/device/testing/fake-devic
 import { createRegionAllocator } from '../../src/memory/regions/allocator.ts';
 import * as rendezvous from '../../src/rendezvous/index.ts';
 import type { CommGroup } from '../../src/group/api/process-group.ts';
-import { CompletedWork, PendingWork } from '../../src/comm/work.ts';
+import { CompletedWork, PendingWork } from '../../src/comm/caller/work.ts';
 import { startRanks } from '../../src/group/testing/in-process-world.ts';
 import type { ProcessGroup, Work } from '../../src/index.ts';
 import { argument, call, fields, fresh, options, hasAll, walk, type CallsOf, type Exports, type Table } from '../support/public-calls.ts';

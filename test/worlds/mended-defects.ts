@@ -55,7 +55,7 @@ function stopsOneOfTwo(plan: WorldPlan): WorldPlan {
 export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'a call that a failed group refuses ends before the others have heard why',
-    file: 'src/group/thread/comm-core.ts',
+    file: 'src/group/comm/comm-core.ts',
     mended: 'if (engine?.failure === undefined) refuse();',
     broken: 'if (engine !== null) refuse();',
     shaped: (plan) => ({
@@ -70,7 +70,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'whoever ends because of another rank is taken for the reason by those who do not know it yet',
-    file: 'src/group/engine/group-engine.ts',
+    file: 'src/group/comm/group-engine.ts',
     mended: 'await this.#world.lastWords.heard();\n    this.#endAll(error);',
     broken: 'this.#endAll(error);',
     seed: 77,
@@ -112,7 +112,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'whoever gives up joining is not told apart from those that give up because of it',
-    file: 'src/group/world/ended-ranks.ts',
+    file: 'src/group/shared/ended-ranks.ts',
     mended: "const consequence = error.code === 'timeout' || error.code === 'peer-lost';",
     broken: 'const consequence = false;',
     seed: 161,
@@ -146,28 +146,28 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a rank that leaves without its calls is waited for until the limit of time',
-    file: 'src/group/engine/members.ts',
+    file: 'src/group/comm/engine/members.ts',
     mended: 'return calls !== undefined && calls <= sequence;',
     broken: 'return calls !== undefined && calls < -sequence;',
     seed: 121,
   },
   {
     name: 'a rank that ends because of another one is taken for the reason in groups of which that one is no member',
-    file: 'src/group/world/world.ts',
+    file: 'src/group/comm/world.ts',
     mended: "if (message.type === 'abort' || message.type === 'abort-elsewhere') link.failure = message.error;",
     broken: '',
     seed: 290,
   },
   {
     name: 'a rank that left after its call is waited for',
-    file: 'src/group/diagnosis/inquiry.ts',
+    file: 'src/group/comm/diagnosis/inquiry.ts',
     mended: 'arrived: calls > sequence,',
     broken: 'arrived: false,',
     seed: 70145,
   },
   {
     name: 'a rank that waits for the data of one that is stopped waits for nobody',
-    file: 'src/group/engine/group-engine.ts',
+    file: 'src/group/comm/group-engine.ts',
     mended: 'const ranks = late.length > 0 ? late :',
     broken: 'const ranks = late.length >= 0 ? late :',
     seed: 1329,
@@ -181,7 +181,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a send that a lost connection breaks off ends before the others have heard why',
-    file: 'src/group/engine/point-to-point.ts',
+    file: 'src/group/comm/engine/point-to-point.ts',
     mended: "if (error.code === 'peer-lost') group.suspect(error);\n        else this.#end(transfer, error);",
     broken: 'this.#end(transfer, error);',
     shaped: (plan) => ({
@@ -195,7 +195,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a rank that ends because of a group that others are not in is the reason for them',
-    file: 'src/group/world/world.ts',
+    file: 'src/group/comm/world.ts',
     mended: "this.lastWords.tell(others, { type: 'abort-elsewhere', error }, error.peer);",
     broken: 'void others;',
     shaped: (plan) => ({
@@ -213,7 +213,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a rank that waits in a transfer is taken for one that waits for nobody',
-    file: 'src/group/engine/group-engine.ts',
+    file: 'src/group/comm/group-engine.ts',
     mended: 'wait: () => this.#world.wait,',
     broken: 'wait: () => this.wait,',
     shaped: stopsOneOfTwo,
@@ -243,7 +243,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a thread whose group suspects a rank is woken without end by what nobody reads',
-    file: 'src/group/engine/group-engine.ts',
+    file: 'src/group/comm/group-engine.ts',
     mended: 'else this.#networkPath.rest();',
     broken: '',
     seed: 8935,
@@ -266,14 +266,14 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a group that a rank was lost from before it opened fails before the others have heard why',
-    file: 'src/group/engine/group-engine.ts',
+    file: 'src/group/comm/group-engine.ts',
     mended: 'void this.#endAllHeard(this.#failure);\n        return;',
     broken: 'reject(this.#failure);\n        return;',
     seed: 68121,
   },
   {
     name: 'a script hears of a failure before the store has its cause',
-    file: 'src/group/thread/comm-core.ts',
+    file: 'src/group/comm/comm-core.ts',
     mended: 'this.#world?.lastWords.tellStore(told);',
     broken: 'void told;',
     seed: 80213,

@@ -16,7 +16,7 @@ export function packageFile(path: string): string {
   return join(root, path);
 }
 
-/** The built file of an entry: `builtEntry('comm/comm-entry.js')`. Threads and processes are always started from built
+/** The built file of an entry: `builtEntry('comm/thread/comm-entry.js')`. Threads and processes are always started from built
  *  JavaScript, which needs no loader. @throws ShoalError `config` when the package is not built. */
 export function builtEntry(path: string): string {
   const built = packageFile(join('dist', path));

@@ -5,7 +5,7 @@
  *      scheduled   gradientReady … finish: all are on their way      take: waits for this one */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { CallOptions, ScheduledGroup, Work } from '../../group/call/types.ts';
+import type { CallOptions, ScheduledGroup, Work } from '../../group/caller/types.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { ParameterSpec } from '../buckets.ts';

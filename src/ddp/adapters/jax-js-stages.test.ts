@@ -2,7 +2,7 @@
 import { defaultDevice, init, numpy as np } from '@jax-js/jax';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
-import type { ScheduledGroup, Work } from '../../group/call/types.ts';
+import type { ScheduledGroup, Work } from '../../group/caller/types.ts';
 import { LocalWorld } from '../testing/local-world.ts';
 import { distributeStages, type Stage } from './jax-js-stages.ts';
 

@@ -19,7 +19,7 @@ import {
   isPlainObject,
   optionTable,
 } from '../../base/schema.ts';
-import type { CallOptions, ScheduledGroup } from '../../group/call/types.ts';
+import type { CallOptions, ScheduledGroup } from '../../group/caller/types.ts';
 import { checkSpecs, type ParameterSpec } from '../buckets.ts';
 import { bindHook, type BoundHook, type CommHook } from '../hooks/comm-hook.ts';
 import { checkGroup, type ReducerGroup } from '../reducer.ts';

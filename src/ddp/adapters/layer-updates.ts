@@ -6,7 +6,7 @@
  *      use(l)     forward pass: waits for the layer's averages, and applies them; drain(): of all layers
  *
  *  Each of these is a span on the timeline, by which `shoal tune --scheduler --predict` knows what the layers' passes take. */
-import type { ProcessGroup } from '../../group/call/types.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import type { Exchange } from './exchange.ts';
 
 export interface Layer {

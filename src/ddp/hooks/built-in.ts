@@ -9,7 +9,7 @@ import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import type { Tensor } from '../../memory/tensor.ts';
-import type { Work } from '../../group/call/types.ts';
+import type { Work } from '../../group/caller/types.ts';
 import type { CommHook, GradBucket } from './comm-hook.ts';
 import { emptyColumns, multiply, multiplyTransposed, orthogonalise, outer, type Matrix } from './matrix.ts';
 

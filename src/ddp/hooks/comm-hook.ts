@@ -9,7 +9,7 @@
  *  a bucket is part of. */
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
-import type { ReduceOptions, TensorLike, Work } from '../../group/call/types.ts';
+import type { ReduceOptions, TensorLike, Work } from '../../group/caller/types.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 

@@ -1,7 +1,7 @@
 /** Communication hooks on real groups, scheduled and not: a small network trains with each, and its loss is compared. */
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
-import type { ProcessGroup } from '../../group/call/types.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import { startRanks } from '../../group/testing/in-process-world.ts';
 import type { ParameterSpec } from '../buckets.ts';
 import { Reducer } from '../reducer.ts';

@@ -7,7 +7,7 @@ import { balancedTree } from '../../memory/kernels.ts';
 import { checkReduceOp, ReduceOp } from '../../memory/reduce-op.ts';
 import type { Region } from '../../memory/region.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import type { CallOptions, CountsOptions, ReduceOptions, RootOptions, TensorLike, Work } from '../../group/call/types.ts';
+import type { CallOptions, CountsOptions, ReduceOptions, RootOptions, TensorLike, Work } from '../../group/caller/types.ts';
 import type { ReducerGroup } from '../reducer.ts';
 
 /** An operation as one rank entered it. */

@@ -22,7 +22,7 @@ import type { Value } from '../structure/value.ts';
 import { ClusterBackend } from './cluster-backend.ts';
 import { taskName } from './task-rendezvous.ts';
 import { TaskTrace } from './task-trace.ts';
-import { noteJoined, rankEnded } from '../../group/world/ended-ranks.ts';
+import { noteJoined, rankEnded } from '../../group/shared/ended-ranks.ts';
 import { TensorReceiver } from './tensor-receiver.ts';
 import { WorkerService } from './worker-service.ts';
 

@@ -12,7 +12,7 @@ import { openStore, type OpenedStore } from '../../store/open-store.ts';
 import { createRecorder } from '../../trace/recorder.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import type { FunctionTable } from '../execute/structural-kernels.ts';
-import { processArbiter } from '../../comm/comm-thread.ts';
+import { processArbiter } from '../../comm/caller/comm-thread.ts';
 import { FabricCarrier, type FabricCarrierOptions } from '../rpc/fabric-carrier.ts';
 import { detectCluster, taskOfRank } from './environment.ts';
 import { GraphServer, type ClusterSpec } from './graph-server.ts';

@@ -7,7 +7,7 @@ import { SeededWorld } from '../../base/testing/seeded-world.ts';
 import { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import { bufferOf, FakeDevice } from '../../memory/device/testing/fake-device.ts';
 import type { Tensor } from '../../memory/tensor.ts';
-import type { ProcessGroup } from '../call/types.ts';
+import type { ProcessGroup } from '../caller/types.ts';
 import { InProcessSite, startRanks, type InProcessOptions } from '../testing/in-process-world.ts';
 
 const aborted = expect.objectContaining({

@@ -1,6 +1,6 @@
 /** What is wrong with a batch is found before any of its calls begins; ranks whose batches differ find out. */
 import { describe, expect, it } from 'vitest';
-import type { BatchCall } from '../call/types.ts';
+import type { BatchCall } from '../caller/types.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import { startRanks } from '../testing/in-process-world.ts';
 import type { CommGroup } from './process-group.ts';

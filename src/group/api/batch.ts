@@ -11,14 +11,14 @@ import { createHash } from 'node:crypto';
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, checkArgument, describeValue, isPlainObject } from '../../base/schema.ts';
 import { sum } from '../../base/numbers.ts';
-import { JoinedWork } from '../../comm/joined-work.ts';
-import type { SettlingWork } from '../../comm/work.ts';
+import { JoinedWork } from '../../comm/caller/joined-work.ts';
+import type { SettlingWork } from '../../comm/caller/work.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
-import { onHost, operand, type BufferUse } from '../dispatch/call-buffers.ts';
-import type { CheckedCall, CheckedMessage } from '../dispatch/call-dispatch.ts';
-import type { CallChecks } from '../dispatch/call-checks.ts';
-import type { BatchCall, CallOptions, CollectiveData, TensorLike } from '../call/types.ts';
+import { onHost, operand, type BufferUse } from '../caller/call-buffers.ts';
+import type { CheckedCall, CheckedMessage } from '../caller/call-dispatch.ts';
+import type { CallChecks } from '../caller/call-checks.ts';
+import type { BatchCall, CallOptions, CollectiveData, TensorLike } from '../caller/types.ts';
 
 /** Larger data travels by itself: two copies would cost more than a call. */
 const packedBytesMax = 32_768;

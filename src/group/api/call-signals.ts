@@ -1,9 +1,9 @@
 /** Signals of calls: one that is aborted ends the group on every rank. A signal has one listener here, however many calls it is given to.
  *  It must not know what calls do. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
-import { CompletedWork, type SettlingWork } from '../../comm/work.ts';
-import type { GroupSpec } from '../call/group-spec.ts';
-import type { CommClient } from '../thread/comm-client.ts';
+import { CompletedWork, type SettlingWork } from '../../comm/caller/work.ts';
+import type { GroupSpec } from '../shared/call/group-spec.ts';
+import type { CommClient } from '../caller/comm-client.ts';
 
 export class CallSignals {
   readonly #client: Pick<CommClient, 'failGroup'>;

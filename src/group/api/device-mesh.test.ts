@@ -1,7 +1,7 @@
 /** Meshes of which a part cannot be made. */
 import { expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
-import type { ProcessGroup } from '../call/types.ts';
+import type { ProcessGroup } from '../caller/types.ts';
 import { startRanks } from '../testing/in-process-world.ts';
 import { initDeviceMesh } from './device-mesh.ts';
 

@@ -10,7 +10,7 @@
 import { must } from '../../base/assert.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { anyList, anyNumber, checkArgument, checkFields, checkOptions, describeValue, noOptions, optionTable } from '../../base/schema.ts';
-import type { ProcessGroup } from '../call/types.ts';
+import type { ProcessGroup } from '../caller/types.ts';
 
 /** How a mesh is made. */
 export interface MeshOptions {

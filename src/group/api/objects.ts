@@ -9,9 +9,9 @@
 import { deserialize, serialize } from 'node:v8';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
 import { checkOptions, noOptions } from '../../base/schema.ts';
-import { callOptions, rootOptions } from '../call/call-options.ts';
-import { rootOf } from '../dispatch/call-arguments.ts';
-import type { CallOptions, ProcessGroup, RootOptions, Work } from '../call/types.ts';
+import { callOptions, rootOptions } from '../caller/call-options.ts';
+import { rootOf } from '../caller/call-arguments.ts';
+import type { CallOptions, ProcessGroup, RootOptions, Work } from '../caller/types.ts';
 
 /** What object collectives are made of. */
 type BytesGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather' | 'broadcast' | 'gather' | 'scatter'>;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { UnheededWorks } from '../../comm/work.ts';
+import { UnheededWorks } from '../../comm/caller/work.ts';
 import { nativeUnavailableReason } from '../../memory/native.ts';
-import type { Work } from '../call/types.ts';
+import type { Work } from '../caller/types.ts';
 import { groupChecks } from '../conformance.ts';
 import type { CommGroup } from './process-group.ts';
 import { startRanks, type InProcessOptions } from '../testing/in-process-world.ts';

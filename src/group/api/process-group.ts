@@ -10,17 +10,15 @@ import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Collective } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
-import { CallDispatch, type CheckedCall, type RepeatableOptions } from '../dispatch/call-dispatch.ts';
-import { CallChecks } from '../dispatch/call-checks.ts';
-import type { OpenFastPath } from '../dispatch/fast-path.ts';
-import type { Planner } from '../call/planner.ts';
-import type { CommClient } from '../thread/comm-client.ts';
-import type { WorldInfo } from '../engine/comm-protocol.ts';
-import type { CollectiveCall } from '../call/contract.ts';
-import { restrictHosts, worldGroupId, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
-import { DeviceCalls, isOfDevice } from '../device/device-calls.ts';
-import type { TensorBlock } from '../dispatch/tensor-block.ts';
-import type { TensorMemory } from '../dispatch/tensor-memory.ts';
+import { CallDispatch, type CheckedCall, type RepeatableOptions } from '../caller/call-dispatch.ts';
+import { CallChecks } from '../caller/call-checks.ts';
+import type { WorldHandle } from '../caller/world-handle.ts';
+import { plannerOf, type Planner } from '../shared/call/planner.ts';
+import type { CollectiveCall } from '../shared/call/contract.ts';
+import { restrictHosts, worldGroupId, type GroupSpec } from '../shared/call/group-spec.ts';
+import { DeviceCalls, isOfDevice } from '../caller/device/device-calls.ts';
+import type { TensorBlock } from '../caller/tensor-block.ts';
+import type { TensorMemory } from '../caller/tensor-memory.ts';
 import type {
   AllToAllOptions,
   CallOptions,
@@ -35,42 +33,18 @@ import type {
   SubgroupsOptions,
   TensorLike,
   Work,
-} from '../call/types.ts';
-import type { anySource, BatchCall, ReceiveWork } from '../call/types.ts';
-import type { SettlingWork, UnheededWorks } from '../../comm/work.ts';
+} from '../caller/types.ts';
+import type { anySource, BatchCall, ReceiveWork } from '../caller/types.ts';
+import type { SettlingWork } from '../../comm/caller/work.ts';
 import type { JobStore } from '../../store/store.ts';
-import type { TraceRecorder } from '../../trace/recorder.ts';
-import { checkTimeout, localPlace } from '../dispatch/call-arguments.ts';
-import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOptions, subgroupsOptions } from '../call/call-options.ts';
+import { checkTimeout, localPlace } from '../caller/call-arguments.ts';
+import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOptions, subgroupsOptions } from '../caller/call-options.ts';
 import { checkBatch, startBatch, type BatchGroup } from './batch.ts';
 import { CallSignals } from './call-signals.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
 import { checkedScheduling, checkSettings, ScheduledCommGroup } from './scheduled-group.ts';
 import { span } from './span.ts';
 import { groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
-
-/** What all groups of a world share on the main thread. */
-export interface WorldHandle {
-  readonly client: CommClient;
-  readonly memory: TensorMemory;
-  readonly info: WorldInfo;
-  readonly timeoutMs: number;
-  /** This thread's. */
-  readonly trace: TraceRecorder;
-  readonly store: JobStore;
-  /** Where a scheduled group says nothing. */
-  readonly scheduling: Scheduling;
-  /** Calls of programs whose works nobody looks at. */
-  readonly unheeded: UnheededWorks;
-  /** Smallest parts that a program may ask for. */
-  readonly partitionBytesMin: number;
-  /** What finds the plans of a group, as the comm thread does. */
-  planner(spec: GroupSpec): Planner;
-  /** What the calls of a group can take, besides the engine. */
-  openFastPath(spec: GroupSpec, planner: Planner): OpenFastPath | undefined;
-  /** Ends the world; called when its first group is destroyed. */
-  close(timeoutMs: number): Promise<void>;
-}
 
 const destroyTimeoutMs = 10_000;
 
@@ -104,9 +78,9 @@ export class CommGroup implements ProcessGroup {
     this.size = spec.globalRanks.length;
     this.globalRanks = spec.globalRanks;
     const { client, memory } = world;
-    this.#planner = world.planner(spec);
+    this.#planner = plannerOf(world.planning, spec);
     this.#dispatch = new CallDispatch({ spec, client, memory, planner: this.#planner, path: world.openFastPath(spec, this.#planner) });
-    this.#checks = new CallChecks({ rank: this.rank, size: this.size }, world.timeoutMs);
+    this.#checks = new CallChecks({ rank: this.rank, size: this.size }, world.settings.timeoutMs);
     this.#signals = new CallSignals(client, spec);
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
@@ -261,7 +235,7 @@ export class CommGroup implements ProcessGroup {
 
   /** @param how `ownsGroup`: this group ends with the scheduled one. */
   async openScheduled(
-    { timeoutMs = this.#world.timeoutMs, ...options }: SchedulingOptions & { timeoutMs?: number },
+    { timeoutMs = this.#world.settings.timeoutMs, ...options }: SchedulingOptions & { timeoutMs?: number },
     how: { readonly ownsGroup?: boolean } = {},
   ): Promise<ScheduledGroup> {
     checkTimeout(timeoutMs);
@@ -378,7 +352,7 @@ export class CommGroup implements ProcessGroup {
     };
   }
 
-  async #open(spec: GroupSpec | null, timeoutMs = this.#world.timeoutMs, world = this.#world): Promise<ProcessGroup | null> {
+  async #open(spec: GroupSpec | null, timeoutMs = this.#world.settings.timeoutMs, world = this.#world): Promise<ProcessGroup | null> {
     if (spec === null) return null;
     const { client } = this.#world;
     await client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);

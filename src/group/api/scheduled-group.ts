@@ -7,12 +7,11 @@ import { checkFields, checkOptions, describeValue, noOptions } from '../../base/
 import { settingDefinitions } from '../../base/settings/settings.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
-import { checkTimeout, reductionOf } from '../dispatch/call-arguments.ts';
-import { CallBuffers, onHost, operand } from '../dispatch/call-buffers.ts';
-import { destroyOptions, scheduledReduceOptions, schedulingOptions } from '../call/call-options.ts';
-import type { CollectiveCall } from '../call/contract.ts';
-import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
-import { scheduledNameMax } from '../links/wire.ts';
+import { checkTimeout, reductionOf } from '../caller/call-arguments.ts';
+import { CallBuffers, onHost, operand } from '../caller/call-buffers.ts';
+import { destroyOptions, scheduledReduceOptions, schedulingOptions } from '../caller/call-options.ts';
+import type { CollectiveCall } from '../shared/call/contract.ts';
+import { type GroupSpec, type Scheduling, scheduledNameMax } from '../shared/call/group-spec.ts';
 import type {
   AllToAllOptions,
   BatchCall,
@@ -31,27 +30,18 @@ import type {
   SubgroupsOptions,
   TensorLike,
   Work,
-} from '../call/types.ts';
-import type { UnheededWorks } from '../../comm/work.ts';
+} from '../caller/types.ts';
 import type { JobStore } from '../../store/store.ts';
 import { CallSignals } from './call-signals.ts';
-import type { SharedBuffer } from '../engine/comm-protocol.ts';
+import type { SharedBuffer } from '../shared/comm-protocol.ts';
 import { checkBytes } from '../../scheduler/core.ts';
 import { tuningOf } from '../../scheduler/tuner/tuner.ts';
-import type { CommClient } from '../thread/comm-client.ts';
-import type { TensorMemory } from '../dispatch/tensor-memory.ts';
+import type { WorldHandle } from '../caller/world-handle.ts';
 
 const destroyTimeoutMs = 10_000;
 
 export interface ScheduledCommGroupOptions {
-  readonly world: {
-    readonly client: CommClient;
-    readonly memory: TensorMemory;
-    readonly timeoutMs: number;
-    readonly unheeded: UnheededWorks;
-    /** Smallest parts that a program may ask for. */
-    readonly partitionBytesMin: number;
-  };
+  readonly world: WorldHandle;
   /** Does everything but all-reduces. */
   readonly group: ProcessGroup;
   /** Of the group that all-reduces go through. */
@@ -101,7 +91,7 @@ export class ScheduledCommGroup implements ScheduledGroup {
     const name = this.#nameOf(options.name);
     const isNamed = options.name !== undefined;
     const { world, spec } = this.#options;
-    const timeoutMs = checkTimeout(options.timeoutMs ?? world.timeoutMs);
+    const timeoutMs = checkTimeout(options.timeoutMs ?? world.settings.timeoutMs);
     const call: CollectiveCall = { kind: 'all-reduce', dtype: target.dtype, count: target.count, name, ...reductionOf(target, options) };
     const reach = new CallBuffers(world.memory, [{ name: 'data', operand: target, reads: true, writes: true }]);
     const { signal } = options;

@@ -7,13 +7,12 @@
  *  It must not know how a group is opened. */
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, checkArgument } from '../../base/schema.ts';
-import { checkBackend } from '../dispatch/call-arguments.ts';
-import type { WorldInfo } from '../engine/comm-protocol.ts';
-import { groupNumbersWords, type GroupNumbers } from '../call/group-numbers.ts';
-import { restrictHosts, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
-import type { ProcessGroup, SubgroupsOptions } from '../call/types.ts';
+import { checkBackend } from '../caller/call-arguments.ts';
+import type { WorldInfo } from '../shared/comm-protocol.ts';
+import { groupNumbersWords, type GroupNumbers } from '../caller/group-numbers.ts';
+import { restrictHosts, type GroupSpec, type Scheduling, groupIdMax } from '../shared/call/group-spec.ts';
+import type { ProcessGroup, SubgroupsOptions } from '../caller/types.ts';
 import { describeSpace } from '../../scheduler/tuner/tuner.ts';
-import { groupIdMax } from '../links/wire.ts';
 
 /** The group that is divided. */
 export interface ParentGroup extends Pick<ProcessGroup, 'name' | 'rank' | 'size' | 'globalRanks' | 'allGather'> {

@@ -7,8 +7,8 @@ import type { Logger } from '../../base/log.ts';
 import { writeChromeTrace, type TraceRates } from '../../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder, type TraceSnapshot } from '../../trace/recorder.ts';
 import { RepeatedWrite } from '../../trace/repeated-write.ts';
-import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
-import type { CommClient } from '../thread/comm-client.ts';
+import type { WorldInfo, WorldPlan } from '../shared/comm-protocol.ts';
+import type { CommClient } from '../caller/comm-client.ts';
 
 /** What the comm thread may take to give its part to a process that is ending. */
 const lastMs = 1000;

@@ -1,7 +1,7 @@
 /** Inputs of the conformance suite of process groups: small numbers that are exact in every dtype. */
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
-import type { ProcessGroup } from '../call/types.ts';
+import type { ProcessGroup } from '../caller/types.ts';
 
 /** After so many elements inputs repeat themselves, and so do results. Checks look at every element, so each has to cost little. */
 export const period = 15;

@@ -7,7 +7,6 @@ import { seededRandom, type Random } from '../../base/random.ts';
 import { readSettings, type Settings } from '../../base/settings/settings.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { parseSelection } from '../../collectives/select.ts';
-import { plannerOf } from '../call/planner.ts';
 import type { Fabric, FabricOptions, SocketSource } from '../../fabric/fabric.ts';
 import { LoopbackNetwork, type LoopbackFabric, type TurnOf } from '../../fabric/testing/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
@@ -19,23 +18,24 @@ import { createStepMachine } from '../../memory/step-machine/create-step-machine
 import { FlightRecorder } from '../../trace/flight-recorder.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import { nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
-import { CommClient } from '../thread/comm-client.ts';
-import { CommCore } from '../thread/comm-core.ts';
-import { CommStore } from '../thread/comm-store.ts';
-import { UnheededWorks } from '../../comm/work.ts';
-import type { GiveWay } from '../../comm/guest.ts';
-import { InlineHost } from '../../comm/comm-host.ts';
-import { PeerRegions } from '../thread/peer-regions.ts';
+import { CommClient } from '../caller/comm-client.ts';
+import { CommCore } from '../comm/comm-core.ts';
+import { CommStore } from '../caller/comm-store.ts';
+import { UnheededWorks } from '../../comm/caller/work.ts';
+import type { GiveWay } from '../../comm/thread/guest.ts';
+import { InlineHost } from '../../comm/caller/comm-host.ts';
+import { PeerRegions } from '../caller/peer-regions.ts';
 import { InProcessMemory } from './in-process-memory.ts';
 import { InProcessSockets } from './in-process-wires.ts';
-import { schedulingOf, worldSpec } from '../call/group-spec.ts';
-import { OperationLog } from '../diagnosis/operation-log.ts';
-import { openHostPath } from '../api/open-host-path.ts';
-import { openNetworkPath } from '../api/open-network-path.ts';
-import { CommGroup, type WorldHandle } from '../api/process-group.ts';
+import { schedulingOf, worldSpec } from '../shared/call/group-spec.ts';
+import { OperationLog } from '../comm/diagnosis/operation-log.ts';
+import { openHostPath } from '../host-path/host-path-caller.ts';
+import { openNetworkPath } from '../network-path/network-path-caller.ts';
+import type { WorldHandle } from '../caller/world-handle.ts';
+import { CommGroup } from '../api/process-group.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
-import { TensorMemory } from '../dispatch/tensor-memory.ts';
+import { TensorMemory } from '../caller/tensor-memory.ts';
 
 /** What a rank has of a world whose order of events is decided elsewhere. */
 export interface InProcessRole {
@@ -211,22 +211,22 @@ export class InProcessSite {
     const planning = { machine, tuning: undefined, model: info.model, settings, selection: parseSelection(settings.algorithms) };
     // Nobody can come while this thread waits.
     const patience = { ...settings, syncSpinMicroseconds: 0 };
-    const host = { plan: { ...plan, settings: patience }, client, allocator, trace: nullRecorder, memory, planning };
-    const opening = { ...host, settings: patience, native: this.sockets?.native };
     const world: WorldHandle = {
+      settings: patience,
       client,
+      allocator,
       memory,
+      native: this.sockets?.native,
+      planning,
       info,
-      timeoutMs: settings.timeoutMs,
       trace: options.mainTrace?.[rank] ?? nullRecorder,
       store: new CommStore(client),
       unheeded: options.unheeded ?? new UnheededWorks(),
       scheduling: schedulingOf(settings),
       // Small tensors have many parts.
       partitionBytesMin: options.partitionBytesMin ?? 1,
-      planner: (spec) => plannerOf(planning, spec),
       openFastPath: (spec, planner) =>
-        options.fastPath ? (openHostPath(host, spec) ?? openNetworkPath(opening, spec, planner)) : undefined,
+        options.fastPath ? (openHostPath(world, spec) ?? openNetworkPath(world, spec, planner)) : undefined,
       close: async (timeoutMs) => {
         await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
         await client.leave(new ShoalError('closed', 'destroyed'));

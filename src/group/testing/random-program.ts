@@ -1,7 +1,7 @@
 /** Collectives of random programs, and what they must give. */
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { CommGroup } from '../api/process-group.ts';
-import type { TensorLike, Work } from '../call/types.ts';
+import type { TensorLike, Work } from '../caller/types.ts';
 
 /** A collective that all ranks call. */
 export interface Collective {

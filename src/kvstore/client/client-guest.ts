@@ -1,5 +1,5 @@
 /** The parameter server's client as a guest of the comm thread. */
-import type { StartGuest } from '../../comm/guest.ts';
+import type { StartGuest } from '../../comm/thread/guest.ts';
 import { ClientNode } from './node.ts';
 import type { ClientCommand, ClientEvent, ClientPlan } from './protocol.ts';
 

@@ -6,7 +6,7 @@
  *                          └──▶ blobs ───────────┴── dealers ──▶ other processes */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { GuestPort, type CommThreadContext } from '../../comm/guest.ts';
+import { GuestPort, type CommThreadContext } from '../../comm/thread/guest.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import { detectWorld } from '../../store/environment.ts';

@@ -1,8 +1,8 @@
 /** Messages between a worker's thread and the client of its process. Plain data only: it is cloned between
  *  threads; values themselves lie in regions that both map. */
 import type { Environment } from '../../base/settings/settings.ts';
-import type { CommChannel, GuestEvent } from '../../comm/comm-channel.ts';
-import type { PortEnd } from '../../comm/comm-host.ts';
+import type { CommChannel } from '../../comm/caller/comm-channel.ts';
+import type { GuestEvent, PortEnd } from '../../comm/shared/thread-protocol.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import type { CompressionSpec } from '../compression/codec.ts';

@@ -1,5 +1,5 @@
 /** Sums of buckets over the workers of a group, plain or of compressed gradients. It must not know the use of a sum. */
-import type { CallOptions, ProcessGroup, TensorLike, Work } from '../../group/call/types.ts';
+import type { CallOptions, ProcessGroup, TensorLike, Work } from '../../group/caller/types.ts';
 import { dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../memory/kernels.ts';
 import { Tensor } from '../../memory/tensor.ts';

@@ -12,7 +12,7 @@ import { createHash } from 'node:crypto';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { silentLogger, type Logger } from '../../base/log.ts';
-import type { CallOptions, ProcessGroup, Work } from '../../group/call/types.ts';
+import type { CallOptions, ProcessGroup, Work } from '../../group/caller/types.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';

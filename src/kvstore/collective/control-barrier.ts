@@ -4,7 +4,7 @@
  *    broadcast   the announcement, JSON                     only when there is one
  *    broadcast   the tensors of a state, some at a time     only with a state */
 import { ShoalError } from '../../base/errors.ts';
-import type { ProcessGroup, Work } from '../../group/call/types.ts';
+import type { ProcessGroup, Work } from '../../group/caller/types.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';

@@ -8,7 +8,7 @@
  *  kept. */
 import { Layout, textOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { ProcessGroup } from '../../group/call/types.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import { dtypeInfo, dtypeOfArray, dtypes, type TypedArray } from '../../memory/dtype.ts';
 import { copyOf, elementsOf } from '../values/values-argument.ts';
 import type { BlobBox } from '../values/blob-box.ts';

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { PendingWork } from '../../comm/work.ts';
+import { PendingWork } from '../../comm/caller/work.ts';
 import { OrderedOperations } from './ordered-operations.ts';
 
 const clock = new VirtualClock();

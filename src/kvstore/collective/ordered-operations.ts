@@ -6,8 +6,8 @@
  *    effects               a b     in order: b waits for a */
 import type { Clock } from '../../base/clock.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
-import { PendingWork, type WorkWaiter } from '../../comm/work.ts';
-import type { Work } from '../../group/call/types.ts';
+import { PendingWork, type WorkWaiter } from '../../comm/caller/work.ts';
+import type { Work } from '../../group/caller/types.ts';
 import type { KVWork } from '../values/types.ts';
 
 export interface Operation {

@@ -1,5 +1,5 @@
 /** Memory of a process group that values are packed into for one operation, reused: the group clears what it makes. */
-import type { ProcessGroup } from '../../group/call/types.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
 

@@ -1,5 +1,5 @@
 /** Pushes whose pulls have not come, one of a key at most. They are let go when the turn of the event loop ends. */
-import type { PendingWork } from '../../comm/work.ts';
+import type { PendingWork } from '../../comm/caller/work.ts';
 import type { StoreOperation } from './store-operation.ts';
 
 export interface BufferedPush {

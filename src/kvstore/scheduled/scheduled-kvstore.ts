@@ -3,7 +3,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, anyObject, anyText, anything, checkOptions, describeValue, noOptions, optionTable } from '../../base/schema.ts';
 import type { DependencyEngine } from '../../engine/engine.ts';
 import type { Variable } from '../../engine/variable.ts';
-import type { SchedulingStatus } from '../../group/call/types.ts';
+import type { SchedulingStatus } from '../../group/caller/types.ts';
 import type { Core, ShutdownMode } from '../../scheduler/core.ts';
 import { CheckedStore } from '../values/checked-store.ts';
 import type { KVStore, Value } from '../values/types.ts';

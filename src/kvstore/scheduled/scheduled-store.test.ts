@@ -7,7 +7,7 @@ import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
-import { PendingWork } from '../../comm/work.ts';
+import { PendingWork } from '../../comm/caller/work.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { parseChromeTrace } from '../../trace/merge.ts';
 import type { Task } from '../../scheduler/task.ts';

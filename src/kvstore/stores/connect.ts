@@ -2,9 +2,10 @@
 import { MessageChannel } from 'node:worker_threads';
 import { ShoalError } from '../../base/errors.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
-import { CommChannel } from '../../comm/comm-channel.ts';
-import { eventMemory, joinGuest } from '../../comm/comm-host.ts';
-import { hostGuest } from '../../comm/comm-thread.ts';
+import { CommChannel } from '../../comm/caller/comm-channel.ts';
+import { joinGuest } from '../../comm/caller/comm-host.ts';
+import { eventMemory } from '../../comm/shared/thread-protocol.ts';
+import { hostGuest } from '../../comm/caller/comm-thread.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';

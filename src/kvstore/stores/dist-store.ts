@@ -5,7 +5,7 @@
  *      any other array         staged: one copy into memory of this store, one back
  *      push                    always a copy, so that the caller may go on at once */
 import { ShoalError } from '../../base/errors.ts';
-import type { PendingWork, WorkHooks } from '../../comm/work.ts';
+import type { PendingWork, WorkHooks } from '../../comm/caller/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../memory/kernels.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';

@@ -3,7 +3,7 @@
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { silentLogger, type Logger } from '../../base/log.ts';
-import { CompletedWork } from '../../comm/work.ts';
+import { CompletedWork } from '../../comm/caller/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';

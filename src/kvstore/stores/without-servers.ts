@@ -2,7 +2,7 @@
 import { systemClock } from '../../base/clock.ts';
 import { createLogger } from '../../base/log.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
-import { initProcessGroup } from '../../group/api/init.ts';
+import { initProcessGroup } from '../../group/init.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';

@@ -2,8 +2,8 @@
  *  nothing. */
 import { ShoalError } from '../../base/errors.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
-import { CommChannel } from '../../comm/comm-channel.ts';
-import { InlineHost } from '../../comm/comm-host.ts';
+import { CommChannel } from '../../comm/caller/comm-channel.ts';
+import { InlineHost } from '../../comm/caller/comm-host.ts';
 import { ClientNode, type WorkerPort } from '../client/node.ts';
 import type { ClientChannel, ClientCommand, ClientEvent } from '../client/protocol.ts';
 import type { NodeContext } from '../job/node-context.ts';

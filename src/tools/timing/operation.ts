@@ -2,7 +2,7 @@
  *  the times of calls are not known here. */
 import { ShoalError } from '../../base/errors.ts';
 import { sum } from '../../base/numbers.ts';
-import type { ProcessGroup, TensorLike, Work } from '../../group/call/types.ts';
+import type { ProcessGroup, TensorLike, Work } from '../../group/caller/types.ts';
 import { dtypeInfo, dtypeOfArray, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { layoutOf, type Half } from './collective.ts';

@@ -2,9 +2,9 @@
  *  rank 0's stdout. */
 import { isShoalError } from '../../base/errors.ts';
 import { systemStopwatch } from '../../base/clock.ts';
-import { initProcessGroup } from '../../group/api/init.ts';
+import { initProcessGroup } from '../../group/init.ts';
 import type { CommGroup } from '../../group/api/process-group.ts';
-import type { ProcessGroup } from '../../group/call/types.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import { compare, type ComparedRow } from './compare.ts';
 import { formatEvent } from './event-lines.ts';
 import type { CompareEvent, RankJob } from './job.ts';

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { systemStopwatch } from '../../base/clock.ts';
 import { startRanks } from '../../group/testing/in-process-world.ts';
-import type { ProcessGroup } from '../../group/call/types.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import { collectiveNames, halvesOf } from './collective.ts';
 import type { BenchOptions } from './options.ts';
 import { ReportBuilder, type BenchEvent, type BenchReport } from './report.ts';

@@ -4,7 +4,7 @@ import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Stopwatch } from '../../base/clock.ts';
 import { packageVersion } from '../../base/packages/version.ts';
-import type { ProcessGroup } from '../../group/call/types.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';

@@ -2,7 +2,7 @@
  *  is tuned. For `shoal tune --scheduler`. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Stopwatch } from '../../base/clock.ts';
-import type { ProcessGroup, ScheduledGroup, SchedulingStatus, Work } from '../../group/call/types.ts';
+import type { ProcessGroup, ScheduledGroup, SchedulingStatus, Work } from '../../group/caller/types.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { LayerTrace } from '../../scheduler/model-traces.ts';
 import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';

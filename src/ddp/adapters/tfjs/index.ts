@@ -10,7 +10,7 @@
 import * as tf from '@tensorflow/tfjs';
 import { ShoalError } from '../../../base/errors.ts';
 import { anyNumber, checkOptions, describeValue, flag, noOptions, optionTable } from '../../../base/schema.ts';
-import type { CallOptions, ScheduledGroup } from '../../../group/call/types.ts';
+import type { CallOptions, ScheduledGroup } from '../../../group/caller/types.ts';
 import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
 import { registrationText, verifyRegistrationSync } from '../../registration.ts';
 import { checkGroup, type ReducerGroup } from '../../reducer.ts';

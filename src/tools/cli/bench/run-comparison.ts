@@ -10,7 +10,7 @@ import { formatComparison, formatComparisonHead } from '../../timing/comparison-
 import type { CompareEvent } from '../../timing/job.ts';
 import { algorithms } from '../../../collectives/registry.ts';
 import { detectWorld } from '../../../store/environment.ts';
-import { initProcessGroup } from '../../../group/api/init.ts';
+import { initProcessGroup } from '../../../group/init.ts';
 import type { CommGroup } from '../../../group/api/process-group.ts';
 import type { CostModel } from '../../../plan/cost.ts';
 import type { Topology } from '../../../plan/topology.ts';

@@ -90,7 +90,7 @@ async function bench(name: string, flags: BenchFlags): Promise<number> {
   const options = optionsOf(collectiveOf(name), flags);
   if (flags.algorithms !== undefined) return compareAlgorithms(options, flags, flags.algorithms);
   const [{ checkBackend }, { detectWorld }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
-    import('../../../group/dispatch/call-arguments.ts'),
+    import('../../../group/caller/call-arguments.ts'),
     import('../../../store/environment.ts'),
     import('../../timing/report.ts'),
     import('../../timing/console.ts'),
@@ -164,7 +164,7 @@ async function joinWorld(
   if (flags.ranks !== undefined)
     throw new ShoalError('usage', '-N starts ranks, but this process was started as a rank already; leave it out');
   const [{ initProcessGroup }, { runBench }, { systemStopwatch }] = await Promise.all([
-    import('../../../group/api/init.ts'),
+    import('../../../group/init.ts'),
     import('../../timing/run-bench.ts'),
     import('../../../base/clock.ts'),
   ]);

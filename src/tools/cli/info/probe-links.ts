@@ -1,6 +1,6 @@
 /** The script that `shoal info -n` runs on every rank: joins, and rank 0 says what ranks reach each other over. */
 import { must } from '../../../base/assert.ts';
-import { initProcessGroup } from '../../../group/api/init.ts';
+import { initProcessGroup } from '../../../group/init.ts';
 import { CommGroup } from '../../../group/api/process-group.ts';
 
 const group = await initProcessGroup();

@@ -1,0 +1,158 @@
+/** Opens the calling thread's part of a world that its comm thread has joined: tensors' memory, timeline, store and fast paths; and closes it. */
+import { systemClock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { createLogger, type Logger } from '../../base/log.ts';
+import { parseSelection } from '../../collectives/select.ts';
+import { UnheededWorks } from '../../comm/caller/work.ts';
+import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
+import type { JobStore } from '../../store/store.ts';
+import { schedulingOf, worldSpec } from '../shared/call/group-spec.ts';
+import type { WorldPlanning } from '../shared/call/planner.ts';
+import { openHostPath } from '../host-path/host-path-caller.ts';
+import { openNetworkPath } from '../network-path/network-path-caller.ts';
+import { TensorMemory } from '../caller/tensor-memory.ts';
+import type { WorldHandle } from '../caller/world-handle.ts';
+import type { WorldInfo, WorldPlan } from '../shared/comm-protocol.ts';
+import type { CommClient } from '../caller/comm-client.ts';
+import { CommStore } from '../caller/comm-store.ts';
+import { PeerRegions } from '../caller/peer-regions.ts';
+import { CommGroup } from './process-group.ts';
+import { partitionBytesMin } from './scheduled-group.ts';
+import { WorldTrace } from './world-trace.ts';
+
+/** Bytes of freed large tensors that are kept for the next ones. */
+const cacheBytesMax = 256 * 2 ** 20;
+/** Time for links and threads to end after the work has. */
+const graceMs = 2000;
+/** The most places that a warning names. */
+const unheededMax = 5;
+
+/** The group of all ranks of a world that this process has joined. @param leavesByItself the script may end without `destroy`. */
+export function openWorldGroup(
+  plan: WorldPlan,
+  client: CommClient,
+  info: WorldInfo,
+  { leavesByItself }: { readonly leavesByItself: boolean },
+): CommGroup {
+  const world = openWorld(plan, client, info);
+  warnWithoutAddon(plan, info);
+  if (!leavesByItself) return new CommGroup(world, worldSpec(plan, info.topology));
+  // A script that ends without `destroy` still leaves as one that calls it: what it has done last, others may not have yet.
+  const leave = (): void => void group.destroy();
+  const exit = (code: number): void => {
+    client.drain();
+    if (code === 0) warnOfUnheeded(plan, world.unheeded);
+  };
+  const close: WorldHandle['close'] = (timeoutMs) => {
+    process.off('beforeExit', leave);
+    process.off('exit', exit);
+    return world.close(timeoutMs);
+  };
+  const group = new CommGroup({ ...world, close }, worldSpec(plan, info.topology));
+  process.once('beforeExit', leave);
+  process.once('exit', exit);
+  return group;
+}
+
+/** What the groups of this world share, and how it ends. */
+function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldHandle {
+  const { settings } = plan;
+  const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
+  const native = loadNative({ enabled: settings.native });
+  const allocator = createRegionAllocator({ native, owner: `rank ${plan.rank}`, ...budget });
+  const trace = new WorldTrace(plan, client, info, loggerOf(plan));
+  client.usePeerRegions(new PeerRegions(allocator));
+  const memory = new TensorMemory({
+    allocator,
+    cacheBytesMax,
+    onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
+    onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
+  });
+  const unheeded = new UnheededWorks();
+  const store = new CommStore(client);
+  const planning: WorldPlanning = {
+    machine: createStepMachine({ native, clock: systemClock }),
+    tuning: plan.tuning?.tuning,
+    model: info.model,
+    settings,
+    selection: parseSelection(settings.algorithms),
+  };
+  const world: WorldHandle = {
+    settings,
+    backend: plan.backend,
+    client,
+    allocator,
+    memory,
+    native,
+    planning,
+    info,
+    trace: trace.recorder,
+    store,
+    unheeded,
+    scheduling: schedulingOf(settings),
+    partitionBytesMin,
+    openFastPath: (spec, planner) => openHostPath(world, spec) ?? openNetworkPath(world, spec, planner),
+    close: (timeoutMs) => closeWorld({ plan, client, trace, memory, store, unheeded, timeoutMs }),
+  };
+  return world;
+}
+
+interface ClosingWorld {
+  readonly plan: WorldPlan;
+  readonly client: CommClient;
+  readonly trace: WorldTrace;
+  readonly memory: TensorMemory;
+  readonly store: JobStore;
+  readonly unheeded: UnheededWorks;
+  readonly timeoutMs: number;
+}
+
+/** Leaves the world within its time, whatever goes wrong, and writes the trace where one is asked for. */
+async function closeWorld({ plan, client, trace, memory, store, unheeded, timeoutMs }: ClosingWorld): Promise<void> {
+  const { rank } = plan;
+  const late = new Promise<false>((resolve) => systemClock.setTimer(timeoutMs + graceMs, () => resolve(false)));
+  try {
+    await trace.write();
+    client.drain();
+    const hasUnheeded = unheeded.count + unheeded.running > 0;
+    const speaks = hasUnheeded && (await Promise.race([isFirst(plan, store), late]));
+    await Promise.race([client.start({ type: 'close', timeoutMs }, 'closing the world'), late]);
+    if (speaks) warnOfUnheeded(plan, unheeded);
+  } catch (thrown) {
+    loggerOf(plan).warn(`closing the world: ${ShoalError.from(thrown).message}`);
+  } finally {
+    await client.leave(new ShoalError('closed', 'the process group was destroyed', { rank }));
+    memory.close();
+  }
+}
+
+/** One rank of each host says so; nobody does when it was asked for. */
+function warnWithoutAddon(plan: WorldPlan, { hosts }: WorldInfo): void {
+  const { rank, size, settings, environment } = plan;
+  if (size === 1 || !settings.native || environment['SHOAL_NATIVE'] === '0' || !hosts.some(([first]) => first === rank)) return;
+  const reason = nativeUnavailableReason();
+  if (reason === undefined) return;
+  loggerOf(plan).warn(`ranks of this host share no memory and compute in JavaScript, which is several times slower: ${reason}`);
+}
+
+/** Of the ranks whose scripts may have left works unheeded, one tells people. */
+async function isFirst({ rank }: WorldPlan, store: JobStore): Promise<boolean> {
+  const own = Buffer.from(String(rank));
+  return own.equals(await store.compareSet('shoal/unheeded', '', own).catch(() => own));
+}
+
+/** Calls that were not complete when they returned, and that the script has not waited for. */
+function warnOfUnheeded(plan: WorldPlan, unheeded: UnheededWorks): void {
+  const { count } = unheeded;
+  if (count === 0) return;
+  const what = unheeded.describe().slice(0, unheededMax).join('; ');
+  loggerOf(plan).warn(
+    `${count === 1 ? 'one call was' : `${count} calls were`} never awaited: ${what}. What follows such a call may find the data as it was, on some ranks; write await, or waitSync()`,
+  );
+}
+
+function loggerOf({ rank, settings }: WorldPlan): Logger {
+  return createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
+}

@@ -1,0 +1,113 @@
+/** The main thread's end of a world: sends commands to the comm side, and receives its events about groups and about other ranks' memory.
+ *  One per world. It must not know the meaning of collectives. */
+import type { SchedulingStatus } from '../shared/call/group-spec.ts';
+import type { ShoalError } from '../../base/errors.ts';
+import { CommChannel, type Unnumbered } from '../../comm/caller/comm-channel.ts';
+import type { TraceSnapshot } from '../../trace/recorder.ts';
+import type { RegionShare } from '../../memory/region.ts';
+import type { PeerRegions } from './peer-regions.ts';
+import type { Command, NetworkPathShare, WorldInfo, WorldTold } from '../shared/comm-protocol.ts';
+import { GroupNumbers } from './group-numbers.ts';
+
+/** How long the comm thread may take to tell other ranks something. */
+const tellMs = 2000;
+
+export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
+  readonly #networkPaths = new Map<number, NetworkPathShare>();
+  readonly #hostPathBlocks = new Map<number, readonly RegionShare[]>();
+  /** Memory of other ranks of this host; given once the world is open. */
+  peerRegions: PeerRegions | undefined;
+  /** Announcements that came before. */
+  readonly #earlyRegions: Extract<WorldTold, { type: 'peer-region' }>[] = [];
+  #troubled = false;
+  /** What scheduled groups that are tuned schedule by. */
+  readonly schedulings = new Map<number, SchedulingStatus>();
+  /** Groups this rank is in, or was in with others that still are. */
+  readonly groupNumbers = new GroupNumbers();
+
+  /** This rank cannot go on with the group: all its ranks are told why. */
+  failGroup(group: number, error: ShoalError): Promise<void> {
+    return this.#tell({ type: 'fail-group', group, error: error.toData() });
+  }
+
+  /** What may be the reason if this process ends now, which happens when nobody catches the error. */
+  tellTrouble(error: ShoalError): void {
+    this.#troubled = true;
+    void this.#tell({ type: 'trouble', error: error.toData() });
+  }
+
+  /** What was wrong is not any more. */
+  endTrouble(): void {
+    if (!this.#troubled) return;
+    this.#troubled = false;
+    this.start({ type: 'trouble', error: undefined }, 'telling other ranks');
+  }
+
+  /** Returns when others have heard it: this thread may be about to end the process. Where communication runs inline, that is when
+   *  what is returned resolves. */
+  #tell(command: Unnumbered<Command>): Promise<void> {
+    const told = this.start(command, 'telling other ranks');
+    // What goes wrong here says less than what is being told.
+    const heard = told.then(undefined, () => undefined);
+    try {
+      told.waitSync(tellMs);
+    } catch {
+      // As above.
+    }
+    return heard;
+  }
+
+  async takeTrace(): Promise<TraceSnapshot | undefined> {
+    let trace: TraceSnapshot | undefined;
+    await this.start({ type: 'trace' }, 'collecting the trace', { onSuccess: (answer) => void (trace = answer as TraceSnapshot) });
+    return trace;
+  }
+
+  /** Blocks this thread for it. Undefined when it does not come within the limit. */
+  takeTraceSync(timeoutMs: number): TraceSnapshot | undefined {
+    let trace: TraceSnapshot | undefined;
+    this.start({ type: 'trace' }, 'collecting the trace', { onSuccess: (answer) => void (trace = answer as TraceSnapshot) }).waitSync(
+      timeoutMs,
+    );
+    return trace;
+  }
+
+  /** Where other ranks' memory is mapped from now on. */
+  usePeerRegions(regions: PeerRegions): void {
+    this.peerRegions = regions;
+    for (const { rank, key, share } of this.#earlyRegions.splice(0)) regions.update(rank, key, share);
+  }
+
+  /** How to map the control blocks of a group; undefined unless its ranks share memory. */
+  hostPathBlocks(group: number): readonly RegionShare[] | undefined {
+    return this.#hostPathBlocks.get(group);
+  }
+
+  /** The network path of a group; undefined where there is none. */
+  networkPath(group: number): NetworkPathShare | undefined {
+    return this.#networkPaths.get(group);
+  }
+
+  protected override onTold(event: WorldTold): void {
+    switch (event.type) {
+      case 'host-path':
+        this.#hostPathBlocks.set(event.group, event.blocks);
+        return;
+      case 'network-path':
+        this.#networkPaths.set(event.group, event.share);
+        return;
+      case 'peer-region':
+        if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
+        else this.#earlyRegions.push(event);
+        return;
+      case 'scheduled-by':
+        this.schedulings.set(event.group, event.status);
+        return;
+      case 'group-ended':
+        this.schedulings.delete(event.group);
+        this.#hostPathBlocks.delete(event.group);
+        this.#networkPaths.delete(event.group);
+        this.groupNumbers.free(event.group);
+    }
+  }
+}

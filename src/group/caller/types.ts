@@ -1,0 +1,273 @@
+/** The public face of process groups, as seen by user code, ddp and adapters. */
+import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
+import type { SchedulingStatus } from '../shared/call/group-spec.ts';
+import type { Work } from '../../comm/caller/work.ts';
+import type { DType, NativeFloat16Array, TypedArray } from '../../memory/dtype.ts';
+import type { DeviceTensor } from '../../memory/device/device-tensor.ts';
+import type { ReduceOp } from '../../memory/reduce-op.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import type { JobStore } from '../../store/store.ts';
+
+export type { SchedulingStatus, Work };
+
+/** What collectives accept: a tensor (shared memory, no copies) or any typed array (staged: one copy each way). */
+export type TensorLike = Tensor | TypedArray | NativeFloat16Array;
+
+/** What collectives of a group accept by themselves: also tensors of a device, on all ranks alike. Their work is awaited: it moves
+ *  memory of the device by this thread's event loop. */
+export type CollectiveData = TensorLike | DeviceTensor;
+
+/** What every collective takes. */
+export interface CallOptions {
+  /** Ends the wait for late ranks with `timeout`, which names them, and the group with it. Default: the world's. Milliseconds. */
+  readonly timeoutMs?: number;
+  /** Takes part in the contract: ranks that give different names get a `mismatch`. */
+  readonly name?: string;
+  /** When it is aborted before the operation is done, the group ends: every rank gets `aborted`, which names this rank and the call. Others
+   *  wait for this rank's part, so it cannot be taken back alone. Once the operation is done, it means nothing. */
+  readonly signal?: AbortSignal;
+}
+
+/** Of collectives that combine values. */
+export interface ReduceOptions extends CallOptions {
+  /** Default Sum. */
+  readonly op?: ReduceOp;
+  /** This rank's factor. Given with Premul, and only then. */
+  readonly factor?: number;
+}
+
+/** Of collectives that have one rank as their source or target. */
+export interface RootOptions extends CallOptions {
+  /** Rank in this group. Default 0. */
+  readonly root?: number;
+}
+
+/** Of collectives whose parts may differ in size. */
+export interface CountsOptions extends CallOptions {
+  /** Elements of each rank's part, by rank, the same list on every rank; zeros are allowed. Default: as many as this rank's part has,
+   *  for each. */
+  readonly counts?: readonly number[];
+}
+
+/** Of all-to-all. */
+export interface AllToAllOptions extends CallOptions {
+  /** Elements this rank sends to each rank, by rank; sums to the input's count. Default: even. */
+  readonly inputSplits?: readonly number[];
+  /** Elements this rank receives from each rank, by rank; sums to the output's count. Default: even. */
+  readonly outputSplits?: readonly number[];
+}
+
+/** Of sends and receives. */
+export interface PeerOptions extends CallOptions {
+  /** Messages match by sender and tag, in order. Default 0. Integer 0…65535. */
+  readonly tag?: number;
+}
+
+/** The peer of a receive that takes the first message with its tag, whoever sends it. */
+export const anySource = 'any';
+
+/** A started receive. */
+export interface ReceiveWork extends Work {
+  /** Rank in this group of whoever sent; undefined until done. */
+  readonly source: number | undefined;
+}
+
+/** One call of a `batch`: the method's name, its arguments by name, and its options.
+ *
+ *      await group.batch([{ call: 'send', data: mine, peer: next }, { call: 'recv', data: theirs, peer: previous, tag: 1 }]); */
+export type BatchCall =
+  | ({
+      /** As `group.send`. */
+      readonly call: 'send';
+      /** What is sent; free again when the batch is done. */
+      readonly data: TensorLike;
+      /** To whom: rank in this group. */
+      readonly peer: number;
+    } & Pick<PeerOptions, 'tag'>)
+  | ({
+      /** As `group.recv`. */
+      readonly call: 'recv';
+      /** Where the message goes: of the sender's dtype and count. */
+      readonly data: TensorLike;
+      /** From whom: rank in this group, or `'any'`. */
+      readonly peer: number | typeof anySource;
+    } & Pick<PeerOptions, 'tag'>)
+  | ({
+      /** As `group.allReduce`. */
+      readonly call: 'allReduce';
+      /** In place: becomes the reduction over all ranks. */
+      readonly data: TensorLike;
+    } & BatchOptions<ReduceOptions>)
+  | ({
+      /** As `group.broadcast`. */
+      readonly call: 'broadcast';
+      /** In place: becomes the root's. */
+      readonly data: TensorLike;
+    } & BatchOptions<RootOptions>)
+  | ({
+      /** As `group.reduce`. */
+      readonly call: 'reduce';
+      /** In place at the root; other ranks' keeps its values. */
+      readonly data: TensorLike;
+    } & BatchOptions<ReduceOptions & RootOptions>)
+  | ({
+      /** As `group.allGather`. */
+      readonly call: 'allGather';
+      /** Becomes all ranks' inputs in rank order. */
+      readonly output: TensorLike;
+      /** This rank's part. */
+      readonly input: TensorLike;
+    } & BatchOptions<CountsOptions>)
+  | ({
+      /** As `group.reduceScatter`. */
+      readonly call: 'reduceScatter';
+      /** Becomes this rank's part of the reduction. */
+      readonly output: TensorLike;
+      /** As many elements as all outputs together. */
+      readonly input: TensorLike;
+    } & BatchOptions<ReduceOptions & CountsOptions>);
+
+/** Limit, name and signal are those of the batch. */
+type BatchOptions<Options extends CallOptions> = Omit<Options, keyof CallOptions>;
+
+/** How a group is divided. */
+export interface SubgroupsOptions {
+  /** Ranks of each group: the first so many, the next so many, …; divides the group's size. Default: the ranks of each host. */
+  readonly groupSize?: number;
+  /** The ranks of each group, in their order there; the same lists on every rank. Instead of `groupSize`. */
+  readonly ranks?: readonly (readonly number[])[];
+  /** For each of the groups to open. Default: the world's. Milliseconds. */
+  readonly timeoutMs?: number;
+}
+
+/** How all-reduces are scheduled; the same on all ranks. */
+export interface SchedulingOptions {
+  /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
+  readonly creditBytes?: number;
+  /** Tensors are cut into parts of at most so many bytes; at least 4096, because each part costs about as much as a small all-reduce.
+   *  Default: SHOAL_SCHEDULE_PARTITION_BYTES. */
+  readonly partitionBytes?: number;
+  /** Credit and partition are where tuning starts; tensors have names, one for all steps, and are reduced once in each step. Default:
+   *  SHOAL_SCHEDULE_CREDIT_TUNING, SHOAL_SCHEDULE_PARTITION_TUNING. */
+  readonly tuning?: TuningOptions | boolean;
+}
+
+export interface ScheduledReduceOptions extends ReduceOptions {
+  /** Smaller is sooner, as in the order of a model's layers; the same on all ranks. Default: 0. */
+  readonly priority?: number;
+}
+
+/** A set of ranks that communicate together. Collectives must be called by every rank in the same order.
+ *
+ *  Elements are counted over a tensor's whole shape, which matters to no operation: only counts and dtypes have to agree, between
+ *  ranks and between the buffers of a call. Every dtype is moved; `ReduceOp` says which are reduced. Until its work is done, an
+ *  operation owns its buffers.
+ *
+ *  Calls throw ShoalError `usage` for arguments that cannot be, `unsupported` for what Shoal does not do with them, and `closed` after
+ *  `destroy`. Works fail with `mismatch`, `timeout`, `peer-lost`, or the error that ended the group before. */
+export interface ProcessGroup {
+  /** For messages, traces and reports: `world`, or what `newGroup` was given. */
+  readonly name: string;
+  /** This process in the group, 0…size−1. */
+  readonly rank: number;
+  /** Number of ranks in the group. */
+  readonly size: number;
+  /** Position among the group's ranks of this host, 0…localSize−1. */
+  readonly localRank: number;
+  /** The group's ranks of this host. */
+  readonly localSize: number;
+  /** Group ranks per host, in host order. */
+  readonly hosts: readonly (readonly number[])[];
+  /** Rank in the world of each group rank. */
+  readonly globalRanks: readonly number[];
+  /** The store by which the ranks of the world met, in a part of its own for programs: torch's default store. The same for all groups of the
+   *  world, and until that is destroyed; `store.prefix(name)` keeps users apart. */
+  readonly store: JobStore;
+
+  /** A zero-filled tensor in memory that communication reads and writes in place. `release` gives it back; what `destroy`
+   *  leaves stays readable for as long as something refers to it.
+   *  @throws ShoalError `usage` for a shape that cannot be; `unsupported` for more bytes than an ArrayBuffer has; `out-of-memory`. */
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D>;
+  /** Gives the tensor's memory back now rather than at `destroy`; operations that use it go on, and keep it until they end. No group
+   *  takes the tensor any more.
+   *  @throws ShoalError `usage` when it has been released before, or is not of this group. */
+  release(tensor: Tensor): void;
+
+  /** In place: data := reduction over all ranks' data. */
+  allReduce(data: CollectiveData, options?: ReduceOptions): Work;
+  /** In place: data := the root's data. */
+  broadcast(data: CollectiveData, options?: RootOptions): Work;
+  /** The root's data := reduction over all ranks' data; other ranks' data keeps its values. */
+  reduce(data: CollectiveData, options?: ReduceOptions & RootOptions): Work;
+  /** output := all ranks' inputs in rank order. The output has as many elements as all inputs together. */
+  allGather(output: CollectiveData, input: CollectiveData, options?: CountsOptions): Work;
+  /** The root's output := all ranks' inputs in rank order, as in `allGather`; other ranks pass null. */
+  gather(output: CollectiveData | null, input: CollectiveData, options?: CountsOptions & RootOptions): Work;
+  /** output := this rank's part of the root's input, which has as many elements as all outputs together; other ranks pass null. */
+  scatter(output: CollectiveData, input: CollectiveData | null, options?: CountsOptions & RootOptions): Work;
+  /** output := this rank's part of the reduction of all inputs. An input has as many elements as all outputs together. */
+  reduceScatter(output: CollectiveData, input: CollectiveData, options?: ReduceOptions & CountsOptions): Work;
+  /** Part q of this rank's input goes to rank q; output := the parts from all ranks in rank order. Without splits all parts are
+   *  equal: input and output have equally many elements, and `size` divides their number. */
+  allToAll(output: CollectiveData, input: CollectiveData, options?: AllToAllOptions): Work;
+  /** The values of all ranks, by rank: whatever structured clone takes (plain objects, maps, dates, typed arrays, errors), of any size on
+   *  each rank. As the other calls of objects, for configurations and metrics, not for tensors: values are copied twice. This thread
+   *  waits until all ranks have called it.
+   *  @throws ShoalError `usage` when the value cannot be cloned; `unsupported` for more than 2 GiB. */
+  allGatherObject<T>(value: T, options?: CallOptions): Promise<T[]>;
+  /** As `allGatherObject`, at the root only; null elsewhere. */
+  gatherObject<T>(value: T, options?: RootOptions): Promise<T[] | null>;
+  /** The root's value; what other ranks pass is ignored. */
+  broadcastObject<T>(value: T | undefined, options?: RootOptions): Promise<T>;
+  /** This rank's value of the root's list, which has one for each rank; other ranks pass null. */
+  scatterObject<T>(values: readonly T[] | null, options?: RootOptions): Promise<T>;
+  /** Sends to another rank of the group. Done when the data may change again. */
+  send(data: TensorLike, peer: number, options?: PeerOptions): Work;
+  /** data := what that rank sent with this tag, of the same dtype and count, in the order it was sent. From `'any'`: the first message
+   *  with this tag that no receive called before takes; `source` then says whose it was. */
+  recv(data: TensorLike, peer: number | 'any', options?: PeerOptions): ReceiveWork;
+  /** Several calls as one `Work`, with one synchronisation: torch's `batch_isend_irecv` and coalescing. All are checked before any begins.
+   *  Collectives with small data that are alike but for it travel as one. Every rank's batches have the same collectives in the same
+   *  order; its sends and receives are its own, and match those of batches and of single calls. Bits are those of single calls. */
+  batch(calls: readonly BatchCall[], options?: CallOptions): Work;
+  /** Done when every rank has called it. */
+  barrier(options?: CallOptions): Work;
+  /** As barrier, but on failure the error names every rank that did not arrive. */
+  monitoredBarrier(options?: CallOptions): Work;
+
+  /** One new group per distinct colour, ordered by key, then rank; collective over this whole group. Default key: the rank here. A
+   *  null colour takes no part and gives null. Milliseconds. */
+  split(color: number | null, options?: { key?: number; timeoutMs?: number }): Promise<ProcessGroup | null>;
+  /** A group of the given ranks of this group; collective over this whole group. Null on ranks not listed.
+   *  `backend`, as in `initProcessGroup`, stands before what the world was started with; `auto`: chosen per call. `name` is for
+   *  messages; default: this group's and a number. Milliseconds. */
+  newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string; backend?: string }): Promise<ProcessGroup | null>;
+  /** This group cut into several, of which this rank's is returned: null when it is in none. Collective over this whole group. torch's
+   *  `new_subgroups` and, with `ranks`, `new_subgroups_by_enumeration`. Milliseconds. */
+  newSubgroups(options?: SubgroupsOptions): Promise<ProcessGroup | null>;
+  /** Runs `fn`, and draws a span of this name on this rank's timeline, from its call until it returns or what it returns resolves. Without
+   *  tracing it is a mere call. `details` are its arguments there: texts and numbers. Names and details that differ are kept for each. */
+  span<T>(name: string, fn: () => T, details?: Readonly<Record<string, string | number>>): T;
+  /** The same ranks, with all-reduces that are scheduled: in parts, what is needed sooner first, in one order on all ranks. Collective
+   *  over this whole group, which goes on. Milliseconds. */
+  scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup>;
+  /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
+   *  closes. Safe to call after a failure. Idempotent. */
+  destroy(options?: { timeoutMs?: number }): Promise<void>;
+  /** As `destroy`, for `await using`. */
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+/** A process group whose all-reduces are scheduled. Ranks may make them in different orders: tensors are told apart by their names,
+ *  and a name that is used again by the order of its calls. Everything else is as in the group that it was made of. */
+export interface ScheduledGroup extends ProcessGroup {
+  /** In place: data := reduction over all ranks' data, as soon as priorities and credit allow. The bits are those of an all-reduce that
+   *  is not scheduled, however it is cut. `name` is the tensor's; default: all calls without a name count, and the n-th of one rank is
+   *  the n-th of the others. Ranks that give a tensor different priorities or sizes get a `mismatch`. */
+  allReduce(data: TensorLike, options?: ScheduledReduceOptions): Work;
+  /** Of all-reduces that are called from now on. A partition must change before the same call of a tensor on all ranks; the credit is
+   *  each rank's own. */
+  setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void;
+  /** As this rank was told last. */
+  readonly scheduling: SchedulingStatus;
+}

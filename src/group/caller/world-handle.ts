@@ -1,0 +1,40 @@
+/** What the calling thread has of a world: one object, which all groups of the world and their fast paths share. */
+import type { Settings } from '../../base/settings/settings.ts';
+import type { UnheededWorks } from '../../comm/caller/work.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
+import type { RegionAllocator } from '../../memory/region.ts';
+import type { JobStore } from '../../store/store.ts';
+import type { TraceRecorder } from '../../trace/recorder.ts';
+import type { GroupSpec, Scheduling } from '../shared/call/group-spec.ts';
+import type { Planner, WorldPlanning } from '../shared/call/planner.ts';
+import type { WorldInfo } from '../shared/comm-protocol.ts';
+import type { CommClient } from './comm-client.ts';
+import type { OpenFastPath } from './fast-path.ts';
+import type { TensorMemory } from './tensor-memory.ts';
+
+export interface WorldHandle {
+  readonly settings: Settings;
+  /** The backend of groups that name none. Default: chosen per call. */
+  readonly backend?: string | undefined;
+  readonly client: CommClient;
+  readonly allocator: RegionAllocator;
+  readonly memory: TensorMemory;
+  /** Sockets of the addon; undefined without it. */
+  readonly native: NativeWire | undefined;
+  /** The rules by which both threads find the same plans. */
+  readonly planning: WorldPlanning;
+  readonly info: WorldInfo;
+  /** The timeline of this thread. */
+  readonly trace: TraceRecorder;
+  readonly store: JobStore;
+  /** Scheduling of groups that say nothing. */
+  readonly scheduling: Scheduling;
+  /** The works of programs' calls that nobody looks at. */
+  readonly unheeded: UnheededWorks;
+  /** The smallest parts that a program may ask for. */
+  readonly partitionBytesMin: number;
+  /** Opens the fast path of a group; undefined: all its calls are the engine's. */
+  openFastPath(spec: GroupSpec, planner: Planner): OpenFastPath | undefined;
+  /** Ends the world; called when its first group is destroyed. */
+  close(timeoutMs: number): Promise<void>;
+}

@@ -1,0 +1,526 @@
+/** Bootstrap: the ranks of a world find each other through the store, agree that they belong together, connect, and
+ *  learn which ranks can load and store each other's memory.
+ *
+ *      rank r   info/r ──▶ store ──▶ info/0…n−1    checked: size, version, settings that must agree
+ *               dials every lower rank (shm where the host may be the same, else tcp), accepts every higher one
+ *               links/r ──▶ store ──▶ links/0…n−1  → topology: ranks that all map each other form a host
+ *               rates/r ──▶ store ──▶ rates of some hosts → the cost model, by which algorithms are chosen between hosts
+ *
+ *  One time limit covers all of it. It ends early when the store says that a rank has ended or given up (`joinTogether`). A rank that gives
+ *  up names the ranks that it waited for; if these wait for another rank themselves, it names that one:
+ *
+ *      rank 0, half its time over, has no link to rank 2   waits/0 ──▶ store      rank 1: all have links but 0 and 2; 0 waits for 2 */
+import { setMaxListeners } from 'node:events';
+import { setServedTimer, within, type Clock, type Timer } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
+import { anyText, integer, list, number, object, optional, record, type Shape, type ValueOf } from '../../base/schema.ts';
+import type { Settings } from '../../base/settings/settings.ts';
+import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import type { CostModel } from '../../plan/cost.ts';
+import type { Topology } from '../../plan/topology.ts';
+import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from './links/calibrate.ts';
+import { giveUp, noteJoined, rankEnded } from '../shared/ended-ranks.ts';
+import { rangesOf, ranksIn } from '../shared/call/rank-ranges.ts';
+import type { Store } from '../../store/store.ts';
+import type { World } from './world.ts';
+
+const rankInfo = object({
+  rank: integer(),
+  worldSize: integer(),
+  hostId: anyText,
+  hostName: anyText,
+  pid: integer(),
+  addresses: list(object({ provider: anyText, candidates: list(anyText) })),
+  version: anyText,
+  /** JSON of an `AgreedSettings`: equal texts need no second look. */
+  agreed: anyText,
+});
+
+export type RankInfo = ValueOf<typeof rankInfo>;
+
+const linkInfo = object({
+  /** Fabric name → world ranks reached over it, as text: on one host no more for many ranks than for few. */
+  fabrics: record(anyText),
+  /** Of those, the fabrics over which this rank maps memory. */
+  loadStore: list(anyText),
+});
+type LinkInfo = ValueOf<typeof linkInfo>;
+
+const rate = optional(number({ min: 0 }));
+const rateInfo: Shape<MeasuredRates> = object({
+  networkLatency: rate,
+  networkOverhead: rate,
+  networkByte: rate,
+  hostLatency: rate,
+  hostByte: rate,
+  selfByte: rate,
+  reduceByte: rate,
+});
+
+/** World ranks. */
+const waitsInfo = list(integer());
+
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+const foreverMs = 0x7fffffff;
+
+/** Settings that change what ranks do together: they must be the same on every rank. */
+type AgreedSettings = Readonly<Record<string, string | number | boolean>>;
+
+function agreedSettings(settings: Settings, tuningHash: string): AgreedSettings {
+  const { algorithms, calibration, order, contract, inFlightMax, stagingBytes, sliceBytes, groupHosts, syncBytesMax, commThread } =
+    settings;
+  return {
+    algorithms,
+    calibration,
+    tuningHash,
+    order,
+    contract,
+    inFlightMax,
+    stagingBytes,
+    sliceBytes,
+    groupHosts,
+    syncBytesMax,
+    commThread,
+  };
+}
+
+export interface BootstrapOptions {
+  readonly world: World;
+  readonly store: Store;
+  readonly hostId: string;
+  readonly hostName: string;
+  readonly pid: number;
+  readonly version: string;
+  /** Of the tuning file that is used; empty: none. */
+  readonly tuningHash: string;
+  /** Rates that need not be measured. */
+  readonly ratesOf: (topology: Topology) => CostModel | undefined;
+  readonly limit: JoinLimit;
+  /** Joining has ended, well or not. */
+  readonly signal: AbortSignal;
+}
+
+/** The time in which all ranks have to join. */
+export class JoinLimit {
+  readonly timeoutMs: number;
+  readonly #clock: Clock;
+  readonly #endMs: number;
+
+  constructor(clock: Clock, timeoutMs: number) {
+    this.#clock = clock;
+    this.timeoutMs = timeoutMs;
+    this.#endMs = clock.now() + timeoutMs;
+  }
+
+  get leftMs(): number {
+    return Math.max(1, Math.ceil(this.#endMs - this.#clock.now()));
+  }
+}
+
+export interface Joined {
+  /** Ranks by machine, as people see it. */
+  readonly hosts: readonly (readonly number[])[];
+  /** Ranks by shared memory, as plans see it. */
+  readonly topology: Topology;
+  /** fabricOf[a][b]: what rank a reaches rank b over. */
+  readonly fabricOf: readonly (readonly string[])[];
+  /** Rates of this world; undefined where nothing is chosen by them. */
+  readonly model: CostModel | undefined;
+  /** Where a byte's time between hosts is from; undefined: nobody has measured it. */
+  readonly linkFrom: 'start' | 'tuning' | undefined;
+}
+
+/** How long a store that may have stopped is waited for: by who gives up, which launchers wait a little longer for, and by who has heard
+ *  nothing for so long beyond its limit. */
+const storeAnswerMs = 4000;
+const silentStoreMs = 10_000;
+
+/** For a connection, and for the moment in which memory is mapped; how often to look for them. */
+const spareDescriptors = 2;
+const descriptorsLookMs = 1000;
+
+/** Ranks that a rank dials at once: who is dialled bounds the connections that have not proved themselves, and drops the oldest. */
+export const dialsMax = 8;
+
+export interface Joining {
+  readonly store: Store;
+  /** The rank that serves it; undefined: no rank does. */
+  readonly servedBy: number | undefined;
+  readonly rank: number;
+  readonly clock: Clock;
+  readonly limit: JoinLimit;
+  readonly checkDescriptors?: CheckDescriptors | undefined;
+}
+
+/** Runs `join`, unless another rank ends or gives up before. One that fails here tells the others why, before it lets go of them.
+ *  @throws ShoalError the reason that was first, or this rank's own that is no consequence of it. */
+export async function joinTogether<T>(joining: Joining, join: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const { store, rank, clock, limit } = joining;
+  const silent = (): never => {
+    throw silentStore(joining);
+  };
+  // What asks the store for an answer at once has no limit of its own.
+  await within<void>(clock, limit.leftMs, claimRank(store, rank), silent);
+  const over = new AbortController();
+  // Everything that is waited for listens: a connection to every rank, too.
+  setMaxListeners(0, over.signal);
+  try {
+    const joined = Promise.race([
+      join(over.signal),
+      rankEnded(store, rank, { timeoutMs: foreverMs, signal: over.signal }),
+      descriptorsEnded(joining, over.signal),
+    ]);
+    return await within(clock, limit.leftMs + silentStoreMs, joined, silent);
+  } catch (thrown) {
+    const error = ShoalError.from(thrown);
+    throw await within(
+      clock,
+      storeAnswerMs,
+      giveUp(store, rank, error).catch(() => error),
+      () => error,
+    );
+  } finally {
+    over.abort();
+  }
+}
+
+/** Rejects when this process can open no more: connections of others to it are then dropped without a word. */
+function descriptorsEnded({ clock, checkDescriptors }: Joining, signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    const look = (): void => {
+      if (signal.aborted) return;
+      try {
+        checkDescriptors?.(spareDescriptors, 'joining the world');
+        clock.setTimer(descriptorsLookMs, look);
+      } catch (thrown) {
+        reject(ShoalError.from(thrown));
+      }
+    };
+    if (checkDescriptors) look();
+  });
+}
+
+function silentStore({ rank, servedBy, limit: { timeoutMs } }: Joining): ShoalError {
+  const who = servedBy === undefined ? 'who serves it' : `rank ${servedBy}, which serves it,`;
+  const message = `rank ${rank} could not join within ${timeoutMs} ms: the store does not answer; ${who} is stopped or cannot be reached`;
+  return new ShoalError('timeout', message, { rank, peer: servedBy, operation: 'store', timeoutMs });
+}
+
+/** Two processes with one rank: the second is refused, the first goes on. @throws ShoalError `config`. */
+async function claimRank(store: Store, rank: number): Promise<void> {
+  if ((await store.add(`claim/${rank}`, 1)) > 1) {
+    throw new ShoalError(
+      'config',
+      `two processes claim rank ${rank} of the same world; give every process its own RANK, or a fresh store to every job`,
+      { rank },
+    );
+  }
+}
+
+/** Joins the world. @throws ShoalError `timeout`, `config`, `peer-lost`, `auth`: each names the ranks concerned. */
+export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
+  const { world, store } = options;
+  const listening = await Promise.all(world.fabrics.map((fabric) => fabric.listen((connection) => world.addLink(connection, fabric))));
+  const info: RankInfo = {
+    rank: world.rank,
+    worldSize: world.size,
+    hostId: options.hostId,
+    hostName: options.hostName,
+    pid: options.pid,
+    addresses: listening.map(({ provider, candidates }) => ({ provider, candidates: [...candidates] })),
+    version: options.version,
+    agreed: JSON.stringify(agreedSettings(world.settings, options.tuningHash)),
+  };
+  const infos = await exchange(options, 'info', info, rankInfo);
+  checkAgreement(infos, world.rank);
+  await connectAll(options, infos);
+  const linkLost = lossOf(world);
+  const links = (await Promise.race([linkLost, exchange(options, 'links', linksOf(world), linkInfo)])).map((info) =>
+    reachOf(info, world.size),
+  );
+  const topology = { hosts: cliques(links.map(({ loadStore }) => loadStore)) };
+  const tuned = options.ratesOf(topology);
+  const measured = tuned === undefined ? await Promise.race([linkLost, measuredModel(options, topology)]) : undefined;
+  await noteJoined(store, world.rank);
+  world.onLinkClosed = undefined;
+  return {
+    hosts: [...groupBy(infos, (each) => each.hostId).values()].map((each) => each.map(({ rank }) => rank)),
+    topology,
+    model: tuned ?? measured?.model,
+    linkFrom: tuned ? 'tuning' : measured?.hasLink ? 'start' : undefined,
+    fabricOf: links.map(({ fabricOf }, rank) => infos.map((_, peer) => (peer === rank ? 'self' : (fabricOf.get(peer) ?? '?')))),
+  };
+}
+
+/** Times links between hosts, on one rank of each, and makes one model of what all have measured. */
+async function measuredModel(
+  options: BootstrapOptions,
+  topology: Topology,
+): Promise<{ readonly model: CostModel | undefined; readonly hasLink: boolean } | undefined> {
+  const { world } = options;
+  const ranks = measuringRanks(topology);
+  if (world.settings.calibration !== 'measure' || ranks.length === 0) return undefined;
+  const { rank, clock, kernels } = world;
+  const measured = ranks.includes(rank)
+    ? await measureRates({
+        rank,
+        topology,
+        clock,
+        kernels,
+        link: (peer) => world.link(peer),
+        measureLink: (link) => world.linkProbe.measure(link),
+      })
+    : {};
+  const all = await exchange(options, 'rates', measured, rateInfo, ranks);
+  const model = agreedModel(all);
+  world.log.debug(`rates: ${model === undefined ? 'not measured' : JSON.stringify(model)}`);
+  return { model, hasLink: all.some(({ networkByte = 0 }) => networkByte > 0) };
+}
+
+/** Publishes this rank's value and returns everyone's, or those of `ranks`. */
+async function exchange<T>(
+  options: BootstrapOptions,
+  name: string,
+  value: T,
+  schema: Shape<T>,
+  ranks: readonly number[] = Array.from({ length: options.world.size }, (_, rank) => rank),
+): Promise<T[]> {
+  const { world, store, limit, signal } = options;
+  const keys = ranks.map((rank) => `${name}/${rank}`);
+  if (ranks.includes(world.rank)) await store.set(`${name}/${world.rank}`, encode(value));
+  const waiting = store.multiGet(keys, { timeoutMs: limit.leftMs, signal });
+  const texts = await waiting.catch(async (thrown: unknown) => {
+    const error = ShoalError.from(thrown);
+    throw error.code === 'timeout' && error.operation === 'store wait' ? await absence(options, { keys, ranks, error }) : error;
+  });
+  return texts.map((published, index) => {
+    const peer = ranks[index];
+    const given = decode(published);
+    const problem = schema.problem(given);
+    if (problem === undefined) return given as T;
+    throw new ShoalError('protocol', `rank ${peer} published a malformed ${name}; do all ranks run the same version?`, { peer });
+  });
+}
+
+/** What a rank says of its links. */
+function linksOf(world: World): LinkInfo {
+  const over = groupBy(world.links, (link) => link.fabric);
+  return {
+    fabrics: Object.fromEntries([...over].map(([fabric, links]) => [fabric, rangesOf(links.map(({ rank }) => rank))])),
+    loadStore: [...over].flatMap(([fabric, links]) => (links[0].loadStore ? [fabric] : [])),
+  };
+}
+
+/** What a rank has said of its links. */
+function reachOf(info: LinkInfo, size: number): { fabricOf: Map<number, string>; loadStore: Set<number> } {
+  const fabricOf = new Map<number, string>();
+  const loadStore = new Set<number>();
+  for (const [fabric, ranges] of Object.entries(info.fabrics)) {
+    for (const rank of ranksIn(ranges, size)) {
+      fabricOf.set(rank, fabric);
+      if (info.loadStore.includes(fabric)) loadStore.add(rank);
+    }
+  }
+  return { fabricOf, loadStore };
+}
+
+interface Awaited {
+  readonly keys: readonly string[];
+  readonly ranks: readonly number[];
+  readonly error: ShoalError;
+}
+
+/** Who is to blame that ranks have not published their keys in time: those of them that do not wait for others. */
+async function absence({ world, store, limit }: BootstrapOptions, { keys, ranks, error }: Awaited): Promise<ShoalError> {
+  const fields = { rank: world.rank, timeoutMs: limit.timeoutMs, cause: error };
+  const found = await within<Absent | undefined>(world.clock, storeAnswerMs, missingRanks(store, keys, ranks), () => undefined);
+  if (found === undefined) return error;
+  const { missing, waiting } = found;
+  if (missing.length === 0) {
+    const late = `the last of ${ranks.length} ranks joined after more than ${limit.timeoutMs} ms, too late for rank ${world.rank}`;
+    return new ShoalError(
+      'timeout',
+      `${late}; start them closer together, or give them more time (joinTimeoutMs, SHOAL_TIMEOUT_MS)`,
+      fields,
+    );
+  }
+  const idle = missing.filter((rank) => !waiting.has(rank));
+  const [peer] = idle.length > 0 ? idle : missing;
+  const why = [...waiting].map(([rank, others]) => `; rank ${rank} waits for a connection with rank ${others.join(', ')}`).join('');
+  return new ShoalError(
+    'timeout',
+    `${ranks.length - missing.length} of ${ranks.length} ranks joined within ${limit.timeoutMs} ms; missing: rank ${missing.join(', ')}${why}. Were all of them started, and with the same MASTER_ADDR and MASTER_PORT? Is one of them stopped?`,
+    { ...fields, peer },
+  );
+}
+
+interface Absent {
+  readonly missing: readonly number[];
+  /** Whom some of them say they wait for. */
+  readonly waiting: ReadonlyMap<number, readonly number[]>;
+}
+
+async function missingRanks(store: Store, keys: readonly string[], ranks: readonly number[]): Promise<Absent> {
+  const there = await Promise.all(keys.map((key) => store.check([key])));
+  const missing = ranks.filter((_, index) => !there[index]);
+  const waiting = new Map<number, number[]>();
+  for (const rank of missing) {
+    if (!(await store.check([waitsKey(rank)]))) continue;
+    const waits = decode(await store.get(waitsKey(rank)));
+    if (waitsInfo.problem(waits) === undefined) waiting.set(rank, waits as number[]);
+  }
+  return { missing, waiting };
+}
+
+/** Rejects when a link ends before joining has. */
+function lossOf(world: World): Promise<never> {
+  const lost = new Promise<never>((_, reject) => {
+    world.onLinkClosed = (peer, error) => {
+      const message = `rank ${peer} was lost while the ranks joined: ${error?.message ?? 'it closed its connection'}`;
+      reject(new ShoalError('peer-lost', message, { rank: world.rank, peer, cause: error }));
+    };
+    for (const link of world.links) if (link.closed) world.onLinkClosed(link.rank, link.loss);
+  });
+  lost.catch(() => undefined);
+  return lost;
+}
+
+function waitsKey(rank: number): string {
+  return `waits/${rank}`;
+}
+
+function encode(value: unknown): Uint8Array {
+  return encoder.encode(JSON.stringify(value));
+}
+
+function decode(bytes: Uint8Array): unknown {
+  return JSON.parse(decoder.decode(bytes));
+}
+
+function checkAgreement(infos: readonly RankInfo[], ownRank: number): void {
+  const own = infos[ownRank];
+  for (const info of infos) {
+    const differ = (what: string, theirs: unknown, ours: unknown): never => {
+      throw new ShoalError(
+        'config',
+        `rank ${info.rank} has ${what} ${String(theirs)}, rank ${ownRank} has ${String(ours)}; start every rank with the same`,
+        {
+          rank: ownRank,
+          peer: info.rank,
+        },
+      );
+    };
+    if (info.worldSize !== own.worldSize) differ('world size', info.worldSize, own.worldSize);
+    if (info.version !== own.version) differ('package version', info.version, own.version);
+    if (info.agreed === own.agreed) continue;
+    const theirs = JSON.parse(info.agreed) as AgreedSettings;
+    for (const [key, value] of Object.entries(JSON.parse(own.agreed) as AgreedSettings)) {
+      if (theirs[key] !== value) differ(`setting ${key}`, theirs[key], value);
+    }
+  }
+}
+
+/** Dials the lower ranks, awaits the higher ones. */
+async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[]): Promise<void> {
+  const { world, store, limit } = options;
+  const { rank, clock, settings } = world;
+  const timeoutMs = Math.min(settings.connectTimeoutMs * 2, limit.leftMs);
+  const dialled = dialLower(options, infos);
+  const halfTime = clock.setTimer(timeoutMs / 2, () => {
+    // Without the store there is nobody to tell.
+    store.set(waitsKey(rank), encode(world.missingLinks())).catch(() => undefined);
+  });
+  let deadline: Timer | undefined;
+  const late = new Promise<never>((_, reject) => {
+    // A process that gets no CPU has not waited in vain.
+    deadline = setServedTimer(clock, timeoutMs, () => reject(noConnection(world, timeoutMs)));
+  });
+  try {
+    await Promise.race([Promise.all([dialled, world.linked()]), late]);
+  } finally {
+    halfTime.cancel();
+    deadline?.cancel();
+  }
+}
+
+/** The nearest first: the ranks of a large world do not all dial the same one. */
+async function dialLower(options: BootstrapOptions, infos: readonly RankInfo[]): Promise<void> {
+  const { world, signal } = options;
+  const queue = infos.slice(0, world.rank);
+  const dialNext = async (): Promise<void> => {
+    for (let info = queue.pop(); info !== undefined; info = queue.pop()) await dial(options, info, infos[world.rank], signal);
+  };
+  await Promise.all(Array.from({ length: dialsMax }, dialNext));
+}
+
+function noConnection(world: World, timeoutMs: number): ShoalError {
+  const missing = world.missingLinks();
+  return new ShoalError(
+    'timeout',
+    `no connection with rank ${missing.join(', ')} after ${Math.round(timeoutMs)} ms; is it stopped? can these hosts reach each other? (SHOAL_INTERFACES)`,
+    { rank: world.rank, peer: missing[0], timeoutMs },
+  );
+}
+
+async function dial(options: BootstrapOptions, info: RankInfo, own: RankInfo, signal: AbortSignal): Promise<void> {
+  const { world, limit } = options;
+  const reasons: string[] = [];
+  for (const fabric of world.fabrics) {
+    const address = info.addresses.find((each) => each.provider === fabric.name);
+    if (!address || (fabric.capabilities.loadStore && info.hostId !== own.hostId)) continue;
+    const timeoutMs = Math.min(world.settings.connectTimeoutMs, limit.leftMs);
+    try {
+      world.addLink(await connectWith(world, { fabric, address, rank: info.rank, timeoutMs, signal }), fabric);
+      return;
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      if (error.code === 'auth' || error.code === 'config' || isExhaustion(error)) throw error;
+      reasons.push(`${fabric.name}: ${error.message}`);
+      world.log.debug(`rank ${info.rank} is not reached over ${fabric.name}: ${error.message}`);
+    }
+  }
+  throw new ShoalError(
+    'peer-lost',
+    `rank ${info.rank} on ${info.hostName} cannot be reached: ${reasons.join('; ') || 'no fabric in common'}`,
+    {
+      rank: world.rank,
+      peer: info.rank,
+    },
+  );
+}
+
+interface Dialling {
+  readonly fabric: Fabric;
+  readonly address: FabricAddress;
+  readonly rank: number;
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal;
+}
+
+function connectWith(world: World, { fabric, address, rank, timeoutMs, signal }: Dialling): Promise<Connection> {
+  return fabric.connect(address, { peer: { world: world.name, rank }, timeoutMs, signal });
+}
+
+/** In order of their first member. */
+function groupBy<T>(items: readonly T[], keyOf: (item: T) => string): Map<string, T[]> {
+  const groups = new Map<string, T[]>();
+  for (const item of items) {
+    const group = groups.get(keyOf(item));
+    if (group) group.push(item);
+    else groups.set(keyOf(item), [item]);
+  }
+  return groups;
+}
+
+/** Hosts for plans: a rank joins the first group all of whose ranks it maps and that map it. */
+function cliques(maps: readonly ReadonlySet<number>[]): number[][] {
+  const hosts: number[][] = [];
+  maps.forEach((mapped, rank) => {
+    const host = hosts.find((ranks) => ranks.every((other) => mapped.has(other) && maps[other].has(rank)));
+    if (host) host.push(rank);
+    else hosts.push([rank]);
+  });
+  return hosts;
+}

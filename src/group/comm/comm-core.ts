@@ -1,0 +1,396 @@
+/** The comm side of a process: joins the world, then carries out commands of the facades. Runs in the comm thread or, for
+ *  tests and simulation, inline. Everything it needs from the machine comes as an argument. */
+import { must } from '../../base/assert.ts';
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { exhaustion, isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
+import type { Logger } from '../../base/log.ts';
+import type { GiveWay } from '../../comm/thread/guest.ts';
+import { tunedWorldOf } from '../../collectives/tuning.ts';
+import type { Fabric } from '../../fabric/fabric.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
+import type { RegionAllocator } from '../../memory/region.ts';
+import type { StepMachine } from '../../memory/step-machine.ts';
+import type { CostModel } from '../../plan/cost.ts';
+import type { BufferName } from '../../plan/ir.ts';
+import type { Topology } from '../../plan/topology.ts';
+import type { Arbiter } from '../../scheduler/arbiter.ts';
+import { bootstrap, JoinLimit, joinTogether, type Joined } from './bootstrap.ts';
+import { measureClockOffset } from './clock-offset.ts';
+import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../shared/comm-protocol.ts';
+import { jobFailed, noteCause } from '../shared/ended-ranks.ts';
+import type { GroupEngine } from './group-engine.ts';
+import { worldGroupId, worldSpec, type GroupSpec } from '../shared/call/group-spec.ts';
+import type { BoundBuffer, Buffers, Complete } from './engine/operation.ts';
+import { MemorySamples } from './diagnosis/memory-samples.ts';
+import type { OperationLog } from './diagnosis/operation-log.ts';
+import { measureArithmetic } from './links/calibrate.ts';
+import { HashStore } from '../../store/hash-store.ts';
+import type { Store } from '../../store/store.ts';
+import { StoreDesk } from './store-desk.ts';
+import { World } from './world.ts';
+
+/** The machine as the comm side sees it. */
+export interface CommEnvironment {
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly recorder: OperationLog;
+  readonly allocator: RegionAllocator;
+  readonly kernels: Kernels;
+  readonly machine: StepMachine;
+  readonly hostId: string;
+  readonly hostName: string;
+  readonly pid: number;
+  readonly version: string;
+  /** CPUs this process may use. */
+  readonly cpus: number;
+  /** Sockets of the addon's own, for calls that another thread makes; undefined without such a thread or the addon. */
+  readonly wires?: NativeWire;
+  /** @throws ShoalError `out-of-memory` when no more can be opened. Absent: they do not run out. */
+  readonly checkDescriptors?: CheckDescriptors;
+  /** Where others wait for their turn of the event loop. Absent: nobody does. */
+  readonly giveWay?: GiveWay;
+  /** Of all that this process sends. Absent: there is nothing else. */
+  readonly arbiter?: Arbiter;
+  /** Of this process. Absent: its memory is not in its trace. */
+  readonly residentBytes?: () => number;
+  /** Opens the store and, with the secret learnt there, the fabrics. */
+  meet(plan: WorldPlan): Promise<Meeting>;
+  readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
+}
+
+export interface Meeting {
+  /** Name of the world: connections of others are refused. */
+  readonly name: string;
+  readonly store: Store;
+  /** The rank that serves the store; undefined: no rank does. */
+  readonly servedBy: number | undefined;
+  /** A launcher says there when the job has failed. */
+  readonly isLaunched: boolean;
+  /** Best first. */
+  readonly fabrics: readonly Fabric[];
+}
+
+export class CommCore {
+  readonly #plan: WorldPlan;
+  readonly #environment: CommEnvironment;
+  readonly #emit: (event: CommEvent) => void;
+  #store: Store | undefined;
+  /** Made when a program uses the store. */
+  #desk: StoreDesk | undefined;
+  #world: World | undefined;
+  #memory: MemorySamples | undefined;
+  /** Why the job has failed. */
+  #jobFailure: ShoalError | undefined;
+  readonly #over = new AbortController();
+
+  constructor(plan: WorldPlan, environment: CommEnvironment, emit: (event: CommEvent) => void) {
+    this.#plan = plan;
+    this.#environment = environment;
+    this.#emit = emit;
+  }
+
+  /** Joins the world; `ready` or `failed` follows. Never rejects. */
+  async start(): Promise<void> {
+    const { clock, hostId, hostName, pid, version, checkDescriptors } = this.#environment;
+    const { rank, size, joinTimeoutMs } = this.#plan;
+    try {
+      if (size === 1) {
+        this.#world = this.#newWorld('alone', []);
+        await this.#ready(
+          { hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined, linkFrom: undefined },
+          0,
+          joinTimeoutMs,
+        );
+        return;
+      }
+      const limit = new JoinLimit(clock, joinTimeoutMs);
+      const { name, store, servedBy, isLaunched, fabrics } = await this.#environment.meet(this.#plan);
+      this.#store = store;
+      const world = this.#newWorld(name, fabrics);
+      this.#world = world;
+      const place = { world, store, hostId, hostName, pid, version, limit, tuningHash: this.#plan.tuning?.hash ?? '' };
+      const ratesOf = (topology: Topology): CostModel | undefined =>
+        tunedWorldOf(world.tuning, { topology, loadStore: true, order: world.settings.order })?.rates;
+      await joinTogether({ store, servedBy, rank, clock, limit, checkDescriptors }, async (signal) => {
+        const joined = await bootstrap({ ...place, ratesOf, signal });
+        world.model = joined.model;
+        world.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
+        await this.#ready(joined, await measureClockOffset(world, clock), limit.leftMs);
+      });
+      if (isLaunched) jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
+    } catch (thrown) {
+      const error = exhaustion(`rank ${rank}`, thrown, 'joining', { rank }) ?? ShoalError.from(thrown);
+      this.#tellCause(error);
+      // Ranks that have joined already hear of it by the group.
+      this.#world?.group(worldGroupId)?.fail(error);
+      await this.#world?.lastWords.heard();
+      this.#emit({ type: 'failed', error: error.toData() });
+      await this.#shutDown(0);
+    }
+  }
+
+  /** Never throws: whoever gave the command could not catch it. */
+  handle(command: Command): void {
+    try {
+      this.#carryOut(command);
+    } catch (thrown) {
+      const error = this.#errorOf(thrown);
+      if ('work' in command) this.#done(command.work, error);
+      else this.#world?.fail(error);
+    }
+  }
+
+  #carryOut(command: Command): void {
+    switch (command.type) {
+      case 'map':
+        this.#open.regions.adopt(command.key, command.share);
+        return;
+      case 'unmap':
+        this.#open.regions.abandon(command.regionId);
+        return;
+      case 'collective':
+        this.#attempt(command, () => this.#collective(command));
+        return;
+      case 'scheduled':
+        this.#attempt(command, () => this.#scheduled(command));
+        return;
+      case 'schedule':
+        this.#open.schedules.setScheduling(command.group, command.scheduling);
+        return;
+      case 'host-path':
+        this.#attempt(command, () => this.#hostPath(command));
+        return;
+      case 'network-path':
+        this.#attempt(command, () => this.#networkPath(command));
+        return;
+      case 'ring':
+        this.#open.group(command.group)?.ring(command.doorbells);
+        return;
+      case 'message':
+        this.#attempt(command, () => this.#message(command));
+        return;
+      case 'open-group':
+        this.#settle(command.work, this.#open.openGroup(command.spec, command.timeoutMs));
+        return;
+      case 'close-group':
+        this.#settle(command.work, this.#open.closeGroup(command.group, command.timeoutMs));
+        return;
+      case 'fail-group':
+        this.#open.group(command.group)?.fail(ShoalError.fromData(command.error));
+        this.#settle(command.work, this.#open.lastWords.heard());
+        return;
+      case 'trouble':
+        this.#open.tellTrouble(command.error);
+        this.#settle(command.work, this.#open.lastWords.heard());
+        return;
+      case 'store':
+        this.#useStore(command);
+        return;
+      case 'store-abort':
+        this.#desk?.abort(command.ticket);
+        return;
+      case 'trace':
+        this.#memory?.sample();
+        this.#emit({ type: 'done', work: command.work, answer: this.#environment.recorder.trace.snapshot() });
+        return;
+      case 'close':
+        this.#settle(command.work, this.#shutDown(command.timeoutMs));
+        return;
+    }
+  }
+
+  /** Nobody gives commands any more. */
+  async end(): Promise<void> {
+    await this.#shutDown(0);
+  }
+
+  #newWorld(name: string, fabrics: readonly Fabric[]): World {
+    const { rank, size, settings, tuning, backend } = this.#plan;
+    return new World({
+      ...this.#environment,
+      name,
+      fabrics,
+      rank,
+      size,
+      settings,
+      backend,
+      tuning: tuning?.tuning,
+      onHostPath: (group, blocks) => this.#emit({ type: 'host-path', group, blocks }),
+      onNetworkPath: (group, share) => this.#emit({ type: 'network-path', group, share }),
+      onScheduledBy: (group, status) => this.#emit({ type: 'scheduled-by', group, status }),
+      onGroupEnded: (group) => this.#emit({ type: 'group-ended', group }),
+      onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
+      onFailure: (group, error) => {
+        this.#tellCause(error);
+        this.#environment.onFailure?.(group, error);
+      },
+    });
+  }
+
+  /** Known before the script hears of the error, which may end this process: a rank that fails because of this end says so later. */
+  #tellCause(error: ShoalError): void {
+    if (!this.#store) return;
+    const told = noteCause(this.#store, this.#plan.rank, error);
+    this.#world?.lastWords.tellStore(told);
+  }
+
+  /** Whoever waits for another rank, or for a key, cannot know that the launcher is about to end it. */
+  #failWithJob(error: ShoalError): void {
+    this.#jobFailure = error;
+    this.#desk?.fail(error);
+    this.#world?.fail(error);
+  }
+
+  /** Opens the group of all ranks and reports. */
+  async #ready(joined: Joined, clockOffsetMs: number, timeoutMs: number): Promise<void> {
+    await this.#open.openGroup(worldSpec(this.#plan, joined.topology), timeoutMs);
+    this.#sampleMemory(this.#open);
+    this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs, copyByte: this.#copyByte(joined.topology) } });
+  }
+
+  /** Where it bounds collectives, and somebody will read of it. */
+  #copyByte({ hosts }: Topology): number | undefined {
+    const { recorder } = this.#environment;
+    if (!recorder.trace.enabled || hosts.length > 1 || hosts[0].length < 2) return undefined;
+    return measureArithmetic(this.#environment).hostByte;
+  }
+
+  #sampleMemory({ regions }: World): void {
+    const { residentBytes, clock, recorder } = this.#environment;
+    if (residentBytes === undefined) return;
+    this.#memory = new MemorySamples({ trace: recorder.trace, clock, residentBytes, registeredBytes: () => regions.bytes });
+    this.#memory.start();
+  }
+
+  get #open(): World {
+    return must(this.#world, () => 'commands come after ready');
+  }
+
+  #collective(command: Extract<Command, { type: 'collective' }>): void {
+    const { work, sequence, call, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error, how) => this.#done(work, error, how) });
+  }
+
+  #scheduled({ work, group, buffer, ...call }: Extract<Command, { type: 'scheduled' }>): void {
+    const complete: Complete = (error, how) => this.#done(work, error, how);
+    this.#open.schedules.post(group, { ...call, buffer: this.#bound(buffer), complete });
+  }
+
+  #networkPath(command: Extract<Command, { type: 'network-path' }>): void {
+    const { work, sequence, ordinal, progress, call, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    const complete = (error?: ShoalError): void => this.#done(work, error);
+    this.#group(command.group).submitNetworkPath({ sequence, ordinal, progress, call, buffers, timeoutMs, complete });
+  }
+
+  #hostPath(command: Extract<Command, { type: 'host-path' }>): void {
+    const { work, sequence, hostPath, ordinal, position, call, announced, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    this.#group(command.group).submitHostPath({
+      sequence,
+      hostPath,
+      ordinal,
+      position,
+      call,
+      buffers,
+      announced,
+      timeoutMs,
+      complete: (error) => this.#done(work, error),
+    });
+  }
+
+  #buffers(shared: Partial<Record<BufferName, SharedBuffer>>): Buffers {
+    const buffers: Buffers = {};
+    for (const name of Object.keys(shared) as BufferName[]) {
+      const buffer = shared[name];
+      if (buffer) buffers[name] = this.#bound(buffer);
+    }
+    return buffers;
+  }
+
+  #group(id: number): GroupEngine {
+    const group = this.#open.group(id);
+    if (!group) throw new ShoalError('closed', `group ${id} was destroyed`);
+    return group;
+  }
+
+  #message(command: Extract<Command, { type: 'message' }>): void {
+    const { work, direction, peer, tag, dtype, count, timeoutMs } = command;
+    const group = this.#group(command.group);
+    const { recorder } = this.#environment;
+    const startMs = recorder.trace.now();
+    const request = {
+      group,
+      peer,
+      tag,
+      dtype,
+      count,
+      timeoutMs,
+      buffer: this.#bound(command.buffer),
+      complete: (error: ShoalError | undefined, source: number | undefined) => {
+        recorder.messageEnded(group.spec, { ...command, peer: source }, { startMs, error });
+        if (error === undefined && direction === 'recv') this.#emit({ type: 'done', work, answer: source });
+        else this.#done(work, error);
+      },
+    };
+    if (direction === 'send') this.#open.pointToPoint.send({ ...request, peer: must(peer, () => 'messages are sent to a rank') });
+    else this.#open.pointToPoint.recv(request);
+  }
+
+  #bound(buffer: SharedBuffer): BoundBuffer {
+    const { key, region } = this.#open.regions.byId(buffer.regionId);
+    return { key, region, offset: buffer.offset, bytes: buffer.bytes };
+  }
+
+  /** A world of one has met nobody: its store is its own. */
+  #useStore({ work, ...call }: Extract<Command, { type: 'store' }>): void {
+    this.#store ??= new HashStore({ clock: this.#environment.clock });
+    this.#desk ??= new StoreDesk(this.#store, this.#jobFailure);
+    this.#desk.carryOut(call).then(
+      (answer) => this.#emit({ type: 'done', work, answer }),
+      (thrown: unknown) => this.#done(work, ShoalError.from(thrown)),
+    );
+  }
+
+  async #shutDown(timeoutMs: number): Promise<void> {
+    this.#over.abort();
+    this.#memory?.close();
+    await this.#desk?.close();
+    await this.#world?.close(timeoutMs);
+    await this.#store?.close();
+  }
+
+  /** What throws has not begun. Where something is used up, the ranks that wait for this one's part hear of it. Once the group has failed, they
+   *  hear why first, as when a call in flight fails: this process may end as soon as its script knows. */
+  #attempt({ work, group }: { readonly work: number; readonly group: number }, run: () => void): void {
+    try {
+      run();
+    } catch (thrown) {
+      const error = this.#errorOf(thrown);
+      const refuse = (): void => this.#emit({ type: 'done', work, error: error.toData(), begun: false });
+      const engine = this.#open.group(group);
+      if (isExhaustion(error)) engine?.fail(error);
+      if (engine?.failure === undefined) refuse();
+      else void this.#open.lastWords.heard().then(refuse);
+    }
+  }
+
+  #errorOf(thrown: unknown): ShoalError {
+    const { rank } = this.#plan;
+    return exhaustion(`rank ${rank}`, thrown, 'communicating', { rank }) ?? ShoalError.from(thrown);
+  }
+
+  #settle(work: number, promise: Promise<unknown>): void {
+    promise.then(
+      () => this.#done(work, undefined),
+      (thrown: unknown) => this.#done(work, ShoalError.from(thrown)),
+    );
+  }
+
+  #done(work: number, error: ShoalError | undefined, how?: { readonly begun: boolean }): void {
+    this.#emit(error ? { type: 'done', work, error: error.toData(), begun: how?.begun } : { type: 'done', work });
+  }
+}

@@ -1,0 +1,41 @@
+import { expect, it } from 'vitest';
+import { VirtualClock } from '../../../base/clock.ts';
+import { chromeTrace } from '../../../trace/chrome.ts';
+import { createRecorder, nullRecorder, type TraceRecorder } from '../../../trace/recorder.ts';
+import { MemorySamples } from './memory-samples.ts';
+
+function samplesOf(trace: TraceRecorder, clock: VirtualClock): { samples: MemorySamples; read: () => number } {
+  let reads = 0;
+  const residentBytes = (): number => 1000 * ++reads;
+  return { samples: new MemorySamples({ trace, clock, residentBytes, registeredBytes: () => 7 }), read: () => reads };
+}
+
+it('are taken at the start, four times a second, when asked for, and not after the end', () => {
+  const clock = new VirtualClock();
+  const trace = createRecorder({ clock, thread: 'comm' });
+  const { samples } = samplesOf(trace, clock);
+  samples.start();
+  clock.advance(600);
+  samples.sample();
+  samples.close();
+  clock.advance(10_000);
+  const { traceEvents } = chromeTrace({ rank: 0, host: 'a', pid: 1, offsetMs: 0 }, [trace.snapshot()]);
+  const of = (wanted: string): [number, number][] =>
+    traceEvents.filter(({ ph, name }) => ph === 'C' && name === wanted).map(({ ts, args }) => [ts / 1000, Number(args?.['bytes'])]);
+  expect(of('resident memory')).toEqual([
+    [0, 1000],
+    [250, 2000],
+    [500, 3000],
+    [600, 4000],
+  ]);
+  expect(of('registered memory').map(([, bytes]) => bytes)).toEqual([7, 7, 7, 7]);
+});
+
+it('are not taken without a trace', () => {
+  const clock = new VirtualClock();
+  const { samples, read } = samplesOf(nullRecorder, clock);
+  samples.start();
+  samples.sample();
+  clock.advance(10_000);
+  expect(read()).toBe(0);
+});

@@ -1,0 +1,168 @@
+/** The comm thread's records of its operations: the flight recorder (always on, for the diagnosis of a failure) and the
+ *  trace (on request). */
+import type { ShoalError } from '../../../base/errors.ts';
+import { dtypeInfo } from '../../../memory/dtype.ts';
+import type { FlightRecorder, RecordId } from '../../../trace/flight-recorder.ts';
+import type { LaneId, TraceRecorder } from '../../../trace/recorder.ts';
+import type { Movement } from '../../../trace/traffic.ts';
+import type { CallAlone } from './call-history.ts';
+import { messageName, waitName, workName, type CallPath, type CallSpan, type MessageSpan } from '../../shared/call/collective-spans.ts';
+import type { CollectiveCall } from '../../shared/call/contract.ts';
+import type { GroupSpec } from '../../shared/call/group-spec.ts';
+
+/** An operation of the comm thread: its own, or one that the main thread left to it. */
+export interface RecordedOperation {
+  readonly call: CollectiveCall;
+  readonly sequence: number;
+  readonly timeoutMs: number;
+  readonly submittedMs: number;
+  readonly path: CallPath;
+  readonly algorithm: string;
+  /** The last rank, of the group, that was seen not to have called; undefined: none was. */
+  readonly waitedFor: number | undefined;
+  /** What it moves between ranks of the group, as far as that is known. */
+  readonly movements: readonly Movement[];
+}
+
+interface Logged {
+  readonly group: GroupSpec;
+  readonly record: RecordId;
+  /** Undefined: not all ranks have called. */
+  startedMs: number | undefined;
+}
+
+export class OperationLog {
+  readonly flight: FlightRecorder;
+  readonly trace: TraceRecorder;
+  readonly #operations = new Map<RecordedOperation, Logged>();
+  readonly #lanes = new Map<string, LaneId>();
+
+  constructor(flight: FlightRecorder, trace: TraceRecorder) {
+    this.flight = flight;
+    this.trace = trace;
+  }
+
+  addGroup(group: GroupSpec): void {
+    this.flight.addGroup({ name: group.name, description: group.name, ranks: group.globalRanks });
+  }
+
+  removeGroup(group: GroupSpec): void {
+    this.flight.removeGroup(group.name);
+  }
+
+  created(group: GroupSpec, operation: RecordedOperation): void {
+    const { call, sequence, timeoutMs } = operation;
+    const record = this.flight.schedule({
+      group: group.name,
+      sequence,
+      isP2P: false,
+      profilingName: `shoal:${call.kind.replaceAll('-', '_')}`,
+      inputSizes: [[call.count]],
+      inputDtypes: [call.dtype],
+      outputSizes: [[call.count]],
+      outputDtypes: [call.dtype],
+      timeoutMs,
+      stack: call.site === undefined ? undefined : `Error\n    at ${call.site}:1`,
+    });
+    this.#operations.set(operation, { group, record, startedMs: undefined });
+  }
+
+  /** All ranks have called it. */
+  started(group: GroupSpec, operation: RecordedOperation): void {
+    const logged = this.#operations.get(operation);
+    if (!logged) return;
+    this.flight.start(logged.record);
+    const { trace } = this;
+    if (!trace.enabled) return;
+    this.#drawWait(group, operation);
+    logged.startedMs = trace.now();
+  }
+
+  /** The wait for the others is drawn apart from the work, so that a straggler shows as somebody else's wait. */
+  #drawWait(group: GroupSpec, operation: RecordedOperation): void {
+    const { submittedMs, sequence, waitedFor } = operation;
+    const name = waitName(this.trace, group, spanOf(operation));
+    const last = waitedFor === undefined ? Number.NaN : group.globalRanks[waitedFor];
+    this.trace.complete(name, submittedMs, this.#lane(`${group.name} waits`), sequence, last);
+  }
+
+  finished(group: GroupSpec, operation: RecordedOperation, error: ShoalError | undefined): void {
+    const logged = this.#operations.get(operation);
+    if (!logged) return;
+    this.#operations.delete(operation);
+    if (error) this.flight.fail(logged.record, error.message);
+    else this.flight.complete(logged.record);
+    if (!this.trace.enabled) return;
+    // What the main thread took back it has drawn itself.
+    if (logged.startedMs === undefined) {
+      if (error) this.#drawWait(group, operation);
+      return;
+    }
+    this.trace.complete(workName(this.trace, group, spanOf(operation)), logged.startedMs, this.#lane(group.name), operation.sequence);
+    if (!error) this.trace.moved(group.globalRanks, operation.movements);
+  }
+
+  /** A message that was asked for at `startMs` has been sent or received, or has failed. Its sender counts its bytes. */
+  messageEnded(
+    group: GroupSpec,
+    message: MessageSpan,
+    { startMs, error }: { readonly startMs: number; readonly error: ShoalError | undefined },
+  ): void {
+    const { trace } = this;
+    if (!trace.enabled) return;
+    trace.complete(
+      messageName(trace, group, message),
+      startMs,
+      this.#lane(`${group.name} messages`),
+      message.peer === undefined ? Number.NaN : group.globalRanks[message.peer],
+    );
+    if (error || message.direction !== 'send' || message.peer === undefined) return;
+    const bytes = message.count * dtypeInfo(message.dtype).bytes;
+    trace.moved(group.globalRanks, [{ from: group.rank, to: message.peer, bytes, transfers: 1 }]);
+  }
+
+  /** Calls that the main thread made by itself, without anybody here being told; the times are those of being found. Of those
+   *  that are not recorded yet, the latest for which there is room without pushing out what is underway. */
+  found(group: GroupSpec, calls: readonly CallAlone[]): void {
+    const recorded = this.flight.sequencesOf(group.name);
+    const unrecorded = calls.filter(({ sequence }) => !recorded.has(sequence));
+    const underway = [...this.#operations.values()].map(({ record }) => record);
+    const room = this.flight.roomAfter(Math.min(...underway));
+    for (const { sequence, call, done } of unrecorded.slice(Math.max(0, unrecorded.length - room))) {
+      const operation: RecordedOperation = {
+        call,
+        sequence,
+        timeoutMs: 0,
+        submittedMs: 0,
+        path: 'host path',
+        algorithm: '',
+        waitedFor: undefined,
+        movements: [],
+      };
+      this.created(group, operation);
+      const logged = this.#operations.get(operation);
+      this.#operations.delete(operation);
+      if (!logged) continue;
+      this.flight.start(logged.record);
+      if (done) this.flight.complete(logged.record);
+    }
+  }
+
+  /** What runs in the group ends with `error`: said before the operations are told, so that a dump written now shows it. */
+  groupFailed(group: GroupSpec, error: ShoalError): void {
+    for (const logged of this.#operations.values()) if (logged.group === group) this.flight.fail(logged.record, error.message);
+  }
+
+  #lane(text: string): LaneId {
+    let id = this.#lanes.get(text);
+    if (id === undefined) {
+      id = this.trace.lane(text);
+      this.#lanes.set(text, id);
+    }
+    return id;
+  }
+}
+
+function spanOf({ call, algorithm, path }: RecordedOperation): CallSpan {
+  return { call, algorithm, path };
+}

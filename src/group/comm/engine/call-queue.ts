@@ -1,0 +1,16 @@
+/** Calls of one kind that the comm thread has yet to finish, as their group moves them. One implementation per way that a call
+ *  can take: operation-queue.ts, host-path-queue.ts (one per host path), network-path-queue.ts. */
+import type { ShoalError } from '../../../base/errors.ts';
+
+export interface CallQueue<Call> {
+  /** Those that are not finished, oldest first. */
+  readonly pending: readonly Call[];
+  /** How many these are. */
+  readonly size: number;
+  /** One of them may move on this thread, by itself or because of other ranks. */
+  readonly runnable: boolean;
+  /** One look at those that may move; true when something moved. Never waits. */
+  advance(): boolean;
+  /** Ends all with `error`. */
+  abandon(error: ShoalError): void;
+}

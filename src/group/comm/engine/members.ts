@@ -1,0 +1,305 @@
+/** The members of a group as one rank sees them: their links, their control blocks, and their departures.
+ *
+ *      this rank        its own block, in a region that is announced to all
+ *      rank of the host its block, mapped: what it stores is seen at once; it is woken by a doorbell when it sleeps
+ *      any other rank   a mirror of its block, kept up by its messages
+ *
+ *      slots of a block   │ 0 … slotCount − 1: calls through comm threads │ then: calls of the host paths │
+ *
+ *  It must not know operations, nor the purpose of a query. */
+import { must } from '../../../base/assert.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import { beginPublishedOffset, ControlBlock, controlBlockBytes, type ControlBlockShape } from '../../../collectives/control-block.ts';
+import type { RemoteSpan, Span } from '../../../fabric/fabric.ts';
+import { decodeHandle } from '../../../fabric/region-handle.ts';
+import type { Region, RegionShare } from '../../../memory/region.ts';
+import { type GroupSpec, signalMaxOf } from '../../shared/call/group-spec.ts';
+import { blockShape, hostPathOf, type HostPathName } from '../../host-path/host-path.ts';
+import type { PeerLink } from '../links/peer-link.ts';
+import type { SharedRegions } from '../links/shared-regions.ts';
+import { encodeControl, type ControlMessage } from '../links/control-message.ts';
+import { type BeginHeader } from '../links/wire.ts';
+
+export interface MembersOptions {
+  readonly group: GroupSpec;
+  /** By group rank; undefined for this rank. */
+  readonly links: readonly (PeerLink | undefined)[];
+  /** Slots for calls that go through comm threads. */
+  readonly slotCount: number;
+  /** Where this rank's own block is made. */
+  readonly regions: SharedRegions;
+}
+
+export class Members {
+  readonly links: readonly (PeerLink | undefined)[];
+  /** Ranks whose control blocks are mirrors. */
+  readonly networkPeers: readonly PeerLink[];
+  /** Group ranks whose control blocks are mapped. */
+  readonly hostPeers: readonly number[];
+  /** The region and key of this rank's own block. */
+  readonly ownKey: number;
+  readonly own: ControlBlock;
+  /** Source of writes that carry only their immediate. */
+  readonly nothing: Span;
+  /** Signals of a slot. */
+  readonly signalMax: number;
+  readonly #group: GroupSpec;
+  readonly #regions: SharedRegions;
+  readonly #slotCount: number;
+  readonly #blocks: ControlBlock[] = [];
+  readonly #blockKeys: number[] = [];
+  /** Ranks of this host whose control blocks could not be mapped, and why. */
+  readonly #unmapped = new Map<number, ShoalError>();
+  readonly #callsAtLeave: (number | undefined)[];
+  /** Ranks that have joined, this one included. */
+  #joined = 1;
+  #rung = 0;
+
+  constructor(options: MembersOptions) {
+    const { group, links, slotCount, regions } = options;
+    this.#group = group;
+    this.#regions = regions;
+    this.#slotCount = slotCount;
+    this.links = links;
+    this.networkPeers = links.filter((link) => link !== undefined && !link.loadStore) as PeerLink[];
+    this.hostPeers = links.flatMap((link, rank) => (link?.loadStore ? [rank] : []));
+    this.signalMax = signalMaxOf(links.length);
+    this.#callsAtLeave = links.map(() => undefined);
+    const { key, region } = regions.create(this.#blockBytes);
+    this.ownKey = key;
+    this.nothing = { region, offset: 0, bytes: 0 };
+    this.own = this.#beginAt(this.#block(region.buffer, 0));
+    this.#blocks[group.rank] = this.own;
+  }
+
+  /** By group rank; ranks that have not opened yet are missing. */
+  get blocks(): readonly ControlBlock[] {
+    return this.#blocks;
+  }
+
+  // ── who is there ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** A rank says where its control block lies. @throws ShoalError `protocol` the second time, or when it does not fit. */
+  join(rank: number, key: number, offset: number): void {
+    const link = must(this.links[rank], () => 'another rank opens');
+    if (this.#blocks[rank]) throw new ShoalError('protocol', `rank ${rank} opened group '${this.#group.name}' twice`);
+    this.#blockKeys[rank] = key;
+    const mapped = link.loadStore ? this.#mapBlock(rank, key, offset) : undefined;
+    this.#blocks[rank] = mapped ?? this.#beginAt(this.#block(new ArrayBuffer(this.#blockBytes), 0));
+    this.#joined += 1;
+  }
+
+  /** Undefined where the rank's memory is gone: it may have left by now, or died, which its link tells later. */
+  #mapBlock(rank: number, key: number, offset: number): ControlBlock | undefined {
+    const link = must(this.links[rank], () => 'another rank opens');
+    let region: Region;
+    try {
+      region = link.map(key);
+    } catch (thrown) {
+      const peer = this.#group.globalRanks[rank];
+      const error = ShoalError.from(thrown);
+      const message = `memory of rank ${peer} cannot be used by group '${this.#group.name}': ${error.message}`;
+      this.#unmapped.set(rank, new ShoalError(error.code, message, { peer, cause: error }));
+      return undefined;
+    }
+    if (offset + this.#blockBytes > region.bytes) throw new ShoalError('protocol', `control block of rank ${rank} does not fit its region`);
+    return this.#block(region.buffer, offset);
+  }
+
+  /** Why some rank that is still there cannot take part; undefined: all can. */
+  get unusable(): ShoalError | undefined {
+    for (const [rank, error] of this.#unmapped) if (this.#callsAtLeave[rank] === undefined) return error;
+    return undefined;
+  }
+
+  /** All ranks have joined. */
+  get complete(): boolean {
+    return this.#joined === this.links.length;
+  }
+
+  /** World ranks that have not joined. */
+  get missing(): number[] {
+    return this.#group.globalRanks.filter((_, rank) => !this.#blocks[rank]);
+  }
+
+  /** A rank has made `calls` calls on the group and will make no more. */
+  leave(rank: number, calls: number): void {
+    this.#callsAtLeave[rank] = calls;
+  }
+
+  /** Calls each rank made before it left; undefined while it stays. */
+  get callsAtLeave(): readonly (number | undefined)[] {
+    return this.#callsAtLeave;
+  }
+
+  /** World ranks that have left. */
+  get left(): ReadonlySet<number> {
+    return new Set(this.#group.globalRanks.filter((_, rank) => this.#callsAtLeave[rank] !== undefined));
+  }
+
+  /** Why this group rank takes part in no further transfer, undefined: why none does; undefined while one may. */
+  departed(rank: number | undefined): ShoalError | undefined {
+    if (rank !== undefined) return this.#callsAtLeave[rank] === undefined ? undefined : this.leftError(rank);
+    for (let other = 0; other < this.links.length; other++)
+      if (this.links[other] !== undefined && this.#callsAtLeave[other] === undefined) return undefined;
+    return new ShoalError('peer-lost', `all other ranks left group '${this.#group.name}' before they took part in a transfer`);
+  }
+
+  leftError(rank: number): ShoalError {
+    const { [rank]: peer } = this.#group.globalRanks;
+    return new ShoalError('peer-lost', `rank ${peer} left group '${this.#group.name}' before it took part in a transfer`, { peer });
+  }
+
+  /** Every other rank has left, or is gone. */
+  get deserted(): boolean {
+    return this.links.every((link, rank) => link === undefined || link.closed || this.#callsAtLeave[rank] !== undefined);
+  }
+
+  /** Nobody looks at this rank's block any more. */
+  end(): void {
+    this.#regions.remove(this.ownKey);
+  }
+
+  /** The rank left without making its call `sequence`. */
+  leftBefore(rank: number, sequence: number): boolean {
+    const calls = this.#callsAtLeave[rank];
+    return calls !== undefined && calls <= sequence;
+  }
+
+  // ── which way a call went ───────────────────────────────────────────────────────────────────────────────────────
+
+  /** The rank made its call `sequence` in a host path. */
+  tookHostPath(rank: number, sequence: number): boolean {
+    return hostPathOf(this.#blocks[rank], this.#slotCount, sequence) !== undefined;
+  }
+
+  /** The rank made its call `sequence` otherwise than in this host path. */
+  tookOther(rank: number, sequence: number, hostPath: HostPathName): boolean {
+    if (this.tookCommThread(rank, sequence)) return true;
+    const taken = hostPathOf(this.#blocks[rank], this.#slotCount, sequence);
+    return taken !== undefined && taken !== hostPath;
+  }
+
+  /** The rank made its call `sequence` through its comm thread. */
+  tookCommThread(rank: number, sequence: number): boolean {
+    const block = this.#blocks[rank];
+    for (let slot = 0; slot < this.#slotCount; slot++) if (block.holds(slot, sequence)) return true;
+    return false;
+  }
+
+  /** The first other rank that has not announced its call `sequence` in `slot`; undefined: all have. */
+  firstLate(slot: number, sequence: number): number | undefined {
+    for (let rank = 0; rank < this.#blocks.length; rank++)
+      if (rank !== this.#group.rank && !this.#blocks[rank].holds(slot, sequence)) return rank;
+    return undefined;
+  }
+
+  /** World ranks that have not announced their call `sequence` in `slot`. */
+  late(slot: number, sequence: number): number[] {
+    return this.#group.globalRanks.filter((_, rank) => !this.#blocks[rank].holds(slot, sequence));
+  }
+
+  /** World ranks that may not have finished an operation which all have announced. @param ordinal of the engine's; undefined: another
+   *  path's, of which only this is known. */
+  unfinished(ordinal: number | undefined): number[] {
+    return this.#group.globalRanks.filter((_, rank) => {
+      if (rank === this.#group.rank || this.#callsAtLeave[rank] !== undefined) return false;
+      return ordinal === undefined || !this.#blocks[rank].hasCompleted(ordinal + 1);
+    });
+  }
+
+  worldRanks(ranks: readonly number[]): number[] {
+    return ranks.map((rank) => this.#group.globalRanks[rank]);
+  }
+
+  // ── what they are told, and where their memory is ───────────────────────────────────────────────────────────────
+
+  tellOthers(message: ControlMessage): void {
+    const bytes = encodeControl(message);
+    for (const link of this.links) link?.post(bytes);
+  }
+
+  ring(rank: number): void {
+    this.#rung += 1;
+    this.links[rank]?.ring();
+  }
+
+  /** Bells rung so far. They leave when the turn of the event loop ends. */
+  get rung(): number {
+    return this.#rung;
+  }
+
+  /** Rings the ranks of this host that sleep: something in this rank's block has changed. */
+  wakeSleeping(): void {
+    for (const rank of this.hostPeers) if (this.#blocks[rank].sleeping) this.ring(rank);
+  }
+
+  /** Where writes to a rank go that carry only their immediate. */
+  blockSpan(rank: number): RemoteSpan {
+    const link = must(this.links[rank], () => 'another rank is written to');
+    return { region: link.remote(this.#blockKeys[rank]), offset: 0 };
+  }
+
+  /** A region of a rank of this host, as PeerLink has it. */
+  memory(rank: number, key: number): Uint8Array | undefined {
+    const link = must(this.links[rank], () => 'memory of another rank is asked for');
+    return link.memory(key);
+  }
+
+  /** How another thread of this process maps the blocks; undefined unless all ranks are there and share memory. */
+  shares(): RegionShare[] | undefined {
+    if (this.networkPeers.length > 0 || this.#unmapped.size > 0) return undefined;
+    return this.links.map((link, rank) => {
+      if (link === undefined) return this.nothing.region.share;
+      return decodeHandle(link.remote(this.#blockKeys[rank]).handle);
+    });
+  }
+
+  // ── what they say: bytes from outside, checked ──────────────────────────────────────────────────────────────────
+
+  /** A signal for this rank's own block. */
+  raise(slot: number, signal: number): void {
+    if (slot >= this.#slotCount || signal >= this.signalMax)
+      throw new ShoalError('protocol', `signal ${signal} of slot ${slot} does not exist`);
+    this.own.raise(slot, signal);
+  }
+
+  /** A call, for the mirror of the caller's block. */
+  mirrorBegin(rank: number, { slot, completed }: BeginHeader, announced: Uint8Array): void {
+    const block = this.#blocks[rank];
+    if (!block || this.links[rank]?.loadStore) throw new ShoalError('protocol', 'unexpected begin message');
+    const published = new DataView(announced.buffer, announced.byteOffset, announced.byteLength).getUint32(beginPublishedOffset, true);
+    if (slot >= this.#slotCount) throw new ShoalError('protocol', `begin message for slot ${slot}, which does not exist`);
+    block.completed = completed;
+    // The announcement itself is stored last, by publish; nobody but this thread reads the mirror.
+    block.slot(slot).set(announced);
+    block.publish(slot, published);
+  }
+
+  /** Finished calls, for the mirror of a rank's block. */
+  mirrorCompleted(rank: number, completed: number): void {
+    if (!this.#blocks[rank]) throw new ShoalError('protocol', 'unexpected completed message');
+    this.#blocks[rank].completed = completed;
+  }
+
+  get #shape(): ControlBlockShape {
+    return blockShape(this.#group, { slotCount: this.#slotCount, signalMax: this.signalMax });
+  }
+
+  get #blockBytes(): number {
+    return controlBlockBytes(this.#shape);
+  }
+
+  /** As if so many calls had been made and ended. */
+  #beginAt(block: ControlBlock): ControlBlock {
+    const { callsBefore = 0 } = this.#group;
+    block.completed = callsBefore;
+    block.called = callsBefore;
+    for (let slot = 0; slot < this.#slotCount; slot++) block.publish(slot, callsBefore);
+    return block;
+  }
+
+  #block(buffer: ArrayBufferLike, offset: number): ControlBlock {
+    return new ControlBlock(buffer, offset, this.#shape);
+  }
+}

@@ -1,0 +1,329 @@
+/** Scheduled all-reduces of one group on one rank, in the comm thread.
+ *
+ *      post ─▶ parts ─▶ told to all ranks ─▶ order (order-agreement.ts) ─▶ link of the core ── credit ─▶ engine of the group
+ *
+ *  The schedule owns the group, and numbers its calls in the order that all ranks agree on. A failure of the group ends
+ *  all posts. A rank that cannot start an operation that the others start fails the group. */
+import type { Clock } from '../../../base/clock.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import type { Logger } from '../../../base/log.ts';
+import { seededRandom } from '../../../base/random.ts';
+import type { Core } from '../../../scheduler/core.ts';
+import { OrderAgreement, type OrderMessage, type OrderPost } from '../../../scheduler/order-agreement.ts';
+import { StepTuning, type PointMemory } from '../../../scheduler/tuner/step-tuning.ts';
+import type { TunedPoint, TuningSpec } from '../../../scheduler/tuner/tuner.ts';
+import type { CallQueue } from '../engine/call-queue.ts';
+import type { CollectiveCall } from '../../shared/call/contract.ts';
+import { speaksOf, type GroupSpec, type Scheduling, type SchedulingStatus } from '../../shared/call/group-spec.ts';
+import { secondsText, Watchdog, type Watched } from '../diagnosis/watchdog.ts';
+import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import type { Complete } from '../engine/operation.ts';
+import type { SubmittedCall } from '../engine/operation-queue.ts';
+import type { ControlMessage } from '../links/control-message.ts';
+import { AllReduceTask, type AllReduceRequest } from './all-reduce-task.ts';
+
+/** More parts of a tensor are worth a warning: they take longer than their bytes do. */
+const partsUsual = 1000;
+
+export interface ScheduledCall extends AllReduceRequest {
+  /** It has its name in every step. */
+  readonly isNamed: boolean;
+  readonly complete: Complete;
+}
+
+export interface ScheduleOptions {
+  readonly group: GroupSpec;
+  readonly scheduling: Scheduling;
+  readonly core: Core;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly slowMs: number;
+  /** The group's engine. */
+  readonly engine: { submit(request: SubmittedCall): void; fail(error: ShoalError): void; pump(): void };
+  readonly tellOthers: (message: Extract<ControlMessage, { type: 'order' | 'tuned' }>) => void;
+  readonly findCulprit: (ranks: readonly number[], onFound: (culprit: Culprit) => void) => void;
+  /** Where points are kept that tuning finds. */
+  readonly memory: PointMemory | undefined;
+  readonly onScheduledBy: (status: SchedulingStatus) => void;
+}
+
+/** A tensor that is posted, until all its parts have their turn. */
+interface Posted extends Watched {
+  readonly task: AllReduceTask;
+  /** Without a turn; in their order. */
+  readonly left: AllReduceTask[];
+}
+
+export class Schedule implements CallQueue<never> {
+  readonly pending: readonly never[] = [];
+  readonly runnable = false;
+  readonly #options: ScheduleOptions;
+  readonly #link: string;
+  readonly #agreement: OrderAgreement;
+  readonly #watchdog: Watchdog<Posted>;
+  readonly #tuning: StepTuning | undefined;
+  /** What tensors are cut by, that come next. */
+  #partitionBytes: number;
+  /** By the name of the tensor, in the order of the posts. */
+  readonly #posted = new Map<string, Posted[]>();
+  /** Posted, and not ended. */
+  readonly #tasks = new Set<AllReduceTask>();
+  /** In order. */
+  readonly #leftRanks: number[] = [];
+  /** Calls of the group. */
+  #calls = 0;
+  #ended: ShoalError | undefined;
+  #warnedOfParts = false;
+
+  constructor(options: ScheduleOptions) {
+    this.#options = options;
+    const { group, core, scheduling, clock, slowMs } = options;
+    const { creditBytes, partitionBytes, tuning } = scheduling;
+    this.#link = linkOf(group);
+    this.#partitionBytes = partitionBytes;
+    this.#tuning = tuning && this.#newTuning(tuning);
+    const resource = group.topology.hosts.length > 1 ? 'network' : 'memory';
+    core.setLink(this.#link, { order: 'arrival', creditBytes, partitionBytes, resource });
+    // One part ahead of those that are in flight, so that a round takes as long as a part, and what is sooner waits for no more.
+    this.#agreement = new OrderAgreement({
+      rank: group.rank,
+      size: group.globalRanks.length,
+      worldRanks: group.globalRanks,
+      batchBytes: Math.min(partitionBytes, tuning?.space.partitionBytes?.least ?? partitionBytes),
+      lowBytes: 0,
+    });
+    this.#watchdog = new Watchdog({
+      clock,
+      slowMs,
+      pending: () => this.#waiting(),
+      onSlow: (posted, waitedMs) => this.#warnOf(posted, waitedMs),
+      onTimeout: (posted) => this.#timeOut(posted),
+    });
+  }
+
+  /** Tensors that have not ended. */
+  get size(): number {
+    return this.#tasks.size;
+  }
+
+  /** What this rank has waited for the longest; undefined: nothing. */
+  get wait(): Wait | undefined {
+    const [posted] = this.#waiting();
+    return posted && { text: this.#describe(posted), ranks: this.#absent(posted) };
+  }
+
+  /** It moves by what arrives, never by itself. */
+  advance(): boolean {
+    return false;
+  }
+
+  /** @throws ShoalError why it is not taken; then nothing is known of it. */
+  post({ complete, isNamed, ...request }: ScheduledCall): void {
+    if (this.#ended) throw this.#ended;
+    if (this.#tuning) this.#cutBy(isNamed ? this.#tuning.begin(request.name, request.buffer.bytes) : undefined);
+    const { core, clock } = this.#options;
+    const task: AllReduceTask = new AllReduceTask({
+      ...request,
+      link: this.#link,
+      run: (part) => this.#run(part),
+      onEnd: (error) => {
+        this.#tasks.delete(task);
+        complete(error);
+      },
+    });
+    core.post(task);
+    this.#tasks.add(task);
+    const parts = (task.children.length > 0 ? task.children : [task]) as readonly AllReduceTask[];
+    const { name, priority, bytes, unitBytes } = task;
+    this.#warnOfParts(task);
+    const posted: Posted = { task, left: [...parts], submittedMs: clock.now(), timeoutMs: request.timeoutMs };
+    const same = this.#posted.get(name);
+    if (same) same.push(posted);
+    else this.#posted.set(name, [posted]);
+    this.#watchdog.watch(posted);
+    const post: OrderPost = { key: name, priority, what: describe(request.call), bytes, unitBytes, parts: parts.length };
+    this.#agree(() => this.#agreement.ready(post));
+    this.#failIfLeft();
+  }
+
+  /** @throws ShoalError `protocol` for what no rank of this group would say. */
+  onOrder(rank: number, message: OrderMessage): void {
+    if (!this.#ended) this.#agree(() => this.#agreement.receive(rank, message));
+  }
+
+  /** A rank has left: what is not in the order by now, nobody will do. */
+  onLeft(rank: number): void {
+    this.#leftRanks.push(this.#options.group.globalRanks[rank]);
+    this.#failIfLeft();
+  }
+
+  #failIfLeft(): void {
+    if (this.#leftRanks.length === 0 || this.#ended) return;
+    // Those that are empty are gone.
+    const posted = this.#posted.values().next().value?.at(0);
+    if (posted === undefined) return;
+    const [peer] = this.#leftRanks;
+    const message = `rank ${peer} left before it scheduled ${this.#describe(posted)}; every rank makes the same calls before it destroys a group`;
+    this.#options.engine.fail(new ShoalError('mismatch', message, { peer }));
+  }
+
+  setScheduling({ creditBytes, partitionBytes }: Partial<Scheduling>): void {
+    this.#options.core.setLink(this.#link, { creditBytes, partitionBytes });
+  }
+
+  // ── tuning ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** @throws ShoalError `protocol` for a rank that does not lead. */
+  onTuned(rank: number, { atStep, point, isFinal }: Extract<ControlMessage, { type: 'tuned' }>): void {
+    if (this.#ended) return;
+    const { group, engine } = this.#options;
+    if (rank !== 0) throw new ShoalError('protocol', `rank ${group.globalRanks[rank]} changes credit and partition of '${group.name}'`);
+    try {
+      if (this.#tuning === undefined) throw new ShoalError('mismatch', `rank ${group.globalRanks[0]} tunes '${group.name}' alone`);
+      this.#tuning.receive({ atStep, point, isFinal });
+    } catch (thrown) {
+      engine.fail(ShoalError.from(thrown));
+    }
+  }
+
+  #newTuning(spec: TuningSpec): StepTuning {
+    const { group, clock, core, log, memory, scheduling } = this.#options;
+    return new StepTuning({
+      spec,
+      leads: group.rank === 0,
+      clock,
+      // It draws points that cover the space: any do.
+      random: seededRandom(1),
+      memory,
+      tell: (change) => this.#options.tellOthers({ type: 'tuned', group: group.id, ...change }),
+      onApplied: ({ atStep, point, isFinal }) => {
+        const { creditBytes = scheduling.creditBytes, partitionBytes = scheduling.partitionBytes } = point;
+        core.setLink(this.#link, { creditBytes });
+        log.info(
+          `step ${atStep} of '${group.name}': credit ${creditBytes} bytes, partition ${partitionBytes}${isFinal ? ', for good' : ''}`,
+        );
+        this.#options.onScheduledBy({ creditBytes, partitionBytes, tuning: isFinal ? 'converged' : 'tuning', sinceStep: atStep });
+      },
+    });
+  }
+
+  /** undefined: as when the group was made. */
+  #cutBy(point: TunedPoint | undefined): void {
+    const { core, scheduling } = this.#options;
+    const partitionBytes = point?.partitionBytes ?? scheduling.partitionBytes;
+    if (partitionBytes === this.#partitionBytes) return;
+    this.#partitionBytes = partitionBytes;
+    core.setLink(this.#link, { partitionBytes });
+  }
+
+  abandon(error: ShoalError): void {
+    this.#ended ??= error;
+    this.#watchdog.stop();
+    this.#posted.clear();
+    // Those that run are the engine's, which gives them up itself.
+    for (const task of this.#tasks) {
+      const parts = task.children.length > 0 ? task.children : [task];
+      for (const part of parts) if (part.state !== 'running') part.notifyFinish(error);
+    }
+  }
+
+  close(): void {
+    this.#watchdog.stop();
+    this.#options.core.removeLink(this.#link);
+  }
+
+  // ── the order ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Tells the others what there is to say, and queues what has its turn. Ranks that disagree fail the group. */
+  #agree(step: () => readonly OrderMessage[]): void {
+    try {
+      for (const message of step()) this.#tell(message);
+      for (let turn = this.#agreement.next(); turn !== undefined; turn = this.#agreement.next()) this.#queue(turn.key);
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      if (error.code === 'protocol') throw error;
+      this.#options.engine.fail(error);
+    }
+  }
+
+  #tell(message: OrderMessage): void {
+    this.#options.tellOthers({ type: 'order', group: this.#options.group.id, ...message, posts: [...message.posts] });
+  }
+
+  #queue(name: string): void {
+    const posted = this.#posted.get(name);
+    const part = posted?.[0].left.shift();
+    if (posted === undefined || part === undefined) return; // given up while the order was made
+    if (posted[0].left.length === 0) posted.shift();
+    if (posted.length === 0) this.#posted.delete(name);
+    part.notifyReady();
+  }
+
+  #run(part: AllReduceTask): void {
+    if (this.#ended) throw this.#ended;
+    const { engine } = this.#options;
+    const { call, buffer, timeoutMs } = part;
+    try {
+      const complete: Complete = (error) => part.notifyFinish(error);
+      engine.submit({ sequence: this.#calls++, call, buffers: { data: buffer }, timeoutMs, complete });
+    } catch (thrown) {
+      // The others start it.
+      engine.fail(ShoalError.from(thrown));
+      throw thrown;
+    }
+    this.#agree(() => this.#agreement.started(part));
+  }
+
+  /** By one rank, once. */
+  #warnOfParts({ name, bytes, children: { length } }: AllReduceTask): void {
+    if (length <= partsUsual || this.#warnedOfParts || this.#options.group.rank !== 0) return;
+    this.#warnedOfParts = true;
+    const enough = 2 ** Math.ceil(Math.log2(bytes / partsUsual));
+    this.#options.log.warn(
+      `'${name}' of group '${this.#options.group.name}', ${bytes} bytes, goes in ${length} parts, each of which costs about as much as a small all-reduce; partitionBytes of ${enough} or more makes fewer`,
+    );
+  }
+
+  // ── late ranks ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Posted here, and not by all ranks; the oldest first. */
+  #waiting(): Posted[] {
+    const waiting = [...this.#posted.values()].flatMap(([first]) => (this.#absent(first).length > 0 ? [first] : []));
+    return waiting.sort((a, b) => a.submittedMs - b.submittedMs);
+  }
+
+  /** World ranks. */
+  #absent({ task }: Posted): number[] {
+    return this.#agreement.absent(task.name).map((rank) => this.#options.group.globalRanks[rank]);
+  }
+
+  #warnOf(posted: Posted, waitedMs: number): void {
+    const { log, group } = this.#options;
+    const absent = this.#absent(posted);
+    if (!speaksOf(group, absent)) return;
+    log.warn(`${this.#describe(posted)} has waited ${secondsText(waitedMs)} for rank ${absent.join(', ')} to schedule it`);
+  }
+
+  #timeOut(posted: Posted): void {
+    const { engine, findCulprit } = this.#options;
+    const absent = this.#absent(posted);
+    findCulprit(absent, ({ rank: peer, text }) => {
+      if (this.#ended || this.#absent(posted).length === 0) return;
+      const { timeoutMs } = posted;
+      const what = `${this.#describe(posted)} timed out after ${timeoutMs} ms`;
+      engine.fail(new ShoalError('timeout', `${what}: rank ${absent.join(', ')} did not schedule it; ${text}`, { timeoutMs, peer }));
+    });
+  }
+
+  #describe({ task }: Posted): string {
+    return `'${task.name}' (${describe(task.call)}, priority ${task.priority}) of group '${this.#options.group.name}'`;
+  }
+}
+
+function linkOf({ id }: GroupSpec): string {
+  return `group ${id}`;
+}
+
+function describe({ kind, dtype, op }: CollectiveCall): string {
+  return `${kind} ${dtype} ${op ?? ''}`.trim();
+}

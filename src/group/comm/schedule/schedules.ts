@@ -1,0 +1,158 @@
+/** The scheduled groups of a world, and the core that they share, with a link for each group. The core's arbiter also counts the
+ *  process's other traffic. It must not know how a group orders its calls. */
+import { hostname } from 'node:os';
+import type { Clock } from '../../../base/clock.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import type { Logger } from '../../../base/log.ts';
+import type { Settings } from '../../../base/settings/settings.ts';
+import type { Arbiter } from '../../../scheduler/arbiter.ts';
+import { Core } from '../../../scheduler/core.ts';
+import type { OrderMessage } from '../../../scheduler/order-agreement.ts';
+import { observeAll, TaskProfiler } from '../../../scheduler/profiler.ts';
+import { TimelineFile } from '../../../trace/timeline-file.ts';
+import type { TraceRecorder } from '../../../trace/recorder.ts';
+import type { CostModel } from '../../../plan/cost.ts';
+import { schedulingOf, type GroupSpec, type Scheduling, type SchedulingStatus } from '../../shared/call/group-spec.ts';
+import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import type { PeerLink } from '../links/peer-link.ts';
+import type { CallQueue } from '../engine/call-queue.ts';
+import { encodeControl, type ControlMessage } from '../links/control-message.ts';
+import { rememberedPoints } from './remembered-points.ts';
+import { Schedule, type ScheduledCall, type ScheduleOptions } from './schedule.ts';
+
+/** Operations have limits of their own, which name who is late. */
+const never = 0x7fffffff;
+
+/** The engine of a scheduled group. */
+export type ScheduledEngine = ScheduleOptions['engine'] & {
+  readonly spec: GroupSpec;
+  /** By group rank; undefined for this rank. */
+  readonly links: readonly (PeerLink | undefined)[];
+  /** Adds a queue that is given up before all others. */
+  attach(queue: CallQueue<never>): void;
+};
+
+export interface SchedulesWorld {
+  readonly rank: number;
+  readonly recorder: { readonly trace: TraceRecorder };
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly settings: Settings;
+  readonly arbiter: Arbiter;
+  /** Rates of this world; undefined where nothing is chosen by them. */
+  readonly model: CostModel | undefined;
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
+  onScheduledBy(group: number, status: SchedulingStatus): void;
+}
+
+export class Schedules {
+  readonly core: Core;
+  readonly #world: SchedulesWorld;
+  readonly #schedules = new Map<number, Schedule>();
+  /** Of this rank's scheduler alone. */
+  readonly #timeline: TimelineFile | undefined;
+  #isOpened = false;
+
+  constructor(world: SchedulesWorld) {
+    this.#world = world;
+    const { creditBytes, partitionBytes } = schedulingOf(world.settings);
+    const { trace } = world.recorder;
+    this.#timeline = timelineOf(world);
+    const recorders = [trace, this.#timeline?.recorder].filter((recorder) => recorder?.enabled === true);
+    const observer = observeAll(recorders.map((recorder) => new TaskProfiler(recorder as TraceRecorder)));
+    this.core = new Core({ clock: world.clock, creditBytes, partitionBytes, timeoutMs: never, observer, arbiter: world.arbiter });
+    this.core.start();
+  }
+
+  /** For a group that has just been made. */
+  open(engine: ScheduledEngine): void {
+    const { spec, links } = engine;
+    const { scheduling } = spec;
+    if (scheduling === undefined) return;
+    this.#isOpened = true;
+    const { clock, log, settings } = this.#world;
+    const schedule = new Schedule({
+      group: spec,
+      scheduling,
+      core: this.core,
+      clock,
+      log,
+      slowMs: settings.slowMs,
+      engine,
+      tellOthers: (message) => {
+        const encoded = encodeControl(message);
+        for (const link of links) link?.post(encoded);
+      },
+      findCulprit: (ranks, onFound) => this.#world.findCulprit(ranks, onFound),
+      onScheduledBy: (status) => this.#world.onScheduledBy(spec.id, status),
+      memory:
+        scheduling.tuning &&
+        rememberedPoints({
+          folder: settings.scheduleTuningDir,
+          world: spec.topology.hosts.map((ranks) => ranks.length).join('-'),
+          network: networkOf(links, this.#world.model),
+          space: scheduling.tuning.space,
+          log,
+        }),
+    });
+    engine.attach(schedule);
+    this.#schedules.set(spec.id, schedule);
+  }
+
+  close(group: number): void {
+    this.#schedules.get(group)?.close();
+    this.#schedules.delete(group);
+  }
+
+  /** The world is left. */
+  end(): void {
+    if (this.#isOpened) this.#timeline?.write();
+  }
+
+  /** @throws ShoalError `closed`, or why the group has ended. */
+  post(group: number, call: ScheduledCall): void {
+    this.#of(group).post(call);
+  }
+
+  onTuned(group: number, rank: number, message: Extract<ControlMessage, { type: 'tuned' }>): void {
+    this.#schedules.get(group)?.onTuned(rank, message);
+  }
+
+  setScheduling(group: number, scheduling: Partial<Scheduling>): void {
+    this.#schedules.get(group)?.setScheduling(scheduling);
+  }
+
+  onOrder(group: number, rank: number, message: OrderMessage): void {
+    this.#of(group).onOrder(rank, message);
+  }
+
+  onLeft(group: number, rank: number): void {
+    this.#schedules.get(group)?.onLeft(rank);
+  }
+
+  /** What this rank has waited for the longest. */
+  get wait(): Wait | undefined {
+    for (const { wait } of this.#schedules.values()) if (wait) return wait;
+    return undefined;
+  }
+
+  #of(group: number): Schedule {
+    const schedule = this.#schedules.get(group);
+    if (schedule) return schedule;
+    throw new ShoalError('closed', `group ${group} is not scheduled, or was destroyed`);
+  }
+}
+
+function timelineOf({ rank, clock, log, settings }: SchedulesWorld): TimelineFile | undefined {
+  const { scheduleTimeline: path, traceEvents: eventsMax } = settings;
+  if (path === '' || rank !== 0) return undefined;
+  return new TimelineFile({ path, clock, log, thread: 'scheduler', eventsMax, process: { rank, host: hostname(), pid: process.pid } });
+}
+
+/** Fabrics, and how fast the network was measured to be, within a factor of two. */
+function networkOf(links: ScheduledEngine['links'], model: CostModel | undefined): string {
+  const fabrics = [...new Set(links.flatMap((link) => link?.fabric ?? []))].toSorted((a, b) => (a < b ? -1 : 1));
+  const name = fabrics.length === 0 ? 'alone' : fabrics.join('+');
+  if (model === undefined) return name;
+  return `${name}-${2 ** Math.round(Math.log2(8e-6 / model.networkByte))}mbit`;
+}

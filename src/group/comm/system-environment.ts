@@ -1,0 +1,125 @@
+/** The comm side's view of the real machine: clock, memory, kernels, store, fabrics. Tests build their own. */
+import { hostname } from 'node:os';
+import { allowedCpus } from '../../base/files/allowed-cpus.ts';
+import { systemClock } from '../../base/clock.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import { checkDescriptors } from '../../base/exhaustion.ts';
+import { createLogger } from '../../base/log.ts';
+import { systemRandom } from '../../base/random.ts';
+import { packageVersion } from '../../base/packages/version.ts';
+import type { CommThreadContext } from '../../comm/thread/guest.ts';
+import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
+import { congestionTuner } from '../../fabric/congestion.ts';
+import { hostIdentity } from '../../fabric/host-identity.ts';
+import { fabricProviders } from '../../fabric/providers.ts';
+import { hasRdmaDevice, libfabricChoice } from '../../fabric/providers/libfabric-devices.ts';
+import { createKernels } from '../../memory/kernels/create-kernels.ts';
+import { loadNative } from '../../memory/native.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
+import { FlightRecorder, writeFlightDump } from '../../trace/flight-recorder.ts';
+import { createRecorder, nullRecorder } from '../../trace/recorder.ts';
+import type { CommEnvironment, Meeting } from './comm-core.ts';
+import type { WorldPlan } from '../shared/comm-protocol.ts';
+import { isLoopback } from '../../store/environment.ts';
+import { openWorldStore } from '../shared/open-world-store.ts';
+import { OperationLog } from './diagnosis/operation-log.ts';
+import { parseStoreUrl, type OpenedStore } from '../../store/open-store.ts';
+
+/** @param context the comm thread; absent: the calling thread communicates. */
+export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext): CommEnvironment {
+  const { settings, rank } = plan;
+  const thread = context === undefined ? 'main' : 'comm';
+  const native = loadNative({ enabled: settings.native });
+  const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
+  const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
+  const allocator = createRegionAllocator({ native, owner: `rank ${rank}`, ...budget });
+  const flight = new FlightRecorder({
+    rank,
+    clock: systemClock,
+    size: settings.flightRecorderSize,
+    thread,
+    libraryVersion: packageVersion,
+  });
+  const trace = settings.traceDir === '' ? nullRecorder : createRecorder({ clock: systemClock, thread, eventsMax: settings.traceEvents });
+  return {
+    clock: systemClock,
+    log,
+    recorder: new OperationLog(flight, trace),
+    allocator,
+    kernels: createKernels({ native }),
+    machine: createStepMachine({ native, clock: systemClock }),
+    hostId: settings.hostId || hostIdentity(),
+    hostName: hostname(),
+    pid: process.pid,
+    version: packageVersion,
+    cpus: allowedCpus().count,
+    residentBytes: () => process.memoryUsage.rss(),
+    checkDescriptors: (count, doing) => checkDescriptors(`rank ${rank}`, count, doing, { rank }),
+    ...(native && thread === 'comm' && { wires: native }),
+    ...(context && { giveWay: context.giveWay, arbiter: context.arbiter }),
+    meet: (world) =>
+      meet(world, {
+        regions: allocator,
+        onRefused: (error) => log.debug(`a connection was refused: ${error.message}`),
+        ...(native && {
+          tuneSocket: congestionTuner({ native, wanted: settings.congestionControl, onLoss: (message) => log.info(message) }),
+        }),
+      }),
+    onFailure: (_, error) => {
+      log.debug(`failed: ${error.message}`);
+      if (settings.flightRecorderDir === '') return;
+      try {
+        writeFlightDump(settings.flightRecorderDir, flight.dump());
+      } catch (thrown) {
+        // The failure itself is what ranks are told of.
+        log.warn(`the flight record of a failure is lost: ${messageOf(thrown)}`);
+      }
+    },
+  };
+}
+
+async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onRefused' | 'tuneSocket'>): Promise<Meeting> {
+  const { settings, rank, size, joinTimeoutMs } = plan;
+  const base = { clock: systemClock, random: systemRandom };
+  const opened = await openWorldStore(plan, { connectTimeoutMs: Math.min(settings.connectTimeoutMs, joinTimeoutMs) });
+  const fabrics = createFabrics(plan, {
+    ...base,
+    identity: { world: opened.world, rank },
+    worldSize: size,
+    secret: opened.secret,
+    ...parts,
+    listenHosts: mayBeOneHost(opened) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
+    interfaces: settings.interfaces,
+    libfabric: libfabricChoice(settings),
+    ...(settings.hostId === '' ? {} : { hostId: settings.hostId }),
+  });
+  const { world: name, store, servedBy, spec } = opened;
+  return { name, store, servedBy, isLaunched: spec?.meeting.kind === 'address' && spec.meeting.hostedElsewhere, fabrics };
+}
+
+/** Ranks that meet on loopback are on one host; strangers then cannot even connect. */
+function mayBeOneHost({ url, secret }: OpenedStore): boolean {
+  if (url === undefined) return true;
+  const parsed = parseStoreUrl(url);
+  return parsed.kind === 'tcp' ? isLoopback(parsed.host) : secret.length === 0;
+}
+
+/** The fabrics this rank uses, best first. @throws ShoalError `config` or `unsupported`. */
+function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[] {
+  const automatic = hasRdmaDevice() ? ['shm', 'libfabric', 'tcp'] : ['shm', 'tcp'];
+  const names = settings.fabrics.length > 0 ? settings.fabrics : automatic;
+  return names.flatMap((name) => {
+    const provider = fabricProviders.find((each) => each.name === name);
+    if (!provider) {
+      throw new ShoalError(
+        'config',
+        `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`,
+      );
+    }
+    const reason = provider.unavailable(options);
+    if (reason !== undefined && settings.fabrics.length > 0)
+      throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
+    return reason === undefined ? [provider.create(options)] : [];
+  });
+}

@@ -1,0 +1,348 @@
+/** The synchronous path: collectives of ranks that share memory, up to a size or on private buffers, run on the calling thread
+ *  and come back complete. Which calls take it follows from what all ranks agree on (kind, dtype, size, group), never from local facts;
+ *  on which thread it ends is a local matter: when peers are late, the comm thread takes over.
+ *
+ *      call ─▶ host path.start ──── done ──▶ completed work                        0.2–1 µs for small operations
+ *                   └─ waiting ─▶ comm thread: host path.resume … ─▶ work        a later call queues behind it there
+ *      large call on shared buffers ─▶ comm thread, after a delay; this thread takes it back if the script only waits for it
+ *
+ *  A call without a wait makes progress whatever this thread does next, and whatever it did before.
+ *  Private arrays are used in place; if the comm thread must take over, they are first copied to memory that it reaches. */
+import { BoundedCache } from '../../base/bounded-cache.ts';
+import { CallSites, type CallSite } from '../../base/call-site.ts';
+import type { ControlBlock } from '../../collectives/control-block.ts';
+import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
+import { allowedCpus } from '../../base/files/allowed-cpus.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { CallBuffers } from '../caller/call-buffers.ts';
+import { catchUp, type FastPath, type FastRequest, type OpenFastPath } from '../caller/fast-path.ts';
+import { largestBlockBytes } from '../caller/tensor-memory.ts';
+import type { WorldHandle } from '../caller/world-handle.ts';
+import { assert } from '../../base/assert.ts';
+import type { Unnumbered } from '../../comm/caller/comm-channel.ts';
+import type { TakeBack } from '../../comm/caller/comm-host.ts';
+import type { Command } from '../shared/comm-protocol.ts';
+import { waitName, workName } from '../shared/call/collective-spans.ts';
+import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
+import { signalMaxOf, usesMpi, type GroupSpec } from '../shared/call/group-spec.ts';
+import {
+  hasPrivate,
+  HostPath,
+  hostPathBlock,
+  operationKey,
+  type HostPathBuffers,
+  type HostPathName,
+  type HostPathOperation,
+  type HostPathOptions,
+  type HostPathPosition,
+  type HostPathStatus,
+} from './host-path.ts';
+import type { HostPathPlans } from '../shared/call/planner.ts';
+import type { Route } from '../shared/call/route.ts';
+import type { SettlingWork } from '../../comm/caller/work.ts';
+import { CompletedWork, PendingWork } from '../../comm/caller/work.ts';
+
+/** Operations kept bound to their buffers. */
+const boundMax = 512;
+/** A private array that is larger is let go when its call has ended; a smaller one stays bound for the next such call. */
+const keptBytesMax = 64 * 1024;
+/** Of letting the comm thread take over a call on a private array: two copies. To wait as long for late peers costs at most as
+ *  much again. */
+const nsPerPrivateByte = 0.4;
+
+export interface HostPathCallerOptions {
+  readonly world: WorldHandle;
+  readonly spec: GroupSpec;
+  /** The control blocks of all ranks, by group rank. */
+  readonly blocks: readonly ControlBlock[];
+  /** The regions that the control blocks lie in; closed with the host path. */
+  readonly regions: readonly Region[];
+  readonly spinNs: number;
+  readonly yields: boolean;
+}
+
+/** A call's place among the group's calls and among the host path's. */
+interface Place {
+  readonly sequence: number;
+  readonly ordinal: number;
+}
+
+/** Until the comm thread has a large call: long enough to come to a wait from a call that is followed by nothing else. Where the tensor
+ *  has taken the caches that takes longer. */
+const handOverNs = 50_000;
+const handOverNsPerByte = 0.01;
+const handOverNsMax = 1e6;
+/** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
+const nsPerWaitedByte = 0.2;
+/** The same for a call that is awaited. The event loop has other things to do: about as long as the call itself takes. */
+const nsPerAwaitedByte = 0.05;
+/** Larger ones would keep the event loop for longer than their wait is shortened by: a hand-over is a few percent of them. */
+const awaitedBytesMax = 64 * 1024 * 1024;
+
+const completedWork = new CompletedWork();
+
+type HostPathCommand = Extract<Command, { readonly type: 'host-path' }>;
+
+/** An operation that the comm thread has, or will have in a moment, and has not finished. */
+interface HandedOver extends Place {
+  readonly operation: HostPathOperation;
+  readonly site: CallSite;
+  /** False: the comm thread has it. */
+  takeBack: TakeBack;
+  readonly request: FastRequest;
+  readonly work: PendingWork;
+  /** This thread has announced it. */
+  begun: boolean;
+}
+
+/** One of the host paths, as far as this thread has come. */
+interface Track {
+  readonly hostPath: HostPath;
+  ordinal: number;
+  /** In the order of their calls. */
+  readonly handedOver: HandedOver[];
+}
+
+export class HostPathCaller implements FastPath<HostPathOperation> {
+  readonly #options: HostPathCallerOptions;
+  readonly #tracks: Readonly<Record<HostPathName, Track>>;
+  readonly #own: ControlBlock;
+  /** By call and buffers; those on private arrays by call alone. */
+  readonly #bound = new BoundedCache<string, HostPathOperation>(boundMax);
+  readonly #sites = new CallSites();
+
+  constructor(options: HostPathCallerOptions) {
+    this.#options = options;
+    const { world, spec, blocks, yields } = options;
+    const { client, planning, settings } = world;
+    this.#own = blocks[spec.rank];
+    const size = spec.globalRanks.length;
+    const place = { rank: spec.rank, size, blocks, slotCount: settings.inFlightMax, machine: planning.machine, yields };
+    const peerRegion: HostPathOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
+    const track = (name: HostPathName): Track => ({ hostPath: new HostPath({ ...place, name, peerRegion }), ordinal: 0, handedOver: [] });
+    this.#tracks = { small: track('small'), large: track('large') };
+  }
+
+  /** Stages private buffers that their plan has peers touch. */
+  bind(call: CollectiveCall, route: Route, reach: CallBuffers): HostPathOperation {
+    assert(route.path === 'host', () => `a call of the ${route.path} path is not the host's`);
+    const { plans, isSmall } = route;
+    const { hostPath } = this.#tracks[isSmall ? 'small' : 'large'];
+    const buffers = localBuffers(plans, reach);
+    const isPrivate = hasPrivate(buffers);
+    const key = isPrivate ? callKey(call) : operationKey(call, buffers);
+    const known = this.#bound.get(key);
+    if (known) {
+      if (isPrivate) hostPath.rebindOwn(known, buffers);
+      return known;
+    }
+    return this.#bound.put(key, hostPath.bind(call, plans, buffers));
+  }
+
+  announce(calls: number): void {
+    this.#own.called = calls;
+  }
+
+  checkRoom({ privateBytes }: HostPathOperation, buffers: HostPathBuffers): void {
+    if (privateBytes <= largestBlockBytes) return;
+    for (const { view } of Object.values(buffers)) this.#options.world.memory.checkFits(view.length);
+  }
+
+  run(operation: HostPathOperation, sequence: number, request: () => FastRequest, buffers: HostPathBuffers): SettlingWork {
+    const track = this.#tracks[operation.hostPath];
+    const ordinal = track.ordinal++;
+    const { hostPath } = track;
+    if (buffers !== operation.buffers) hostPath.rebindOwn(operation, buffers);
+    const work = this.#run(track, operation, sequence, ordinal, request);
+    if (operation.privateBytes > keptBytesMax) hostPath.rebindOwn(operation, {});
+    return work;
+  }
+
+  #run(track: Track, operation: HostPathOperation, sequence: number, ordinal: number, request: () => FastRequest): SettlingWork {
+    const { hostPath } = track;
+    const commThreads = operation.hostPath === 'large' && !hasPrivate(operation.buffers);
+    if (track.handedOver.length > 0) catchUp(this.#options.world.client, () => track.handedOver.length, this.#options.spinNs);
+    if (commThreads || track.handedOver.length > 0 || this.#own.failed) {
+      const position: HostPathPosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
+      return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);
+    }
+    const patienceNs = this.#options.spinNs + operation.privateBytes * nsPerPrivateByte;
+    if (this.#attempt(hostPath, operation, sequence, ordinal, patienceNs)) return completedWork;
+    return this.#handOver(track, operation, { sequence, ordinal, position: hostPath.positionOf(operation), begun: true }, request);
+  }
+
+  /** Runs the operation here; false when it came to a wait that took too long.
+   *  @param site undefined: the call that is being made. */
+  #attempt(
+    hostPath: HostPath,
+    operation: HostPathOperation,
+    sequence: number,
+    ordinal: number,
+    patienceNs: number,
+    site?: CallSite,
+  ): boolean {
+    const { trace, client } = this.#options.world;
+    const startMs = trace.enabled ? trace.now() : 0;
+    this.#own.logCall(sequence, operation.contract);
+    let status = hostPath.start(operation, sequence, ordinal, patienceNs);
+    if (status === 'unmapped') {
+      client.drain();
+      status = hostPath.resume(operation, sequence, ordinal, hostPath.positionOf(operation), patienceNs);
+    }
+    // The machine stops for bells to be rung before it waits.
+    while (this.#ring(hostPath) && status === 'waiting')
+      status = hostPath.resume(operation, sequence, ordinal, hostPath.positionOf(operation), patienceNs);
+    if (trace.enabled) this.#draw(status, operation, sequence, ordinal, startMs, site ?? this.#sites.current());
+    return status === 'done';
+  }
+
+  /** This thread has nothing to do but wait for `work`: it runs that if it is the next, and the comm thread does not have it. */
+  #runHere({ hostPath, handedOver }: Track, work: PendingWork, nsPerByte: number): void {
+    // Of several the comm thread is awake already: taking turns with it would cost a wake-up for each, on every rank.
+    if (handedOver.length !== 1 || handedOver[0].work !== work) return;
+    const [head] = handedOver;
+    const { operation, sequence, ordinal, site } = head;
+    if (this.#own.failed || !head.takeBack()) return;
+    head.begun = true;
+    let ended = false;
+    try {
+      ended = this.#attempt(hostPath, operation, sequence, ordinal, this.#options.spinNs + operation.bytes * nsPerByte, site);
+    } catch {
+      // The comm thread comes to the same, and ends the group with it.
+    }
+    if (ended) work.settle(undefined);
+    else this.#options.world.client.submit(work, this.#command(head, hostPath.positionOf(operation)));
+  }
+
+  close(): void {}
+
+  end(): void {
+    for (const region of this.#options.regions) region.close();
+  }
+
+  /** Somebody goes on when the work is done. When the script has nothing else to do, it is run here. */
+  #onAwaited(track: Track, { bytes }: HostPathOperation, work: PendingWork): void {
+    if (bytes > awaitedBytesMax) return;
+    setImmediate(() => this.#runHere(track, work, nsPerAwaitedByte));
+  }
+
+  #handOver(
+    track: Track,
+    operation: HostPathOperation,
+    at: Place & { readonly position: HostPathPosition; readonly begun: boolean },
+    request: () => FastRequest,
+  ): SettlingWork {
+    const { world, spec } = this.#options;
+    const { client } = world;
+    const { position, ...place } = at;
+    const asked = request();
+    const { call, hooks } = asked;
+    const mayComeBack = position.pc === 0 && !hasPrivate(operation.buffers) && track.handedOver.length === 0;
+    const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
+      ...hooks,
+      site: asked.site,
+      onSettled: (touched, error) => {
+        settled(track, at.ordinal);
+        hooks.onSettled?.(touched || (error !== undefined && handedOver.begun), error);
+      },
+      ...(mayComeBack && {
+        onWait: () => this.#runHere(track, work, nsPerWaitedByte),
+        onAwaited: () => this.#onAwaited(track, operation, work),
+      }),
+    });
+    const handedOver: HandedOver = { ...place, operation, site: asked.site, request: asked, work, takeBack: () => false };
+    track.handedOver.push(handedOver);
+    const command = this.#command(handedOver, position);
+    const delayNs = Math.min(handOverNsMax, Math.floor(handOverNs + operation.bytes * handOverNsPerByte));
+    if (mayComeBack) handedOver.takeBack = client.submitLater(work, command, delayNs);
+    else client.submit(work, command);
+    return work;
+  }
+
+  #command({ operation, request, sequence, ordinal }: HandedOver, position: HostPathPosition): Unnumbered<HostPathCommand> {
+    const { call, buffers, timeoutMs, site } = request;
+    return {
+      type: 'host-path',
+      group: this.#options.spec.id,
+      hostPath: operation.hostPath,
+      sequence,
+      ordinal,
+      position,
+      call: { ...call, site: site() },
+      buffers,
+      announced: hasPrivate(operation.buffers) ? 'private' : 'shared',
+      timeoutMs,
+    };
+  }
+
+  /** True when some bell has been rung. */
+  #ring({ doorbells }: HostPath): boolean {
+    for (let word = 0; word < doorbells.length; word++) {
+      if (doorbells[word] === 0) continue;
+      this.#options.world.client.post({ type: 'ring', group: this.#options.spec.id, doorbells: doorbells.slice() });
+      doorbells.fill(0);
+      return true;
+    }
+    return false;
+  }
+
+  /** A call that has not ended here has waited here; the comm thread draws the rest. */
+  #draw(status: HostPathStatus, operation: HostPathOperation, sequence: number, ordinal: number, startMs: number, site: CallSite): void {
+    const { world, spec, blocks } = this.#options;
+    const { trace } = world;
+    const { call, plans, bound } = operation;
+    const span = { call: { ...call, site: call.site ?? site() }, algorithm: plans.algorithms[bound.name], path: 'host path' } as const;
+    if (status === 'done') {
+      trace.complete(workName(trace, spec, span, '(synchronous)'), startMs, 0, sequence);
+      trace.moved(spec.globalRanks, bound.whole.movements);
+      return;
+    }
+    const slot = this.#tracks[operation.hostPath].hostPath.slotOf(ordinal);
+    const late = spec.globalRanks.find((_, rank) => !blocks[rank].holds(slot, sequence));
+    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late ?? Number.NaN);
+  }
+}
+
+function settled({ handedOver }: Track, ordinal: number): void {
+  const index = handedOver.findIndex((each) => each.ordinal === ordinal);
+  if (index >= 0) handedOver.splice(index, 1);
+}
+
+/** The arguments where they are, if the call has a plan for that; else staged. */
+function localBuffers(plans: HostPathPlans, reach: CallBuffers): HostPathBuffers {
+  const buffers = reach.local;
+  if (plans.hasPrivate || !hasPrivate(buffers)) return buffers;
+  reach.share();
+  return reach.local;
+}
+
+/** Opens the host fast path of a group; undefined where it has none. All conditions are the same on every rank of the group.
+ *  @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
+export function openHostPath(world: WorldHandle, spec: GroupSpec): OpenFastPath | undefined {
+  const { settings, client, allocator } = world;
+  const shares = client.hostPathBlocks(spec.id);
+  const size = spec.globalRanks.length;
+  if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, world.backend)) return undefined;
+  const regions = openAll(allocator, shares);
+  if (!regions) return undefined;
+  const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(size) };
+  const blocks = regions.map(({ buffer, bytes }) => hostPathBlock(spec, new Uint8Array(buffer, 0, bytes), shape));
+  const yields = size > allowedCpus().count;
+  // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
+  const spinNs = settings.syncSpinMicroseconds * 1000 * (yields ? size : 1);
+  return { fast: new HostPathCaller({ world, spec, blocks, regions, spinNs, yields }), hostBytesMax: settings.syncBytesMax };
+}
+
+/** Maps all control blocks; undefined when some rank has left or died since it told: its comm thread knows which, and says so to every call. */
+function openAll(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] | undefined {
+  const regions: Region[] = [];
+  try {
+    for (const share of shares) regions.push(allocator.open(share));
+    return regions;
+  } catch (thrown) {
+    for (const region of regions) region.close();
+    const error = ShoalError.from(thrown);
+    if (error.code === 'unsupported') return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,145 @@
+/** Entry to the library: joins the world that the environment describes and returns its process group. */
+import { ShoalError } from '../base/errors.ts';
+import { checkDescriptors, exhaustion } from '../base/exhaustion.ts';
+import { anyNumber, anyObject, anyText, anything, checkOptions, noOptions, optionTable } from '../base/schema.ts';
+import { readSettings, type Environment, type Settings } from '../base/settings/settings.ts';
+import { InlineHost, type CommHost, type CommHostHandlers } from '../comm/caller/comm-host.ts';
+import { hostGuest } from '../comm/caller/comm-thread.ts';
+import { parseSelection } from '../collectives/select.ts';
+import { checkBackend, checkTimeout } from './caller/call-arguments.ts';
+import { CommClient } from './caller/comm-client.ts';
+import type { Command, CommEvent, WorldPlan } from './shared/comm-protocol.ts';
+import { detectWorld } from '../store/environment.ts';
+import { openWorldGroup } from './api/open-world.ts';
+import { checkedScheduling, partitionBytesMin } from './api/scheduled-group.ts';
+import { worldGroupId } from './shared/call/group-spec.ts';
+import type { ProcessGroup, ScheduledGroup, SchedulingOptions } from './caller/types.ts';
+
+/** What a world of several ranks takes beside the connections. A thread that starts reads many files at once. */
+const workerDescriptors = 14;
+const inlineDescriptors = 6;
+/** How a process joins its world. */
+export interface InitOptions {
+  /** `auto` chooses an algorithm per call; an algorithm's name (`direct`, `ring`, …) takes that one wherever it has the
+   *  collective and chooses automatically elsewhere; `mpi` leaves collectives to Open MPI, for ranks that mpirun started.
+   *  Default `auto`. */
+  readonly backend?: string;
+  /** Where ranks meet: `env://` (variables of the launcher), `tcp://host:port`, `file:///shared/path`. Default `env://`. */
+  readonly initMethod?: string;
+  /** With `tcp://` and `file://`: this process's rank and the number of ranks. Default: what the environment says. */
+  readonly rank?: number;
+  /** With `rank`: how many ranks there are. */
+  readonly worldSize?: number;
+  /** Default time limit of operations. Default: SHOAL_TIMEOUT_MS, 5 minutes. */
+  readonly timeoutMs?: number;
+  /** How long to wait for all ranks to appear. Default: `timeoutMs`. */
+  readonly joinTimeoutMs?: number;
+  /** All-reduces of the group are scheduled, as in `group.scheduled`; the same on all ranks. Default: SHOAL_SCHEDULING. */
+  readonly scheduling?: SchedulingOptions | boolean;
+  /** Instead of `process.env`: two worlds can live in one process. */
+  readonly environment?: Environment;
+}
+
+const initOptions = optionTable<InitOptions>({
+  backend: anyText,
+  initMethod: anyText,
+  rank: anyNumber,
+  worldSize: anyNumber,
+  timeoutMs: anyNumber,
+  joinTimeoutMs: anyNumber,
+  scheduling: anything,
+  environment: anyObject,
+});
+
+/** Joins the world; resolves when all ranks have. Without a launcher and options: a world of one.
+ *  @throws ShoalError `config` for contradictory settings, `timeout` naming the ranks that did not come, `peer-lost`,
+ *          `auth`, `usage`. */
+export async function initProcessGroup(options: InitOptions & { readonly scheduling: SchedulingOptions | true }): Promise<ScheduledGroup>;
+export async function initProcessGroup(options?: InitOptions): Promise<ProcessGroup>;
+export async function initProcessGroup(options: InitOptions = noOptions): Promise<ProcessGroup> {
+  checkOptions('initProcessGroup', options, initOptions);
+  for (const limitMs of [options.timeoutMs, options.joinTimeoutMs]) if (limitMs !== undefined) checkTimeout(limitMs);
+  const { scheduling: given } = options;
+  if (given !== undefined && typeof given !== 'boolean') checkedScheduling('initProcessGroup: scheduling', given, partitionBytesMin);
+  const environment = options.environment ?? process.env;
+  const settings = settingsOf(options, environment);
+  const { rank, size } = placeOf(options, environment);
+  const joinTimeoutMs = options.joinTimeoutMs ?? settings.timeoutMs;
+  const variables = { ...environment };
+  const plan: WorldPlan = {
+    rank,
+    size,
+    url: options.initMethod ?? 'env://',
+    environment: variables,
+    joinTimeoutMs,
+    settings,
+    ...(options.backend === 'mpi' ? { backend: 'mpi' } : {}),
+    tuning: settings.tuningFile === '' ? undefined : (await import('./shared/call/tuning-file.ts')).loadTuning(settings.tuningFile),
+  };
+  let client: CommClient | undefined;
+  try {
+    checkDescriptors(`rank ${rank}`, descriptorsOf(plan), `joining a world of ${size}`, { rank });
+    // The comm thread starts before this call returns: a script that computes next does not keep it from joining.
+    const inline = settings.commThread === 'worker' ? undefined : await inlineHost(plan);
+    client = new CommClient(
+      (handlers) =>
+        inline?.(handlers) ??
+        hostGuest({ entry: 'group/comm/world-guest.js', plan, who: `rank ${rank}`, postpones: settings.native }, handlers),
+    );
+    const group = openWorldGroup(plan, client, await client.ready(), { leavesByItself: options.environment === undefined });
+    const scheduling = given ?? settings.scheduling;
+    if (scheduling === false) return group;
+    return await group.openScheduled({ ...(scheduling === true ? {} : scheduling), timeoutMs: joinTimeoutMs }, { ownsGroup: true });
+  } catch (thrown) {
+    const error = exhaustion(`rank ${rank}`, thrown, 'joining the world', { rank }) ?? ShoalError.from(thrown);
+    // The others wait for this rank, and may have joined already.
+    await client?.failGroup(worldGroupId, error);
+    await client?.leave(error);
+    if (client?.hasBegun !== true) await tellAbsence(plan, error);
+    throw error;
+  }
+}
+
+/** A rank that cannot even begin to join says so to those that wait for it. */
+async function tellAbsence(plan: WorldPlan, error: ShoalError): Promise<void> {
+  try {
+    await (await import('./caller/tell-absence.ts')).tellAbsence(plan, error);
+  } catch {
+    // Its files cannot be read: then nobody can be reached, either.
+  }
+}
+
+/** At least so many a world takes: a connection to each rank, the listeners, the store, memory, and the comm thread while it starts. */
+function descriptorsOf({ size, settings }: WorldPlan): number {
+  if (size === 1) return 4;
+  return size + (settings.commThread === 'worker' ? workerDescriptors : inlineDescriptors);
+}
+
+function settingsOf(options: InitOptions, environment: Environment): Settings {
+  const read = readSettings(environment);
+  const backend = options.backend ?? 'auto';
+  checkBackend(backend);
+  const chosen =
+    backend === 'auto' || backend === 'mpi' ? read.algorithms : [read.algorithms, `*:${backend}`].filter((part) => part !== '').join(';');
+  parseSelection(chosen);
+  return { ...read, algorithms: chosen, timeoutMs: options.timeoutMs ?? read.timeoutMs };
+}
+
+function placeOf(options: InitOptions, environment: Environment): { rank: number; size: number } {
+  const given = options.rank !== undefined && options.worldSize !== undefined;
+  if (!given && (options.rank !== undefined || options.worldSize !== undefined)) {
+    throw new ShoalError('usage', 'initProcessGroup needs both rank and worldSize, or neither');
+  }
+  const spec = given ? undefined : detectWorld(environment, { parentPid: process.ppid });
+  const rank = options.rank ?? spec?.rank ?? 0;
+  const size = options.worldSize ?? spec?.worldSize ?? 1;
+  if (Number.isInteger(rank) && Number.isInteger(size) && rank >= 0 && rank < size) return { rank, size };
+  throw new ShoalError('usage', `rank ${rank} of ${size} is not possible; ranks are 0…worldSize−1`);
+}
+
+/** The comm thread's code is loaded here only where this thread runs it. */
+async function inlineHost(plan: WorldPlan): Promise<(handlers: CommHostHandlers<CommEvent>) => CommHost<Command>> {
+  const [{ CommCore }, { systemEnvironment }] = await Promise.all([import('./comm/comm-core.ts'), import('./comm/system-environment.ts')]);
+  const environment = systemEnvironment(plan);
+  return (handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers);
+}

@@ -1,0 +1,201 @@
+/** The network path as the main thread sees it: small collectives between hosts, announced, awaited and ended by the calling
+ *  thread. All ranks choose it by the same facts; the thread on which a call ends is a local matter.
+ *
+ *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
+ *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
+import { BoundedCache } from '../../base/bounded-cache.ts';
+import { CallSites } from '../../base/call-site.ts';
+import type { ControlBlock } from '../../collectives/control-block.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
+import type { Region, RegionAllocator } from '../../memory/region.ts';
+import type { BufferName } from '../../plan/ir.ts';
+import type { NetworkPathShare, SharedBuffer } from '../shared/comm-protocol.ts';
+import { waitName, workName, type CallSpan } from '../shared/call/collective-spans.ts';
+import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
+import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
+import { NetworkPathWire, type NetworkPathBuffers } from './network-path-wire.ts';
+import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
+import type { Planner } from '../shared/call/planner.ts';
+import { hostPathBlock } from '../host-path/host-path.ts';
+import type { Route } from '../shared/call/route.ts';
+import { assert } from '../../base/assert.ts';
+import type { CallBuffers } from '../caller/call-buffers.ts';
+import { catchUp, type FastPath, type FastRequest, type OpenFastPath } from '../caller/fast-path.ts';
+import type { WorldHandle } from '../caller/world-handle.ts';
+import type { SettlingWork } from '../../comm/caller/work.ts';
+import { CompletedWork } from '../../comm/caller/work.ts';
+
+/** Operations kept bound to their buffers. */
+const boundMax = 512;
+
+export interface NetworkPathCallerOptions {
+  readonly world: WorldHandle;
+  readonly spec: GroupSpec;
+  /** The control block of this rank. */
+  readonly own: ControlBlock;
+  /** The regions that this thread maps for the path; closed with it. */
+  readonly regions: readonly Region[];
+  readonly wire: NetworkPathWire;
+}
+
+/** A call on its way. */
+interface NetworkPathCall {
+  readonly operation: NetworkPathOperation;
+  readonly sequence: number;
+  readonly ordinal: number;
+}
+
+const completedWork = new CompletedWork();
+
+export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
+  readonly #options: NetworkPathCallerOptions;
+  readonly #networkPath: NetworkPath;
+  readonly #bound = new BoundedCache<string, NetworkPathOperation>(boundMax);
+  readonly #sites = new CallSites();
+  /** The time that a call itself waits. */
+  readonly #spinNs: number;
+  #ordinal = 0;
+  /** Operations that the comm thread has taken over and not finished. */
+  #handedOver = 0;
+
+  constructor(options: NetworkPathCallerOptions) {
+    this.#options = options;
+    const { world, spec, own, wire } = options;
+    const { settings, planning } = world;
+    this.#spinNs = settings.syncSpinMicroseconds * 1000;
+    const firstSlot = settings.inFlightMax;
+    this.#networkPath = new NetworkPath({
+      rank: spec.rank,
+      size: spec.globalRanks.length,
+      own,
+      firstSlot,
+      wire,
+      machine: planning.machine,
+    });
+  }
+
+  bind(call: CollectiveCall, route: Route, reach: CallBuffers): NetworkPathOperation {
+    assert(route.path === 'network', () => `a call of the ${route.path} path is not the network's`);
+    const buffers = reach.share();
+    const key = keyOf(call, buffers);
+    const known = this.#bound.get(key);
+    if (known) return known;
+    const views: NetworkPathBuffers = {};
+    for (const name of Object.keys(buffers) as BufferName[]) {
+      const buffer = buffers[name];
+      if (!buffer) continue;
+      const { region } = this.#options.world.memory.lookUp(buffer.regionId);
+      views[name] = new Uint8Array(region.buffer, buffer.offset, buffer.bytes);
+    }
+    return this.#bound.put(key, this.#networkPath.bind(call, route.plan, views));
+  }
+
+  announce(calls: number): void {
+    this.#options.own.called = calls;
+  }
+
+  checkRoom(): void {}
+
+  run(operation: NetworkPathOperation, sequence: number, request: () => FastRequest): SettlingWork {
+    const { own, world } = this.#options;
+    const { trace, client } = world;
+    const spinNs = this.#spinNs;
+    const call = { operation, sequence, ordinal: this.#ordinal++ };
+    if (this.#handedOver > 0) catchUp(client, () => this.#handedOver, spinNs);
+    if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
+    const startMs = trace.enabled ? trace.now() : 0;
+    own.logCall(sequence, operation.contract);
+    this.#networkPath.begin(operation, sequence, call.ordinal);
+    const status = this.#networkPath.advance(operation, sequence, call.ordinal, { spinNs, sleepMs: 0 });
+    if (status === 'done') {
+      if (trace.enabled) this.#draw(call, startMs, this.#sites.current()());
+      return completedWork;
+    }
+    const made = request();
+    if (trace.enabled) this.#drawWait(call, startMs, made.site());
+    return this.#handOver(call, made, { begun: true });
+  }
+
+  end(): void {}
+
+  close(): void {
+    this.#options.wire.close();
+    for (const region of this.#options.regions) region.close();
+  }
+
+  #handOver({ operation, sequence, ordinal }: NetworkPathCall, request: FastRequest, { begun }: { readonly begun: boolean }): SettlingWork {
+    const { spec, world } = this.#options;
+    const { buffers, timeoutMs, call, site, hooks } = request;
+    this.#handedOver += 1;
+    const progress = begun ? { ...operation.progress } : undefined;
+    return world.client.start(
+      { type: 'network-path', group: spec.id, sequence, ordinal, progress, call: { ...call, site: site() }, buffers, timeoutMs },
+      `${call.kind} of group '${spec.name}'`,
+      {
+        ...hooks,
+        site,
+        onSettled: (touched, error) => {
+          this.#handedOver -= 1;
+          hooks.onSettled?.(touched || (error !== undefined && begun), error);
+        },
+      },
+    );
+  }
+
+  /** What has not ended here has waited here; the comm thread draws the rest. */
+  #drawWait({ operation, sequence, ordinal }: NetworkPathCall, startMs: number, site: string | undefined): void {
+    const { spec, world } = this.#options;
+    const { trace } = world;
+    const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'network path' };
+    const late = this.#networkPath.late(ordinal).find((rank) => rank !== spec.rank);
+    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late === undefined ? Number.NaN : spec.globalRanks[late]);
+  }
+
+  #draw({ operation: { call, algorithm, lowered }, sequence }: NetworkPathCall, startMs: number, site: string | undefined): void {
+    const { spec, world } = this.#options;
+    const { trace } = world;
+    const span: CallSpan = { call: { ...call, site: call.site ?? site }, algorithm, path: 'network path' };
+    trace.complete(workName(trace, spec, span, '(network path)'), startMs, 0, sequence);
+    trace.moved(spec.globalRanks, lowered.movements);
+  }
+}
+
+function keyOf(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedBuffer>>): string {
+  const places = (['data', 'input', 'output'] as const).map((each) => {
+    const buffer = buffers[each];
+    return buffer ? `${buffer.regionId}+${buffer.offset}+${buffer.bytes}` : '';
+  });
+  return [callKey(call), ...places].join(' ');
+}
+
+/** Opens the network fast path of a group over several hosts whose ranks have agreed on one, for which the planner plans from now on;
+ *  undefined where it has none. */
+export function openNetworkPath(world: WorldHandle, spec: GroupSpec, planner: Planner): OpenFastPath | undefined {
+  const { settings, client, allocator, native } = world;
+  const share = client.networkPath(spec.id);
+  if (!share || !native) return undefined;
+  const { rank, globalRanks } = spec;
+  const [firstSlot, signalCount] = [settings.inFlightMax, signalMaxOf(globalRanks.length)];
+  const { regions, descriptors } = openShare(share, allocator, native);
+  const [ownView, memory] = regions.map(({ buffer, bytes }) => new Uint8Array(buffer, 0, bytes));
+  const own = hostPathBlock(spec, ownView, { slotCount: firstSlot, signalMax: signalCount });
+  const networkPath = networkPathSpec(globalRanks.length, settings.syncBytesMax, share.rates);
+  planner.openNetworkPath(networkPath);
+  const wire = new NetworkPathWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
+  return { fast: new NetworkPathCaller({ world, spec, own, regions, wire }), networkBytesMax: networkPath.bytesMax };
+}
+
+/** Opens all that is shared, or nothing. @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
+function openShare(share: NetworkPathShare, allocator: RegionAllocator, native: NativeWire): { regions: Region[]; descriptors: number[] } {
+  const regions: Region[] = [];
+  const descriptors: number[] = [];
+  try {
+    for (const each of [share.own, share.memory]) regions.push(allocator.open(each));
+    for (const descriptor of share.descriptors) descriptors.push(native.takeSocket(descriptor));
+    return { regions, descriptors };
+  } catch (thrown) {
+    for (const region of regions) region.close();
+    for (const descriptor of descriptors) native.closeSocket(descriptor);
+    throw thrown;
+  }
+}

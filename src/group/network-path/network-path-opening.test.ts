@@ -1,0 +1,65 @@
+/** How ranks agree on a network path: what comes in another order than it was sent, as of different links, and what is given back. */
+import { expect, it } from 'vitest';
+import type { SocketSource } from '../../fabric/fabric.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
+import type { ControlMessage } from '../comm/links/control-message.ts';
+import { NetworkPathOpening, type AgreedNetworkPath } from './network-path-opening.ts';
+
+/** One of three ranks on three hosts; nobody answers what it dials. */
+function openingOf(rank: number) {
+  const told: ControlMessage[] = [];
+  const closed: number[] = [];
+  const sockets: SocketSource = { candidates: ['tcp://here'], open: () => new Promise(() => undefined), onSocket: undefined };
+  const native = {
+    takeSocket: (fd: number) => 100 + fd,
+    closeSocket: (fd: number) => closed.push(fd),
+    socketRoundTrip: () => undefined,
+  } as unknown as NativeWire;
+  const opening = new NetworkPathOpening({
+    group: { id: 4, name: 'three', globalRanks: [0, 1, 2], rank, topology: { hosts: [[0], [1], [2]] } },
+    world: 'test',
+    means: { native, sockets },
+    measure: undefined,
+    known: undefined,
+    connectTimeoutMs: 1000,
+    reserve: () => undefined,
+    tellOthers: (message) => told.push(message),
+    onProblem: () => undefined,
+  });
+  return { opening, told, closed };
+}
+
+it('a rank that has none may say so before this one has heard of all', () => {
+  const { opening, told, closed } = openingOf(2);
+  opening.note(0, ['tcp://zero']);
+  opening.onSocket(0, (take) => take(7));
+  opening.onReady(0, { ok: false });
+  opening.note(1, ['tcp://one']);
+  const agreed: (AgreedNetworkPath | undefined)[] = [];
+  opening.agree((each) => agreed.push(each));
+  expect(agreed).toEqual([undefined]);
+  expect(told).toEqual([{ type: 'network-path-ready', group: 4, ok: false }]);
+  expect(closed).toEqual([107]);
+});
+
+it('sockets that came before all were heard of are closed when the group goes', () => {
+  const { opening, closed } = openingOf(1);
+  opening.note(0, ['tcp://zero']);
+  opening.onSocket(0, (take) => take(7));
+  opening.abandon();
+  opening.abandon();
+  expect(closed).toEqual([107]);
+});
+
+it('sockets that all have agreed on stay when the group goes: they are the wire’s', async () => {
+  const { opening, closed } = openingOf(2);
+  for (const rank of [0, 1]) {
+    opening.note(rank, ['tcp://there']);
+    opening.onSocket(rank, (take) => take(7 + rank));
+    opening.onReady(rank, { ok: true });
+  }
+  const agreed = await new Promise<AgreedNetworkPath | undefined>((resolve) => opening.agree(resolve));
+  expect(agreed?.descriptors).toEqual([107, 108]);
+  opening.abandon();
+  expect(closed).toEqual([]);
+});

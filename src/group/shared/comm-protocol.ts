@@ -1,0 +1,179 @@
+/** Commands and events between the main thread and the comm thread. Plain data only: it is cloned between threads. */
+import type { ErrorData } from '../../base/errors.ts';
+import type { Environment, Settings } from '../../base/settings/settings.ts';
+import type { GuestEvent } from '../../comm/shared/thread-protocol.ts';
+import type { NetworkPathRates } from '../../collectives/network-path.ts';
+import type { DType } from '../../memory/dtype.ts';
+import type { RegionShare } from '../../memory/region.ts';
+import type { CostModel } from '../../plan/cost.ts';
+import type { BufferName } from '../../plan/ir.ts';
+import type { Topology } from '../../plan/topology.ts';
+import type { StoreOperation } from '../../store/store.ts';
+import type { CollectiveCall } from './call/contract.ts';
+import type { NetworkPathProgress } from '../network-path/network-path.ts';
+import type { GroupSpec, Scheduling, SchedulingStatus } from './call/group-spec.ts';
+import type { HostPathName, HostPathPosition } from '../host-path/host-path.ts';
+import type { LoadedTuning } from './call/tuning-file.ts';
+
+/** How a rank joins a world. */
+export interface WorldPlan {
+  readonly rank: number;
+  readonly size: number;
+  /** Where ranks meet: `env://`, `tcp://host:port`, `file:///path`. */
+  readonly url: string;
+  /** Variables of the launcher. */
+  readonly environment: Environment;
+  readonly joinTimeoutMs: number;
+  readonly settings: Settings;
+  /** `mpi`: what groups of this world use unless they say otherwise. */
+  readonly backend?: string;
+  /** As in GroupSpec, of the group of all ranks. */
+  readonly callsBefore?: number;
+  /** What the file of `shoal tune` says, where there is one. */
+  readonly tuning?: LoadedTuning;
+}
+
+/** Part of a region that both threads map. */
+export interface SharedBuffer {
+  readonly regionId: string;
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+export type Command =
+  | { readonly type: 'map'; readonly key: number; readonly share: RegionShare }
+  | { readonly type: 'unmap'; readonly regionId: string }
+  | {
+      readonly type: 'collective';
+      readonly work: number;
+      readonly group: number;
+      /** Position among the group's calls. */
+      readonly sequence: number;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      readonly timeoutMs: number;
+    }
+  /** An all-reduce of a scheduled group. */
+  | {
+      readonly type: 'scheduled';
+      readonly work: number;
+      readonly group: number;
+      /** Of the tensor. */
+      readonly name: string;
+      /** It has this name in every step. */
+      readonly isNamed: boolean;
+      readonly priority: number;
+      readonly call: CollectiveCall;
+      readonly buffer: SharedBuffer;
+      readonly timeoutMs: number;
+    }
+  /** Of a scheduled group, from the next all-reduce on. */
+  | { readonly type: 'schedule'; readonly group: number; readonly scheduling: Partial<Scheduling> }
+  /** An operation of the host path that the main thread leaves to the comm thread, having come to `position`. */
+  | {
+      readonly type: 'host-path';
+      readonly work: number;
+      readonly group: number;
+      readonly sequence: number;
+      readonly hostPath: HostPathName;
+      readonly ordinal: number;
+      readonly position: HostPathPosition;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      /** `private`: the buffers are copies of memory that only the main thread reaches, which the call has announced. */
+      readonly announced: 'shared' | 'private';
+      readonly timeoutMs: number;
+    }
+  /** An operation of the network path that the main thread leaves to the comm thread. */
+  | {
+      readonly type: 'network-path';
+      readonly work: number;
+      readonly group: number;
+      readonly sequence: number;
+      readonly ordinal: number;
+      /** How far it has come; undefined: it has not begun. */
+      readonly progress: NetworkPathProgress | undefined;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      readonly timeoutMs: number;
+    }
+  /** Ranks of the group that sleep and whose host path has moved; bits as in the machine's doorbell set. */
+  | { readonly type: 'ring'; readonly group: number; readonly doorbells: Uint32Array }
+  | {
+      readonly type: 'message';
+      readonly work: number;
+      readonly group: number;
+      readonly direction: 'send' | 'recv';
+      /** Undefined: whoever sends first. A receive is answered with the rank that sent. */
+      readonly peer: number | undefined;
+      readonly tag: number;
+      readonly dtype: DType;
+      readonly count: number;
+      readonly buffer: SharedBuffer;
+      readonly timeoutMs: number;
+    }
+  | { readonly type: 'open-group'; readonly work: number; readonly spec: GroupSpec; readonly timeoutMs: number }
+  | { readonly type: 'close-group'; readonly work: number; readonly group: number; readonly timeoutMs: number }
+  /** This rank cannot go on with the group, for a reason of its own: all ranks hear of it. */
+  | { readonly type: 'fail-group'; readonly work: number; readonly group: number; readonly error: ErrorData }
+  /** What may be the reason if this rank ends; undefined: it is over. */
+  | { readonly type: 'trouble'; readonly work: number; readonly error: ErrorData | undefined }
+  | (StoreCommand & { readonly work: number })
+  /** Nobody waits for this call of the store any more. */
+  | { readonly type: 'store-abort'; readonly ticket: number }
+  | { readonly type: 'trace'; readonly work: number }
+  | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
+
+/** A call of the world's store. */
+export interface StoreCommand {
+  readonly type: 'store';
+  /** Tells calls apart. */
+  readonly ticket: number;
+  readonly operation: StoreOperation;
+  readonly timeoutMs: number | undefined;
+}
+
+/** The network path of a group, as the comm thread shares it. */
+export interface NetworkPathShare {
+  /** This rank's control block. */
+  readonly own: RegionShare;
+  /** Of the wires. */
+  readonly memory: RegionShare;
+  /** As all ranks have them. */
+  readonly rates: NetworkPathRates;
+  /** Sockets of the comm thread's wire; the main thread makes descriptors of its own of them. */
+  readonly descriptors: readonly number[];
+}
+
+/** What is known once the world is set up. */
+export interface WorldInfo {
+  /** World ranks by machine. */
+  readonly hosts: readonly (readonly number[])[];
+  /** World ranks by shared memory. */
+  readonly topology: Topology;
+  /** fabricOf[a][b]: what rank a reaches rank b over. */
+  readonly fabricOf: readonly (readonly string[])[];
+  /** Rates of this world; undefined where nothing is chosen by them. */
+  readonly model: CostModel | undefined;
+  /** Where a byte's time between hosts is from; undefined: nobody has measured it. */
+  readonly linkFrom: 'start' | 'tuning' | undefined;
+  /** Seconds per byte that this rank copies; undefined: not measured. For its trace. */
+  readonly copyByte: number | undefined;
+  /** What to add to this rank's wall time to get rank 0's, milliseconds. */
+  readonly clockOffsetMs: number;
+}
+
+/** What the comm side tells of its own accord. */
+export type WorldTold =
+  /** The control blocks of a group whose ranks all share memory, by group rank; comes before the group is used. */
+  | { readonly type: 'host-path'; readonly group: number; readonly blocks: readonly RegionShare[] }
+  /** How the main thread can use the network path of a group; comes before the group is used. */
+  | { readonly type: 'network-path'; readonly group: number; readonly share: NetworkPathShare }
+  /** A region of a rank of this host, to be mapped when the host path needs it; undefined: it is gone. */
+  | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
+  /** What a scheduled group schedules by from now on. */
+  | { readonly type: 'scheduled-by'; readonly group: number; readonly status: SchedulingStatus }
+  /** All ranks have left the group, or are gone: its number may be another's. */
+  | { readonly type: 'group-ended'; readonly group: number };
+
+export type CommEvent = WorldTold | GuestEvent<WorldInfo, unknown>;
