@@ -11,6 +11,7 @@ import { lstat, mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { isAlive } from '../base/files/is-alive.ts';
 import { readRegularFile } from '../base/files/read-file.ts';
 import { retry } from '../base/connections/retry.ts';
 import type { Environment } from '../base/settings/settings.ts';
@@ -177,14 +178,5 @@ async function removeLeftovers(directory: string, nowMs: number): Promise<void> 
     } catch {
       // Another rank 0 was faster.
     }
-  }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
   }
 }

@@ -42,7 +42,7 @@ describe('missing memory', () => {
       for (const what of ['tensor', 'staged']) {
         const error = reportOf(outcome, what);
         expect(error).toMatchObject({ ok: false, code: 'out-of-memory', bytes: 2 ** 24 });
-        expect(error.message).toMatch(/16777216 bytes does not fit the memory budget: \d+ of 8388608 bytes are in use/);
+        expect(error.message).toMatch(/16777216 bytes does not fit the budget, \d+ of 8388608 bytes are in use/);
       }
       expect(reportOf(outcome, 'small').ok).toBe(true);
       expect(outcome.lines).toContainEqual({ sum: 2 });

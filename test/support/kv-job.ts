@@ -21,6 +21,8 @@ export interface KVJobOptions {
   readonly checkpointDir?: string;
   /** `apart`: servers map no memory of workers, as if they were on other hosts. Default: all on one. */
   readonly hosts?: 'one' | 'apart';
+  /** What each server's process is started by, such as `unshare`. Default: nothing. */
+  readonly within?: readonly string[];
   /** Further variables, for all processes. */
   readonly env?: Readonly<Record<string, string>>;
 }
@@ -109,7 +111,8 @@ export class KVJob implements AsyncDisposable {
   }
 
   #spawnServer(index: number, seat: Seat): ChildProcess {
-    const child = spawn(process.execPath, [builtEntry('kvstore/server/server-entry.js')], {
+    const [program, ...args] = [...(this.#options.within ?? []), process.execPath, builtEntry('kvstore/server/server-entry.js')];
+    const child = spawn(program, args, {
       env: this.environment(seat, index),
       stdio: ['ignore', 'inherit', 'pipe'],
     });

@@ -26,6 +26,8 @@ export interface RanksOptions {
   readonly only?: readonly number[];
   /** Shell commands that run before, such as `ulimit -n 40`. */
   readonly limits?: string;
+  /** What a rank's process is started by, such as `unshare`. Default: nothing. */
+  readonly within?: (rank: number) => readonly string[];
   /** User of the processes; default: the test's. */
   readonly user?: number;
   /** Working directory; default: the test's. */
@@ -133,7 +135,7 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
       ...options.envOf?.(rank),
     };
     const shell = ['-c', `${options.limits ?? ':'}; exec "$0" "$@"`];
-    const child = spawn('/bin/sh', [...shell, ...fixtureCommand(options.fixture)], {
+    const child = spawn('/bin/sh', [...shell, ...(options.within?.(rank) ?? []), ...fixtureCommand(options.fixture)], {
       env,
       stdio: ['pipe', 'pipe', 'pipe'],
       ...(options.cwd === undefined ? {} : { cwd: options.cwd }),

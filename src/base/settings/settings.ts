@@ -247,7 +247,7 @@ export const settingDefinitions = {
     hostId: text(
       'SHOAL_HOST_ID',
       '',
-      'Overrides the identity of this host, so that one machine can simulate several in tests. Empty: probed.',
+      'Overrides the identity of this host, so that one machine can simulate several in tests. Processes with one identity still share only memory that they can map. Empty: probed.',
     ),
     connectTimeoutMs: milliseconds('SHOAL_CONNECT_TIMEOUT_MS', 30_000, 'Ends an attempt to reach the store or a peer.'),
     secret: text('SHOAL_SECRET', '', 'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.', {

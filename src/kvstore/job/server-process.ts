@@ -6,6 +6,7 @@
 import { readFileSync, readlinkSync } from 'node:fs';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
+import { isAlive } from '../../base/files/is-alive.ts';
 import type { Pulse } from './pulse.ts';
 
 export interface ServerProcess {
@@ -35,7 +36,7 @@ export interface JobProcesses {
 }
 
 export interface ProcessesOptions {
-  /** Replaces what tells hosts apart, so that one machine can play several; empty: probed. */
+  /** A name that processes of one host must have in common, too, so that one machine can play several; empty: none. */
   readonly hostId: string;
   /** The URL at which this process answers. */
   readonly pulse: string;
@@ -43,7 +44,7 @@ export interface ProcessesOptions {
 }
 
 export function systemProcesses({ hostId, pulse, ask }: ProcessesOptions): JobProcesses {
-  const own = hostId === '' ? probedHost() : hostId;
+  const own = hostOf(hostId);
   const isHere = ({ host }: ServerProcess): boolean => host !== '' && host === own;
   const isGone = (former: ServerProcess): boolean => isHere(former) && hasEnded(former);
   return {
@@ -51,16 +52,15 @@ export function systemProcesses({ hostId, pulse, ask }: ProcessesOptions): JobPr
     isHere,
     isGone,
     ask: async (other) => (isGone(other) ? 'ended' : ask(other.pulse)),
-    end: async (clock, former) => {
-      if (isHere(former)) await endProcess(clock, former);
-    },
+    end: async (clock, former) => (isHere(former) ? endProcess(clock, former) : undefined),
   };
 }
 
 /** Of a process of this host: true when it has certainly ended. */
 function hasEnded(former: ServerProcess): boolean {
   const status = statusOf(former.pid);
-  return status === undefined || status.birth !== former.birth || status.state === 'Z' || status.state === 'X';
+  // What belongs to other users may be hidden.
+  return status === undefined ? !isAlive(former.pid) : status.birth !== former.birth || status.state === 'Z' || status.state === 'X';
 }
 
 /** Resolves when it is gone, or can have none of our memory: another user's. Threads of this process that serve are not ended.
@@ -78,16 +78,19 @@ async function endProcess(clock: Clock, former: ServerProcess): Promise<void> {
   }
 }
 
-/** What must be the same for one process to open the other's /proc/<pid>/fd: the running system, and the numbers it shows. */
-function probedHost(): string {
+/** What must be the same for one process to open the other's /proc/<pid>/fd: the running system, and the numbers it shows. Another name makes
+ *  another host; an equal one makes none of two. */
+function hostOf(name: string): string {
   try {
-    return `${readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()}/${readlinkSync('/proc/self/ns/pid')}`;
+    // A container without a /proc of its own shows the numbers of another one.
+    if (readlinkSync('/proc/self') !== String(process.pid)) return '';
+    return `${readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()}/${readlinkSync('/proc/self/ns/pid')}/${name}`;
   } catch {
     return ''; // not Linux: memory of another process cannot be mapped there
   }
 }
 
-/** Undefined when there is no such process. Source: proc(5), /proc/pid/stat, fields 3 and 22. */
+/** Undefined when there is no such process, or it is hidden. Source: proc(5), /proc/pid/stat, fields 3 and 22. */
 function statusOf(pid: number): { state: string; birth: number } | undefined {
   let text: string;
   try {
