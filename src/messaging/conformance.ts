@@ -40,6 +40,7 @@ const greeting = {
   windowBytes: 1000,
   messageBytes: 1e6,
   frames: 9,
+  brief: false,
 };
 
 /** On each backend; the decoder alone takes FUZZ_INPUTS (wire.test.ts). */

@@ -12,7 +12,7 @@ import {
   checkArgument,
   checkFields,
   checkOptions,
-  describeValue,
+  literal,
   noOptions,
   optionTable,
 } from '../base/schema.ts';
@@ -36,6 +36,10 @@ export interface DealerOptions {
   /** `one`: what is said is for one process. When its router closes, forgets this dealer or another process takes its place, the
    *  dealer ends with `peer-lost`, and what was on its way reaches nobody else. Default `any`. */
   readonly routers?: 'any' | 'one';
+  /** What becomes of messages when the connection breaks. `resume`: it is made again, and each message arrives once. `end`: neither side keeps
+   *  messages for that; the dealer ends with `peer-lost`, and messages on their way are lost. For users that repeat themselves what matters,
+   *  over another dealer. Default `resume`. */
+  readonly breaks?: 'resume' | 'end';
 }
 
 /** How long a connection may take. */
@@ -44,7 +48,12 @@ export interface ConnectOptions {
   readonly timeoutMs?: number;
 }
 
-const dealerOptions = optionTable<DealerOptions>({ address: bigInteger, limits: anyObject, routers: anyText });
+const dealerOptions = optionTable<DealerOptions>({
+  address: bigInteger,
+  limits: anyObject,
+  routers: literal('any', 'one'),
+  breaks: literal('resume', 'end'),
+});
 const connectOptions = optionTable<ConnectOptions>({ timeoutMs: anyNumber });
 
 const defaultConnectMs = 10_000;
@@ -61,6 +70,7 @@ export class Dealer extends MessageSocket {
   readonly #context: MessagingContext;
   readonly #limits: MessagingLimits;
   readonly #isOfOne: boolean;
+  readonly #isBrief: boolean;
   readonly #inbox: Inbox;
   readonly #link: Link;
   readonly #stopped = new AbortController();
@@ -80,10 +90,8 @@ export class Dealer extends MessageSocket {
     this.address = options.address;
     this.#context = context;
     this.#limits = socketLimits(context.limits, options.limits);
-    const { routers = 'any' } = options;
-    if (routers !== 'any' && routers !== 'one')
-      throw new ShoalError('usage', `Dealer: routers must be 'any' or 'one', not ${describeValue(routers)}`);
-    this.#isOfOne = routers === 'one';
+    this.#isBrief = options.breaks === 'end';
+    this.#isOfOne = options.routers === 'one' || this.#isBrief;
     this.#inbox = inbox;
     this.#link = new Link({
       session: context.newSession(),
@@ -91,6 +99,7 @@ export class Dealer extends MessageSocket {
       peer: undefined,
       limits: this.#limits,
       clock: context.clock,
+      isBrief: this.#isBrief,
       deliver: (link, msg, bytes) => inbox.push(link, msg, bytes),
       onUndeliverable: (_, error) => this.#fail(error),
     });
@@ -113,6 +122,8 @@ export class Dealer extends MessageSocket {
     checkOptions('connect', options, connectOptions);
     const { timeoutMs = defaultConnectMs } = options;
     this.#checkOpen();
+    if (this.#isBrief && this.#attempt > 0)
+      throw new ShoalError('usage', `${this.internalId} ends with its connection, and connects once; make another dealer`);
     const attempt = ++this.#attempt;
     this.#url = url;
     const previous = this.#link.pipe;
@@ -211,7 +222,7 @@ export class Dealer extends MessageSocket {
         this.#welcomed = undefined;
         return;
       case PacketKind.reset:
-        this.#link.sayHello();
+        this.#greetAgain();
         return;
       case PacketKind.error:
         this.#fail(new ShoalError(packet.code, `router refused ${this.internalId}: ${packet.text}`));
@@ -224,8 +235,14 @@ export class Dealer extends MessageSocket {
       case PacketKind.hello:
         throw new ShoalError('protocol', `${this.internalId} received a hello; it is connected to a dealer`);
       default:
-        if (this.#link.onPacket(packet) === 'lost') this.#link.sayHello();
+        if (this.#link.onPacket(packet) === 'lost') this.#greetAgain();
     }
+  }
+
+  /** Messages are missing at one of the ends, or the router does not know this dealer. */
+  #greetAgain(): void {
+    if (!this.#isBrief || !this.#link.open) this.#link.sayHello();
+    else this.#fail(new ShoalError('peer-lost', `${this.internalId} has lost messages with a connection`));
   }
 
   #onLost(lost: ShoalError, attempt: number, isOver = false): void {
@@ -233,7 +250,7 @@ export class Dealer extends MessageSocket {
     this.#link.detach();
     // Its packets no longer reach the link; nothing depends on how long it takes to end.
     pipe?.close(0).catch(() => undefined);
-    if (isOver || (lost.code !== 'peer-lost' && lost.code !== 'timeout')) {
+    if (isOver || this.#isBrief || (lost.code !== 'peer-lost' && lost.code !== 'timeout')) {
       this.#fail(lost);
       return;
     }

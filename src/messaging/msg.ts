@@ -245,6 +245,11 @@ export class Msg {
     this.#onDelivered = callback;
   }
 
+  /** For sockets: `onDelivered` has been called. */
+  get isAwaited(): boolean {
+    return this.#onDelivered !== undefined;
+  }
+
   /** For sockets. */
   markDelivered(): void {
     const callback = this.#onDelivered;

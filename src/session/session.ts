@@ -121,6 +121,14 @@ export class Session<U extends Unit> {
     this.#peer = 0;
   }
 
+  /** Forgets the messages that the peer may not have: they are not sent again. */
+  abandon(): void {
+    this.#retained = new Fifo();
+    this.#lost = new Fifo();
+    this.#lostMessages = this.#lostBytes = 0;
+    this.#retainedFrom = this.#sent;
+  }
+
   get greeting(): Greeting {
     const { id, windowMessages, windowBytes } = this.#options;
     return { session: id, knownSession: this.#peer, windowMessages, windowBytes };

@@ -1,5 +1,6 @@
 /** The connection to one server, found through the job's records, and made again when it breaks or when
- *  another process becomes the server. Messages sent without a connection are lost; the protocol above repeats them. Messages sent
+ *  another process becomes the server. Messages that a broken connection loses, and messages sent without one, are repeated by the protocol
+ *  above; only a standby's connection is resumed, because the standby would need the whole state again. Messages sent
  *  during connecting wait, because the other end is ready first, and may send requests over its own connection.
  *
  *      look up record ─▶ connect ─▶ up ─▶ messages … ─▶ silence, error or another record ─▶ down ─┐
@@ -35,7 +36,7 @@ export interface ServerLinkOptions {
 
 const connectMs = 5000;
 const firstPauseMs = 100;
-/** The dealer itself gives up soon: the server may be elsewhere. */
+/** The dealer of a standby gives up soon: the standby may be elsewhere. */
 const reconnectMs = 1000;
 
 export class ServerLink {
@@ -45,6 +46,8 @@ export class ServerLink {
   /** The silence of the server that is connected. */
   #silence: Silence | undefined;
   #lost: ShoalError | undefined;
+  /** Ends the wait for the next look at the connection. */
+  #wake: () => void = () => undefined;
   /** The process that this one was connected with last, and whether it has ended. */
   #former: ServerRecord | undefined;
   #state: 'lost' | 'ended' = 'lost';
@@ -96,7 +99,8 @@ export class ServerLink {
     const isKnown = this.#former?.incarnation === record.incarnation;
     if (isKnown ? (await processes.ask(record)) === 'ended' : processes.isGone(record)) throw this.#ended(record);
     if (this.#former !== undefined && !isKnown) await onReplaced?.(this.#former);
-    const dealer = new Dealer(node.messaging, { address: own, limits: { reconnectMs } });
+    const breaks = seat === 'standby' ? 'resume' : 'end';
+    const dealer = new Dealer(node.messaging, { address: own, limits: { reconnectMs }, breaks });
     try {
       // A standby is sent the state before anything else.
       if (seat !== 'standby') this.#dealer = dealer;
@@ -121,7 +125,10 @@ export class ServerLink {
   async #watchOver(dealer: Dealer, record: ServerRecord): Promise<ShoalError> {
     const { node, group, server, seat = 'server' } = this.#options;
     for (;;) {
-      await sleep(node.clock, lookMs);
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+        node.clock.setTimer(lookMs, resolve, { keepAlive: true });
+      });
       if (this.#stopped.signal.aborted || this.#dealer !== dealer) return this.#lost ?? gone(this.#options, 'was closed');
       const current = await node.records.get(group, server, { seat });
       if (current.incarnation !== record.incarnation) return gone(this.#options, `was replaced by process ${current.pid}`);
@@ -140,6 +147,7 @@ export class ServerLink {
   #lose(error: ShoalError): void {
     this.#lost = error;
     this.#dealer = undefined;
+    this.#wake();
   }
 
   #drain(dealer: Dealer): void {

@@ -6,6 +6,9 @@
  *                                                           session: keeps packets until they are at the peer; sends them again
  *                                                           when the pipe comes back; bounds what the peer has not taken
  *
+ *  A *brief* link keeps nothing for a pipe that breaks, because its users repeat themselves what matters: each pipe begins a session, and
+ *  the messages of the last one are gone. Counters only bound what the peer has not taken, and say when frames may be changed.
+ *
  *  A process that has ended loses what it had received: its successor begins with what had not arrived. */
 import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
@@ -50,6 +53,8 @@ export interface LinkOptions {
   readonly peer: Address | undefined;
   readonly limits: MessagingLimits;
   readonly clock: Clock;
+  /** Default: what the peer's greeting says. */
+  readonly isBrief?: boolean;
   deliver(link: Link, msg: Msg, bytes: number): void;
   /** A message that was accepted cannot be delivered after all. */
   onUndeliverable(msg: Msg, error: ShoalError): void;
@@ -63,13 +68,18 @@ interface DataUnit extends Unit {
   readonly messages: readonly Msg[];
 }
 
+const nothing = { parts: [], pointers: [], places: [] };
+
 export class Link {
   readonly #options: LinkOptions;
   #pipe: Pipe | undefined;
   readonly #session: Session<DataUnit>;
   /** As far as we know: it says so when it greets. */
   #peerTakes: MessageBounds;
-  readonly #queue = new Fifo<Msg>();
+  #queue = new Fifo<Msg>();
+  #isBrief: boolean;
+  /** The pipe of a brief link is gone: messages are dropped until there is another. */
+  #isCut = false;
   #queueBytes = 0;
   #creditScheduled = false;
   #creditTimer: Timer | undefined;
@@ -98,6 +108,7 @@ export class Link {
     this.#options = options;
     const { windowMessages, windowBytes } = options.limits;
     this.#peerTakes = options.limits;
+    this.#isBrief = options.isBrief ?? false;
     this.#session = new Session({
       id: options.session,
       windowMessages,
@@ -140,6 +151,7 @@ export class Link {
     // After `room` any message is taken: the bound in bytes may be passed by one of them.
     if (!this.#hasRoom()) throw this.#full(this.pending, this.#queueBytes + this.#session.pendingBytes);
     msg.markSent();
+    if (this.#isCut) return;
     this.#queue.push(msg);
     this.#queueBytes += cost;
     this.#schedulePump();
@@ -178,8 +190,10 @@ export class Link {
     return previous === pipe ? undefined : previous;
   }
 
-  /** The pipe is gone; what the peer does not have stays here. */
+  /** The pipe is gone; what the peer does not have stays here, unless the link is brief. */
   detach(): void {
+    this.#isCut = this.#isBrief && this.#pipe !== undefined;
+    if (this.#isCut) this.#drop();
     this.#pipe = undefined;
     this.#session.close();
     this.#creditTimer?.cancel();
@@ -201,6 +215,10 @@ export class Link {
   /** Takes up where the two ends left off; answers a hello. */
   greet(packet: Packet & Greeting): void {
     this.#peerTakes = packet;
+    if (packet.kind === PacketKind.hello) this.#isBrief = packet.brief;
+    // What waited for the dealer before belongs to an earlier one.
+    if (packet.kind === PacketKind.hello && this.#isBrief) this.#drop();
+    this.#isCut = false;
     this.#session.greet(packet, packet);
     if (packet.kind === PacketKind.hello) this.#greet('welcome');
     this.#wake();
@@ -254,6 +272,13 @@ export class Link {
     for (const waiter of this.#flushWaiters.splice(0)) void other.flushed().then(waiter.resolve, waiter.reject);
   }
 
+  #drop(): void {
+    this.#queue = new Fifo();
+    this.#queueBytes = 0;
+    this.#session.abandon();
+    this.#wake();
+  }
+
   // ── towards the peer ───────────────────────────────────────────────────────────────────────────────────────────
 
   #schedulePump(): void {
@@ -269,7 +294,7 @@ export class Link {
         this.#wake();
         return;
       }
-      this.#session.send(unit);
+      this.#session.send(this.#isBrief ? { ...unit, ...nothing, messages: unit.messages.filter(({ isAwaited }) => isAwaited) } : unit);
       this.#pipe.send(unit.parts, unit.pointers, unit.places);
     }
   }
@@ -352,7 +377,7 @@ export class Link {
   get #greeting(): Greeting {
     const { own, limits } = this.#options;
     const { messageBytes, frames } = limits;
-    return { ...this.#session.greeting, address: own, messageBytes, frames };
+    return { ...this.#session.greeting, address: own, messageBytes, frames, brief: this.#isBrief };
   }
 
   // ── bounds ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -112,7 +112,7 @@ it('packets keep their bytes', () => {
   expect(hex(encodeData([wide], 3, counters).parts)).toBe(
     '534d03030180030000000000070000000000050000000000000000000001000009000000010000000000000002000000000000000000000000ffffff050000000000000000000000',
   );
-  const greeting = { session: 2 ** 40 + 3, knownSession: 0, address: 0x0102030405060708n, ...takes };
+  const greeting = { session: 2 ** 40 + 3, knownSession: 0, address: 0x0102030405060708n, ...takes, brief: false };
   expect(hex([encodeGreeting('hello', greeting, counters)])).toBe(
     '534d0301000000000000000007000000000005000000000000000000000100000300000000010000000000000000000008070605040302010400000000000000050000000000000006000000000000000700000000000000',
   );
@@ -181,11 +181,13 @@ describe('packets', () => {
 
   it('of every other kind too', () => {
     const greeting = {
+      brief: false,
       ...{ session: 2 ** 52, knownSession: 3, address: 0xffffffffffffffffn },
       ...{ windowMessages: 9, windowBytes: 2 ** 33, messageBytes: 2 ** 34, frames: 65_535 },
     };
     expect(decodePacket([encodeGreeting('hello', greeting, counters)], options)).toEqual({ kind: 1, ...greeting, ...counters });
-    expect(decodePacket([encodeGreeting('welcome', greeting, counters)], options)).toEqual({ kind: 2, ...greeting, ...counters });
+    const brief = { ...greeting, brief: true };
+    expect(decodePacket([encodeGreeting('welcome', brief, counters)], options)).toEqual({ kind: 2, ...brief, ...counters });
     expect(decodePacket([encodeControl('credit', counters)], options)).toEqual({ kind: 4, ...counters });
     expect(decodePacket([encodeControl('goodbye', counters)], options)).toEqual({ kind: 5, ...counters });
     expect(decodePacket([encodeControl('reset', counters)], options)).toEqual({ kind: 6, ...counters });
@@ -236,7 +238,7 @@ describe('hostile bytes', () => {
       const random = seededRandom(seed);
       const corpus = fc.sample(messages, { numRuns: 60, seed }).map((list) => encoded(list.map(messageOf)));
       corpus.push(
-        [encodeGreeting('hello', { ...{ session: 1, knownSession: 2, address: 3n }, ...takes }, counters)],
+        [encodeGreeting('hello', { ...{ session: 1, knownSession: 2, address: 3n }, ...takes, brief: false }, counters)],
         [encodeControl('credit', counters)],
       );
       corpus.push([encodeError(new ShoalError('auth', 'no'))]);

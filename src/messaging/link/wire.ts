@@ -9,10 +9,11 @@
  *        │u16    │u8      │u8   │u16    │u48       │u48       │u48       │i64            │
  *
  *    kind      count     from byte 32
- *    1 hello   0         session i64 │ known session i64 │ address u64 │    "I am; I have `received` of what you sent"
+ *    1 hello   brief     session i64 │ known session i64 │ address u64 │    "I am; I have `received` of what you sent"
  *                        window messages i64 │ window bytes i64
  *                        message bytes i64 │ frames i64                      what the receiver of the greeting may send
- *    2 welcome 0         the same                                           the answer
+ *                        brief: 1 when the dealer keeps nothing for a connection that breaks, and nothing is kept for it; else 0
+ *    2 welcome brief     the same                                           the answer
  *    3 data    messages  messages, back to back                             the first has number `sequence`
  *    4 credit  0         –                                                  only the counters
  *    5 goodbye 0         –                                                  nothing more comes
@@ -96,6 +97,8 @@ export type MessageBounds = Pick<MessagingLimits, 'messageBytes' | 'frames'>;
 /** As sessions greet, which address it is, and what it takes. */
 export interface Greeting extends SessionGreeting, MessageBounds {
   readonly address: Address;
+  /** Nothing is kept for a connection that breaks. */
+  readonly brief: boolean;
 }
 
 export type Packet = Counters &
@@ -179,7 +182,7 @@ export function rebaseSequence(first: Uint8Array, sequence: number): void {
 export function encodeGreeting(kind: 'hello' | 'welcome', greeting: Greeting, counters: Counters): Uint8Array {
   const bytes = Buffer.alloc(helloBytes);
   const view = dataViewOf(bytes);
-  writePrefix(view, PacketKind[kind], 0, 0, counters);
+  writePrefix(view, PacketKind[kind], greeting.brief ? 1 : 0, 0, counters);
   greetingFields.write(view, prefix.bytes, greeting);
   return bytes;
 }
@@ -316,14 +319,15 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
     const text = textOf(first.subarray(packetPrefixBytes));
     return { kind, code: errorCodes[count] ?? 'protocol', text: text.replace(/\p{Cc}/gu, '?'), ...counters };
   }
-  if (count !== 0 || sequence !== 0) throw malformed(`kind ${kind} with count ${count} and sequence ${sequence}`);
-  if (kind === PacketKind.hello || kind === PacketKind.welcome) {
+  const isGreeting = kind === PacketKind.hello || kind === PacketKind.welcome;
+  if (count > (isGreeting ? 1 : 0) || sequence !== 0) throw malformed(`kind ${kind} with count ${count} and sequence ${sequence}`);
+  if (isGreeting) {
     if (first.byteLength !== helloBytes) throw malformed(`a greeting of ${first.byteLength} bytes`);
     const greeting = greetingFields.read(view, prefix.bytes);
     if (greeting.session === 0) throw malformed('a greeting without session');
     if (greeting.windowMessages === 0 || greeting.windowBytes === 0) throw malformed('a greeting without window');
     if (greeting.messageBytes === 0 || greeting.frames === 0) throw malformed('a greeting of an end that takes nothing');
-    return { kind, ...greeting, ...counters };
+    return { kind, ...greeting, brief: count === 1, ...counters };
   }
   if (kind !== PacketKind.credit && kind !== PacketKind.goodbye && kind !== PacketKind.reset)
     throw malformed(`it has the unknown kind ${kind}`);
