@@ -9,7 +9,7 @@
 #include "wire.h"
 #include "mpi.h"
 #include "napi_args.h"
-#include "ofi.h"
+#include "libfabric/ofi.h"
 #include "optimizers.h"
 #include "regions.h"
 #include "small_buffer.h"

@@ -22,13 +22,14 @@
         'wire_napi.cc',
         'wire_watch.cc',
         'step_machine.cc',
-        'ofi.cc',
-        'ofi_load.cc',
+        'libfabric/ofi.cc',
+        'libfabric/ofi_load.cc',
         'mpi.cc',
         'mpi_load.cc',
         'mpi_runtime.cc',
         'mpi_tasks.cc',
       ],
+      'include_dirs': ['.'],
       'defines': ['NAPI_VERSION=8', 'SHOAL_INTERFACE="<!(node ../scripts/native-interface.mjs)"'],
       # The order of every rounding is part of the contract: no contraction, no fast-math.
       # Element views of one buffer may differ in type (in-place conversion), hence no strict aliasing.

@@ -25,8 +25,8 @@ export function compileNative({ arch, portable, target, names, environment = {} 
   const folder = join(root, 'build', `native-${process.platform}-${arch}`);
   const copy = join(folder, 'native');
   mkdirSync(copy, { recursive: true });
-  for (const name of readdirSync(copy)) if (name !== 'build' && !existsSync(join(sources, name))) rmSync(join(copy, name));
-  for (const name of sourceNames()) cpSync(join(sources, name), join(copy, name), { preserveTimestamps: true });
+  for (const name of sourceNames(copy)) if (!existsSync(join(sources, name))) rmSync(join(copy, name));
+  for (const name of sourceNames(sources)) cpSync(join(sources, name), join(copy, name), { preserveTimestamps: true });
   cpSync(join(root, 'scripts/native-interface.mjs'), join(folder, 'scripts/native-interface.mjs'));
 
   const headers = headersPrefix();
@@ -63,7 +63,7 @@ export function compileNative({ arch, portable, target, names, environment = {} 
 /** A hash of the sources. N-API keeps one binary valid over Node versions, so Node is not in it. */
 export function sourcesHash() {
   const hash = createHash('sha256');
-  for (const name of sourceNames()) hash.update(`${name}\n`).update(readFileSync(join(sources, name)));
+  for (const name of sourceNames(sources)) hash.update(`${name}\n`).update(readFileSync(join(sources, name)));
   return hash.digest('hex');
 }
 
@@ -91,9 +91,9 @@ function answers(command) {
   return spawnSync(program, [...options, '--version'], { stdio: 'ignore' }).status === 0;
 }
 
-function sourceNames() {
-  return readdirSync(sources)
-    .filter((name) => /\.(cc|h|gyp)$/.test(name))
+function sourceNames(folder) {
+  return readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((name) => /\.(cc|h|gyp)$/.test(name) && !name.startsWith('build'))
     .sort();
 }
 

@@ -3,7 +3,7 @@
 // loader refuses an addon of another one. Run by itself it prints the version.
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
@@ -11,8 +11,8 @@ const root = dirname(dirname(fileURLToPath(import.meta.url)));
 export function nativeInterface() {
   const read = (name) => readFileSync(join(root, 'native', name), 'utf8');
   const parts = [read('step_machine.h'), /^enum Opcode.*$/m.exec(read('step_machine.cc'))?.[0] ?? ''];
-  for (const name of readdirSync(join(root, 'native')).sort()) {
-    if (!name.endsWith('.cc')) continue;
+  const names = readdirSync(join(root, 'native'), { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('.cc'));
+  for (const name of names.sort((a, b) => (basename(a) < basename(b) ? -1 : 1))) {
     const text = read(name);
     for (const [line, called] of text.matchAll(/^\/\/\/ (\w+)\(.*(?:\n\/\/\/ .*)*/gm)) if (text.includes(`"${called}"`)) parts.push(line);
     for (const [, called] of text.matchAll(/set_function\(env, \w+, ("\w+")/g)) parts.push(called);

@@ -7,7 +7,14 @@
  *
  *  But Cubic and Reno take every lost segment for a full queue, which BBR does not: a link that loses all the time goes on
  *  with BBR. */
-import type { SocketTuning } from './fabric.ts';
+
+/** Tuning of one socket, which goes on for the life of the connection. */
+export interface SocketTuning {
+  /** The congestion control in force; undefined: unknown. */
+  readonly congestionControl: string | undefined;
+  /** Called after each half megabyte or so that was written; may choose another congestion control. */
+  review(descriptor: number): void;
+}
 
 /** The part of the addon that is used here. */
 export interface CongestionNative {
@@ -28,7 +35,7 @@ const insteadOfBbr: readonly string[] = ['cubic', 'reno'];
 /** Replacement on links that lose. */
 const whereLost: readonly string[] = ['bbr'];
 
-/** Makes a function for `FabricOptions.tuneSocket`. */
+/** Makes a function for `TcpOptions.tuneSocket`. */
 export function congestionTuner({ native, wanted, onLoss }: CongestionOptions): (descriptor: number, link: string) => SocketTuning {
   return (descriptor, link) => {
     const granted = native.congestionControl(descriptor, wanted);

@@ -17,6 +17,7 @@
 import type { Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
+import type { Settings } from '../base/settings/settings.ts';
 import type { Region, RegionAllocator } from '../memory/region.ts';
 import type { EventPolling } from './event-polling.ts';
 
@@ -109,43 +110,18 @@ export interface FabricOptions {
   readonly random: Random;
   /** Unsent bytes per connection beyond which senders wait. Default 64 MiB. */
   readonly maxQueuedBytes?: number;
-  /** `tcp` and `shm`: looks for frames before it sleeps until they come. Default: sleeps at once. */
+  /** Looks for frames before the thread sleeps until they come. Default: sleeps at once. */
   readonly polling?: EventPolling;
-  /** `tcp`: addresses to listen on; `0.0.0.0` and `::` offer every usable interface. Default: 127.0.0.1 only. */
+  /** Addresses to listen on, where the provider has addresses; `0.0.0.0` and `::` offer every usable interface. Default: 127.0.0.1 only. */
   readonly listenHosts?: readonly string[];
-  /** `tcp`, with `0.0.0.0` and `::`: which interfaces to offer (`eth0`, `ib*`, `10.0.0.0/8`, `^docker0`). Default: all but loopback. */
-  readonly interfaces?: readonly string[];
-  /** `tcp`: sets options of a connected socket that Node does not offer (congestion.ts). `link`: its description, for messages.
-   *  Default: sockets stay as the system makes them. */
-  readonly tuneSocket?: (descriptor: number, link: string) => SocketTuning;
-  /** `shm`: allocator that maps the peers' regions. Default: one of its own. */
+  /** Allocator of the regions of this process, which may map those of peers. Default: one of the provider's own. */
   readonly regions?: RegionAllocator;
-  /** `shm`: replaces the probed identity of this host; for tests that play several hosts on one. */
-  readonly hostId?: string;
-  /** `libfabric`: the provider and device to use, and their settings. Default: the best there is. */
-  readonly libfabric?: LibfabricChoice;
+  /** The user's settings, of which a provider reads those that concern it. Default: the settings' defaults. */
+  readonly settings?: Settings;
   /** Called for every incoming connection that was turned away, with the reason; for logs. */
   readonly onRefused?: (error: ShoalError) => void;
-}
-
-/** A choice among libfabric's providers and devices. */
-export interface LibfabricChoice {
-  /** Provider: `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, …; '' for the best. */
-  readonly provider?: string;
-  /** Device: `mlx5_0`, `eth0`; '' for the provider's first. */
-  readonly device?: string;
-  /** Most operations under way on one connection. Default 128. */
-  readonly queueDepth?: number;
-  /** Service byte of IP, 0…255. Default 0. */
-  readonly trafficClass?: number;
-}
-
-/** Tuning of one socket, which goes on for the life of the connection. */
-export interface SocketTuning {
-  /** The congestion control in force; undefined: unknown. */
-  readonly congestionControl: string | undefined;
-  /** Called after each half megabyte or so that was written; may choose another congestion control. */
-  review(descriptor: number): void;
+  /** Takes what a provider has noticed about a link; for logs. */
+  readonly onNote?: (message: string) => void;
 }
 
 export interface ConnectOptions {
@@ -186,7 +162,9 @@ export interface Fabric {
 export interface FabricProvider {
   readonly name: string;
   readonly description: string;
-  /** The reason why this host cannot use the provider with these options, or undefined when it can. */
-  unavailable(options?: Pick<FabricOptions, 'libfabric'>): string | undefined;
+  /** False for a provider that groups use on request only. */
+  isUsedUnasked(): boolean;
+  /** The reason why this host cannot use the provider with these settings, or undefined when it can. */
+  unavailable(settings?: Settings): string | undefined;
   create(options: FabricOptions): Fabric;
 }

@@ -1,5 +1,5 @@
 /** The addon's interface to libfabric, typed: flat functions over a library that is found at run time. Their behaviour is
- *  described in native/ofi.cc; their user is src/fabric/providers/libfabric.ts. A status is 0 or a negative error number. */
+ *  described in native/libfabric/ofi.cc; their user is src/fabric/providers/libfabric/libfabric.ts. A status is 0 or a negative error number. */
 declare const opaque: unique symbol;
 interface Handle<Name extends string> {
   readonly [opaque]: Name;

@@ -1,10 +1,9 @@
 /** The resources that a rendezvous worker takes from the machine. With another set of these it runs the same in another thread. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { systemRandom, type Random } from '../base/random.ts';
-import { readSettings, type Environment } from '../base/settings/settings.ts';
+import { readSettings, type Environment, type Settings } from '../base/settings/settings.ts';
 import { EventPolling } from '../fabric/event-polling.ts';
-import type { FabricOptions, FabricProvider } from '../fabric/fabric.ts';
-import { libfabricChoice } from '../fabric/providers/libfabric-devices.ts';
+import type { FabricProvider } from '../fabric/fabric.ts';
 import { fabricProviders } from '../fabric/providers.ts';
 import { loadNative } from '../memory/native.ts';
 import type { RegionAllocator } from '../memory/region.ts';
@@ -14,8 +13,8 @@ export interface RendezvousEnvironment {
   readonly clock: Clock;
   readonly random: Random;
   readonly providers: readonly FabricProvider[];
-  /** What the settings say of the network. */
-  readonly network: Pick<FabricOptions, 'libfabric' | 'interfaces'>;
+  /** The user's settings, of which each provider reads its own. */
+  readonly settings: Settings | undefined;
   readonly regions: RegionAllocator;
   /** Default: threads sleep until something comes. */
   readonly polling?: EventPolling;
@@ -28,7 +27,7 @@ export function systemEnvironment(variables: Environment = process.env): Rendezv
     clock: systemClock,
     random: systemRandom,
     providers: fabricProviders,
-    network: { libfabric: libfabricChoice(settings), interfaces: settings.interfaces },
+    settings,
     regions: createRegionAllocator({ native: loadNative({ enabled: settings.native }) }),
     polling: new EventPolling(systemClock),
   };

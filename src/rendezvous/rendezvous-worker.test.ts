@@ -4,7 +4,7 @@ import { systemClock, VirtualClock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
 import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
-import { libfabricUnavailable } from '../fabric/providers/libfabric-devices.ts';
+import { libfabricUnavailable } from '../fabric/providers/libfabric/libfabric-devices.ts';
 import { shmUnavailable } from '../fabric/providers/shm.ts';
 import { TcpFabric } from '../fabric/providers/tcp.ts';
 import { Tensor } from '../memory/tensor.ts';

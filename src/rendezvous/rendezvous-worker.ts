@@ -320,14 +320,14 @@ export class RendezvousWorker {
 }
 
 /** @throws ShoalError `unsupported` for one that is asked for and not possible. */
-function carriersOf(wanted: readonly string[] | undefined, { providers, network }: RendezvousEnvironment): readonly string[] {
+function carriersOf(wanted: readonly string[] | undefined, { providers, settings }: RendezvousEnvironment): readonly string[] {
   if (wanted === undefined)
     return ['shm', 'tcp'].filter((name) => providers.some((each) => each.name === name && each.unavailable() === undefined));
   for (const name of wanted) {
     const provider = providers.find((each) => each.name === name);
     if (provider === undefined)
       throw new ShoalError('usage', `there is no carrier '${name}'; there are ${providers.map((each) => each.name).join(', ')}`);
-    const reason = provider.unavailable(network);
+    const reason = provider.unavailable(settings);
     if (reason !== undefined) throw new ShoalError('unsupported', `carrier ${name} is not possible here: ${reason}`);
   }
   return wanted;
@@ -335,7 +335,7 @@ function carriersOf(wanted: readonly string[] | undefined, { providers, network 
 
 function fabricOptions(
   { world, rank, secret, listenHosts }: Settled,
-  { clock, random, regions, polling, network }: RendezvousEnvironment,
+  { clock, random, regions, polling, settings }: RendezvousEnvironment,
 ): FabricOptions {
   return {
     identity: { world, rank },
@@ -343,7 +343,7 @@ function fabricOptions(
     clock,
     random,
     listenHosts,
-    ...network,
+    ...(settings && { settings }),
     ...(polling && { polling }),
     ...(regions.kind === 'shared' && { regions }),
   };

@@ -6,8 +6,8 @@ import { createInterface } from 'node:readline';
 import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/base/clock.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
-import { libfabricProvider } from '../../src/fabric/providers/libfabric.ts';
-import { sweepSharedMemory } from '../../src/fabric/providers/libfabric-shm-files.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
+import { sweepSharedMemory } from '../../src/fabric/providers/libfabric/libfabric-shm-files.ts';
 import { fixtureCommand } from '../support/fixtures.ts';
 import { filesLeftBy } from '../support/shared-memory-files.ts';
 
@@ -56,7 +56,7 @@ async function exchanged(provider: string): Promise<{ dialler: Rank; listener: R
 /** The providers, with libfabric's `shm` beside the one that it takes first. */
 const providers = [
   ...fabricProviders.map((provider) => ({ ...provider, title: provider.name })),
-  { ...libfabricProvider({ provider: 'shm' }), title: 'libfabric:shm' },
+  { title: 'libfabric:shm', unavailable: () => libfabricUnavailable({ provider: 'shm' }) },
 ];
 
 for (const { title: name, unavailable } of providers) {

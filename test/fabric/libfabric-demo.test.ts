@@ -10,7 +10,7 @@ import { runTogether } from '../../bench/peers/processes.ts';
 import { builtEntry } from '../../src/base/packages/package-root.ts';
 import { openNode } from '../../src/kvstore/job/node-context.ts';
 import { Router } from '../../src/messaging/index.ts';
-import { libfabricUnavailable } from '../../src/fabric/providers/libfabric-devices.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 
 const reason = libfabricUnavailable({ provider: 'tcp;ofi_rxm' }) ?? networkUnavailable();
 const folder = temporaryFolder('libfabric', afterAll);

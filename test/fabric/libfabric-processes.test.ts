@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { describe, expect, it, vi } from 'vitest';
 import { createNetwork, networkUnavailable } from '../../bench/network/network.ts';
 import { networkPlace } from '../../bench/network/network-place.ts';
-import { libfabricUnavailable } from '../../src/fabric/providers/libfabric-devices.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { groupChecks } from '../../src/group/conformance.ts';
 import { expectConformance } from '../support/expect-conformance.ts';
 import { fixtureCommand } from '../support/fixtures.ts';

@@ -5,7 +5,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
 import { locksOfKilled } from '../support/locks-of-killed.ts';
-import { libfabricUnavailable } from '../../src/fabric/providers/libfabric-devices.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
 import { systemEnvironment } from '../../src/rendezvous/environment.ts';
 import { RendezvousWorker } from '../../src/rendezvous/index.ts';

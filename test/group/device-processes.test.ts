@@ -1,7 +1,7 @@
 /** Devices of a Vulkan driver, in processes of their own: SwiftShader's, where chromium has brought it. */
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it, vi } from 'vitest';
-import { libfabricUnavailable } from '../../src/fabric/providers/libfabric-devices.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
 import { softwareDriver } from '../../src/memory/device/software-driver.ts';
 import { fixtureCommand } from '../support/fixtures.ts';

@@ -3,7 +3,7 @@
 import { describe, expect, it } from 'vitest';
 import { seededRandom, systemRandom } from '../../src/base/random.ts';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
-import { libfabricUnavailable } from '../../src/fabric/providers/libfabric-devices.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { CountedPushes } from '../support/counted-pushes.ts';
 import { KVJob } from '../support/kv-job.ts';
 import { locksOfKilled } from '../support/locks-of-killed.ts';

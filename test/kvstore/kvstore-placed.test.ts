@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import type { Environment } from '../../src/base/settings/settings.ts';
-import { libfabricUnavailable } from '../../src/fabric/providers/libfabric-devices.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { openNode, type NodeContext } from '../../src/kvstore/job/node-context.ts';
 import type { ValueCounters } from '../../src/kvstore/protocol/value-space.ts';
 import { ServerNode } from '../../src/kvstore/server/node.ts';

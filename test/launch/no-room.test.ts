@@ -6,7 +6,7 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
-import { usableDevices } from '../../src/fabric/providers/libfabric-devices.ts';
+import { usableDevices } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { loadNative } from '../../src/memory/native.ts';
 import { shoalRun, start, type Ended } from '../fixtures/launch-harness.ts';
 

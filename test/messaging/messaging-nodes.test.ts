@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { afterEach, describe, expect, it } from 'vitest';
-import { libfabricUnavailable } from '../../src/fabric/providers/libfabric-devices.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
 import { makeAddress, MessagingContext, Msg, Router } from '../../src/messaging/index.ts';
 import { nodeFabric } from '../fixtures/messaging-fabric.ts';

@@ -1,4 +1,3 @@
-import type { StreamFabricOptions } from '../stream/stream-fabric.ts';
 import net from 'node:net';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { ShoalError } from '../../base/errors.ts';
@@ -12,7 +11,7 @@ import type { Connection } from '../fabric.ts';
 import { flagSet, FrameType } from '../stream/frame.ts';
 import { connected } from '../testing/connected.ts';
 import { describeHostileWrites, streamOf } from '../testing/hostile-writes.ts';
-import { ShmFabric, shmUnavailable } from './shm.ts';
+import { ShmFabric, shmUnavailable, type ShmOptions } from './shm.ts';
 
 const reason = shmUnavailable();
 const clock = new UnhurriedClock();
@@ -44,7 +43,7 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
     isTold: true,
   }));
 
-  const fabricOf = (on: FabricWorld, rank: number, changes: Partial<StreamFabricOptions> = {}): ShmFabric => {
+  const fabricOf = (on: FabricWorld, rank: number, changes: Partial<ShmOptions> = {}): ShmFabric => {
     const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1) };
     const fabric = on.create({ ...options, ...changes }) as ShmFabric;
     onTestFinished(() => fabric.close());

@@ -20,7 +20,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import type { ConnectOptions, Connection, FabricAddress } from '../fabric.ts';
+import type { ConnectOptions, Connection, FabricAddress, FabricProvider } from '../fabric.ts';
 import { FrameType } from '../stream/frame.ts';
 import type { FramedSocket } from '../stream/framed-socket.ts';
 import { hostIdentity } from '../host-identity.ts';
@@ -36,7 +36,20 @@ export function shmUnavailable(): string | undefined {
   return process.platform === 'linux' ? nativeUnavailableReason() : `shm needs Linux, this is ${process.platform}`;
 }
 
-export class ShmFabric extends StreamFabric<ShmConnection> {
+export interface ShmOptions extends StreamFabricOptions {
+  /** Replaces the probed identity of this host; for tests that play several hosts on one. */
+  readonly hostId?: string;
+}
+
+export const shmProvider: FabricProvider = {
+  name: 'shm',
+  description: "processes of one host; a write is one copy into the peer's mapped memory",
+  isUsedUnasked: () => true,
+  unavailable: shmUnavailable,
+  create: (options) => new ShmFabric({ ...options, hostId: options.settings?.hostId }),
+};
+
+export class ShmFabric extends StreamFabric<ShmConnection, ShmOptions> {
   readonly name = 'shm';
   readonly capabilities = capabilitiesOf({ loadStore: true });
   readonly #hostId: string;
@@ -49,9 +62,9 @@ export class ShmFabric extends StreamFabric<ShmConnection> {
   readonly #readAhead = Buffer.allocUnsafeSlow(readAheadBytes);
 
   /** @throws ShoalError `unsupported` without memory that processes share. */
-  constructor(options: StreamFabricOptions) {
+  constructor(options: ShmOptions) {
     super(options, encodeHandle);
-    this.#hostId = options.hostId ?? hostIdentity();
+    this.#hostId = options.hostId || hostIdentity();
     this.#allocator = options.regions ?? createRegionAllocator({ native: loadNative({ enabled: true }) });
     if (this.#allocator.kind !== 'shared')
       throw new ShoalError('unsupported', `shm needs shared memory: ${shmUnavailable() ?? 'the allocator given has none'}`);

@@ -1,4 +1,3 @@
-import type { StreamFabricOptions } from '../stream/stream-fabric.ts';
 import net from 'node:net';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Handshake } from '../../base/auth.ts';
@@ -16,7 +15,7 @@ import { connected } from '../testing/connected.ts';
 import { desertedTcpAddress } from '../testing/deserted.ts';
 import { describeHostileWrites, streamOf } from '../testing/hostile-writes.ts';
 import { threadRegion } from '../testing/regions.ts';
-import { TcpFabric } from './tcp.ts';
+import { TcpFabric, type TcpOptions } from './tcp.ts';
 
 describeFabric('tcp', () => ({
   create: (options) => new TcpFabric(options),
@@ -54,7 +53,7 @@ function dialerOf(seed: number): Handshake {
 }
 
 describe('tcp', () => {
-  const fabricOf = (rank: number, changes: Partial<StreamFabricOptions> = {}): TcpFabric => {
+  const fabricOf = (rank: number, changes: Partial<TcpOptions> = {}): TcpFabric => {
     const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1) };
     const fabric = new TcpFabric({ ...options, ...changes });
     onTestFinished(() => fabric.close());

@@ -4,14 +4,15 @@
  *  Dead peers are seen by the end of their socket; a host that vanishes without a word is seen by keepalive and the
  *  retransmission timeout only (Node has no TCP_USER_TIMEOUT): deadlines above must cover that. */
 import { ShoalError } from '../../base/errors.ts';
+import { loadNative } from '../../memory/native.ts';
+import { congestionTuner, type SocketTuning } from '../congestion.ts';
 import type {
   ConnectOptions,
   Connection,
   FabricAddress,
-  FabricOptions,
+  FabricProvider,
   RemoteSpan,
   SocketSource,
-  SocketTuning,
   Span,
   TakeDescriptor,
 } from '../fabric.ts';
@@ -22,7 +23,7 @@ import { connect } from '../stream/stream-network.ts';
 import { hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
 import { capabilitiesOf, checkSource, defaultListenHosts } from '../limits.ts';
 import type { RegionTable } from '../region-table.ts';
-import { StreamFabric } from '../stream/stream-fabric.ts';
+import { StreamFabric, type StreamFabricOptions } from '../stream/stream-fabric.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
 
 /** Largest frame: longer writes travel as several frames, and only the last carries the immediate. */
@@ -30,7 +31,29 @@ const frameBytesMax = 2 ** 30;
 /** Bytes written to a connection between two reviews of its socket. */
 const reviewBytes = 512 * 1024;
 
-export class TcpFabric extends StreamFabric<StreamConnection> {
+export interface TcpOptions extends StreamFabricOptions {
+  /** The interfaces to offer for `0.0.0.0` and `::` (`eth0`, `ib*`, `10.0.0.0/8`, `^docker0`). Default: all but loopback. */
+  readonly interfaces?: readonly string[];
+  /** Sets options of a connected socket that Node does not offer. `link`: its description, for messages. Default: sockets stay as the
+   *  system makes them. */
+  readonly tuneSocket?: (descriptor: number, link: string) => SocketTuning;
+}
+
+export const tcpProvider: FabricProvider = {
+  name: 'tcp',
+  description: 'any hosts; the kernel receives straight into registered memory',
+  isUsedUnasked: () => true,
+  unavailable: () => undefined,
+  create(options) {
+    const { settings, onNote = () => {} } = options;
+    if (settings === undefined) return new TcpFabric(options);
+    const { interfaces, congestionControl: wanted } = settings;
+    const native = loadNative({ enabled: settings.native });
+    return new TcpFabric({ ...options, interfaces, ...(native && { tuneSocket: congestionTuner({ native, wanted, onLoss: onNote }) }) });
+  },
+};
+
+export class TcpFabric extends StreamFabric<StreamConnection, TcpOptions> {
   readonly name = 'tcp';
   readonly capabilities = capabilitiesOf({ loadStore: false });
   readonly sockets: { -readonly [K in keyof SocketSource]: SocketSource[K] } = {
@@ -136,7 +159,7 @@ class TcpConnection extends StreamConnection {
   }
 
   /** Tunes the socket. Both ends do it: each decides for the data that it sends. */
-  tune({ tuneSocket }: FabricOptions): void {
+  tune({ tuneSocket }: TcpOptions): void {
     const { descriptor } = this.stream;
     if (descriptor !== undefined) this.#tuning = tuneSocket?.(descriptor, super.description);
   }

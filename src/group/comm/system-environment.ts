@@ -9,10 +9,8 @@ import { systemRandom } from '../../base/random.ts';
 import { packageVersion } from '../../base/packages/version.ts';
 import type { CommThreadContext } from '../../comm/thread/guest.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
-import { congestionTuner } from '../../fabric/congestion.ts';
 import { hostIdentity } from '../../fabric/host-identity.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
-import { hasRdmaDevice, libfabricChoice } from '../../fabric/providers/libfabric-devices.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
@@ -62,9 +60,7 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
       meet(world, {
         regions: allocator,
         onRefused: (error) => log.debug(`a connection was refused: ${error.message}`),
-        ...(native && {
-          tuneSocket: congestionTuner({ native, wanted: settings.congestionControl, onLoss: (message) => log.info(message) }),
-        }),
+        onNote: (message) => log.info(message),
       }),
     onFailure: (_, error) => {
       log.debug(`failed: ${error.message}`);
@@ -79,7 +75,7 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
   };
 }
 
-async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onRefused' | 'tuneSocket'>): Promise<Meeting> {
+async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onRefused' | 'onNote'>): Promise<Meeting> {
   const { settings, rank, size, joinTimeoutMs } = plan;
   const base = { clock: systemClock, random: systemRandom };
   const opened = await openWorldStore(plan, { connectTimeoutMs: Math.min(settings.connectTimeoutMs, joinTimeoutMs) });
@@ -90,9 +86,7 @@ async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onR
     secret: opened.secret,
     ...parts,
     listenHosts: mayBeOneHost(opened) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
-    interfaces: settings.interfaces,
-    libfabric: libfabricChoice(settings),
-    ...(settings.hostId === '' ? {} : { hostId: settings.hostId }),
+    settings,
   });
   const { world: name, store, servedBy, spec } = opened;
   return { name, store, servedBy, isLaunched: spec?.meeting.kind === 'address' && spec.meeting.hostedElsewhere, fabrics };
@@ -107,8 +101,8 @@ function mayBeOneHost({ url, secret }: OpenedStore): boolean {
 
 /** The fabrics this rank uses, best first. @throws ShoalError `config` or `unsupported`. */
 function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[] {
-  const automatic = hasRdmaDevice() ? ['shm', 'libfabric', 'tcp'] : ['shm', 'tcp'];
-  const names = settings.fabrics.length > 0 ? settings.fabrics : automatic;
+  const automatic = (): string[] => fabricProviders.filter((each) => each.isUsedUnasked()).map(({ name }) => name);
+  const names = settings.fabrics.length > 0 ? settings.fabrics : automatic();
   return names.flatMap((name) => {
     const provider = fabricProviders.find((each) => each.name === name);
     if (!provider) {
@@ -117,7 +111,7 @@ function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[
         `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`,
       );
     }
-    const reason = provider.unavailable(options);
+    const reason = provider.unavailable(settings);
     if (reason !== undefined && settings.fabrics.length > 0)
       throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
     return reason === undefined ? [provider.create(options)] : [];

@@ -6,16 +6,14 @@ import { systemClock, type Clock } from '../../base/clock.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { systemRandom, type Random } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { congestionTuner } from '../../fabric/congestion.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
-import { libfabricChoice } from '../../fabric/providers/libfabric-devices.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
 import { isLoopback } from '../../store/environment.ts';
 import { openStore, type OpenedStore } from '../../store/open-store.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import type { Kernels } from '../../memory/kernels.ts';
-import { loadNative, type Native } from '../../memory/native.ts';
+import { loadNative } from '../../memory/native.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import type { RegionAllocator } from '../../memory/region.ts';
@@ -75,7 +73,7 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
   const native = loadNative({ enabled: settings.native });
   const world = `${opened.world}/kvstore`;
   const identity = { world, rank: systemRandom.integer(serverNumber) };
-  const fabric = createFabric(opened, settings, { identity, native });
+  const fabric = createFabric(opened, settings, identity);
   const messaging = new MessagingContext({
     world,
     secret: opened.secret,
@@ -119,11 +117,7 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
 }
 
 /** What messages go over; undefined: ZeroMQ. @throws ShoalError `unsupported`. */
-function createFabric(
-  opened: OpenedStore,
-  settings: Settings,
-  { identity, native }: { readonly identity: FabricOptions['identity']; readonly native: Native | undefined },
-): Fabric | undefined {
+function createFabric(opened: OpenedStore, settings: Settings, identity: FabricOptions['identity']): Fabric | undefined {
   const { carrier, fabrics } = settings;
   // Within a host values stay in shared memory, and messages are small.
   const wanted = carrier === 'fabric' || (carrier === 'auto' && (fabrics[0] === 'libfabric' || !isLoopback(hostOf(opened))));
@@ -139,13 +133,9 @@ function createFabric(
     clock: systemClock,
     random: systemRandom,
     listenHosts: isLoopback(hostOf(opened)) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
-    interfaces: settings.interfaces,
-    libfabric: libfabricChoice(settings),
-    ...(native && {
-      tuneSocket: congestionTuner({ native, wanted: settings.congestionControl, onLoss: () => undefined }),
-    }),
+    settings,
   };
-  const reason = provider.unavailable(options);
+  const reason = provider.unavailable(settings);
   if (reason !== undefined) throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
   return provider.create(options);
 }

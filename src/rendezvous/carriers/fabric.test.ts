@@ -2,8 +2,8 @@
 import { describe } from 'vitest';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
-import { libfabricUnavailable } from '../../fabric/providers/libfabric-devices.ts';
-import { LibfabricFabric } from '../../fabric/providers/libfabric.ts';
+import { libfabricUnavailable } from '../../fabric/providers/libfabric/libfabric-devices.ts';
+import { LibfabricFabric } from '../../fabric/providers/libfabric/libfabric.ts';
 import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { threadRegion } from '../../fabric/testing/regions.ts';

@@ -3,8 +3,8 @@
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
-import { LibfabricFabric } from '../../fabric/providers/libfabric.ts';
-import { libfabricUnavailable } from '../../fabric/providers/libfabric-devices.ts';
+import { LibfabricFabric } from '../../fabric/providers/libfabric/libfabric.ts';
+import { libfabricUnavailable } from '../../fabric/providers/libfabric/libfabric-devices.ts';
 import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { loadNative } from '../../memory/native.ts';

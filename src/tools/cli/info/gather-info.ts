@@ -6,9 +6,13 @@ import { describeSettings, resolveSettings, type Environment, type SettingRow } 
 import { packageVersion } from '../../../base/packages/version.ts';
 import { hostIdentity } from '../../../fabric/host-identity.ts';
 import { offeredAddresses } from '../../../fabric/interfaces.ts';
-import type { LibfabricChoice } from '../../../fabric/fabric.ts';
 import { fabricProviders } from '../../../fabric/providers.ts';
-import { chooseDevice, libfabricChoice, usableDevices } from '../../../fabric/providers/libfabric-devices.ts';
+import {
+  chooseDevice,
+  libfabricChoice,
+  usableDevices,
+  type LibfabricChoice,
+} from '../../../fabric/providers/libfabric/libfabric-devices.ts';
 import { detectWorld, launchVariables, type WorldSpec } from '../../../store/environment.ts';
 import { clusterVariables } from '../../../graph/cluster/environment.ts';
 import { placeVariables } from '../../../kvstore/job/environment.ts';
@@ -68,7 +72,6 @@ export function gatherInfo(environment: Environment): Info {
   const native = loadNative({ enabled: settings.native });
   const warnings = [...resolved.warnings];
   const memory = availableMemory();
-  const libfabric = libfabricChoice(settings);
   return {
     schema: infoSchemaVersion,
     versions: { shoal: packageVersion, node: process.versions.node, v8: process.versions.v8, libuv: process.versions.uv },
@@ -90,10 +93,10 @@ export function gatherInfo(environment: Environment): Info {
     },
     fabrics: fabricProviders.map(({ name, description, unavailable }) => {
       const excluded = settings.fabrics.length > 0 && !settings.fabrics.includes(name) ? 'not listed in SHOAL_FABRICS' : undefined;
-      const reason = excluded ?? unavailable({ libfabric }) ?? null;
+      const reason = excluded ?? unavailable(settings) ?? null;
       return { name, description, available: reason === null, reason };
     }),
-    libfabric: libfabricOf(native, libfabric),
+    libfabric: libfabricOf(native, libfabricChoice(settings)),
     interfaces: interfacesOf(settings.interfaces, warnings),
     world: worldOf(environment),
     settings: describeSettings(resolved),

@@ -1,7 +1,7 @@
 /** Progress of the connections of one fabric: libfabric moves nothing unless its queues are polled. Connections with a descriptor
  *  are polled when it is readable and after each post; the others for some turns of the event loop after an event, then every
  *  millisecond as long as they wait for something, else when they are woken. It must not know what it polls. */
-import type { Clock, Timer } from '../../base/clock.ts';
+import type { Clock, Timer } from '../../../base/clock.ts';
 
 /** Turns of the event loop without an event, after which polls are `idleMs` apart. */
 const idleTurnsMax = 30;

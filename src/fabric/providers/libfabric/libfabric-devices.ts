@@ -1,11 +1,22 @@
 /** The devices that libfabric offers on this machine, and the choice among them. */
 import { readdirSync } from 'node:fs';
-import { messageOf } from '../../base/errors.ts';
-import type { Settings } from '../../base/settings/settings.ts';
-import { loadNative, nativeUnavailableReason, type Native } from '../../memory/native.ts';
-import { ofiAddressFormats, ofiTotalOrder, type OfiDeviceFacts } from '../../memory/native-ofi.ts';
-import type { LibfabricChoice } from '../fabric.ts';
+import { messageOf } from '../../../base/errors.ts';
+import type { Settings } from '../../../base/settings/settings.ts';
+import { loadNative, nativeUnavailableReason, type Native } from '../../../memory/native.ts';
+import { ofiAddressFormats, ofiTotalOrder, type OfiDeviceFacts } from '../../../memory/native-ofi.ts';
 import type { WriteOrder } from './libfabric-connection-options.ts';
+
+/** A choice among libfabric's providers and devices. */
+export interface LibfabricChoice {
+  /** Provider: `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, …; '' for the best. */
+  readonly provider?: string;
+  /** Device: `mlx5_0`, `eth0`; '' for the provider's first. */
+  readonly device?: string;
+  /** Most operations under way on one connection. Default 128. */
+  readonly queueDepth?: number;
+  /** Service byte of IP, 0…255. Default 0. */
+  readonly trafficClass?: number;
+}
 
 /** Providers that are chosen without being asked for, best first. */
 const providersByWorth: readonly string[] = ['verbs;ofi_rxm', 'efa', 'tcp;ofi_rxm', 'shm'];

@@ -14,28 +14,37 @@
  *  The stream has what RDM endpoints lack: it proves who the peer is, and ends when the peer does. A message without the token that was
  *  told over the stream is dropped. Each connection has an endpoint of its own, so that its end ends everything under way on it. */
 import net from 'node:net';
-import { setServedTimer, type Timer } from '../../base/clock.ts';
-import { messageOf, ShoalError } from '../../base/errors.ts';
-import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
-import { loadNative, nativeUnavailableReason, type Native } from '../../memory/native.ts';
-import { ofiLocalRegistration, type OfiDeviceFacts, type OfiDeviceHandle, type OfiRegistrationHandle } from '../../memory/native-ofi.ts';
-import type { WatchHandle } from '../../memory/native-wire.ts';
-import type { Region } from '../../memory/region.ts';
-import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricProvider, LibfabricChoice } from '../fabric.ts';
-import { hostIdentity } from '../host-identity.ts';
-import { capabilitiesOf, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes, type InFlight } from '../limits.ts';
-import { hostsToListenOn, parseCandidate, type ListenHost } from '../stream/candidates.ts';
-import { FrameType, type FrameHeader } from '../stream/frame.ts';
-import type { FramedSocket } from '../stream/framed-socket.ts';
-import { type FrameReceiver } from '../stream/framed-socket.ts';
-import { connect } from '../stream/stream-network.ts';
+import { setServedTimer, type Timer } from '../../../base/clock.ts';
+import { messageOf, ShoalError } from '../../../base/errors.ts';
+import { checkDescriptors, exhaustion } from '../../../base/exhaustion.ts';
+import { loadNative, nativeUnavailableReason, type Native } from '../../../memory/native.ts';
+import { ofiLocalRegistration, type OfiDeviceFacts, type OfiDeviceHandle, type OfiRegistrationHandle } from '../../../memory/native-ofi.ts';
+import type { WatchHandle } from '../../../memory/native-wire.ts';
+import type { Region } from '../../../memory/region.ts';
+import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricProvider } from '../../fabric.ts';
+import { hostIdentity } from '../../host-identity.ts';
+import { capabilitiesOf, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes, type InFlight } from '../../limits.ts';
+import { hostsToListenOn, parseCandidate, type ListenHost } from '../../stream/candidates.ts';
+import { FrameType, type FrameHeader } from '../../stream/frame.ts';
+import type { FramedSocket } from '../../stream/framed-socket.ts';
+import { type FrameReceiver } from '../../stream/framed-socket.ts';
+import { connect } from '../../stream/stream-network.ts';
 import type { Grant, Probe, WriteOrder } from './libfabric-connection-options.ts';
 import { LibfabricConnection } from './libfabric-connection.ts';
-import { chooseDevice, isIpv6, isSocketProvider, libfabricUnavailable, orderOf } from './libfabric-devices.ts';
+import {
+  chooseDevice,
+  hasRdmaDevice,
+  isIpv6,
+  isSocketProvider,
+  libfabricChoice,
+  libfabricUnavailable,
+  orderOf,
+  type LibfabricChoice,
+} from './libfabric-devices.ts';
 import { LibfabricEndpoint } from './libfabric-endpoint.ts';
 import { tokenBytes } from './libfabric-message.ts';
 import { LibfabricProgress } from './libfabric-progress.ts';
-import { StreamFabric, type StreamFabricOptions } from '../stream/stream-fabric.ts';
+import { StreamFabric, type StreamFabricOptions } from '../../stream/stream-fabric.ts';
 import { sharedMemoryName, sweepSharedMemory } from './libfabric-shm-files.ts';
 
 const defaultQueueDepth = 128;
@@ -49,9 +58,32 @@ const probeTextBytes = 1024;
 const confirmMs = 10_000;
 
 export interface LibfabricOptions extends StreamFabricOptions {
+  /** The provider and device to use, and their parameters. Default: the best there is. */
+  readonly libfabric?: LibfabricChoice;
+  /** The interfaces to offer for `0.0.0.0` and `::`. Default: all but loopback. */
+  readonly interfaces?: readonly string[];
+  /** Replaces the probed identity of this host; for tests that play several hosts on one. */
+  readonly hostId?: string;
   /** Weaker way to keep order than the provider's best; for tests. */
   readonly order?: WriteOrder;
 }
+
+/** Comes before tcp where there is hardware for it. */
+export const libfabricProvider: FabricProvider = {
+  name: 'libfabric',
+  description: 'networks that libfabric drives: verbs, efa, and without hardware tcp and shm',
+  isUsedUnasked: hasRdmaDevice,
+  unavailable: (settings) => libfabricUnavailable(settings && libfabricChoice(settings)),
+  create(options) {
+    const { settings } = options;
+    if (settings === undefined) return new LibfabricFabric(options);
+    return new LibfabricFabric({
+      ...options,
+      libfabric: libfabricChoice(settings),
+      interfaces: settings.interfaces,
+    });
+  },
+};
 
 interface Registered {
   readonly region: Region;
@@ -90,7 +122,7 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
     this.#device = this.#openDevice();
     this.provider = this.#device.facts.provider;
     this.order = this.#device.order;
-    this.#hostId = options.hostId ?? hostIdentity();
+    this.#hostId = options.hostId || hostIdentity();
     this.#progress = new LibfabricProgress(options.clock);
     if (this.#sharesHost) sweepSharedMemory();
   }
@@ -337,16 +369,6 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
     if (writers > 1) late = setServedTimer(this.options.clock, confirmMs, () => this.#native.ofiRevoke(handle), { keepAlive: false });
     done();
   }
-}
-
-/** The line of the registry. `choice` overrides the options of its fabrics. */
-export function libfabricProvider(choice: LibfabricChoice = {}): FabricProvider {
-  return {
-    name: 'libfabric',
-    description: 'networks that libfabric drives: verbs, efa, and without hardware tcp and shm',
-    unavailable: (options) => libfabricUnavailable({ ...options?.libfabric, ...choice }),
-    create: (options) => new LibfabricFabric({ ...options, libfabric: { ...options.libfabric, ...choice } }),
-  };
 }
 
 function probeText({ provider, name, token, credits }: Probe): Buffer {

@@ -1,6 +1,6 @@
 /** An endpoint of libfabric with its slots: messages to send and to receive, and operations under way. It must not know what
  *  messages mean. It calls its listener from `poll` only. */
-import type { Native } from '../../memory/native.ts';
+import type { Native } from '../../../memory/native.ts';
 import {
   ofiAgain,
   ofiEvents,
@@ -8,7 +8,7 @@ import {
   type OfiDeviceHandle,
   type OfiEndpointHandle,
   type OfiRegistrationHandle,
-} from '../../memory/native-ofi.ts';
+} from '../../../memory/native-ofi.ts';
 
 /** Bytes of a message with its header: as many as `shm` and `ofi_rxm` take at once, so that none overtakes another. */
 export const slotBytes = 2048;

@@ -14,15 +14,15 @@
  *
  *  Writes. Providers drop a write with a wrong key in silence, and some drop everything behind it. So the first write to an rkey
  *  asks the target for access (claim, grant), and the writer refuses ranges outside; the key is libfabric's own check. */
-import { assert } from '../../base/assert.ts';
-import { isShoalError, ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
-import type { Region } from '../../memory/region.ts';
-import type { Connection, ConnectionHandlers, PeerIdentity, RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
-import { checkBacklog, checkMessage, checkSource, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
-import { checkRange } from '../region-table.ts';
-import { FrameType, type FrameHeader } from '../stream/frame.ts';
-import type { FramedSocket, FrameReceiver } from '../stream/framed-socket.ts';
+import { assert } from '../../../base/assert.ts';
+import { isShoalError, ShoalError } from '../../../base/errors.ts';
+import { Fifo } from '../../../base/fifo.ts';
+import type { Region } from '../../../memory/region.ts';
+import type { Connection, ConnectionHandlers, PeerIdentity, RemoteRegion, RemoteSpan, Span } from '../../fabric.ts';
+import { checkBacklog, checkMessage, checkSource, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../../limits.ts';
+import { checkRange } from '../../region-table.ts';
+import { FrameType, type FrameHeader } from '../../stream/frame.ts';
+import type { FramedSocket, FrameReceiver } from '../../stream/framed-socket.ts';
 import type { Grant, LibfabricConnectionOptions, Probe } from './libfabric-connection-options.ts';
 import { mustWait, slotBytes, type EndpointListener, type LibfabricEndpoint } from './libfabric-endpoint.ts';
 import {

@@ -15,9 +15,9 @@
  *    7 withdraw    rkey                                    no more
  *    8 withdrawn   rkey                                    nothing of mine is under way to it
  *    9 last                                                nothing follows */
-import { Layout } from '../../base/bytes.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { maxMessageBytes } from '../limits.ts';
+import { Layout } from '../../../base/bytes.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import { maxMessageBytes } from '../../limits.ts';
 
 export const tokenBytes = 8;
 const layout = new Layout('a libfabric message', {

@@ -1,7 +1,7 @@
 /** Names of the files in /dev/shm that libfabric's `shm` makes for endpoints. The library removes them when an endpoint is
  *  closed; files that a killed process has left are removed by the next fabric of its namespace. */
 import { readdirSync, readFileSync, readlinkSync, unlinkSync } from 'node:fs';
-import type { Random } from '../../base/random.ts';
+import type { Random } from '../../../base/random.ts';
 
 const folder = '/dev/shm';
 const scheme = 'fi_shm://';

@@ -1,7 +1,7 @@
 /** The interface between a connection over libfabric and its fabric. */
-import type { Clock } from '../../base/clock.ts';
-import type { ShoalError } from '../../base/errors.ts';
-import type { Region } from '../../memory/region.ts';
+import type { Clock } from '../../../base/clock.ts';
+import type { ShoalError } from '../../../base/errors.ts';
+import type { Region } from '../../../memory/region.ts';
 import type { WriteRequest } from './libfabric-endpoint.ts';
 
 /** Ways to keep the order of deliveries (libfabric-connection.ts). */
