@@ -3,7 +3,7 @@
 export { create, createShared, type CreateOptions } from './stores/create.ts';
 export { MessageType, Role } from './protocol/singa.ts';
 export { ScheduledKVStore } from './scheduled/scheduled-kvstore.ts';
-export type { ScheduledKVStoreOptions } from './scheduled/scheduled-store.ts';
+export type { ScheduledKVStoreOptions } from './scheduled/scheduled-backend.ts';
 export type { CompressionSpec } from './compression/codec.ts';
 export type { OptimizerSpec } from './optimizers/optimizer.ts';
 export type { ClientTicket } from './client/protocol.ts';

@@ -8,7 +8,7 @@ import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfa
 import { openNode, type NodeContext } from '../../src/kvstore/job/node-context.ts';
 import type { ValueCounters } from '../../src/kvstore/protocol/value-space.ts';
 import { ServerNode } from '../../src/kvstore/server/node.ts';
-import type { DistStore } from '../../src/kvstore/stores/dist-store.ts';
+import type { KVStore } from '../../src/kvstore/values/types.ts';
 import { openInlineStore } from '../../src/kvstore/testing/inline-store.ts';
 import type { FrameCounters } from '../../src/messaging/backends/frame-places.ts';
 import { StoreServer } from '../../src/store/store-server.ts';
@@ -39,7 +39,7 @@ describe.each(planes)('values over $plane', ({ more, missing }) => {
   let store: StoreServer;
   let [client, server]: (Counted | undefined)[] = [];
   let serving: ServerNode;
-  let kv: DistStore;
+  let kv: KVStore;
 
   beforeEach(async (context) => {
     if (missing !== undefined) return context.skip(missing);

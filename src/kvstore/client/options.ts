@@ -6,6 +6,7 @@ import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
+import type { KeylessInfo } from '../calls/operation.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { KVTopology } from '../protocol/topology.ts';
@@ -84,12 +85,4 @@ export interface RowsRequest {
   readonly timeoutMs?: number;
 }
 
-export interface ClientParameterInfo {
-  readonly dtype: DType;
-  readonly shape: readonly number[];
-  readonly version: number;
-  readonly ahead: number;
-  readonly staleness: number;
-}
-
-export type InfoDone = (error: ShoalError | undefined, info?: ClientParameterInfo) => void;
+export type InfoDone = (error: ShoalError | undefined, info?: KeylessInfo) => void;

@@ -3,11 +3,9 @@
 import type { Environment } from '../../base/settings/settings.ts';
 import type { CommChannel } from '../../comm/caller/comm-channel.ts';
 import type { GuestEvent, PortEnd } from '../../comm/shared/thread-protocol.ts';
-import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { RegionShare } from '../../memory/region.ts';
-import type { CompressionSpec } from '../compression/codec.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import type { InitEntry, RowsRequest, ClientParameterInfo } from './options.ts';
+import type { Answer, Question, Setting } from '../calls/operation.ts';
+import type { InitEntry, RowsRequest } from './options.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { ValueRef } from '../protocol/value-space.ts';
 
@@ -44,29 +42,16 @@ interface Timed {
 export type ClientCommand =
   | { readonly type: 'map'; readonly region: number; readonly share: RegionShare }
   | { readonly type: 'unmap'; readonly region: number }
-  | { readonly type: 'credit'; readonly creditBytes: number }
-  | { readonly type: 'compression'; readonly spec: CompressionSpec }
+  | Extract<Setting, { readonly type: 'credit' | 'compression' }>
   | { readonly type: 'init'; readonly work: number; readonly entries: readonly InitEntry[] }
   | { readonly type: 'batch'; readonly batch: number; readonly entries: readonly BatchEntry[] }
   | { readonly type: 'forget-batch'; readonly batch: number }
   | ({ readonly type: 'transfer'; readonly entries: readonly BatchEntry[] | number } & Timed)
   | { readonly type: 'rows'; readonly work: number; readonly direction: 'push' | 'pull'; readonly request: RowsRequest }
-  | { readonly type: 'barrier'; readonly work: number }
-  | { readonly type: 'optimizer'; readonly work: number; readonly spec: OptimizerSpec }
-  | { readonly type: 'state'; readonly work: number; readonly direction: 'save' | 'load'; readonly folder: string }
-  | { readonly type: 'info'; readonly work: number; readonly key: string }
-  | { readonly type: 'send-blob'; readonly work: number; readonly worker: number; readonly blob: BlobData }
-  | { readonly type: 'receive-blob'; readonly work: number; readonly worker: number; readonly name: string; readonly timeoutMs: number }
+  | (Exclude<Question, { readonly type: 'init' }> & { readonly work: number })
   /** Another thread of this process is a worker, too. */
   | { readonly type: 'attach'; readonly ticket: ClientTicket }
   | { readonly type: 'close'; readonly work: number };
-
-export interface BlobData {
-  readonly kind: 'feature' | 'gradient';
-  readonly name: string;
-  readonly dtype: DType;
-  readonly values: TypedArray;
-}
 
 /** What a worker knows of its place once the client is up. */
 export interface WorkerInfo {
@@ -75,9 +60,7 @@ export interface WorkerInfo {
   readonly topology: KVTopology;
 }
 
-export type ClientAnswer = ClientParameterInfo | TypedArray;
-
-export type ClientEvent = GuestEvent<WorkerInfo, ClientAnswer>;
+export type ClientEvent = GuestEvent<WorkerInfo, Answer>;
 
 /** A worker's end of its channel to the client. */
 export type ClientChannel = CommChannel<ClientCommand, WorkerInfo>;

@@ -6,10 +6,19 @@ import { Tensor } from '../../memory/tensor.ts';
 import type { Bucket, BucketMember } from './buckets.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import { Residuals, sumDevices } from '../values/device-values.ts';
-import type { PlannedPush } from './push-plan.ts';
+import type { Parameter } from '../values/parameter-table.ts';
 import type { Staging, StagingTensors } from './staging-tensors.ts';
 import type { Value } from '../values/types.ts';
 import { bytesOf } from '../values/values-argument.ts';
+
+export interface PlannedPush {
+  readonly parameter: Parameter;
+  /** The elements that each device pushes. */
+  readonly sources: readonly TypedArray[];
+  /** A pushPull's outputs, and the elements of each. */
+  readonly outs: readonly Value[];
+  readonly targets: readonly TypedArray[];
+}
 
 export interface BucketSumsOptions {
   readonly group: ProcessGroup;

@@ -9,10 +9,9 @@
 import { Layout, textOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ProcessGroup } from '../../group/caller/types.ts';
-import { dtypeInfo, dtypeOfArray, dtypes, type TypedArray } from '../../memory/dtype.ts';
-import { copyOf, elementsOf } from '../values/values-argument.ts';
+import { dtypeInfo, dtypes, type TypedArray } from '../../memory/dtype.ts';
 import type { BlobBox } from '../values/blob-box.ts';
-import type { Blob } from '../values/types.ts';
+import type { BlobData } from '../calls/operation.ts';
 
 const nameBytesMax = 500;
 const headerLayout = new Layout('a blob', { kind: 'u8', dtype: 'u8', nameBytes: 'u16', elements: 'f53', name: nameBytesMax });
@@ -31,27 +30,24 @@ export class GroupBlobs {
     this.#box = box;
   }
 
-  async send(worker: number, blob: Blob): Promise<void> {
-    const { kind, name, values } = blob;
+  async send(worker: number, { kind, name, dtype, values }: BlobData): Promise<void> {
     const text = new TextEncoder().encode(name);
     if (text.length > nameBytesMax) {
       throw new ShoalError('usage', `the name of a blob has ${text.length} bytes, more than ${nameBytesMax}`);
     }
-    const { dtype, data } = elementsOf(values);
-    const copy = copyOf(dtype, data);
     if (worker === this.#group.rank) {
-      this.#box.put(worker, name, copy);
+      this.#box.put(worker, name, values);
       return;
     }
     const header = headerLayout.encode({
       kind: kind === 'feature' ? 0 : 1,
-      dtype: dtypeInfo(dtypeOfArray(values)).code,
+      dtype: dtypeInfo(dtype).code,
       nameBytes: text.length,
       elements: values.length,
       name: text,
     });
     // Both are begun before either is awaited: nothing of another blob comes between them.
-    await Promise.all([this.#group.send(header, worker, { tag }), this.#group.send(copy, worker, { tag })]);
+    await Promise.all([this.#group.send(header, worker, { tag }), this.#group.send(values, worker, { tag })]);
   }
 
   receive(worker: number, name: string, timeoutMs: number): Promise<TypedArray> {

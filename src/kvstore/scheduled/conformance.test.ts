@@ -5,7 +5,8 @@ import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { startRanks } from '../../group/testing/in-process-world.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
-import { CollectiveStore } from '../collective/collective-store.ts';
+import { CheckedStore } from '../calls/checked-store.ts';
+import { CollectiveBackend } from '../collective/collective-backend.ts';
 import { kvstoreChecks } from '../conformance.ts';
 import type { KVCheck } from '../testing/kv-check.ts';
 import { create } from '../stores/create.ts';
@@ -47,7 +48,7 @@ describe.each([
         await using world = await startRanks(2);
         await world.each(async (group) => {
           const options = { group, kernels: createKernels(), parameterKernels: createParameterKernels(), clock, timeoutMs: 60_000 };
-          await using kv = scheduled(await CollectiveStore.open(options), check, partitionBytes);
+          await using kv = scheduled(new CheckedStore(await CollectiveBackend.open(options)), check, partitionBytes);
           await check.run(kv, folder);
         });
       }),

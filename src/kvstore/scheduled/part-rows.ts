@@ -5,54 +5,50 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { must } from '../../base/assert.ts';
 import { dtypeInfo, type TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import type { KVStore, KVWork, RowSparsePullOptions, TransferOptions, Value } from '../values/types.ts';
+import type { RowTransfer } from '../calls/operation.ts';
+import type { Value } from '../values/types.ts';
 import { elementsOf, fittingRows, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
+import type { PartCall } from './part-calls.ts';
 import { viewOf, type KeyPart, type PartitionedKey } from './partitioned-keys.ts';
 
-/** One call of the store underneath. */
-export interface RowCall {
-  readonly bytes: number;
-  begin(store: KVStore): KVWork;
-}
-
-/** Rows of a parameter. */
+/** A parameter whose rows are pushed and pulled. */
 export type TableKey = PartitionedKey & NamedParameter;
 
-/** Every part is pushed by every worker, with the rows that there are. @param values copied by the caller; ascending rows.
- *  @throws ShoalError `usage`, `mismatch`. */
-export function rowPushes(
-  table: TableKey,
-  indices: Uint32Array | Int32Array,
-  values: Value,
-  options: TransferOptions | undefined,
-): RowCall[] {
-  const ids = rowIdsOf(table, indices, { ascending: true });
-  fittingRows(table, values, ids.length);
-  if (table.parts.length === 1) {
-    const begin = (store: KVStore): KVWork => store.rowSparsePush(table.key, { indices: ids, values }, options);
-    return [{ bytes: bytesOfRows(table, ids.length), begin }];
-  }
-  return rowsByPart(table.parts, ids).map((each) => {
-    const own = must(rowsView(values, each), () => 'ascending rows of a part are beside each other');
-    const begin = (store: KVStore): KVWork => store.rowSparsePush(each.part.key, { indices: each.rows, values: own }, options);
-    return { bytes: bytesOfRows(table, each.rows.length), begin };
-  });
+interface RowCalls {
+  readonly calls: PartCall[];
+  /** Puts rows to their places when all have come. */
+  readonly gather?: () => void;
 }
 
-/** Of the parts that have rows which are asked for. @returns what gathers them as well, when all have come.
+/** Every part is pushed by every worker, with the rows that there are. @param push with rows and values of its own; ascending rows.
+ *  @param table undefined: others initialised it, and the store underneath knows its shape.
  *  @throws ShoalError `usage`, `mismatch`. */
-export function rowPulls(table: TableKey, out: Value, options: RowSparsePullOptions): { calls: RowCall[]; gather: () => void } {
-  const ids = rowIdsOf(table, options.rowIds, { ascending: false });
+export function rowPushes(table: TableKey | undefined, push: RowTransfer): RowCalls {
+  if (table === undefined) return { calls: [wholeCall(push)] };
+  const ids = rowIdsOf(table, push.rows, { ascending: true });
+  fittingRows(table, push.value, ids.length);
+  if (table.parts.length === 1) return { calls: [wholeCall(push)] };
+  const calls = rowsByPart(table.parts, ids).map((each): PartCall => {
+    const own = must(rowsView(push.value, each), () => 'ascending rows of a part are beside each other');
+    return partCall(table, push, each, own);
+  });
+  return { calls };
+}
+
+/** The parts that have rows which are asked for, and what gathers them. @throws ShoalError `usage`, `mismatch`. */
+export function rowPulls(table: TableKey | undefined, pull: RowTransfer): RowCalls {
+  if (table === undefined) return { calls: [wholeCall(pull)] };
+  const { value: out } = pull;
+  const ids = rowIdsOf(table, pull.rows, { ascending: false });
   fittingRows(table, out, ids.length);
   const all = rowsByPart(table.parts, ids);
   const apart: { readonly each: PartRows; readonly rows: Value }[] = [];
   const asked = ids.length === 0 ? all.slice(0, 1) : all.filter(({ rows }) => rows.length > 0);
-  const calls = asked.map((each): RowCall => {
+  const calls = asked.map((each): PartCall => {
     const view = table.parts.length === 1 ? out : rowsView(out, each);
     const rows = view ?? rowsApart(out, each);
     if (view === undefined) apart.push({ each, rows });
-    const begin = (store: KVStore): KVWork => store.rowSparsePull(each.part.key, rows, { ...options, rowIds: each.rows });
-    return { bytes: bytesOfRows(table, each.rows.length), begin };
+    return partCall(table, pull, each, rows);
   });
   const gather = (): void => {
     for (const { each, rows } of apart) scatterRows(out, rows, each);
@@ -60,9 +56,12 @@ export function rowPulls(table: TableKey, out: Value, options: RowSparsePullOpti
   return { calls, gather };
 }
 
-/** Of a parameter that others initialised: the store underneath knows its shape. */
-export function wholeRowCall(value: Value, begin: (store: KVStore) => KVWork): RowCall {
-  return { bytes: elementsOf(value).data.byteLength, begin };
+function wholeCall(operation: RowTransfer): PartCall {
+  return { bytes: elementsOf(operation.value).data.byteLength, operation };
+}
+
+function partCall(table: TableKey, whole: RowTransfer, { part, rows }: PartRows, value: Value): PartCall {
+  return { bytes: bytesOfRows(table, rows.length), operation: { ...whole, key: part.key, rows, value } };
 }
 
 function bytesOfRows({ dtype, shape }: TableKey, rows: number): number {

@@ -60,10 +60,6 @@ export class PartitionedKeys {
   find(key: string): PartitionedKey | undefined {
     return this.#keys.get(key);
   }
-
-  partsOf(key: string): readonly KeyPart[] | undefined {
-    return this.#keys.get(key)?.parts;
-  }
 }
 
 /** @throws ShoalError `mismatch` for a value of another size than these parts have. */

@@ -5,10 +5,10 @@ import type { DependencyEngine } from '../../engine/engine.ts';
 import type { Variable } from '../../engine/variable.ts';
 import type { SchedulingStatus } from '../../group/caller/types.ts';
 import type { Core, ShutdownMode } from '../../scheduler/core.ts';
-import { CheckedStore } from '../values/checked-store.ts';
+import { CheckedStore } from '../calls/checked-store.ts';
 import type { KVStore, Value } from '../values/types.ts';
 import { elementsOf } from '../values/values-argument.ts';
-import { ScheduledStore, type ScheduledKVStoreOptions } from './scheduled-store.ts';
+import { ScheduledBackend, type ScheduledKVStoreOptions } from './scheduled-backend.ts';
 
 const scheduledOptions = optionTable<ScheduledKVStoreOptions>({
   creditBytes: anyNumber,
@@ -30,14 +30,15 @@ const closeOptions = optionTable<{ readonly mode?: ShutdownMode }>({ mode: anyTe
  *      kv.push(layer, gradients[layer], { priority: -layer });
  *      kv.pull(layer, weights[layer], { priority: -layer }); */
 export class ScheduledKVStore extends CheckedStore {
-  readonly #scheduled: ScheduledStore;
+  readonly #scheduled: ScheduledBackend;
 
   /** @throws ShoalError `usage` for a credit or partition that cannot be. */
   constructor(store: KVStore, options: ScheduledKVStoreOptions = noOptions) {
     checkOptions('ScheduledKVStore', options, scheduledOptions);
-    if (typeof store !== 'object' || store === null || typeof store.pushPull !== 'function')
-      throw new ShoalError('usage', `ScheduledKVStore: the first argument is the store, not ${describeValue(store)}`);
-    const scheduled = new ScheduledStore(store, options);
+    const inner = CheckedStore.backendOf(store);
+    if (inner === undefined)
+      throw new ShoalError('usage', `ScheduledKVStore: the first argument is a store of create, not ${describeValue(store)}`);
+    const scheduled = new ScheduledBackend(inner, () => store.close(), options);
     super(scheduled);
     this.#scheduled = scheduled;
   }
@@ -69,6 +70,6 @@ export class ScheduledKVStore extends CheckedStore {
     const { mode = 'drain' } = options;
     if (mode !== 'drain' && mode !== 'abort')
       throw new ShoalError('usage', `close: mode is 'drain' or 'abort', not ${describeValue(mode)}`);
-    return this.#scheduled.close(mode);
+    return this.end(mode);
   }
 }

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { describe, expect, it, vi } from 'vitest';
 import { systemClock, VirtualClock, type Clock } from '../../base/clock.ts';
 import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
+import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
@@ -11,10 +12,12 @@ import { PendingWork } from '../../comm/caller/work.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { parseChromeTrace } from '../../trace/merge.ts';
 import type { Task } from '../../scheduler/task.ts';
+import { CheckedStore } from '../calls/checked-store.ts';
+import type { Backend } from '../calls/operation.ts';
 import { create } from '../stores/create.ts';
 import type { KVStore, KVWork } from '../values/types.ts';
 import { ScheduledKVStore } from './scheduled-kvstore.ts';
-import type { ScheduledKVStoreOptions } from './scheduled-store.ts';
+import type { ScheduledKVStoreOptions } from './scheduled-backend.ts';
 
 interface Call {
   readonly operation: string;
@@ -22,31 +25,28 @@ interface Call {
   end(error?: ShoalError): void;
 }
 
-const heldCalls = ['push', 'pull', 'pushPull', 'rowSparsePush', 'rowSparsePull'] as const;
-
 /** Remembers calls, whose works end when the test says so. */
 async function held(options: ConstructorParameters<typeof ScheduledKVStore>[1] = {}): Promise<{ store: ScheduledKVStore; calls: Call[] }> {
-  const inner = await create('local');
+  const inner = must(CheckedStore.backendOf(await create('local')), () => 'create makes stores with backends');
   const calls: Call[] = [];
-  const hold =
-    (operation: (typeof heldCalls)[number]) =>
-    (key: string, ...rest: unknown[]): KVWork => {
-      const work = new PendingWork({ now: () => 0, drain: () => undefined, pump: () => false }, operation);
+  const outer: Backend = {
+    place: inner.place,
+    tensor: (dtype, shape) => inner.tensor(dtype, shape),
+    ask: (question) => inner.ask(question),
+    set: (setting) => inner.set(setting),
+    close: () => inner.close(),
+    start: (operation) => {
+      const work = new PendingWork({ now: () => 0, drain: () => undefined, pump: () => false }, operation.type);
       const end = (error?: ShoalError): void => {
-        if (!error) (inner[operation] as (...given: unknown[]) => KVWork)(key, ...rest);
+        if (!error) inner.start(operation);
         work.settle(error);
       };
-      calls.push({ operation, key, end });
+      const key = 'lists' in operation ? operation.lists.keys[0] : operation.key;
+      calls.push({ operation: operation.type, key, end });
       return work;
-    };
-  const outer = new Proxy(inner, {
-    get: (target, name) => {
-      if (heldCalls.includes(name as never)) return hold(name as (typeof heldCalls)[number]);
-      const value: unknown = Reflect.get(target, name);
-      return typeof value === 'function' ? value.bind(target) : value;
     },
-  });
-  return { store: new ScheduledKVStore(outer, { creditBytes: 16, partitionBytes: 8, ...options }), calls };
+  };
+  return { store: new ScheduledKVStore(new CheckedStore(outer), { creditBytes: 16, partitionBytes: 8, ...options }), calls };
 }
 
 const turns = async (): Promise<void> => {

@@ -8,12 +8,12 @@ import { rememberedPoints } from '../../group/comm/schedule/remembered-points.ts
 import type { Core } from '../../scheduler/core.ts';
 import type { PointMemory } from '../../scheduler/tuner/step-tuning.ts';
 import { spaceOf, tuningOf, type PointChange, type SearchSpace, type TuningOptions, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
-import type { KVStore } from '../values/types.ts';
-import { totalBytes, type PartViews, type StoreOperation } from './store-operation.ts';
+import type { Backend, StorePlace } from '../calls/operation.ts';
 import { StoreTuning } from './store-tuning.ts';
 
 export interface StoreSchedulingOptions {
-  readonly store: KVStore;
+  /** The store underneath. */
+  readonly inner: Backend;
   readonly core: Core;
   readonly clock: Clock;
   readonly settings: Settings;
@@ -36,15 +36,15 @@ export class StoreScheduling {
   /** @throws ShoalError `usage` for what cannot be tuned. */
   constructor(options: StoreSchedulingOptions) {
     this.#options = options;
-    const { store, core, clock, settings, timeoutMs, needsOthers } = options;
+    const { inner, core, clock, settings, timeoutMs, needsOthers } = options;
     this.#linkCreditBytes = settings.creditBytes;
     // Calls of a collective store are passed on as they are made.
-    const spec = needsOthers && store.type === 'collective' ? undefined : tuningSpecOf(options);
+    const spec = needsOthers && inner.place.type === 'collective' ? undefined : tuningSpecOf(options);
     this.partLimitBytes = Math.min(core.partitionBytes, spec?.space.partitionBytes?.least ?? Infinity);
     if (spec === undefined) return;
     this.#state = 'tuning';
-    const memory = memoryOf(store, clock, settings, spec.space);
-    this.#tuning = new StoreTuning({ store, spec, clock, timeoutMs, memory, onApplied: (change) => this.#apply(change) });
+    const memory = memoryOf(inner.place, clock, settings, spec.space);
+    this.#tuning = new StoreTuning({ inner, spec, clock, timeoutMs, memory, onApplied: (change) => this.#apply(change) });
   }
 
   /** What is in force. */
@@ -59,15 +59,15 @@ export class StoreScheduling {
     return this.#tuning?.agree();
   }
 
-  /** An operation begins. */
-  begin({ kind, key }: StoreOperation, views: readonly PartViews[]): void {
-    if (kind !== 'init') this.#tuning?.begin(kind, key, totalBytes(views));
+  /** An operation on a parameter begins. */
+  begin(kind: string, key: string, bytes: number): void {
+    this.#tuning?.begin(kind, key, bytes);
   }
 
   #apply({ atStep, point: { creditBytes, partitionBytes }, isFinal }: PointChange): void {
-    const { store, core, needsOthers } = this.#options;
+    const { inner, core, needsOthers } = this.#options;
     if (creditBytes !== undefined && needsOthers) {
-      store.setCredit?.(creditBytes);
+      inner.set({ type: 'credit', creditBytes });
       this.#linkCreditBytes = creditBytes;
     } else if (creditBytes !== undefined) core.setCredit(creditBytes);
     if (partitionBytes !== undefined) core.setPartition(partitionBytes);
@@ -83,12 +83,12 @@ function tuningSpecOf({ tuning, settings }: StoreSchedulingOptions): TuningSpec 
   return credit || partition ? { space: spaceOf('parameter-server', { credit, partition }) } : undefined;
 }
 
-function memoryOf(store: KVStore, clock: Clock, settings: Settings, space: SearchSpace): PointMemory | undefined {
+function memoryOf(place: StorePlace, clock: Clock, settings: Settings, space: SearchSpace): PointMemory | undefined {
   return rememberedPoints({
     folder: settings.scheduleTuningDir,
-    world: `${store.numWorkers}-workers`,
-    network: `${store.type}-${store.numServers}-servers`,
+    world: `${place.numWorkers}-workers`,
+    network: `${place.type}-${place.numServers}-servers`,
     space,
-    log: createLogger({ level: settings.logLevel, clock, speaker: `store of worker ${store.rank}` }),
+    log: createLogger({ level: settings.logLevel, clock, speaker: `store of worker ${place.rank}` }),
   });
 }

@@ -6,10 +6,11 @@ import { seededRandom } from '../../base/random.ts';
 import { StepTuning, type PointMemory } from '../../scheduler/tuner/step-tuning.ts';
 import { describeSpace, type PointChange, type SearchSpace, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
-import type { KVStore } from '../values/types.ts';
+import type { Backend } from '../calls/operation.ts';
 
 export interface StoreTuningOptions {
-  readonly store: KVStore;
+  /** The store underneath. */
+  readonly inner: Backend;
   readonly spec: TuningSpec;
   readonly clock: Clock;
   readonly timeoutMs: number;
@@ -27,10 +28,10 @@ export class StoreTuning {
 
   constructor(options: StoreTuningOptions) {
     this.#options = options;
-    const { store, spec, clock, memory, onApplied } = options;
+    const { inner, spec, clock, memory, onApplied } = options;
     this.#steps = new StepTuning({
       spec,
-      leads: store.rank === 0,
+      leads: inner.place.rank === 0,
       clock,
       // It draws points that cover the space: any do.
       random: seededRandom(1),
@@ -54,43 +55,48 @@ export class StoreTuning {
   }
 
   async #agree(): Promise<void> {
-    const { store, timeoutMs } = this.#options;
-    const others = Array.from({ length: store.numWorkers }, (_, worker) => worker).filter((worker) => worker !== store.rank);
-    const waited = store.rank === 0 ? others : [0];
+    const { inner, timeoutMs } = this.#options;
+    const { rank, numWorkers } = inner.place;
+    const others = Array.from({ length: numWorkers }, (_, worker) => worker).filter((worker) => worker !== rank);
+    const waited = rank === 0 ? others : [0];
     const own = rangesOf(this.#options.spec.space);
-    for (const worker of waited) await store.sendBlob(worker, { kind: 'feature', name: presenceName, values: own });
+    for (const worker of waited) await this.#send(worker, presenceName, own);
     for (const worker of waited) {
       try {
-        if (store.numWorkers > 1) this.#compare(worker, own, await store.receiveBlob(worker, presenceName, { timeoutMs }));
+        this.#compare(worker, own, (await inner.ask({ type: 'receive-blob', worker, name: presenceName, timeoutMs })) as TypedArray);
       } catch (thrown) {
         if (!isShoalError(thrown) || thrown.code !== 'timeout') throw thrown;
-        const alone = `worker ${store.rank} tunes credit and partition, and worker ${worker} has not said within ${timeoutMs} ms that it does`;
+        const alone = `worker ${rank} tunes credit and partition, and worker ${worker} has not said within ${timeoutMs} ms that it does`;
         throw new ShoalError('mismatch', `${alone}: tune on all workers, or on none`, { peer: worker, cause: thrown });
       }
     }
-    if (store.rank === 0) return;
+    if (rank === 0) return;
     // Told while this worker's thread waits for a step, it is applied in time.
-    store.onBlob?.(0, changeName, (values) => {
+    const onValues = (values: TypedArray): void => {
       const [atStep, isFinal, creditBytes, partitionBytes] = values as Float64Array;
       const point = { ...(creditBytes > 0 ? { creditBytes } : {}), ...(partitionBytes > 0 ? { partitionBytes } : {}) };
       this.#steps.receive({ atStep, point, isFinal: isFinal === 1 });
-    });
+    };
+    inner.set({ type: 'listen', worker: 0, name: changeName, onValues });
+  }
+
+  async #send(worker: number, name: string, values: Float64Array): Promise<void> {
+    await this.#options.inner.ask({ type: 'send-blob', worker, blob: { kind: 'feature', name, dtype: 'float64', values: values.slice() } });
   }
 
   /** Parameters are cut by the least partition. */
   #compare(worker: number, own: Float64Array, theirs: TypedArray): void {
     if (own.every((each, index) => each === theirs[index])) return;
     const text = [own, theirs].map((each) => describeSpace(spaceOfRanges(each as Float64Array)));
-    const differs = `worker ${this.#options.store.rank} tunes ${text[0]}, and worker ${worker} ${text[1]}`;
+    const differs = `worker ${this.#options.inner.place.rank} tunes ${text[0]}, and worker ${worker} ${text[1]}`;
     throw new ShoalError('mismatch', `${differs}: tune in the same space on all workers`, { peer: worker });
   }
 
   #tell({ atStep, point, isFinal }: PointChange): void {
-    const { store } = this.#options;
     const values = Float64Array.of(atStep, isFinal ? 1 : 0, point.creditBytes ?? 0, point.partitionBytes ?? 0);
-    for (let worker = 1; worker < store.numWorkers; worker++) {
+    for (let worker = 1; worker < this.#options.inner.place.numWorkers; worker++) {
       // A worker that cannot be told has other troubles, which the store's calls name.
-      store.sendBlob(worker, { kind: 'feature', name: changeName, values }).catch(() => undefined);
+      this.#send(worker, changeName, values).catch(() => undefined);
     }
   }
 }

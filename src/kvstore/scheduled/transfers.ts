@@ -1,9 +1,9 @@
 /** A scheduled store's operations on parts in the store underneath. It must not know when they start. */
 import { ShoalError } from '../../base/errors.ts';
-import { noOptions } from '../../base/schema.ts';
 import type { OnComplete } from '../../engine/operation.ts';
-import type { KVStore, KVWork, TransferOptions } from '../values/types.ts';
-import type { PartViews, StoreOperation } from './store-operation.ts';
+import type { Backend } from '../calls/operation.ts';
+import type { KVWork } from '../values/types.ts';
+import type { PartCall } from './part-calls.ts';
 
 interface Transfer {
   readonly work: KVWork;
@@ -24,36 +24,24 @@ export function whenAll(count: number, onEnd: (error?: ShoalError) => void): OnC
 }
 
 export class Transfers {
-  readonly #store: KVStore;
-  /** Of an operation without one of its own. Undefined: the store's. */
-  readonly #timeoutMs: number | undefined;
+  readonly #inner: Backend;
   /** The oldest first. */
   readonly #underWay = new Set<Transfer>();
 
-  constructor(store: KVStore, timeoutMs: number | undefined) {
-    this.#store = store;
-    this.#timeoutMs = timeoutMs;
+  constructor(inner: Backend) {
+    this.#inner = inner;
   }
 
-  /** All of these parts. @param onAllComplete when all are, with the first error. */
-  start(operation: StoreOperation, views: readonly PartViews[], onAllComplete: (error?: ShoalError) => void): void {
-    const onComplete = whenAll(views.length, onAllComplete);
-    for (const view of views) {
+  /** Begins these calls. @param onAllComplete when all are complete, with the first error. */
+  start(calls: readonly PartCall[], onAllComplete: (error?: ShoalError) => void): void {
+    const onComplete = whenAll(calls.length, onAllComplete);
+    for (const { operation } of calls) {
       try {
-        if (operation.kind === 'init') this.#init(operation, view, onComplete);
-        else this.#add(this.#beginPart(operation, view), onComplete);
+        if (operation.type === 'init') this.#inner.ask(operation).then(() => onComplete(), onComplete);
+        else this.#add(this.#inner.start(operation), onComplete);
       } catch (thrown) {
         onComplete(thrown);
       }
-    }
-  }
-
-  /** Another call of the store underneath. */
-  begin(call: (store: KVStore) => KVWork, onComplete: OnComplete): void {
-    try {
-      this.#add(call(this.#store), onComplete);
-    } catch (thrown) {
-      onComplete(thrown);
     }
   }
 
@@ -80,12 +68,6 @@ export class Transfers {
     return true;
   }
 
-  #init({ key, shape }: StoreOperation, { part, values }: PartViews, onComplete: OnComplete): void {
-    // A whole one is as it was given; a tensor has its shape.
-    const options = shape === undefined ? noOptions : { shape: part.key === key ? shape : part.shape };
-    this.#store.init(part.key, values, options).then(() => onComplete(), onComplete);
-  }
-
   #add(work: KVWork, onComplete: OnComplete): void {
     const transfer: Transfer = {
       work,
@@ -98,17 +80,5 @@ export class Transfers {
       () => transfer.end(undefined),
       (error: ShoalError) => transfer.end(error),
     );
-  }
-
-  #beginPart({ kind, priority, timeoutMs = this.#timeoutMs }: StoreOperation, { part: { key }, values, outs }: PartViews): KVWork {
-    const options: TransferOptions = timeoutMs === undefined ? { priority } : { priority, timeoutMs };
-    switch (kind) {
-      case 'push':
-        return this.#store.push(key, values, options);
-      case 'pull':
-        return this.#store.pull(key, outs, options);
-      default:
-        return this.#store.pushPull(key, values, outs, options);
-    }
   }
 }

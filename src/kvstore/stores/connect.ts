@@ -1,37 +1,54 @@
-/** Makes the store of a process from the environment: a worker whose client is in the comm thread, or a server. */
+/** Makes the store of a process from the environment: one without servers, a worker whose client is in the comm thread, or a server. */
 import { MessageChannel } from 'node:worker_threads';
+import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { createLogger } from '../../base/log.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
 import { CommChannel } from '../../comm/caller/comm-channel.ts';
 import { joinGuest } from '../../comm/caller/comm-host.ts';
 import { eventMemory } from '../../comm/shared/thread-protocol.ts';
 import { hostGuest } from '../../comm/caller/comm-thread.ts';
+import { initProcessGroup } from '../../group/init.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { DistStore } from './dist-store.ts';
+import type { Backend, ServerStore } from '../calls/operation.ts';
+import { CollectiveBackend } from '../collective/collective-backend.ts';
+import { DistBackend } from './dist-backend.ts';
+import { LocalBackend } from './local-backend.ts';
 import { detectPlace } from '../job/environment.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
 import { ServerNode } from '../server/node.ts';
-import { ServerStore } from '../server/store.ts';
+import { serverStore } from '../server/store.ts';
 import type { ClientChannel, ClientPlan, ClientTicket } from '../client/protocol.ts';
-import { workerCount } from '../protocol/topology.ts';
-import type { KVStore, KVStoreType } from '../values/types.ts';
+import type { KVStoreType } from '../values/types.ts';
 
-export interface ConnectOptions {
-  readonly environment: Environment;
-  readonly localWorkers: number;
+export function openLocal(environment: Environment): Backend {
+  return new LocalBackend(surroundings(environment, 'store'));
+}
+
+/** Joins the world of the environment; closing the store leaves it. @throws as `initProcessGroup`. */
+export async function openCollective(environment: Environment): Promise<Backend> {
+  const group = await initProcessGroup({ environment });
+  try {
+    const around = surroundings(environment, `store of worker ${group.rank}`);
+    return await CollectiveBackend.open({ ...around, group, onClosed: () => group.destroy() });
+  } catch (error) {
+    await group.destroy();
+    throw error;
+  }
 }
 
 /** The client of this process with its first worker, or, in a process that is a server, that server.
  *  @throws ShoalError `config`, `timeout`, `auth`, `mismatch`. */
 export async function connect(
   type: KVStoreType,
-  { environment, localWorkers }: ConnectOptions,
-): Promise<{ store: KVStore; tickets: ClientTicket[] }> {
+  environment: Environment,
+  localWorkers: number,
+): Promise<{ end: Backend | ServerStore; tickets: ClientTicket[] }> {
   const place = detectPlace(environment, { async: type === 'dist_async', localWorkers });
-  if (place.role !== 'worker') return { store: await serve(type, environment), tickets: [] };
+  if (place.role !== 'worker') return { end: serverStore(await ServerNode.start(environment), type), tickets: [] };
   const plan: ClientPlan = { environment: { ...environment }, async: type === 'dist_async', localWorkers };
   const guest = { entry: 'kvstore/client/client-guest.js', plan, who: 'this process' };
   // With other workers, it ends when the last of them has left.
@@ -40,36 +57,30 @@ export async function connect(
   );
   const tickets: ClientTicket[] = [];
   for (let local = 1; local < localWorkers; local++) {
-    const { ours, theirs } = newTicket(local);
-    tickets.push(ours);
-    channel.post({ type: 'attach', ticket: theirs }, [theirs.port]);
+    const { port1, port2 } = new MessageChannel();
+    const events = eventMemory();
+    tickets.push({ port: port1, events, local });
+    channel.post({ type: 'attach', ticket: { port: port2, events, local } }, [port2]);
   }
-  return { store: await storeOf(type, { channel, local: 0, environment }), tickets };
+  return { end: await openDist(type, channel, 0, environment), tickets };
 }
 
 /** The store of another thread of a process that has one. */
-export async function join(type: KVStoreType, ticket: ClientTicket, environment: Environment): Promise<KVStore> {
+export async function join(type: KVStoreType, ticket: ClientTicket, environment: Environment): Promise<Backend> {
   const channel: ClientChannel = new CommChannel((handlers) => joinGuest(ticket, handlers));
-  return storeOf(type, { channel, local: ticket.local, environment });
+  return openDist(type, channel, ticket.local, environment);
 }
 
-async function storeOf(
-  type: KVStoreType,
-  { channel, local, environment }: { channel: ClientChannel; local: number; environment: Environment },
-): Promise<KVStore> {
+async function openDist(type: KVStoreType, channel: ClientChannel, local: number, environment: Environment): Promise<Backend> {
   try {
-    const settings = readSettings(environment);
-    const native = loadNative({ enabled: settings.native });
+    const { allocator, ...around } = surroundings(environment, 'store');
     const values = new ProcessValues({
-      allocator: createRegionAllocator({ native, ...(settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {}) }),
+      allocator,
       thread: local,
       onCreate: (region, share) => channel.post({ type: 'map', region, share }),
       onDrop: (region) => channel.post({ type: 'unmap', region }),
     });
-    const info = await channel.ready();
-    const kernels = createKernels({ native });
-    const parameterKernels = createParameterKernels({ native });
-    return new DistStore({ type, info, channel, values, kernels, parameterKernels, timeoutMs: settings.timeoutMs });
+    return new DistBackend({ ...around, type, info: await channel.ready(), channel, values });
   } catch (thrown) {
     const error = ShoalError.from(thrown);
     await channel.leave(error);
@@ -77,21 +88,16 @@ async function storeOf(
   }
 }
 
-async function serve(type: KVStoreType, environment: Environment): Promise<KVStore> {
-  const node = await ServerNode.start(environment);
-  const { topology, number: rank } = node;
-  const { serverGroups, serversPerGroup, workersPerGroup } = topology;
-  return new ServerStore(node, {
-    type,
-    rank,
-    numWorkers: workerCount(topology),
-    numServers: serverGroups * serversPerGroup,
-    workersPerGroup,
-  });
-}
-
-function newTicket(local: number): { ours: ClientTicket; theirs: ClientTicket } {
-  const { port1, port2 } = new MessageChannel();
-  const events = eventMemory();
-  return { ours: { port: port1, events, local }, theirs: { port: port2, events, local } };
+/** What the settings say of this thread's memory, kernels and limits. @param speaker for the log. */
+function surroundings(environment: Environment, speaker: string) {
+  const { native: enabled, sharedMemoryMax, timeoutMs, logLevel: level } = readSettings(environment);
+  const native = loadNative({ enabled });
+  return {
+    kernels: createKernels({ native }),
+    parameterKernels: createParameterKernels({ native }),
+    allocator: createRegionAllocator({ native, ...(sharedMemoryMax > 0 ? { budget: sharedMemoryMax } : {}) }),
+    clock: systemClock,
+    timeoutMs,
+    log: createLogger({ level, clock: systemClock, speaker }),
+  };
 }

@@ -3,11 +3,11 @@ import { MessagePort } from 'node:worker_threads';
 import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, anyObject, checkFields, checkOptions, noOptions, optionTable } from '../../base/schema.ts';
 import type { Environment } from '../../base/settings/settings.ts';
-import { CheckedStore } from '../values/checked-store.ts';
-import { connect, join } from './connect.ts';
+import { CheckedStore } from '../calls/checked-store.ts';
+import type { Backend, ServerStore } from '../calls/operation.ts';
+import { connect, join, openCollective, openLocal } from './connect.ts';
 import type { ClientTicket } from '../client/protocol.ts';
 import type { KVStore, KVStoreType } from '../values/types.ts';
-import { createCollective, createLocal } from './without-servers.ts';
 
 /** Where a store finds its place in the job. */
 export interface CreateOptions {
@@ -26,20 +26,20 @@ const createSharedOptions = optionTable<Parameters<typeof createShared>[1]>({ wo
  *  @throws ShoalError `config` without servers, `mismatch` when workers create different types, `timeout`, `auth`. */
 export async function create(type: KVStoreType = 'local', options: CreateOptions = noOptions): Promise<KVStore> {
   checkOptions('create', options, createOptions);
-  return new CheckedStore(await makeStore(type, options));
+  return new CheckedStore(await open(type, options));
 }
 
-async function makeStore(type: KVStoreType, { environment = process.env, ticket }: CreateOptions): Promise<KVStore> {
+async function open(type: KVStoreType, { environment = process.env, ticket }: CreateOptions): Promise<Backend | ServerStore> {
   if (ticket !== undefined) checkTicket(type, ticket);
   switch (type) {
     case 'local':
-      return createLocal(environment);
+      return openLocal(environment);
     case 'collective':
-      return createCollective(environment);
+      return openCollective(environment);
     case 'dist_sync':
     case 'dist_async':
       if (ticket !== undefined) return join(type, ticket, environment);
-      return (await connect(type, { environment, localWorkers: 1 })).store;
+      return (await connect(type, environment, 1)).end;
     default:
       throw new ShoalError('usage', `there is no store '${String(type)}'; use local, collective, dist_sync or dist_async`);
   }
@@ -62,8 +62,8 @@ export async function createShared(
   checkFields('createShared', options, createSharedOptions);
   const { workers, environment = process.env } = options;
   if (!Number.isSafeInteger(workers) || workers < 1) throw new ShoalError('usage', `${workers} workers per process; at least 1 is needed`);
-  const { store, tickets } = await connect(type, { environment, localWorkers: workers });
-  return { store: new CheckedStore(store), tickets };
+  const { end, tickets } = await connect(type, environment, workers);
+  return { store: new CheckedStore(end), tickets };
 }
 
 function checkTicket(type: KVStoreType, { port, events, local }: ClientTicket): void {

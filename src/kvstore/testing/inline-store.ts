@@ -8,7 +8,9 @@ import { ClientNode, type WorkerPort } from '../client/node.ts';
 import type { ClientChannel, ClientCommand, ClientEvent } from '../client/protocol.ts';
 import type { NodeContext } from '../job/node-context.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
-import { DistStore } from '../stores/dist-store.ts';
+import { CheckedStore } from '../calls/checked-store.ts';
+import { DistBackend } from '../stores/dist-backend.ts';
+import type { KVStore } from '../values/types.ts';
 
 export interface InlineStoreOptions extends Pick<NodeContext, 'allocator' | 'kernels' | 'parameterKernels'> {
   readonly environment: Environment;
@@ -17,7 +19,7 @@ export interface InlineStoreOptions extends Pick<NodeContext, 'allocator' | 'ker
   readonly turn?: (callback: () => void) => void;
 }
 
-export async function openInlineStore(options: InlineStoreOptions): Promise<DistStore> {
+export async function openInlineStore(options: InlineStoreOptions): Promise<KVStore> {
   const { environment, open, turn, allocator, kernels, parameterKernels } = options;
   const channel: ClientChannel = new CommChannel(
     (handlers) => new InlineHost((emit) => guest({ environment, open }, emit), handlers, { turn }),
@@ -29,7 +31,8 @@ export async function openInlineStore(options: InlineStoreOptions): Promise<Dist
     onDrop: (region) => channel.post({ type: 'unmap', region }),
   });
   const { timeoutMs } = readSettings(environment);
-  return new DistStore({ type: 'dist_sync', info: await channel.ready(), channel, values, kernels, parameterKernels, timeoutMs });
+  const info = await channel.ready();
+  return new CheckedStore(new DistBackend({ type: 'dist_sync', info, channel, values, kernels, parameterKernels, timeoutMs }));
 }
 
 function guest(

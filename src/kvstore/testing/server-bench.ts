@@ -4,7 +4,8 @@ import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { elementsOf } from '../protocol/placement.ts';
-import type { ClientParameterInfo, TransferEntry } from '../client/options.ts';
+import type { KeylessInfo } from '../calls/operation.ts';
+import type { TransferEntry } from '../client/options.ts';
 import { SimulatedCluster, type ClusterOptions } from './simulated-cluster.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { ValueBlock } from '../protocol/value-space.ts';
@@ -99,8 +100,8 @@ export class Bench {
     await this.cluster.settle();
   }
 
-  info(worker: number, key: string): Promise<ClientParameterInfo | undefined> {
-    return this.cluster.run<ClientParameterInfo>((done) => this.cluster.clientOf(worker).core.info(worker, key, done));
+  info(worker: number, key: string): Promise<KeylessInfo | undefined> {
+    return this.cluster.run<KeylessInfo>((done) => this.cluster.clientOf(worker).core.info(worker, key, done));
   }
 }
 

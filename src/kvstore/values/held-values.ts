@@ -7,6 +7,10 @@ import type { Value } from './types.ts';
 export class HeldValues {
   readonly #regions: Region[] = [];
 
+  constructor(lists: readonly (readonly Value[])[] = []) {
+    for (const list of lists) for (const value of list) this.add(value);
+  }
+
   add(value: Value): void {
     if (value instanceof Tensor && value.region.hold !== undefined) this.#regions.push(value.region);
   }

@@ -6,17 +6,19 @@ import { loadNative } from '../../memory/native.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { kvstoreChecks } from '../conformance.ts';
-import { LocalStore } from './local-store.ts';
+import { CheckedStore } from '../calls/checked-store.ts';
+import { LocalBackend } from './local-backend.ts';
 
-function newStore(clock = new VirtualClock()): LocalStore {
+function newStore(clock = new VirtualClock()): CheckedStore {
   const native = loadNative({ enabled: true });
-  return new LocalStore({
+  const backend = new LocalBackend({
     kernels: createKernels({ native }),
     parameterKernels: createParameterKernels({ native }),
     allocator: createRegionAllocator({ native }),
     clock,
     timeoutMs: 1000,
   });
+  return new CheckedStore(backend);
 }
 
 async function inFolder(body: (folder: string) => Promise<void>): Promise<void> {
@@ -24,7 +26,7 @@ async function inFolder(body: (folder: string) => Promise<void>): Promise<void> 
   await body(folder);
 }
 
-describe('LocalStore', () => {
+describe('a local store', () => {
   it.each(kvstoreChecks.filter(({ types }) => types.includes('local')))('$name', ({ run }) =>
     inFolder((folder) => run(newStore(), folder)),
   );

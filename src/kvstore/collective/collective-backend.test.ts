@@ -5,18 +5,21 @@ import { startRanks } from '../../group/testing/in-process-world.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
-import { CollectiveStore } from './collective-store.ts';
+import { CheckedStore } from '../calls/checked-store.ts';
+import { CollectiveBackend, type CollectiveBackendOptions } from './collective-backend.ts';
 import { kvstoreChecks } from '../conformance.ts';
 
 const clock = new UnhurriedClock();
 const native = loadNative({ enabled: true });
 
+const open = async (options: CollectiveBackendOptions): Promise<CheckedStore> => new CheckedStore(await CollectiveBackend.open(options));
+
 /** Runs the body on every worker of a world of its own. */
-async function onWorkers(n: number, body: (kv: CollectiveStore, folder: string) => Promise<void>): Promise<void> {
+async function onWorkers(n: number, body: (kv: CheckedStore, folder: string) => Promise<void>): Promise<void> {
   const folder = temporaryFolder('collective');
   await using world = await startRanks(n);
   await world.each(async (group) => {
-    await using kv = await CollectiveStore.open({
+    await using kv = await open({
       group,
       kernels: createKernels({ native }),
       parameterKernels: createParameterKernels({ native }),
@@ -29,11 +32,11 @@ async function onWorkers(n: number, body: (kv: CollectiveStore, folder: string) 
 
 const checks = kvstoreChecks.filter(({ types }) => types.includes('collective'));
 
-describe.each([1, 2, 3])('CollectiveStore of %i workers', (n) => {
+describe.each([1, 2, 3])('a collective store of %i workers', (n) => {
   it.each(checks)('$name', ({ run }) => onWorkers(n, run));
 });
 
-describe('CollectiveStore', () => {
+describe('a collective store', () => {
   it('two stores on one group do not disturb each other', async () => {
     await using world = await startRanks(2);
     await world.each(async (group) => {
@@ -44,7 +47,7 @@ describe('CollectiveStore', () => {
         clock,
         timeoutMs: 60_000,
       };
-      const [a, b] = [await CollectiveStore.open(options), await CollectiveStore.open(options)];
+      const [a, b] = [await open(options), await open(options)];
       await Promise.all([a.init('w', Float32Array.of(1)), b.init('w', Float32Array.of(2))]);
       const [x, y] = [Float32Array.of(1), Float32Array.of(10)];
       await Promise.all([a.pushPull('w', x), b.pushPull('w', y), group.allReduce(new Float32Array(8))]);

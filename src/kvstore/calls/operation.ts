@@ -1,0 +1,108 @@
+/** What a store is asked: calls whose arguments are checked, as plain data, and the interface of those who carry them out.
+ *
+ *      program ── push, info, … ──▶ CheckedStore, which checks the arguments ── operation ──▶ backend: local, collective, servers, scheduled
+ *
+ *  Contract: operations take effect in the order in which they are given, per parameter. A backend compares values with its parameters before
+ *  anything changes. It is given nothing after `close`. */
+import type { DType, TypedArray } from '../../memory/dtype.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import type { CompressionSpec } from '../compression/codec.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { Blob, KVStore, KVWork, ParameterInfo, Updater, Value } from '../values/types.ts';
+
+/** For each key the values of its devices. */
+export type ValueLists = readonly (readonly Value[])[];
+
+/** Keys and values of a push, a pull or both; calls with the same keys and tensors share them. */
+export interface TransferLists {
+  readonly keys: readonly string[];
+  /** Undefined: a pull. */
+  readonly values: ValueLists | undefined;
+  /** The outputs; `values` itself where results take their place. Undefined: a push. */
+  readonly outs: ValueLists | undefined;
+  /** These lists come again when the same call is made again. */
+  readonly recurs: boolean;
+}
+
+/** The numbers of a call; each is undefined where the caller left it out. */
+interface Urgency {
+  readonly priority: number | undefined;
+  readonly timeoutMs: number | undefined;
+}
+
+export interface Transfer extends Urgency {
+  readonly type: 'push' | 'pull' | 'pushPull';
+  readonly lists: TransferLists;
+}
+
+export interface RowTransfer extends Urgency {
+  readonly type: 'rowSparsePush' | 'rowSparsePull';
+  readonly key: string;
+  readonly rows: Uint32Array | Int32Array;
+  /** The rows' elements: what is pushed, or the output. */
+  readonly value: Value;
+}
+
+/** A parameter to be created. */
+export interface FirstValue {
+  readonly key: string;
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  readonly value: Value;
+  readonly data: TypedArray;
+}
+
+/** A blob with elements of its own. */
+export interface BlobData extends Omit<Blob, 'values'> {
+  readonly dtype: DType;
+  readonly values: TypedArray;
+}
+
+/** Operations without a work: they end with an answer. The state and the optimiser are set by worker 0. */
+export type Question =
+  | { readonly type: 'init'; readonly entries: readonly FirstValue[] }
+  | { readonly type: 'barrier' }
+  | { readonly type: 'optimizer'; readonly spec: OptimizerSpec }
+  | { readonly type: 'state'; readonly direction: 'save' | 'load'; readonly folder: string }
+  | { readonly type: 'info'; readonly key: string }
+  | { readonly type: 'send-blob'; readonly worker: number; readonly blob: BlobData }
+  | { readonly type: 'receive-blob'; readonly worker: number; readonly name: string; readonly timeoutMs: number };
+
+export type KeylessInfo = Omit<ParameterInfo, 'key'>;
+
+/** `info` is answered by what is known of the parameter, `receive-blob` by the elements, all others by nothing. */
+export type Answer = KeylessInfo | TypedArray | undefined;
+
+/** Operations that are done when their call returns. `updater` is for stores without servers, `credit` and `listen` are for those with. */
+export type Setting =
+  | { readonly type: 'compression'; readonly spec: CompressionSpec }
+  | { readonly type: 'updater'; readonly updater: Updater }
+  | { readonly type: 'credit'; readonly creditBytes: number }
+  | { readonly type: 'listen'; readonly worker: number; readonly name: string; readonly onValues: (values: TypedArray) => void };
+
+/** This process's place in the job. */
+export type StorePlace = Pick<KVStore, 'type' | 'role' | 'rank' | 'numWorkers' | 'numServers' | 'workerGroup' | 'workersPerGroup'> & {
+  /** Milliseconds that a call without a limit may take. */
+  readonly timeoutMs: number;
+};
+
+/** A process that is a server: it can be waited for. */
+export interface ServerStore {
+  readonly place: StorePlace;
+  /** All workers have left. */
+  served(): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** A kind of store, as a worker has it. */
+export interface Backend {
+  readonly place: StorePlace;
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D>;
+  /** Begins a push or a pull. Pushed values are the caller's again when it returns, those of a pushPull when its work is done.
+   *  @throws ShoalError `usage`, `mismatch` for values that do not fit. */
+  start(operation: Transfer | RowTransfer): KVWork;
+  ask(question: Question): Promise<Answer>;
+  set(setting: Setting): void;
+  /** Called once. With `abort`, what has not started fails. */
+  close(mode?: 'drain' | 'abort'): Promise<void>;
+}

@@ -1,0 +1,258 @@
+/** The store of a worker whose parameters lie on servers: puts values where servers reach them, and hands operations to the client. It must
+ *  not know servers, slices or rounds.
+ *
+ *      tensor of this store    reached in place
+ *      any other array         staged: one copy into memory of this store, one back
+ *      push                    always a copy, so that the caller may go on at once */
+import { ShoalError } from '../../base/errors.ts';
+import type { PendingWork } from '../../comm/caller/work.ts';
+import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
+import { balancedTree, type Kernels } from '../../memory/kernels.ts';
+import { countOf, Tensor } from '../../memory/tensor.ts';
+import type { Answer, Backend, Question, RowTransfer, Setting, StorePlace, Transfer, TransferLists } from '../calls/operation.ts';
+import { createCodec } from '../compression/registry.ts';
+import { createOptimizer } from '../optimizers/registry.ts';
+import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
+import type { ProcessValues } from '../protocol/process-values.ts';
+import { StagedValues } from './staged-values.ts';
+import type { BatchEntry, ClientChannel, WorkerInfo } from '../client/protocol.ts';
+import type { InitEntry } from '../client/options.ts';
+import { workerCount } from '../protocol/topology.ts';
+import type { KVStoreType, Value } from '../values/types.ts';
+import type { ValueRef } from '../protocol/value-space.ts';
+import { bytesOf, fittingElements, fittingRows, listedKeys, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
+
+export interface DistBackendOptions {
+  readonly type: KVStoreType;
+  readonly info: WorkerInfo;
+  readonly channel: ClientChannel;
+  readonly values: ProcessValues;
+  readonly kernels: Kernels;
+  readonly parameterKernels: ParameterKernels;
+  /** The limit of calls that name none. */
+  readonly timeoutMs: number;
+}
+
+/** A listener for blobs waits as long as the store is open. */
+const blobsMs = 0x7fffffff;
+const batchesMax = 16;
+
+export class DistBackend implements Backend {
+  readonly place: StorePlace;
+  readonly #options: DistBackendOptions;
+  readonly #channel: ClientChannel;
+  readonly #values: ProcessValues;
+  readonly #parameters = new Map<string, NamedParameter>();
+  /** Lists that the client knows by a number, the oldest first. */
+  readonly #batches = new Map<TransferLists, number>();
+  #compresses = false;
+  #nextBatch = 1;
+
+  constructor(options: DistBackendOptions) {
+    const { type, info, channel, values, timeoutMs } = options;
+    const { worker, workerGroup, topology } = info;
+    this.place = {
+      type,
+      role: 'worker',
+      rank: worker,
+      numWorkers: workerCount(topology),
+      numServers: topology.serverGroups * topology.serversPerGroup,
+      workerGroup,
+      workersPerGroup: topology.workersPerGroup,
+      timeoutMs,
+    };
+    this.#options = options;
+    this.#channel = channel;
+    this.#values = values;
+  }
+
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
+    const { ref, view } = this.#values.allocate(countOf(shape) * dtypeInfo(dtype).bytes);
+    view.fill(0);
+    return new Tensor(dtype, shape, this.#values.regionOf(ref.region), ref.offset);
+  }
+
+  start(operation: Transfer | RowTransfer): PendingWork {
+    return 'lists' in operation ? this.#transfer(operation) : this.#rows(operation);
+  }
+
+  async ask(question: Question): Promise<Answer> {
+    if (question.type === 'init') return this.#init(question);
+    // A spec is refused here, before any server hears of it.
+    if (question.type === 'optimizer') createOptimizer(question.spec, this.#options.parameterKernels);
+    let found: Answer;
+    await this.#channel.start(question, describe(question), { onSuccess: (answer) => (found = answer as Answer) });
+    return found;
+  }
+
+  set(setting: Setting): void {
+    if (setting.type === 'listen') this.#listen(setting);
+    if (setting.type === 'credit') this.#channel.post(setting);
+    if (setting.type !== 'compression') return;
+    createCodec(setting.spec, this.#options.parameterKernels);
+    for (const lists of this.#batches.keys()) this.#forget(lists);
+    this.#channel.post(setting);
+    this.#compresses = true;
+  }
+
+  async close(): Promise<void> {
+    try {
+      await this.#channel.start({ type: 'close' }, 'closing the store');
+    } finally {
+      await this.#channel.leave(new ShoalError('closed', 'the store was closed'));
+      this.#values.close();
+    }
+  }
+
+  // ── operations ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async #init({ entries }: Extract<Question, { type: 'init' }>): Promise<undefined> {
+    const { staged, built } = this.#stage((staging) =>
+      entries.map(({ key, dtype, shape, value, data }): InitEntry => {
+        if (this.#parameters.has(key)) throw new ShoalError('usage', `parameter '${key}' exists already; init names a parameter once`);
+        return { key, dtype, shape, value: this.#ownRef(value) ?? staging.copyIn(bytesOf(data)).ref };
+      }),
+    );
+    const what = `init of ${listedKeys(entries.map(({ key }) => key))}`;
+    await this.#channel.start({ type: 'init', entries: built }, what, { onSettled: (_, error) => staged.free(error) });
+    for (const { key, dtype, shape } of built) this.#parameters.set(key, { key, dtype, shape, count: countOf(shape) });
+  }
+
+  #transfer({ type, lists, priority = 0, timeoutMs }: Transfer): PendingWork {
+    const what = `${type} of ${listedKeys(lists.keys)}`;
+    const batch = this.#batches.get(lists);
+    if (batch !== undefined) return this.#channel.start({ type: 'transfer', entries: batch, priority, timeoutMs }, what);
+    const { staged, built } = this.#stage((staging) => lists.keys.map((_, k) => this.#entry(lists, k, staging)));
+    if (lists.recurs && staged.empty) this.#remember(lists, built);
+    return this.#begin({ type: 'transfer', entries: built, priority, timeoutMs }, what, staged);
+  }
+
+  #rows({ type, key, rows, value, priority = 0, timeoutMs }: RowTransfer): PendingWork {
+    const parameter = this.#parameter(key);
+    const pushes = type === 'rowSparsePush';
+    const ids = rowIdsOf(parameter, rows, { ascending: pushes });
+    const data = bytesOf(fittingRows(parameter, value, ids.length));
+    const { staged, built } = this.#stage((staging) => {
+      if (pushes) return staging.copyIn(data).ref;
+      return this.#ownRef(value) ?? staging.result(staging.take(data.byteLength), value, data);
+    });
+    const request = { key, rows: ids, values: built, priority, ...(timeoutMs === undefined ? {} : { timeoutMs }) };
+    return this.#begin({ type: 'rows', direction: pushes ? 'push' : 'pull', request }, `${type} of '${key}'`, staged);
+  }
+
+  #begin(command: Parameters<ClientChannel['start']>[0], what: string, staged: StagedValues): PendingWork {
+    staged.hold();
+    return this.#channel.start(command, what, { onSuccess: () => staged.copyOut(), onSettled: (_, error) => staged.end(error) });
+  }
+
+  #listen({ worker, name, onValues }: Extract<Setting, { type: 'listen' }>): void {
+    const next = (): void => {
+      const work = this.#channel.start({ type: 'receive-blob', worker, name, timeoutMs: blobsMs }, `blobs '${name}' of worker ${worker}`, {
+        onSuccess: (answer) => {
+          next();
+          onValues(answer as TypedArray);
+        },
+      });
+      // The store was closed, or has failed: its own calls say why.
+      void work.then(undefined, () => undefined);
+    };
+    next();
+  }
+
+  #remember(lists: TransferLists, entries: readonly BatchEntry[]): void {
+    const batch = this.#nextBatch++;
+    this.#batches.set(lists, batch);
+    this.#channel.post({ type: 'batch', batch, entries });
+    const [oldest] = this.#batches.keys();
+    if (this.#batches.size > batchesMax) this.#forget(oldest);
+  }
+
+  #forget(lists: TransferLists): void {
+    this.#channel.post({ type: 'forget-batch', batch: this.#batches.get(lists)! });
+    this.#batches.delete(lists);
+  }
+
+  // ── values ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Of a tensor of this store. */
+  #ownRef(value: Value): ValueRef | undefined {
+    if (!(value instanceof Tensor) || !this.#values.owns(value.region)) return undefined;
+    return this.#values.refOf(value.region, value.byteOffset, value.bytes);
+  }
+
+  /** What `build` stages is given back when it throws, else by whoever receives it. */
+  #stage<T>(build: (staged: StagedValues) => T): { staged: StagedValues; built: T } {
+    const staged = new StagedValues((bytes) => this.#values.allocate(bytes));
+    try {
+      return { staged, built: build(staged) };
+    } catch (error) {
+      staged.free();
+      throw error;
+    }
+  }
+
+  /** A copy of the sum of a list. */
+  #copyOf(parameter: NamedParameter, list: readonly Value[], staged: StagedValues): ValueRef {
+    const sources = list.map((value) => bytesOf(fittingElements(parameter, value)));
+    const block = staged.take(sources[0].byteLength);
+    const { kernels } = this.#options;
+    if (sources.length === 1) kernels.copy(block.view, sources[0]);
+    else kernels.reduce(parameter.dtype, 'sum', [block.view], sources, balancedTree(sources.length));
+    return block.ref;
+  }
+
+  /** The first output, and what is copied from it to the others. */
+  #outsOf(parameter: NamedParameter, [first, ...others]: readonly Value[], staged: StagedValues): ValueRef {
+    const result = bytesOf(fittingElements(parameter, first));
+    const out = this.#ownRef(first) ?? staged.result(staged.take(result.byteLength), first, result);
+    for (const other of others) staged.spread(result, other, bytesOf(fittingElements(parameter, other)));
+    return out;
+  }
+
+  #entry({ keys, values, outs }: TransferLists, k: number, staged: StagedValues): BatchEntry {
+    const { [k]: key } = keys;
+    const parameter = this.#parameter(key);
+    if (values === undefined) return { key, out: this.#outsOf(parameter, outs![k], staged) };
+    const { [k]: list } = values;
+    const [first] = list;
+    const encoding = this.#encoding(parameter);
+    if (outs === undefined) return { key, push: this.#copyOf(parameter, list, staged), ...encoding };
+    if (list.length > 1)
+      return { key, push: this.#copyOf(parameter, list, staged), out: this.#outsOf(parameter, outs[k], staged), ...encoding };
+    const data = bytesOf(fittingElements(parameter, first));
+    const own = this.#ownRef(first);
+    if (own !== undefined || outs[k].length > 1 || outs[k][0] !== first)
+      return { key, push: own ?? staged.copyIn(data).ref, out: this.#outsOf(parameter, outs[k], staged), ...encoding };
+    // A staged value that is its own result comes back where it went in.
+    const block = staged.copyIn(data);
+    return { key, push: block.ref, out: staged.result(block, first, data), ...encoding };
+  }
+
+  #encoding({ dtype }: NamedParameter): Pick<BatchEntry, 'encoding'> {
+    return this.#compresses && dtype === 'float32' ? { encoding: 'compressed' } : {};
+  }
+
+  #parameter(key: string): NamedParameter {
+    const parameter = this.#parameters.get(key);
+    if (parameter !== undefined) return parameter;
+    throw new ShoalError('usage', `there is no parameter '${key}'; every worker calls init (or broadcast) for it first`);
+  }
+}
+
+/** An operation's name, for people. */
+function describe(question: Exclude<Question, { type: 'init' }>): string {
+  switch (question.type) {
+    case 'barrier':
+      return 'barrier';
+    case 'optimizer':
+      return 'setOptimizer';
+    case 'state':
+      return `${question.direction}State ${question.direction === 'save' ? 'to' : 'from'} ${question.folder}`;
+    case 'info':
+      return `info of '${question.key}'`;
+    case 'send-blob':
+      return `sendBlob '${question.blob.name}' to worker ${question.worker}`;
+    case 'receive-blob':
+      return `receiveBlob '${question.name}' from worker ${question.worker}`;
+  }
+}
