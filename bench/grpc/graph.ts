@@ -5,7 +5,7 @@ import { startTask } from '../../src/graph/cluster/start.ts';
 import { FabricCarrier } from '../../src/graph/rpc/fabric-carrier.ts';
 import type { RpcLink, RpcService, RpcStats, TensorSlot, TensorSource } from '../../src/graph/rpc/rpc.ts';
 import type { FabricAddress } from '../../src/fabric/fabric.ts';
-import type { SlotOutcome } from '../../src/rendezvous/protocol/tensor-receiver.ts';
+import type { SlotOutcome } from '../../src/rendezvous/protocol/tensor-carrier.ts';
 import type { Served } from './calls.ts';
 import { GrpcTensors, serveTensors, type Item } from './tensors.ts';
 

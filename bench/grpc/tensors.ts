@@ -5,9 +5,9 @@
  *      answer    u32 length │ JSON: slots │ bytes of slot 0 │ of slot 1 … */
 import * as grpc from '@grpc/grpc-js';
 import { ShoalError, type ErrorCode, type ErrorData } from '../../src/base/errors.ts';
-import type { TensorCarrier } from '../../src/rendezvous/carriers/carrier.ts';
+import type { TensorCarrier } from '../../src/rendezvous/protocol/tensor-carrier.ts';
 import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-channel.ts';
-import type { FusedWaiter, SlotOutcome } from '../../src/rendezvous/protocol/tensor-receiver.ts';
+import type { FusedWaiter, SlotOutcome } from '../../src/rendezvous/protocol/tensor-carrier.ts';
 import type { Cancel, Waiter } from '../../src/rendezvous/table/rendezvous.ts';
 import { hostValue, isStaged, type SentValue } from '../../src/rendezvous/value/staged-tensor.ts';
 import { checkMetadata, readTensor, writable, type TensorMetadata } from '../../src/rendezvous/value/tensor-metadata.ts';

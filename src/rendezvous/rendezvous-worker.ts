@@ -4,15 +4,16 @@ import { setServedTimer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { isCount } from '../base/bytes.ts';
 import { anyList, anyNumber, anyText, anything, checkFields, describeValue, optionTable } from '../base/schema.ts';
-import type { Connection, Fabric, FabricAddress, FabricOptions } from '../fabric/fabric.ts';
-import { TensorChannel, type WorkerIdentity } from './carriers/tensor-channel.ts';
+import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
+import type { WorkerIdentity } from './carriers/tensor-channel.ts';
 import { WorkerCore } from './carriers/worker-core.ts';
+import { WorkerNetwork } from './carriers/worker-network.ts';
 import { WorkerDevices } from './device/worker-devices.ts';
 import { systemEnvironment, type RendezvousEnvironment } from './environment.ts';
-import { tensorCounters, type TensorCounters } from './protocol/counters.ts';
+import type { TensorCounters } from './protocol/counters.ts';
 import { checkStepId } from './table/step-table.ts';
-import { defaultSlabBytes, TensorMemory, type MemoryBudget } from './protocol/tensor-memory.ts';
-import { formatWorkerAddress, parseWorkerAddress, type WorkerAddress } from './worker-address.ts';
+import { defaultSlabBytes, TensorMemory } from './protocol/tensor-memory.ts';
+import { formatWorkerAddress, parseWorkerAddress } from './worker-address.ts';
 import { tensorKey, WorkerStep } from './worker-step.ts';
 
 /** Who a worker is, and what it may use. */
@@ -31,6 +32,8 @@ export interface RendezvousWorkerOptions {
   readonly listenHosts?: readonly string[];
   /** Of a receive, of a send until it is asked for, and of a connect. Default 5 minutes. */
   readonly timeoutMs?: number;
+  /** Time limit for making a broken connection again; then its worker is lost. Default 2 seconds. */
+  readonly reconnectMs?: number;
   /** Bound on the bytes of received tensors, those that are kept for the next ones included; at least 4 MiB. Default 4 GiB. */
   readonly memoryBytesMax?: number;
   /** Steps at a time. Default 1,024. */
@@ -47,6 +50,7 @@ const optionKeys = optionTable<RendezvousWorkerOptions>({
   carriers: anyList,
   listenHosts: anyList,
   timeoutMs: anyNumber,
+  reconnectMs: anyNumber,
   memoryBytesMax: anyNumber,
   stepsMax: anyNumber,
   parkedMax: anyNumber,
@@ -80,27 +84,25 @@ export class RendezvousWorker {
   readonly #options: Settled;
   readonly #environment: RendezvousEnvironment;
   readonly #core: WorkerCore;
-  readonly #fabrics: readonly Fabric[];
-  readonly #channels = new Set<TensorChannel>();
-  readonly #peers = new Map<number, WorkerIdentity>();
-  readonly #awaited = new Set<() => void>();
-  #closed: Promise<void> | undefined;
-  readonly #budget: MemoryBudget;
+  readonly #network: WorkerNetwork;
+  readonly #peers: Peers;
   readonly #devices = new WorkerDevices();
+  #closed: Promise<void> | undefined;
 
   private constructor(parts: {
-    address: WorkerAddress;
+    address: string;
     options: Settled;
     environment: RendezvousEnvironment;
     core: WorkerCore;
-    fabrics: readonly Fabric[];
+    network: WorkerNetwork;
+    peers: Peers;
   }) {
-    this.address = formatWorkerAddress(parts.address);
+    this.address = parts.address;
     this.#options = parts.options;
     this.#environment = parts.environment;
     this.#core = parts.core;
-    this.#fabrics = parts.fabrics;
-    this.#budget = { bytesMax: parts.options.memoryBytesMax, bytes: 0 };
+    this.#network = parts.network;
+    this.#peers = parts.peers;
   }
 
   /** Listens. @throws ShoalError `usage` for options, `unsupported` for a carrier that is not possible here. */
@@ -112,7 +114,7 @@ export class RendezvousWorker {
     const { stepsMax, parkedMax, carriers, ...rest } = options;
     if (!Number.isInteger(options.rank) || options.rank < 0)
       throw new ShoalError('usage', `a rendezvous worker needs a rank from 0, not ${options.rank}`);
-    const least = { memoryBytesMax: defaultSlabBytes, stepsMax: 1, parkedMax: 1 } as const;
+    const least = { memoryBytesMax: defaultSlabBytes, reconnectMs: 1, stepsMax: 1, parkedMax: 1 } as const;
     for (const name of Object.keys(least) as (keyof typeof least)[]) {
       const value = options[name];
       if (value === undefined || (Number.isSafeInteger(value) && value >= least[name])) continue;
@@ -126,19 +128,42 @@ export class RendezvousWorker {
       device: `/job:worker/task:${options.rank}/device:CPU:0`,
       listenHosts: ['127.0.0.1'],
       timeoutMs: 300_000,
+      reconnectMs: 2000,
       memoryBytesMax: 4 * gibibyte,
       ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)),
       rank: options.rank,
       secret,
     };
-    const { rank, device, world } = settled;
+    const { rank, device, world, timeoutMs, reconnectMs, memoryBytesMax } = settled;
     const incarnation = Buffer.from(environment.random.bytes(8)).readBigUInt64LE();
     const core = new WorkerCore({ rank, device, incarnation }, { ...(stepsMax && { stepsMax }), ...(parkedMax && { parkedMax }) });
     const fabrics: Fabric[] = [];
-    const addresses: FabricAddress[] = [];
-    let started: ((worker: RendezvousWorker) => void) | undefined;
-    const worker = new Promise<RendezvousWorker>((resolve) => {
-      started = resolve;
+    const budget = { bytesMax: memoryBytesMax, bytes: 0 };
+    const peers: Peers = { known: new Map(), awaited: new Set() };
+    const network = new WorkerNetwork({
+      clock: environment.clock,
+      random: environment.random,
+      connectMs: timeoutMs,
+      reconnectMs,
+      world,
+      self: core.self,
+      fabrics,
+      sent: core.steps,
+      channel: (fabric) => ({
+        timeoutMs,
+        announcesApart: fabric.capabilities.loadStore,
+        memory: new TensorMemory({
+          create: (bytes) => environment.regions.create(bytes),
+          register: (region) => fabric.register(region),
+          budget,
+        }),
+      }),
+      onGreeted(worker, remote) {
+        core.attach(worker, remote);
+        peers.known.set(worker.rank, worker);
+        for (const look of [...peers.awaited]) look();
+      },
+      onLost: (_, remote, cause) => core.detach(remote, cause),
     });
     try {
       for (const name of carriersOf(carriers, environment)) {
@@ -150,15 +175,11 @@ export class RendezvousWorker {
             'unsupported',
             `carrier ${name} cannot announce writes by 32-bit immediates, which are the numbers of requests; use another`,
           );
-        addresses.push(
-          await fabric.listen((connection) => void worker.then((made) => made.#open(connection, fabric)).catch(() => undefined)),
-        );
       }
-      const made = new RendezvousWorker({ address: { rank, fabrics: addresses }, options: settled, environment, core, fabrics });
-      started!(made);
-      return made;
+      const address = formatWorkerAddress({ rank, fabrics: await network.listen() });
+      return new RendezvousWorker({ address, options: settled, environment, core, network, peers });
     } catch (thrown) {
-      await Promise.all(fabrics.map((fabric) => fabric.close()));
+      await network.close();
       throw ShoalError.from(thrown, 'system', { operation: `rendezvous of ${world}` });
     }
   }
@@ -170,33 +191,16 @@ export class RendezvousWorker {
 
   /** What its open connections have moved, together. */
   get counters(): TensorCounters {
-    const sum = tensorCounters();
-    for (const { counters } of this.#channels) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += counters[key];
+    const sum = this.#network.counters;
     sum.bytesCopied += this.#devices.bytesCopied;
     return sum;
   }
 
-  /** @param address what the other's `address` says. @throws ShoalError with why each carrier failed. */
+  /** Connects to another worker, and again whenever the connection breaks.
+   *  @param address the other's `address`. @throws ShoalError with why each carrier failed. */
   async connect(address: string): Promise<WorkerIdentity> {
     const { rank, fabrics } = parseWorkerAddress(address);
-    const { world, timeoutMs } = this.#options;
-    const causes: ShoalError[] = [];
-    for (const fabric of this.#fabrics) {
-      const there = fabrics.find(({ provider }) => provider === fabric.name);
-      if (there === undefined) continue;
-      try {
-        const connection = await fabric.connect(there, { peer: { world, rank }, timeoutMs });
-        return await this.#open(connection, fabric);
-      } catch (thrown) {
-        causes.push(ShoalError.from(thrown));
-        if (causes.at(-1)!.code !== 'unsupported') break;
-      }
-    }
-    if (causes.length > 0) throw causes.at(-1)!;
-    throw new ShoalError(
-      'unsupported',
-      `worker ${rank} has no carrier in common with worker ${this.self.rank}: it offers ${fabrics.map(({ provider }) => provider).join(', ')}`,
-    );
+    return this.#network.connect(rank, fabrics);
   }
 
   /** The worker of this rank, when it has connected. @throws ShoalError `timeout`; `closed` when this worker is closed first. */
@@ -205,15 +209,15 @@ export class RendezvousWorker {
     const { timeoutMs } = this.#options;
     return new Promise((resolve, reject) => {
       const look = (): void => {
-        const peer = this.#peers.get(rank);
+        const peer = this.#peers.known.get(rank);
         if (peer === undefined && this.#closed === undefined) return;
-        this.#awaited.delete(look);
+        this.#peers.awaited.delete(look);
         timer.cancel();
         if (peer !== undefined) resolve(peer);
         else reject(new ShoalError('closed', `worker ${this.self.rank} was closed before worker ${rank} connected to it`, { peer: rank }));
       };
       const timer = setServedTimer(this.#environment.clock, timeoutMs, () => {
-        this.#awaited.delete(look);
+        this.#peers.awaited.delete(look);
         reject(
           new ShoalError(
             'timeout',
@@ -222,7 +226,7 @@ export class RendezvousWorker {
           ),
         );
       });
-      this.#awaited.add(look);
+      this.#peers.awaited.add(look);
       look();
     });
   }
@@ -247,76 +251,33 @@ export class RendezvousWorker {
     checkFields('stand', options, standingKeys);
     checkStepId(options.firstStep);
     const key = tensorKey(this.#core, name, from, this.self);
-    const channel = [...this.#channels].findLast(({ peer }) => peer?.device === from.device);
-    if (channel === undefined)
+    const remote = this.#network.find(from.device);
+    if (remote === undefined)
       throw new ShoalError(
         'unsupported',
         `${from.device} has no connection to this worker, and a standing request needs one: connect to its worker first`,
       );
-    const standing = channel.stand(key, options.firstStep, options.depth ?? 8);
-    return { stop: () => standing.stop() };
+    return remote.stand(key, options.firstStep, options.depth ?? 8);
   }
 
   /** Ends its steps and connections. Tensors that were received stay readable. Idempotent. */
   close(): Promise<void> {
     this.#closed ??= this.#close();
-    for (const look of [...this.#awaited]) look();
+    for (const look of [...this.#peers.awaited]) look();
     return this.#closed;
   }
 
   async #close(): Promise<void> {
     await this.#core.close();
-    await Promise.all([...this.#channels].map((channel) => channel.close()));
-    await Promise.all(this.#fabrics.map((fabric) => fabric.close()));
+    await this.#network.close();
     this.#devices.close();
   }
+}
 
-  /** The protocol on a connection. Resolves when the peer has said who it is. */
-  #open(connection: Connection, fabric: Fabric): Promise<WorkerIdentity> {
-    const { timeoutMs } = this.#options;
-    const { clock, regions } = this.#environment;
-    return new Promise((resolve, reject) => {
-      const memory = new TensorMemory({
-        create: (bytes) => regions.create(bytes),
-        register: (region) => fabric.register(region),
-        budget: this.#budget,
-      });
-      const channel: TensorChannel = new TensorChannel({
-        connection,
-        self: this.self,
-        memory,
-        clock,
-        timeoutMs,
-        announcesApart: fabric.capabilities.loadStore,
-        take: (stepId, key, waiter) => this.#core.steps.take(stepId, key, waiter),
-        onHello: (peer) => {
-          silence.cancel();
-          this.#core.attach(peer, channel);
-          this.#know(peer);
-          resolve(peer);
-        },
-        onClose: (error) => {
-          silence.cancel();
-          const cause = error ?? new ShoalError('closed', `the connection to worker ${connection.peer.rank} was closed`);
-          this.#channels.delete(channel);
-          this.#core.detach(channel, cause);
-          reject(cause);
-        },
-      });
-      this.#channels.add(channel);
-      const silence = setServedTimer(clock, timeoutMs, () => {
-        reject(
-          new ShoalError('timeout', `worker ${connection.peer.rank} has connected and said nothing within ${timeoutMs} ms`, { timeoutMs }),
-        );
-        void channel.close();
-      });
-    });
-  }
-
-  #know(peer: WorkerIdentity): void {
-    this.#peers.set(peer.rank, peer);
-    for (const look of [...this.#awaited]) look();
-  }
+/** Workers that have connected, by rank, and callers that wait for one. */
+interface Peers {
+  readonly known: Map<number, WorkerIdentity>;
+  readonly awaited: Set<() => void>;
 }
 
 /** @throws ShoalError `unsupported` for one that is asked for and not possible. */

@@ -25,6 +25,11 @@ describeRendezvous('grpc', world, {
       test: 'fails what was sent to a worker that dies, now and in later steps, and nothing else',
       reason: 'calls come and go in gRPC: who would ask has no connection that ends',
     },
+    ...[
+      'asks again over the next connection when one breaks',
+      'gives again what had not left when the connection broke, and says of the rest that it is lost',
+      'fails what waits for a process that was killed, and goes on with the next one',
+    ].map((test) => ({ test, reason: 'calls are not repeated in gRPC' })),
   ],
 });
 

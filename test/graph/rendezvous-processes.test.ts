@@ -1,4 +1,4 @@
-/** Rendezvous workers in processes of their own: the example, and a sender that is killed. */
+/** Rendezvous workers in processes of their own: the example, and a sender that is killed and started again. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
@@ -53,16 +53,16 @@ describe('rendezvous between processes', () => {
   for (const [carrier, reason, provider = ''] of places) {
     const env = { SHOAL_LIBFABRIC_PROVIDER: provider };
     it.skipIf(reason !== undefined)(
-      `over ${carrier} ${provider}, a killed worker fails those who wait for it, receives and sends, and nobody else${reason === undefined ? '' : ` (skipped: ${reason})`}`,
+      `over ${carrier} ${provider}, a killed worker fails those who wait for it, receives and sends, and nobody else; the next process goes on${reason === undefined ? '' : ` (skipped: ${reason})`}`,
       async () => {
-        const senders = [0, 1].map((rank) => start(['test/graph/rendezvous-sender.ts', String(rank), carrier], env));
+        const startSender = (rank: number, stepId: number) =>
+          start(['test/graph/rendezvous-sender.ts', String(rank), carrier, String(stepId)], env);
+        const senders = [0, 1].map((rank) => startSender(rank, 1));
         const worker = await RendezvousWorker.start({ rank: 9, secret: 'test', carriers: [carrier] }, systemEnvironment(env));
         workers.push(worker);
-        const peers = await Promise.all(
-          senders.map(async ({ stdout }) =>
-            worker.connect((await createInterface({ input: stdout })[Symbol.asyncIterator]().next()).value as string),
-          ),
-        );
+        const connect = async ({ stdout }: ReturnType<typeof start>) =>
+          worker.connect((await createInterface({ input: stdout })[Symbol.asyncIterator]().next()).value as string);
+        const peers = await Promise.all(senders.map(connect));
         const step = worker.beginStep(1);
         const first = await step.recv(peers[0], 'here');
         const missing = peers.map((peer) => step.recv(peer, 'missing').catch((thrown: unknown) => thrown));
@@ -87,6 +87,14 @@ describe('rendezvous between processes', () => {
         step.end();
         expect(await missing[1]).toMatchObject({ code: 'aborted' });
         expect(await unasked[1]).toBeUndefined();
+        const restarted = await connect(startSender(0, 3));
+        const third = worker.beginStep(3);
+        const again = third.recv(restarted, 'here');
+        const answer = third.recv(restarted, 'answer');
+        await third.send(restarted, 'question', Float32Array.of(5, 6));
+        expect([...(await answer)!.data]).toEqual([5, 6]);
+        expect((await again)!.data.length).toBe(1 << 20);
+        await expect(third.recv(peers[0], 'here')).rejects.toMatchObject({ code: 'mismatch' });
       },
     );
   }

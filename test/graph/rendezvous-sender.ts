@@ -1,12 +1,18 @@
-/** A worker that prints its address, has `here` in step 1 and never `missing`, and waits for its end.
+/** A worker that prints its address, has `here` in a step and never `missing`, sends `answer` when `question` has come, and waits for its
+ *  end.
  *
- *    rendezvous-sender.ts <rank> <carrier> */
+ *    rendezvous-sender.ts <rank> <carrier> <step> */
 import { RendezvousWorker } from '../../src/rendezvous/index.ts';
 
-const [rank, carrier] = process.argv.slice(2);
+const [rank, carrier, stepId] = process.argv.slice(2);
 const worker = await RendezvousWorker.start({ rank: Number(rank), secret: 'test', carriers: [carrier] });
 console.log(worker.address);
 const receiver = await worker.peer(9);
 const large = new Float32Array(1 << 20).fill(Number(rank));
-void worker.beginStep(1).send(receiver, 'here', large);
+const step = worker.beginStep(Number(stepId));
+void step.send(receiver, 'here', large);
+step.recv(receiver, 'question').then(
+  (question) => step.send(receiver, 'answer', question!),
+  () => undefined,
+);
 setInterval(() => undefined, 1000);

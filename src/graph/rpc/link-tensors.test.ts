@@ -1,8 +1,8 @@
 /** Receives over the connections of one link: asked for again over each next one, answered once, failed when there will be none. */
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
-import type { TensorCarrier } from '../../rendezvous/carriers/carrier.ts';
-import type { FusedWaiter, SlotOutcome } from '../../rendezvous/protocol/tensor-receiver.ts';
+import type { TensorCarrier } from '../../rendezvous/protocol/tensor-carrier.ts';
+import type { FusedWaiter, SlotOutcome } from '../../rendezvous/protocol/tensor-carrier.ts';
 import type { Cancel } from '../../rendezvous/table/rendezvous.ts';
 import { LinkTensors } from './link-tensors.ts';
 

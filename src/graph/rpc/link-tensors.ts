@@ -1,8 +1,8 @@
 /** Receives from one task, by rendezvous' protocol on a connection that the first of them wants. When it breaks, what has not come is asked
  *  for again over the next one; the sender gives again what was lost on the way. */
 import { ShoalError } from '../../base/errors.ts';
-import type { TensorCarrier } from '../../rendezvous/carriers/carrier.ts';
-import type { SlotOutcome } from '../../rendezvous/protocol/tensor-receiver.ts';
+import type { TensorCarrier } from '../../rendezvous/protocol/tensor-carrier.ts';
+import type { SlotOutcome } from '../../rendezvous/protocol/tensor-carrier.ts';
 import type { Cancel } from '../../rendezvous/table/rendezvous.ts';
 import { nothingToCancel } from './tensor-channels.ts';
 import { aborted, type RpcStats, type TensorSlot, type TensorSource } from './rpc.ts';

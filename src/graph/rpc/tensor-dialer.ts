@@ -73,7 +73,10 @@ export class TensorDialer {
         waiter.fail(new ShoalError('protocol', 'tensors are asked for over a connection of who receives them'));
         return nothingToCancel;
       },
-      onClose: (error) => this.#onClose(error),
+      onClose: (error) => {
+        this.#onClose(error);
+        return undefined;
+      },
     });
     this.tensors.attach(this.#channel);
   }

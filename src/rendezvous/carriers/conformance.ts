@@ -6,7 +6,7 @@ import { seededRandom, systemRandom } from '../../base/random.ts';
 import { testsBut, type Skip } from '../../base/testing/skips.ts';
 import { dtypes, viewOf } from '../../memory/dtype.ts';
 import { formatRendezvousKey, parseRendezvousKey } from '../table/rendezvous-key.ts';
-import type { PieceSink } from '../protocol/tensor-request.ts';
+import type { PieceSink } from '../protocol/tensor-carrier.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import { stagedTensor } from '../testing/staged-tensor.ts';
 import type { StepRendezvous } from './step-rendezvous.ts';
@@ -16,8 +16,12 @@ import type { WorkerCore } from './worker-core.ts';
 export interface RendezvousWorld {
   readonly a: WorkerCore;
   readonly b: WorkerCore;
+  /** Breaks what connects the workers; both go on. Resolves when both have heard of it. */
+  break?(): Promise<unknown>;
   /** Ends the connection as a crash of `a` would. */
   crash?(): void;
+  /** Kills `a`. @returns the process that takes its place, when both know each other. */
+  restart?(): Promise<WorkerCore>;
   close(): Promise<void>;
 }
 
@@ -372,6 +376,95 @@ export function describeRendezvous(
           );
       expect(plain(await b.recvAsync(own))).toEqual(plain(dense([1])));
       expect(told).toHaveLength(1);
+    });
+
+    const turns = async (count: number): Promise<void> => {
+      for (let left = count; left > 0; left--) await new Promise((resolve) => setImmediate(resolve));
+    };
+
+    test('asks again over the next connection when one breaks', async () => {
+      const { world, begin, end, ab, ba } = await start();
+      for (let stepId = 1; stepId <= 6; stepId++) {
+        const { a, b } = begin(stepId);
+        const given = new AbortController();
+        const waiting = [b.recvAsync(ab('x')), a.recvAsync(ba('x')), b.recvAsync(ab('staged'))];
+        const fused = b.recvFused(['y', 'dead', 'z'].map(ab));
+        const cancelled = b.recvAsync(ab('given up'), given).catch((thrown: unknown) => thrown);
+        await turns(stepId % 3);
+        await world.break!();
+        const later = b.recvAsync(ab('later'));
+        if (stepId % 2 === 0) await turns(3);
+        given.abort();
+        a.send(ab('x'), dense([stepId]));
+        b.send(ba('x'), dense([-stepId]));
+        a.send(ab('staged'), stagedTensor(dense([stepId, 2])));
+        a.send(ab('y'), dense([1]));
+        a.send(ab('dead'), undefined);
+        a.send(ab('z'), dense([2]));
+        a.send(ab('later'), strings('later'));
+        expect((await Promise.all(waiting)).map(plain)).toEqual([dense([stepId]), dense([-stepId]), dense([stepId, 2])].map(plain));
+        expect((await fused).map(plain)).toEqual([dense([1]), undefined, dense([2])].map(plain));
+        expect(plain(await later)).toEqual(plain(strings('later')));
+        expect(await cancelled).toMatchObject({ code: 'aborted' });
+        end(stepId);
+      }
+    });
+
+    test('gives again what had not left when the connection broke, and says of the rest that it is lost', async () => {
+      const { world, begin, end, ab } = await start();
+      const large = dense(new Float32Array(600_000).fill(7));
+      const names = ['large 0', 'large 1', 'large 2'];
+      let lost = 0;
+      for (let stepId = 1; stepId <= 10; stepId++) {
+        const { a, b } = begin(stepId);
+        const told: (string | undefined)[] = [];
+        const received = names.map((name) => b.recvAsync(ab(name)).catch((thrown: unknown) => thrown as ShoalError));
+        await turns(stepId % 3);
+        for (const name of names) a.send(ab(name), { ...large, release: (cause) => void told.push(cause?.message) });
+        await turns(stepId % 5);
+        await world.break!();
+        for (const [k, outcome] of (await Promise.all(received)).entries()) {
+          if (outcome instanceof Error) {
+            lost++;
+            expect(outcome).toMatchObject({
+              code: 'peer-lost',
+              message: expect.stringMatching(`'large ${k}' from \\S+task:0\\S+ had left over a connection that broke`) as string,
+            });
+          } else {
+            expect(isSame(outcome, large)).toBe(true);
+            outcome!.release?.();
+          }
+        }
+        end(stepId);
+        await expect.poll(() => told).toEqual([undefined, undefined, undefined]);
+      }
+      expect(lost).toBeLessThan(30);
+    });
+
+    test('fails what waits for a process that was killed, and goes on with the next one', async () => {
+      const { world, begin, ab, ba } = await start();
+      const { b } = begin(1);
+      const told: (string | undefined)[] = [];
+      b.send(ba('unasked'), { ...dense([1]), release: (cause) => void told.push(cause?.code) });
+      const waiting = [b.recvAsync(ab('x')), b.recvFused([ab('y'), ab('z')])].map((each) => each.catch((thrown: unknown) => thrown));
+      const old = ab('x');
+      await new Promise((resolve) => setImmediate(resolve));
+      const a = await world.restart!();
+      for (const each of waiting)
+        expect(await each).toMatchObject({
+          code: 'peer-lost',
+          message: expect.stringMatching(/'[xy]' from \S+task:0\S+ did not come in step 1: /) as string,
+        });
+      expect(told).toEqual(['peer-lost']);
+      await expect(b.recvAsync(old)).rejects.toMatchObject({ code: 'mismatch' });
+      for (const stepId of [2, 3]) {
+        const steps = { a: a.beginStep(stepId), b: world.b.beginStep(stepId) };
+        const [there, back] = [a.key('x', a.self, world.b.self), world.b.key('x', world.b.self, a.self)];
+        const received = [steps.b.recvAsync(there), steps.a.recvAsync(back)];
+        steps.a.send(there, dense([stepId]));
+        steps.b.send(back, dense([-stepId]));
+        expect((await Promise.all(received)).map(plain)).toEqual([dense([stepId]), dense([-stepId])].map(plain));
+      }
     });
 
     test('writes nothing late into memory that another tensor was given', async () => {

@@ -10,16 +10,14 @@ import { threadRegion } from '../../fabric/testing/regions.ts';
 import { loadNative } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { fabricPair, type FabricPairOptions } from '../testing/fabric-pair.ts';
+import { networkPair, type NetworkPairOptions } from '../testing/network-pair.ts';
 import { describeRendezvous, type RendezvousWorld } from './conformance.ts';
 import { WorkerCore } from './worker-core.ts';
 
-async function world(options: FabricPairOptions, cleanUp: () => void = () => undefined): Promise<RendezvousWorld> {
-  const pair = await fabricPair(options);
+async function world(options: NetworkPairOptions, cleanUp: () => void = () => undefined): Promise<RendezvousWorld> {
+  const pair = await networkPair(options);
   return {
-    a: pair.a.core,
-    b: pair.b.core,
-    crash: pair.crash,
+    ...pair,
     async close() {
       await pair.close();
       cleanUp();
@@ -38,6 +36,12 @@ describeRendezvous(
       { test: 'waits for a step that has not begun where the tensor is sent', reason: 'one worker has begun a step or has not' },
       { test: 'fails what waits for a worker that dies, and nothing else', reason: 'it would die itself' },
       { test: 'fails what was sent to a worker that dies, now and in later steps, and nothing else', reason: 'it would die itself' },
+      { test: 'asks again over the next connection when one breaks', reason: 'it has no connection' },
+      {
+        test: 'gives again what had not left when the connection broke, and says of the rest that it is lost',
+        reason: 'it has no connection',
+      },
+      { test: 'fails what waits for a process that was killed, and goes on with the next one', reason: 'it would die itself' },
     ],
   },
 );
@@ -60,8 +64,20 @@ describe.skipIf(noShm !== undefined)(`shm${noShm === undefined ? '' : ` (skipped
 for (const provider of ['tcp;ofi_rxm', 'shm']) {
   const reason = libfabricUnavailable({ provider });
   describe.skipIf(reason !== undefined)(`libfabric${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
-    describeRendezvous(`libfabric, ${provider}`, () =>
-      inSharedMemory((options) => new LibfabricFabric({ ...options, hostId: 'here', libfabric: { provider } })),
+    describeRendezvous(
+      `libfabric, ${provider}`,
+      () => inSharedMemory((options) => new LibfabricFabric({ ...options, hostId: 'here', libfabric: { provider } })),
+      {
+        skips:
+          provider === 'shm'
+            ? []
+            : [
+                {
+                  test: 'gives again what had not left when the connection broke, and says of the rest that it is lost',
+                  reason: 'libfabric 1.17 reads freed memory when an endpoint of tcp;ofi_rxm is closed with large writes under way',
+                },
+              ],
+      },
     );
   });
 }

@@ -1,40 +1,57 @@
-/** The rendezvous of one step of a worker: sent tensors wait in the worker's own table; received tensors come from there, or over the
- *  carrier to the worker that has the sending device. */
+/** The rendezvous of one step of a worker: sent values wait in the worker's own table; received ones come from there, or over the carrier
+ *  to the worker that has the sending device. */
 import { ShoalError } from '../../base/errors.ts';
+import type { PieceSink, SlotOutcome, TensorCarrier } from '../protocol/tensor-carrier.ts';
 import { allSlots, cancelled, slotError, type LocalRendezvous } from '../table/local-rendezvous.ts';
 import type { Cancel, RecvOptions, Rendezvous } from '../table/rendezvous.ts';
-import { parseRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
 import { hostValue, isStaged, type SentValue } from '../value/staged-tensor.ts';
-import { checkTensorValue, type TensorValue } from '../value/tensor-value.ts';
-import type { PieceSink } from '../protocol/tensor-request.ts';
-import type { SlotOutcome } from '../protocol/tensor-receiver.ts';
-import type { TensorCarrier } from './carrier.ts';
+import { checkTensorValue, type Release, type TensorValue } from '../value/tensor-value.ts';
 
-export interface StepRendezvousOptions {
+/** How values are sent and received within one process; those of other processes come as tensors. */
+export interface StepValues<V, Sent> {
+  /** @throws ShoalError `usage` for a thing that is no value. */
+  check(value: Sent): Sent;
+  received(value: Sent): V | Promise<V>;
+}
+
+export const tensorValues: StepValues<TensorValue, SentValue> = {
+  // The maker of a staged value has checked it.
+  check: (value) => (typeof value === 'object' && value !== null && isStaged(value) ? value : checkTensorValue(value)),
+  received: hostValue,
+};
+
+export interface StepRendezvousOptions<V, Sent> {
   readonly stepId: number;
-  readonly local: LocalRendezvous<SentValue>;
-  /** Undefined: the sending device is this worker's. @throws ShoalError when there is no such worker, or it has restarted. */
-  carrierOf(key: RendezvousKey): TensorCarrier | undefined;
+  readonly local: LocalRendezvous<Sent>;
+  readonly values: StepValues<V, Sent>;
+  /** @returns undefined for a key that is sent here. @throws ShoalError when there is no such worker, or it has restarted. */
+  carrierOf(key: string): TensorCarrier | undefined;
   /** @throws ShoalError when the worker that has the receiving device is lost. */
   checkReceiver(key: string): void;
 }
 
-export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
-  readonly #options: StepRendezvousOptions;
-  /** What this step waits for from others, and how it is told. */
-  readonly #waiting = new Set<(cause: ShoalError) => void>();
+export class StepRendezvous<V = TensorValue, Sent = SentValue> implements Rendezvous<V, Sent> {
+  /** Requests of other workers for which this step has been the first reason; for whoever counts them. */
+  requests = 0;
+  readonly #options: StepRendezvousOptions<V, Sent>;
+  /** Receives from other workers that wait: how they are told that the step is over, and their keys. */
+  readonly #waiting = new Map<(cause: ShoalError) => void, string | readonly string[]>();
   #aborted: (() => ShoalError) | undefined;
 
-  constructor(options: StepRendezvousOptions) {
+  constructor(options: StepRendezvousOptions<V, Sent>) {
     this.#options = options;
   }
 
-  send(key: string, value: SentValue | undefined): void {
-    // Who makes one that is staged has checked it.
-    const checked =
-      value === undefined || (typeof value === 'object' && value !== null && isStaged(value)) ? value : checkTensorValue(value);
+  /** Keys that are asked for and have not come. */
+  get awaited(): readonly string[] {
+    return [...[...this.#waiting.values()].flat(), ...this.#options.local.awaited];
+  }
+
+  send(key: string, value: Sent | undefined): void {
+    const { values, local } = this.#options;
+    const checked = value === undefined ? value : values.check(value);
     this.#options.checkReceiver(key);
-    this.#options.local.send(key, checked);
+    local.send(key, checked);
   }
 
   /** The same as that of the local table. */
@@ -43,25 +60,27 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
   }
 
   /** @param sink told of pieces that come from another worker. */
-  recvAsync(key: string, options?: RecvOptions, sink?: PieceSink): Promise<TensorValue | undefined> {
+  recvAsync(key: string, options?: RecvOptions, sink?: PieceSink): Promise<V | undefined> {
     const { stepId, local } = this.#options;
     if (this.#aborted !== undefined) return Promise.reject(this.#aborted());
     let carrier: TensorCarrier | undefined;
     try {
-      carrier = this.#options.carrierOf(parseRendezvousKey(key));
+      carrier = this.#options.carrierOf(key);
     } catch (thrown) {
       return Promise.reject(ShoalError.from(thrown));
     }
-    if (carrier === undefined) return local.recvAsync(key, options).then(received);
+    if (carrier === undefined) return local.recvAsync(key, options).then(this.#received);
     const over = carrier;
-    return this.#wait(key, options?.signal, (receive, fail) => over.recv(stepId, key, { receive, fail }, sink));
+    return this.#wait<TensorValue | undefined>(key, options?.signal, (receive, fail) =>
+      over.recv(stepId, key, { receive, fail }, sink),
+    ) as Promise<V | undefined>;
   }
 
-  async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (TensorValue | undefined)[]> {
+  async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (V | undefined)[]> {
     const { stepId, local } = this.#options;
     if (this.#aborted !== undefined) throw this.#aborted();
     if (keys.length === 0) throw new ShoalError('usage', 'a fused receive must have at least one key');
-    const carriers = new Set(keys.map((key) => this.#options.carrierOf(parseRendezvousKey(key))));
+    const carriers = new Set(keys.map((key) => this.#options.carrierOf(key)));
     if (carriers.size > 1)
       throw new ShoalError('usage', `a fused receive is from one worker; its ${keys.length} keys are from ${carriers.size}`);
     const [carrier] = carriers;
@@ -69,16 +88,16 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
       const sent = await local.recvFused(keys, options);
       return allSlots(
         keys,
-        (slot) => received(sent[slot]),
-        (value) => value?.release?.(),
+        async (slot) => this.#received(sent[slot]),
+        (value) => (value as { release?: Release } | undefined)?.release?.(),
       );
     }
-    const outcomes = await this.#wait<readonly SlotOutcome[]>(keys[0], options?.signal, (receive, fail) =>
+    const outcomes = await this.#wait<readonly SlotOutcome[]>(keys, options?.signal, (receive, fail) =>
       carrier.recvFused(stepId, keys, { receive, fail }),
     );
     const failed = outcomes.findIndex((outcome) => 'cause' in outcome);
     const values = outcomes.map((outcome) => ('value' in outcome ? outcome.value : undefined));
-    if (failed < 0) return values;
+    if (failed < 0) return values as V[];
     for (const value of values) value?.release?.();
     throw slotError(failed, keys, (outcomes[failed] as { cause: ShoalError }).cause);
   }
@@ -94,16 +113,19 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
     this.#options.local.end(cause);
     if (this.#waiting.size === 0) return;
     const told = cause();
-    for (const tell of [...this.#waiting]) tell(told);
+    for (const tell of [...this.#waiting.keys()]) tell(told);
   }
 
+  readonly #received = (value: Sent | undefined): V | Promise<V> | undefined =>
+    value === undefined ? undefined : this.#options.values.received(value);
+
   #wait<R>(
-    key: string,
+    keys: string | readonly string[],
     signal: AbortSignal | undefined,
     start: (receive: (result: R) => void, fail: (cause: ShoalError) => void) => Cancel,
   ): Promise<R> {
     return new Promise((resolve, reject) => {
-      if (signal?.aborted === true) throw cancelled(key, signal);
+      const onAbort = (): void => giveUp(cancelled(typeof keys === 'string' ? keys : keys[0], signal!));
       let isSettled = false;
       const asked: { cancel?: Cancel } = {};
       const settle = (): boolean => {
@@ -118,8 +140,8 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
         asked.cancel?.();
         reject(cause);
       };
-      const onAbort = (): void => giveUp(cancelled(key, signal!));
-      this.#waiting.add(giveUp);
+      if (signal?.aborted === true) return onAbort();
+      this.#waiting.set(giveUp, keys);
       asked.cancel = start(
         (result) => {
           if (settle()) resolve(result);
@@ -131,8 +153,4 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
       if (!isSettled) signal?.addEventListener('abort', onAbort, { once: true });
     });
   }
-}
-
-async function received(value: SentValue | undefined): Promise<TensorValue | undefined> {
-  return value && hostValue(value);
 }

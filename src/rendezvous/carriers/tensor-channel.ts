@@ -2,6 +2,7 @@
  *  the thread that made the fabric. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection } from '../../fabric/fabric.ts';
 import { Arbiter, type CreditAccount, type SharedResource } from '../../scheduler/arbiter.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
@@ -10,14 +11,14 @@ import { Outbox } from '../protocol/outbox.ts';
 import { ByteReader } from '../../base/bytes.ts';
 import { nameBytesMax, RecordType } from '../protocol/records.ts';
 import type { StandingRequest } from '../protocol/standing-request.ts';
-import { TensorReceiver, type FusedWaiter } from '../protocol/tensor-receiver.ts';
-import { bytesOf, type PieceSink } from '../protocol/tensor-request.ts';
+import { TensorReceiver } from '../protocol/tensor-receiver.ts';
+import type { FusedWaiter, PieceSink, TensorCarrier, Unanswered } from '../protocol/tensor-carrier.ts';
+import { bytesOf } from '../protocol/tensor-request.ts';
 import type { Staging } from '../protocol/piece-writer.ts';
 import { TensorSender } from '../protocol/tensor-sender.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import type { SentValue } from '../value/staged-tensor.ts';
 import type { Release, TensorValue } from '../value/tensor-value.ts';
-import type { TensorCarrier } from './carrier.ts';
 
 /** A worker, as its first message says. */
 export interface WorkerIdentity {
@@ -36,6 +37,10 @@ export interface TensorChannelOptions {
   readonly clock: Clock;
   /** Where the peer's requests meet the Sends of this worker. */
   take(stepId: number, key: string, waiter: Waiter<SentValue>): Cancel;
+  /** Takes back a value that the connection's end has kept from leaving. @returns false, as by default: it fails. */
+  giveBack?(stepId: number, key: string, value: SentValue): boolean;
+  /** Called once after `onClose`, when nothing of what was sent over the connection is read any more. */
+  onSettled?(): void;
   /** A tensor of this worker is on its way, with all that it was asked for with. */
   onAnswered?(stepId: number, key: string): void;
   /** Default: counters of its own. */
@@ -53,8 +58,9 @@ export interface TensorChannelOptions {
   /** Default: at the end of the running microtasks. */
   readonly atEndOfTurn?: (callback: () => void) => void;
   onHello?(peer: WorkerIdentity): void;
-  /** Once, before what was asked for fails. Undefined after an orderly end. */
-  onClose?(error: ShoalError | undefined): void;
+  /** Called once. @param error undefined after an orderly end.
+   *  @returns what takes over the requests that are not answered. Default: they fail. */
+  onClose?(error: ShoalError | undefined): ((asked: Unanswered) => void) | undefined;
 }
 
 export interface ChannelLimits {
@@ -119,6 +125,8 @@ export class TensorChannel implements TensorCarrier {
       counters,
       take: options.take,
       ...(options.onAnswered && { onAnswered: options.onAnswered }),
+      ...(options.giveBack && { giveBack: options.giveBack }),
+      ...(options.onSettled && { onSettled: options.onSettled }),
       stage: (bytes) => this.#stage(bytes),
     });
     memory.onDeregister = (rkey) => this.#receiver.forget(rkey);
@@ -166,6 +174,12 @@ export class TensorChannel implements TensorCarrier {
     this.#onClose(undefined);
   }
 
+  /** Breaks the connection: the peer sees it as lost. */
+  break(cause: ShoalError): void {
+    abortConnection(this.#options.connection);
+    this.#onClose(cause);
+  }
+
   /** At once: what is under way is lost. */
   abort(cause: ShoalError): void {
     void this.#options.connection.close(0);
@@ -204,13 +218,13 @@ export class TensorChannel implements TensorCarrier {
   #onClose(error: ShoalError | undefined): void {
     if (this.#closed) return;
     this.#closed = true;
-    this.#options.onClose?.(error);
+    const takeOver = this.#options.onClose?.(error);
     const cause = error ?? new ShoalError('closed', `the connection to ${this.description} was closed`);
     this.#outbox.close(cause);
     this.#account[Symbol.dispose]();
     this.#sender.close(cause);
     this.#options.memory.close();
-    this.#receiver.close(cause);
+    this.#receiver.close(cause, takeOver);
   }
 
   /** What is lost with the connection is told by its end. */

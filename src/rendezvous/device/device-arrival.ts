@@ -9,7 +9,7 @@ import { createDeviceBuffer } from '../../memory/device/device-buffer.ts';
 import { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import { bufferUsage, copyAlignment, type GpuBuffer, type GpuDevice } from '../../memory/device/gpu.ts';
 import type { DType } from '../../memory/dtype.ts';
-import type { PieceSink } from '../protocol/tensor-request.ts';
+import type { PieceSink } from '../protocol/tensor-carrier.ts';
 import { stagedPieceBytes } from '../value/staged-tensor.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';

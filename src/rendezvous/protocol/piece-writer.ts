@@ -44,7 +44,14 @@ interface Run {
   left: number;
   cause: ShoalError | undefined;
   isCancelled: boolean;
-  readonly done: (cause: ShoalError | undefined) => void;
+  readonly told: PieceCallbacks;
+}
+
+export interface PieceCallbacks {
+  /** Nothing reads the tensor any more. @param cause why not all of it was read. */
+  readonly onRead: Release;
+  /** Once, unless it is cancelled: everything is posted, or could not be read. */
+  readonly onPosted: (cause: ShoalError | undefined) => void;
 }
 
 export class PieceWriter {
@@ -57,11 +64,10 @@ export class PieceWriter {
     this.#options = options;
   }
 
-  /** @param done once, unless it is cancelled: everything is posted, or could not be read.
-   *  @returns what ends it: no more is posted. The tensor is released, with the cause if there is one, when nothing reads it any more. */
-  write(tensor: StagedTensor, target: PieceTarget, done: (cause: ShoalError | undefined) => void): Release {
+  /** @returns what ends it: no more is posted. `onRead` is told the cause then. */
+  write(tensor: StagedTensor, target: PieceTarget, told: PieceCallbacks): Release {
     const pieceBytes = target.plan?.bytes ?? stagedPieceBytes;
-    const run: Run = { tensor, target, left: Math.ceil(tensor.bytes / pieceBytes), cause: undefined, isCancelled: false, done };
+    const run: Run = { tensor, target, left: Math.ceil(tensor.bytes / pieceBytes), cause: undefined, isCancelled: false, told };
     for (let at = 0; at < tensor.bytes; at += pieceBytes)
       void this.#move(run, at, Math.min(pieceBytes, tensor.bytes - at), at / pieceBytes);
     return (cause) => {
@@ -91,8 +97,8 @@ export class PieceWriter {
     if (staging !== undefined && isWanted(run)) this.#post(run, at, staging, piece, leave);
     else leave();
     if (run.left > 0) return;
-    run.tensor.release(run.cause);
-    if (!run.isCancelled) run.done(run.cause);
+    run.told.onRead(run.cause);
+    if (!run.isCancelled) run.told.onPosted(run.cause);
   }
 
   #seat(): Promise<void> | undefined {

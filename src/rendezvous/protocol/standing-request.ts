@@ -9,10 +9,12 @@
  *  written late, and are renewed in order. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
+import { describeKey } from '../table/rendezvous-key.ts';
 import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { ReceiveMemory, ReceiveBuffer } from './tensor-memory.ts';
 import type { TensorName } from './name-table.ts';
+import { missing, type Unanswered } from './tensor-carrier.ts';
 import { TensorPlace } from './tensor-request.ts';
 
 interface StandingRequestOptions {
@@ -38,6 +40,8 @@ class Slot extends TensorPlace {
   end: { readonly cause: ShoalError | undefined } | undefined;
   /** Nobody will read it. */
   isUnwanted = false;
+  /** Where it is asked for after the connection has ended. */
+  moved: Unanswered | undefined;
 
   constructor(name: TensorName, stepId: number, buffer: ReceiveBuffer | undefined, metadata: TensorMetadata | undefined) {
     super(name);
@@ -77,7 +81,13 @@ export class StandingRequest {
   /** The step is one of those asked for, and nobody has read it. */
   covers(stepId: number): boolean {
     const slot = this.#slotOfStep(stepId);
-    return slot !== undefined && slot.waiter === undefined && (slot.state === 'asked' || slot.state === 'came');
+    if (slot === undefined || slot.waiter !== undefined) return false;
+    return slot.state === 'came' || (slot.state === 'asked' && !this.#isStopped);
+  }
+
+  /** The first step that was asked for and not answered. */
+  get firstAsked(): number {
+    return Math.min(this.#nextStep, ...this.#slots.filter(({ state }) => state === 'asked').map(({ stepId }) => stepId));
   }
 
   recv(stepId: number, waiter: Waiter<TensorValue>): Cancel {
@@ -87,6 +97,7 @@ export class StandingRequest {
     if (slot.state === 'came') this.#deliver(slot);
     return () => {
       if (slot.waiter === waiter) slot.waiter = undefined;
+      else if (slot.moved !== undefined && slot.stepId === stepId) slot.moved.cancel();
     };
   }
 
@@ -116,13 +127,24 @@ export class StandingRequest {
     if (this.#isStopped) return;
     this.#isStopped = true;
     this.#options.stop();
-    this.#fail(() => cause);
+    for (const slot of this.#slots) this.#takeWaiter(slot)?.fail(cause);
   }
 
-  /** The connection is over. @param causeOf what those are told who wait in a step. */
-  close(causeOf: (stepId: number) => ShoalError): void {
+  /** The connection is over. What has come can be read. @returns receives that wait. */
+  close(): Unanswered[] {
     this.#isStopped = true;
-    this.#fail(causeOf);
+    return this.#slots.flatMap((slot) => {
+      const { stepId } = slot;
+      const waiter = this.#takeWaiter(slot);
+      if (waiter === undefined) return [];
+      const asked: Unanswered = {
+        ask: (carrier) => carrier.recv(stepId, this.key, waiter),
+        fail: (cause) => waiter.fail(missing(describeKey(this.key), stepId, cause)),
+        cancel: () => {},
+      };
+      slot.moved = asked;
+      return [asked];
+    });
   }
 
   /** Buffers that the sender may still write to; the others are given back. */
@@ -138,12 +160,10 @@ export class StandingRequest {
     return left;
   }
 
-  #fail(causeOf: (stepId: number) => ShoalError): void {
-    for (const slot of this.#slots) {
-      const { waiter, stepId } = slot;
-      slot.waiter = undefined;
-      waiter?.fail(causeOf(stepId));
-    }
+  #takeWaiter(slot: Slot): Waiter<TensorValue> | undefined {
+    const { waiter } = slot;
+    slot.waiter = undefined;
+    return waiter;
   }
 
   #came(index: number, slot: Slot, end: Slot['end']): void {

@@ -5,7 +5,7 @@
  *  will not write to it: only then may the buffer's key be revoked, and its memory be reused. */
 import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
-import { errorCodes, failureOf, ShoalError, type ErrorCode } from '../../base/errors.ts';
+import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { describeKey } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
@@ -30,17 +30,8 @@ import {
   writeRegion,
 } from './records.ts';
 import { StandingRequest } from './standing-request.ts';
-import { placeFor, TensorRequest, type PieceSink } from './tensor-request.ts';
-
-/** What became of one slot of a fused request. */
-export type SlotOutcome = { readonly value: TensorValue | undefined } | { readonly cause: ShoalError };
-
-export interface FusedWaiter {
-  /** All slots are known. */
-  receive(slots: readonly SlotOutcome[]): void;
-  /** The request as a whole has failed. */
-  fail(cause: ShoalError): void;
-}
+import { missing, type FusedWaiter, type PieceSink, type SlotOutcome, type Unanswered } from './tensor-carrier.ts';
+import { placeFor, TensorRequest } from './tensor-request.ts';
 
 export interface TensorReceiverOptions {
   readonly outbox: Outbox;
@@ -68,6 +59,8 @@ interface FusedRequest {
   readonly outcomes: (SlotOutcome | undefined)[];
   readonly waiter: FusedWaiter;
   readonly deadlineMs: number;
+  /** Where it is asked for after its connection has ended. */
+  moved: Unanswered | undefined;
 }
 
 /** Nobody waits for it; the sender may still write. */
@@ -157,7 +150,7 @@ export class TensorReceiver {
       for (const { buffer } of slots) if (buffer !== undefined) memory.free(buffer);
       return fail(waiter, ShoalError.from(thrown));
     }
-    const fused: FusedRequest = { kind: 'fused', slots, outcomes: slots.map(() => undefined), waiter, deadlineMs };
+    const fused: FusedRequest = { kind: 'fused', slots, outcomes: slots.map(() => undefined), waiter, deadlineMs, moved: undefined };
     this.#pending.set(index, fused);
     this.#count += slots.length;
     counters.requests++;
@@ -265,8 +258,8 @@ export class TensorReceiver {
     pending.waiter!.receive(value);
   }
 
-  /** The connection is over: what waits for this sender fails. */
-  close(cause: ShoalError): void {
+  /** The connection is over. @param takeOver takes each request that is not answered, in their order. Default: it fails. */
+  close(cause: ShoalError, takeOver?: (asked: Unanswered) => void): void {
     if (this.#closed !== undefined) return;
     this.#closed = cause;
     this.#timer?.cancel();
@@ -274,8 +267,10 @@ export class TensorReceiver {
     this.#pending.clear();
     this.#standing.clear();
     for (const pending of all) {
-      if (pending.kind === 'standing') pending.close((stepId) => missing(describeKey(pending.key), stepId, cause));
-      else if (pending.kind !== 'cancelling') pending.waiter!.fail(missing(...describe(pending), cause));
+      if (pending.kind === 'cancelling') continue;
+      for (const asked of pending.kind === 'standing' ? pending.close() : [unanswered(pending)])
+        if (takeOver === undefined) asked.fail(cause);
+        else takeOver(asked);
     }
   }
 
@@ -396,7 +391,7 @@ export class TensorReceiver {
 
   /** @param cause that the waiter is told; undefined when it has lost interest by itself. */
   #cancel(index: number, pending: TensorRequest | FusedRequest, cause?: ShoalError): void {
-    if (this.#pending.get(index) !== pending) return;
+    if (this.#pending.get(index) !== pending) return pending.moved?.cancel();
     const slots = pending.kind === 'fused' ? pending.slots : [pending];
     const buffers = slots.flatMap(({ buffer }) => (buffer === undefined ? [] : [buffer]));
     const count = pending.kind === 'fused' ? slots.length : pending.indices;
@@ -524,9 +519,22 @@ function describe(pending: TensorRequest | FusedRequest): [what: string, stepId:
   return [`${slots.length} tensors, the first of them ${describeKey(slots[0].key)},`, slots[0].stepId];
 }
 
-/** A connection has ended before what was asked for had come. */
-function missing(what: string, stepId: number, cause: ShoalError): ShoalError {
-  return failureOf(`${what} did not come in step ${stepId}`, cause);
+function unanswered(pending: TensorRequest | FusedRequest): Unanswered {
+  const { waiter } = pending;
+  const asked: Unanswered = {
+    ask(carrier) {
+      if (pending.kind === 'plain') return carrier.recv(pending.stepId, pending.key, pending.waiter!, pending.sink);
+      return carrier.recvFused(
+        pending.slots[0].stepId,
+        pending.slots.map(({ key }) => key),
+        pending.waiter,
+      );
+    },
+    fail: (cause) => waiter!.fail(missing(...describe(pending), cause)),
+    cancel: () => {},
+  };
+  pending.moved = asked;
+  return asked;
 }
 
 /** @throws ShoalError `protocol` for the index of a piece, where that of the whole is meant. */

@@ -8,18 +8,9 @@ import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { ReceiveBuffer, ReceiveMemory } from './tensor-memory.ts';
 import type { KeySuffix, TensorName } from './name-table.ts';
+import type { PieceSink } from './tensor-carrier.ts';
 import type { ByteWriter } from '../../base/bytes.ts';
 import { MetadataNext, writeDestination, writeMetadata } from './records.ts';
-
-/** Who uses a tensor before all of it has come. */
-export interface PieceSink {
-  /** Of a piece; a multiple of 64 KiB. */
-  readonly pieceBytes: number;
-  /** What the tensor is to be if nothing is known of it. */
-  readonly expected: TensorMetadata | undefined;
-  /** The bytes from `at` have come. They stay until the value that follows is released; after a failure they may change. */
-  receive(metadata: TensorMetadata, at: number, bytes: Uint8Array): void;
-}
 
 interface TensorRequestOptions {
   readonly index: number;
@@ -80,8 +71,10 @@ export class TensorRequest extends TensorPlace {
   readonly waiter: Waiter<TensorValue> | undefined;
   /** In a row, from `index`. */
   readonly indices: number;
+  readonly sink: PieceSink | undefined;
+  /** Where it is asked for after its connection has ended. */
+  moved: { cancel(): void } | undefined;
   readonly #suffix: KeySuffix;
-  readonly #sink: PieceSink | undefined;
 
   constructor({ index, stepId, name, suffix, deadlineMs, waiter, sink, indices = 1 }: TensorRequestOptions) {
     super(name);
@@ -91,7 +84,7 @@ export class TensorRequest extends TensorPlace {
     this.waiter = waiter;
     this.indices = indices;
     this.#suffix = suffix;
-    this.#sink = sink;
+    this.sink = sink;
   }
 
   get key(): string {
@@ -100,7 +93,7 @@ export class TensorRequest extends TensorPlace {
 
   /** A place for the tensor as it was the last time. @throws ShoalError `out-of-memory`. */
   start(memory: ReceiveMemory): void {
-    this.metadata = this.name.metadata ?? this.#sink?.expected;
+    this.metadata = this.name.metadata ?? this.sink?.expected;
     this.buffer = placeFor(memory, this.name, this.metadata);
   }
 
@@ -112,8 +105,7 @@ export class TensorRequest extends TensorPlace {
 
   /** A piece is in its place. @throws ShoalError `protocol` when there is no such piece. */
   recvPiece(index: number): void {
-    const sink = this.#sink;
-    const { metadata, buffer } = this;
+    const { sink, metadata, buffer } = this;
     if (sink === undefined || metadata === undefined || buffer === undefined || metadata.bytes > buffer.bytes)
       throw new ShoalError('protocol', `a piece for request ${this.index}, which has no place for it`);
     const at = (((index - this.index) >>> 0) - 1) * sink.pieceBytes;

@@ -41,6 +41,10 @@ export interface TensorSenderOptions {
   take(stepId: number, key: string, waiter: Waiter<SentValue>): Cancel;
   /** A tensor is on its way, with all that it was asked for with; or that it is dead, or has failed. */
   onAnswered?(stepId: number, key: string): void;
+  /** Takes back a value that the connection's end has kept from leaving. @returns false, as by default: it fails. */
+  giveBack?(stepId: number, key: string, value: SentValue): boolean;
+  /** Called once after `close`, when no value is read any more. */
+  onSettled?(): void;
   /** Memory of the carrier's, for what cannot be written from where it is. @throws ShoalError `out-of-memory`. */
   stage(bytes: number): Staging;
   /** Requests of the peer that are not answered, slots counted. */
@@ -114,6 +118,9 @@ export class TensorSender {
   readonly #fused = new Map<number, FusedResponse>();
   readonly #standing = new Map<number, StandingResponse>();
   #count = 0;
+  /** Values that are read or written. */
+  #leaving = 0;
+  #isClosed = false;
 
   constructor(options: TensorSenderOptions) {
     this.#options = options;
@@ -166,8 +173,9 @@ export class TensorSender {
     }
   }
 
-  /** The receiver is gone: Sends that it asked for wait for another. @param cause of those that were on their way. */
+  /** The connection is over: Sends that it asked for wait for another. @param cause of those that were on their way. */
   close(cause: ShoalError): void {
+    this.#isClosed = true;
     const all = [...this.#responses.values(), ...[...this.#fused.values()].flatMap(({ slots }) => slots)];
     this.#responses.clear();
     this.#fused.clear();
@@ -175,8 +183,9 @@ export class TensorSender {
     for (const response of all) {
       response.cancel();
       response.stopReading(cause);
-      response.offered?.value.release?.(cause);
+      if (response.offered !== undefined) this.#end(response.stepId, response.key, response.offered.value, cause);
     }
+    if (this.#leaving === 0) this.#options.onSettled?.();
   }
 
   // ── what the receiver says ─────────────────────────────────────────────────────────────────────────────────────
@@ -425,7 +434,7 @@ export class TensorSender {
   /** Into the destination. Then the request is answered, if it is not one of several slots. */
   #write(response: TensorResponse, value: SentValue, { bytes, metadata }: WritableTensor): void {
     const { outbox, counters } = this.#options;
-    const { request, destination, fused, plan } = response;
+    const { request, stepId, key, destination, fused, plan } = response;
     if (metadata.bytes === 0) {
       counters.emptyTensors++;
       if (fused === undefined) outbox.complete(request);
@@ -441,20 +450,42 @@ export class TensorSender {
       offset,
       room,
       immediate: fused === undefined ? request : undefined,
-      onDone: (cause) => value.release?.(cause),
+      onDone: (cause) => this.#left(stepId, key, value, cause),
     };
+    this.#leaving++;
     if (plan === undefined) outbox.write(write);
     else for (const piece of cutWrite(write, plan.bytes, (index) => pieceImmediate({ request, plan }, index))) outbox.write(piece);
     this.#written(response);
   }
 
   #writeStaged(response: TensorResponse, tensor: StagedTensor): void {
-    const { request, destination, plan, fused } = response;
-    response.stopReading = this.#pieces.write(tensor, { request, destination, plan, completes: fused === undefined }, (cause) => {
-      response.stopReading = nothingToCancel;
-      if (cause === undefined) this.#written(response);
-      else this.#onUnread(response, cause);
-    });
+    const { request, stepId, key, destination, plan, fused } = response;
+    this.#leaving++;
+    response.stopReading = this.#pieces.write(
+      tensor,
+      { request, destination, plan, completes: fused === undefined },
+      {
+        onRead: (cause) => this.#left(stepId, key, tensor, cause),
+        onPosted: (cause) => {
+          response.stopReading = nothingToCancel;
+          if (cause === undefined) this.#written(response);
+          else this.#onUnread(response, cause);
+        },
+      },
+    );
+  }
+
+  /** Nothing reads the value any more. */
+  #left(stepId: number, key: string, value: SentValue, cause: ShoalError | undefined): void {
+    this.#leaving--;
+    this.#end(stepId, key, value, cause);
+    if (this.#isClosed && this.#leaving === 0) this.#options.onSettled?.();
+  }
+
+  #end(stepId: number, key: string, value: SentValue, cause: ShoalError | undefined): void {
+    const isLost = cause !== undefined && (this.#isClosed || cause.code === 'peer-lost' || (cause.code === 'closed' && !isStaged(value)));
+    const isBack = isLost && this.#options.giveBack?.(stepId, key, value) === true;
+    if (!isBack) value.release?.(cause);
   }
 
   #written(response: TensorResponse): void {

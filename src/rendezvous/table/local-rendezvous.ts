@@ -1,8 +1,7 @@
 /** The table of one step in one process: keys, each sent once and received once. */
 import { failureOf, ShoalError } from '../../base/errors.ts';
-import { checkIncarnation } from './incarnation.ts';
-import type { Cancel, Incarnations, RecvOptions, Rendezvous, Waiter } from './rendezvous.ts';
-import { describeKey, parseRendezvousKey } from './rendezvous-key.ts';
+import type { Asker, Cancel, Incarnations, RecvOptions, Rendezvous, Waiter } from './rendezvous.ts';
+import { checkIncarnation, describeKey, parseRendezvousKey } from './rendezvous-key.ts';
 
 export interface LocalRendezvousOptions {
   /** Keys at most that were sent or asked for in the step. */
@@ -11,25 +10,34 @@ export interface LocalRendezvousOptions {
   readonly incarnations?: Incarnations;
 }
 
-export interface DropOptions<V> {
+export interface ValueOptions<V> {
   /** Told of values that were sent and that nobody will receive. @param cause why, where the step has not ended. */
   readonly onDropped?: (value: V, cause?: ShoalError) => void;
+  /** True: a value stays until its step ends, so that it can be given again to a worker whose connection broke. Default: it goes with
+   *  its receive, and comes back only while it has not left. */
+  readonly keeps?: boolean;
+  /** Makes of a value what other workers receive. @throws ShoalError that they are told. */
+  readonly prepare?: (value: V) => V;
 }
 
 interface Meeting<V> {
   isSent: boolean;
   isAsked: boolean;
+  /** The value was given away, and is not here. */
+  isGone: boolean;
   value: V | undefined;
   waiter: Waiter<V> | undefined;
+  /** The connection that has asked; undefined: this process has. */
+  asker: Asker | undefined;
 }
 
 export class LocalRendezvous<V> implements Rendezvous<V> {
-  readonly #options: LocalRendezvousOptions & DropOptions<V>;
+  readonly #options: LocalRendezvousOptions & ValueOptions<V>;
   readonly #meetings = new Map<string, Meeting<V>>();
   #aborted: (() => ShoalError) | undefined;
   #requests = 0;
 
-  constructor(options: LocalRendezvousOptions & DropOptions<V>) {
+  constructor(options: LocalRendezvousOptions & ValueOptions<V>) {
     this.#options = options;
   }
 
@@ -52,7 +60,7 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
     const { waiter } = meeting;
     meeting.waiter = undefined;
     if (waiter === undefined) meeting.value = value;
-    else waiter.receive(value);
+    else this.#give(meeting, waiter, value);
   }
 
   recvAsync(key: string, options?: RecvOptions): Promise<V | undefined> {
@@ -70,13 +78,23 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
   }
 
   /** As `recvAsync`, for callers that make no promise. The waiter may be called before this returns.
-   *  @throws ShoalError `usage` for a key that was asked for already, and the cause after an abort. */
-  take(key: string, waiter: Waiter<V>): Cancel {
+   *  @param asker the connection of another worker that asks. A key that was asked for over another one, which has ended, may be asked for again.
+   *  @throws ShoalError `usage` for a key that was asked for already, `peer-lost` for a tensor that left over a connection which broke, and
+   *  the cause after an abort. */
+  take(key: string, waiter: Waiter<V>, asker?: Asker): Cancel {
     if (this.#aborted !== undefined) throw this.#aborted();
     this.#check(key);
     const meeting = this.#meeting(key);
-    if (meeting.isAsked) throw twice(key, 'asked for');
+    if (meeting.isAsked) {
+      if (!isSuccessor(asker, meeting.asker)) throw twice(key, 'asked for');
+      if (meeting.isGone)
+        throw new ShoalError(
+          'peer-lost',
+          `${describeKey(key)} had left over a connection that broke, and was not kept; it can be sent in another step`,
+        );
+    }
     meeting.isAsked = true;
+    meeting.asker = asker;
     if (!meeting.isSent) {
       meeting.waiter = waiter;
       return () => {
@@ -85,10 +103,17 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
         meeting.isAsked = false;
       };
     }
-    const { value } = meeting;
-    meeting.value = undefined;
-    waiter.receive(value);
+    this.#give(meeting, waiter, meeting.value);
     return nothingToCancel;
+  }
+
+  /** Takes back a value that was given to another worker and has not left. @returns false when it cannot be asked for any more. */
+  giveBack(key: string, value: V): boolean {
+    const meeting = this.#meetings.get(key);
+    if (meeting?.isGone !== true) return false;
+    meeting.isGone = meeting.isAsked = false;
+    meeting.value = value;
+    return true;
   }
 
   /** Takes back what was sent and not asked for; such a key may be sent again.
@@ -145,6 +170,24 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
     });
   }
 
+  #give(meeting: Meeting<V>, waiter: Waiter<V>, value: V | undefined): void {
+    const { keeps = false, prepare } = this.#options;
+    const isRemote = meeting.asker !== undefined;
+    let given = value;
+    if (isRemote && prepare !== undefined && value !== undefined) {
+      try {
+        given = prepare(value);
+      } catch (thrown) {
+        waiter.fail(ShoalError.from(thrown));
+        return;
+      }
+    }
+    const stays = keeps && isRemote;
+    meeting.value = stays ? given : undefined;
+    meeting.isGone = given !== undefined && !stays;
+    waiter.receive(given);
+  }
+
   #check(key: string): void {
     const { incarnations } = this.#options;
     if (incarnations !== undefined) checkIncarnation(parseRendezvousKey(key), incarnations);
@@ -156,13 +199,17 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
     if (this.#meetings.size >= this.#options.keysMax) {
       throw new ShoalError('out-of-memory', `a step has more than ${this.#options.keysMax} rendezvous keys; raise keysMax`);
     }
-    const meeting: Meeting<V> = { isSent: false, isAsked: false, value: undefined, waiter: undefined };
+    const meeting: Meeting<V> = { isSent: false, isAsked: false, isGone: false, value: undefined, waiter: undefined, asker: undefined };
     this.#meetings.set(key, meeting);
     return meeting;
   }
 }
 
 const nothingToCancel: Cancel = () => {};
+
+function isSuccessor(asker: Asker | undefined, before: Asker | undefined): boolean {
+  return asker !== undefined && before !== undefined && asker !== before && before.isOver && asker.worker === before.worker;
+}
 
 /** The values of a fused receive, by slot. Where one cannot be had, the others are dropped, also those that come later.
  *  @throws ShoalError that names the slot. */

@@ -4,6 +4,7 @@
  *
  *  The incarnation is that of the sender's device, 16 hexadecimal digits. */
 import { ShoalError } from '../../base/errors.ts';
+import type { Incarnations } from './rendezvous.ts';
 
 export interface RendezvousKey {
   readonly sendDevice: string;
@@ -16,7 +17,7 @@ export interface RendezvousKey {
 }
 
 export function formatRendezvousKey({ sendDevice, incarnation, recvDevice, name, frame, iteration }: RendezvousKey): string {
-  return `${sendDevice};${incarnation.toString(16).padStart(16, '0')};${recvDevice};${name};${frame}:${iteration}`;
+  return `${sendDevice};${incarnationText(incarnation)};${recvDevice};${name};${frame}:${iteration}`;
 }
 
 /** @throws ShoalError `protocol` for what is no key. */
@@ -56,4 +57,22 @@ function isLength(characters: number, max: number): boolean {
 export function describeKey(key: string): string {
   const { name, sendDevice } = parseRendezvousKey(key);
   return `'${name}' from ${sendDevice}`;
+}
+
+/** An incarnation, as keys have it. */
+export function incarnationText(incarnation: bigint): string {
+  return incarnation.toString(16).padStart(16, '0');
+}
+
+/** A device has another incarnation each time its process starts. A key of an earlier one must not be answered with a tensor of the
+ *  present one: its variables may have other values.
+ *  @throws ShoalError `usage` when the sending device is not here, `mismatch` when it has restarted since the key was made. */
+export function checkIncarnation({ sendDevice, incarnation, name }: RendezvousKey, incarnations: Incarnations): void {
+  const present = incarnations(sendDevice);
+  if (present === incarnation) return;
+  if (present === undefined) throw new ShoalError('usage', `'${name}' is asked of ${sendDevice}, which is not a device of this worker`);
+  throw new ShoalError(
+    'mismatch',
+    `'${name}' is asked of incarnation ${incarnationText(incarnation)} of ${sendDevice}, which is now ${incarnationText(present)}: its process has restarted; make the step's keys again`,
+  );
 }

@@ -33,6 +33,14 @@ export interface Waiter<V> {
   fail(cause: ShoalError): void;
 }
 
+/** A connection over which another worker asks for tensors. */
+export interface Asker {
+  /** The worker: one object for all of its connections. */
+  readonly worker: object;
+  /** The connection has ended: what was on its way over it may be asked for again. */
+  isOver: boolean;
+}
+
 /** The incarnation of a device that sends from here; undefined: no such device is here. */
 export type Incarnations = (device: string) => bigint | undefined;
 

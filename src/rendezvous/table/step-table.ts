@@ -1,8 +1,8 @@
 /** The steps of one worker: a local rendezvous for each that has begun. Requests of other workers may precede a step; they are parked until
  *  it begins, up to a bound. Ended steps are remembered, up to a bound, so that late requests fail at once. */
 import { ShoalError } from '../../base/errors.ts';
-import { LocalRendezvous, type DropOptions } from './local-rendezvous.ts';
-import type { Cancel, Incarnations, Waiter } from './rendezvous.ts';
+import { LocalRendezvous, type ValueOptions } from './local-rendezvous.ts';
+import type { Asker, Cancel, Incarnations, Waiter } from './rendezvous.ts';
 
 export interface StepTableOptions {
   readonly incarnations?: Incarnations;
@@ -19,11 +19,12 @@ export interface StepTableOptions {
 interface Parked<V> {
   readonly key: string;
   readonly waiter: Waiter<V>;
+  readonly asker: Asker | undefined;
   cancel: Cancel;
 }
 
 export class StepTable<V> {
-  readonly #options: Required<Omit<StepTableOptions, 'incarnations'>> & Pick<StepTableOptions, 'incarnations'> & DropOptions<V>;
+  readonly #options: Required<Omit<StepTableOptions, 'incarnations'>> & Pick<StepTableOptions, 'incarnations'> & ValueOptions<V>;
   readonly #steps = new Map<number, LocalRendezvous<V>>();
   readonly #parked = new Map<number, Set<Parked<V>>>();
   /** In the order in which they ended, with why. */
@@ -31,7 +32,7 @@ export class StepTable<V> {
   #parkedCount = 0;
   #closed: ShoalError | undefined;
 
-  constructor(options: StepTableOptions & DropOptions<V> = {}) {
+  constructor(options: StepTableOptions & ValueOptions<V> = {}) {
     this.#options = { stepsMax: 1024, keysMax: 1_000_000, parkedMax: 65_536, endedMax: 4096, ...options };
   }
 
@@ -50,15 +51,15 @@ export class StepTable<V> {
   begin(stepId: number): LocalRendezvous<V> {
     if (this.#closed !== undefined) throw this.#closed;
     checkStepId(stepId);
-    const { stepsMax, keysMax, incarnations, onDropped } = this.#options;
+    const { stepsMax } = this.#options;
     if (this.#steps.has(stepId)) throw new ShoalError('usage', `step ${stepId} has begun already`);
     const ended = this.#ended.get(stepId)?.();
     if (ended !== undefined) throw new ShoalError('usage', `step ${stepId} cannot begin: ${ended.message}`, { cause: ended });
     if (this.#steps.size >= stepsMax)
       throw new ShoalError('out-of-memory', `${stepsMax} steps have begun and not ended; end some, or raise stepsMax`);
-    const step = new LocalRendezvous<V>({ keysMax, ...(incarnations && { incarnations }), ...(onDropped && { onDropped }) });
+    const step = new LocalRendezvous<V>(this.#options);
     this.#steps.set(stepId, step);
-    for (const parked of this.#unpark(stepId)) parked.cancel = takeFrom(step, parked.key, parked.waiter);
+    for (const parked of this.#unpark(stepId)) parked.cancel = takeFrom(step, parked.key, parked.waiter, parked.asker);
     return step;
   }
 
@@ -68,15 +69,20 @@ export class StepTable<V> {
   }
 
   /** A request of another worker. The waiter is told of every failure, and may be called before this returns. */
-  take(stepId: number, key: string, waiter: Waiter<V>): Cancel {
+  take(stepId: number, key: string, waiter: Waiter<V>, asker?: Asker): Cancel {
     const step = this.#steps.get(stepId);
-    if (step !== undefined) return takeFrom(step, key, waiter);
+    if (step !== undefined) return takeFrom(step, key, waiter, asker);
     const cause = this.#closed ?? this.#ended.get(stepId)?.() ?? this.#full(stepId);
     if (cause !== undefined) {
       waiter.fail(cause);
       return () => {};
     }
-    return this.#park(stepId, key, waiter);
+    return this.#park(stepId, key, waiter, asker);
+  }
+
+  /** A value that another worker was given has not left. @returns false when it cannot be asked for any more. */
+  giveBack(stepId: number, key: string, value: V): boolean {
+    return this.#steps.get(stepId)?.giveBack(key, value) ?? false;
   }
 
   /** What still waits in the step fails with `aborted`. */
@@ -116,13 +122,14 @@ export class StepTable<V> {
     return new ShoalError('out-of-memory', `step ${stepId} has not begun, and ${parkedMax} requests wait for such steps already`);
   }
 
-  #park(stepId: number, key: string, waiter: Waiter<V>): Cancel {
+  #park(stepId: number, key: string, waiter: Waiter<V>, asker: Asker | undefined): Cancel {
     let parkedOfStep = this.#parked.get(stepId);
     if (parkedOfStep === undefined) this.#parked.set(stepId, (parkedOfStep = new Set()));
     const ofStep = parkedOfStep;
     const parked: Parked<V> = {
       key,
       waiter,
+      asker,
       cancel: () => {
         if (!ofStep.delete(parked)) return;
         this.#parkedCount--;
@@ -146,9 +153,9 @@ export class StepTable<V> {
   }
 }
 
-function takeFrom<V>(step: LocalRendezvous<V>, key: string, waiter: Waiter<V>): Cancel {
+function takeFrom<V>(step: LocalRendezvous<V>, key: string, waiter: Waiter<V>, asker: Asker | undefined): Cancel {
   try {
-    return step.take(key, waiter);
+    return step.take(key, waiter, asker);
   } catch (thrown) {
     waiter.fail(ShoalError.from(thrown));
     return () => {};

@@ -1,0 +1,301 @@
+/** Another worker, over one connection after the other. While a broken connection is made again, what was asked for and what was sent wait:
+ *
+ *      connected ──breaks──▶ reconnecting ──▶ connected       receives are asked for again, in their order; values that had not left
+ *          │                      │                           are given again
+ *          │ ends in order        │ not within `reconnectMs`, or by another process
+ *          ▼                      ▼
+ *        lost: everything fails with `peer-lost`, now and later
+ *
+ *  The end that dialled dials again; the other one waits for it. When both have dialled, there are two connections, and the later one is
+ *  asked. */
+import { retry } from '../../base/connections/retry.ts';
+import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Random } from '../../base/random.ts';
+import type { StandingRequest } from '../protocol/standing-request.ts';
+import { missing, type FusedWaiter, type PieceSink, type TensorCarrier, type Unanswered } from '../protocol/tensor-carrier.ts';
+import { describeKey } from '../table/rendezvous-key.ts';
+import type { Asker, Cancel, Waiter } from '../table/rendezvous.ts';
+import type { SentValue } from '../value/staged-tensor.ts';
+import type { TensorValue } from '../value/tensor-value.ts';
+import type { TensorChannel, WorkerIdentity } from './tensor-channel.ts';
+
+/** Makes a connection to the worker; resolves when the worker has greeted over it. */
+export type Dial = (timeoutMs: number, signal?: AbortSignal) => Promise<WorkerIdentity>;
+
+/** One connection. */
+export interface Line {
+  readonly channel: TensorChannel;
+  readonly asker: Asker;
+  /** How it was made, and is made again; undefined: by the other worker. */
+  readonly dial: Dial | undefined;
+}
+
+export interface RemoteWorkerOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  /** The name of the worker, for messages. */
+  readonly name: string;
+  /** Makes the first connection when something is asked for. Default: it is there. */
+  readonly dial?: Dial;
+  /** Time limit of the first connection, where it is dialled from here. */
+  readonly connectMs: number;
+  /** Time limit of each later one. */
+  readonly reconnectMs: number;
+  /** The tensors that are sent from here. */
+  readonly sent: {
+    take(stepId: number, key: string, waiter: Waiter<SentValue>, asker: Asker): Cancel;
+    giveBack(stepId: number, key: string, value: SentValue): boolean;
+  };
+  /** The worker will not come back. Called before its receives fail. */
+  readonly onLost: (cause: ShoalError) => void;
+}
+
+/** A standing request, over however many connections. */
+interface Standing {
+  readonly key: string;
+  readonly depth: number;
+  /** The first step that the next connection asks for, unless `request` says. */
+  firstStep: number;
+  request: StandingRequest | undefined;
+  channel: TensorChannel | undefined;
+  /** That of the connection before, with what had come and was not read. */
+  before: StandingRequest | undefined;
+}
+
+/** The accepting end hears of a loss and of the next connection later than the dialling one. */
+const acceptFactor = 1.5;
+const nothingToCancel: Cancel = () => {};
+
+export class RemoteWorker implements TensorCarrier {
+  /** Undefined before its first greeting. */
+  identity: WorkerIdentity | undefined;
+  readonly #options: RemoteWorkerOptions;
+  #lines: readonly Line[] = [];
+  /** The one that is asked: that of the latest line. */
+  #channel: TensorChannel | undefined;
+  /** Requests that wait for a connection, in their order. */
+  readonly #waiting = new Set<Unanswered>();
+  readonly #standing = new Map<string, Standing>();
+  /** Connections that have ended, and over which something may still leave. */
+  #unsettled = 0;
+  /** Requests of the worker that wait until nothing leaves over its earlier connections. */
+  readonly #deferred = new Set<() => void>();
+  #dialling: AbortController | undefined;
+  #timer: Timer | undefined;
+  #lost: ShoalError | undefined;
+
+  constructor(options: RemoteWorkerOptions) {
+    this.#options = options;
+  }
+
+  get description(): string {
+    return this.#channel?.description ?? this.#options.name;
+  }
+
+  get isLost(): boolean {
+    return this.#lost !== undefined;
+  }
+
+  recv(stepId: number, key: string, waiter: Waiter<TensorValue>, sink?: PieceSink): Cancel {
+    if (this.#standing.size > 0) {
+      const { before, request } = this.#standing.get(key) ?? {};
+      if (before?.covers(stepId) === true) return before.recv(stepId, waiter);
+      if (request?.covers(stepId) === true) return request.recv(stepId, waiter);
+    }
+    if (this.#channel !== undefined) return this.#channel.recv(stepId, key, waiter, sink);
+    return this.#wait({
+      ask: (carrier) => carrier.recv(stepId, key, waiter, sink),
+      fail: (cause) => waiter.fail(missing(describeKey(key), stepId, cause)),
+      cancel: nothingToCancel,
+    });
+  }
+
+  recvFused(stepId: number, keys: readonly string[], waiter: FusedWaiter): Cancel {
+    if (this.#channel !== undefined) return this.#channel.recvFused(stepId, keys, waiter);
+    return this.#wait({
+      ask: (carrier) => carrier.recvFused(stepId, keys, waiter),
+      fail: (cause) => waiter.fail(missing(`${keys.length} tensors, the first of them ${describeKey(keys[0])},`, stepId, cause)),
+      cancel: nothingToCancel,
+    });
+  }
+
+  /** Asks for a key in every step from `firstStep` on, `depth` steps ahead. @throws ShoalError as `TensorReceiver.stand`. */
+  stand(key: string, firstStep: number, depth: number): { stop(): void } {
+    if (this.#lost !== undefined) throw this.#lost;
+    if (this.#standing.has(key)) throw new ShoalError('usage', `${describeKey(key)} has a standing request already`);
+    const channel = this.#channel;
+    const standing: Standing = { key, depth, firstStep, request: channel?.stand(key, firstStep, depth), channel, before: undefined };
+    this.#standing.set(key, standing);
+    return {
+      stop: () => {
+        if (this.#standing.get(key) === standing) this.#standing.delete(key);
+        standing.request?.stop();
+      },
+    };
+  }
+
+  endStep(stepId: number): void {
+    for (const { channel } of this.#lines) channel.endStep(stepId);
+    for (const { before } of this.#standing.values()) before?.endStep(stepId);
+  }
+
+  /** Ends the connections in order. */
+  async close(): Promise<void> {
+    this.#end(new ShoalError('closed', `the connection to ${this.#options.name} was closed`));
+    await Promise.all(this.#lines.map(({ channel }) => channel.close()));
+  }
+
+  /** It will not come back: what waits for it fails. */
+  lose(cause: ShoalError): void {
+    if (this.#lost !== undefined) return;
+    this.#options.onLost(cause);
+    this.#end(cause);
+    for (const { channel } of this.#lines) channel.abort(cause);
+  }
+
+  // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** The worker has greeted over a connection, which is asked from now on. */
+  attach(line: Line): void {
+    this.#timer?.cancel();
+    const replaced = line.dial === undefined ? this.#lines.filter(({ dial }) => dial === undefined) : [];
+    this.#lines = [...this.#lines, line];
+    this.#channel = line.channel;
+    this.#standAgain();
+    // The worker has dialled again: its connection before has broken, which this end may not know yet.
+    for (const { channel } of replaced) channel.break(new ShoalError('peer-lost', `${this.#options.name} has connected anew`));
+    for (const asked of this.#waiting) asked.cancel = asked.ask(line.channel);
+    this.#waiting.clear();
+  }
+
+  /** A connection is over. @returns what takes over the requests that it leaves; undefined: they fail. */
+  detach(line: Line, error: ShoalError | undefined): ((asked: Unanswered) => void) | undefined {
+    this.#lines = this.#lines.filter((each) => each !== line);
+    this.#channel = this.#lines.at(-1)?.channel;
+    this.#unsettled++;
+    if (this.#lost !== undefined) return undefined;
+    if (error?.code !== 'peer-lost') {
+      this.lose(error ?? new ShoalError('closed', `the connection to ${this.#options.name} was closed by that worker`));
+      return undefined;
+    }
+    if (this.#channel === undefined) this.#reconnect(line.dial, error);
+    else this.#standAgain();
+    return (asked) => void this.#wait(asked);
+  }
+
+  /** Nothing leaves any more over a connection that is over. */
+  settled(): void {
+    if (--this.#unsettled > 0) return;
+    const deferred = [...this.#deferred];
+    this.#deferred.clear();
+    for (const take of deferred) take();
+  }
+
+  // ── tensors that are sent to it ────────────────────────────────────────────────────────────────────────────────
+
+  /** The worker asks for a tensor: not before it is known which ones have left over its earlier connections. */
+  take(stepId: number, key: string, waiter: Waiter<SentValue>, asker: Asker): Cancel {
+    const { sent } = this.#options;
+    if (this.#unsettled === 0) return sent.take(stepId, key, waiter, asker);
+    let cancel: Cancel = () => this.#deferred.delete(take);
+    const take = (): void => {
+      cancel = sent.take(stepId, key, waiter, asker);
+    };
+    this.#deferred.add(take);
+    return () => cancel();
+  }
+
+  giveBack(stepId: number, key: string, value: SentValue): boolean {
+    return this.#lost === undefined && this.#options.sent.giveBack(stepId, key, value);
+  }
+
+  // ── requests without a connection ──────────────────────────────────────────────────────────────────────────────
+
+  #wait(asked: Unanswered): Cancel {
+    if (this.#lost !== undefined) {
+      asked.fail(this.#lost);
+      return nothingToCancel;
+    }
+    if (this.#channel === undefined) {
+      asked.cancel = () => this.#waiting.delete(asked);
+      this.#waiting.add(asked);
+      const { dial, connectMs } = this.#options;
+      if (dial !== undefined && this.identity === undefined) void this.#dial(dial, connectMs, undefined);
+    } else asked.cancel = asked.ask(this.#channel);
+    return () => asked.cancel();
+  }
+
+  /** Standing requests of connections that are over go on with the present one. */
+  #standAgain(): void {
+    const channel = this.#channel!;
+    for (const standing of this.#standing.values()) {
+      const { key, depth, request } = standing;
+      if (this.#lines.some((line) => line.channel === standing.channel)) continue;
+      try {
+        standing.request = channel.stand(key, request?.firstAsked ?? standing.firstStep, depth);
+        standing.channel = channel;
+        standing.before = request;
+      } catch {
+        // Without memory for it, its tensors are asked for one by one.
+        this.#standing.delete(key);
+      }
+    }
+  }
+
+  #reconnect(dial: Dial | undefined, broken: ShoalError): void {
+    const { clock, reconnectMs } = this.#options;
+    if (dial !== undefined) void this.#dial(dial, reconnectMs, broken);
+    else this.#timer = setServedTimer(clock, reconnectMs * acceptFactor, () => this.#giveUp(broken, undefined));
+  }
+
+  async #dial(dial: Dial, timeoutMs: number, broken: ShoalError | undefined): Promise<void> {
+    if (this.#dialling !== undefined) return;
+    const stop = new AbortController();
+    this.#dialling = stop;
+    const { clock, random } = this.#options;
+    const begin = broken === undefined ? 'attempt' : 'pause';
+    const options = {
+      clock,
+      random,
+      timeoutMs,
+      signal: stop.signal,
+      isFinal: (error: ShoalError) => isFinal(error, broken),
+      begin,
+    } as const;
+    const outcome = await retry(options, (signal, leftMs) => dial(leftMs, signal));
+    this.#dialling = undefined;
+    if ('value' in outcome || this.#lost !== undefined || this.#channel !== undefined) return;
+    this.#giveUp(broken, outcome.error);
+  }
+
+  /** @param broken the end of the last connection. @param cause why there is no other. */
+  #giveUp(broken: ShoalError | undefined, cause: ShoalError | undefined): void {
+    const { name, connectMs, reconnectMs } = this.#options;
+    const after = `within ${broken === undefined ? connectMs : reconnectMs} ms${cause === undefined ? '' : `: ${cause.message}`}`;
+    if (broken === undefined)
+      return this.lose(
+        new ShoalError(cause?.code === 'timeout' ? 'peer-lost' : (cause?.code ?? 'peer-lost'), `${name} cannot be reached ${after}`, {
+          cause,
+        }),
+      );
+    this.lose(new ShoalError('peer-lost', `${broken.message}; it was not connected again ${after}`, { ...broken.toData(), cause: broken }));
+  }
+
+  #end(cause: ShoalError): void {
+    if (this.#lost !== undefined) return;
+    this.#lost = cause;
+    this.#timer?.cancel();
+    this.#dialling?.abort();
+    this.#standing.clear();
+    const waiting = [...this.#waiting];
+    this.#waiting.clear();
+    for (const asked of waiting) asked.fail(cause);
+  }
+}
+
+/** Connections break in the handshake, and another program may have the port of a worker that is down; of one that was never reached, a
+ *  refusal is the answer. */
+function isFinal({ code }: ShoalError, broken: ShoalError | undefined): boolean {
+  return code !== 'peer-lost' && code !== 'timeout' && (broken === undefined || code !== 'auth');
+}

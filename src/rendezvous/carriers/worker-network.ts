@@ -1,0 +1,162 @@
+/** The connections of one worker: it listens on its fabrics, dials others, and gives each connection to the worker at its other end. */
+import { setServedTimer, type Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Random } from '../../base/random.ts';
+import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
+import { RemoteWorker, type Dial, type Line, type RemoteWorkerOptions } from './remote-worker.ts';
+import { TensorChannel, type TensorChannelOptions, type WorkerIdentity } from './tensor-channel.ts';
+
+export interface WorkerNetworkOptions extends Pick<RemoteWorkerOptions, 'clock' | 'random' | 'connectMs' | 'reconnectMs' | 'sent'> {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly self: WorkerIdentity;
+  /** Name of the job, in which the fabrics' identities are. */
+  readonly world: string;
+  readonly fabrics: readonly Fabric[];
+  /** Parameters of the protocol on a connection. */
+  channel(fabric: Fabric): Pick<TensorChannelOptions, 'memory' | 'timeoutMs' | 'announcesApart'> & Partial<TensorChannelOptions>;
+  /** A worker has greeted for the first time. @throws ShoalError that ends the connection. */
+  onGreeted?(worker: WorkerIdentity, remote: RemoteWorker): void;
+  onLost(worker: string, remote: RemoteWorker, cause: ShoalError): void;
+}
+
+export class WorkerNetwork {
+  readonly #options: WorkerNetworkOptions;
+  readonly #channels = new Set<TensorChannel>();
+  /** By name of the worker: those that are not lost. */
+  readonly #remotes = new Map<string, RemoteWorker>();
+
+  constructor(options: WorkerNetworkOptions) {
+    this.#options = options;
+  }
+
+  /** The sums of the open connections' counters. */
+  get counters(): TensorCounters {
+    const sum = tensorCounters();
+    for (const { counters } of this.#channels) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += counters[key];
+    return sum;
+  }
+
+  listen(): Promise<FabricAddress[]> {
+    return Promise.all(
+      this.#options.fabrics.map((fabric) => fabric.listen((connection) => void this.#open(connection, fabric).catch(() => undefined))),
+    );
+  }
+
+  /** Connects to the worker of this rank that listens there. @throws ShoalError with why each carrier failed. */
+  async connect(rank: number, addresses: readonly FabricAddress[]): Promise<WorkerIdentity> {
+    const { fabrics, connectMs, self } = this.#options;
+    const causes: ShoalError[] = [];
+    for (const fabric of fabrics) {
+      const address = addresses.find(({ provider }) => provider === fabric.name);
+      if (address === undefined) continue;
+      try {
+        return await this.dialOf(fabric, address, rank)(connectMs);
+      } catch (thrown) {
+        causes.push(ShoalError.from(thrown));
+        if (causes.at(-1)!.code !== 'unsupported') break;
+      }
+    }
+    if (causes.length > 0) throw causes.at(-1)!;
+    throw new ShoalError(
+      'unsupported',
+      `worker ${rank} has no carrier in common with worker ${self.rank}: it offers ${addresses.map(({ provider }) => provider).join(', ')}`,
+    );
+  }
+
+  dialOf(fabric: Fabric, address: FabricAddress, rank: number): Dial {
+    const dial: Dial = async (timeoutMs, signal) => {
+      const peer = { world: this.#options.world, rank };
+      const connection = await fabric.connect(address, { peer, timeoutMs, ...(signal && { signal }) });
+      return this.#open(connection, fabric, dial);
+    };
+    return dial;
+  }
+
+  /** The worker of this name, which is dialled when something is asked of it, unless it has connected. */
+  reach(worker: string, dial: Dial): RemoteWorker {
+    return this.#remotes.get(worker) ?? this.#makeRemote(worker, dial);
+  }
+
+  find(worker: string): RemoteWorker | undefined {
+    return this.#remotes.get(worker);
+  }
+
+  /** Ends the connections, and the fabrics with them. */
+  async close(): Promise<void> {
+    await Promise.all([...this.#remotes.values()].map((remote) => remote.close()));
+    await Promise.all([...this.#channels].map((channel) => channel.close()));
+    await Promise.all(this.#options.fabrics.map((fabric) => fabric.close()));
+  }
+
+  /** The protocol on a connection. @returns the worker at the other end, when it has said its name. */
+  #open(connection: Connection, fabric: Fabric, dial?: Dial): Promise<WorkerIdentity> {
+    const { clock, self, connectMs } = this.#options;
+    return new Promise((resolve, reject) => {
+      let remote: RemoteWorker | undefined;
+      let line: Line | undefined;
+      const channel: TensorChannel = new TensorChannel({
+        ...this.#options.channel(fabric),
+        connection,
+        self,
+        clock,
+        take: (stepId, key, waiter) => remote!.take(stepId, key, waiter, line!.asker),
+        giveBack: (stepId, key, value) => remote!.giveBack(stepId, key, value),
+        onHello: (identity) => {
+          silence.cancel();
+          remote = this.#remoteOf(identity);
+          line = { channel, dial, asker: { worker: remote, isOver: false } };
+          remote.attach(line);
+          resolve(identity);
+        },
+        onClose: (error) => {
+          silence.cancel();
+          this.#channels.delete(channel);
+          reject(error ?? new ShoalError('closed', `the connection to worker ${connection.peer.rank} was closed`));
+          if (line === undefined) return undefined;
+          line.asker.isOver = true;
+          return remote!.detach(line, error);
+        },
+        onSettled: () => remote?.settled(),
+      });
+      this.#channels.add(channel);
+      const silence = setServedTimer(clock, connectMs, () => {
+        reject(
+          new ShoalError('timeout', `worker ${connection.peer.rank} has connected and said nothing within ${connectMs} ms`, {
+            timeoutMs: connectMs,
+          }),
+        );
+        void channel.close();
+      });
+    });
+  }
+
+  /** Another process of the worker takes the place of the one before. */
+  #remoteOf(identity: WorkerIdentity): RemoteWorker {
+    const known = this.#remotes.get(identity.device);
+    if (known?.identity?.incarnation === identity.incarnation) return known;
+    if (known?.identity !== undefined) known.lose(new ShoalError('peer-lost', `${identity.device} has restarted`, { peer: identity.rank }));
+    const remote = this.#remotes.get(identity.device) ?? this.#makeRemote(identity.device);
+    try {
+      this.#options.onGreeted?.(identity, remote);
+    } catch (thrown) {
+      this.#remotes.delete(identity.device);
+      throw thrown;
+    }
+    remote.identity = identity;
+    return remote;
+  }
+
+  #makeRemote(worker: string, dial?: Dial): RemoteWorker {
+    const { clock, random, connectMs, reconnectMs, sent, onLost } = this.#options;
+    const onEnd = (cause: ShoalError): void => {
+      if (this.#remotes.get(worker) === remote) this.#remotes.delete(worker);
+      onLost(worker, remote, cause);
+    };
+    const options = { clock, random, connectMs, reconnectMs, sent, name: worker, onLost: onEnd, ...(dial && { dial }) };
+    const remote: RemoteWorker = new RemoteWorker(options);
+    this.#remotes.set(worker, remote);
+    return remote;
+  }
+}
