@@ -11,7 +11,7 @@ import { CommClient } from './caller/comm-client.ts';
 import type { Command, CommEvent, WorldPlan } from './shared/comm-protocol.ts';
 import { detectWorld } from '../store/environment.ts';
 import { openWorldGroup } from './api/open-world.ts';
-import { checkedScheduling, partitionBytesMin } from './api/scheduled-group.ts';
+import { checkedScheduling, partitionBytesMin } from './api/scheduling.ts';
 import { worldGroupId } from './shared/call/group-spec.ts';
 import type { ProcessGroup, ScheduledGroup, SchedulingOptions } from './caller/types.ts';
 

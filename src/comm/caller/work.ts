@@ -261,7 +261,7 @@ export class CompletedWork extends Thenable implements SettlingWork {
   countIn(): void {}
 
   waitSync(timeoutMs = Infinity): void {
-    checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
+    if (timeoutMs !== Infinity) checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
   }
 
   then<A = void, B = never>(

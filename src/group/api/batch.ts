@@ -13,15 +13,14 @@ import { anyList, checkArgument, describeValue, isPlainObject } from '../../base
 import { sum } from '../../base/numbers.ts';
 import { JoinedWork } from '../../comm/caller/joined-work.ts';
 import type { SettlingWork } from '../../comm/caller/work.ts';
-import { dtypeInfo, type DType } from '../../memory/dtype.ts';
+import type { DType } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { onHost, operand, type BufferUse } from '../caller/call-buffers.ts';
+import { packOf } from '../shared/call/route.ts';
 import type { CheckedCall, CheckedMessage } from '../caller/call-dispatch.ts';
 import type { CallChecks } from '../caller/call-checks.ts';
 import type { BatchCall, CallOptions, CollectiveData, TensorLike } from '../caller/types.ts';
 
-/** Larger data travels by itself: two copies would cost more than a call. */
-const packedBytesMax = 32_768;
 const callsMax = 4096;
 
 type Checked = CheckedCall | CheckedMessage;
@@ -163,10 +162,7 @@ export function startBatch(group: BatchGroup, checked: readonly Checked[]): Join
 function alike(calls: readonly CheckedCall[]): CheckedCall[][] {
   const groups = new Map<string, CheckedCall[]>();
   calls.forEach((each, index) => {
-    const { kind, dtype, op, factor, root, counts, count } = each.call;
-    const isSmall = counts === undefined && count > 0 && count * dtypeInfo(dtype).bytes <= packedBytesMax;
-    // A factor is each rank's own: whether there is one is known to all.
-    const key = isSmall && factor === undefined ? `${kind} ${dtype} ${op ?? ''} ${root ?? ''}` : `alone ${index}`;
+    const key = packOf(each.call) ?? `alone ${index}`;
     const group = groups.get(key);
     if (group) group.push(each);
     else groups.set(key, [each]);

@@ -19,7 +19,8 @@ import type { CommClient } from '../caller/comm-client.ts';
 import { CommStore } from '../caller/comm-store.ts';
 import { PeerRegions } from '../caller/peer-regions.ts';
 import { CommGroup } from './process-group.ts';
-import { partitionBytesMin } from './scheduled-group.ts';
+import { ScheduledCommGroup } from './scheduled-group.ts';
+import { partitionBytesMin } from './scheduling.ts';
 import { WorldTrace } from './world-trace.ts';
 
 /** Bytes of freed large tensors that are kept for the next ones. */
@@ -94,6 +95,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     scheduling: schedulingOf(settings),
     partitionBytesMin,
     openFastPath: (spec, planner) => openHostPath(world, spec) ?? openNetworkPath(world, spec, planner),
+    scheduledGroup: (group, spec, how) => new ScheduledCommGroup({ world, group: group as CommGroup, spec, ...how }),
     close: (timeoutMs) => closeWorld({ plan, client, trace, memory, store, unheeded, timeoutMs }),
   };
   return world;

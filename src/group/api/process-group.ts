@@ -16,7 +16,7 @@ import type { WorldHandle } from '../caller/world-handle.ts';
 import { plannerOf, type Planner } from '../shared/call/planner.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
 import { restrictHosts, worldGroupId, type GroupSpec } from '../shared/call/group-spec.ts';
-import { DeviceCalls, isOfDevice } from '../caller/device/device-calls.ts';
+import { DeviceCalls } from '../caller/device/device-calls.ts';
 import type { TensorBlock } from '../caller/tensor-block.ts';
 import type { TensorMemory } from '../caller/tensor-memory.ts';
 import type {
@@ -42,11 +42,23 @@ import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOp
 import { checkBatch, startBatch, type BatchGroup } from './batch.ts';
 import { CallSignals } from './call-signals.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
-import { checkedScheduling, checkSettings, ScheduledCommGroup } from './scheduled-group.ts';
+import { checkedScheduling, checkSettings } from './scheduling.ts';
 import { span } from './span.ts';
 import { groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
 
 const destroyTimeoutMs = 10_000;
+
+/** The parts that a group shares with the scheduled groups made of it. */
+interface GroupParts {
+  readonly planner: Planner;
+  readonly dispatch: CallDispatch;
+  readonly checks: CallChecks;
+  readonly signals: CallSignals;
+  readonly blocks: Map<Tensor, TensorBlock>;
+  /** Made by the first call on a device's memory. */
+  devices: DeviceCalls | undefined;
+  destroyed: Promise<void> | undefined;
+}
 
 export class CommGroup implements ProcessGroup {
   readonly name: string;
@@ -58,32 +70,40 @@ export class CommGroup implements ProcessGroup {
   readonly globalRanks: readonly number[];
   /** Its number in the world. */
   readonly id: number;
+  readonly spec: GroupSpec;
   readonly #world: WorldHandle;
-  readonly #spec: GroupSpec;
-  readonly #blocks = new Map<Tensor, TensorBlock>();
-  readonly #planner: Planner;
   readonly #dispatch: CallDispatch;
   readonly #checks: CallChecks;
-  readonly #signals: CallSignals;
-  /** Made by the first call on a device's memory. */
-  #devices: DeviceCalls | undefined;
-  #destroyed: Promise<void> | undefined;
+  readonly #parts: GroupParts;
 
-  constructor(world: WorldHandle, spec: GroupSpec) {
+  /** @param of a group of the same ranks, which stays responsible for tensors and calls of this one. Default: none. */
+  constructor(world: WorldHandle, spec: GroupSpec, of?: CommGroup) {
     this.#world = world;
-    this.#spec = spec;
+    this.spec = spec;
     this.id = spec.id;
     this.name = spec.name;
     this.rank = spec.rank;
     this.size = spec.globalRanks.length;
     this.globalRanks = spec.globalRanks;
-    const { client, memory } = world;
-    this.#planner = plannerOf(world.planning, spec);
-    this.#dispatch = new CallDispatch({ spec, client, memory, planner: this.#planner, path: world.openFastPath(spec, this.#planner) });
-    this.#checks = new CallChecks({ rank: this.rank, size: this.size }, world.settings.timeoutMs);
-    this.#signals = new CallSignals(client, spec);
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
+    this.#parts = of ? of.#parts : this.#createParts(plannerOf(world.planning, spec));
+    ({ dispatch: this.#dispatch, checks: this.#checks } = this.#parts);
+  }
+
+  #createParts(planner: Planner): GroupParts {
+    const { spec } = this;
+    const world = this.#world;
+    const devices = (): DeviceCalls => (this.#parts.devices ??= this.#openDevices());
+    return {
+      planner,
+      dispatch: new CallDispatch({ world, spec, planner, path: world.openFastPath(spec, planner), devices }),
+      checks: new CallChecks({ rank: this.rank, size: this.size }, world.settings.timeoutMs),
+      signals: new CallSignals(world.client, spec),
+      blocks: new Map(),
+      devices: undefined,
+      destroyed: undefined,
+    };
   }
 
   // ── tensors ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -93,7 +113,7 @@ export class CommGroup implements ProcessGroup {
     const { block, offset } = this.#allocate(countOf(shape) * dtypeInfo(dtype).bytes);
     const tensor = new Tensor(dtype, shape, block, offset);
     new Uint8Array(block.buffer, offset, tensor.bytes).fill(0);
-    this.#blocks.set(tensor, block);
+    this.#parts.blocks.set(tensor, block);
     return tensor;
   }
 
@@ -112,15 +132,15 @@ export class CommGroup implements ProcessGroup {
 
   release(tensor: Tensor): void {
     if (!(tensor instanceof Tensor)) throw new ShoalError('usage', `release takes a tensor of the group, not ${describeValue(tensor)}`);
-    const block = this.#blocks.get(tensor);
+    const block = this.#parts.blocks.get(tensor);
     if (!block) {
-      if (this.#destroyed) throw new ShoalError('usage', `group '${this.name}' was destroyed, and with it the tensor is given back`);
+      if (this.#parts.destroyed) throw new ShoalError('usage', `group '${this.name}' was destroyed, and with it the tensor is given back`);
       throw new ShoalError(
         'usage',
         tensor.released ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`,
       );
     }
-    this.#blocks.delete(tensor);
+    this.#parts.blocks.delete(tensor);
     block.release();
   }
 
@@ -170,8 +190,8 @@ export class CommGroup implements ProcessGroup {
     checkOptions('batch', options, callOptions);
     const checked = checkBatch(calls, this.#checks, options);
     this.#checkUsable();
-    this.#signals.check(options.signal, 'batch');
-    return this.#counted(this.#signals.watch(startBatch(this.#batchGroup(), checked), options.signal, 'batch'));
+    this.#parts.signals.check(options.signal, 'batch');
+    return this.#counted(this.#parts.signals.watch(startBatch(this.#batchGroup(), checked), options.signal, 'batch'));
   }
 
   // ── objects ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,15 +217,15 @@ export class CommGroup implements ProcessGroup {
   send(data: TensorLike, peer: number, options: PeerOptions = noOptions): Work {
     const message = this.#checks.message('send', data, peer, options);
     this.#checkUsable();
-    this.#signals.check(options.signal, 'send');
-    return this.#counted(this.#signals.watch(this.#dispatch.startMessage(message), options.signal, 'send'));
+    this.#parts.signals.check(options.signal, 'send');
+    return this.#counted(this.#parts.signals.watch(this.#dispatch.startMessage(message), options.signal, 'send'));
   }
 
   recv(data: TensorLike, peer: number | typeof anySource, options: PeerOptions = noOptions): ReceiveWork {
     const message = this.#checks.message('recv', data, peer, options);
     this.#checkUsable();
-    this.#signals.check(options.signal, 'recv');
-    return this.#counted(this.#signals.watch(this.#dispatch.startMessage(message), options.signal, 'recv'));
+    this.#parts.signals.check(options.signal, 'recv');
+    return this.#counted(this.#parts.signals.watch(this.#dispatch.startMessage(message), options.signal, 'recv'));
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -245,13 +265,13 @@ export class CommGroup implements ProcessGroup {
     const ranks = this.globalRanks.map((_, rank) => rank);
     const spec = must(await groupOfRanks(this, this.#world, ranks, { timeoutMs, scheduling }), () => 'this rank is one of all');
     await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);
-    return new ScheduledCommGroup({ world: this.#world, group: this, spec, ...how });
+    return this.#world.scheduledGroup(this, spec, how);
   }
 
   destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
     checkOptions('destroy', options, destroyOptions);
-    this.#destroyed ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);
-    return this.#destroyed;
+    this.#parts.destroyed ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);
+    return this.#parts.destroyed;
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -276,12 +296,12 @@ export class CommGroup implements ProcessGroup {
 
   /** Which ranks of the group load from and store to each other's memory, as plans see it. */
   get topology(): Topology {
-    return this.#spec.topology;
+    return this.spec.topology;
   }
 
   /** The algorithm that an operation of so many bytes takes, on this rank as on all others. */
   algorithmOf(collective: Collective, bytes: number): string {
-    return this.#planner.algorithmOf(collective, bytes);
+    return this.#parts.planner.algorithmOf(collective, bytes);
   }
 
   /** Rates of the world, measured at its start; undefined where nothing is chosen by them. */
@@ -303,7 +323,7 @@ export class CommGroup implements ProcessGroup {
     first?: CollectiveData,
     second?: CollectiveData | null,
   ): Work | undefined {
-    const work = this.#destroyed ? undefined : this.#dispatch.repeat(kind, options, first, second);
+    const work = this.#parts.destroyed ? undefined : this.#dispatch.repeat(kind, options, first, second);
     work?.countIn(this.#world.unheeded);
     return work;
   }
@@ -311,10 +331,9 @@ export class CommGroup implements ProcessGroup {
   #start(checked: CheckedCall): Work {
     this.#checkUsable();
     const { signal } = checked.options;
-    const calls = checked.uses.some(isOfDevice) ? (this.#devices ??= this.#openDevices()) : this.#dispatch;
-    if (signal === undefined) return this.#counted(calls.start(checked));
-    this.#signals.check(signal, checked.call.kind);
-    return this.#counted(this.#signals.watch(calls.start(checked), signal, checked.call.kind));
+    if (signal === undefined) return this.#counted(this.#dispatch.start(checked));
+    this.#parts.signals.check(signal, checked.call.kind);
+    return this.#counted(this.#parts.signals.watch(this.#dispatch.start(checked), signal, checked.call.kind));
   }
 
   #counted<W extends SettlingWork>(work: W): W {
@@ -326,7 +345,7 @@ export class CommGroup implements ProcessGroup {
     const { client } = this.#world;
     return new DeviceCalls({
       clock: systemClock,
-      spec: this.#spec,
+      spec: this.spec,
       client,
       announce: (name, timeoutMs) => this.#dispatch.start(this.#checks.barrier('barrier', { name, timeoutMs })),
       // The same ranks: its number is agreed on by a call of this group, in its order.
@@ -345,7 +364,7 @@ export class CommGroup implements ProcessGroup {
       size: this.size,
       tensor: (dtype, shape) => this.tensor(dtype, shape),
       // After `destroy` it has been given back.
-      release: (tensor) => this.#blocks.has(tensor) && this.release(tensor),
+      release: (tensor) => this.#parts.blocks.has(tensor) && this.release(tensor),
       startCollective: (call) => this.#dispatch.start(call),
       startMessage: (message) => this.#dispatch.startMessage(message),
       now: this.#world.client.now,
@@ -369,22 +388,22 @@ export class CommGroup implements ProcessGroup {
   }
 
   async #end(timeoutMs: number): Promise<void> {
-    await this.#devices?.end(timeoutMs);
-    for (const block of this.#blocks.values()) block.leave();
-    this.#blocks.clear();
+    await this.#parts.devices?.end(timeoutMs);
+    for (const block of this.#parts.blocks.values()) block.leave();
+    this.#parts.blocks.clear();
     this.#dispatch.close();
-    if (this.#spec.id === worldGroupId) {
+    if (this.spec.id === worldGroupId) {
       await this.#world.close(timeoutMs);
       this.#dispatch.end();
       return;
     }
-    await this.#world.client.start({ type: 'close-group', group: this.#spec.id, timeoutMs }, `destroying group '${this.name}'`);
+    await this.#world.client.start({ type: 'close-group', group: this.spec.id, timeoutMs }, `destroying group '${this.name}'`);
     this.#dispatch.end();
   }
 
   // ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #checkUsable(): void {
-    if (this.#destroyed) throw new ShoalError('closed', `group '${this.name}' was destroyed`, { rank: this.rank });
+    if (this.#parts.destroyed) throw new ShoalError('closed', `group '${this.name}' was destroyed`, { rank: this.rank });
   }
 }

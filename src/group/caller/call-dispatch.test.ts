@@ -9,14 +9,16 @@ function createDispatch(room: boolean): { dispatch: CallDispatch; told: string[]
   const doubles = {
     spec: { id: 1, name: 'g', rank: 0, globalRanks: [0, 1] },
     path: { fast: { announce: (calls: number) => told.push(`called ${calls}`) } },
-    client: { start: ({ sequence }: { sequence: number }) => told.push(`call ${sequence}`) },
-    memory: {
-      blockAt: () => undefined,
-      owns: () => false,
-      allocate: () => {
-        told.push('stages');
-        if (!room) throw new ShoalError('out-of-memory', 'no room');
-        return { region, offset: 0 };
+    world: {
+      client: { start: ({ sequence }: { sequence: number }) => told.push(`call ${sequence}`) },
+      memory: {
+        blockAt: () => undefined,
+        owns: () => false,
+        allocate: () => {
+          told.push('stages');
+          if (!room) throw new ShoalError('out-of-memory', 'no room');
+          return { region, offset: 0 };
+        },
       },
     },
   };

@@ -1,23 +1,25 @@
 /** Dispatches the main thread's calls to their paths, and numbers them among the group's calls.
  *
  *      the same collective on the same data as before ─▶ its earlier binding          nothing is prepared
- *      collective ─▶ route ─▶ the group's fast path, or the engine
+ *      collective ─▶ route ─▶ the group's fast path, the engine, its schedule, or its device calls
  *      message ────────────▶ the engine
  *
  *  Arguments have been checked before. It must not know how a call runs. */
+import { must } from '../../base/assert.ts';
 import { CallSites } from '../../base/call-site.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
-import { isPlainObject, noOptions } from '../../base/schema.ts';
+import { isOnDevice } from '../../memory/device/device-tensor.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { CallBuffers, onHost, type BufferUse } from './call-buffers.ts';
 import type { CommClient } from './comm-client.ts';
+import type { WorldHandle } from './world-handle.ts';
 import type { Command, SharedBuffer } from '../shared/comm-protocol.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
-import type { GroupSpec } from '../shared/call/group-spec.ts';
+import { usesMpi, type GroupSpec } from '../shared/call/group-spec.ts';
 import { TensorBlock } from './tensor-block.ts';
 import type { FastOperation, FastPath, FastRequest, OpenFastPath } from './fast-path.ts';
-import { route, type GroupFacts } from '../shared/call/route.ts';
+import { mayRepeat, route, type GroupFacts } from '../shared/call/route.ts';
 import type { TensorMemory } from './tensor-memory.ts';
 import type { CollectiveData, ReduceOptions, RootOptions, TensorLike } from './types.ts';
 import { CompletedWork, type SettlingWork } from '../../comm/caller/work.ts';
@@ -33,6 +35,8 @@ export interface CheckedCall {
   /** As the user gave them. `op`, `factor`: only of calls that reduce; `root`: only of those that have one. */
   readonly options: RepeatableOptions;
   readonly timeoutMs: number;
+  /** The task that a scheduled call is. Default: the call is not scheduled. */
+  readonly task?: Pick<Extract<Command, { type: 'scheduled' }>, 'name' | 'isNamed' | 'priority'>;
 }
 
 /** A send or receive whose arguments have been checked. */
@@ -70,13 +74,19 @@ interface BoundArgument {
   readonly count: number;
 }
 
+/** Starts collectives on tensors of a device. */
+export interface DeviceStarter {
+  start(checked: CheckedCall): SettlingWork;
+}
+
 export interface CallDispatchOptions {
+  readonly world: Pick<WorldHandle, 'client' | 'memory' | 'backend'>;
   readonly spec: GroupSpec;
-  readonly client: CommClient;
-  readonly memory: TensorMemory;
   readonly planner: GroupFacts['planner'];
-  /** Undefined: all calls are the engine's. */
-  readonly path: OpenFastPath | undefined;
+  /** The group's fast path. Default: it has none. */
+  readonly path?: OpenFastPath | undefined;
+  /** Called by each call on tensors of a device. Default: there are no such calls. */
+  readonly devices?: () => DeviceStarter;
 }
 
 export class CallDispatch {
@@ -85,18 +95,21 @@ export class CallDispatch {
   readonly #memory: TensorMemory;
   readonly #facts: GroupFacts;
   readonly #fast: FastPath | undefined;
+  readonly #devices: CallDispatchOptions['devices'];
   readonly #sites = new CallSites();
   /** The latest call of each kind that was bound on the fast path, by its first tensor or array. */
   readonly #bound = new WeakMap<object, BoundCall>();
   /** Collectives called, whichever way they went. */
   #calls: number;
 
-  constructor({ spec, client, memory, planner, path }: CallDispatchOptions) {
+  constructor({ world, spec, planner, path, devices }: CallDispatchOptions) {
+    const { client, memory, backend } = world;
     this.#spec = spec;
+    this.#devices = devices;
     this.#calls = spec.callsBefore ?? 0;
     this.#client = client;
     this.#memory = memory;
-    this.#facts = { planner, ...path };
+    this.#facts = { planner, ...path, isScheduled: spec.scheduling !== undefined, usesMpi: usesMpi(spec.backend, backend) };
     this.#fast = path?.fast;
   }
 
@@ -124,7 +137,7 @@ export class CallDispatch {
     if (!this.#fast) return undefined;
     let bound = this.#bound.get(first ?? this);
     while (bound && bound.kind !== kind) bound = bound.next;
-    if (!bound || !isPlain(options) || options.op !== bound.op || options.root !== bound.root) return undefined;
+    if (!bound || !mayRepeat(options) || options.op !== bound.op || options.root !== bound.root) return undefined;
     if (!isAsBound(first, bound.first) || !isAsBound(second, bound.second)) return undefined;
     return this.#run(this.#fast, bound.operation, bound.request, bound.buffers);
   }
@@ -143,23 +156,26 @@ export class CallDispatch {
     }
   }
 
-  #start({ call, uses, options, timeoutMs }: CheckedCall): SettlingWork {
+  #start(checked: CheckedCall): SettlingWork {
+    const { call, uses, timeoutMs } = checked;
+    const way = route(call, this.#facts, { isOnDevice: uses.some(({ operand }) => isOnDevice(operand.value)) });
+    if (way.path === 'device' && this.#devices) return this.#devices().start(checked);
     const reach = new CallBuffers(this.#memory, uses);
-    const way = route(call, this.#facts);
-    if (this.#fast && way.path !== 'engine') {
-      const operation = this.#fast.bind(call, way, reach);
-      return this.#startFast(this.#fast, operation, { call, uses, options, timeoutMs, reach });
-    }
+    if (this.#fast && (way.path === 'host' || way.path === 'network'))
+      return this.#startFast(this.#fast, this.#fast.bind(call, way, reach), { ...checked, reach });
+    const { id: group, name } = this.#spec;
     const buffers = reach.share();
-    // Ranks tell each other their parts first: a call of its own.
-    const sequence = this.#nextSequence(call.parts === undefined ? 1 : 2);
+    if (way.path === 'schedule') {
+      const task = must(checked.task, () => 'a call of a scheduled group is a task');
+      const command = { type: 'scheduled', group, ...task, call, buffer: buffers.data as SharedBuffer, timeoutMs } as const;
+      return this.#client.start(command, `${call.kind} of '${task.name}' of group '${name}'`, reach.pend());
+    }
+    const path = way.path === 'exchange' || way.path === 'mpi' ? way.path : 'engine';
+    // Ranks tell each other their splits first: a call of its own.
+    const sequence = this.#nextSequence(path === 'exchange' ? 2 : 1);
     const site = this.#sites.current();
-    const sited = { ...call, site: site() };
-    return this.#client.start(
-      { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
-      `${call.kind} of group '${this.#spec.name}'`,
-      { ...reach.pend(), site },
-    );
+    const command = { type: 'collective', group, path, sequence, call: { ...call, site: site() }, buffers, timeoutMs } as const;
+    return this.#client.start(command, `${call.kind} of group '${name}'`, { ...reach.pend(), site });
   }
 
   /** @throws ShoalError `out-of-memory`, `unsupported` when there is no room to stage a private buffer. */
@@ -204,7 +220,7 @@ export class CallDispatch {
       const shared = own.share();
       return { call, buffers: shared, timeoutMs, hooks: own.pend(), site: this.#sites.current() };
     };
-    if (!reach.staged && isPlain(options)) {
+    if (!reach.staged && mayRepeat(options)) {
       // What nothing is staged for stays where it is.
       const request = (): FastRequest => requestWith(operation.isPrivate ? new CallBuffers(this.#memory, uses) : reach);
       const [first, second] = uses.map(({ operand: { value } }) => boundTo(onHost(value)));
@@ -248,17 +264,6 @@ export class CallDispatch {
   #announce(calls: number): void {
     this.#fast?.announce(calls);
   }
-}
-
-/** These are options, and give nothing but operator and root. Of calls that repeat, nothing else is checked. */
-function isPlain(options: RepeatableOptions): boolean {
-  if (options === noOptions) return true;
-  for (const key in options) if (key !== 'op' && key !== 'root') return othersUndefined(options);
-  return options?.op !== undefined || options?.root !== undefined || isPlainObject(options);
-}
-
-function othersUndefined(options: RepeatableOptions): boolean {
-  return isPlainObject(options) && Object.entries(options).every(([key, value]) => key === 'op' || key === 'root' || value === undefined);
 }
 
 /** @param value null: this rank has no such argument. */

@@ -10,6 +10,7 @@ import type { Planner, WorldPlanning } from '../shared/call/planner.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
 import type { CommClient } from './comm-client.ts';
 import type { OpenFastPath } from './fast-path.ts';
+import type { ProcessGroup, ScheduledGroup } from './types.ts';
 import type { TensorMemory } from './tensor-memory.ts';
 
 export interface WorldHandle {
@@ -35,6 +36,8 @@ export interface WorldHandle {
   readonly partitionBytesMin: number;
   /** Opens the fast path of a group; undefined: all its calls are the engine's. */
   openFastPath(spec: GroupSpec, planner: Planner): OpenFastPath | undefined;
+  /** The scheduled group of a group, once its spec has been opened. @param how `ownsGroup`: the group ends with it. */
+  scheduledGroup(group: ProcessGroup, spec: GroupSpec, how: { readonly ownsGroup?: boolean }): ScheduledGroup;
   /** Ends the world; called when its first group is destroyed. */
   close(timeoutMs: number): Promise<void>;
 }

@@ -269,9 +269,9 @@ export class CommCore {
   }
 
   #collective(command: Extract<Command, { type: 'collective' }>): void {
-    const { work, sequence, call, timeoutMs } = command;
+    const { work, path, sequence, call, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
-    this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error, how) => this.#done(work, error, how) });
+    this.#group(command.group).submit({ path, sequence, call, buffers, timeoutMs, complete: (error, how) => this.#done(work, error, how) });
   }
 
   #scheduled({ work, group, buffer, ...call }: Extract<Command, { type: 'scheduled' }>): void {

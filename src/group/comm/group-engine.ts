@@ -301,15 +301,16 @@ export class GroupEngine implements OperationHost {
   /** @throws ShoalError why it is not taken; then nothing is known of it. */
   submit(request: SubmittedCall): void {
     this.#checkTakes();
-    const { call, sequence } = request;
+    const { call, sequence, path } = request;
+    const splits = path === 'exchange' ? must(call.parts, () => 'calls with splits have them') : undefined;
     try {
-      if (call.parts) this.#exchange.submit(request, call.parts);
+      if (splits) this.#exchange.submit(request, splits);
       else this.#enqueue(request, this.#plans.prepare(call));
     } catch (thrown) {
       throw ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind });
     }
     this.#remember(sequence, call);
-    if (call.parts) this.#remember(sequence + 1, call);
+    if (splits) this.#remember(sequence + 1, call);
     this.pump();
   }
 

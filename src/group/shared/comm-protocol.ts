@@ -10,6 +10,7 @@ import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import type { StoreOperation } from '../../store/store.ts';
 import type { CollectiveCall } from './call/contract.ts';
+import type { EnginePath } from './call/route.ts';
 import type { NetworkPathProgress } from '../network-path/network-path.ts';
 import type { GroupSpec, Scheduling, SchedulingStatus } from './call/group-spec.ts';
 import type { HostPathName, HostPathPosition } from '../host-path/host-path.ts';
@@ -47,6 +48,7 @@ export type Command =
       readonly type: 'collective';
       readonly work: number;
       readonly group: number;
+      readonly path: EnginePath;
       /** Position among the group's calls. */
       readonly sequence: number;
       readonly call: CollectiveCall;

@@ -33,6 +33,7 @@ import { openHostPath } from '../host-path/host-path-caller.ts';
 import { openNetworkPath } from '../network-path/network-path-caller.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
 import { CommGroup } from '../api/process-group.ts';
+import { ScheduledCommGroup } from '../api/scheduled-group.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
 import { TensorMemory } from '../caller/tensor-memory.ts';
@@ -227,6 +228,7 @@ export class InProcessSite {
       partitionBytesMin: options.partitionBytesMin ?? 1,
       openFastPath: (spec, planner) =>
         options.fastPath ? (openHostPath(world, spec) ?? openNetworkPath(world, spec, planner)) : undefined,
+      scheduledGroup: (group, spec, how) => new ScheduledCommGroup({ world, group: group as CommGroup, spec, ...how }),
       close: async (timeoutMs) => {
         await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
         await client.leave(new ShoalError('closed', 'destroyed'));

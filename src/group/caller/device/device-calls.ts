@@ -57,10 +57,6 @@ interface DeviceCall {
   readonly pieceGroup: PieceGroup;
 }
 
-export function isOfDevice({ operand }: BufferUse): boolean {
-  return isOnDevice(operand.value);
-}
-
 export class DeviceCalls {
   readonly #options: DeviceCallsOptions;
   readonly #copies = new Map<GpuDevice, DeviceCopies>();

@@ -11,6 +11,7 @@ import type { ShoalError } from '../../../base/errors.ts';
 import { hasReached, serialOf } from '../../../base/serial.ts';
 import type { CallQueue } from './call-queue.ts';
 import { encodeContract, sameContract, type CollectiveCall } from '../../shared/call/contract.ts';
+import type { EnginePath } from '../../shared/call/route.ts';
 import type { GroupSpec } from '../../shared/call/group-spec.ts';
 import type { Members } from './members.ts';
 import { Operation, type Buffers, type Complete, type OperationHost } from './operation.ts';
@@ -20,6 +21,7 @@ import { StagingBudget } from './staging-budget.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from '../links/wire.ts';
 
 export interface SubmittedCall {
+  readonly path: EnginePath;
   /** Position among the group's calls. */
   readonly sequence: number;
   readonly call: CollectiveCall;

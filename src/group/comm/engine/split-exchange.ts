@@ -41,7 +41,7 @@ export class SplitExchange {
     const complete = (error?: ShoalError): void => {
       if (!error) this.#goOn(transfer, block);
     };
-    enqueue({ sequence, call, buffers, timeoutMs, complete }, plan);
+    enqueue({ path: 'engine', sequence, call, buffers, timeoutMs, complete }, plan);
     const transfer = enqueue({ ...request, sequence: sequence + 1 }, undefined);
   }
 

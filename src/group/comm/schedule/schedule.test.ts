@@ -7,7 +7,7 @@ import { Arbiter } from '../../../scheduler/arbiter.ts';
 import { chromeTrace } from '../../../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder } from '../../../trace/recorder.ts';
 import type { ProcessGroup, ScheduledGroup, Work } from '../../caller/types.ts';
-import { partitionBytesMin } from '../../api/scheduled-group.ts';
+import { partitionBytesMin } from '../../api/scheduling.ts';
 import { startRanks, type InProcessOptions, type InProcessWorld } from '../../testing/in-process-world.ts';
 
 const programs = Number(process.env.SCHEDULED_PROGRAMS ?? 20);

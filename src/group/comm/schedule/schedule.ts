@@ -265,7 +265,7 @@ export class Schedule implements CallQueue<never> {
     const { call, buffer, timeoutMs } = part;
     try {
       const complete: Complete = (error) => part.notifyFinish(error);
-      engine.submit({ sequence: this.#calls++, call, buffers: { data: buffer }, timeoutMs, complete });
+      engine.submit({ path: 'engine', sequence: this.#calls++, call, buffers: { data: buffer }, timeoutMs, complete });
     } catch (thrown) {
       // The others start it.
       engine.fail(ShoalError.from(thrown));

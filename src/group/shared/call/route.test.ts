@@ -1,4 +1,4 @@
-/** The path of a call is a table of call and group; and all ranks read the same line of it. */
+/** The way of a call is a table of call and group; and all ranks read the same line of it. */
 import { describe, expect, it } from 'vitest';
 import fc from 'fast-check';
 import { systemClock } from '../../../base/clock.ts';
@@ -9,7 +9,8 @@ import { oneHost, separateHosts, type Topology } from '../../../plan/topology.ts
 import { networkPathSpec } from '../../network-path/network-path.ts';
 import type { CollectiveCall } from './contract.ts';
 import { Planner } from './planner.ts';
-import { route, type GroupFacts } from './route.ts';
+import { noOptions } from '../../../base/schema.ts';
+import { mayRepeat, packOf, route, type GroupFacts } from './route.ts';
 
 const bytesMax = 32 * 1024;
 const machine = createStepMachine({ clock: systemClock });
@@ -29,12 +30,15 @@ const groups = {
     return { planner: plans, networkBytesMax: networkPath.bytesMax };
   },
   'a group without a fast path': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank) }),
+  'a group of Open MPI': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank), usesMpi: true, hostBytesMax: bytesMax }),
+  'a scheduled group': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank), isScheduled: true, hostBytesMax: bytesMax }),
 } as const;
 type Group = keyof typeof groups;
 
 const splitCall: CollectiveCall = { kind: 'all-to-all', dtype: 'int32', count: 4, parts: { sends: [1, 1, 1, 1], receives: [1, 1, 1, 1] } };
 
-const pathOf = (call: CollectiveCall, group: Group, rank = 0): string => route(call, groups[group](rank)).path;
+const pathOf = (call: CollectiveCall, group: Group, { rank = 0, isOnDevice = false } = {}): string =>
+  route(call, groups[group](rank), { isOnDevice }).path;
 
 const floats = (count: number, more: Partial<CollectiveCall> = {}): CollectiveCall => ({
   kind: 'all-reduce',
@@ -54,11 +58,18 @@ describe('the path of a call', () => {
     ['a large all-reduce, which can run on private arrays', floats(bytesMax), 'host', 'engine'],
     ['a large broadcast', { kind: 'broadcast', dtype: 'float32', count: bytesMax, root: 0 }, 'engine', 'engine'],
     ['products of a factor, which the engine scales', floats(2, { op: 'premul', factor: 2 }), 'engine', 'engine'],
-    ['an all-to-all of which each rank knows its part', { ...splitCall }, 'engine', 'engine'],
   ])('%s', (_, call, host, network) => {
     expect(pathOf(call, 'four ranks of one host')).toBe(host);
     expect(pathOf(call, 'four hosts')).toBe(network);
     expect(pathOf(call, 'a group without a fast path')).toBe('engine');
+    expect(pathOf(call, 'a group of Open MPI')).toBe('mpi');
+    expect(pathOf(call, 'a scheduled group')).toBe('schedule');
+    for (const group of Object.keys(groups) as Group[]) expect(pathOf(call, group, { isOnDevice: true })).toBe('device');
+  });
+
+  it('of an all-to-all of which each rank knows its part leads to an exchange, whatever the group', () => {
+    for (const group of ['four ranks of one host', 'four hosts', 'a group without a fast path', 'a group of Open MPI'] as const)
+      expect(pathOf(splitCall, group)).toBe('exchange');
   });
 
   it('is the same on every rank', () => {
@@ -75,9 +86,47 @@ describe('the path of a call', () => {
         const reduces = kind === 'all-reduce' || kind === 'reduce' || kind === 'reduce-scatter';
         const rooted = kind === 'broadcast' || kind === 'reduce';
         const call = { kind, dtype, count, ...(reduces && { op }), ...(rooted && { root }) };
-        expect(new Set([0, 1, 2, 3].map((rank) => pathOf(call, name, rank))).size).toBe(1);
+        expect(new Set([0, 1, 2, 3].map((rank) => pathOf(call, name, { rank }))).size).toBe(1);
       }),
       { numRuns: 60 },
     );
+  });
+});
+
+describe('calls of a batch', () => {
+  it.each<[what: string, call: CollectiveCall, other: CollectiveCall, together: boolean]>([
+    ['small ones that differ in size alone', floats(4), floats(8192), true],
+    ['a larger one', floats(4), floats(8193), false],
+    ['an empty one', floats(4), floats(0), false],
+    ['other elements', floats(4), floats(4, { dtype: 'float64' }), false],
+    ['another operator', floats(4), floats(4, { op: 'max' }), false],
+    ['another collective', floats(4), { kind: 'broadcast', dtype: 'float32', count: 4, root: 0 }, false],
+    [
+      'another root',
+      { kind: 'broadcast', dtype: 'int8', count: 4, root: 0 },
+      { kind: 'broadcast', dtype: 'int8', count: 4, root: 1 },
+      false,
+    ],
+    ['a factor of their own', floats(4, { op: 'premul', factor: 2 }), floats(4, { op: 'premul', factor: 2 }), false],
+    ['lists of counts', floats(4, { counts: [1, 3] }), floats(4, { counts: [1, 3] }), false],
+  ])('travel as one: %s', (_, call, other, together) => {
+    const [a, b] = [packOf(call), packOf(other)];
+    expect(a !== undefined && a === b).toBe(together);
+  });
+});
+
+describe('a call is repeated', () => {
+  it.each<[what: string, options: object, repeats: boolean]>([
+    ['without options', noOptions, true],
+    ['with no option', {}, true],
+    ['with an operator', { op: 'sum' }, true],
+    ['with a root', { root: 1 }, true],
+    ['with options that are undefined', { op: 'sum', name: undefined, timeoutMs: undefined }, true],
+    ['not with a name', { op: 'sum', name: 'a' }, false],
+    ['not with a limit', { timeoutMs: 5 }, false],
+    ['not with an unknown option, which is to be refused', { operator: 'sum' }, false],
+    ['not with what is no object of options', [], false],
+  ])('%s', (_, options, repeats) => {
+    expect(mayRepeat(options)).toBe(repeats);
   });
 });

@@ -1,34 +1,55 @@
-/** The path of a call. Every rank finds the same one, because all inputs are the same on all ranks: the call's contract, the facts that
- *  the group's ranks have agreed on, and the plan that follows from both.
+/** The way of a call: every way that a call of a group can take is decided here. The first line that fits a call is its way:
  *
- *      all ranks share memory      plan runs whole, and is small or has code for private arrays ──▶ host fast path
- *      ranks on several hosts      small, and the plan only sends, without loads from peers ──────▶ network fast path
- *      all other calls, and calls on which ranks must first agree ────────────────────────────────▶ engine
+ *      call                                                                         way
+ *      ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+ *      the same collective, data and options as before, which took a fast path      repeat: as before, without preparation
+ *      several calls of a batch that are alike and small                            pack: one call on one buffer, routed again
+ *      some data lies in a device's memory                                          device: pieces, as calls of a group of their own
+ *      an all-reduce of a scheduled group                                           schedule: parts, in the order of all ranks
+ *      an all-to-all with splits, of which a rank knows only its own                exchange: the splits first, then the engine
+ *      the group's collectives are Open MPI's                                       mpi: the engine compares the call, MPI runs it
+ *      all ranks share memory; the plan runs whole; small, or for private arrays    host
+ *      ranks on several hosts; small; the plan only sends                           network
+ *      any other call                                                               engine
  *
- *  It must not know where a buffer lies, nor earlier calls. */
+ *  Every rank finds the same way, because all inputs are the same on all ranks: the call's contract, the facts that the group's ranks
+ *  have agreed on, and the plan that follows from both. Repeats alone are a rank's own matter: they take the way that the call took
+ *  before. It must not know where a buffer lies in host memory. */
+import { isPlainObject, noOptions } from '../../../base/schema.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { HostPathPlans, Planner, PreparedPlan } from './planner.ts';
 
-/** What the ranks of a group have found or agreed on: the same on all of them. */
+/** Facts that the ranks of a group have found or agreed on: the same on all of them. */
 export interface GroupFacts {
   readonly planner: Pick<Planner, 'prepare'>;
   /** Where all ranks share memory: larger calls take the host path only as far as it has code for private arrays; bytes. */
   readonly hostBytesMax?: number;
   /** Where ranks of several hosts have agreed on a network path: larger calls take the engine; bytes. */
   readonly networkBytesMax?: number;
+  readonly isScheduled?: boolean;
+  readonly usesMpi?: boolean;
 }
 
 export type Route =
   | { readonly path: 'host'; readonly plans: HostPathPlans; readonly isSmall: boolean }
   | { readonly path: 'network'; readonly plan: PreparedPlan }
-  | { readonly path: 'engine' };
+  | { readonly path: 'device' | 'schedule' | EnginePath };
 
-const engine: Route = { path: 'engine' };
+/** Ways through the engine. */
+export type EnginePath = 'engine' | 'exchange' | 'mpi';
 
-/** @throws ShoalError `usage`, `unsupported` when there is no plan for the call. */
-export function route(call: CollectiveCall, { planner, hostBytesMax, networkBytesMax }: GroupFacts): Route {
-  if (call.parts !== undefined) return engine;
+/** Most bytes of a call that is packed with others: two copies of larger data cost more than a call. */
+const packedBytesMax = 32_768;
+
+/** @param isOnDevice some data lies in a device's memory.
+ *  @throws ShoalError `usage`, `unsupported` when there is no plan for the call. */
+export function route(call: CollectiveCall, facts: GroupFacts, { isOnDevice }: { readonly isOnDevice: boolean }): Route {
+  const { planner, hostBytesMax, networkBytesMax, isScheduled, usesMpi } = facts;
+  if (isOnDevice) return { path: 'device' };
+  if (isScheduled) return { path: 'schedule' };
+  if (call.parts !== undefined) return { path: 'exchange' };
+  if (usesMpi) return { path: 'mpi' };
   const bytes = call.count * dtypeInfo(call.dtype).bytes;
   if (hostBytesMax !== undefined) {
     const { hostPath: plans } = planner.prepare(call);
@@ -39,5 +60,23 @@ export function route(call: CollectiveCall, { planner, hostBytesMax, networkByte
     const plan = planner.prepare(call, 'network');
     if (plan.isForNetworkPath) return { path: 'network', plan };
   }
-  return engine;
+  return { path: 'engine' };
+}
+
+/** Calls of a batch with the same key travel as one; undefined: the call travels by itself. */
+export function packOf({ kind, dtype, op, factor, root, counts, count }: CollectiveCall): string | undefined {
+  const isSmall = counts === undefined && count > 0 && count * dtypeInfo(dtype).bytes <= packedBytesMax;
+  // A factor is each rank's own: whether there is one is known to all.
+  return isSmall && factor === undefined ? `${kind} ${dtype} ${op ?? ''} ${root ?? ''}` : undefined;
+}
+
+/** True for options that give nothing but operator and root: nothing else is checked when a call is repeated, and no other call is. */
+export function mayRepeat(options: { readonly op?: unknown; readonly root?: unknown }): boolean {
+  if (options === noOptions) return true;
+  for (const key in options) if (key !== 'op' && key !== 'root') return othersUndefined(options);
+  return options?.op !== undefined || options?.root !== undefined || isPlainObject(options);
+}
+
+function othersUndefined(options: object): boolean {
+  return isPlainObject(options) && Object.entries(options).every(([key, value]) => key === 'op' || key === 'root' || value === undefined);
 }
