@@ -306,7 +306,7 @@ const shared: readonly KVCheck[] = [
       await refuses('usage', /key/, () => kv.push('', four));
       await refuses('usage', /key/, () => kv.push(NaN, four));
       await refuses('usage', /tensor or a typed array/, () => kv.push('errors', 'text' as unknown as Float32Array));
-      await refuses('usage', /shape/, () => kv.init('errors/shape', four, { shape: [5] }));
+      for (const shape of [[5], [-2, -2], [0.5, 8]]) await refuses('usage', /shape/, () => kv.init('errors/shape', four, { shape }));
       for (const values of [[four, four], [[four, four]]]) {
         await refuses('usage', /'errors\/devices' is given 2 first values.*push/, () => kv.init('errors/devices', values));
         await refuses('usage', /'errors\/devices' is given 2 first values.*push/, () => kv.broadcast('errors/devices', values, five));

@@ -4,7 +4,11 @@
  *
  *  Contract: operations take effect in the order in which they are given, per parameter. A backend compares values with its parameters before
  *  anything changes. It is given nothing after `close`. */
+import type { Clock } from '../../base/clock.ts';
+import type { Logger } from '../../base/log.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
@@ -85,6 +89,17 @@ export type StorePlace = Pick<KVStore, 'type' | 'role' | 'rank' | 'numWorkers' |
   /** Milliseconds that a call without a limit may take. */
   readonly timeoutMs: number;
 };
+
+/** What a backend is made of, besides its parameters. */
+export interface Surroundings {
+  readonly kernels: Kernels;
+  readonly parameterKernels: ParameterKernels;
+  readonly clock: Clock;
+  /** The limit of calls that name none. */
+  readonly timeoutMs: number;
+  /** Told of saved state that is damaged while the state before it is used. Default: nobody. */
+  readonly log?: Logger;
+}
 
 /** A process that is a server: it can be waited for. */
 export interface ServerStore {

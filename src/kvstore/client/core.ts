@@ -150,21 +150,20 @@ export class ClientCore {
     const pulls = request.entries.some(({ out }) => out !== undefined);
     const what = pushes ? (pulls ? 'push and pull' : 'push') : 'pull';
     this.#run(`${what} of ${nameKeys(request.entries)} by worker ${worker}`, done, request.timeoutMs, (operation) => {
-      this.#transfers.check(request);
       this.#transfers.start(operation, worker - this.#options.firstWorker, request);
     });
   }
 
   rowSparsePush(worker: number, request: RowsRequest, done: Done): void {
     this.#run(`push of rows of '${request.key}' by worker ${worker}`, done, request.timeoutMs, (operation) => {
-      this.#rows.check(request, { push: true });
+      this.#rows.check(request);
       this.#rows.push(operation, worker - this.#options.firstWorker, request);
     });
   }
 
   rowSparsePull(worker: number, request: RowsRequest, done: Done): void {
     this.#run(`pull of rows of '${request.key}' by worker ${worker}`, done, request.timeoutMs, (operation) => {
-      this.#rows.check(request, { push: false });
+      this.#rows.check(request);
       this.#rows.pull(operation, worker - this.#options.firstWorker, request);
     });
   }
@@ -186,7 +185,7 @@ export class ClientCore {
   setOptimizer(worker: number, spec: OptimizerSpec, done: Done): void {
     // Pushes may follow before the servers have answered.
     this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
-    this.#lead('setOptimizer', worker, done, (operation) =>
+    this.#run(`setOptimizer by worker ${worker}`, done, undefined, (operation) =>
       operation.ask(this.#links, { type: KVMessage.setOptimizer, fields: { spec }, repeats: true }, (request, error) =>
         operation.arrive(error, request),
       ),
@@ -195,11 +194,11 @@ export class ClientCore {
 
   /** `folder` as the servers see it. */
   saveState(worker: number, folder: string, done: Done): void {
-    this.#lead(`saveState to ${folder}`, worker, done, (operation) => this.#states.save(operation, folder));
+    this.#run(`saveState to ${folder} by worker ${worker}`, done, undefined, (operation) => this.#states.save(operation, folder));
   }
 
   loadState(worker: number, folder: string, done: Done): void {
-    this.#lead(`loadState from ${folder}`, worker, done, (operation) => this.#states.load(operation, folder));
+    this.#run(`loadState from ${folder} by worker ${worker}`, done, undefined, (operation) => this.#states.load(operation, folder));
   }
 
   info(worker: number, key: string, done: InfoDone): void {
@@ -296,15 +295,6 @@ export class ClientCore {
     }
     for (const link of this.#links) link.pump();
     return operation.arrive();
-  }
-
-  /** What only worker 0 may call. */
-  #lead(call: string, worker: number, done: Done, begin: (operation: ClientOperation) => void): void {
-    const name = `${call} by worker ${worker}`;
-    this.#run(name, done, undefined, (operation) => {
-      if (worker !== 0) throw new ShoalError('usage', `${name}: only worker 0 may call it`);
-      begin(operation);
-    });
   }
 
   #askBarrier(barrier: number): void {

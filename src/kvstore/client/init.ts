@@ -1,9 +1,8 @@
 /** The creation of parameters. Worker 0's client places a batch and tells every server: declare, first values, commit. All
  *  other clients ask until the batch is usable, and compare it with the declarations of their own workers. */
 import { ShoalError } from '../../base/errors.ts';
-import { dtypeInfo } from '../../memory/dtype.ts';
 import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory } from '../protocol/parameter-directory.ts';
-import { elementsOf, Placer } from '../protocol/placement.ts';
+import { Placer } from '../protocol/placement.ts';
 import { answered, type ClientLink } from './link.ts';
 import type { ClientOperation } from './operation.ts';
 import type { ClientOptions, InitEntry } from './options.ts';
@@ -53,19 +52,10 @@ export class ClientInit {
   start(worker: number, operation: ClientOperation, entries: readonly InitEntry[]): void {
     const known = this.#initialised[worker - this.#options.firstWorker];
     const seen = new Set<string>();
-    for (const { key, dtype, shape, value } of entries) {
+    for (const { key } of entries) {
       if (known.has(key) || seen.has(key))
         throw new ShoalError('usage', `worker ${worker} has initialised '${key}' already; init names each key once`);
       seen.add(key);
-      if (shape.some((size) => !Number.isSafeInteger(size) || size < 0)) {
-        throw new ShoalError('usage', `'${key}' has shape [${shape.join(', ')}]; every dimension must be a whole number from 0`);
-      }
-      const bytes = elementsOf(shape) * dtypeInfo(dtype).bytes;
-      if (value.bytes !== bytes)
-        throw new ShoalError(
-          'mismatch',
-          `the first value of '${key}' has ${value.bytes} bytes; ${dtype} [${shape.join(', ')}] has ${bytes}`,
-        );
     }
     for (const key of seen) known.add(key);
     operation.expect();

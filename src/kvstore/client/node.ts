@@ -37,42 +37,33 @@ interface ClientSurroundings {
   readonly onEnded: () => void;
 }
 
+interface ClientParts {
+  readonly topology: KVTopology;
+  readonly firstWorker: number;
+  readonly localWorkers: number;
+  readonly blobs: Blobs;
+  readonly arbiter: Arbiter | undefined;
+  /** Ends the wait for a failure of the job. */
+  readonly over: AbortController;
+  readonly onEnded: () => void;
+}
+
 export class ClientNode {
   readonly #node: NodeContext;
-  readonly #topology: KVTopology;
-  readonly #firstWorker: number;
+  readonly #parts: ClientParts;
   readonly #values: ProcessValues;
   readonly #core: ClientCore;
   readonly #links = new Map<Address, ServerLink>();
-  readonly #blobs: Blobs;
   readonly #channels = new Set<WorkerChannel>();
-  /** Ends the wait for a failure of the job. */
-  readonly #over: AbortController;
-  readonly #onEnded: () => void;
   #closing: Promise<void> | undefined;
 
-  private constructor(
-    node: NodeContext,
-    parts: {
-      topology: KVTopology;
-      firstWorker: number;
-      localWorkers: number;
-      blobs: Blobs;
-      arbiter: Arbiter | undefined;
-      over: AbortController;
-      onEnded: () => void;
-    },
-  ) {
-    const { topology, firstWorker, localWorkers, blobs, arbiter, over, onEnded } = parts;
-    const { clock, kernels, parameterKernels, allocator, settings } = node;
+  private constructor(node: NodeContext, parts: ClientParts) {
+    const { topology, firstWorker, localWorkers, arbiter } = parts;
+    const { timeoutMs, replayBytes, creditBytes, valueSliceBytes: sliceBytes } = node.settings;
     this.#node = node;
-    this.#topology = topology;
-    this.#firstWorker = firstWorker;
-    this.#blobs = blobs;
-    this.#over = over;
-    this.#onEnded = onEnded;
+    this.#parts = parts;
     this.#values = new ProcessValues({
-      allocator,
+      allocator: node.allocator,
       // Beyond the numbers of the workers' threads.
       thread: localWorkers,
       onCreate: () => undefined,
@@ -81,21 +72,11 @@ export class ClientNode {
     });
     const workerGroup = workerGroupOf(topology, firstWorker);
     this.#core = new ClientCore({
-      topology,
-      workerGroup,
-      firstWorker,
-      localWorkers,
-      clock,
-      kernels,
-      parameterKernels,
+      ...node,
+      ...{ topology, workerGroup, firstWorker, localWorkers, timeoutMs, replayBytes, creditBytes, sliceBytes },
+      ...(arbiter && { arbiter }),
       values: this.#values,
       send: (server, msg) => this.#links.get(server)?.send(msg),
-      timeoutMs: settings.timeoutMs,
-      replayBytes: settings.replayBytes,
-      creditBytes: settings.creditBytes,
-      ...(arbiter && { arbiter }),
-      sliceBytes: settings.valueSliceBytes,
-      ...(node.counters && { counters: node.counters }),
     });
     const own = clientAddress(workerGroup, firstWorker);
     const group = serverGroupOf(topology, workerGroup);
@@ -147,8 +128,9 @@ export class ClientNode {
 
   /** A worker's thread, from now on. @param local 0…localWorkers − 1. */
   attach(local: number, port: WorkerPort): void {
-    const worker = this.#firstWorker + local;
-    const info: WorkerInfo = { worker, workerGroup: workerGroupOf(this.#topology, worker), topology: this.#topology };
+    const { firstWorker, topology } = this.#parts;
+    const worker = firstWorker + local;
+    const info: WorkerInfo = { worker, workerGroup: workerGroupOf(topology, worker), topology };
     const channel = new WorkerChannel(port, (command) => this.#handle(channel, worker, command));
     this.#channels.add(channel);
     port.emit({ type: 'ready', info });
@@ -217,11 +199,11 @@ export class ClientNode {
       case 'send-blob':
         channel.answer(
           command.work,
-          this.#blobs.send(worker, command.worker, command.blob).then(() => undefined),
+          this.#parts.blobs.send(worker, command.worker, command.blob).then(() => undefined),
         );
         return;
       case 'receive-blob':
-        channel.answer(command.work, this.#blobs.receive(command.worker, worker, command));
+        channel.answer(command.work, this.#parts.blobs.receive(command.worker, worker, command));
         return;
       case 'close':
         void this.#leave(channel, worker, command.work);
@@ -235,7 +217,7 @@ export class ClientNode {
     if (this.#channels.size === 0) await this.#close();
     channel.port.settle(work, error);
     channel.port.close();
-    if (this.#channels.size === 0) this.#onEnded();
+    if (this.#channels.size === 0) this.#parts.onEnded();
   }
 
   #close(): Promise<void> {
@@ -245,9 +227,9 @@ export class ClientNode {
 
   async #shutDown(): Promise<void> {
     const closed = new ShoalError('closed', 'the store was closed');
-    this.#over.abort();
+    this.#parts.over.abort();
     this.#core.close(closed);
-    await this.#blobs.close(closed);
+    await this.#parts.blobs.close(closed);
     await Promise.all([...this.#links.values()].map((link) => link.close(closeMs)));
     this.#values.close();
     await this.#node.close();

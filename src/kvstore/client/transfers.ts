@@ -3,7 +3,6 @@ import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ParameterDirectory } from '../protocol/parameter-directory.ts';
-import { elementsOf } from '../protocol/placement.ts';
 import type { ClientLink } from './link.ts';
 import { sumLocally, type LocalRound, type LocalRounds } from './local-sums.ts';
 import type { ClientOperation } from './operation.ts';
@@ -49,33 +48,16 @@ export class ClientTransfers {
     this.#residuals = context.links.map(() => new Map<number, Float32Array>());
   }
 
-  /** @throws ShoalError `usage`, `mismatch`; then nothing has changed. */
-  check({ entries }: TransferRequest): void {
-    const { directory } = this.#context;
-    for (const { key, push, out, codec } of entries) {
-      const { dtype, shape } = directory.parameter(directory.require(key));
-      const bytes = elementsOf(shape) * dtypeInfo(dtype).bytes;
-      for (const [what, ref] of [
-        ['pushed value', push],
-        ['output', out],
-      ] as const) {
-        if (ref === undefined || ref.bytes === bytes) continue;
-        const here = `the ${what} for '${key}' has ${ref.bytes} bytes`;
-        throw new ShoalError('mismatch', `${here}; the parameter is ${dtype} [${shape.join(', ')}], ${bytes} bytes`);
-      }
-      if (codec !== undefined && dtype !== 'float32')
-        throw new ShoalError('usage', `gradients of '${key}' are ${dtype}; only float32 is compressed`);
-    }
-  }
-
+  /** @throws ShoalError `usage` for a parameter that is not known; then nothing has changed. */
   start(operation: ClientOperation, localWorker: number, { entries, priority }: TransferRequest): void {
     const { directory, local, rounds, options } = this.#context;
     const own = rounds[localWorker];
+    const parameters = entries.map(({ key }) => directory.require(key));
     const plan = new Plan(this.#context, { priority });
     const complete: LocalRound[] = [];
-    for (const entry of entries) {
+    for (const [k, entry] of entries.entries()) {
       const { key, push, out, codec } = entry;
-      const parameter = directory.require(key);
+      const { [k]: parameter } = parameters;
       if (push !== undefined) own[parameter] = (own[parameter] ?? 0) + 1;
       const round = own[parameter] ?? 0;
       if (push === undefined || options.localWorkers === 1) {

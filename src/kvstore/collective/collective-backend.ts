@@ -9,13 +9,10 @@
  *  barrier fails everywhere with `mismatch`. Barriers and rows take several steps each, so they have a separate group,
  *  with its own order of calls. Priorities have no effect here. */
 import { createHash } from 'node:crypto';
-import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { silentLogger, type Logger } from '../../base/log.ts';
+import { silentLogger } from '../../base/log.ts';
 import type { CallOptions, ProcessGroup, Work } from '../../group/caller/types.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
-import type { Kernels } from '../../memory/kernels.ts';
-import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import { countOf, type Tensor } from '../../memory/tensor.ts';
 import type {
   Answer,
@@ -25,6 +22,7 @@ import type {
   RowTransfer,
   Setting,
   StorePlace,
+  Surroundings,
   Transfer,
   TransferLists,
   ValueLists,
@@ -49,16 +47,9 @@ import type { KVWork, Value } from '../values/types.ts';
 import { HeldValues } from '../values/held-values.ts';
 import { bytesOf, copyOf, fittingElements, fittingRows, listedKeys, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
 
-export interface CollectiveBackendOptions {
+export interface CollectiveBackendOptions extends Surroundings {
   readonly group: ProcessGroup;
-  readonly kernels: Kernels;
-  readonly parameterKernels: ParameterKernels;
-  readonly clock: Clock;
-  /** Of calls that name none. */
-  readonly timeoutMs: number;
-  /** Told of saved state that is damaged while the state before it is used. Default: nobody. */
-  readonly log?: Logger;
-  /** What was made for this store alone ends with it. Default: the group stays. */
+  /** Ends what was made for this store alone. Default: the group stays. */
   readonly onClosed?: () => Promise<void>;
 }
 

@@ -16,7 +16,7 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import type { Backend, ServerStore } from '../calls/operation.ts';
 import { CollectiveBackend } from '../collective/collective-backend.ts';
 import { DistBackend } from './dist-backend.ts';
-import { LocalBackend } from './local-backend.ts';
+import { LocalBackend, type LocalBackendOptions } from './local-backend.ts';
 import { detectPlace } from '../job/environment.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
 import { ServerNode } from '../server/node.ts';
@@ -89,7 +89,7 @@ async function openDist(type: KVStoreType, channel: ClientChannel, local: number
 }
 
 /** What the settings say of this thread's memory, kernels and limits. @param speaker for the log. */
-function surroundings(environment: Environment, speaker: string) {
+function surroundings(environment: Environment, speaker: string): LocalBackendOptions {
   const { native: enabled, sharedMemoryMax, timeoutMs, logLevel: level } = readSettings(environment);
   const native = loadNative({ enabled });
   return {

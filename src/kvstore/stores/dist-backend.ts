@@ -7,12 +7,21 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { PendingWork } from '../../comm/caller/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
-import { balancedTree, type Kernels } from '../../memory/kernels.ts';
+import { balancedTree } from '../../memory/kernels.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import type { Answer, Backend, Question, RowTransfer, Setting, StorePlace, Transfer, TransferLists } from '../calls/operation.ts';
+import type {
+  Answer,
+  Backend,
+  Question,
+  RowTransfer,
+  Setting,
+  StorePlace,
+  Surroundings,
+  Transfer,
+  TransferLists,
+} from '../calls/operation.ts';
 import { createCodec } from '../compression/registry.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
-import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { ProcessValues } from '../protocol/process-values.ts';
 import { StagedValues } from './staged-values.ts';
 import type { BatchEntry, ClientChannel, WorkerInfo } from '../client/protocol.ts';
@@ -22,15 +31,11 @@ import type { KVStoreType, Value } from '../values/types.ts';
 import type { ValueRef } from '../protocol/value-space.ts';
 import { bytesOf, fittingElements, fittingRows, listedKeys, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
 
-export interface DistBackendOptions {
+export interface DistBackendOptions extends Pick<Surroundings, 'kernels' | 'parameterKernels' | 'timeoutMs'> {
   readonly type: KVStoreType;
   readonly info: WorkerInfo;
   readonly channel: ClientChannel;
   readonly values: ProcessValues;
-  readonly kernels: Kernels;
-  readonly parameterKernels: ParameterKernels;
-  /** The limit of calls that name none. */
-  readonly timeoutMs: number;
 }
 
 /** A listener for blobs waits as long as the store is open. */

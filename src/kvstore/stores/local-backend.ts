@@ -1,15 +1,22 @@
 /** A store in one process without servers: for a training script before it is distributed, and as the reference for the other
  *  kinds. Every operation is complete when its call returns. */
-import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { silentLogger, type Logger } from '../../base/log.ts';
+import { silentLogger } from '../../base/log.ts';
 import { CompletedWork } from '../../comm/caller/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
-import type { Kernels } from '../../memory/kernels.ts';
-import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { RegionAllocator } from '../../memory/region.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import type { Answer, Backend, Question, RowTransfer, Setting, StorePlace, Transfer, ValueLists } from '../calls/operation.ts';
+import type {
+  Answer,
+  Backend,
+  Question,
+  RowTransfer,
+  Setting,
+  StorePlace,
+  Surroundings,
+  Transfer,
+  ValueLists,
+} from '../calls/operation.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import { createCodec } from '../compression/registry.ts';
 import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
@@ -21,16 +28,9 @@ import type { KVWork } from '../values/types.ts';
 import { gatherRows } from '../values/sparse-rows.ts';
 import { bytesOf, fittingElements, fittingRows, rowIdsOf } from '../values/values-argument.ts';
 
-export interface LocalBackendOptions {
-  readonly kernels: Kernels;
-  readonly parameterKernels: ParameterKernels;
+export interface LocalBackendOptions extends Surroundings {
   /** Memory of `tensor`. */
   readonly allocator: RegionAllocator;
-  readonly clock: Clock;
-  /** The limit of calls that name none; only `receiveBlob` can wait. */
-  readonly timeoutMs: number;
-  /** Told of saved state that is damaged while the state before it is used. Default: nobody. */
-  readonly log?: Logger;
 }
 
 /** Blobs to itself, and askers for them, that wait. */
