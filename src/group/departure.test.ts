@@ -9,6 +9,7 @@ import { nativeUnavailableReason } from '../memory/native.ts';
 import type { Region } from '../memory/region.ts';
 import { suspicionMs } from './comm/group-engine.ts';
 import { answerMs } from './comm/diagnosis/inquiry.ts';
+import { answerMs as lastWordsMs } from './comm/last-words.ts';
 import { startRanks } from './testing/in-process-world.ts';
 import type { ProcessGroup, Work } from './caller/types.ts';
 
@@ -70,6 +71,49 @@ describe('a rank that goes after a timeout', () => {
       await last;
     },
   );
+});
+
+describe('a rank that leaves because the group has failed', () => {
+  /** Takes everything and answers nothing. */
+  class MuteConnection extends ForwardingConnection {
+    readonly #isMute: () => boolean;
+
+    constructor(inner: Connection, isMute: () => boolean) {
+      super(inner);
+      this.#isMute = isMute;
+    }
+
+    override send(message: Uint8Array): Promise<void> {
+      return this.#isMute() ? Promise.resolve() : super.send(message);
+    }
+  }
+
+  it('is not blamed by a rank that receives from it and still tells the others why', async () => {
+    const clock = new VirtualClock();
+    let mute = false;
+    const isBetween = (rank: number, peer: number): boolean => rank === 2 && peer === 1;
+    const wrap = (fabric: Fabric, rank: number): Fabric =>
+      decorateFabric(fabric, (connection) =>
+        isBetween(rank, connection.peer.rank) ? new MuteConnection(connection, () => mute) : connection,
+      );
+    const { groups } = await startRanks(3, { clock, wrap });
+    const abort = new AbortController();
+    const called = groups[0].allReduce(new Float32Array(4), { signal: abort.signal });
+    const received = groups[1].recv(new Float32Array(4), 0, { timeoutMs: 600_000 });
+    let outcome: unknown;
+    received.catch((error: unknown) => (outcome = error));
+    await delivered();
+    mute = true;
+    abort.abort();
+    await expect(called).rejects.toMatchObject({ code: 'aborted' });
+    void groups[0].destroy();
+    await delivered();
+    expect(outcome).toBe(undefined);
+    // Now rank 1 waits for rank 2 no longer.
+    for (let passedMs = 0; passedMs <= lastWordsMs; passedMs += 100) clock.advance(100);
+    await delivered();
+    expect(outcome).toMatchObject({ code: 'aborted' });
+  });
 });
 
 describe('a rank that leaves in order', () => {

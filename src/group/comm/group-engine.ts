@@ -86,7 +86,7 @@ export class GroupEngine implements OperationHost {
   readonly size: number;
   readonly links: readonly (PeerLink | undefined)[];
   readonly blocks: readonly ControlBlock[];
-  readonly departed = (peer: number | undefined): ShoalError | undefined => this.#members.departed(peer);
+  readonly departed = (peer: number | undefined): ShoalError | undefined => this.#failure ?? this.#members.departed(peer);
   /** Who waits until this rank can leave is told. */
   readonly settled = (): void => {
     if (this.#leaving.length > 0 && !this.waitsToLeave) this.#endWaits();
@@ -446,7 +446,8 @@ export class GroupEngine implements OperationHost {
         return;
       case 'leave':
         this.#members.leave(rank, message.calls);
-        this.#world.pointToPoint.abandon(this, this.#members.leftError(rank), this.#members.left);
+        // Where the group has failed, the transfers end for that reason, as soon as all ranks have heard of it.
+        if (this.#failure === undefined) this.#world.pointToPoint.abandon(this, this.#members.leftError(rank), this.#members.left);
         this.#reconsider();
         return;
       case 'abort':
