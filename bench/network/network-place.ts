@@ -1,7 +1,7 @@
 /** A place of ranks on the hosts of a network: rank r lives on host ⌊r / ranks per host⌋. */
 import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
-import { mpirun, rankVariables, type Place } from '../peers/place.ts';
+import { mpirun, rankVariables, runMpirun, type Place } from '../peers/place.ts';
 import { runTogether } from '../peers/processes.ts';
 import { interfaceName, type Network } from './network.ts';
 
@@ -56,7 +56,7 @@ export function networkPlace({ network, ranksPerHost, secret, timeoutMs }: Netwo
       };
       const flags = Object.entries(parameters).flatMap(([key, value]) => ['--mca', key, value]);
       const started = [...hosts[0].enter, ...mpirun, ...flags, '--host', where, '-n', String(ranks), ...command];
-      return runTogether([{ command: started, environment: { BENCH_NETWORK: name } }], { timeoutMs });
+      return runMpirun(started, { timeoutMs, environment: { BENCH_NETWORK: name } });
     },
   };
 }

@@ -1,4 +1,7 @@
 /** A place for ranks: this machine, or (bench/network) several hosts made of network namespaces. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { freePort } from '../../src/base/testing/free-port.ts';
 import { runTogether } from './processes.ts';
 
@@ -46,6 +49,20 @@ export const mpirun: readonly string[] = [
   '--oversubscribe',
 ];
 
+/** Runs what mpirun must start. All mpirun of a user keep their files in one folder, which the last one removes while the next one uses it;
+ *  here each has a folder of its own. */
+export async function runMpirun(
+  command: readonly string[],
+  { timeoutMs, environment = {} }: { timeoutMs: number; environment?: Readonly<Record<string, string>> },
+): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'shoal-mpirun-'));
+  try {
+    return await runTogether([{ command, environment: { OMPI_MCA_orte_tmpdir_base: folder, ...environment } }], { timeoutMs });
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
 /** This machine as a place. @param secret of the job, given to all ranks. */
 export function localPlace({ ranks, secret, timeoutMs }: { ranks: number; secret: string; timeoutMs: number }): Place {
   return {
@@ -64,6 +81,6 @@ export function localPlace({ ranks, secret, timeoutMs }: { ranks: number; secret
       }));
       return runTogether(programs, { timeoutMs });
     },
-    runMpi: (command) => runTogether([{ command: [...mpirun, '-n', String(ranks), ...command], environment: {} }], { timeoutMs }),
+    runMpi: (command) => runMpirun([...mpirun, '-n', String(ranks), ...command], { timeoutMs }),
   };
 }

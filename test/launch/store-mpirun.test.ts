@@ -7,6 +7,7 @@ import { describe, expect, it, type TestContext } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { start, type Running } from '../fixtures/launch-harness.ts';
 import { fixtureCommand } from '../support/fixtures.ts';
+import { mpirunFolder } from '../support/mpirun-folder.ts';
 
 const mpirun = spawnSync('mpirun', ['--version'], { encoding: 'utf8' });
 const missing = mpirun.status === 0 && mpirun.stdout.includes('Open MPI') ? undefined : "Open MPI's mpirun is not on PATH";
@@ -17,7 +18,7 @@ function needsOpenMpi(context: TestContext): void {
 
 function underMpirun(ranks: number, env: Record<string, string>, command: readonly string[] = fixtureCommand('launch-store')): Running {
   const flags = ['--allow-run-as-root', '--oversubscribe', '-n', String(ranks)];
-  return start(['mpirun', ...flags, ...command], { env });
+  return start(['mpirun', ...flags, ...command], { env: { ...mpirunFolder(), ...env } });
 }
 
 describe('mpirun', () => {

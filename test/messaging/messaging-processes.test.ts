@@ -7,6 +7,7 @@ import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
 import { mpiUnavailable } from '../../src/memory/mpi-endpoint.ts';
 import { checkParts, messagingChecks } from '../../src/messaging/testing/role-checks.ts';
 import { fixtureCommand } from '../support/fixtures.ts';
+import { mpirunFolder } from '../support/mpirun-folder.ts';
 
 const mpirun = ['mpirun', '--allow-run-as-root', '--oversubscribe', '-n', String(checkParts.length)];
 
@@ -42,7 +43,7 @@ it.for([
     const command = fixtureCommand('messaging-checks');
     const outputs =
       backend === 'mpi'
-        ? [await output([...mpirun, ...command], env, failed.signal)]
+        ? [await output([...mpirun, ...command], { ...env, ...mpirunFolder() }, failed.signal)]
         : await Promise.all(checkParts.map((_, part) => output(command, { ...env, PART: String(part) }, failed.signal)));
     const lines = outputs.flatMap((text) => text.trim().split('\n')).toSorted();
     const expected = checkParts.flatMap((part) => messagingChecks.map(({ name }) => JSON.stringify({ part, passed: name })));
