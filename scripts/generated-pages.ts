@@ -2,7 +2,8 @@
 import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type SettingDefinition } from '../src/base/settings/settings.ts';
 import type { LayerTable } from './house-rules.ts';
 import { graphTable } from './graph-table.ts';
-import { hostTable, networkTable, performanceTables, type ReadResult } from './performance-tables.ts';
+import { formatTable, selectionTable } from '../src/collectives/select.ts';
+import { hostTable, kvstoreTable, networkTable, performanceTables, type ReadResult } from './performance-tables.ts';
 
 export interface Page {
   /** Path relative to the repository. */
@@ -32,15 +33,21 @@ export interface PageSources {
 
 /** Every generated page as it should be. */
 export function generatedPages({ layers, result, nativeInterface, read }: PageSources): Page[] {
-  const measured = replacePart(read('README.md'), 'one-host', hostTable(result));
-  const measuredGraphs = (path: string): string => replacePart(read(path), 'graphs', graphTable(result));
+  const withParts = (path: string, parts: Readonly<Record<string, string>>): Page => ({
+    path,
+    text: Object.entries(parts).reduce((text, [name, part]) => replacePart(text, name, part), read(path)),
+  });
+  const [graphs, kvstore] = [graphTable(result), kvstoreTable(result)];
+  const selection = `\`\`\`\n${formatTable(selectionTable()).trimEnd()}\n\`\`\``;
   return [
     { path: 'docs/settings.md', text: settingsPage() },
     { path: 'src/memory/native-interface.ts', text: nativeInterfaceFile(nativeInterface) },
-    { path: 'ARCHITECTURE.md', text: replacePart(read('ARCHITECTURE.md'), 'layers', layersTable(layers)) },
-    { path: 'README.md', text: replacePart(measured, 'between-hosts', networkTable(result)) },
-    { path: 'docs/performance.md', text: replacePart(measuredGraphs('docs/performance.md'), 'results', performanceTables(result)) },
-    { path: 'docs/graph.md', text: measuredGraphs('docs/graph.md') },
+    withParts('ARCHITECTURE.md', { layers: layersTable(layers) }),
+    withParts('README.md', { 'one-host': hostTable(result), 'between-hosts': networkTable(result), kvstore }),
+    withParts('docs/performance.md', { results: performanceTables(result), graphs, kvstore }),
+    withParts('docs/algorithms.md', { selection }),
+    withParts('docs/graph.md', { graphs }),
+    withParts('docs/kvstore.md', { kvstore }),
   ];
 }
 

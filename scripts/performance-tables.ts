@@ -151,6 +151,36 @@ export function hostTable(read: ReadResult): string {
   return table(head, rows);
 }
 
+/** Pushes and pulls of a parameter server on one host: for the README, docs/kvstore.md and docs/performance.md. */
+export function kvstoreTable(read: ReadResult): string {
+  const text = read('kvstore');
+  if (text === undefined) throw new Error('bench/results/kvstore.json is missing');
+  const { results } = JSON.parse(text) as KVStoreReport;
+  const names = ['dist_sync', 'collective', 'grpc', 'copy-bound'];
+  const rows = results.map(({ keys, bytesPerKey, contestants }) => {
+    const isSmall = bytesPerKey < 4096;
+    const cells = names.map((name) => {
+      const found = contestants.find((each) => each.name === name);
+      if (found === undefined || (isSmall && name === 'copy-bound')) return '';
+      return isSmall ? Number(found.keysPerSecond.toPrecision(2)).toLocaleString('en') : timeText(found.milliseconds * 1000);
+    });
+    const [count, each] = [keys.toLocaleString('en'), sizeText(bytesPerKey)];
+    return [isSmall ? `${count} keys of ${each} bytes, keys per second` : `${sizeText(keys * bytesPerKey)} in keys of ${each}`, ...cells];
+  });
+  return table(
+    ['push and pull, 2 workers, 2 servers', '`dist_sync`', '`collective`', 'the same over gRPC', 'copying in shared memory'],
+    rows,
+  );
+}
+
+interface KVStoreReport {
+  readonly results: readonly {
+    readonly keys: number;
+    readonly bytesPerKey: number;
+    readonly contestants: readonly { readonly name: string; readonly milliseconds: number; readonly keysPerSecond: number }[];
+  }[];
+}
+
 /** The README's table of several hosts. */
 export function networkTable(read: ReadResult): string {
   const shown: readonly { name: string; bytes: readonly number[] }[] = [
