@@ -8,7 +8,7 @@ import type { ClientOperation } from './operation.ts';
 import type { ClientOptions, InitEntry } from './options.ts';
 import { fixedRequest, type ClientRequest } from './request.ts';
 import { Plan, type ClientContext } from './transfers.ts';
-import { encodeControl } from '../protocol/wire-control.ts';
+import { encodeControl, Fields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 const sliceBytesDefault = 4 * 2 ** 20;
@@ -116,11 +116,10 @@ export class ClientInit {
         for (const { operation } of this.#waiting) operation.unwatch(request);
         if (error !== undefined) return this.#failAll(error);
         try {
-          const answer = answered(msg);
-          const batches = server === 0 ? answer.list('batches') : [];
+          const { committed, batches = [] } = answered(msg, Fields.lookedUp);
           // Worker 0 may be of this process: then the batch is known already.
           for (const [k, batch] of batches.entries()) if (known + k === this.#directory.batches) this.#directory.add(unpackBatch(batch));
-          link.committed = Math.max(link.committed, answer.count('committed'));
+          link.committed = Math.max(link.committed, committed);
         } catch (thrown) {
           return this.#failAll(ShoalError.from(thrown));
         }

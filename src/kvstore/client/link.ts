@@ -8,12 +8,13 @@
  *  request is accepted, not when it is answered: a reply may need other workers, which may wait for ours. */
 import { ShoalError } from '../../base/errors.ts';
 import { must } from '../../base/assert.ts';
+import type { Shape } from '../../base/schema.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { Arbiter, CreditAccount, SharedResource } from '../../scheduler/arbiter.ts';
 import { fixedRequest, type ClientRequest } from './request.ts';
 import type { OwnValues } from '../protocol/value-space.ts';
-import { Control, encodeControl } from '../protocol/wire-control.ts';
+import { encodeControl, Fields, readControl, unpackError, unpackNotice } from '../protocol/wire-control.ts';
 import { decodeFailure, decodeOptimizer, KVMessage, makeMessage, type OptimizerNotice } from '../protocol/wire.ts';
 
 export interface LinkOptions {
@@ -212,7 +213,7 @@ export class ClientLink implements Disposable {
     if (msg.targetVersion !== this.#epoch) return;
     switch (msg.type) {
       case KVMessage.welcome:
-        return this.#welcome(Control.decode(msg.frames[0]));
+        return this.#welcome(msg);
       case KVMessage.accepted: {
         const entry = this.#sent.get(msg.targetValue);
         if (entry !== undefined) this.#accept(entry);
@@ -232,19 +233,18 @@ export class ClientLink implements Disposable {
     }
   }
 
-  #welcome(control: Control): void {
-    const term = control.count('term');
+  #welcome(msg: Msg): void {
+    const welcome = readControl(msg.frames[0], Fields.welcome);
+    const { term, lineage, durable } = welcome;
     // Another process has become the server since; the link will find it.
     if (term < this.#term) return;
     this.#term = term;
-    const lineage = control.count('lineage');
     const before = this.#lineage;
     const forgotten = before !== 0 && lineage !== before;
     if (forgotten && !this.#logs) {
       this.#lineage = lineage;
       return this.#onForgotten('up', `${this.options.name} has restarted without its state; ${survival}`);
     }
-    const durable = control.count('durable');
     if (forgotten && durable < this.#durable) {
       const message = `${this.options.name} has come back with an older state than it had saved: what was pushed in between is lost`;
       this.#lineage = lineage;
@@ -252,7 +252,7 @@ export class ClientLink implements Disposable {
     }
     this.#state = 'up';
     this.#lineage = lineage;
-    this.#logs = control.flag('log');
+    this.#logs = welcome.log;
     this.#checkpointAsked = false;
     this.#forget(durable);
     this.#regions.clear();
@@ -263,8 +263,8 @@ export class ClientLink implements Disposable {
       entry.accepted = false;
       this.#transmit(entry);
     }
-    this.committed = Math.max(this.committed, control.count('committed'));
-    this.#learn(control.notice());
+    this.committed = Math.max(this.committed, welcome.committed);
+    this.#learn(unpackNotice(welcome));
     this.options.onCommitted();
     this.pump();
   }
@@ -388,9 +388,9 @@ export class ClientLink implements Disposable {
       if (error === undefined) this.#learn(decodeOptimizer(msg.frames));
       return error;
     }
-    const control = Control.decode(msg.frames[0]);
-    this.#learn(control.notice());
-    return control.error('error');
+    const done = readControl(msg.frames[0], Fields.done);
+    this.#learn(unpackNotice(done));
+    return unpackError(done.error);
   }
 
   #learn(notice: OptimizerNotice | undefined): void {
@@ -457,15 +457,14 @@ export class ClientLink implements Disposable {
 
   #announce(regions: readonly [number, string, number][]): void {
     const epoch = this.#epoch;
-    const finish = (_: ShoalError | undefined, msg: Msg | undefined): void => {
+    const finish = (error: ShoalError | undefined, msg: Msg | undefined): void => {
       if (epoch !== this.#epoch) return;
-      const attached = msg === undefined ? [] : Control.decode(msg.frames[0]).value('attached');
+      const attached = error === undefined && msg !== undefined ? readControl(msg.frames[0], Fields.announced).attached : [];
       for (const [k, [region]] of regions.entries()) {
-        const isAttached = Array.isArray(attached) && attached[k] === true;
         // Freed since.
         if (!this.#regions.has(region)) {
-          if (isAttached) this.#detach(region);
-        } else this.#regions.set(region, isAttached ? 'attached' : 'unattached');
+          if (attached[k]) this.#detach(region);
+        } else this.#regions.set(region, attached[k] ? 'attached' : 'unattached');
       }
     };
     this.#sendNow(fixedRequest({ type: KVMessage.announce, frames: [encodeControl({ regions })], finish }));
@@ -521,7 +520,7 @@ function raise(entry: Entry, priority: number): void {
   for (const before of entry.after) raise(before, priority);
 }
 
-/** Fields of an answer. */
-export function answered(msg: Msg | undefined): Control {
-  return Control.decode(must(msg, () => 'an answer without error has a message').frames[0]);
+/** Fields of an answer. @throws ShoalError `protocol`. */
+export function answered<T>(msg: Msg | undefined, shape: Shape<T>): T {
+  return readControl(must(msg, () => 'an answer without error has a message').frames[0], shape);
 }

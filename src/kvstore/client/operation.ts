@@ -5,7 +5,7 @@ import type { Msg } from '../../messaging/msg.ts';
 import type { ClientLink } from './link.ts';
 import { answered } from './link.ts';
 import { fixedRequest, type ClientRequest } from './request.ts';
-import { encodeControl, type ControlFields } from '../protocol/wire-control.ts';
+import { encodeControl, Fields, type ControlFields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 /** So long before the deadline servers are asked whom they wait for. */
@@ -131,7 +131,7 @@ export class ClientOperation {
       const about = link.isUp ? (link.holds(request) ?? (link.awaitsSnapshot ? 0 : undefined)) : undefined;
       if (about === undefined) continue;
       const finish: ClientRequest['finish'] = (error, msg) => {
-        if (error === undefined) this.#reasons.set(request, answered(msg).text('text'));
+        if (error === undefined) this.#reasons.set(request, answered(msg, Fields.inquired).text);
       };
       link.enqueue(fixedRequest({ type: KVMessage.inquire, frames: [encodeControl({ request: about })], finish }));
       link.pump();

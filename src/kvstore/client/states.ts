@@ -4,11 +4,12 @@
  *      prepare ▶ all        the save is whole, and of the same parameters       else the one before it
  *      load  ▶ all          values change */
 import { ShoalError } from '../../base/errors.ts';
+import type { Msg } from '../../messaging/msg.ts';
 import type { Clock } from '../../base/clock.ts';
 import type { ClientLink } from './link.ts';
 import { answered } from './link.ts';
 import type { ClientOperation, Question } from './operation.ts';
-import type { Control } from '../protocol/wire-control.ts';
+import { Fields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 export class ClientStates {
@@ -30,8 +31,8 @@ export class ClientStates {
   load(operation: ClientOperation, folder: string): void {
     operation.expect();
     this.#ask(operation, this.#links.slice(0, 1), { type: KVMessage.listState, fields: { folder } }, (error, answer) => {
-      if (error !== undefined || answer === undefined) return operation.arrive(error);
-      return this.#loadFirst(operation, folder, answer.list('saves').map(String), undefined);
+      if (error !== undefined) return operation.arrive(error);
+      return this.#loadFirst(operation, folder, answered(answer, Fields.listed).saves, undefined);
     });
   }
 
@@ -56,14 +57,14 @@ export class ClientStates {
     operation: ClientOperation,
     links: readonly ClientLink[],
     question: Question,
-    finish: (error: ShoalError | undefined, answer: Control | undefined) => void,
+    finish: (error: ShoalError | undefined, answer: Msg | undefined) => void,
   ): void {
     let waiting = links.length;
     let failure: ShoalError | undefined;
     operation.ask(links, question, (request, error, msg) => {
       failure ??= error;
       waiting--;
-      if (waiting === 0) finish(failure, failure === undefined ? answered(msg) : undefined);
+      if (waiting === 0) finish(failure, msg);
       operation.arrive(undefined, request);
     });
   }

@@ -5,7 +5,7 @@ import { errorCodes, isShoalError, ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import type { TransferEntry } from '../client/options.ts';
 import { SimulatedCluster } from '../testing/simulated-cluster.ts';
-import { Control, encodeControl } from './wire-control.ts';
+import { encodeControl, Fields, readControl } from './wire-control.ts';
 import {
   decodeFailure,
   decodeOptimizer,
@@ -118,7 +118,7 @@ describe('wire', () => {
       const cut = random.integer(8) === 0 ? target.subarray(0, random.integer(target.length)) : target;
       if (k % 3 === 0) seen[outcome(() => decodeRuns([cut, new Uint8Array(64)]))]++;
       else if (k % 3 === 1) seen[outcome(() => [decodeFailure([cut, new Uint8Array(3)]), decodeResponse([cut], 1)])]++;
-      else seen[outcome(() => [Control.decode(cut).list('batch'), Control.decode(cut).count('known')])]++;
+      else seen[outcome(() => [readControl(cut, Fields.declare), readControl(cut, Fields.lookup)])]++;
     }
     // Both happen often: neither is everything damaged nor is anything taken.
     expect(Math.min(seen.taken, seen.refused)).toBeGreaterThan(inputs / 20);

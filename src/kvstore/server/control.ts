@@ -1,8 +1,8 @@
 /** Rare requests of clients: declarations, optimiser, barriers, files, questions. Answers are JSON. */
 import { isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { anyObject, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
 import type { ServerBarrier } from './barrier.ts';
 import type { ServerCheckpoints } from './checkpoints.ts';
@@ -11,7 +11,7 @@ import type { ServerSession } from './state/client-session.ts';
 import { ServerFiles, type FilesCallbacks } from './files.ts';
 import type { ServerGroups } from './groups.ts';
 import type { ServerState } from './state/state.ts';
-import { Control, packError, packNotice } from '../protocol/wire-control.ts';
+import { checkControl, Fields, packError, packNotice, readControl, unpackError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 export interface ControlCallbacks extends FilesCallbacks {
@@ -56,14 +56,14 @@ export class ServerControl {
 
   /** @throws ShoalError `protocol` for a message that no client sends; other errors go into the answer. */
   receive(session: ServerSession, msg: Msg, how: { readonly attach: 'allowed' | 'refused' }): void {
-    const control = Control.decode(msg.frames[0]);
+    const fields = readControl(msg.frames[0], anyObject);
     const request = msg.targetValue;
     try {
       if (configurations.includes(msg.type)) {
         if (session.member.firstWorker !== 0) throw new ShoalError('usage', 'only worker 0 may do that');
         if (request <= session.lastConfiguration) return this.#done(session, request);
       }
-      this.#handle(session, msg, control, how);
+      this.#handle(session, msg, fields, how);
     } catch (error) {
       const failure = ShoalError.from(error);
       this.#callbacks.reply(session, request, { error: packError(failure) });
@@ -71,19 +71,20 @@ export class ServerControl {
     }
   }
 
-  #handle(session: ServerSession, msg: Msg, control: Control, how: { readonly attach: 'allowed' | 'refused' }): void {
+  #handle(session: ServerSession, msg: Msg, fields: object, how: { readonly attach: 'allowed' | 'refused' }): void {
     const request = msg.targetValue;
+    const read = <T>(shape: Shape<T>): T => checkControl(fields, shape);
     switch (msg.type) {
       case KVMessage.announce:
-        return this.#announce(session, request, control, how.attach);
+        return this.#announce(session, request, read(Fields.announce).regions, how.attach);
       case KVMessage.detach:
-        for (const region of control.counts('regions')) {
+        for (const region of read(Fields.detach).regions) {
           session.regions.delete(region);
           this.#state.options.valuesOf(session.address).detach(region);
         }
         return this.#done(session, request);
       case KVMessage.declare:
-        this.#state.declare(unpackBatch(control.value('batch')));
+        this.#state.declare(unpackBatch(read(Fields.declare).batch));
         session.lastConfiguration = request;
         return this.#done(session, request);
       case KVMessage.commit:
@@ -93,10 +94,10 @@ export class ServerControl {
         this.committed();
         return undefined;
       case KVMessage.lookup:
-        this.#lookups.push({ session, request, epoch: msg.targetVersion, known: control.count('known') });
+        this.#lookups.push({ session, request, epoch: msg.targetVersion, known: read(Fields.lookup).known });
         return this.#answerLookups();
       case KVMessage.setOptimizer:
-        this.#state.setOptimizer(control.value('spec') as OptimizerSpec);
+        this.#state.setOptimizer(read(Fields.setOptimizer).spec);
         session.lastConfiguration = request;
         // Pushes may have waited for it.
         this.#callbacks.onCommit();
@@ -104,19 +105,19 @@ export class ServerControl {
           this.#callbacks.reply(session, request, packNotice(this.#state.optimizerNotice));
         });
       case KVMessage.saveState:
-        return this.#files.save(session, request, { folder: control.text('folder'), save: control.text('save') });
+        return this.#files.save(session, request, read(Fields.state));
       case KVMessage.listState:
-        return this.#files.list(session, request, control.text('folder'));
+        return this.#files.list(session, request, read(Fields.listState).folder);
       case KVMessage.prepareState:
-        return this.#files.prepare(session, request, { folder: control.text('folder'), save: control.text('save') });
+        return this.#files.prepare(session, request, read(Fields.state));
       case KVMessage.loadState:
-        return this.#files.load(session, request, { folder: control.text('folder'), save: control.text('save') });
+        return this.#files.load(session, request, read(Fields.state));
       case KVMessage.inquire:
-        return this.#inquire(session, request, control.count('request'));
+        return this.#inquire(session, request, read(Fields.inquire).request);
       case KVMessage.barrier:
-        return this.#barrier.arrive(session, request, control.count('barrier'));
+        return this.#barrier.arrive(session, request, read(Fields.barrier).barrier);
       case KVMessage.leave:
-        return this.#leave(session, request, control);
+        return this.#leave(session, request, read(Fields.leave));
       default:
         throw new ShoalError('protocol', `a message of the unknown type ${msg.type}; run the same Shoal everywhere`);
     }
@@ -146,9 +147,9 @@ export class ServerControl {
     this.#state.options.onServed?.();
   }
 
-  #announce(session: ServerSession, request: number, control: Control, attach: 'allowed' | 'refused'): void {
+  #announce(session: ServerSession, request: number, regions: readonly (readonly unknown[])[], attach: 'allowed' | 'refused'): void {
     const remote = this.#state.options.valuesOf(session.address);
-    const attached = control.list('regions').map((entry) => {
+    const attached = regions.map((entry) => {
       const { region, handle, bytes } = readRegion(entry);
       if (!remote.attach(region, handle, bytes)) {
         this.#callbacks.onUnattached();
@@ -196,8 +197,8 @@ export class ServerControl {
     return [text, this.#groups.describe(), this.#barrier.describe()].find((each) => each !== '') ?? '';
   }
 
-  #leave(session: ServerSession, request: number, control: Control): void {
-    this.left(session, control.count('workers'), control.error('reason'));
+  #leave(session: ServerSession, request: number, { workers, reason }: ValueOf<typeof Fields.leave>): void {
+    this.left(session, workers, unpackError(reason));
     this.#done(session, request);
   }
 
@@ -206,9 +207,8 @@ export class ServerControl {
   }
 }
 
-export function readRegion(entry: unknown): { region: number; handle: string; bytes: number } {
-  if (!Array.isArray(entry)) throw new ShoalError('protocol', 'an announcement that is no list');
-  const [region, handle, bytes] = entry as unknown[];
+export function readRegion(entry: readonly unknown[]): { region: number; handle: string; bytes: number } {
+  const [region, handle, bytes] = entry;
   if (!isCount(region) || !isCount(bytes) || typeof handle !== 'string')
     throw new ShoalError('protocol', 'an announcement of memory without number, handle and size');
   return { region, handle, bytes };

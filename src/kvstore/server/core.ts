@@ -6,6 +6,7 @@
 import { must } from '../../base/assert.ts';
 import { isCount, Layout } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
+import type { ValueOf } from '../../base/schema.ts';
 import { groupOf, idOf, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { ServerBarrier } from './barrier.ts';
@@ -21,7 +22,7 @@ import { restoreSnapshot, takeSnapshot } from './snapshot.ts';
 import { ServerState, type Outbound } from './state/state.ts';
 import { Role } from '../protocol/singa.ts';
 import { serverAddress } from '../protocol/topology.ts';
-import { Control, encodeControl, packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
+import { encodeControl, Fields, packError, packNotice, readControl, unpackError, type ControlFields } from '../protocol/wire-control.ts';
 import type { ValueCounters } from '../protocol/value-space.ts';
 import { encodeFailure, encodeResponse, KVMessage, makeMessage, malformed, TargetKind, type Envelope } from '../protocol/wire.ts';
 
@@ -264,8 +265,8 @@ export class ServerCore {
     const whole = this.#receiver.receive(msg);
     if (whole === undefined) return;
     restoreSnapshot(this.#state, whole.snapshot, { exchange: 'keep' });
-    for (const entry of whole.fields.list('terms')) this.#terms.set(...readTermEntry(entry));
-    for (const entry of whole.fields.list('regions')) this.#attach(entry);
+    for (const entry of whole.terms) this.#terms.set(...readTermEntry(entry));
+    for (const entry of whole.regions) this.#attach(entry);
     this.#informed = true;
     this.#say(number, Verdict.informed);
   }
@@ -380,11 +381,11 @@ export class ServerCore {
   }
 
   #hello(msg: Msg): void {
-    const { group, first, workers, barrier, left, lastRepeated } = readHello(msg);
+    const { group, first, workers, barrier, left, last } = readHello(msg);
     const session = this.#state.join(msg.source, group, first, workers);
     if (msg.targetVersion <= session.epoch) return;
     this.#state.transfers.abandon(session);
-    session.renew(msg.targetVersion, lastRepeated);
+    session.renew(msg.targetVersion, last);
     session.barrier = Math.max(session.barrier, barrier);
     session.member.gone = undefined;
     session.member.broken = false;
@@ -410,9 +411,10 @@ export class ServerCore {
   }
 
   /** Rounds that miss its workers fail with its error, and so does whatever it asks until it says hello again. */
-  #loseClient(control: Control): void {
-    const session = this.#state.sessions.get(BigInt(control.text('client')));
-    const error = control.error('error');
+  #loseClient(msg: Msg): void {
+    const { client, error: packed } = readControl(msg.frames[0], Fields.lost);
+    const session = this.#state.sessions.get(BigInt(client));
+    const error = unpackError(packed);
     if (session === undefined || error === undefined) return;
     session.lost = new ShoalError(error.code, `${describeWorkers(session.member)} counts as lost: it ${error.message}`);
     session.member.gone ??= error;
@@ -493,7 +495,7 @@ export class ServerCore {
       throw new ShoalError('protocol', 'a message of a strange server');
     switch (msg.type) {
       case KVMessage.lost:
-        if (msg.source === this.#address) return this.#loseClient(Control.decode(msg.frames[0]));
+        if (msg.source === this.#address) return this.#loseClient(msg);
         throw new ShoalError('protocol', 'a server speaks of a client that is not its own');
       case KVMessage.syncRequest:
         if (msg.source === this.#address) return this.#state.sync.adopt(msg);
@@ -648,14 +650,6 @@ function isAboutAll({ type }: Msg): boolean {
 }
 
 /** @throws ShoalError `protocol`. */
-function readHello(msg: Msg): { group: number; first: number; workers: number; barrier: number; left: number; lastRepeated: number } {
-  const control = Control.decode(msg.frames[0]);
-  return {
-    group: control.count('group'),
-    first: control.count('first'),
-    workers: control.count('workers'),
-    barrier: control.count('barrier'),
-    left: control.count('left'),
-    lastRepeated: control.count('last'),
-  };
+function readHello(msg: Msg): ValueOf<typeof Fields.hello> {
+  return readControl(msg.frames[0], Fields.hello);
 }

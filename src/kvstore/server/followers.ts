@@ -3,11 +3,10 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
 import type { Outbound, ServerState } from './state/state.ts';
 import { serverAddress } from '../protocol/topology.ts';
-import { Control, encodeControl } from '../protocol/wire-control.ts';
+import { encodeControl, Fields, readControl } from '../protocol/wire-control.ts';
 import { KVMessage, malformed } from '../protocol/wire.ts';
 
 /** Values of one message. */
@@ -45,14 +44,13 @@ export class ServerFollowers {
   }
 
   receiveFollow(group: number, msg: Msg): void {
-    const control = Control.decode(msg.frames[0]);
-    const has = { batches: control.count('batches'), optimizer: control.count('optimizer') };
+    const { again, ...has } = readControl(msg.frames[0], Fields.follow);
     const before = this.#has.get(group);
     this.#has.set(group, has);
     // A follower that has a later one heard of it from an earlier process; worker 0 repeats it to this one.
     if (has.optimizer < this.#state.optimizerVersion) this.#sendOptimizer(group);
     // An acknowledgement of a batch is no question for the ones that are on their way.
-    if (before === undefined || control.flag('again')) this.#sendBatches(group, has.batches);
+    if (before === undefined || again) this.#sendBatches(group, has.batches);
     this.#checkSpread();
   }
 
@@ -110,23 +108,21 @@ export class ServerFollowers {
   }
 
   receiveFollowed(msg: Msg): void {
-    const control = Control.decode(msg.frames[0]);
     const state = this.#state;
-    if (control.has('spec')) {
-      const version = control.count('optimizer');
+    const { spec, optimizer: version = 0 } = readControl(msg.frames[0], Fields.followedOptimizer);
+    if (spec !== undefined) {
       if (version > state.optimizerVersion) {
-        state.setOptimizer(control.value('spec') as OptimizerSpec);
+        state.setOptimizer(spec);
         state.optimizerVersion = version;
         this.#onCommit();
       }
       return this.follow({ again: false });
     }
-    const batch = control.count('batch');
+    const { batch, entries, first, to, last } = readControl(msg.frames[0], Fields.followedBatch);
     if (batch < state.committed) return undefined;
     // What came before has been lost with a connection: all of it comes again.
     if (batch > state.directory.batches) return undefined;
-    if (batch === state.directory.batches) state.declare(unpackBatch(control.value('entries')));
-    const [first, to] = [control.count('first'), control.count('to')];
+    if (batch === state.directory.batches) state.declare(unpackBatch(entries));
     const values = msg.frames[1];
     if (to > first && (first < state.committedSlots || to > state.slots.count)) throw malformed('slots of another batch');
     let at = 0;
@@ -136,7 +132,7 @@ export class ServerFollowers {
       target.set(values.subarray(at, at + target.byteLength));
       at += target.byteLength;
     }
-    if (!control.flag('last')) return undefined;
+    if (!last) return undefined;
     state.commit();
     this.#onCommit();
     return this.follow({ again: false });

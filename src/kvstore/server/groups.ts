@@ -8,12 +8,12 @@
  *
  *  Both requests are repeated when the other side may have lost them; a server that has done its part replies at once. */
 import { ShoalError } from '../../base/errors.ts';
+import type { ValueOf } from '../../base/schema.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import type { Outbound, ServerState } from './state/state.ts';
 import { serverAddress } from '../protocol/topology.ts';
-import { Control, encodeControl, packError } from '../protocol/wire-control.ts';
+import { encodeControl, Fields, packError, readControl, unpackError } from '../protocol/wire-control.ts';
 import { KVMessage, malformed } from '../protocol/wire.ts';
 
 /** Values of one message. */
@@ -45,14 +45,8 @@ interface Assignment {
   readonly finish: Finish;
 }
 
-/** What one `assign` says. */
-interface Chunk {
-  readonly first: number;
-  readonly to: number;
-  readonly last: boolean;
-  readonly control: Control;
-  readonly values: Uint8Array;
-}
+/** The fields and values of one `assign`. */
+type Chunk = ValueOf<typeof Fields.assign> & { readonly values: Uint8Array };
 
 export class ServerGroups {
   readonly #state: ServerState;
@@ -63,7 +57,7 @@ export class ServerGroups {
   #number = 0;
   #assignment: Assignment | undefined;
   /** Of other groups: questions of group 0 that wait for what workers repeat, and then for the master's answers. */
-  #asked: { readonly control: Control; counts: readonly number[] | undefined }[] = [];
+  #asked: { readonly question: ValueOf<typeof Fields.gather>; counts: readonly number[] | undefined }[] = [];
   /** What has come of what was loaded, in order. */
   #chunks: Chunk[] = [];
 
@@ -131,19 +125,18 @@ export class ServerGroups {
   }
 
   receiveGathered(group: number, msg: Msg): void {
-    const control = Control.decode(msg.frames[0]);
-    // Of an earlier process, or its standby: asked again.
-    if (control.count('incarnation') !== this.#state.options.incarnation) return;
-    this.#gatherings.get(control.count('number'))?.counts.set(group, control.counts('counts'));
+    const { number, incarnation, counts } = readControl(msg.frames[0], Fields.gathered);
+    // An earlier process, or its standby, has asked: this one asks again.
+    if (incarnation !== this.#state.options.incarnation) return;
+    this.#gatherings.get(number)?.counts.set(group, counts);
     this.progress();
   }
 
   receiveAssigned(group: number, msg: Msg): void {
-    const control = Control.decode(msg.frames[0]);
+    const { generation, error } = readControl(msg.frames[0], Fields.assigned);
     const assignment = this.#assignment;
-    if (assignment === undefined || control.count('generation') !== assignment.generation) return;
-    const error = control.error('error');
-    if (error !== undefined) return this.#endAssignment(error);
+    if (assignment === undefined || generation !== assignment.generation) return;
+    if (error !== undefined) return this.#endAssignment(unpackError(error));
     assignment.missing.delete(group);
     this.progress();
   }
@@ -207,10 +200,7 @@ export class ServerGroups {
 
   /** @throws ShoalError `protocol`. */
   receiveGather(msg: Msg): void {
-    const control = Control.decode(msg.frames[0]);
-    control.count('number');
-    control.count('incarnation');
-    this.#asked.push({ control, counts: undefined });
+    this.#asked.push({ question: readControl(msg.frames[0], Fields.gather), counts: undefined });
     this.progress();
   }
 
@@ -226,15 +216,14 @@ export class ServerGroups {
 
   #answerQuestions(): void {
     const { sync } = this.#state;
-    this.#asked = this.#asked.filter((question) => {
-      if (question.counts === undefined) {
-        question.counts = [...sync.own];
+    this.#asked = this.#asked.filter((asked) => {
+      if (asked.counts === undefined) {
+        asked.counts = [...sync.own];
         sync.hurry();
       }
-      const { control, counts } = question;
+      const { question, counts } = asked;
       if (!sync.hasSent(counts)) return true;
-      const fields = { number: control.count('number'), incarnation: control.count('incarnation'), counts };
-      this.#tell(0, KVMessage.gathered, [encodeControl(fields)]);
+      this.#tell(0, KVMessage.gathered, [encodeControl({ ...question, counts })]);
       return false;
     });
   }
@@ -246,7 +235,7 @@ export class ServerGroups {
     if (last?.last !== true || last.to > committedSlots) return;
     const chunks = this.#chunks;
     this.#chunks = [];
-    const generation = last.control.count('generation');
+    const { generation } = last;
     const answer = (fields: Record<string, unknown>): void => this.#tell(0, KVMessage.assigned, [encodeControl({ generation, ...fields })]);
     const refuse = (thrown: unknown): void => answer({ error: packError(ShoalError.from(thrown)) });
     try {
@@ -261,8 +250,7 @@ export class ServerGroups {
   #accept(chunks: readonly Chunk[], generation: number): void {
     const state = this.#state;
     const { slots, sync, committedSlots } = state;
-    const { control } = chunks[0];
-    const spec = control.has('spec') ? (control.value('spec') as OptimizerSpec) : undefined;
+    const [{ spec, optimizer: version }] = chunks;
     const optimizer = spec && state.options.createOptimizer(spec);
     if (chunks.at(-1)?.to !== slots.count) throw malformed('loaded values of other slots');
     for (const { first, to, values } of chunks) {
@@ -271,9 +259,8 @@ export class ServerGroups {
       if (bytes !== values.byteLength) throw malformed(`${bytes} loaded bytes in ${values.byteLength}`);
     }
     if (spec !== undefined) state.setOptimizer(spec);
-    state.optimizerVersion = control.count('optimizer');
-    for (const { first, to, values, control: counts } of chunks) {
-      const [versions, steps] = [counts.counts('versions'), counts.counts('steps')];
+    state.optimizerVersion = version;
+    for (const { first, to, values, versions, steps } of chunks) {
       let at = 0;
       for (let slot = first; slot < to; slot++) {
         slots.writable(slot, slot + 1);
@@ -297,11 +284,8 @@ export class ServerGroups {
 
 /** @throws ShoalError `protocol`. */
 function readChunk(msg: Msg): Chunk {
-  const control = Control.decode(msg.frames[0]);
-  const [first, to] = [control.count('first'), control.count('to')];
-  const [versions, steps] = [control.counts('versions'), control.counts('steps')];
-  control.count('generation');
-  control.count('optimizer');
-  if (to < first || versions.length !== to - first || steps.length !== to - first) throw malformed('a part of what was loaded');
-  return { first, to, last: control.flag('last'), control, values: msg.frames[1] };
+  const fields = readControl(msg.frames[0], Fields.assign);
+  const slots = fields.to - fields.first;
+  if (slots < 0 || fields.versions.length !== slots || fields.steps.length !== slots) throw malformed('a part of what was loaded');
+  return { ...fields, values: msg.frames[1] };
 }

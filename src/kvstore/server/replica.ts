@@ -12,7 +12,7 @@ import { dtypes, dtypeInfo } from '../../memory/dtype.ts';
 import { Msg } from '../../messaging/msg.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
-import { Control, encodeControl } from '../protocol/wire-control.ts';
+import { encodeControl, Fields, readControl } from '../protocol/wire-control.ts';
 import { KVMessage, makeMessage, malformed } from '../protocol/wire.ts';
 
 export interface Stream {
@@ -81,13 +81,13 @@ export function wrap(msg: Msg, { source, standby, stream }: StreamEnvelope): Msg
 
 /** @throws ShoalError `protocol`. */
 export function unwrap(forward: Msg): Msg {
-  const control = Control.decode(forward.frames[0]);
+  const { source, destination, type, value, version } = readControl(forward.frames[0], Fields.forward);
   return Msg.received({
-    source: BigInt(control.text('source')),
-    destination: BigInt(control.text('destination')),
-    type: control.count('type'),
-    targetValue: control.count('value'),
-    targetVersion: control.count('version'),
+    source: BigInt(source),
+    destination: BigInt(destination),
+    type,
+    targetValue: value,
+    targetVersion: version,
     frames: forward.frames.slice(1),
     pointers: [],
   });
@@ -124,18 +124,18 @@ export function stateMessages(snapshot: Snapshot, { source, standby, stream }: S
 export class StateReceiver {
   readonly #tensors = new Map<string, SnapshotTensor>();
 
-  /** @returns the whole and its fields after the last message. @throws ShoalError `protocol`. */
-  receive(msg: Msg): { snapshot: Snapshot; fields: Control } | undefined {
-    const control = Control.decode(msg.frames[0]);
-    if (control.count('first') !== this.#tensors.size) throw malformed('a state with gaps');
-    for (const [k, entry] of control.list('table').entries()) {
+  /** @returns the whole, and what went with it, after the last message. @throws ShoalError `protocol`. */
+  receive(msg: Msg): { snapshot: Snapshot; terms: readonly unknown[]; regions: readonly unknown[] } | undefined {
+    const { first, table, metadata, terms = [], regions = [] } = readControl(msg.frames[0], Fields.statePart);
+    if (first !== this.#tensors.size) throw malformed('a state with gaps');
+    for (const [k, entry] of table.entries()) {
       const [name, code, shape] = entry as [string, number, number[]];
       const data = msg.frames[k + 1];
       if (dtypes[code] === undefined || data === undefined) throw malformed('a state without values');
       this.#tensors.set(name, { dtype: dtypes[code].name, shape, data: Uint8Array.from(data) });
     }
-    if (!control.has('metadata')) return undefined;
-    return { snapshot: { tensors: this.#tensors, metadata: control.value('metadata') as Record<string, string> }, fields: control };
+    if (metadata === undefined) return undefined;
+    return { snapshot: { tensors: this.#tensors, metadata: metadata as Record<string, string> }, terms, regions };
   }
 }
 

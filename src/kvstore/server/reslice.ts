@@ -5,15 +5,16 @@
  *      this is 1 of 3    ·······├── w@4 ──┤ b ········
  *
  *  Files are read one after the other: no more than one of them is in memory, beside this server's own part. */
-import { isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
+import type { ValueOf } from '../../base/schema.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Snapshot, SnapshotStore, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { ParameterDirectory, unpackBatch, type DeclaredParameter } from '../protocol/parameter-directory.ts';
 import { checkSame } from '../values/same-parameters.ts';
-import { countsOf, damaged, fieldsOf, metadataOf, numbers, packBatches, slotName } from './snapshot.ts';
+import { countsOf, damaged, fieldsOf, metadataOf, numbers, packBatches, savedPlacement, slotName } from './snapshot.ts';
 import type { ServerState } from './state/state.ts';
-import type { Control } from '../protocol/wire-control.ts';
+
+type Placement = ValueOf<typeof savedPlacement>;
 
 /** The part of one own slot, as it comes together. */
 interface Part {
@@ -29,9 +30,9 @@ interface Part {
 
 /** Whether the snapshot is cut and dealt as this server's state is. */
 export function fits({ directory, options }: ServerState, snapshot: Snapshot): boolean {
-  const fields = fieldsOf(snapshot);
-  const same = serversOf(fields) === options.topology.serversPerGroup && fields.count('server') === options.server;
-  return same && JSON.stringify(fields.value('batches')) === JSON.stringify(packBatches(directory));
+  const { topology, server, batches } = fieldsOf(snapshot, savedPlacement);
+  const same = topology.serversPerGroup === options.topology.serversPerGroup && server === options.server;
+  return same && JSON.stringify(batches) === JSON.stringify(packBatches(directory));
 }
 
 /** @param stores of all servers that saved, by number
@@ -43,15 +44,15 @@ export async function reslice(
   { folder, save }: { folder: string; save: string },
 ): Promise<Snapshot> {
   const own = new OwnParts(state);
-  let fields: Control | undefined;
+  let fields: Placement | undefined;
   for (let server = 0, servers = 1; server < servers; server++) {
     const snapshot = await stores(server).load(save);
     if (snapshot === undefined) {
       const what = server === 0 ? 'no saved state' : `no state of server ${server} of the ${servers} that saved`;
       throw new ShoalError('usage', `there is ${what} in ${folder}; every server must see the folder that saveState wrote`);
     }
-    fields = fieldsOf(snapshot);
-    servers = serversOf(fields);
+    fields = fieldsOf(snapshot, savedPlacement);
+    servers = fields.topology.serversPerGroup;
     own.take(snapshot, fields, { server, servers });
   }
   return own.snapshot(fields!);
@@ -72,9 +73,9 @@ class OwnParts {
     }
   }
 
-  take(snapshot: Snapshot, fields: Control, { server, servers }: { readonly server: number; readonly servers: number }): void {
+  take(snapshot: Snapshot, fields: Placement, { server, servers }: { readonly server: number; readonly servers: number }): void {
     const saved = new ParameterDirectory(servers);
-    for (const batch of fields.list('batches')) saved.add(unpackBatch(batch));
+    for (const batch of fields.batches) saved.add(unpackBatch(batch));
     checkSame(parametersOf(this.#state.directory), parametersOf(saved));
     const prefixes = [...new Set([...snapshot.tensors.keys()].map((name) => /^(parameter|state\/[^/]+)\//.exec(name)?.[1]))];
     const [versions, steps] = ['version', 'steps'].map((name) => countsOf(snapshot, name, saved.slots(server).length));
@@ -102,7 +103,7 @@ class OwnParts {
     }
   }
 
-  snapshot(saved: Control): Snapshot {
+  snapshot({ optimizer }: Placement): Snapshot {
     const { directory, options, slots } = this.#state;
     const tensors = new Map<string, SnapshotTensor>();
     const [versions, steps] = [slots.version.map(() => 0), slots.steps.map(() => 0)];
@@ -114,14 +115,8 @@ class OwnParts {
     }
     tensors.set('version', numbers(versions));
     tensors.set('steps', numbers(steps));
-    return { tensors, metadata: metadataOf({ group: options.group, server: options.server, optimizer: saved.value('optimizer') }) };
+    return { tensors, metadata: metadataOf({ group: options.group, server: options.server, optimizer }) };
   }
-}
-
-function serversOf(fields: Control): number {
-  const topology = fields.value('topology') as { readonly serversPerGroup?: unknown } | undefined;
-  if (isCount(topology?.serversPerGroup)) return topology.serversPerGroup;
-  throw damaged('its topology');
 }
 
 function parametersOf(directory: ParameterDirectory): Map<string, DeclaredParameter> {

@@ -7,17 +7,38 @@
  *
  *  It excludes pushes that are not settled: clients repeat them. */
 import { ShoalError } from '../../base/errors.ts';
+import { anyList, anything, count, flag, integer, object, optional, type Shape } from '../../base/schema.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
-import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { Optimizer } from '../optimizers/optimizer.ts';
 import type { Exchange } from './state/group-sync.ts';
 import { packBatch, unpackBatch, type ParameterDirectory } from '../protocol/parameter-directory.ts';
 import type { ServerState } from './state/state.ts';
-import { Control, encodeControl, type ControlFields } from '../protocol/wire-control.ts';
+import { encodeControl, packedSpec, readControl, type ControlFields } from '../protocol/wire-control.ts';
 import { stateNames, stateType } from '../values/mixed-precision.ts';
 
 const format = 'shoal-kvstore-1';
+const savedOptimizer = object({ optimizer: optional(packedSpec) });
+/** The part of a saved state that says how it is cut and dealt. */
+export const savedPlacement = object({
+  topology: object({ serversPerGroup: integer({ min: 1 }) }),
+  server: count,
+  batches: anyList,
+  optimizer: optional(packedSpec),
+});
+const savedState = object({
+  ...{
+    topology: anything,
+    group: count,
+    server: count,
+    lineage: count,
+    batches: anyList,
+    committed: count,
+    optimizer: optional(packedSpec),
+  },
+  ...{ optimizerVersion: count, generation: count, repeats: flag, sessions: anyList, exchange: anything },
+});
 
 /** A copy: the state may go on changing. Without `exchanges`, what only this server can use is left out. */
 export function takeSnapshot(state: ServerState, { exchanges }: { readonly exchanges: boolean } = { exchanges: true }): Snapshot {
@@ -85,29 +106,23 @@ export function takeSnapshot(state: ServerState, { exchanges }: { readonly excha
 
 /** By client: requests up to this one are in the snapshot. */
 export function durableRequests(snapshot: Snapshot): ReadonlyMap<Address, number> {
-  const control = fieldsOf(snapshot);
-  return new Map(
-    control
-      .list('sessions')
-      .map((entry) => readSession(entry))
-      .map(({ address, settled }) => [address, settled]),
-  );
+  const { sessions } = fieldsOf(snapshot, savedState);
+  return new Map(sessions.map((entry) => readSession(entry)).map(({ address, settled }) => [address, settled]));
 }
 
 /** Fills a state that knows nothing yet. With `exchange: 'keep'`, what was in flight between server groups still is.
  *  @throws ShoalError `mismatch` for another server's snapshot, `protocol` for a damaged one. */
 export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { readonly exchange: 'keep' | 'drop' }): void {
-  const control = fieldsOf(snapshot);
+  const saved = fieldsOf(snapshot, savedState);
+  const { batches, committed } = saved;
   const { options, slots, sync } = state;
   for (const name of ['group', 'server', 'topology'] as const) {
-    const [saved, here] = [JSON.stringify(control.value(name)), JSON.stringify(options[name])];
-    if (saved !== here)
-      throw new ShoalError('mismatch', `the snapshot is of ${name} ${saved}, this server is of ${here}; use another folder`);
+    const [there, here] = [JSON.stringify(saved[name]), JSON.stringify(options[name])];
+    if (there !== here)
+      throw new ShoalError('mismatch', `the snapshot is of ${name} ${there}, this server is of ${here}; use another folder`);
   }
-  if (control.has('optimizer')) state.setOptimizer(control.value('optimizer') as OptimizerSpec);
-  state.optimizerVersion = control.count('optimizerVersion');
-  const batches = control.list('batches');
-  const committed = control.count('committed');
+  if (saved.optimizer !== undefined) state.setOptimizer(saved.optimizer);
+  state.optimizerVersion = saved.optimizerVersion;
   for (const [k, batch] of batches.entries()) {
     state.declare(unpackBatch(batch));
     if (k < committed) state.commit();
@@ -128,7 +143,7 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
     readSlabTensors(state, snapshot, `included/${group}`, values);
     sync.included.set(group, { values, counts });
   }
-  for (const entry of control.list('sessions')) {
+  for (const entry of saved.sessions) {
     const { address, group, firstWorker, workers, settled, durable, configuration, heard, lastRepeated, missed } = readSession(entry);
     const session = state.join(address, group, firstWorker, workers);
     for (const [slot, round] of missed) session.member.missed.set(slot, round);
@@ -138,14 +153,14 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
     session.lastConfiguration = configuration;
     if (how.exchange === 'keep') Object.assign(session, { heard, lastRepeated });
   }
-  sync.generation = control.count('generation');
+  sync.generation = saved.generation;
   if (how.exchange === 'keep') {
-    state.lineage = control.count('lineage');
-    state.repeats = control.flag('repeats');
+    state.lineage = saved.lineage;
+    state.repeats = saved.repeats;
   }
   const sent = snapshot.tensors.get('sent');
   if (how.exchange === 'keep' && sent !== undefined) {
-    sync.restart({ ...(control.value('exchange') as Omit<Exchange, 'own'>), own: sent.data });
+    sync.restart({ ...(saved.exchange as Omit<Exchange, 'own'>), own: sent.data });
   } else {
     sync.restart(undefined);
   }
@@ -159,9 +174,8 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
  *  cut as the state is: see server/reslice.ts. One without an optimiser leaves the present one, which begins anew.
  *  @throws ShoalError `protocol` for a damaged one; nothing has changed. */
 export function replaceValues(state: ServerState, snapshot: Snapshot): void {
-  const control = fieldsOf(snapshot);
+  const { optimizer: spec } = fieldsOf(snapshot, savedOptimizer);
   const { slots, directory, options } = state;
-  const spec = control.has('optimizer') ? (control.value('optimizer') as OptimizerSpec) : undefined;
   const optimizer = spec && options.createOptimizer(spec);
   for (let slot = 0; slot < slots.count; slot++) {
     const { elements } = directory.slots(options.server)[slot];
@@ -263,9 +277,9 @@ export function metadataOf(fields: ControlFields): Snapshot['metadata'] {
   return { format, shoal: Buffer.from(encodeControl(fields)).toString('utf8') };
 }
 
-export function fieldsOf(snapshot: Snapshot): Control {
+export function fieldsOf<T>(snapshot: Snapshot, shape: Shape<T>): T {
   if (snapshot.metadata.format !== format) throw damaged('its format');
-  return Control.decode(Buffer.from(snapshot.metadata.shoal ?? '', 'utf8'));
+  return readControl(Buffer.from(snapshot.metadata.shoal ?? '', 'utf8'), shape);
 }
 
 export function damaged(what: string): ShoalError {
