@@ -11,7 +11,7 @@ import { anyNumber, checkFields, optionTable } from '../base/schema.ts';
 /** `group << 40 | id << 8 | role`. */
 export type Address = bigint;
 
-/** What an address is made of. */
+/** The parts of an address. */
 export interface AddressParts {
   /** Group, 0…2²⁴−1. */
   readonly group: number;

@@ -1,4 +1,4 @@
-/** What carries packets: one interface for threads, ZeroMQ, the fabric and MPI. A backend must not know messages,
+/** A backend carries packets: one interface for threads, ZeroMQ, the fabric and MPI. A backend must not know messages,
  *  addresses or windows; it moves parts from one end of a pipe to the other.
  *
  *  Contract of a pipe (checked on every backend by the conformance suite of the sockets above):
@@ -23,7 +23,7 @@ export interface PipeHandlers {
 }
 
 export interface Pipe {
-  /** For people: `tcp://10.0.0.4:7001`. */
+  /** The pipe's name for people: `tcp://10.0.0.4:7001`. */
   readonly description: string;
   /** Carries references to memory that threads share. */
   readonly pointers: boolean;
@@ -37,7 +37,7 @@ export interface Pipe {
 }
 
 export interface Listener {
-  /** What dealers connect to: with the real port, never a wildcard that only this host understands. */
+  /** The URL that dealers connect to: with the real port, never a wildcard that only this host understands. */
   readonly url: string;
   close(): Promise<void>;
 }

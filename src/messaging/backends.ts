@@ -21,7 +21,7 @@ export interface MessagingBackend {
   readonly name: string;
   readonly schemes: readonly string[];
   readonly description: string;
-  /** Why this machine cannot use it, or undefined when it can. */
+  /** The reason why this machine cannot use it; undefined when it can. */
   unavailable(): Promise<string | undefined>;
   create(settings: BackendSettings): Promise<Backend>;
 }

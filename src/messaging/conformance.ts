@@ -1,4 +1,4 @@
-/** What one process shows of dealers, routers and pollers, over every backend: calls that are refused, limits, strangers. What takes
+/** Checks of dealers, routers and pollers within one process, over every backend: calls that are refused, limits, strangers. Checks that take
  *  two processes is in testing/role-checks.ts. What a backend cannot do is skipped by name with the reason. */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -20,7 +20,7 @@ import { encodeControl, encodeData, encodeGreeting, noCounters } from './link/wi
 export interface MessagingWorld {
   /** A context of its own for each socket, as processes have. */
   context(changes?: Partial<MessagingOptions>): Promise<MessagingContext> | MessagingContext;
-  /** To bind; a new one each time. */
+  /** A URL to bind; a new one each time. */
   url(): Promise<string> | string;
   /** To connect to, where nobody listens. Default: of a router that has closed; others may get its port. */
   deserted?(): Promise<string>;
@@ -31,7 +31,7 @@ export interface MessagingWorld {
 
 const clock = new UnhurriedClock();
 
-/** Of a dealer that is none. */
+/** The greeting of a stranger that plays a dealer. */
 const greeting = {
   session: 77,
   knownSession: 0,

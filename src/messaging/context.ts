@@ -36,9 +36,9 @@ export interface MessagingOptions {
   readonly limits?: Partial<MessagingLimits>;
   /** `tcp` and `ipc`: CURVE, or nothing, which only addresses of this host may have. Default `curve`. */
   readonly encryption?: 'curve' | 'none';
-  /** What `fabric://` goes over. */
+  /** The fabric under `fabric://`. */
   readonly fabric?: FabricEndpoint;
-  /** In a thread that may be ended while it talks over `tcp` or `ipc`: closed by whoever ends it, before. */
+  /** The gate of a thread that may be ended while it talks over `tcp` or `ipc`: its owner closes it before. */
   readonly gate?: ThreadGate;
 }
 
@@ -61,21 +61,21 @@ const fabricEndpoint = optionTable<FabricEndpoint>({
   landingBytes: anyNumber,
 });
 
-/** What sockets are made with. @throws ShoalError `usage`. */
+/** Checks the context that a socket is made with. @throws ShoalError `usage`. */
 export function checkContext(socket: string, context: MessagingContext): void {
   if (!(context instanceof MessagingContext))
     throw new ShoalError('usage', `${socket}: the first argument is its MessagingContext, not ${describeValue(context)}`);
 }
 
-/** What every dealer and router is made with; it makes a backend for each kind of URL when one is first used. Threads have one each.
+/** Every dealer and router is made with a context, which makes a backend for each kind of URL when one is first used. Threads have one each.
  *
  *      await using context = new MessagingContext({ world: 'job-7', secret });
  *      const router = new Router(context);
  *      const url = await router.bind('tcp://127.0.0.1:*'); */
 export class MessagingContext implements AsyncDisposable {
-  /** As given, or the system's. */
+  /** The clock as given, or the system's. */
   readonly clock: Clock;
-  /** As given, or the system's. */
+  /** The source of randomness as given, or the system's. */
   readonly random: Random;
   /** Bounds with every default filled in; sockets may lower `messageBytes` and `frames`, and change the others. */
   readonly limits: MessagingLimits;
@@ -149,7 +149,7 @@ export class MessagingContext implements AsyncDisposable {
     await Promise.all(backends.map((backend) => backend.close()));
   }
 
-  /** As `close`, for `await using`. */
+  /** Calls `close`, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }

@@ -27,24 +27,24 @@ import { checkMsg, type Msg } from './msg.ts';
 import { lend } from './link/loan.ts';
 import { decodePacket, encodeError, PacketKind } from './link/wire.ts';
 
-/** Who a dealer is. */
+/** A dealer's identity, and its ways. */
 export interface DealerOptions {
-  /** Of this socket; no other living dealer of its router may have it. */
+  /** The address of this socket; no other living dealer of its router may have it. */
   readonly address: Address;
   /** Bounds of this socket. Default: the context's. */
   readonly limits?: Partial<MessagingLimits>;
   /** `one`: what is said is for one process. When its router closes, forgets this dealer or another process takes its place, the
    *  dealer ends with `peer-lost`, and what was on its way reaches nobody else. Default `any`. */
   readonly routers?: 'any' | 'one';
-  /** What becomes of messages when the connection breaks. `resume`: it is made again, and each message arrives once. `end`: neither side keeps
+  /** The fate of messages when the connection breaks. `resume`: it is made again, and each message arrives once. `end`: neither side keeps
    *  messages for that; the dealer ends with `peer-lost`, and messages on their way are lost. For users that repeat themselves what matters,
    *  over another dealer. Default `resume`. */
   readonly breaks?: 'resume' | 'end';
 }
 
-/** How long a connection may take. */
+/** Limits of the time for a connection. */
 export interface ConnectOptions {
-  /** How long the router may take to answer. Default 10,000. */
+  /** Time in which the router must answer, in milliseconds. Default 10,000. */
   readonly timeoutMs?: number;
 }
 

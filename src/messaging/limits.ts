@@ -19,11 +19,11 @@ export interface MessagingLimits {
   readonly frames: number;
   /** Destinations a router knows or buffers for. Default 65,536. */
   readonly peers: number;
-  /** How long a dealer tries to get a lost connection back, milliseconds. Default 60,000. */
+  /** Time in which a dealer tries to get a lost connection back, in milliseconds. Default 60,000. */
   readonly reconnectMs: number;
 }
 
-/** What a packet can say (wire.ts). */
+/** Most frames, and bytes of one, that a packet can express (wire.ts). */
 export const framesMost = 0xffff;
 export const frameBytesMost: number = 2 ** 30 - 1;
 
@@ -62,7 +62,7 @@ export function limitsOf(changes: Partial<MessagingLimits> = noOptions, base: Me
   return limits;
 }
 
-/** Of a socket: the context's with changes. @throws ShoalError `usage` also for larger messages than the context's backends take. */
+/** The limits of a socket: the context's with changes. @throws ShoalError `usage` also for larger messages than the context's backends take. */
 export function socketLimits(context: MessagingLimits, changes?: Partial<MessagingLimits>): MessagingLimits {
   const limits = limitsOf(changes, context);
   for (const name of ['messageBytes', 'frames'] as const) {
@@ -72,7 +72,7 @@ export function socketLimits(context: MessagingLimits, changes?: Partial<Messagi
   return limits;
 }
 
-/** Of a packet beside the last of its messages: prefix, padding, and messages before it. */
+/** Bytes of a packet beside the last of its messages: prefix, padding, and messages before it. */
 const packetSlackBytes = 2 * 2 ** 20;
 
 /** Bytes of all parts of a packet, at most: what a backend takes before it knows what is in them. */

@@ -1,18 +1,18 @@
-/** What dealers and routers have in common: the receiving half. It must not know who is at the other end. */
+/** The receiving half, which dealers and routers have in common. It must not know who is at the other end. */
 import type { ShoalError } from '../base/errors.ts';
 import { abortSignal, anyNumber, callback, checkArgument, checkOptions, noOptions, optionTable } from '../base/schema.ts';
 import type { Inbox } from './link/inbox.ts';
 import type { Msg } from './msg.ts';
 
-/** How a message is waited for. */
+/** Options of the wait for a message. */
 export interface ReceiveOptions {
   /** Ends the wait with `aborted`; no message is lost by it. */
   readonly signal?: AbortSignal;
 }
 
-/** How a socket ends. */
+/** Options of the end of a socket. */
 export interface CloseOptions {
-  /** How long to wait until peers have what was sent. Default 1000. */
+  /** Time to wait until peers have what was sent, in milliseconds. Default 1000. */
   readonly timeoutMs?: number;
 }
 
@@ -80,7 +80,7 @@ export abstract class MessageSocket implements AsyncDisposable {
     }
   }
 
-  /** As `close` with its default limit, for `await using`. */
+  /** Calls `close` with its default limit, for `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

@@ -12,7 +12,7 @@ import { anyText, checkArgument, describeValue } from '../base/schema.ts';
 import { checkAddress, type Address } from './address.ts';
 import { decodeFormat, encodeFormat, type FormatValues } from './format.ts';
 
-/** Where the receiver wants a frame: memory that it has opened to its peers (backends/frame-places.ts). */
+/** The place where the receiver wants a frame: memory that it has opened to its peers (backends/frame-places.ts). */
 export interface FramePlace {
   readonly rkey: number;
   readonly offset: number;
@@ -49,7 +49,7 @@ export class Msg {
 
   // ── header ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Who sent it; a router learns by it where that address is. 0n unless set. */
+  /** The sender's address; a router learns by it where that address is. 0n unless set. */
   get source(): Address {
     return this.#source;
   }
@@ -60,7 +60,7 @@ export class Msg {
     this.#source = address;
   }
 
-  /** Whom a router gives it to. 0n unless set. */
+  /** The address that a router gives it to. 0n unless set. */
   get destination(): Address {
     return this.#destination;
   }
@@ -76,7 +76,7 @@ export class Msg {
     [this.#source, this.#destination] = [this.#destination, this.#source];
   }
 
-  /** What kind of message it is: a number that sender and receiver agree on, 0…65,535. Default 0. */
+  /** The kind of message: a number that sender and receiver agree on, 0…65,535. Default 0. */
   get type(): number {
     return this.#type;
   }
@@ -89,7 +89,7 @@ export class Msg {
     this.#type = type;
   }
 
-  /** What the message is about, for instance a parameter's id and version: safe integers. */
+  /** Says what the message is about, for instance a parameter's id and version: safe integers. */
   setTarget(value: number, version: number): void {
     if (!Number.isSafeInteger(value) || !Number.isSafeInteger(version)) {
       throw new ShoalError('usage', `target (${value}, version ${version}) must be two safe integers`);
@@ -141,7 +141,7 @@ export class Msg {
     else this.#frames.push(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength));
   }
 
-  /** As `addFrame`, for a place that the receiver has named. Where that can be written to from here, the bytes go straight there,
+  /** Adds a frame for a place that the receiver has named. If that can be written to from here, the bytes go straight there,
    *  and the receiver's frame is that memory; elsewhere the frame arrives as any other. */
   addPlacedFrame(bytes: Uint8Array, place: FramePlace): void {
     (this.#places ??= [])[this.#frames.length] = place;
@@ -245,30 +245,30 @@ export class Msg {
     this.#onDelivered = callback;
   }
 
-  /** For sockets: `onDelivered` has been called. */
+  /** True when `onDelivered` has been called; for sockets. */
   get isAwaited(): boolean {
     return this.#onDelivered !== undefined;
   }
 
-  /** For sockets. */
+  /** Calls the callback of `onDelivered`; for sockets. */
   markDelivered(): void {
     const callback = this.#onDelivered;
     this.#onDelivered = undefined;
     callback?.();
   }
 
-  /** For sockets: takes the message over. @throws ShoalError `usage` the second time. */
+  /** Takes the message over; for sockets. @throws ShoalError `usage` the second time. */
   markSent(): void {
     if (this.#sent) throw new ShoalError('usage', 'a message can be sent once; copy it to send it again');
     this.#sent = true;
   }
 
-  /** For sockets: undoes `markSent` of a message that was refused. */
+  /** Undoes `markSent` of a message that was refused; for sockets. */
   markRefused(): void {
     this.#sent = false;
   }
 
-  /** For sockets: a message as it arrived. */
+  /** A message as it arrived; for sockets. */
   static received(fields: {
     source: Address;
     destination: Address;
@@ -289,13 +289,13 @@ export class Msg {
     return msg;
   }
 
-  /** For sockets: `release` calls this once. */
+  /** Sets what `release` calls once; for sockets. */
   onRelease(callback: () => void): void {
     this.#release = callback;
   }
 }
 
-/** What sockets send. @throws ShoalError `usage`. */
+/** Checks that it is a message. @throws ShoalError `usage`. */
 export function checkMsg(msg: Msg): void {
   if (!(msg instanceof Msg)) throw new ShoalError('usage', `send takes a Msg, not ${describeValue(msg)}`);
 }

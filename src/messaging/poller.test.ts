@@ -1,4 +1,4 @@
-/** What a poller does beyond the conformance suite: sockets of several backends at once, and what ends its waiting for good. */
+/** A poller beyond the conformance suite: sockets of several backends at once, and the end of its waiting for good. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -16,7 +16,7 @@ import {
 } from '../base/schema.ts';
 import { MessageSocket } from './message-socket.ts';
 
-/** What ends a poller's waits. */
+/** Events that end a poller's waits. */
 export interface PollerOptions {
   /** Ends waiting for good when it aborts. */
   readonly signal?: AbortSignal;
@@ -121,7 +121,7 @@ export class Poller implements Disposable {
     this.#wake?.();
   }
 
-  /** As `close`, for `using`. */
+  /** Calls `close`, for `using`. */
   [Symbol.dispose](): void {
     this.close();
   }

@@ -1,4 +1,4 @@
-/** What routers and dealers do with pipes, on a backend that does what the test says. */
+/** Routers and dealers with their pipes, on a backend that does what the test says. */
 import { expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
 import type { Backend, Pipe, PipeHandlers } from './backend.ts';

@@ -28,11 +28,11 @@ export interface PeerEvent {
   /** `connected`: it has introduced itself, also after a break. `left`: it was closed. `lost`: its connection broke; what is sent to it
    *  waits. `refused`: what it sent was against the protocol or the limits. */
   readonly state: 'connected' | 'left' | 'lost' | 'refused';
-  /** Why, for `lost` and `refused`. */
+  /** The reason, for `lost` and `refused`. */
   readonly error?: ShoalError;
 }
 
-/** What a router answers for, and whom it tells. */
+/** The addresses of a router, its bounds and its listeners. */
 export interface RouterOptions {
   /** Addresses this router itself answers for. When given, messages to other addresses are forwarded without passing
    *  `receive`; otherwise `receive` returns every message and the owner forwards with `send`. */
@@ -60,11 +60,11 @@ export class Router extends MessageSocket {
   readonly #inbox: Inbox;
   readonly #own: ReadonlySet<Address> | undefined;
   readonly #listeners: Listener[] = [];
-  /** By the dealer's own address, or by the destination of what waits for one. */
+  /** Links by the dealer's own address, or by the destination of what waits for one. */
   readonly #links = new Map<Address, Link>();
   /** Other addresses that were seen behind a dealer. */
   readonly #routes = new Map<Address, Link>();
-  /** Whose pipe it is, once it has said hello. */
+  /** The link of each pipe, once its dealer has said hello. */
   readonly #pipes = new Map<Pipe, Link | undefined>();
   /** Pipes whose hello is for an address that another pipe has: they say it again. */
   readonly #asked = new WeakSet<Pipe>();
@@ -254,7 +254,7 @@ export class Router extends MessageSocket {
       previous.send([encodeError(replaced)]);
       previous.close(0).catch(() => undefined);
     }
-    // What waited under another dealer's route is this one's now.
+    // Messages that waited under another dealer's route are this one's now.
     this.#routes.delete(address);
     link.greet(packet);
     this.#options.onPeer?.({ address, state: 'connected' });

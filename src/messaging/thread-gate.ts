@@ -8,10 +8,10 @@ import { callback, checkArgument, describeValue } from '../base/schema.ts';
 
 const callers = 0;
 const closed = 1;
-/** For a call to end. None takes long; the thread may not get a CPU. */
+/** Time for a call to end. None takes long; the thread may not get a CPU. */
 const callMs = 10_000;
 
-/** Between a thread that talks over ZeroMQ and the one that ends it. Both have a gate over the same memory: the thread gives its gate to
+/** The gate between a thread that talks over ZeroMQ and the one that ends it. Both have one over the same memory: the thread gives its gate to
  *  its `MessagingContext`, its owner closes the other one before `terminate`.
  *
  *      const gate = new ThreadGate();
@@ -19,7 +19,7 @@ const callMs = 10_000;
  *      gate.close();
  *      await worker.terminate(); */
 export class ThreadGate {
-  /** For the other thread's gate. */
+  /** The memory that the other thread's gate is made of. */
   readonly memory: SharedArrayBuffer;
   readonly #state: Int32Array;
 

@@ -30,7 +30,7 @@ export class Blobs {
   readonly #localWorkers: number;
   readonly #router: Router;
   readonly #dealers = new Map<number, Promise<Dealer>>();
-  /** By worker of this process. */
+  /** Boxes by worker of this process. */
   readonly #boxes: readonly BlobBox[];
   readonly #closing = new AbortController();
 

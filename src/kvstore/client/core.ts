@@ -42,16 +42,16 @@ export class ClientCore {
   readonly #rows: ClientRows;
   readonly #states: ClientStates;
   readonly #operations = new Set<ClientOperation>();
-  /** By local worker: barriers called; and who waits for which. */
+  /** Barriers that each local worker has called; and the operations that wait for them. */
   readonly #barriers: number[];
   readonly #barrierWaits: { readonly barrier: number; readonly operation: ClientOperation }[] = [];
   #barrierSent = 0;
   readonly #left: boolean[];
   readonly #knowledge: OptimizerKnowledge = { version: 0, refuses: false };
-  /** Why nothing works any more. */
+  /** The reason why nothing works any more. */
   #failure: ShoalError | undefined;
   #closed = false;
-  /** Of values that did not go, or come, straight from memory to memory. */
+  /** Counts values that did not go, or come, straight from memory to memory. */
   readonly counters: ValueCounters;
 
   constructor(options: ClientOptions) {
@@ -104,7 +104,7 @@ export class ClientCore {
 
   // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** From servers of this client's server group; others' messages are ignored. A message that no server sends ends the client:
+  /** Takes a message from a server of this client's server group; others' messages are ignored. A message that no server sends ends the client:
    *  what it was about cannot be known. */
   receive(msg: Msg): void {
     const link = this.#links[idOf(msg.source)];
@@ -136,7 +136,7 @@ export class ClientCore {
     });
   }
 
-  /** Of the link to each server, from now on. */
+  /** Sets the credit of the link to each server, from now on. */
   setCredit(creditBytes: number): void {
     for (const link of this.#links) {
       link.setCredit(creditBytes);
@@ -168,7 +168,7 @@ export class ClientCore {
     });
   }
 
-  /** Of all workers of the job. */
+  /** A barrier of all workers of the job. */
   barrier(worker: number, done: Done): void {
     this.#run(`barrier of worker ${worker}`, done, undefined, (operation) => {
       const local = worker - this.#options.firstWorker;

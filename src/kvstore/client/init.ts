@@ -27,14 +27,14 @@ export class ClientInit {
   readonly #directory: ParameterDirectory;
   readonly #links: readonly ClientLink[];
   readonly #placer: Placer;
-  /** By local worker. */
+  /** Keys that each local worker has initialised. */
   readonly #initialised: Set<string>[];
-  /** Of other workers than 0. */
+  /** Calls of other workers than 0. */
   readonly #waiting: Waiting[] = [];
-  /** Of worker 0: batches are declared one after the other. */
+  /** Calls of worker 0: batches are declared one after the other. */
   readonly #queue: Waiting[] = [];
   #declaring = false;
-  /** By server: what others than worker 0 wait for. */
+  /** The questions that others than worker 0 wait for, by server. */
   readonly #asked: (ClientRequest | undefined)[];
 
   constructor(context: ClientContext) {

@@ -20,24 +20,24 @@ import { decodeFailure, decodeOptimizer, KVMessage, makeMessage, type OptimizerN
 export interface LinkOptions {
   readonly address: Address;
   readonly server: Address;
-  /** For people. */
+  /** The server's name for people. */
   readonly name: string;
   readonly values: OwnValues;
   readonly creditBytes: number;
-  /** Of all that this process sends. */
+  /** The arbiter of all that this process sends. */
   readonly arbiter: Arbiter;
   /** Bytes of requests that are kept although they have been answered. */
   readonly replayBytes: number;
   readonly send: (msg: Msg) => void;
-  /** What a greeting says of this process. */
+  /** The fields of a greeting that describe this process. */
   readonly greeting: () => Record<string, unknown>;
-  /** What waits cannot be sent. */
+  /** Waiting requests cannot be sent. */
   readonly onFailed: (error: ShoalError) => void;
-  /** What the server knew is lost. */
+  /** The server's state is lost. */
   readonly onForgotten: (error: ShoalError) => void;
   /** The server has said how many batches can be used. */
   readonly onCommitted: () => void;
-  /** What all links of the client know. */
+  /** Knowledge that all links of the client share. */
   readonly knowledge: OptimizerKnowledge;
   /** Worker 0 is of this process. */
   readonly leads: boolean;
@@ -61,10 +61,10 @@ interface Entry {
   holdsCredit: boolean;
   accepted: boolean;
   answered: boolean;
-  /** Of the server that answered. */
+  /** The lineage of the server that answered. */
   answeredBy: number;
   keptBytes: number;
-  /** How often the optimiser had been set, as far as we knew, when it was sent first; 0 when we knew of none. */
+  /** The optimiser's version that we knew when it was sent first; 0 when we knew of none. */
   optimizer: number;
   /** Requests that push to the same slots and were enqueued before, when they had not been sent. */
   after: Entry[];
@@ -75,7 +75,7 @@ export class ClientLink implements Disposable {
   #state: 'down' | 'greeting' | 'up' | 'over' = 'down';
   #epoch = 0;
   #lineage = 0;
-  /** Of the server process that we have heard of last. */
+  /** The term of the server process that we have heard of last. */
   #term = 0;
   /** Requests up to this one were dropped, because a snapshot had them. */
   #durable = 0;
@@ -83,7 +83,7 @@ export class ClientLink implements Disposable {
   #downReason = 'it has not been reached yet';
   #nextId = 1;
   readonly #waiting: Entry[] = [];
-  /** By number, ascending: sent and not answered, or answered and not durable. */
+  /** Requests by number, ascending: sent and not answered, or answered and not durable. */
   readonly #sent = new Map<number, Entry>();
   #creditBytes: number;
   readonly #account: CreditAccount;
@@ -95,7 +95,7 @@ export class ClientLink implements Disposable {
   #logFull = false;
   /** Batches that can be used on this server. */
   committed = 0;
-  /** By slot: the last request that pushes to it. */
+  /** The last request that pushes to each slot. */
   readonly #lastPush: Entry[] = [];
   readonly #regions = new Map<number, 'asking' | 'attached' | 'unattached'>();
 
@@ -105,7 +105,7 @@ export class ClientLink implements Disposable {
     this.#account = options.arbiter.open({ creditBytes: () => this.#creditBytes, isDestination: true, onRoom: () => this.#onRoom() });
   }
 
-  /** What is on its way goes on to count. The next `pump` sends what has room. */
+  /** Sets the credit; requests on their way go on to count. The next `pump` sends what has room. */
   setCredit(creditBytes: number): void {
     this.#creditBytes = creditBytes;
   }
@@ -119,7 +119,7 @@ export class ClientLink implements Disposable {
     return this.#state === 'over';
   }
 
-  /** Why nothing moves, for an error; undefined when the server is there. */
+  /** The reason why nothing moves, for an error; undefined when the server is there. */
   get trouble(): string | undefined {
     return this.#state === 'up' ? undefined : `${this.options.name} cannot be reached: ${this.#downReason}`;
   }
@@ -147,8 +147,8 @@ export class ClientLink implements Disposable {
   #followPushes(entry: Entry): void {
     const { pushed, priority } = entry.request;
     if (pushed === undefined) return;
-    for (const [k, first] of pushed.slots.entries()) {
-      for (let slot = first; slot < first + pushed.counts[k]; slot++) {
+    for (const { firstSlot, slots } of pushed) {
+      for (let slot = firstSlot; slot < firstSlot + slots; slot++) {
         const before = this.#lastPush[slot];
         this.#lastPush[slot] = entry;
         if (before === undefined || before === entry || before.sent || entry.after.at(-1) === before) continue;
@@ -338,7 +338,7 @@ export class ClientLink implements Disposable {
     entry.holdsCredit = needsCredit(request);
     if (entry.holdsCredit) this.#account.started(request.bytes);
     const { knowledge, leads } = this.options;
-    // What worker 0 pushed before it set an optimiser does not wait for that; what others know may be older than what is.
+    // Pushes of worker 0 from before it set an optimiser do not wait for that; the knowledge of others may be out of date.
     if (!entry.sent || (entry.optimizer === 0 && !leads)) entry.optimizer = knowledge.version;
     entry.sent = true;
     const reach = {
@@ -356,7 +356,7 @@ export class ClientLink implements Disposable {
     this.#account.finished(entry.request.bytes);
   }
 
-  /** What was on its way got lost with the connection. */
+  /** Requests on their way got lost with the connection. */
   #releaseCredit(): void {
     for (const entry of this.#sent.values()) entry.holdsCredit = false;
     this.#account.reset();
@@ -509,7 +509,7 @@ export class ClientLink implements Disposable {
   }
 }
 
-/** What waits for no credit neither counts: a server may keep it until other workers are there. */
+/** A request that waits for no credit does not count: a server may keep it until other workers are there. */
 function needsCredit({ priority }: ClientRequest): boolean {
   return priority !== Infinity;
 }

@@ -24,7 +24,7 @@ export interface LocalRound {
 export class LocalRounds {
   readonly #workers: number;
   readonly #firstWorker: number;
-  /** By parameter, then round: what came, by local worker. */
+  /** Parts that came, by parameter, then round, then local worker. */
   readonly #rounds = new Map<number, Map<number, (LocalPart | undefined)[]>>();
 
   constructor(firstWorker: number, workers: number) {

@@ -16,7 +16,7 @@ const recallMs = 2000;
 const reasonsMax = 4;
 
 export interface OperationOptions {
-  /** For people: `pushPull of 'w1' and 24 others by worker 3`. */
+  /** The operation's name for people: `pushPull of 'w1' and 24 others by worker 3`. */
   readonly name: string;
   readonly clock: Clock;
   readonly timeoutMs: number;
@@ -37,9 +37,9 @@ export interface Question {
 
 export class ClientOperation {
   readonly options: OperationOptions;
-  /** What it waits for: requests, and other workers of this process. */
+  /** The requests that it waits for. */
   readonly #requests = new Map<ClientRequest, ClientLink>();
-  /** What others ask, and it waits for too: for errors. */
+  /** Requests of others that it waits for too: for errors. */
   readonly #watched = new Map<ClientRequest, ClientLink>();
   readonly #reasons = new Map<ClientRequest, string>();
   #waiting = 0;
@@ -48,7 +48,7 @@ export class ClientOperation {
   #error: ShoalError | undefined;
   #timer: Timer | undefined;
   #finished = false;
-  /** What it waits for in this process, in words. */
+  /** Describes its wait for other workers of this process. */
   localWait: (() => string | undefined) | undefined;
 
   constructor(options: OperationOptions) {

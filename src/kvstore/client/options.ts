@@ -29,15 +29,15 @@ export interface ClientOptions {
   readonly parameterKernels: ParameterKernels;
   /** Memory of this process; values of callers lie in it. */
   readonly values: OwnValues;
-  /** To a server of this client's server group. Fire and forget: what is lost is sent again after `serverUp`. */
+  /** Sends to a server of this client's server group. Fire and forget: a lost message is sent again after `serverUp`. */
   readonly send: (server: Address, msg: Msg) => void;
-  /** For calls that name no timeout. */
+  /** The timeout of calls that name none. */
   readonly timeoutMs: number;
   /** Bytes of pushes kept for servers that restart from a checkpoint, all servers together. Default 1 GiB. */
   readonly replayBytes?: number;
   /** Bytes on their way to one server that it has not taken yet. Default 16 MiB; one larger message goes alone. */
   readonly creditBytes?: number;
-  /** Of what else this process sends. Default: its own. */
+  /** The arbiter of what else this process sends. Default: its own. */
   readonly arbiter?: Arbiter;
   /** Larger parameters are cut. Default 4 MiB. */
   readonly sliceBytes?: number;
@@ -77,7 +77,7 @@ export interface TransferRequest {
 
 export interface RowsRequest {
   readonly key: string;
-  /** Of a push: distinct and ascending. Not changed until `done`. */
+  /** Row numbers; those of a push are distinct and ascending. Not changed until `done`. */
   readonly rows: Uint32Array;
   /** `rows.length × width` elements: of a push the gradients, of a pull where the rows go. */
   readonly values: ValueRef;

@@ -9,7 +9,7 @@ import type { InitEntry, RowsRequest } from './options.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { ValueRef } from '../protocol/value-space.ts';
 
-/** How a process takes part. */
+/** A process's part in the job. */
 export interface ClientPlan {
   readonly environment: Environment;
   /** `dist_async`. */
@@ -29,7 +29,7 @@ export interface BatchEntry {
   readonly key: string;
   readonly push?: ValueRef;
   readonly out?: ValueRef;
-  /** How the push is sent. Default `plain`. */
+  /** Encoding of the push. Default `plain`. */
   readonly encoding?: 'plain' | 'compressed';
 }
 
@@ -53,7 +53,7 @@ export type ClientCommand =
   | { readonly type: 'attach'; readonly ticket: ClientTicket }
   | { readonly type: 'close'; readonly work: number };
 
-/** What a worker knows of its place once the client is up. */
+/** A worker's place, which it knows once the client is up. */
 export interface WorkerInfo {
   readonly worker: number;
   readonly workerGroup: number;

@@ -3,11 +3,11 @@
 import type { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
 
-/** How a request finds its values: what a server can reach in our memory. */
+/** The parts of our memory that a server can reach, and the optimiser that we know of. */
 export interface Reach {
   /** Whether the server has mapped the region. */
   attached(region: number): boolean;
-  /** How often the optimiser has been set, as far as we know. */
+  /** The number of times the optimiser has been set, as far as we know. */
   readonly optimizer: number;
 }
 
@@ -21,8 +21,8 @@ export interface ClientRequest {
   readonly repeats: boolean;
   /** Regions that values lie in. */
   readonly regions: readonly number[];
-  /** Slots that it pushes to, as stretches; undefined when it pushes nothing. */
-  readonly pushed: { readonly slots: readonly number[]; readonly counts: readonly number[] } | undefined;
+  /** Slots that it pushes to; undefined when it pushes nothing. */
+  readonly pushed: readonly { readonly firstSlot: number; readonly slots: number }[] | undefined;
   /** Frames for the server as it is now; called again when it is sent again. With `values: 'none'`, nobody waits for
    *  values any more. */
   encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[];

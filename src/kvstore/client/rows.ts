@@ -14,7 +14,7 @@ interface PieceRows {
   readonly slot: number;
   /** Within the piece. */
   readonly rows: Uint32Array;
-  /** Where these rows are among those of the request. */
+  /** The positions of these rows among those of the request. */
   readonly positions: Uint32Array;
 }
 
@@ -56,7 +56,7 @@ export class ClientRows {
     );
     const operations = whole.parts.map((part) => part.operation);
     this.#send(operations, parameter, round, request.priority, sum);
-    // What was expected of each is replaced by the requests.
+    // The requests replace what was expected of each operation.
     for (const each of operations) each.arrive();
     return undefined;
   }
@@ -84,7 +84,7 @@ export class ClientRows {
         type: KVMessage.update,
         priority,
         repeats: true,
-        pushed: { slots: pieces.map(({ slot }) => slot), counts: pieces.map(() => 1) },
+        pushed: runs,
         head: ({ optimizer }) => encodeRuns({ batches, optimizer, runs }),
         frames,
         finish: (error) => {

@@ -16,12 +16,12 @@ export interface ClientContext {
   readonly directory: ParameterDirectory;
   readonly links: readonly ClientLink[];
   readonly local: LocalRounds;
-  /** By local worker and parameter: its pushes so far. */
+  /** The pushes so far, by local worker and parameter. */
   readonly rounds: readonly number[][];
   readonly counters: ValueCounters;
   /** True for values that servers refuse as a gradient: they hold NaN or infinity. */
   readonly isRefused: (dtype: DType, values: Uint8Array) => boolean;
-  /** What cannot go on: rounds that will never be complete. */
+  /** Ends the client: some rounds will never be complete. */
   readonly breakDown: (error: ShoalError) => void;
 }
 
@@ -35,10 +35,10 @@ interface Bundle {
 
 export class ClientTransfers {
   readonly #context: ClientContext;
-  /** By server and slot: version and settled round that were pulled last. */
+  /** The version and the settled round that were pulled last, by server and slot. */
   readonly pulledVersion: number[][];
   readonly pulledSettled: number[][];
-  /** By server and slot: what compression has lost so far. */
+  /** The loss of compression so far, by server and slot. */
   readonly #residuals: Map<number, Float32Array>[];
 
   constructor(context: ClientContext) {
@@ -125,8 +125,8 @@ export class ClientTransfers {
     if (!unit.pulls) return;
     const [versions, settled] = [this.pulledVersion[server], this.pulledSettled[server]];
     for (const [k, state] of states.entries()) {
-      const end = unit.slots[k] + unit.counts[k];
-      for (let slot = unit.slots[k]; slot < end; slot++) {
+      const { firstSlot, slots } = unit.stretches[k];
+      for (let slot = firstSlot; slot < firstSlot + slots; slot++) {
         versions[slot] = state.version;
         settled[slot] = state.settled;
       }
@@ -163,7 +163,7 @@ interface Planned {
 
 interface PlanOptions {
   readonly priority: number;
-  /** Of a message that is neither a push nor a pull. */
+  /** The type of a message that is neither a push nor a pull. */
   readonly type?: number;
 }
 
@@ -187,7 +187,7 @@ export class Plan {
     const { dtype } = directory.parameter(parameter);
     const elementBytes = dtypeInfo(dtype).bytes;
     const end = directory.firstPiece[parameter + 1];
-    // What is one piece its server sees whole.
+    // A parameter of one piece is whole at its server.
     const cut = end - directory.firstPiece[parameter] > 1;
     const nonFinite = cut && push !== undefined && this.#options.type === undefined && isRefused(dtype, options.values.view(push));
     let offset = 0;

@@ -33,9 +33,9 @@ export interface Column {
   readonly bytes: number;
   readonly push: ValueRef | undefined;
   readonly out: ValueRef | undefined;
-  /** Of this piece within `push` and `out`. */
+  /** The offset of this piece within `push` and `out`. */
   readonly offset: number;
-  /** Of the whole of `push`. Default false. */
+  /** True when the whole of `push` holds NaN or infinity. Default false. */
   readonly nonFinite?: boolean;
   /** Instead of `push`: a compressed gradient, and how. */
   readonly encoded?: { readonly code: number; readonly bytes: Uint8Array };
@@ -53,31 +53,38 @@ export interface UnitOptions {
   readonly finish: (error: ShoalError | undefined, unit: ClientUnit, states: readonly RunState[]) => void;
 }
 
+/** Neighbouring slots of one slab whose values are neighbours in memory. */
+interface Stretch {
+  readonly firstSlot: number;
+  slots: number;
+  readonly slab: number;
+  readonly round: number;
+  /** Bytes of its values. */
+  bytes: number;
+  sourceRegion: number;
+  sourceOffset: number;
+  readonly targetRegion: number;
+  readonly targetOffset: number;
+  readonly encoded: Column['encoded'];
+  readonly nonFinite: boolean;
+  /** Its run in the message that was sent last. */
+  wireRun: number;
+  /** Its values come in the frame of the answer that several share. */
+  isInline: boolean;
+  /** Index of the answer's frame that is its values, or 0. */
+  ownFrame: number;
+}
+
 export class ClientUnit implements ClientRequest {
   priority: number;
   bytes = 0;
+  readonly stretches: Stretch[] = [];
   readonly #options: UnitOptions;
   readonly #frameBytes: number;
-  readonly slots: number[] = [];
-  readonly counts: number[] = [];
-  readonly #rounds: number[] = [];
-  readonly #sizes: number[] = [];
-  readonly #sourceRegions: number[] = [];
-  readonly #sourceOffsets: number[] = [];
-  readonly #targetRegions: number[] = [];
-  readonly #targetOffsets: number[] = [];
-  readonly #encoded = new Map<number, { readonly code: number; readonly bytes: Uint8Array }>();
-  readonly #slabs: number[] = [];
-  readonly #nonFinite: boolean[] = [];
   #pushes = false;
   #retained: ValueBlock | undefined;
-  /** Of the message as it was sent last: run on the wire of each run here. */
-  #wireRuns: number[] = [];
+  /** Number of runs in the message that was sent last. */
   #wireCount = 0;
-  /** By run: whether its values come in the answer. */
-  #inline: boolean[] = [];
-  /** By run: index of the answer's frame that is its values, or 0. */
-  #ownFrames: number[] = [];
   /** Regions whose places a server knows from here. */
   readonly #named = new Set<number>();
   #abandoned = false;
@@ -97,99 +104,90 @@ export class ClientUnit implements ClientRequest {
   }
 
   get pushed(): ClientRequest['pushed'] {
-    return this.#pushes ? { slots: this.slots, counts: this.counts } : undefined;
+    return this.#pushes ? this.stretches : undefined;
   }
 
   get pulls(): boolean {
-    return this.#targetRegions.some((region) => region !== noRegion);
+    return this.stretches.some(({ targetRegion }) => targetRegion !== noRegion);
   }
 
   get regions(): readonly number[] {
-    const regions = new Set([...this.#sourceRegions, ...this.#targetRegions]);
+    const regions = new Set(this.stretches.flatMap(({ sourceRegion, targetRegion }) => [sourceRegion, targetRegion]));
     regions.delete(noRegion);
     return [...regions];
   }
 
-  add(column: Column): void {
-    const { slot, slab, round, bytes, push, out, offset, nonFinite = false, encoded } = column;
-    const sourceRegion = push === undefined || encoded !== undefined ? noRegion : push.region;
-    const sourceOffset = sourceRegion === noRegion ? 0 : push!.offset + offset;
-    const targetRegion = out === undefined ? noRegion : out.region;
+  add({ slot, slab, round, bytes, push, out, offset, nonFinite = false, encoded }: Column): void {
+    const source = encoded === undefined ? push : undefined;
+    const sourceRegion = source?.region ?? noRegion;
+    const sourceOffset = source === undefined ? 0 : source.offset + offset;
+    const targetRegion = out?.region ?? noRegion;
     const targetOffset = out === undefined ? 0 : out.offset + offset;
     this.bytes += bytes;
     this.#pushes ||= push !== undefined || encoded !== undefined;
-    const last = this.slots.length - 1;
+    const last = this.stretches.at(-1);
     if (
-      last >= 0 &&
+      last !== undefined &&
       encoded === undefined &&
-      slab === this.#slabs[last] &&
-      slot === this.slots[last] + this.counts[last] &&
-      round === this.#rounds[last] &&
-      nonFinite === this.#nonFinite[last] &&
-      sourceRegion === this.#sourceRegions[last] &&
-      targetRegion === this.#targetRegions[last] &&
-      (sourceRegion === noRegion || sourceOffset === this.#sourceOffsets[last] + this.#sizes[last]) &&
-      (targetRegion === noRegion || targetOffset === this.#targetOffsets[last] + this.#sizes[last]) &&
-      !this.#encoded.has(last)
+      last.encoded === undefined &&
+      slab === last.slab &&
+      slot === last.firstSlot + last.slots &&
+      round === last.round &&
+      nonFinite === last.nonFinite &&
+      sourceRegion === last.sourceRegion &&
+      targetRegion === last.targetRegion &&
+      (sourceRegion === noRegion || sourceOffset === last.sourceOffset + last.bytes) &&
+      (targetRegion === noRegion || targetOffset === last.targetOffset + last.bytes)
     ) {
-      this.counts[last]++;
-      this.#sizes[last] += bytes;
+      last.slots++;
+      last.bytes += bytes;
       return;
     }
-    this.slots.push(slot);
-    this.counts.push(1);
-    this.#rounds.push(round);
-    this.#sizes.push(bytes);
-    this.#sourceRegions.push(sourceRegion);
-    this.#sourceOffsets.push(sourceOffset);
-    this.#targetRegions.push(targetRegion);
-    this.#targetOffsets.push(targetOffset);
-    if (encoded !== undefined) this.#encoded.set(this.slots.length - 1, encoded);
-    this.#slabs.push(slab);
-    this.#nonFinite.push(nonFinite);
+    const places = { sourceRegion, sourceOffset, targetRegion, targetOffset, encoded };
+    const sent = { wireRun: 0, isInline: false, ownFrame: 0 };
+    this.stretches.push({ firstSlot: slot, slots: 1, slab, round, bytes, ...places, nonFinite, ...sent });
   }
 
   encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[] {
     const wanted = how.values === 'wanted' && !this.#abandoned;
     const frames = new ValueFrames(this.#options, this.#frameBytes, this.#smallBytes(reach));
     const runs: Run[] = [];
-    this.#wireRuns = [];
-    this.#inline = [];
-    this.#ownFrames = [];
     let ownFrame = firstOwnFrame;
     let last: Run | undefined;
-    for (let k = 0; k < this.slots.length; k++) {
-      const bytes = this.#sizes[k];
-      const source = this.#sourceKind(k, reach);
-      const target = wanted ? this.#targetKind(k, reach) : TargetKind.none;
-      const small = source === SourceKind.inline && bytes < this.#frameBytes && !this.#encoded.has(k);
-      if (source !== SourceKind.region) this.#addInline(k, source, frames);
-      this.#inline.push(target === TargetKind.inline);
-      this.#ownFrames.push(target === TargetKind.frame ? ownFrame++ : 0);
-      if (last !== undefined && (small || source === SourceKind.none) && this.#continues(k, last, source, target)) {
+    let before: Stretch | undefined;
+    for (const stretch of this.stretches) {
+      const { bytes, encoded } = stretch;
+      const source = this.#sourceKind(stretch, reach);
+      const target = wanted ? this.#targetKind(stretch, reach) : TargetKind.none;
+      const small = source === SourceKind.inline && bytes < this.#frameBytes && encoded === undefined;
+      if (encoded !== undefined) frames.add(encoded.bytes);
+      else if (source === SourceKind.inline) frames.addRegion(stretch.sourceRegion, stretch.sourceOffset, bytes);
+      stretch.isInline = target === TargetKind.inline;
+      stretch.ownFrame = target === TargetKind.frame ? ownFrame++ : 0;
+      if (before !== undefined && (small || source === SourceKind.none) && continues(stretch, before, last!, source, target)) {
         // Side by side in the first frame of values, or without values.
-        last.slots += this.counts[k];
-        if (small) last.sourceBytes += bytes;
+        last!.slots += stretch.slots;
+        if (small) last!.sourceBytes += bytes;
       } else {
-        last = this.#run(k, source, target, frames);
+        last = this.#run(stretch, source, target, frames);
         runs.push(last);
       }
-      this.#wireRuns.push(runs.length - 1);
+      stretch.wireRun = runs.length - 1;
+      before = stretch;
     }
     this.#wireCount = runs.length;
     return [encodeRuns({ batches: this.#options.batches, optimizer: reach.optimizer, runs }), ...frames.finish()];
   }
 
-  #sourceKind(k: number, reach: Reach): number {
-    if (this.#encoded.has(k)) return SourceKind.inline;
-    return this.#sourceRegions[k] === noRegion ? SourceKind.none : this.#kind(this.#sourceRegions[k], this.#sizes[k], reach);
+  #sourceKind({ encoded, sourceRegion, bytes }: Stretch, reach: Reach): number {
+    if (encoded !== undefined) return SourceKind.inline;
+    return sourceRegion === noRegion ? SourceKind.none : kindOf(sourceRegion, bytes, reach);
   }
 
-  #targetKind(k: number, reach: Reach): number {
-    const region = this.#targetRegions[k];
-    if (region === noRegion) return TargetKind.none;
-    const kind = this.#kind(region, this.#sizes[k], reach);
-    return kind === TargetKind.inline && this.#sizes[k] >= this.#frameBytes ? TargetKind.frame : kind;
+  #targetKind({ targetRegion, bytes }: Stretch, reach: Reach): number {
+    if (targetRegion === noRegion) return TargetKind.none;
+    const kind = kindOf(targetRegion, bytes, reach);
+    return kind === TargetKind.inline && bytes >= this.#frameBytes ? TargetKind.frame : kind;
   }
 
   /** The key of the place, which servers write to until the answer is here. */
@@ -198,65 +196,35 @@ export class ClientUnit implements ClientRequest {
     return this.#options.values.placeOf(region);
   }
 
-  /** By reference or inline: the same numbers for sources and targets. */
-  #kind(region: number, bytes: number, reach: Reach): number {
-    return bytes >= referenceBytes && reach.attached(region) ? SourceKind.region : SourceKind.inline;
-  }
-
-  #addInline(k: number, source: number, frames: ValueFrames): void {
-    const encoded = this.#encoded.get(k);
-    if (encoded !== undefined) frames.add(encoded.bytes);
-    else if (source === SourceKind.inline) frames.addRegion(this.#sourceRegions[k], this.#sourceOffsets[k], this.#sizes[k]);
-  }
-
-  #continues(k: number, last: Run, source: number, target: number): boolean {
-    return (
-      this.slots[k] === last.firstSlot + last.slots &&
-      this.#slabs[k] === this.#slabs[k - 1] &&
-      this.#rounds[k] === last.round &&
-      this.#nonFinite[k] === last.nonFinite &&
-      source === last.source &&
-      (source === SourceKind.none || last.sourceRegion === smallFrame) &&
-      target === last.target &&
-      target !== TargetKind.region &&
-      target !== TargetKind.frame &&
-      last.codec === 0
-    );
-  }
-
   /** The run on the wire; its inline values have just been added. */
-  #run(k: number, source: number, target: number, frames: ValueFrames): Run {
-    const encoded = this.#encoded.get(k);
-    const inline = source === SourceKind.inline;
-    const region = source === SourceKind.region;
+  #run(stretch: Stretch, source: number, target: number, frames: ValueFrames): Run {
+    const { firstSlot, slots, round, bytes, encoded, sourceRegion, sourceOffset, targetRegion, targetOffset, nonFinite } = stretch;
+    const isInline = source === SourceKind.inline;
+    const isReference = source === SourceKind.region;
+    const named = target === TargetKind.frame ? this.#place(targetRegion) : 0;
     return {
-      firstSlot: this.slots[k],
-      slots: this.counts[k],
-      round: this.#rounds[k],
+      firstSlot,
+      slots,
+      round,
       source,
       target,
       codec: encoded?.code ?? 0,
-      sourceRegion: inline ? frames.frame : region ? this.#sourceRegions[k] : 0,
-      sourceOffset: inline ? frames.offset : region ? this.#sourceOffsets[k] : 0,
-      sourceBytes: source === SourceKind.none ? 0 : (encoded?.bytes.byteLength ?? this.#sizes[k]),
-      targetRegion: this.#targetRegionOnWire(k, target),
-      targetOffset: target === TargetKind.region || target === TargetKind.frame ? this.#targetOffsets[k] : 0,
+      sourceRegion: isInline ? frames.frame : isReference ? sourceRegion : 0,
+      sourceOffset: isInline ? frames.offset : isReference ? sourceOffset : 0,
+      sourceBytes: source === SourceKind.none ? 0 : (encoded?.bytes.byteLength ?? bytes),
+      targetRegion: target === TargetKind.region ? targetRegion : named,
+      targetOffset: target === TargetKind.region || target === TargetKind.frame ? targetOffset : 0,
       rows: 0,
-      nonFinite: this.#nonFinite[k],
+      nonFinite,
     };
-  }
-
-  #targetRegionOnWire(k: number, target: number): number {
-    if (target === TargetKind.region) return this.#targetRegions[k];
-    return target === TargetKind.frame ? this.#place(this.#targetRegions[k]) : 0;
   }
 
   /** Bytes of the first frame of values. */
   #smallBytes(reach: Reach): number {
     let bytes = 0;
-    for (let k = 0; k < this.slots.length; k++) {
-      const size = this.#encoded.get(k)?.bytes.byteLength ?? this.#sizes[k];
-      if (size < this.#frameBytes && this.#sourceKind(k, reach) === SourceKind.inline) bytes += size;
+    for (const stretch of this.stretches) {
+      const size = stretch.encoded?.bytes.byteLength ?? stretch.bytes;
+      if (size < this.#frameBytes && this.#sourceKind(stretch, reach) === SourceKind.inline) bytes += size;
     }
     return bytes;
   }
@@ -269,23 +237,21 @@ export class ClientUnit implements ClientRequest {
   }
 
   retain(): number {
-    if (this.#retained !== undefined) return 0;
-    if (this.#sourceRegions.every((region) => region === noRegion)) return 0;
-    let bytes = 0;
-    for (let k = 0; k < this.slots.length; k++) if (this.#sourceRegions[k] !== noRegion) bytes += alignedBytes(this.#sizes[k]);
-    const block = this.#options.values.allocate(bytes);
+    const sources = this.stretches.filter(({ sourceRegion }) => sourceRegion !== noRegion);
+    if (this.#retained !== undefined || sources.length === 0) return 0;
+    const total = sources.reduce((sum, { bytes }) => sum + alignedBytes(bytes), 0);
+    const block = this.#options.values.allocate(total);
     this.#retained = block;
     let at = 0;
-    for (let k = 0; k < this.slots.length; k++) {
-      if (this.#sourceRegions[k] === noRegion) continue;
-      const ref = { region: this.#sourceRegions[k], offset: this.#sourceOffsets[k], bytes: this.#sizes[k] };
-      block.view.set(this.#options.values.view(ref), at);
-      this.#options.counters.bytesCopied += ref.bytes;
-      this.#sourceRegions[k] = block.ref.region;
-      this.#sourceOffsets[k] = block.ref.offset + at;
-      at += alignedBytes(this.#sizes[k]);
+    for (const stretch of sources) {
+      const { sourceRegion: region, sourceOffset: offset, bytes } = stretch;
+      block.view.set(this.#options.values.view({ region, offset, bytes }), at);
+      this.#options.counters.bytesCopied += bytes;
+      stretch.sourceRegion = block.ref.region;
+      stretch.sourceOffset = block.ref.offset + at;
+      at += alignedBytes(bytes);
     }
-    return bytes;
+    return total;
   }
 
   drop(): void {
@@ -295,48 +261,58 @@ export class ClientUnit implements ClientRequest {
 
   finish(error: ShoalError | undefined, msg: Msg | undefined): void {
     this.#named.clear();
-    if (error !== undefined || msg === undefined) return this.#options.finish(error, this, []);
-    if (msg.type === KVMessage.done) return this.#options.finish(undefined, this, []);
+    if (error !== undefined || msg === undefined || msg.type === KVMessage.done) return this.#options.finish(error, this, []);
     const states = decodeResponse(msg.frames, this.#wireCount);
-    if (!this.#abandoned && msg.frames[1] !== undefined) {
-      this.#scatter(msg.frames[1]);
-      this.#takeFrames(msg.frames);
-    }
-    return this.#options.finish(
-      undefined,
-      this,
-      this.#wireRuns.map((run) => states[run]),
-    );
+    if (!this.#abandoned && msg.frames[1] !== undefined) this.#takeValues(msg.frames);
+    const stretches = this.stretches.map(({ wireRun }) => states[wireRun]);
+    return this.#options.finish(undefined, this, stretches);
   }
 
-  /** Values of the answer, to where they belong. Those with references are there already. */
-  #scatter(payload: Uint8Array): void {
-    const copies = new RegionCopies(this.#options.values);
-    const source = wordsOf(payload);
+  /** Values of the answer, to where they belong. Those with references are there already, and most of those in frames of their own, because
+   *  the frame was written there. */
+  #takeValues(frames: readonly Uint8Array[]): void {
+    const { values, counters } = this.#options;
+    const copies = new RegionCopies(values);
+    const shared = wordsOf(frames[1]);
     let at = 0;
-    for (let k = 0; k < this.#targetRegions.length; k++) {
-      if (!this.#inline[k]) continue;
-      if (this.#wireRuns[k] !== this.#wireRuns[k - 1]) at = alignedBytes(at);
-      const bytes = this.#sizes[k];
-      copies.scatter(this.#targetRegions[k], this.#targetOffsets[k], source, at, bytes);
-      this.#options.counters.bytesCopied += bytes;
-      at += bytes;
+    let run = -1;
+    for (const { isInline, ownFrame, wireRun, targetRegion: region, targetOffset: offset, bytes } of this.stretches) {
+      if (isInline) {
+        if (wireRun !== run) at = alignedBytes(at);
+        copies.scatter(region, offset, shared, at, bytes);
+        at += bytes;
+      } else if (ownFrame > 0) {
+        const frame = frames[ownFrame];
+        if (frame?.byteLength !== bytes) throw malformed(`an answer with ${frame?.byteLength ?? 'no'} bytes for ${bytes}`);
+        const target = values.view({ region, offset, bytes });
+        if (frame.buffer === target.buffer && frame.byteOffset === target.byteOffset) continue;
+        target.set(frame);
+      } else continue;
+      run = wireRun;
+      counters.bytesCopied += bytes;
     }
   }
+}
 
-  /** Values in frames of their own: most are where they belong, because the frame was written there. */
-  #takeFrames(frames: readonly Uint8Array[]): void {
-    for (const [k, index] of this.#ownFrames.entries()) {
-      if (index === 0) continue;
-      const frame = frames[index];
-      const bytes = this.#sizes[k];
-      if (frame?.byteLength !== bytes) throw malformed(`an answer with ${frame?.byteLength ?? 'no'} bytes for ${bytes}`);
-      const target = this.#options.values.view({ region: this.#targetRegions[k], offset: this.#targetOffsets[k], bytes });
-      if (frame.buffer === target.buffer && frame.byteOffset === target.byteOffset) continue;
-      target.set(frame);
-      this.#options.counters.bytesCopied += bytes;
-    }
-  }
+/** The kind of a source or target, by reference or inline: both have the same numbers. */
+function kindOf(region: number, bytes: number, reach: Reach): number {
+  return bytes >= referenceBytes && reach.attached(region) ? SourceKind.region : SourceKind.inline;
+}
+
+/** True when the stretch goes on where the one before it ends, which ends the last run. */
+function continues(stretch: Stretch, before: Stretch, last: Run, source: number, target: number): boolean {
+  return (
+    stretch.firstSlot === last.firstSlot + last.slots &&
+    stretch.slab === before.slab &&
+    stretch.round === last.round &&
+    stretch.nonFinite === last.nonFinite &&
+    source === last.source &&
+    (source === SourceKind.none || last.sourceRegion === smallFrame) &&
+    target === last.target &&
+    target !== TargetKind.region &&
+    target !== TargetKind.frame &&
+    last.codec === 0
+  );
 }
 
 /** Values inside a message: small ones side by side in its first frame of values, large ones as frames of their own. */
@@ -348,7 +324,7 @@ class ValueFrames {
   readonly #small: ReturnType<typeof wordsOf>;
   readonly #large: Uint8Array[] = [];
   #at = 0;
-  /** Where the value is that was added last. */
+  /** The place of the value that was added last. */
   frame = 0;
   offset = 0;
 

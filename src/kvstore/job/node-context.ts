@@ -25,7 +25,7 @@ import { askPulse, PulseThread } from './pulse.ts';
 import { systemProcesses, type JobProcesses } from './server-process.ts';
 import { ServerRecords } from './server-records.ts';
 
-/** Of each connection, where large frames land that have no place: as many bytes as may be on their way, and as many that are
+/** Memory of each connection in which large frames without a place land: as many bytes as may be on their way, and as many that are
  *  waited with until others have pushed. */
 const landingBytes = 32 * 2 ** 20;
 /** Limits of sockets. Messages that wait are bounded by the requests that they answer or carry, and nobody would hear again of one that is refused. */
@@ -41,9 +41,9 @@ export interface NodeContext {
   readonly kernels: Kernels;
   readonly parameterKernels: ParameterKernels;
   readonly processes: JobProcesses;
-  /** Of all that this process does for the store. */
+  /** Counts all that this process does for the store. */
   readonly counters?: ValueCounters;
-  /** What a router of this process binds: reachable by all hosts of the job, and by none else. */
+  /** The URL that a router of this process binds: reachable by all hosts of the job, and by none else. */
   readonly bindUrl: string;
   close(): Promise<void>;
 }
@@ -116,7 +116,7 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
   };
 }
 
-/** What messages go over; undefined: ZeroMQ. @throws ShoalError `unsupported`. */
+/** The fabric under messages; undefined: ZeroMQ. @throws ShoalError `unsupported`. */
 function createFabric(opened: OpenedStore, settings: Settings, identity: FabricOptions['identity']): Fabric | undefined {
   const { carrier, fabrics } = settings;
   // Within a host values stay in shared memory, and messages are small.

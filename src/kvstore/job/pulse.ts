@@ -23,7 +23,7 @@ export interface PulsePlace {
   readonly host: string;
 }
 
-/** How long an answer may take; whoever has none asks again. */
+/** Time that an answer may take; without one the process asks again. */
 const askMs = 1000;
 /** It keeps nothing. */
 const resourceLimits = { maxYoungGenerationSizeMb: 1, maxOldGenerationSizeMb: 32 };

@@ -23,7 +23,7 @@ function message(text: string): Msg {
   return msg;
 }
 
-/** What the other end receives of a message sent when it has been reached and the link does not know yet, and of one sent when the link is up. */
+/** The messages that the other end receives: of a message sent when it has been reached and the link does not know yet, and of one sent when the link is up. */
 async function received(seat: ServerSeat): Promise<string[]> {
   await using messaging = new MessagingContext({ world: 'links', secret: new Uint8Array(32), encryption: 'none' });
   const store = new HashStore({ clock: systemClock });

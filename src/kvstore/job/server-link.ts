@@ -22,7 +22,7 @@ export interface ServerLinkOptions {
   readonly server: number;
   /** Default `server`. */
   readonly seat?: ServerSeat;
-  /** Of this end; no other process may have it. */
+  /** The address of this end; no other process may have it. */
   readonly own: Address;
   readonly onMessage: (msg: Msg) => void;
   readonly onUp: (record: ServerRecord) => void;
@@ -121,7 +121,7 @@ export class ServerLink {
     }
   }
 
-  /** Why the connection is over. */
+  /** Resolves when the connection is over, with the reason. */
   async #watchOver(dealer: Dealer, record: ServerRecord): Promise<ShoalError> {
     const { node, group, server, seat = 'server' } = this.#options;
     for (;;) {

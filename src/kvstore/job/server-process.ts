@@ -19,7 +19,7 @@ export interface ServerProcess {
   readonly pulse: string;
 }
 
-/** How long a process may take to die of SIGKILL. */
+/** Time that a process may take to die of SIGKILL. */
 const endMs = 10_000;
 const pollMs = 10;
 
@@ -56,10 +56,10 @@ export function systemProcesses({ hostId, pulse, ask }: ProcessesOptions): JobPr
   };
 }
 
-/** Of a process of this host: true when it has certainly ended. */
+/** True when a process of this host has certainly ended. */
 function hasEnded(former: ServerProcess): boolean {
   const status = statusOf(former.pid);
-  // What belongs to other users may be hidden.
+  // Processes of other users may be hidden.
   return status === undefined ? !isAlive(former.pid) : status.birth !== former.birth || status.state === 'Z' || status.state === 'X';
 }
 
@@ -78,7 +78,7 @@ async function endProcess(clock: Clock, former: ServerProcess): Promise<void> {
   }
 }
 
-/** What must be the same for one process to open the other's /proc/<pid>/fd: the running system, and the numbers it shows. Another name makes
+/** A text that must be the same for one process to open the other's /proc/<pid>/fd: the running system, and the numbers it shows. Another name makes
  *  another host; an equal one makes none of two. */
 function hostOf(name: string): string {
   try {

@@ -1,4 +1,4 @@
-/** What the records of a job's servers say to those that wait for them. */
+/** The records of a job's servers, as processes that wait for them see them. */
 import { expect, it } from 'vitest';
 import { VirtualClock } from '../../base/clock.ts';
 import { HashStore } from '../../store/hash-store.ts';

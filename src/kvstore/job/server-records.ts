@@ -27,7 +27,7 @@ const processFields = { url: text(512), pid: integer(), host: text(512), birth: 
 
 const processSchema = object(processFields);
 
-/** In the order in which they are written: see `encode`. */
+/** Fields in the order in which they are written: see `encode`. */
 const recordSchema = object({
   /** Differs between every two processes that are, one after the other, the same server. */
   incarnation: positive,
@@ -35,7 +35,7 @@ const recordSchema = object({
 });
 
 const viewSchema = object({
-  /** Of the primary: one more than its predecessor's. */
+  /** The primary's term: one more than its predecessor's. */
   term: positive,
   primary: recordSchema,
   /** Has everything that the primary has answered for. */
@@ -96,7 +96,7 @@ export class ServerRecords {
     return this.#find(viewSchema, serverKey(group, server));
   }
 
-  /** Who offers to stand by, or did once. */
+  /** The process that offers to stand by, or did once. */
   candidate(group: number, server: number): Promise<ServerRecord | undefined> {
     return this.#find(recordSchema, serverKey(group, server, 'standby'));
   }

@@ -19,19 +19,19 @@ export interface SeatOptions {
   readonly own: ServerRecord;
 }
 
-/** How a standby becomes the primary: with the state it was given, or with what a checkpoint has. */
+/** The way in which a standby becomes the primary: with the state it was given, or with what a checkpoint has. */
 export type Succession = 'with the state' | 'afresh';
 
 export class ServerSeat {
   readonly #options: SeatOptions;
-  /** Of a primary: what is in force, unless another has taken over. */
+  /** A primary's view: it is in force unless another has taken over. */
   #view: ServerView | undefined;
 
   constructor(options: SeatOptions) {
     this.#options = options;
   }
 
-  /** Of a primary. */
+  /** The term of a primary. */
   get term(): number {
     return this.#view?.term ?? 0;
   }

@@ -1,27 +1,20 @@
 /** Barriers of all workers of a job. Server 0 of each server group counts its workers; server 0 of group 0 counts groups.
  *  All messages carry the highest number so far, so that repeating them is harmless and no worker is released twice. */
-import type { Address } from '../../messaging/address.ts';
 import { describeWorkers } from './state/rounds.ts';
 import type { ServerSession } from './state/client-session.ts';
-import type { Outbound, ServerState } from './state/state.ts';
+import type { ServerState } from './state/state.ts';
 import { serverAddress } from '../protocol/topology.ts';
+import { packNotice } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
-
-export interface BarrierCallbacks {
-  readonly send: (destination: Address, message: Outbound) => void;
-  readonly done: (session: ServerSession, request: number) => void;
-}
 
 export class ServerBarrier {
   readonly #state: ServerState;
-  readonly #callbacks: BarrierCallbacks;
   /** Of group 0: by server group, the barrier that all its workers have reached. */
   readonly #reached: number[];
   #released = 0;
 
-  constructor(state: ServerState, callbacks: BarrierCallbacks) {
+  constructor(state: ServerState) {
     this.#state = state;
-    this.#callbacks = callbacks;
     this.#reached = Array.from({ length: state.options.topology.serverGroups }, () => 0);
   }
 
@@ -37,7 +30,7 @@ export class ServerBarrier {
     const { group } = this.#state.options;
     const own = this.#ownReached();
     if (group === 0) this.reached(0, own);
-    else if (own > 0) this.#callbacks.send(serverAddress(0, 0), { type: KVMessage.barrierReached, request: own, epoch: 0, frames: [] });
+    else if (own > 0) this.#state.actions.send(serverAddress(0, 0), { type: KVMessage.barrierReached, request: own, epoch: 0, frames: [] });
   }
 
   /** Group 0: what another group says. */
@@ -47,7 +40,7 @@ export class ServerBarrier {
     this.released(released);
     for (let g = 1; g < this.#reached.length; g++) {
       const message = { type: KVMessage.barrierReleased, request: this.#released, epoch: 0, frames: [] };
-      if (this.#released > 0) this.#callbacks.send(serverAddress(g, 0), message);
+      if (this.#released > 0) this.#state.actions.send(serverAddress(g, 0), message);
     }
   }
 
@@ -78,8 +71,9 @@ export class ServerBarrier {
   }
 
   #answer(): void {
-    for (const session of this.#state.sessions.values()) {
-      for (const request of session.takeBarriers(this.#released)) this.#callbacks.done(session, request);
+    const { sessions, optimizerNotice, actions } = this.#state;
+    for (const session of sessions.values()) {
+      for (const request of session.takeBarriers(this.#released)) actions.reply(session, request, packNotice(optimizerNotice));
     }
   }
 }

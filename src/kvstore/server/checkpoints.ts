@@ -3,7 +3,6 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Timer } from '../../base/clock.ts';
 import { durableRequests, takeSnapshot } from './snapshot.ts';
 import type { ServerState } from './state/state.ts';
-import type { ServerSession } from './state/client-session.ts';
 
 const everyMsDefault = 60_000;
 /** Reasons of failures that are remembered, so that none is reported twice. */
@@ -11,7 +10,6 @@ const reasonsMax = 16;
 
 export class ServerCheckpoints {
   readonly #state: ServerState;
-  readonly #onDurable: (session: ServerSession) => void;
   readonly #everyMs: number;
   /** Why the latest attempts have failed, since the last that has not. */
   readonly #reasons = new Set<string>();
@@ -23,10 +21,9 @@ export class ServerCheckpoints {
   #next: Promise<void> | undefined;
   #closed = false;
 
-  constructor(state: ServerState, onDurable: (session: ServerSession) => void) {
+  constructor(state: ServerState) {
     this.#state = state;
     this.#everyMs = state.options.checkpointEveryMs ?? everyMsDefault;
-    this.#onDurable = onDurable;
   }
 
   /** Why the latest snapshot could not be written, in words; empty when it could. */
@@ -85,7 +82,7 @@ export class ServerCheckpoints {
         const session = sessions.get(address);
         if (session === undefined || request <= session.durable) continue;
         session.durable = request;
-        this.#onDurable(session);
+        this.#state.actions.tellDurable(session);
       }
     };
     this.#saving = write();

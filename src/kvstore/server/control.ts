@@ -8,17 +8,18 @@ import type { ServerBarrier } from './barrier.ts';
 import type { ServerCheckpoints } from './checkpoints.ts';
 import type { ServerFollowers } from './followers.ts';
 import type { ServerSession } from './state/client-session.ts';
-import { ServerFiles, type FilesCallbacks } from './files.ts';
+import { ServerFiles } from './files.ts';
 import type { ServerGroups } from './groups.ts';
 import type { ServerState } from './state/state.ts';
 import { checkControl, Fields, packError, packNotice, readControl, unpackError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
-export interface ControlCallbacks extends FilesCallbacks {
-  /** Memory cannot be mapped here. */
-  readonly onUnattached: () => void;
-  /** Requests that waited for a batch or an optimiser can be heard. */
-  readonly onCommit: () => void;
+/** The parts of a server that its control acts on. */
+export interface ControlledParts {
+  readonly barrier: ServerBarrier;
+  readonly followers: ServerFollowers;
+  readonly groups: ServerGroups;
+  readonly checkpoints: ServerCheckpoints;
 }
 
 /** What only worker 0 may ask. Numbered, so that a repeated request is not done again. */
@@ -26,32 +27,15 @@ const configurations: readonly number[] = [KVMessage.declare, KVMessage.commit, 
 
 export class ServerControl {
   readonly #state: ServerState;
-  readonly #barrier: ServerBarrier;
-  readonly #followers: ServerFollowers;
-  readonly #checkpoints: ServerCheckpoints;
-  readonly #callbacks: ControlCallbacks;
-  readonly #groups: ServerGroups;
+  readonly #parts: ControlledParts;
   readonly #files: ServerFiles;
   readonly #lookups: { session: ServerSession; request: number; epoch: number; known: number }[] = [];
   #served = false;
 
-  constructor(
-    state: ServerState,
-    parts: {
-      readonly barrier: ServerBarrier;
-      readonly followers: ServerFollowers;
-      readonly groups: ServerGroups;
-      readonly checkpoints: ServerCheckpoints;
-    },
-    callbacks: ControlCallbacks,
-  ) {
+  constructor(state: ServerState, parts: ControlledParts) {
     this.#state = state;
-    this.#barrier = parts.barrier;
-    this.#followers = parts.followers;
-    this.#checkpoints = parts.checkpoints;
-    this.#callbacks = callbacks;
-    this.#groups = parts.groups;
-    this.#files = new ServerFiles(state, parts.groups, callbacks);
+    this.#parts = parts;
+    this.#files = new ServerFiles(state, parts.groups);
   }
 
   /** @throws ShoalError `protocol` for a message that no client sends; other errors go into the answer. */
@@ -66,7 +50,7 @@ export class ServerControl {
       this.#handle(session, msg, fields, how);
     } catch (error) {
       const failure = ShoalError.from(error);
-      this.#callbacks.reply(session, request, { error: packError(failure) });
+      this.#state.actions.reply(session, request, { error: packError(failure) });
       if (failure.code === 'protocol') throw failure;
     }
   }
@@ -100,9 +84,9 @@ export class ServerControl {
         this.#state.setOptimizer(read(Fields.setOptimizer).spec);
         session.lastConfiguration = request;
         // Pushes may have waited for it.
-        this.#callbacks.onCommit();
-        return this.#followers.spread(() => {
-          this.#callbacks.reply(session, request, packNotice(this.#state.optimizerNotice));
+        this.#state.actions.onCommit();
+        return this.#parts.followers.spread(() => {
+          this.#state.actions.reply(session, request, packNotice(this.#state.optimizerNotice));
         });
       case KVMessage.saveState:
         return this.#files.save(session, request, read(Fields.state));
@@ -115,7 +99,7 @@ export class ServerControl {
       case KVMessage.inquire:
         return this.#inquire(session, request, read(Fields.inquire).request);
       case KVMessage.barrier:
-        return this.#barrier.arrive(session, request, read(Fields.barrier).barrier);
+        return this.#parts.barrier.arrive(session, request, read(Fields.barrier).barrier);
       case KVMessage.leave:
         return this.#leave(session, request, read(Fields.leave));
       default:
@@ -126,10 +110,10 @@ export class ServerControl {
   /** A batch can be used, because its client said so or because another server group's values have come. */
   committed(): void {
     this.#state.sync.retryEarly(this.#state.committedSlots);
-    this.#followers.onCommit();
-    this.#groups.progress();
+    this.#parts.followers.onCommit();
+    this.#parts.groups.progress();
     this.#answerLookups();
-    this.#callbacks.onCommit();
+    this.#state.actions.onCommit();
   }
 
   /** What a client says of itself in `hello` and `leave`. */
@@ -152,13 +136,13 @@ export class ServerControl {
     const attached = regions.map((entry) => {
       const { region, handle, bytes } = readRegion(entry);
       if (!remote.attach(region, handle, bytes)) {
-        this.#callbacks.onUnattached();
+        this.#state.actions.onUnattached();
         return false;
       }
       if (attach === 'allowed') session.regions.set(region, { handle, bytes });
       return attach === 'allowed';
     });
-    this.#callbacks.reply(session, request, { attached });
+    this.#state.actions.reply(session, request, { attached });
   }
 
   #answerLookups(): void {
@@ -173,14 +157,14 @@ export class ServerControl {
       }
       const from = Array.from({ length: committed - known }, (_, k) => known + k);
       const batches = options.server === 0 ? from.map((k) => packBatch(directory.batch(k))) : undefined;
-      this.#callbacks.reply(session, request, { committed, batches });
+      this.#state.actions.reply(session, request, { committed, batches });
     }
   }
 
   /** `about` 0: the client holds its requests back, because it waits for a snapshot. */
   #inquire(session: ServerSession, request: number, about: number): void {
-    const texts = [about === 0 ? '' : this.#describeWait(session, about), this.#checkpoints.describe()];
-    this.#callbacks.reply(session, request, { text: texts.filter((text) => text !== '').join('; ') });
+    const texts = [about === 0 ? '' : this.#describeWait(session, about), this.#parts.checkpoints.describe()];
+    this.#state.actions.reply(session, request, { text: texts.filter((text) => text !== '').join('; ') });
   }
 
   #describeWait(session: ServerSession, about: number): string {
@@ -194,7 +178,7 @@ export class ServerControl {
       text = options.group === 0 ? 'worker 0 has not initialised the parameter' : 'its first value has not come from server group 0';
     }
     if (text === '' && committedSlots < slots.count) text = 'worker 0 has not finished init';
-    return [text, this.#groups.describe(), this.#barrier.describe()].find((each) => each !== '') ?? '';
+    return [text, this.#parts.groups.describe(), this.#parts.barrier.describe()].find((each) => each !== '') ?? '';
   }
 
   #leave(session: ServerSession, request: number, { workers, reason }: ValueOf<typeof Fields.leave>): void {
@@ -203,7 +187,7 @@ export class ServerControl {
   }
 
   #done(session: ServerSession, request: number): void {
-    this.#callbacks.reply(session, request, {});
+    this.#state.actions.reply(session, request, {});
   }
 }
 

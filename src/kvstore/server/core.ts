@@ -13,13 +13,13 @@ import { ServerBarrier } from './barrier.ts';
 import { ServerCheckpoints } from './checkpoints.ts';
 import { readRegion, ServerControl } from './control.ts';
 import { ServerFollowers } from './followers.ts';
-import type { ServerOptions } from './state/options.ts';
+import type { Outbound, ServerOptions } from './state/options.ts';
 import { DelayLine, notAStandby, readVerdict, StateReceiver, stateMessages, unwrap, Verdict, wrap, type Stream } from './replica.ts';
 import { ServerGroups } from './groups.ts';
 import { describeWorkers } from './state/rounds.ts';
 import type { ServerRequest, ServerSession } from './state/client-session.ts';
 import { restoreSnapshot, takeSnapshot } from './snapshot.ts';
-import { ServerState, type Outbound } from './state/state.ts';
+import { ServerState } from './state/state.ts';
 import { Role } from '../protocol/singa.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, packError, packNotice, readControl, unpackError, type ControlFields } from '../protocol/wire-control.ts';
@@ -77,36 +77,33 @@ export class ServerCore {
     this.#receiver = new StateReceiver();
     this.#informed = false;
     this.#paused = [];
-    const send = (destination: Address, message: Outbound): void => this.#send(destination, message);
     this.#state = new ServerState(options, {
       counters: this.counters,
-      send,
+      send: (destination, message) => this.#send(destination, message),
       respond: (request) => this.#respond(request),
-      onDue: () => this.#whenRunning(() => this.#flush()),
-      onExchanged: () => this.#groups.progress(),
-    });
-    const durable = (): Promise<void> => (this.#mode === 'primary' ? this.#checkpoints.save() : Promise.resolve());
-    this.#groups = new ServerGroups(this.#state, { send, durable });
-    this.#followers = new ServerFollowers(this.#state, { send, onCommit: () => this.#control.committed() });
-    this.#barrier = new ServerBarrier(this.#state, {
-      send,
-      done: (session, request) => this.#reply(session, request, packNotice(this.#state.optimizerNotice)),
-    });
-    this.#checkpoints = new ServerCheckpoints(this.#state, (session) => this.#tellDurable(session));
-    this.#control = new ServerControl(
-      this.#state,
-      { barrier: this.#barrier, followers: this.#followers, groups: this.#groups, checkpoints: this.#checkpoints },
-      {
-        reply: (session, request, fields) => this.#reply(session, request, fields),
-        pause: (until) => this.#pause(until),
-        isSilent: () => this.#mode === 'standby',
-        durable,
-        onUnattached: () => {
-          this.#attachFailed = true;
-        },
-        onCommit: () => this.#unblock(),
+      reply: (session, request, fields) => this.#reply(session, request, fields),
+      pause: (until) => this.#pause(until),
+      isSilent: () => this.#mode === 'standby',
+      durable: () => (this.#mode === 'primary' ? this.#checkpoints.save() : Promise.resolve()),
+      tellDurable: (session) => this.#toClient(session, KVMessage.durable, session.durable, []),
+      onUnattached: () => {
+        this.#attachFailed = true;
       },
-    );
+      onApplied: (from, to) => this.#state.applied(from, to),
+      onDue: () => this.#whenRunning(() => this.#flush()),
+      onExchanged: () => {
+        this.#state.dirty = true;
+        this.#groups.progress();
+      },
+      onFollowed: () => this.#control.committed(),
+      onCommit: () => this.#unblock(),
+    });
+    this.#groups = new ServerGroups(this.#state);
+    this.#followers = new ServerFollowers(this.#state);
+    this.#barrier = new ServerBarrier(this.#state);
+    this.#checkpoints = new ServerCheckpoints(this.#state);
+    const parts = { barrier: this.#barrier, followers: this.#followers, groups: this.#groups, checkpoints: this.#checkpoints };
+    this.#control = new ServerControl(this.#state, parts);
   }
 
   /** Loads the latest snapshot, if there is one. @throws ShoalError of the store, `mismatch` for another server's. */
@@ -600,10 +597,6 @@ export class ServerCore {
 
   #envelopeTo(session: ServerSession, type: number, request: number): Envelope {
     return { source: this.#address, destination: session.address, type, request, epoch: session.epoch };
-  }
-
-  #tellDurable(session: ServerSession): void {
-    this.#toClient(session, KVMessage.durable, session.durable, []);
   }
 
   #saveSoon(): void {

@@ -9,16 +9,6 @@ import { replaceValues, takeSnapshot } from './snapshot.ts';
 import type { ServerState } from './state/state.ts';
 import { packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
 
-export interface FilesCallbacks {
-  readonly reply: (session: ServerSession, request: number, fields: ControlFields) => void;
-  /** Nothing else is heard until the promise is settled. */
-  readonly pause: (until: Promise<void>) => void;
-  /** A standby: what it answers reaches nobody. */
-  readonly isSilent: () => boolean;
-  /** Resolves when the present state survives this process, where servers save checkpoints. @throws ShoalError `system`. */
-  readonly durable: () => Promise<void>;
-}
-
 /** What all servers saved together. */
 interface Save {
   readonly folder: string;
@@ -28,22 +18,20 @@ interface Save {
 export class ServerFiles {
   readonly #state: ServerState;
   readonly #groups: ServerGroups;
-  readonly #callbacks: FilesCallbacks;
   /** This server's part of a save, until it is loaded. */
   #prepared: (Save & { readonly batches: number; readonly part: Snapshot }) | undefined;
   /** One save after the other: two at a time would write one file. */
   #written: Promise<void> = Promise.resolve();
 
-  constructor(state: ServerState, groups: ServerGroups, callbacks: FilesCallbacks) {
+  constructor(state: ServerState, groups: ServerGroups) {
     this.#state = state;
     this.#groups = groups;
-    this.#callbacks = callbacks;
   }
 
   /** @throws ShoalError `unsupported`. */
   save(session: ServerSession, request: number, { folder, save }: Save): void {
     // Its primary writes the files.
-    if (this.#callbacks.isSilent()) return;
+    if (this.#state.actions.isSilent()) return;
     const store = this.#storesAt(folder)(this.#state.options.server);
     this.#groups.gather((error) => {
       const snapshot = takeSnapshot(this.#state, { exchanges: false });
@@ -63,7 +51,7 @@ export class ServerFiles {
 
   /** Reads this server's part and compares the parameters; changes nothing. */
   prepare(session: ServerSession, request: number, save: Save): void {
-    this.#callbacks.pause(
+    this.#state.actions.pause(
       this.#answer(session, request, async () => {
         this.#prepared = undefined;
         this.#prepared = { ...save, batches: this.#state.directory.batches, part: await this.#read(save) };
@@ -76,7 +64,7 @@ export class ServerFiles {
   load(session: ServerSession, request: number, save: Save): void {
     // Asked again over another connection, which gets the answer.
     if (this.#groups.assigning === request) return;
-    this.#callbacks.pause(
+    this.#state.actions.pause(
       this.#replace(request, save).then(
         () => this.#groups.assign(request, (error) => void this.#loaded(session, request, error)),
         (thrown: unknown) => void this.#loaded(session, request, ShoalError.from(thrown)),
@@ -114,7 +102,7 @@ export class ServerFiles {
       if (error !== undefined) throw error;
       session.lastConfiguration = request;
       // What workers pushed before is not to be repeated after it.
-      await this.#callbacks.durable();
+      await this.#state.actions.durable();
       return packNotice(this.#state.optimizerNotice);
     });
   }
@@ -127,9 +115,9 @@ export class ServerFiles {
 
   async #answer(session: ServerSession, request: number, fields: () => Promise<ControlFields>): Promise<void> {
     try {
-      this.#callbacks.reply(session, request, await fields());
+      this.#state.actions.reply(session, request, await fields());
     } catch (error) {
-      this.#callbacks.reply(session, request, { error: packError(ShoalError.from(error)) });
+      this.#state.actions.reply(session, request, { error: packError(ShoalError.from(error)) });
     }
   }
 

@@ -1,10 +1,9 @@
 /** First values and optimiser of server groups other than 0: worker 0 talks to group 0 only, and server s of every other
  *  group asks server s of group 0. A follower acknowledges by naming the state that it has. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
-import type { Outbound, ServerState } from './state/state.ts';
+import type { ServerState } from './state/state.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, readControl } from '../protocol/wire-control.ts';
 import { KVMessage, malformed } from '../protocol/wire.ts';
@@ -14,16 +13,12 @@ const chunkBytes = 32 * 2 ** 20;
 
 export class ServerFollowers {
   readonly #state: ServerState;
-  readonly #send: (destination: Address, message: Outbound) => void;
-  readonly #onCommit: () => void;
   /** Group 0: by group, what its server has. */
   readonly #has = new Map<number, { batches: number; optimizer: number }>();
   readonly #spreading: { optimizer: number; done: () => void }[] = [];
 
-  constructor(state: ServerState, callbacks: { send: (destination: Address, message: Outbound) => void; onCommit: () => void }) {
+  constructor(state: ServerState) {
     this.#state = state;
-    this.#send = callbacks.send;
-    this.#onCommit = callbacks.onCommit;
   }
 
   get #groups(): number {
@@ -94,7 +89,7 @@ export class ServerFollowers {
 
   #tell(group: number, fields: Record<string, unknown>, frames: Uint8Array[]): void {
     const message = { type: KVMessage.followed, request: 0, epoch: 0, frames: [encodeControl(fields), ...frames] };
-    this.#send(serverAddress(group, this.#state.options.server), message);
+    this.#state.actions.send(serverAddress(group, this.#state.options.server), message);
   }
 
   // ── other groups ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +99,7 @@ export class ServerFollowers {
     const { options, committed, optimizerVersion } = this.#state;
     if (options.group === 0) return;
     const frames = [encodeControl({ batches: committed, optimizer: optimizerVersion, again: how.again })];
-    this.#send(serverAddress(0, options.server), { type: KVMessage.follow, request: 0, epoch: 0, frames });
+    this.#state.actions.send(serverAddress(0, options.server), { type: KVMessage.follow, request: 0, epoch: 0, frames });
   }
 
   receiveFollowed(msg: Msg): void {
@@ -114,7 +109,7 @@ export class ServerFollowers {
       if (version > state.optimizerVersion) {
         state.setOptimizer(spec);
         state.optimizerVersion = version;
-        this.#onCommit();
+        this.#state.actions.onFollowed();
       }
       return this.follow({ again: false });
     }
@@ -134,7 +129,7 @@ export class ServerFollowers {
     }
     if (!last) return undefined;
     state.commit();
-    this.#onCommit();
+    this.#state.actions.onFollowed();
     return this.follow({ again: false });
   }
 }

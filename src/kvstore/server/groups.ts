@@ -9,21 +9,14 @@
  *  Both requests are repeated when the other side may have lost them; a server that has done its part replies at once. */
 import { ShoalError } from '../../base/errors.ts';
 import type { ValueOf } from '../../base/schema.ts';
-import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import type { Outbound, ServerState } from './state/state.ts';
+import type { ServerState } from './state/state.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, packError, readControl, unpackError } from '../protocol/wire-control.ts';
 import { KVMessage, malformed } from '../protocol/wire.ts';
 
 /** Values of one message. */
 const chunkBytes = 32 * 2 ** 20;
-
-export interface GroupsCallbacks {
-  readonly send: (destination: Address, message: Outbound) => void;
-  /** Resolves when the present state survives this process, where servers save checkpoints. @throws ShoalError `system`. */
-  readonly durable: () => Promise<void>;
-}
 
 type Finish = (error: ShoalError | undefined) => void;
 
@@ -50,7 +43,6 @@ type Chunk = ValueOf<typeof Fields.assign> & { readonly values: Uint8Array };
 
 export class ServerGroups {
   readonly #state: ServerState;
-  readonly #callbacks: GroupsCallbacks;
   readonly #others: readonly number[];
   /** By number. */
   readonly #gatherings = new Map<number, Gathering>();
@@ -61,9 +53,8 @@ export class ServerGroups {
   /** What has come of what was loaded, in order. */
   #chunks: Chunk[] = [];
 
-  constructor(state: ServerState, callbacks: GroupsCallbacks) {
+  constructor(state: ServerState) {
     this.#state = state;
-    this.#callbacks = callbacks;
     const { group, topology } = state.options;
     this.#others = Array.from({ length: topology.serverGroups }, (_, other) => other).filter((other) => other !== group);
   }
@@ -243,7 +234,7 @@ export class ServerGroups {
     } catch (thrown) {
       return refuse(thrown);
     }
-    this.#callbacks.durable().then(() => answer({}), refuse);
+    this.#state.actions.durable().then(() => answer({}), refuse);
   }
 
   /** @throws ShoalError `protocol`; nothing has changed. */
@@ -278,7 +269,7 @@ export class ServerGroups {
   }
 
   #tell(group: number, type: number, frames: Uint8Array[]): void {
-    this.#callbacks.send(serverAddress(group, this.#state.options.server), { type, request: 0, epoch: 0, frames });
+    this.#state.actions.send(serverAddress(group, this.#state.options.server), { type, request: 0, epoch: 0, frames });
   }
 }
 

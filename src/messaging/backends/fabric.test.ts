@@ -240,7 +240,7 @@ describe.each(planes)('placed frames over $title', ({ name, missing, make }) => 
       send(20);
       const got: Uint8Array[] = [];
       for (const value of [10, 11, 12, 20]) {
-        // What had arrived before the place was closed was in it, and is no more.
+        // The frame had arrived in the place before that was closed, and is not there any more.
         const [, frame] = (await received()).frames;
         if (frame.buffer !== region.buffer) expect(new Set(frame)).toEqual(new Set([value]));
         got.push(frame);
@@ -263,7 +263,7 @@ describe.each(planes)('placed frames over $title', ({ name, missing, make }) => 
     const [, frame] = (await received()).frames;
     expect(new Set(frame)).toEqual(new Set([1]));
     expect(new Set(now)).toEqual(new Set([0x77]));
-    // What is sent for the first time has its place.
+    // A frame that is sent for the first time has its place.
     send(2, { rkey, offset: 0 });
     expect((await receive(2)).buffer).toBe(region.buffer);
     await close();

@@ -42,9 +42,9 @@ import { Landing, landingSlots } from './landing.ts';
 
 /** The data plane that messages go over. */
 export interface FabricEndpoint {
-  /** For messaging alone. The context does not close it. */
+  /** A fabric that only messaging uses. The context does not close it. */
   readonly fabric: Fabric;
-  /** Who we are on it: what the fabric was made with. */
+  /** This process's identity on it, with which the fabric was made. */
   readonly identity: PeerIdentity;
   /** Makes landing regions, of the kind the fabric needs. Default: the best of this host. */
   readonly regions?: RegionAllocator;
@@ -72,7 +72,7 @@ const freedLayout = new Layout(format, { kind: 'u8', zero: 'u8', slot: 'u16' });
 const withdrawnLayout = new Layout(format, { kind: 'u8', zero: 3, rkey: 'u32' });
 const placedLayout = new Layout(format, { kind: 'u8', last: 'u8', zero: 'u16', rkey: 'u32', offset: 'f53', bytes: 'f53' });
 const offersMost = 65_536;
-/** For what was posted before the end. */
+/** The time that packets posted before the end are given. */
 const goodbyeMs = 200;
 
 export class FabricBackend implements Backend {
@@ -131,7 +131,7 @@ export class FabricBackend implements Backend {
     const { fabric, identity } = this.#endpoint;
     const address = await fabric.listen((connection) => {
       const pipe = this.#open(connection);
-      // Between two routers: come again later.
+      // No router is bound at the moment: the peer comes again later.
       if (this.#onPipe === undefined) pipe.close(0).catch(() => undefined);
       else this.#onPipe(pipe);
     });
@@ -178,7 +178,7 @@ class FabricPipe implements Pipe, PlaceOffers {
   readonly #backlog = new Fifo<Outgoing>();
   #target: { readonly region: RemoteRegion; readonly slots: Landing } | undefined;
   #wanted = false;
-  /** What the peer has opened to us, by rkey. */
+  /** Regions that the peer has opened to us, by rkey. */
   readonly #offered = new Map<number, RemoteRegion>();
   #onFlushed: (() => void) | undefined;
 
@@ -464,7 +464,7 @@ class FabricPipe implements Pipe, PlaceOffers {
     this.#open = false;
     this.#options.places.delete(this);
     this.#registered?.deregister();
-    // What is lent is still read.
+    // Lent memory is still read.
     if (this.#lent > 0) this.#region?.retire();
     else this.#region?.close();
     this.#onFlushed?.();

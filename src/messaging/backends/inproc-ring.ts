@@ -108,7 +108,7 @@ export class RingWriter extends RingEnd {
     const toEnd = ringDataBytes - (this.#written & (ringDataBytes - 1));
     const free = ringDataBytes - used;
     const room = Math.min(free, toEnd);
-    // What is left before the end is too little for a record: skip it, as the reader does.
+    // The rest before the end is too little for a record: skip it, as the reader does.
     if (toEnd < recordHeaderBytes + 8 && free >= toEnd + recordHeaderBytes) {
       this.#written = (this.#written + toEnd) >>> 0;
       return Math.min(free - toEnd, ringDataBytes);
@@ -166,7 +166,7 @@ export class RingReader extends RingEnd {
     return Atomics.load(this.words, thirsty) === 1 && Atomics.exchange(this.words, thirsty, 0) === 1;
   }
 
-  /** From now on the writer wakes us. @returns nothing has come meanwhile. */
+  /** Makes the writer wake us. @returns true when nothing has come meanwhile. */
   sleep(): boolean {
     Atomics.store(this.words, asleep, 1);
     if (!this.ready) return true;

@@ -25,7 +25,7 @@ const dialerThread = 1;
 const acceptorThread = 2;
 /** Loads per look, a few microseconds. */
 const spinLoads = 512;
-/** How many looks in vain before a thread sleeps: at most; and after it was woken, which says that looking was in vain,
+/** The number of looks in vain before a thread sleeps: at most; and after it was woken, which says that looking was in vain,
  *  for instance because both threads are on one processor. */
 const looksMost = 32;
 const looksAfterWake = 3;
@@ -38,7 +38,7 @@ const closeSuffix = 'closed';
 
 type Announcement = { readonly kind: 'dial'; readonly id: string; readonly memory: SharedArrayBuffer } | { readonly kind: 'listening' };
 
-/** What comes over the channel of a pipe beside wake-ups. */
+/** Notes that come over the channel of a pipe beside wake-ups. */
 type Note = 0 | typeof closeSuffix | { readonly slot: number; readonly memory: SharedArrayBuffer };
 
 export class InprocBackend implements Backend {
@@ -182,7 +182,7 @@ class InprocPipe implements Pipe {
   /** A packet whose memory is not here yet. */
   #held: { parts: Uint8Array[]; references: readonly number[] } | undefined;
   #polling = false;
-  /** How many looks have been worth it lately; and how many are left before we sleep. */
+  /** The number of looks that have been worth it lately; and of those left before we sleep. */
   #patience = looksMost / 2;
   #looks = 0;
   #looksThisTurn = 0;

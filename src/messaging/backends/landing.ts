@@ -6,13 +6,13 @@
 
 export const landingSlots = 64;
 
-/** Which slots are taken, as either side sees it. */
+/** The slots that are taken, as either side sees them. */
 export class Landing {
   readonly slotBytes: number;
-  /** Of one piece. Half of the slots may be lent: even then there is room for one. */
+  /** Most bytes of one piece. Half of the slots may be lent: even then there is room for one. */
   readonly pieceBytes: number;
   readonly #slots: number;
-  /** By first slot of a piece: how many it has. */
+  /** The number of slots of each piece, by its first. */
   readonly #pieces = new Map<number, number>();
   readonly #taken: Uint8Array;
   #free: number;

@@ -66,7 +66,7 @@ class MpiBackend implements Backend {
       throw new ShoalError('usage', `'${url}' cannot be bound here: this process is rank ${this.#mpi.rank}; bind mpi://*/${name}`);
     }
     const port = this.#listeningPort(name);
-    /** By rank and port of the dealer: it asks until it is answered. */
+    /** Pipes by rank and port of the dealer: it asks until it is answered. */
     const known = new Map<string, MpiPipe>();
     const onControl = (peer: number, message: ControlMessage): void => {
       if (message.type !== control.connect) return;
@@ -313,7 +313,7 @@ class MpiPipe implements Pipe {
   }
 
   #onMessage(peer: number, what: number, bytes: Uint8Array): void {
-    // What others send here is not the peer's fault.
+    // Packets that others send here are not the peer's fault.
     if (!this.#open || peer !== this.peer) return;
     if (what === kind.control) {
       this.#onControl(decodeControl(bytes));

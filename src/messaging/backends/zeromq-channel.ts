@@ -48,7 +48,7 @@ export class ZeromqChannel {
   #onIdle: (() => void) | undefined;
   #open = true;
 
-  /** To be made within the gate. */
+  /** Must be called within the gate. */
   constructor(socket: Zmq.Dealer | Zmq.Router | Zmq.Reply, options: ChannelOptions) {
     this.#socket = socket;
     this.#options = options;
@@ -113,7 +113,7 @@ export class ZeromqChannel {
     if (first !== undefined) void this.#receive(first);
   }
 
-  /** Until nothing more is there. */
+  /** Receives until nothing more is there. */
   async #receive(first: Promise<Uint8Array[]>): Promise<void> {
     this.#receiving = true;
     try {
@@ -133,7 +133,7 @@ export class ZeromqChannel {
     }
   }
 
-  /** What has come, if anything; settled. */
+  /** A packet that has come, if any, as a settled promise. */
   #take(): Promise<Uint8Array[]> | undefined {
     const { gate } = this.#options;
     if (gate?.enter() === false) return undefined;
@@ -195,7 +195,7 @@ class Looks implements Bell {
   }
 }
 
-/** What the application does with a packet at once goes first: asking ZeroMQ for the next costs 10 µs, which would be
+/** The application's immediate work on a packet goes first: asking ZeroMQ for the next costs 10 µs, which would be
  *  added to every round trip. Resolves in this turn of the event loop, after all that promises trigger. */
 function afterAnswers(): Promise<void> {
   return new Promise((resolve) => process.nextTick(resolve));

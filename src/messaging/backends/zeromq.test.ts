@@ -217,7 +217,7 @@ describe('strangers', () => {
   });
 });
 
-/** Between a dealer and a router; hears everything. */
+/** A proxy between a dealer and a router that hears everything. */
 async function wiretap(url: string): Promise<{ url: string; heard: () => Buffer; close: () => void }> {
   const chunks: Buffer[] = [];
   const sockets: net.Socket[] = [];

@@ -52,9 +52,9 @@ const refusalMs = 2000;
 const socketDescriptors = 16;
 const reconnectMs = 50;
 const reconnectMostMs = 1000;
-/** Of a piece beside its bytes: encryption. */
+/** Bytes that encryption adds to a piece. */
 const pieceSlackBytes = 256;
-/** What a ROUTER tells itself when a dealer's connection is gone, and tells every dealer that gets in; what a DEALER tells
+/** Messages that a ROUTER gives itself when a dealer's connection is gone, and every dealer that gets in; and that a DEALER gives
  *  itself when the router's is. Options by number: the package has no names for them. */
 const routerNotifyOption = 97;
 const notifyDisconnect = 2;
@@ -395,7 +395,7 @@ class RouterListener implements Listener {
 
   constructor(socket: Zmq.Router, options: ListenerOptions) {
     this.#options = options;
-    // What ends it is `close`.
+    // Only `close` ends it.
     this.#channel = new ZeromqChannel(socket, {
       gate: options.gate,
       onPieces: (pieces) => this.#onPieces(pieces),
@@ -535,7 +535,7 @@ function addressOf(url: string): net.NetConnectOpts {
   return { host, port: Number(port), family: url.includes('[') ? 6 : 4 };
 }
 
-/** Of a Unix socket without a file, whose name ends where ZeroMQ says: names that Node.js dials are padded with zeros. */
+/** True for a Unix socket without a file that listens. Its name ends where ZeroMQ says: names that Node.js dials are padded with zeros. */
 function isListedAsListening(name: string): boolean {
   const acceptsConnections = '00010000';
   const rows = readFileSync('/proc/net/unix', 'utf8').split('\n');
@@ -550,7 +550,7 @@ function noRouter(url: string, timeoutMs: number, why: string): ShoalError {
   return new ShoalError('timeout', `no router at ${url} within ${timeoutMs} ms: ${why}`, { timeoutMs });
 }
 
-/** With the wildcard replaced by an address that other hosts can use. */
+/** The endpoint with its wildcard replaced by an address that other hosts can use. */
 function reachable(endpoint: string): string {
   const wildcard = /^tcp:\/\/(0\.0\.0\.0|\[::\]|\*):(\d+)$/.exec(endpoint);
   if (wildcard === null) return endpoint;

@@ -83,7 +83,7 @@ export class Inbox {
     return () => this.#watchers.delete(callback);
   }
 
-  /** What has arrived can still be taken; then `error`. */
+  /** Ends it: messages that have arrived can still be taken, then `error` is thrown. */
   end(error: ShoalError): void {
     if (this.#end !== undefined) return;
     this.#end = error;

@@ -38,7 +38,7 @@ import {
 const packetInlineBytes = 64 * 1024;
 const packetCostBytes = 1024 * 1024;
 const packetMessages = 1024;
-/** How long a counter may wait for data to travel with. */
+/** Time that a counter may wait for data to travel with. */
 const creditDelayMs = 2;
 /** Its `then` is a microtask; node's `queueMicrotask` makes an `AsyncResource` each time. */
 const settled = Promise.resolve();
@@ -47,9 +47,9 @@ const noPlaces: readonly undefined[] = [];
 export interface LinkOptions {
   /** Random, not 0. */
   readonly session: number;
-  /** Of this end. */
+  /** The address of this end. */
   readonly own: Address;
-  /** Of the other end; for a dealer, whose router has no address, undefined. */
+  /** The address of the other end; for a dealer, whose router has no address, undefined. */
   readonly peer: Address | undefined;
   readonly limits: MessagingLimits;
   readonly clock: Clock;
@@ -74,7 +74,7 @@ export class Link {
   readonly #options: LinkOptions;
   #pipe: Pipe | undefined;
   readonly #session: Session<DataUnit>;
-  /** As far as we know: it says so when it greets. */
+  /** The peer's bounds as far as we know: it says them when it greets. */
   #peerTakes: MessageBounds;
   #queue = new Fifo<Msg>();
   #isBrief: boolean;
@@ -216,7 +216,7 @@ export class Link {
   greet(packet: Packet & Greeting): void {
     this.#peerTakes = packet;
     if (packet.kind === PacketKind.hello) this.#isBrief = packet.brief;
-    // What waited for the dealer before belongs to an earlier one.
+    // Messages that waited for the dealer belong to an earlier one.
     if (packet.kind === PacketKind.hello && this.#isBrief) this.#drop();
     this.#isCut = false;
     this.#session.greet(packet, packet);
@@ -299,7 +299,7 @@ export class Link {
     }
   }
 
-  /** What a broken pipe may have lost, with its present number. Not to its places: the receiver may have had it, only not said so, and
+  /** A unit that a broken pipe may have lost, with its present number. It does not go to its places: the receiver may have had it, only not said so, and
    *  may use that memory for other things. */
   #nextAgain(): DataUnit | undefined {
     const unit = this.#session.again();
@@ -398,7 +398,7 @@ export class Link {
     );
   }
 
-  /** Why it cannot go to a peer that was not known when it was queued. */
+  /** The reason why a message cannot go to a peer that was not known when it was queued. */
   #refusal(msg: Msg): ShoalError | undefined {
     if (msg.pointers.length > 0 && this.#pipe?.pointers === false) return this.#pointerError();
     try {

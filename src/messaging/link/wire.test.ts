@@ -228,7 +228,7 @@ describe('packets', () => {
 });
 
 describe('hostile bytes', () => {
-  /** In CI's budget; `SHOAL`-independent so that it needs no setting: FUZZ_INPUTS=10000000 runs ten million. */
+  /** Inputs within CI's budget; `SHOAL`-independent so that it needs no setting: FUZZ_INPUTS=10000000 runs ten million. */
   const inputs = Number(process.env.FUZZ_INPUTS ?? 1_000_000);
 
   it(

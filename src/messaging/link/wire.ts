@@ -88,13 +88,13 @@ const lengthMask = frameBytesMost;
 const detachedFlag = 0x40000000;
 const pointerFlag = 0x80000000;
 
-/** By their code on the wire. */
+/** Error codes by their number on the wire. */
 const errorCodes: readonly ErrorCode[] = ['protocol', 'config', 'aborted', 'auth', 'out-of-memory'];
 
-/** What an end takes. */
+/** Bounds of the messages that an end takes. */
 export type MessageBounds = Pick<MessagingLimits, 'messageBytes' | 'frames'>;
 
-/** As sessions greet, which address it is, and what it takes. */
+/** A session's greeting, with the end's address and bounds. */
 export interface Greeting extends SessionGreeting, MessageBounds {
   readonly address: Address;
   /** Nothing is kept for a connection that breaks. */
@@ -111,12 +111,12 @@ export type Packet = Counters &
 
 // ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** How a message counts against windows, queues and limits: header, lengths and all frames. */
+/** The cost of a message, which counts against windows, queues and limits: header, lengths and all frames. */
 export function messageCost(msg: Msg): number {
   return wideHeaderBytes + 4 * (msg.frameCount + msg.pointers.length) + msg.size;
 }
 
-/** For the sender: what no receiver may refuse later.
+/** Checks at the sender what no receiver may refuse later.
  *  @throws ShoalError `usage` for a message that is larger. */
 export function checkMessage(msg: Msg, { messageBytes, frames }: MessageBounds, whose: string): void {
   const entries = msg.frameCount + msg.pointers.length;
@@ -148,7 +148,7 @@ export function inlineBytes(msg: Msg, headerBytes: number = wideHeaderBytes): nu
 export interface DataPacket {
   readonly parts: Uint8Array[];
   readonly pointers: Uint8Array[];
-  /** By part: where the receiver wants it. */
+  /** The places where the receiver wants parts, by part. */
   readonly places: (FramePlace | undefined)[];
 }
 
@@ -289,7 +289,7 @@ function padded(bytes: number): number {
 
 export interface DecodeOptions {
   readonly limits: MessagingLimits;
-  /** What came with the parts by reference. */
+  /** Memory that came with the parts by reference. */
   readonly pointers?: readonly Uint8Array[];
 }
 
@@ -367,7 +367,7 @@ interface Reader {
   readonly view: DataView;
   readonly pointers: readonly Uint8Array[];
   readonly headerBytes: number;
-  /** Where the next message begins; at most `view.byteLength`. */
+  /** The beginning of the next message; at most `view.byteLength`. */
   at: number;
   nextPart: number;
   nextPointer: number;

@@ -5,12 +5,12 @@ import { Dealer } from '../dealer.ts';
 import { Router } from '../router.ts';
 import { checkParts, type CheckPart, type CheckPlace, type MessagingCheck } from './role-checks.ts';
 
-/** What one part has over all checks. */
+/** The surroundings of one part over all checks. */
 export interface PartSurroundings {
   context(changes: Partial<MessagingOptions>): MessagingContext;
   url(): Promise<string> | string;
   readonly rebinds: boolean;
-  /** Between all parts: a key is told once. */
+  /** Tells all parts; a key is told once. */
   tell(key: string, value: string): Promise<void> | void;
   hear(key: string): Promise<string>;
 }

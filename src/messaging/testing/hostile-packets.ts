@@ -5,7 +5,7 @@ import { messageHeaderBytes, packetPrefixBytes } from '../link/wire.ts';
 
 const interesting = [0, 1, 7, 8, 0x3f, 0x40, 0x7f, 0x80, 0xc0, 0xff];
 const lengthenedMost = 64;
-/** What says how much is read: the count of messages, and of the first one the count and the lengths of its frames. Beyond
+/** The fields that say how much is read: the count of messages, and of the first one the count and the lengths of its frames. Beyond
  *  the end of a shorter packet nothing is written. */
 const decisive = [
   4,

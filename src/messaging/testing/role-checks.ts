@@ -1,4 +1,4 @@
-/** What dealers and routers do over every backend, as named checks whose parts are processes: a router and up to three dealers. Run
+/** Checks of dealers and routers over every backend, by name, whose parts are processes: a router and up to three dealers. Run
  *  by real processes over what joins processes, and by the parts together in one thread over what does not leave it. */
 import assert from 'node:assert/strict';
 import type { ErrorCode } from '../../base/errors.ts';
@@ -14,18 +14,18 @@ import type { PeerEvent, Router, RouterOptions } from '../router.ts';
 export const checkParts = ['router', 'a', 'b', 'c'] as const;
 export type CheckPart = (typeof checkParts)[number];
 
-/** Where one part of a check runs. */
+/** The place where one part of a check runs. */
 export interface CheckPlace {
   /** Sockets have surroundings of their own, as processes have; they are closed when all parts have ended. */
   router(options?: RouterOptions, changes?: Partial<MessagingOptions>): Promise<Router>;
   dealer(address: Address, options?: Partial<DealerOptions>, changes?: Partial<MessagingOptions>): Promise<Dealer>;
-  /** To bind; a new one each time. */
+  /** A URL to bind; a new one each time. */
   url(): Promise<string> | string;
   /** A new router may have the URL of one that has closed. */
   readonly rebinds: boolean;
-  /** To the other parts of this check. */
+  /** Tells the other parts of this check. */
   tell(what: string, value?: string): Promise<void>;
-  /** What a part has told, or will. */
+  /** The value that a part has told, or will tell. */
   hear(what: string): Promise<string>;
 }
 
@@ -269,7 +269,7 @@ export const messagingChecks: readonly MessagingCheck[] = [
           }
         };
         fill();
-        // What has reached the process leaves the queue; then nothing moves any more.
+        // A message that has reached the process leaves the queue; then nothing moves any more.
         for (const k of upTo(100)) {
           router.send(message(stub, worker(2), k));
           assert.equal((await router.receive()).type, k);

@@ -17,41 +17,22 @@
  *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart
  *  from an older snapshot is put right by the next. */
 import { ByteReader, ByteWriter, Layout } from '../../../base/bytes.ts';
-import type { Clock, Timer } from '../../../base/clock.ts';
+import type { Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
-import type { Kernels } from '../../../memory/kernels.ts';
-import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
-import type { ServerSlots } from './slots.ts';
-import { masterGroupOf, serverAddress, type KVTopology } from '../../protocol/topology.ts';
+import type { ServerParts } from './options.ts';
+import { masterGroupOf, serverAddress } from '../../protocol/topology.ts';
 import { elements } from '../../protocol/value-space.ts';
 import { KVMessage, malformed } from '../../protocol/wire.ts';
 
+const syncMsDefault = 500;
 /** Values of one request. The rest waits for the next. */
 const requestBytesMax = 64 * 2 ** 20;
 const tableHead = new Layout('a table of slots', { generation: 'f53' });
 const tableEntry = new Layout('a table of slots', { slot: 'u32', zero: 'u32', count: 'f53' });
 /** (target + plus) − minus would lose more bits than target + (plus − minus). */
 const differenceTree = [0, 1, 2, -1, -1];
-
-export interface GroupSyncOptions {
-  readonly topology: KVTopology;
-  readonly group: number;
-  readonly server: number;
-  readonly slots: ServerSlots;
-  readonly kernels: Kernels;
-  readonly syncEvery: number;
-  readonly clock: Clock;
-  /** Milliseconds. */
-  readonly syncMs: number;
-  /** There is something to send: call `flush`. */
-  readonly onDue: () => void;
-  readonly send: (destination: Address, message: { type: number; request: number; epoch: number; frames: Uint8Array[] }) => void;
-  /** Answers to requests of earlier incarnations are not ours. */
-  readonly incarnation: number;
-  readonly onChanged: () => void;
-}
 
 export interface Exchange {
   readonly number: number;
@@ -64,7 +45,7 @@ export interface Exchange {
 }
 
 export class GroupSync {
-  readonly #options: GroupSyncOptions;
+  readonly #parts: ServerParts;
   readonly #master: number;
   /** By slab; of a requester. */
   readonly base: Uint8Array[] = [];
@@ -92,24 +73,24 @@ export class GroupSync {
   /** Requests about slots, or of a generation, that we have not got yet: one per group. */
   readonly #early = new Map<number, Msg>();
 
-  constructor(options: GroupSyncOptions) {
-    this.#options = options;
-    this.#master = masterGroupOf(options.topology, options.server);
+  constructor(parts: ServerParts) {
+    this.#parts = parts;
+    this.#master = masterGroupOf(parts.options.topology, parts.options.server);
   }
 
   /** Whether this server sends requests. */
   get requests(): boolean {
-    return this.#options.topology.serverGroups > 1 && this.#master !== this.#options.group;
+    return this.#parts.options.topology.serverGroups > 1 && this.#master !== this.#parts.options.group;
   }
 
   get #active(): boolean {
-    return this.#options.topology.serverGroups > 1;
+    return this.#parts.options.topology.serverGroups > 1;
   }
 
   /** New slots have their first values. */
   grow(): void {
     if (!this.#active) return;
-    const { slots } = this.#options;
+    const { slots } = this.#parts;
     while (this.own.length < slots.count) {
       this.own.push(0);
       this.#since.push(0);
@@ -118,7 +99,7 @@ export class GroupSync {
     for (let slab = this.base.length; this.requests && slab < slots.slabs.length; slab++) {
       this.base.push(Uint8Array.from(slots.slabs[slab].memory.bytes));
     }
-    for (let slab = this.first.length; this.#options.group === 0 && slab < slots.slabs.length; slab++) {
+    for (let slab = this.first.length; this.#parts.options.group === 0 && slab < slots.slabs.length; slab++) {
       this.first.push(Uint8Array.from(slots.slabs[slab].memory.bytes));
     }
     for (const group of this.included.values()) this.#growIncluded(group);
@@ -133,7 +114,7 @@ export class GroupSync {
       this.own[slot]++;
       this.#since[slot]++;
       if (!this.requests) continue;
-      if (this.#since[slot] >= this.#options.syncEvery) this.#due.add(slot);
+      if (this.#since[slot] >= (this.#parts.options.syncEvery ?? 1)) this.#due.add(slot);
       else this.#late.add(slot);
     }
     this.#wake();
@@ -141,7 +122,7 @@ export class GroupSync {
 
   /** Before long `#tick`. */
   #wake(): void {
-    const { clock, syncMs } = this.#options;
+    const { clock, syncMs = syncMsDefault } = this.#parts.options;
     if (this.#active) this.#timer ??= clock.setTimer(syncMs, () => this.#tick());
   }
 
@@ -150,12 +131,13 @@ export class GroupSync {
     for (const slot of this.#late) this.#due.add(slot);
     this.#late.clear();
     if (!this.requests) this.#sendNotices();
-    this.#options.onDue();
+    this.#parts.actions.onDue();
   }
 
   /** To every group whose copy is older than the master's: which slots, and their versions. */
   #sendNotices(): void {
-    const { topology, group, server, slots, send } = this.#options;
+    const { options, actions, slots } = this.#parts;
+    const { topology, group, server } = options;
     for (let other = 0; other < topology.serverGroups; other++) {
       if (other === group) continue;
       const told = this.#toldOf(other);
@@ -164,7 +146,12 @@ export class GroupSync {
       if (stale.length === 0) continue;
       const versions = stale.map((slot) => slots.version[slot]);
       for (const [k, slot] of stale.entries()) told[slot] = versions[k];
-      send(serverAddress(other, server), { type: KVMessage.syncNotice, request: 0, epoch: 0, frames: [this.#table(stale, versions)] });
+      actions.send(serverAddress(other, server), {
+        type: KVMessage.syncNotice,
+        request: 0,
+        epoch: 0,
+        frames: [this.#table(stale, versions)],
+      });
     }
   }
 
@@ -181,7 +168,7 @@ export class GroupSync {
 
   /** Loaded values are in place: everything is counted from them. */
   begin(generation: number): void {
-    const { slots } = this.#options;
+    const { slots } = this.#parts;
     this.generation = generation;
     this.#exchange = undefined;
     for (const waiting of [this.#due, this.#late, this.#unknown]) waiting.clear();
@@ -205,7 +192,7 @@ export class GroupSync {
 
   /** Makes due whatever is older than these versions. */
   catchUp(versions: readonly number[]): void {
-    const { slots } = this.#options;
+    const { slots } = this.#parts;
     for (let slot = 0; this.requests && slot < this.own.length; slot++)
       if (slots.version[slot] < (versions[slot] ?? 0)) this.#due.add(slot);
   }
@@ -218,7 +205,7 @@ export class GroupSync {
   /** Sends what is due, unless an answer is awaited. */
   flush(): void {
     if (this.#exchange !== undefined || this.#due.size === 0) return;
-    const { slots } = this.#options;
+    const { slots } = this.#parts;
     const chosen: number[] = [];
     let bytes = 0;
     for (const slot of this.#due) {
@@ -242,7 +229,7 @@ export class GroupSync {
     this.#number++;
     this.#exchange = {
       number: this.#number,
-      incarnation: this.#options.incarnation,
+      incarnation: this.#parts.options.incarnation,
       slots: chosen,
       own,
       counts: chosen.map((slot) => this.own[slot]),
@@ -285,16 +272,21 @@ export class GroupSync {
   resend(): void {
     if (this.#exchange === undefined) return;
     const { number, incarnation, slots, own, counts } = this.#exchange;
-    const { topology, server, send } = this.#options;
+    const { topology, server } = this.#parts.options;
     const destination = serverAddress(masterGroupOf(topology, server), server);
-    send(destination, { type: KVMessage.syncRequest, request: number, epoch: incarnation, frames: [this.#table(slots, counts), own] });
+    this.#parts.actions.send(destination, {
+      type: KVMessage.syncRequest,
+      request: number,
+      epoch: incarnation,
+      frames: [this.#table(slots, counts), own],
+    });
   }
 
   // ── the master's side ──────────────────────────────────────────────────────────────────────────────────────────
 
   /** @throws ShoalError `protocol`; nothing has changed. */
   receiveRequest(group: number, msg: Msg, batchSlots: number): void {
-    const { slots, send, server } = this.#options;
+    const { slots, actions, options } = this.#parts;
     const { generation, entries } = readTable(msg.frames[0]);
     // It will hear of the present one.
     if (generation < this.generation) return;
@@ -321,7 +313,7 @@ export class GroupSync {
       told[slot] = slots.version[slot];
       answer.push(Uint8Array.from(value));
     }
-    this.#options.onChanged();
+    this.#parts.actions.onExchanged();
     const versions = entries.map(({ slot }) => slots.version[slot]);
     const frames = [
       this.#table(
@@ -330,7 +322,12 @@ export class GroupSync {
       ),
       Buffer.concat(answer),
     ];
-    send(serverAddress(group, server), { type: KVMessage.syncResponse, request: msg.targetValue, epoch: msg.targetVersion, frames });
+    actions.send(serverAddress(group, options.server), {
+      type: KVMessage.syncResponse,
+      request: msg.targetValue,
+      epoch: msg.targetVersion,
+      frames,
+    });
     // To the others it may be news.
     this.#wake();
   }
@@ -369,7 +366,7 @@ export class GroupSync {
       throw malformed('an answer about other slots than were asked for');
     }
     const values = this.#readValues(msg.frames[1], entries);
-    const { slots } = this.#options;
+    const { slots } = this.#parts;
     let at = 0;
     for (const [k, { slot, count }] of entries.entries()) {
       const dtype = slots.dtype(slot);
@@ -385,7 +382,7 @@ export class GroupSync {
       this.#answered[slot] = exchange.counts[k];
     }
     this.#exchange = undefined;
-    this.#options.onChanged();
+    this.#parts.actions.onExchanged();
   }
 
   /** Of group 0: what a server of another group begins with. */
@@ -412,7 +409,7 @@ export class GroupSync {
   }
 
   #growIncluded({ values, counts }: { values: Uint8Array[]; counts: number[] }): void {
-    const { slots } = this.#options;
+    const { slots } = this.#parts;
     for (let slab = values.length; slab < slots.slabs.length; slab++)
       values.push(new Uint8Array(slots.slabs[slab].memory.bytes.byteLength));
     while (counts.length < slots.count) counts.push(0);
@@ -423,12 +420,12 @@ export class GroupSync {
   }
 
   #part(slabs: readonly Uint8Array[], slot: number): Uint8Array {
-    const { slots } = this.#options;
+    const { slots } = this.#parts;
     return slabs[slots.slab[slot]].subarray(slots.start[slot], slots.end[slot]);
   }
 
   #readValues(frame: Uint8Array | undefined, entries: readonly Entry[]): Uint8Array[] {
-    const { slots } = this.#options;
+    const { slots } = this.#parts;
     const total = entries.reduce((sum, { slot }) => (slot < slots.count ? sum + slots.end[slot] - slots.start[slot] : NaN), 0);
     if (frame === undefined || frame.byteLength !== total) throw malformed(`${total} bytes of values in ${frame?.byteLength ?? 0}`);
     let at = 0;
@@ -446,7 +443,7 @@ export class GroupSync {
 
   /** target += plus − minus. */
   #addDifference(dtype: DType, target: Uint8Array, plus: Uint8Array, minus: Uint8Array): void {
-    const { kernels } = this.#options;
+    const { kernels } = this.#parts.options;
     if (dtype === 'bool') throw new ShoalError('unsupported', 'bool parameters cannot be kept by several server groups');
     const negative = new Uint8Array(new ArrayBuffer(minus.byteLength));
     if (dtypeInfo(dtype).kind === 'float') kernels.scale(dtype, negative, minus, -1);

@@ -10,6 +10,9 @@ import type { GradientCodec } from '../../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../../optimizers/optimizer.ts';
 import type { KVTopology } from '../../protocol/topology.ts';
 import type { RemoteValues, ValueCounters } from '../../protocol/value-space.ts';
+import type { ControlFields } from '../../protocol/wire-control.ts';
+import type { ServerRequest, ServerSession } from './client-session.ts';
+import type { ServerSlots } from './slots.ts';
 
 /** `againMs`: when it is tried again, if not sooner, in milliseconds. */
 export type CheckpointEvent =
@@ -59,4 +62,50 @@ export interface ServerOptions {
   readonly onFault?: (source: Address, error: ShoalError) => void;
   /** Every worker that this server's group serves has left; it may not have heard the answer yet. Called once. */
   readonly onServed?: () => void;
+}
+
+/** A message to another server, without its addresses. */
+export interface Outbound {
+  readonly type: number;
+  readonly request: number;
+  readonly epoch: number;
+  readonly frames: Uint8Array[];
+}
+
+/** What the parts of a server ask of its core. */
+export interface ServerActions {
+  readonly counters: ValueCounters;
+  /** Sends a message to another server. */
+  readonly send: (destination: Address, message: Outbound) => void;
+  /** Answers a transfer. */
+  readonly respond: (request: ServerRequest) => void;
+  /** Answers any other request. */
+  readonly reply: (session: ServerSession, request: number, fields: ControlFields) => void;
+  /** Hears nothing else until the promise is settled. */
+  readonly pause: (until: Promise<void>) => void;
+  /** True for a standby: its answers reach nobody. */
+  readonly isSilent: () => boolean;
+  /** Resolves when the present state survives this process, where servers save checkpoints. @throws ShoalError `system`. */
+  readonly durable: () => Promise<void>;
+  /** Tells a client which of its requests survive this process. */
+  readonly tellDurable: (session: ServerSession) => void;
+  /** Memory cannot be mapped here. */
+  readonly onUnattached: () => void;
+  /** Slots have a new value. */
+  readonly onApplied: (from: number, to: number) => void;
+  /** Something can be sent to another server group. */
+  readonly onDue: () => void;
+  /** Values of other groups' workers have come, or the master has ours. */
+  readonly onExchanged: () => void;
+  /** Values or an optimiser have come from group 0. */
+  readonly onFollowed: () => void;
+  /** Requests that waited for a batch or an optimiser can be heard. */
+  readonly onCommit: () => void;
+}
+
+/** What all parts of a server's state share. */
+export interface ServerParts {
+  readonly options: ServerOptions;
+  readonly actions: ServerActions;
+  readonly slots: ServerSlots;
 }

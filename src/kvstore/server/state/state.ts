@@ -6,37 +6,18 @@ import { GroupSync } from './group-sync.ts';
 import type { OptimizerSpec } from '../../optimizers/optimizer.ts';
 import { ParameterDirectory, type DeclaredParameter } from '../../protocol/parameter-directory.ts';
 import { Applier } from './apply.ts';
-import type { ServerOptions } from './options.ts';
+import type { ServerActions, ServerOptions, ServerParts } from './options.ts';
 import { GroupRounds } from './rounds.ts';
 import { type ServerRequest, ServerSession } from './client-session.ts';
 import { ServerSlots } from './slots.ts';
 import { SourceReader } from './sources.ts';
 import { Transfers } from './transfers.ts';
 import { serverGroupOf } from '../../protocol/topology.ts';
-import type { ValueCounters } from '../../protocol/value-space.ts';
 import type { OptimizerNotice } from '../../protocol/wire.ts';
 
-const syncMsDefault = 500;
-
-export interface Outbound {
-  readonly type: number;
-  readonly request: number;
-  readonly epoch: number;
-  readonly frames: Uint8Array[];
-}
-
-export interface StateCallbacks {
-  readonly counters: ValueCounters;
-  readonly send: (destination: Address, message: Outbound) => void;
-  readonly respond: (request: ServerRequest) => void;
-  /** Something can be sent to another server group. */
-  readonly onDue: () => void;
-  /** Values of other groups' workers have come, or the master has ours. */
-  readonly onExchanged: () => void;
-}
-
-export class ServerState {
+export class ServerState implements ServerParts {
   readonly options: ServerOptions;
+  readonly actions: ServerActions;
   readonly directory: ParameterDirectory;
   readonly slots: ServerSlots;
   readonly applier: Applier;
@@ -57,44 +38,19 @@ export class ServerState {
   /** Something has changed since the last snapshot. */
   dirty = false;
 
-  constructor(options: ServerOptions, { send, respond, onDue, onExchanged, counters }: StateCallbacks) {
+  constructor(options: ServerOptions, actions: ServerActions) {
     this.options = options;
+    this.actions = actions;
     this.lineage = options.incarnation;
     this.repeats = options.mode === 'primary' && options.snapshots !== undefined;
-    const { topology, group, server, kernels, parameterKernels } = options;
+    const { topology, group, server } = options;
     this.directory = new ParameterDirectory(topology.serversPerGroup);
-    this.slots = new ServerSlots(server, this.directory, counters);
-    this.applier = new Applier(this.slots, { kernels, parameterKernels });
-    this.sync = new GroupSync({
-      topology,
-      group,
-      server,
-      slots: this.slots,
-      kernels,
-      syncEvery: options.syncEvery ?? 1,
-      clock: options.clock,
-      syncMs: options.syncMs ?? syncMsDefault,
-      onDue,
-      send,
-      incarnation: options.incarnation,
-      onChanged: () => {
-        this.dirty = true;
-        onExchanged();
-      },
-    });
+    this.slots = new ServerSlots(server, this.directory, actions.counters);
+    this.applier = new Applier(this.slots, options);
+    this.sync = new GroupSync(this);
     this.sources = new SourceReader(this.slots, options.valuesOf, options.codecOf);
     this.sources.writes = options.mode === 'primary' ? 'targets' : 'nothing';
-    this.transfers = new Transfers({
-      slots: this.slots,
-      applier: this.applier,
-      sources: this.sources,
-      shared: topology.workerGroups > 1,
-      respond,
-      onApplied: (from, to) => {
-        this.dirty = true;
-        this.sync.applied(from, to);
-      },
-    });
+    this.transfers = new Transfers(this, this.applier, this.sources);
     for (let g = 0; g < topology.workerGroups; g++) {
       if (serverGroupOf(topology, g) === group) this.transfers.groups.set(g, new GroupRounds<ServerRequest>(g, topology.workersPerGroup));
     }
@@ -118,6 +74,12 @@ export class ServerState {
       if (epoch > 0 && (first === undefined ? lastRequest >= lastRepeated : isHeld(first))) workers += member.workers;
     }
     return workers >= this.workers;
+  }
+
+  /** Slots have a new value. */
+  applied(from: number, to: number): void {
+    this.dirty = true;
+    this.sync.applied(from, to);
   }
 
   /** The session of a client; made when it is new. @throws ShoalError `protocol` when its workers cannot be. */

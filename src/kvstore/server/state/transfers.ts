@@ -3,23 +3,13 @@
 import { ShoalError } from '../../../base/errors.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { Applier } from './apply.ts';
+import type { ServerActions, ServerParts } from './options.ts';
 import type { Resolved, RunSource, SourceReader } from './sources.ts';
 import { describeWorkers, type Contribution, type GroupRounds, type Waiter } from './rounds.ts';
 import type { ServerRequest, ServerSession } from './client-session.ts';
 import type { ServerSlots } from './slots.ts';
 import { gatherRows } from '../../values/sparse-rows.ts';
 import { decodeRuns, KVMessage, SourceKind, TargetKind, type Run, type Transfer } from '../../protocol/wire.ts';
-
-export interface TransfersOptions {
-  readonly slots: ServerSlots;
-  readonly applier: Applier;
-  readonly sources: SourceReader;
-  /** Several worker groups push to the same parameters: a push without optimiser would undo the others'. */
-  readonly shared: boolean;
-  readonly respond: (request: ServerRequest) => void;
-  /** Slots have a new value. */
-  readonly onApplied: (from: number, to: number) => void;
-}
 
 /** Of gradients held for incomplete rounds, per client. */
 const pendingBytesMax = 2 ** 30;
@@ -31,17 +21,26 @@ const waitsMax = 3;
 type Standing = 'settled' | 'known' | 'again' | 'next';
 
 export class Transfers {
-  readonly #options: TransfersOptions;
+  readonly #slots: ServerSlots;
+  readonly #actions: ServerActions;
+  readonly #applier: Applier;
+  readonly #sources: SourceReader;
+  /** Several worker groups push to the same parameters: a push without optimiser would undo the others'. */
+  readonly #isShared: boolean;
   readonly groups = new Map<number, GroupRounds<ServerRequest>>();
   /** In the order they came. */
   readonly pending = new Set<ServerRequest>();
 
-  constructor(options: TransfersOptions) {
-    this.#options = options;
+  constructor({ options, actions, slots }: ServerParts, applier: Applier, sources: SourceReader) {
+    this.#slots = slots;
+    this.#actions = actions;
+    this.#applier = applier;
+    this.#sources = sources;
+    this.#isShared = options.topology.workerGroups > 1;
   }
 
   grow(): void {
-    for (const group of this.groups.values()) group.grow(this.#options.slots.count);
+    for (const group of this.groups.values()) group.grow(this.#slots.count);
   }
 
   /** @throws ShoalError `protocol`; then nothing has changed, and the message is given back. */
@@ -56,13 +55,12 @@ export class Transfers {
 
   /** First values of parameters that nobody can use yet. @throws ShoalError `protocol`. */
   put(session: ServerSession, msg: Msg, transfer: Transfer, firstSlot: number): void {
-    const { sources, slots } = this.#options;
-    const { sources: values } = sources.resolve(session, msg, transfer);
+    const { sources: values } = this.#sources.resolve(session, msg, transfer);
     for (const [k, { firstSlot: first }] of transfer.runs.entries()) {
       if (first < firstSlot || values[k] === undefined) throw new ShoalError('protocol', 'a put to a parameter that is in use');
     }
     for (const [k, { firstSlot: from, slots: count }] of transfer.runs.entries()) {
-      slots.writable(from, from + count).set(values[k]!.bytes);
+      this.#slots.writable(from, from + count).set(values[k]!.bytes);
     }
   }
 
@@ -113,7 +111,7 @@ export class Transfers {
 
   #resolve(session: ServerSession, msg: Msg, transfer: Transfer): Resolved {
     try {
-      return this.#options.sources.resolve(session, msg, transfer);
+      return this.#sources.resolve(session, msg, transfer);
     } catch (thrown) {
       msg.release();
       throw thrown;
@@ -130,7 +128,7 @@ export class Transfers {
         const missing = gone.find((member) => member.broken || member.received[slot] < round);
         if (missing === undefined) continue;
         const { code, message } = missing.gone!;
-        const what = `round ${round} of ${this.#options.slots.describe(slot)} cannot be completed`;
+        const what = `round ${round} of ${this.#slots.describe(slot)} cannot be completed`;
         const error = new ShoalError(code, `${what}: ${describeWorkers(missing)}: ${message}`);
         stuck.push({ slot, round, error });
         request.error ??= error;
@@ -160,7 +158,7 @@ export class Transfers {
       const { members, strangers } = group.missing(slot, round);
       const who = [...members.map(describeWorkers), ...strangers.map((worker) => `worker ${worker}`)];
       const verb = who.length === 1 && !who[0].startsWith('workers') ? 'has' : 'have';
-      if (who.length > 0) texts.push(`round ${round} of ${this.#options.slots.describe(slot)}: ${who.join(', ')} ${verb} not pushed`);
+      if (who.length > 0) texts.push(`round ${round} of ${this.#slots.describe(slot)}: ${who.join(', ')} ${verb} not pushed`);
       if (texts.length === waitsMax) return [...texts, 'and others'].join('; ');
     }
     return texts.join('; ');
@@ -183,10 +181,10 @@ export class Transfers {
   /** Why a request cannot be taken at all. */
   #refusal(session: ServerSession, group: GroupRounds<ServerRequest>, { runs, msg }: ServerRequest): ShoalError | undefined {
     if (msg.type === KVMessage.get) return undefined;
-    const { slots, applier, shared } = this.#options;
+    const slots = this.#slots;
     for (const { source, firstSlot, slots: count, round } of runs) {
       if (source === SourceKind.none || source === SourceKind.rowNumbers) continue;
-      if (shared && applier.optimizer === undefined) {
+      if (this.#isShared && this.#applier.optimizer === undefined) {
         const message = `a push to ${slots.describe(firstSlot)} without optimiser: worker groups would overwrite each other; call setOptimizer first`;
         return new ShoalError('usage', message);
       }
@@ -218,7 +216,7 @@ export class Transfers {
         const contribution: Contribution<ServerRequest> = {
           request,
           run: index,
-          base: this.#options.slots.start[run.firstSlot],
+          base: this.#slots.start[run.firstSlot],
           source: source!.bytes,
           rows: source!.rows,
           nonFinite: run.nonFinite,
@@ -240,7 +238,7 @@ export class Transfers {
   // ── settling ───────────────────────────────────────────────────────────────────────────────────────────────────
 
   #settle(group: GroupRounds<ServerRequest>, from: number, to: number): void {
-    const { slots } = this.#options;
+    const slots = this.#slots;
     let at = group.nextComplete(from, to);
     while (at < to) {
       const end = group.stretchEnd(at, to, slots.slab, slots.steps);
@@ -260,7 +258,7 @@ export class Transfers {
     try {
       const broken = group.members.find((member) => member.broken);
       if (givenUp !== undefined || broken?.gone !== undefined) throw givenUp ?? broken?.gone;
-      this.#options.applier.apply(from, to, contributions);
+      this.#applier.apply(from, to, contributions);
     } catch (thrown) {
       if (to - from > 1) {
         // One bad parameter does not spoil its neighbours.
@@ -272,7 +270,7 @@ export class Transfers {
     }
     const more = group.settle(from, to);
     if (error !== undefined) group.refused.set(from, { round: group.settled[from], error });
-    else this.#options.onApplied(from, to);
+    else this.#actions.onApplied(from, to);
     for (const { request, run } of contributions) {
       this.#release({ request }, to - from);
       if (!request.answered) this.#satisfy(group, request, run, from, to, error);
@@ -301,19 +299,19 @@ export class Transfers {
     for (const [k, memory] of loans.entries()) {
       if (memory === undefined) continue;
       loans[k] = undefined;
-      this.#options.slots.giveBack(runs[k].firstSlot, memory);
+      this.#slots.giveBack(runs[k].firstSlot, memory);
     }
   }
 
   /** The values that the waiter's stretch has now. */
   #deliver(group: GroupRounds<ServerRequest>, { request, run: index, from, to, round }: Waiter<ServerRequest>): void {
     if (request.answered) return;
-    const { slots } = this.#options;
+    const slots = this.#slots;
     const run = request.runs[index];
     const target = request.targets[index];
     if (target !== undefined && run.source === SourceKind.rowNumbers) {
       const values = slots.values(from, to);
-      target.set(gatherRows(values, this.#options.sources.rowNumbers(request.msg, run), target.byteLength / run.rows));
+      target.set(gatherRows(values, this.#sources.rowNumbers(request.msg, run), target.byteLength / run.rows));
     } else if (target !== undefined) {
       const offset = slots.start[from] - slots.start[run.firstSlot];
       const values = slots.values(from, to);
@@ -342,7 +340,7 @@ export class Transfers {
     error: ShoalError | undefined,
   ): void {
     const state = request.states[run];
-    const { version } = this.#options.slots;
+    const { version } = this.#slots;
     for (let slot = from; slot < to; slot++) {
       if (version[slot] < state.version) state.version = version[slot];
       if (group.settled[slot] < state.settled) state.settled = group.settled[slot];
@@ -355,10 +353,9 @@ export class Transfers {
 
   /** The values that a run has now, for a frame of the answer. */
   #lend(request: ServerRequest, index: number): void {
-    const { sources, slots } = this.#options;
     const { target, firstSlot } = request.runs[index];
-    if (target !== TargetKind.frame || request.frames[index] !== undefined || sources.writes === 'nothing') return;
-    const memory = slots.lend(firstSlot);
+    if (target !== TargetKind.frame || request.frames[index] !== undefined || this.#sources.writes === 'nothing') return;
+    const memory = this.#slots.lend(firstSlot);
     request.loans[index] = memory;
     request.frames[index] = memory.bytes;
   }
@@ -366,7 +363,7 @@ export class Transfers {
   #answer(request: ServerRequest): void {
     request.answered = true;
     this.pending.delete(request);
-    this.#options.respond(request);
+    this.#actions.respond(request);
     this.#letGo(request);
   }
 
