@@ -87,7 +87,7 @@ describe('2bit', () => {
     expect(new DataView(encoded.buffer).getFloat32(0, true)).toBe(0.5);
     expect([...encoded.subarray(4)]).toEqual([0b11100011, 0b10000000, 0, 0b00000011, 0b11000000, 0, 0, 0]);
     expect([...residual.subarray(0, 5)]).toEqual([0, 0, 0.25, 0.25, -1.5]);
-    // What was lost comes later.
+    // The loss comes later.
     codec.encode(encoded, new Float32Array(17), residual);
     expect([...encoded.subarray(4, 6)]).toEqual([0, 0b10000000]);
   });

@@ -31,7 +31,7 @@ export class HalfCodec implements GradientCodec {
     if (source.length !== target.length * 2) {
       throw new ShoalError('protocol', `${target.length} elements as float16 are ${target.length * 2} bytes, not ${source.length}`);
     }
-    // What arrived may begin at any address, which the array cannot tell.
+    // The bytes that arrived may begin at any address, which the array cannot tell.
     this.#kernels.decodeHalf(target, new Uint8Array(source));
   }
 }

@@ -15,7 +15,7 @@ export function createCodec(spec: CompressionSpec, kernels: ParameterKernels): G
   throw new ShoalError('usage', `there is no gradient compression '${spec.type}'; use one of ${known}`);
 }
 
-/** What decodes gradients that carry this number. @throws ShoalError `protocol` when there is none. */
+/** The decoder of gradients that carry this number. @throws ShoalError `protocol` when there is none. */
 export function createDecoder(code: number, kernels: ParameterKernels): GradientCodec {
   const definition = codecs.find((each) => each.code === code);
   if (definition !== undefined) return definition.create({ type: definition.type }, kernels);

@@ -6,7 +6,7 @@ import type { TypedArray } from '../../memory/dtype.ts';
  *
  *      await kv.setOptimizer({ name: 'adam', learningRate: 1e-3, rescale: 1 / kv.workersPerGroup }); */
 export interface OptimizerSpec {
-  /** Which rule: `sgd` (none but the common options), `momentum` (classic or Nesterov's), `adam`, `adagrad`, or `ftrl` (sparse linear
+  /** The rule: `sgd` (none but the common options), `momentum` (classic or Nesterov's), `adam`, `adagrad`, or `ftrl` (sparse linear
    *  models). */
   readonly name: 'sgd' | 'momentum' | 'adam' | 'adagrad' | 'ftrl';
   /** Above 0; what the gradient's step is multiplied by. */
@@ -17,7 +17,7 @@ export interface OptimizerSpec {
   readonly weightDecay?: number;
   /** Gradients are clipped to ±this after rescaling. Default: not. */
   readonly clip?: number;
-  /** What to do with a gradient that holds NaN or infinity. Default `apply`. */
+  /** The treatment of a gradient that holds NaN or infinity. Default `apply`. */
   readonly nonFinite?: 'apply' | 'refuse';
   /** `momentum`: default 0.9. */
   readonly momentum?: number;

@@ -16,11 +16,11 @@ export interface DeclaredParameter {
   readonly pieces: readonly Piece[];
 }
 
-/** What one server keeps of a piece. */
+/** A server's record of a piece. */
 export interface SlotRecord {
   readonly parameter: number;
   readonly slab: number;
-  /** Of the parameter's elements. */
+  /** The first of the parameter's elements. */
   readonly firstElement: number;
   readonly elements: number;
 }
@@ -82,7 +82,7 @@ export class ParameterDirectory {
     return this.#slots[server];
   }
 
-  /** For people: `'embedding' (elements 4096 to 8191)`. */
+  /** The slot's name for people: `'embedding' (elements 4096 to 8191)`. */
   describeSlot(server: number, slot: number): string {
     const { parameter, firstElement, elements } = this.#slots[server][slot];
     const { key, pieces } = this.#parameters[parameter];
@@ -143,7 +143,7 @@ export class ParameterDirectory {
   }
 }
 
-/** As it is sent and stored: plain JSON. */
+/** A batch as it is sent and stored: plain JSON. */
 export function packBatch(batch: readonly DeclaredParameter[]): unknown {
   return batch.map(({ key, dtype, shape, pieces }) => [
     key,

@@ -1,4 +1,4 @@
-/** Which part of which parameter lies on which server. Pure and deterministic.
+/** The placement of parameters: which part lies on which server. Pure and deterministic.
  *
  *  Large parameters are cut into near-equal slices; small ones are packed, in their order, into *slabs*: contiguous memory
  *  of one server and one dtype, so that a batch of neighbours is one stretch of memory. Every piece goes to the server

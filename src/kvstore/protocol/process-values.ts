@@ -17,12 +17,12 @@ const regionsPerThread = 2 ** 24;
 
 export interface ProcessValuesOptions {
   readonly allocator: RegionAllocator;
-  /** Of this thread among those of the process that make regions: 0, 1, … */
+  /** The number of this thread among those of the process that make regions: 0, 1, … */
   readonly thread: number;
   /** Other threads must map a region before anybody refers to it. */
   readonly onCreate: (region: number, share: RegionShare) => void;
   readonly onDrop: (region: number) => void;
-  /** Where messages' frames may be written to. Default: nowhere. */
+  /** Places that messages' frames may be written to. Default: none. */
   readonly places?: FramePlaces | undefined;
 }
 
@@ -32,7 +32,7 @@ export class ProcessValues implements OwnValues {
   readonly #first: number;
   readonly #byNumber = new Map<number, { region: Region; own: boolean }>();
   readonly #places: FramePlaces | undefined;
-  /** By number: the key of its place. */
+  /** The key of each region's place, by number. */
   readonly #keys = new Map<number, number>();
 
   constructor({ allocator, thread, onCreate, onDrop, places }: ProcessValuesOptions) {

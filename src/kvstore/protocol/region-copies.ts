@@ -20,12 +20,12 @@ export class RegionCopies {
     this.#values = values;
   }
 
-  /** From a region into a message. */
+  /** Copies from a region into a message. */
   gather(target: Words, at: number, region: number, offset: number, bytes: number): void {
     copyWords(target, at, this.#regionOf(region), offset, bytes);
   }
 
-  /** From a message into a region. */
+  /** Copies from a message into a region. */
   scatter(region: number, offset: number, source: Words, at: number, bytes: number): void {
     copyWords(this.#regionOf(region), offset, source, at, bytes);
   }

@@ -22,7 +22,7 @@ export const MessageType = {
   get: 0,
   /** Worker → server: a parameter's first value. */
   put: 1,
-  /** Between server groups: changes since the last exchange. */
+  /** Changes since the last exchange, between server groups. */
   sync: 2,
   /** Worker → server: a gradient. */
   update: 3,
@@ -32,13 +32,13 @@ export const MessageType = {
   syncResponse: 5,
   /** Ends the receiver's loop. */
   stop: 6,
-  /** Between workers that split one network: features forward, gradients backward. */
+  /** Features, forward, between workers that split one network. */
   featureBlob: 7,
   /** Server → worker: the values that `get` asked for. */
   getResponse: 8,
   /** Server → worker: the update has been applied, or why not. */
   updateResponse: 9,
-  /** Between workers that split one network: a gradient, backward. */
+  /** A gradient, backward, between workers that split one network. */
   gradientBlob: 10,
   /** A worker's losses and the like, for their collector. */
   metric: 11,

@@ -1,4 +1,4 @@
-/** Where values lie. A value travels inside a message, or, between processes that can map each other's memory, stays where
+/** The memory that values lie in. A value travels inside a message, or, between processes that can map each other's memory, stays where
  *  it is and a reference travels: the server reads a gradient from the worker's memory, and writes the new value there.
  *  This interface hides which of the two happens; it must not know protocols. */
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
@@ -26,17 +26,17 @@ export interface OwnValues {
   /** 8-byte aligned; what is in it may be anything. Of no bytes, too. @throws ShoalError `out-of-memory`. */
   allocate(bytes: number): ValueBlock;
   view(ref: ValueRef): Uint8Array;
-  /** What another process needs to map a region; undefined when it cannot be mapped by others. */
+  /** The handle by which another process maps a region; undefined when it cannot be mapped by others. */
   handleOf(region: number): string | undefined;
-  /** Of the whole region, as `attach` wants it. */
+  /** Bytes of the whole region, as `attach` wants it. */
   bytesOf(region: number): number;
   /** The key by which servers on other hosts may write to it; 0 when they cannot. */
   placeOf(region: number): number;
-  /** What was asked for may still be on its way there, and must not arrive. */
+  /** Closes the place: values that were asked for may still be on their way there, and must not arrive. */
   closePlace(region: number): void;
 }
 
-/** What was copied in user space beside what computes: the tests' instrument. */
+/** Counts bytes copied in user space, beside those that kernels compute: the tests' instrument. */
 export interface ValueCounters {
   /** Bytes of values that were copied into messages, out of them, or because a message still needed the memory. */
   bytesCopied: number;

@@ -29,7 +29,7 @@ export const packedSpec: Shape<OptimizerSpec> = that('an object', isPlainObject)
 /** The fields of `packNotice`. */
 const notice = { optimizer: optional(count), refuses: optional(flag) };
 
-/** By message, or by the question of an answer. */
+/** Shapes by message, or by the question of an answer. */
 export const Fields = {
   hello: object({ group: count, first: count, workers: count, barrier: count, left: count, last: count }),
   welcome: object({ term: count, lineage: count, committed: count, durable: count, log: flag, ...notice }),
@@ -94,7 +94,7 @@ export function unpackError(packed: ValueOf<typeof packedError> | undefined): Sh
   return packed && new ShoalError(packed.code as ErrorCode, packed.message);
 }
 
-/** What a server says of its optimiser, as fields. */
+/** A server's notice about its optimiser, as fields. */
 export function packNotice({ version, refuses }: OptimizerNotice): ControlFields {
   return { optimizer: version, refuses };
 }

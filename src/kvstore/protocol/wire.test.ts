@@ -96,7 +96,7 @@ describe('wire', () => {
     expect(outcome(() => decodeRuns([table]))).toBe('refused');
   });
 
-  /** In CI's budget; FUZZ_INPUTS=10000000 as for packets of messages. */
+  /** Inputs within CI's budget; FUZZ_INPUTS=10000000 as for packets of messages. */
   const inputs = Number(process.env.FUZZ_INPUTS ?? 1_000_000);
 
   it(`survives ${inputs} damaged tables, answers and objects`, { timeout: 600_000 + inputs / 20 }, () => {

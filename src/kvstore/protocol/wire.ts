@@ -61,7 +61,7 @@ export const KVMessage = {
   setOptimizer: 1039,
   saveState: 1040,
   loadState: 1041,
-  /** Whose pushes is this request waiting for? */
+  /** A question: for whose pushes does this request wait? */
   inquire: 1042,
   barrier: 1043,
   leave: 1044,
@@ -72,19 +72,19 @@ export const KVMessage = {
   prepareState: 1047,
   /** The client does not wait for this request any more: it is answered now, and nothing is written for it afterwards. */
   recall: 1048,
-  /** Between server groups: first values; barriers. */
+  /** First values, and barriers, between server groups. */
   follow: 1054,
   followed: 1055,
   barrierReached: 1056,
   barrierReleased: 1057,
-  /** From a master: which slots have changed. */
+  /** A master's notice of the slots that have changed. */
   syncNotice: 1058,
   /** From group 0: exchange everything, before it saves; what it has loaded. And the answers. */
   gather: 1059,
   gathered: 1060,
   assign: 1061,
   assigned: 1062,
-  /** Between a primary and its standby. */
+  /** A primary's state and messages for its standby, and the answer. */
   state: 1064,
   forward: 1065,
   forwarded: 1066,
@@ -102,7 +102,7 @@ export interface Run {
   source: number;
   target: number;
   codec: number;
-  /** Of a source in a region; its frame, of one that is inline. */
+  /** The region of a source, or the frame of one that is inline. */
   sourceRegion: number;
   sourceOffset: number;
   sourceBytes: number;
@@ -114,9 +114,9 @@ export interface Run {
   nonFinite: boolean;
 }
 
-/** What servers say of their optimiser. */
+/** A server's notice about its optimiser. */
 export interface OptimizerNotice {
-  /** How often it has been set. */
+  /** The number of times it has been set. */
   readonly version: number;
   /** Gradients that hold NaN or infinity are refused. */
   readonly refuses: boolean;
@@ -150,10 +150,10 @@ const runLayout = new Layout(format, {
 const at = runLayout.offsets;
 const stateLayout = new Layout(format, { version: 'f53', settled: 'u32', zero: 'u32' });
 const headerBytes = transferHead.bytes;
-/** Of an answer: behind what is said, and the values that share a frame. */
+/** The first frame of an answer that is one run's values: before it are the states, and the values that share a frame. */
 export const firstOwnFrame = 2;
 const runBytes = runLayout.bytes;
-/** Of one message: a stretch of 10,000 keys in any order has 10,000 runs at most. */
+/** Most runs of one message: a stretch of 10,000 keys in any order has 10,000 runs at most. */
 export const runsMax: number = 2 ** 20;
 
 export function encodeRuns({ batches, optimizer, runs }: Transfer): Uint8Array {
@@ -231,7 +231,7 @@ function checkRun(run: Run, frames: readonly Uint8Array[]): void {
   }
 }
 
-/** What the answer says of a run. */
+/** The state of a run in an answer. */
 export interface RunState {
   /** The least of its slots. */
   version: number;
@@ -261,7 +261,7 @@ export function decodeFailure(frames: readonly Uint8Array[]): ShoalError | undef
   return new ShoalError(code, textOf(text));
 }
 
-/** What an answer that is no error says. */
+/** The notice in an answer that is no error. */
 export function decodeOptimizer(frames: readonly Uint8Array[]): OptimizerNotice {
   const { optimizer, refuses } = answerHeadOf(frames);
   return { version: optimizer, refuses: refuses === 1 };
@@ -271,7 +271,7 @@ function answerHeadOf([head = new Uint8Array(0)]: readonly Uint8Array[]): { erro
   return answerHead.decode(head);
 }
 
-/** Of an answer to `count` runs. @throws ShoalError `protocol`. */
+/** The states in an answer to `count` runs. @throws ShoalError `protocol`. */
 export function decodeResponse(frames: readonly Uint8Array[], count: number): RunState[] {
   const head = frames[0];
   if (head?.byteLength !== headerBytes + count * stateLayout.bytes) throw malformed(`an answer that is not about ${count} runs`);
@@ -302,7 +302,7 @@ export interface Envelope {
   readonly type: number;
   /** Number of the request. */
   readonly request: number;
-  /** Of the connection between client and server; else 0. */
+  /** The number of the connection between client and server; else 0. */
   readonly epoch: number;
 }
 

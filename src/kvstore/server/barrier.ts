@@ -9,7 +9,7 @@ import { KVMessage } from '../protocol/wire.ts';
 
 export class ServerBarrier {
   readonly #state: ServerState;
-  /** Of group 0: by server group, the barrier that all its workers have reached. */
+  /** The barrier that all workers of each server group have reached, by group; group 0 counts it. */
   readonly #reached: number[];
   #released = 0;
 
@@ -49,7 +49,7 @@ export class ServerBarrier {
     this.#answer();
   }
 
-  /** For an error: who is missing. */
+  /** Names the missing workers, for an error. */
   describe(): string {
     const { sessions } = this.#state;
     const next = this.#released + 1;

@@ -11,7 +11,7 @@ const reasonsMax = 16;
 export class ServerCheckpoints {
   readonly #state: ServerState;
   readonly #everyMs: number;
-  /** Why the latest attempts have failed, since the last that has not. */
+  /** The reasons for which attempts have failed since the last that succeeded. */
   readonly #reasons = new Set<string>();
   #failure: ShoalError | undefined;
   #timer: Timer | undefined;
@@ -26,7 +26,7 @@ export class ServerCheckpoints {
     this.#everyMs = state.options.checkpointEveryMs ?? everyMsDefault;
   }
 
-  /** Why the latest snapshot could not be written, in words; empty when it could. */
+  /** The reason why the latest snapshot could not be written, in words; empty when it could. */
   describe(): string {
     return this.#failure === undefined ? '' : `server ${this.#state.options.server} cannot save a checkpoint: ${this.#failure.message}`;
   }

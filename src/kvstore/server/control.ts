@@ -22,7 +22,7 @@ export interface ControlledParts {
   readonly checkpoints: ServerCheckpoints;
 }
 
-/** What only worker 0 may ask. Numbered, so that a repeated request is not done again. */
+/** Requests that only worker 0 may make. They are numbered, so that a repeated request is not done again. */
 const configurations: readonly number[] = [KVMessage.declare, KVMessage.commit, KVMessage.setOptimizer, KVMessage.loadState];
 
 export class ServerControl {
@@ -116,7 +116,7 @@ export class ServerControl {
     this.#state.actions.onCommit();
   }
 
-  /** What a client says of itself in `hello` and `leave`. */
+  /** Takes the number of workers that a client says have left, in `hello` and `leave`. */
   left(session: ServerSession, workers: number, reason?: ShoalError): void {
     session.workersLeft = Math.max(session.workersLeft, workers);
     if (session.workersLeft >= session.member.workers || reason !== undefined) {

@@ -36,30 +36,30 @@ export class ServerCore {
   #groups!: ServerGroups;
   #checkpoints!: ServerCheckpoints;
   #mode: 'primary' | 'standby';
-  /** Of this primary, or of the one that we stand by for. */
+  /** The term of this primary, or of the one that we stand by for. */
   #term: number;
   #delay: DelayLine | undefined;
   /** Number of the last forwarded message, whichever standby it went to. */
   #forwarded = 0;
-  /** What the standby is sent, or what we as a standby are sent: a state and what followed. */
+  /** The stream to the standby, or to us as a standby: a state and the messages that followed. */
   #stream: Stream = { term: 0, number: 0 };
-  /** Of a standby: the state that is arriving; whether it is there. */
+  /** The state that is arriving at a standby; and whether it is there. */
   #receiver = new StateReceiver();
   #informed = false;
-  /** By other server: the latest term that we have heard of. */
+  /** The latest term that we have heard of, by other server. */
   readonly #terms = new Map<Address, number>();
-  /** Of a standby: who has tried to reach it. */
+  /** Hellos of clients that have tried to reach a standby. */
   readonly #hellos = new Map<Address, Msg>();
-  /** By client: its connection that counts. */
+  /** The connection that counts, by client. */
   readonly #epochs = new Map<Address, number>();
-  /** Of messages that came while paused: what to do then. */
+  /** The actions for messages that came while paused. */
   #paused: (() => void)[] = [];
   #pausing = 0;
   /** A standby is connected, and is sent the state when nothing is left that came while paused: it would not hear of that. */
   #standbyWaits = false;
   #attachFailed = false;
   #closed = false;
-  /** Of values that did not go, or come, straight from memory to memory. */
+  /** Counts values that did not go, or come, straight from memory to memory. */
   readonly counters: ValueCounters;
 
   private constructor(options: ServerOptions) {
@@ -71,7 +71,7 @@ export class ServerCore {
     this.#begin();
   }
 
-  /** As a server that knows nothing yet. */
+  /** Begins as a server that knows nothing yet. */
   #begin(): void {
     const options = this.#options;
     this.#receiver = new StateReceiver();
@@ -118,7 +118,7 @@ export class ServerCore {
   /** Whatever arrived, from clients, other servers, the primary or the standby. Never throws: see `onFault`. */
   receive(msg: Msg): void {
     if (this.#closed) return msg.release();
-    // What a backend lends is kept only for gradients that are about to be summed, and not for a standby, who gets them too.
+    // Memory that a backend lends is kept only for gradients that are about to be summed, and not for a standby, who gets them too.
     if (msg.type !== KVMessage.update || this.#options.topology.replicas === 2) this.#own(msg);
     this.#guard(msg, () => {
       if (this.#mode === 'standby') return this.#receiveAsStandby(msg);
@@ -217,7 +217,7 @@ export class ServerCore {
     this.#checkpoints.close();
   }
 
-  /** What an earlier connection of a client left behind: it is repeated on the present one. Decided on arrival, so that a
+  /** True for a message that an earlier connection of a client left behind: it is repeated on the present one. Decided on arrival, so that a
    *  standby hears exactly what its primary acts on. */
   #isLate(msg: Msg): boolean {
     const { source, type, targetVersion } = msg;
@@ -231,7 +231,7 @@ export class ServerCore {
     return false;
   }
 
-  /** Of a server that another process has become since. */
+  /** True for a message of a server that another process has become since. */
   #isOfEarlierTerm(msg: Msg): boolean {
     const term = readTerm(msg);
     const known = this.#terms.get(msg.source) ?? 0;
@@ -247,7 +247,7 @@ export class ServerCore {
     else if (msg.type === KVMessage.forward) this.#receiveForward(msg);
   }
 
-  /** Of a later primary, or once more of the same: whatever was there before counts no more. */
+  /** Takes the state of a later primary, or once more of the same: earlier state counts no more. */
   #receiveState(msg: Msg): void {
     const { targetValue: number, targetVersion: term } = msg;
     const { term: knownTerm, number: known } = this.#stream;
@@ -270,7 +270,7 @@ export class ServerCore {
 
   #receiveForward(msg: Msg): void {
     const { targetValue: number, targetVersion: term } = msg;
-    // Of a primary that is none any more, or before the state that we have.
+    // The primary is none any more, or the message is from before the state that we have.
     if (term !== this.#stream.term || number < this.#stream.number) return;
     if (!this.#informed) return this.#say(number, Verdict.unfit);
     const inner = unwrap(msg);
@@ -291,7 +291,7 @@ export class ServerCore {
 
   #acknowledge(msg: Msg): void {
     const { term, verdict } = readVerdict(msg);
-    // Whom another primary has made its standby speaks of that one's messages.
+    // A process that another primary has made its standby speaks of that one's messages.
     if (term !== this.#term || msg.targetValue < this.#stream.number || this.#delay === undefined) return;
     if (verdict === Verdict.unfit) return this.#goOnAlone();
     if (verdict === Verdict.informed) return this.#options.onStandbyInformed?.();
@@ -365,7 +365,7 @@ export class ServerCore {
     this.#flush();
   }
 
-  /** What has waited for what workers had to repeat. */
+  /** Hears requests that have waited until workers had repeated theirs. */
   #heardAll(): void {
     this.#state.repeats = false;
     this.#unblock();
@@ -637,7 +637,7 @@ function readTermEntry(entry: unknown): [Address, number] {
   return [BigInt(server), term];
 }
 
-/** Of the state of all workers: wrong when what some of them pushed is missing. */
+/** True for requests about the state of all workers, which is wrong while pushes of some are missing. */
 function isAboutAll({ type }: Msg): boolean {
   return type === KVMessage.saveState || type === KVMessage.loadState;
 }

@@ -9,7 +9,7 @@ import { replaceValues, takeSnapshot } from './snapshot.ts';
 import type { ServerState } from './state/state.ts';
 import { packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
 
-/** What all servers saved together. */
+/** A state that all servers saved together. */
 interface Save {
   readonly folder: string;
   readonly save: string;
@@ -101,7 +101,7 @@ export class ServerFiles {
     return this.#answer(session, request, async () => {
       if (error !== undefined) throw error;
       session.lastConfiguration = request;
-      // What workers pushed before is not to be repeated after it.
+      // Earlier pushes must not be repeated after it.
       await this.#state.actions.durable();
       return packNotice(this.#state.optimizerNotice);
     });
@@ -121,7 +121,7 @@ export class ServerFiles {
     }
   }
 
-  /** Where each server of the group saves in a folder. */
+  /** The place where each server of the group saves in a folder. */
   #storesAt(folder: string): (server: number) => SnapshotStore {
     const { storeAt } = this.#state.options;
     if (storeAt === undefined) throw new ShoalError('unsupported', 'this server has no place for files');

@@ -115,7 +115,7 @@ export class ServerFollowers {
     }
     const { batch, entries, first, to, last } = readControl(msg.frames[0], Fields.followedBatch);
     if (batch < state.committed) return undefined;
-    // What came before has been lost with a connection: all of it comes again.
+    // Earlier batches have been lost with a connection: all of them come again.
     if (batch > state.directory.batches) return undefined;
     if (batch === state.directory.batches) state.declare(unpackBatch(entries));
     const values = msg.frames[1];

@@ -77,7 +77,7 @@ describe('state of several server groups', () => {
       await run(loaded, 'loadState');
       await expectEverywhere(loaded, sum, 2 * from);
     }
-    // What is pushed afterwards counts once, wherever it was pushed.
+    // A later push counts once, wherever it was made.
     await pushAll(loaded);
     await run(loaded, 'saveState');
     const again = await benchOf(hogwild(1), { folders: loaded.cluster.folders });
@@ -138,7 +138,7 @@ describe.each([
       const perPush = [1, 11, 111][groups * workersPerGroup - 1] ?? 1111;
       const versions = groups;
       await pushAll(bench);
-      // What is durable is not all that was pushed.
+      // Not all pushes are durable.
       await bench.exchanged();
       await pushAll(bench);
       const save = begin(bench, 'saveState');

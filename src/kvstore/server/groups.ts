@@ -20,16 +20,16 @@ const chunkBytes = 32 * 2 ** 20;
 
 type Finish = (error: ShoalError | undefined) => void;
 
-/** Of group 0: a save that waits for the others. */
+/** A save at group 0 that waits for the others. */
 interface Gathering {
-  /** By group that has answered: updates of its workers, by slot. */
+  /** Updates of workers by slot, of each group that has answered. */
   readonly counts: Map<number, readonly number[]>;
   /** The master has been asked, after all others had sent theirs. A master that was started again tells when it has more. */
   caughtUp: boolean;
   readonly finish: Finish;
 }
 
-/** Of group 0: what was loaded, until all have it. */
+/** The state that group 0 has loaded, until all have it. */
 interface Assignment {
   readonly generation: number;
   /** Frames of the messages that say it. */
@@ -44,13 +44,13 @@ type Chunk = ValueOf<typeof Fields.assign> & { readonly values: Uint8Array };
 export class ServerGroups {
   readonly #state: ServerState;
   readonly #others: readonly number[];
-  /** By number. */
+  /** Saves by their number. */
   readonly #gatherings = new Map<number, Gathering>();
   #number = 0;
   #assignment: Assignment | undefined;
-  /** Of other groups: questions of group 0 that wait for what workers repeat, and then for the master's answers. */
+  /** Questions of group 0 at another group, which wait for what workers repeat, and then for the master's answers. */
   #asked: { readonly question: ValueOf<typeof Fields.gather>; counts: readonly number[] | undefined }[] = [];
-  /** What has come of what was loaded, in order. */
+  /** The parts of a loaded state that have come, in order. */
   #chunks: Chunk[] = [];
 
   constructor(state: ServerState) {
@@ -88,7 +88,7 @@ export class ServerGroups {
     return this.#assignment?.generation;
   }
 
-  /** For an error: who has not answered. */
+  /** Names the servers that have not answered, for an error. */
   describe(): string {
     const waiting = new Set(this.#assignment?.missing);
     for (const { counts } of this.#gatherings.values()) for (const group of this.#others) if (!counts.has(group)) waiting.add(group);
@@ -199,7 +199,7 @@ export class ServerGroups {
   receiveAssign(msg: Msg): void {
     const chunk = readChunk(msg);
     if (chunk.first === 0) this.#chunks = [];
-    // What came before has been lost with a connection: all of it comes again.
+    // Earlier parts have been lost with a connection: all of them come again.
     if (chunk.first !== (this.#chunks.at(-1)?.to ?? 0)) return;
     this.#chunks.push(chunk);
     this.progress();

@@ -54,7 +54,7 @@ export class ServerNode {
   readonly #router: Router;
   readonly #values = new Map<Address, PeerValues>();
   readonly #links = new Map<Address, ServerLink>();
-  /** By peer; absent: it has left, or is lost. */
+  /** The silence of each peer; a peer that has left, or is lost, has none. */
   readonly #peers = new Map<Address, Silence>();
   /** The silence of a standby's primary, from when it was heard of last, or waited for. */
   readonly #primary: Silence;
@@ -62,11 +62,11 @@ export class ServerNode {
   #seat: ServerSeat | undefined;
   #mode: 'primary' | 'standby' = 'standby';
   #core: ServerCore | undefined;
-  /** What came while the core was being made. */
+  /** Messages that came while the core was being made. */
   #early: Msg[] = [];
-  /** What happens to the standby, one thing after the other. */
+  /** Events of the standby, one after the other. */
   #standbyTurn: Promise<void> = Promise.resolve();
-  /** Of a primary: who is sent the state. */
+  /** The process that a primary sends its state. */
   #candidate: ServerRecord | undefined;
   #served = false;
   #ending = false;
@@ -380,7 +380,7 @@ export class ServerNode {
   #forget(address: Address): void {
     this.#peers.delete(address);
     this.#core?.peerLeft(address);
-    // What it pushed last may not be summed yet.
+    // Its last pushes may not be summed yet.
     this.#values.get(address)?.retire();
     this.#values.delete(address);
   }

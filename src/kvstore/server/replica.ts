@@ -20,7 +20,7 @@ export interface Stream {
   readonly number: number;
 }
 
-/** What the standby says of a message: that the whole state is there; of a forwarded one, whether it could map the memory
+/** The standby's verdict on a message: that the whole state is there; of a forwarded one, whether it could map the memory
  *  announced in it; or that it cannot be a standby, because it has not got the state. */
 export const Verdict = { attached: 0, unattached: 1, unfit: 2, informed: 3, count: 4 } as const;
 

@@ -21,7 +21,7 @@ interface Part {
   readonly slot: number;
   readonly firstElement: number;
   readonly elements: number;
-  /** By prefix: `parameter`, `state/<name>`. */
+  /** Tensors by prefix: `parameter`, `state/<name>`. */
   readonly tensors: Map<string, SnapshotTensor>;
   found: number;
   version: number;
@@ -60,7 +60,7 @@ export async function reslice(
 
 class OwnParts {
   readonly #state: ServerState;
-  /** By key. */
+  /** Parts by key. */
   readonly #parts = new Map<string, Part[]>();
 
   constructor(state: ServerState) {

@@ -104,7 +104,7 @@ export function takeSnapshot(state: ServerState, { exchanges }: { readonly excha
   return { tensors, metadata: metadataOf(fields) };
 }
 
-/** By client: requests up to this one are in the snapshot. */
+/** The last request of each client that is in the snapshot, with all before it. */
 export function durableRequests(snapshot: Snapshot): ReadonlyMap<Address, number> {
   const { sessions } = fieldsOf(snapshot, savedState);
   return new Map(sessions.map((entry) => readSession(entry)).map(({ address, settled }) => [address, settled]));
@@ -268,7 +268,7 @@ function readSession(entry: unknown) {
   return { ...counts, address: BigInt(address), heard: heard > 0, missed };
 }
 
-/** What has been declared: keys, dtypes, shapes, and where the pieces are. */
+/** The declared parameters: keys, dtypes, shapes, and where the pieces are. */
 export function packBatches(directory: ParameterDirectory): unknown[] {
   return Array.from({ length: directory.batches }, (_, k) => packBatch(directory.batch(k)));
 }

@@ -7,13 +7,13 @@ export interface BlobBoxOptions {
   readonly clock: Clock;
   /** Blobs nobody has asked for yet, and askers, each. */
   readonly waitingMax: number;
-  /** Whose blobs these are, for an error: `worker 3 `. Default: the caller's. */
+  /** The receiver's name in errors: `worker 3 `. Default: none, the caller is meant. */
   readonly owner?: string;
 }
 
 type Settle = (outcome: TypedArray | ShoalError) => void;
 
-/** Of one sender and name; one of both lists is empty. */
+/** The blobs and askers of one sender and name; one of both lists is empty. */
 interface Waiting {
   readonly worker: number;
   readonly arrived: TypedArray[];
@@ -25,7 +25,7 @@ export class BlobBox {
   readonly #waiting = new Map<string, Waiting>();
   #arrived = 0;
   #asking = 0;
-  /** Of blobs that nobody has asked for yet. */
+  /** Bytes of blobs that nobody has asked for yet. */
   bytes = 0;
 
   constructor(options: BlobBoxOptions) {
@@ -92,7 +92,7 @@ export class BlobBox {
     this.#waiting.clear();
   }
 
-  /** Of one sender, or of all. */
+  /** The askers for one sender's blobs, or for all. */
   #askersOf(worker?: number): Settle[] {
     return [...this.#waiting.values()].flatMap((waiting) => (worker === undefined || waiting.worker === worker ? waiting.askers : []));
   }

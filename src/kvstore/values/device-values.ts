@@ -27,7 +27,7 @@ export function emptyLike(dtype: DType, count: number): TypedArray {
   return viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count);
 }
 
-/** What compression has lost so far, per parameter. */
+/** The loss of compression so far, per parameter. */
 export class Residuals {
   readonly #arrays = new Map<string, Float32Array>();
 

@@ -37,7 +37,7 @@ export interface ParameterTableOptions {
   readonly parameterKernels: ParameterKernels;
 }
 
-/** In snapshots: which layout the names below have. */
+/** The layout of the names below, in snapshots. */
 const layout = 'shoal-parameters-1';
 const valuePrefix = 'parameter/';
 const statePrefix = 'state/';
@@ -103,7 +103,7 @@ export class ParameterTable {
     return entry.data;
   }
 
-  /** As `update`, of some rows. @param rows distinct */
+  /** Updates some rows. @param rows distinct */
   updateRows(key: string, rows: Uint32Array, pushed: TypedArray): void {
     const entry = this.#entry(key);
     const { dtype, shape } = entry;
@@ -171,7 +171,7 @@ export class ParameterTable {
     return { optimizer, entries };
   }
 
-  /** Where a gradient has what the optimiser refuses; −1: nowhere. */
+  /** The index at which a gradient has what the optimiser refuses; −1: nowhere. */
   refusedAt(dtype: DType, gradient: TypedArray): number {
     if (this.#optimizer?.spec.nonFinite !== 'refuse') return -1;
     return firstNonFinite(this.#options.parameterKernels, dtype, bytesOf(gradient));

@@ -53,7 +53,7 @@ function listsPerKey(names: readonly string[], values: Values, what: 'value' | '
   });
 }
 
-/** For each key its first value. @throws ShoalError `usage` for a list of several. */
+/** The first value of each key. @throws ShoalError `usage` for a list of several. */
 export function firstValues(names: readonly string[], values: Values): readonly Value[] {
   return valuesPerKey(names, values).map((list, index) => {
     if (list.length === 1) return list[0];
@@ -64,7 +64,7 @@ export function firstValues(names: readonly string[], values: Values): readonly 
   });
 }
 
-/** What a value holds. An array has the shape given, or is a vector; `expected` settles what 16 bits mean.
+/** The elements of a value. An array has the shape given, or is a vector; `expected` settles what 16 bits mean.
  *  @throws ShoalError `usage` for a shape that does not fit, `unsupported` for arrays without a dtype. */
 export function elementsOf(
   value: Value,

@@ -107,7 +107,7 @@ export class Applier {
     return this.optimizer?.spec.nonFinite === 'refuse';
   }
 
-  /** What workers have not found: a value that is one slice, and sums that are not finite although their parts are.
+  /** Checks what workers cannot find: a value that is one slice, and sums that are not finite although their parts are.
    *  @throws ShoalError `usage` naming the parameter and whose gradient it is. */
   #checkFinite(stretch: {
     dtype: DType;

@@ -14,16 +14,16 @@ export interface ServerRequest {
   readonly session: ServerSession;
   readonly id: number;
   readonly epoch: number;
-  /** As it came: a standby that joins late gets it again. */
+  /** The message as it came: a standby that joins late gets it again. */
   readonly msg: Msg;
   readonly runs: readonly Run[];
   readonly states: RunState[];
   /** Values for the answer. */
   readonly payload: Uint8Array | undefined;
-  /** By run with a frame of its own in the answer: the frame, or the memory of the slot that it is. */
+  /** Frames of runs that have one of their own in the answer: the frame, or the memory of the slot that it is. */
   readonly frames: (Uint8Array | undefined)[];
   readonly loans: (ValueMemory | undefined)[];
-  /** By run: where its values go. */
+  /** The places where values go, by run. */
   readonly targets: (Uint8Array | undefined)[];
   /** Slots that are not as the request wants them. */
   waiting: number;
@@ -39,7 +39,7 @@ export class ServerSession {
   readonly address: Address;
   readonly rounds: GroupRounds<ServerRequest>;
   readonly member: Member<ServerRequest>;
-  /** Of the connection that counts; messages of others are late. 0: none has said hello since we serve. */
+  /** The number of the connection that counts; messages of others are late. 0: none has said hello since we serve. */
   epoch = 0;
   /** Number of the last request that has been processed. */
   lastRequest = 0;
@@ -54,7 +54,7 @@ export class ServerSession {
   /** Barriers that all workers of the client have reached. */
   barrier = 0;
   workersLeft = 0;
-  /** Why it counts as lost, until it says hello again. */
+  /** The reason why it counts as lost, until it says hello again. */
   lost: ShoalError | undefined;
   /** Memory that the client has announced, by its number. */
   readonly regions = new Map<number, { readonly handle: string; readonly bytes: number }>();
@@ -80,7 +80,7 @@ export class ServerSession {
     this.#unsettledMost = Math.max(unsettledLeast, 2 * this.#unsettled.length);
   }
 
-  /** Of pushes that are not settled, in the order they were made. */
+  /** Messages of pushes that are not settled, in the order they were made. */
   unsettledMessages(): Msg[] {
     this.#dropSettled();
     return this.#unsettled.toSorted((a, b) => a.id - b.id).map(({ msg }) => msg);

@@ -36,7 +36,7 @@ const differenceTree = [0, 1, 2, -1, -1];
 
 export interface Exchange {
   readonly number: number;
-  /** Of the server that began it. */
+  /** The incarnation of the server that began it. */
   readonly incarnation: number;
   readonly slots: readonly number[];
   /** `own` of these slots, side by side, as sent; and how many updates that was. */
@@ -47,13 +47,13 @@ export interface Exchange {
 export class GroupSync {
   readonly #parts: ServerParts;
   readonly #master: number;
-  /** By slab; of a requester. */
+  /** Base values of a requester, by slab. */
   readonly base: Uint8Array[] = [];
-  /** By slab; of group 0: the values that worker 0 gave, with nobody's contribution, for servers that have nothing yet. */
+  /** First values at group 0, by slab: those that worker 0 gave, with nobody's contribution, for servers that have nothing yet. */
   readonly first: Uint8Array[] = [];
   /** The request of worker 0 that loaded what everything is counted from; 0 when nothing was loaded. */
   generation = 0;
-  /** By slot: updates by our own workers, those since the last request, and those that the master has said to have. What was
+  /** Numbers by slot: updates by our own workers, those since the last request, and those that the master has said to have. What was
    *  loaded counts as updates of the master's group, so that the sum over all groups is the version. */
   readonly own: number[] = [];
   readonly #since: number[] = [];
@@ -66,9 +66,9 @@ export class GroupSync {
   #timer: Timer | undefined;
   #exchange: Exchange | undefined;
   #number = 0;
-  /** Of the master, by requesting group: what of it is in our values, by slab; and how many updates, by slot. */
+  /** Contributions of each requesting group in the master's values, by slab; and the number of their updates, by slot. */
   readonly included = new Map<number, { readonly values: Uint8Array[]; readonly counts: number[] }>();
-  /** Of the master: by group and slot, the version that the group has been told of. */
+  /** The versions that the master has told of, by group and slot. */
   readonly #told = new Map<number, number[]>();
   /** Requests about slots, or of a generation, that we have not got yet: one per group. */
   readonly #early = new Map<number, Msg>();
@@ -262,7 +262,7 @@ export class GroupSync {
   peerUp(group?: number): void {
     if (group === undefined) this.#told.clear();
     else this.#told.delete(group);
-    // What it had included it may have forgotten.
+    // It may have forgotten what it had included.
     if (group === undefined || group === this.#master) this.#allDue();
     this.resend();
     this.#wake();
@@ -328,7 +328,7 @@ export class GroupSync {
       epoch: msg.targetVersion,
       frames,
     });
-    // To the others it may be news.
+    // The other groups may not know it yet.
     this.#wake();
   }
 
@@ -344,7 +344,7 @@ export class GroupSync {
   /** The master has changed slots. @throws ShoalError `protocol`; nothing has changed. */
   receiveNotice(msg: Msg, batchSlots: number): void {
     const { generation, entries } = readTable(msg.frames[0]);
-    // Of a later one, all will be asked for.
+    // All slots of a later generation will be asked for.
     if (generation !== this.generation) return;
     for (const { slot } of entries) {
       if (slot < batchSlots) this.#due.add(slot);
@@ -358,7 +358,7 @@ export class GroupSync {
     const { generation, entries } = readTable(msg.frames[0]);
     if (generation !== this.generation) return;
     if (exchange === undefined || msg.targetValue !== exchange.number || msg.targetVersion !== exchange.incarnation) {
-      // To a question that was repeated: the master believes that we have these values.
+      // The question was repeated: the master believes that we have these values.
       for (const { slot } of entries) if (slot < this.own.length) this.#due.add(slot);
       return;
     }
@@ -385,7 +385,7 @@ export class GroupSync {
     this.#parts.actions.onExchanged();
   }
 
-  /** Of group 0: what a server of another group begins with. */
+  /** The first values at group 0, with which a server of another group begins. */
   beginning(slot: number): Uint8Array {
     return this.#part(this.first, slot);
   }
@@ -403,7 +403,7 @@ export class GroupSync {
     for (let slot = 0; this.requests && slot < this.own.length; slot++) if (this.own[slot] > 0) this.#due.add(slot);
   }
 
-  /** What is in flight; a standby must know it. */
+  /** The exchange in flight; a standby must know it. */
   get exchange(): Exchange | undefined {
     return this.#exchange;
   }

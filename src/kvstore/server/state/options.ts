@@ -29,13 +29,13 @@ export interface ServerOptions {
   readonly kernels: Kernels;
   readonly parameterKernels: ParameterKernels;
   readonly createOptimizer: (spec: OptimizerSpec) => Optimizer;
-  /** By its number on the wire; undefined when there is none. */
+  /** The codec with this number on the wire; undefined when there is none. */
   readonly codecOf: (code: number) => GradientCodec | undefined;
   /** Fire and forget: what is lost is asked for again after `peerUp`. Never calls back into the core. */
   readonly send: (destination: Address, msg: Msg) => void;
   /** The memory of a client; the same object each time for the same connection. */
   readonly valuesOf: (source: Address) => RemoteValues;
-  /** Where the latest state is kept. Without it (and without standby) nothing survives the process. */
+  /** The place where the latest state is kept. Without it (and without standby) nothing survives the process. */
   readonly snapshots?: SnapshotStore;
   /** Milliseconds between snapshots of a changed state. Default 60,000. */
   readonly checkpointEveryMs?: number;
@@ -48,7 +48,7 @@ export interface ServerOptions {
   /** A standby: where the primary is reached. */
   readonly primary?: Address;
   readonly mode: 'primary' | 'standby';
-  /** How many processes have been this server, with this one; of a standby, 0: it learns its primary's. */
+  /** The number of processes that have been this server, with this one; of a standby, 0: it learns its primary's. */
   readonly term: number;
   /** Primary: the standby has the whole state, and from now on whatever is answered for. */
   readonly onStandbyInformed?: () => void;
@@ -72,7 +72,7 @@ export interface Outbound {
   readonly frames: Uint8Array[];
 }
 
-/** What the parts of a server ask of its core. */
+/** Actions that the parts of a server ask of its core. */
 export interface ServerActions {
   readonly counters: ValueCounters;
   /** Sends a message to another server. */
@@ -103,7 +103,7 @@ export interface ServerActions {
   readonly onCommit: () => void;
 }
 
-/** What all parts of a server's state share. */
+/** Things that all parts of a server's state share. */
 export interface ServerParts {
   readonly options: ServerOptions;
   readonly actions: ServerActions;

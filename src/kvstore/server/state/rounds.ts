@@ -8,7 +8,7 @@
 import type { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 
-/** What a client gave to a stretch of slots, in one round. */
+/** A client's gift to a stretch of slots, in one round. */
 export interface Contribution<Request> {
   readonly request: Request;
   /** Index of the run in the request. */
@@ -16,9 +16,9 @@ export interface Contribution<Request> {
   /** Bytes of the slab at which `source` and `target` begin. */
   readonly base: number;
   readonly source: Uint8Array;
-  /** Where the new value goes. */
+  /** The place where the new value goes. */
   readonly target: Uint8Array | undefined;
-  /** Of a row-sparse push: the rows that `source` has, counted within the slot. */
+  /** The rows that `source` of a row-sparse push has, counted within the slot. */
   readonly rows: Uint32Array | undefined;
   /** The value that the source is a part of holds NaN or infinity. */
   readonly nonFinite: boolean;
@@ -29,17 +29,17 @@ export interface Member<Request> {
   readonly address: Address;
   readonly firstWorker: number;
   readonly workers: number;
-  /** By slot: the last round that came. */
+  /** The last round that came, by slot. */
   readonly received: number[];
-  /** By slot: what it gave to the round after the settled one. */
+  /** Its contribution to the round after the settled one, by slot. */
   readonly held: (Contribution<Request> | undefined)[];
-  /** What it gave to later rounds, in their order. */
+  /** Its contributions to later rounds, in their order, by slot. */
   readonly early: Map<number, Contribution<Request>[]>;
-  /** By slot: the last round that was given up without it. */
+  /** The last round that was given up without it, by slot. */
   readonly missed: Map<number, number>;
   /** It will push nothing more. */
   gone: ShoalError | undefined;
-  /** What it gave may have changed since: it gave up in the middle. */
+  /** True when its contributions may have changed since: it gave up in the middle. */
   broken: boolean;
 }
 
@@ -60,11 +60,11 @@ export class GroupRounds<Request> {
   readonly workers: number;
   /** Ordered by their workers: the order of every sum. */
   readonly members: Member<Request>[] = [];
-  /** By slot: the last settled round. */
+  /** The last settled round, by slot. */
   readonly settled: number[] = [];
-  /** By slot: workers that are in the next round. */
+  /** Workers that are in the next round, by slot. */
   readonly weight: number[] = [];
-  /** By slot: why a round was refused. Only the last one is remembered. */
+  /** The reason why a round was refused, by slot. Only the last one is remembered. */
   readonly refused = new Map<number, { readonly round: number; readonly error: ShoalError }>();
   readonly #waiters = new Map<number, Waiter<Request>[]>();
 

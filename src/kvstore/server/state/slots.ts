@@ -21,14 +21,14 @@ export interface Slab {
   states: Uint8Array[];
 }
 
-/** Of value memory that is kept for the next message that is under way when values change. */
+/** Most bytes of value memory that is kept for the next message that is under way when values change. */
 const spareBytesMost = 64 * 2 ** 20;
 
 export class ServerSlots {
   readonly #server: number;
   readonly #directory: ParameterDirectory;
   readonly slabs: Slab[] = [];
-  /** By slot: its slab, and where in it, in bytes. */
+  /** The slab of each slot, and its place in it, in bytes. */
   readonly slab: number[] = [];
   readonly start: number[] = [];
   readonly end: number[] = [];
@@ -36,7 +36,7 @@ export class ServerSlots {
   readonly version: number[] = [];
   /** Updates applied since the optimiser was set. */
   readonly steps: number[] = [];
-  /** By length. */
+  /** Spare memory by its length. */
   readonly #spare = new Map<number, ValueMemory[]>();
   #spareBytes = 0;
   readonly counters: ValueCounters;
@@ -173,7 +173,7 @@ export class ServerSlots {
   }
 }
 
-/** As it is where elements may begin there, else a copy: buffers of sockets begin at any address. */
+/** The bytes as they are where elements may begin there, else a copy: buffers of sockets begin at any address. */
 export function aligned(bytes: Uint8Array, counters: ValueCounters): Uint8Array {
   if (bytes.byteOffset % elementBytesMost === 0) return bytes;
   counters.bytesCopied += bytes.byteLength;

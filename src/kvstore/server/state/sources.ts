@@ -29,11 +29,11 @@ export interface RunSource {
 }
 
 export interface Resolved {
-  /** By run; undefined for runs that push nothing. */
+  /** Sources by run; undefined for runs that push nothing. */
   readonly sources: (RunSource | undefined)[];
   readonly targets: (Uint8Array | undefined)[];
   readonly payload: Uint8Array | undefined;
-  /** By run with a frame of its own: its values, where they cannot be lent. */
+  /** Values of runs with a frame of their own, where they cannot be lent. */
   readonly frames: (Uint8Array | undefined)[];
 }
 

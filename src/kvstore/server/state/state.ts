@@ -29,7 +29,7 @@ export class ServerState implements ServerParts {
   committed = 0;
   committedSlots = 0;
   optimizerSpec: OptimizerSpec | undefined;
-  /** How often the optimiser has been set. */
+  /** The number of times the optimiser has been set. */
   optimizerVersion = 0;
   /** The incarnation that this state goes back to without loss. */
   lineage: number;
@@ -56,7 +56,7 @@ export class ServerState implements ServerParts {
     }
   }
 
-  /** What clients must know of the optimiser. */
+  /** The facts about the optimiser that clients must know. */
   get optimizerNotice(): OptimizerNotice {
     return { version: this.optimizerVersion, refuses: this.optimizerSpec?.nonFinite === 'refuse' };
   }

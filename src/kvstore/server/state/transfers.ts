@@ -11,12 +11,12 @@ import type { ServerSlots } from './slots.ts';
 import { gatherRows } from '../../values/sparse-rows.ts';
 import { decodeRuns, KVMessage, SourceKind, TargetKind, type Run, type Transfer } from '../../protocol/wire.ts';
 
-/** Of gradients held for incomplete rounds, per client. */
+/** Most bytes of gradients held for incomplete rounds, per client. */
 const pendingBytesMax = 2 ** 30;
 /** Waits that are described by name. */
 const waitsMax = 3;
 
-/** Of the slots of a run: the round is settled; it was pushed, and this run only waits for it; this run pushes it again, over
+/** The standing of the slots of a run: the round is settled; it was pushed, and this run only waits for it; this run pushes it again, over
  *  another connection and perhaps from other memory; or for the first time. */
 type Standing = 'settled' | 'known' | 'again' | 'next';
 
@@ -28,7 +28,7 @@ export class Transfers {
   /** Several worker groups push to the same parameters: a push without optimiser would undo the others'. */
   readonly #isShared: boolean;
   readonly groups = new Map<number, GroupRounds<ServerRequest>>();
-  /** In the order they came. */
+  /** Requests that wait, in the order they came. */
   readonly pending = new Set<ServerRequest>();
 
   constructor({ options, actions, slots }: ServerParts, applier: Applier, sources: SourceReader) {
@@ -150,7 +150,7 @@ export class Transfers {
     }
   }
 
-  /** Whom a request waits for, in words; empty when for nobody. */
+  /** Names the workers that a request waits for; empty when there are none. */
   describeWait(request: ServerRequest): string {
     const group = request.session.rounds;
     const texts: string[] = [];
@@ -178,7 +178,7 @@ export class Transfers {
 
   // ── taking ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Why a request cannot be taken at all. */
+  /** The reason why a request cannot be taken at all. */
   #refusal(session: ServerSession, group: GroupRounds<ServerRequest>, { runs, msg }: ServerRequest): ShoalError | undefined {
     if (msg.type === KVMessage.get) return undefined;
     const slots = this.#slots;
