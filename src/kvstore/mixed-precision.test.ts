@@ -1,6 +1,6 @@
 /** Parameters of 16 bits with an optimiser: updates below their precision add up, whatever becomes of servers meanwhile. */
 import { describe, expect, it } from 'vitest';
-import { JsKernels } from '../memory/kernels/js.ts';
+import { createKernels } from '../memory/kernels/create-kernels.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
 import { createOptimizer } from './optimizers/registry.ts';
 import type { KVTopology } from './protocol/topology.ts';
@@ -8,7 +8,7 @@ import { adding, Bench, hogwild, sandblaster, type Parameter } from './testing/s
 import type { ClusterOptions } from './testing/simulated-cluster.ts';
 import { firstNonFinite, updateValue } from './values/mixed-precision.ts';
 
-const kernels = new JsKernels();
+const kernels = createKernels();
 const parameterKernels = createParameterKernels();
 
 type Half = 'float16' | 'bfloat16';

@@ -2,7 +2,7 @@
  *  check what it gets. */
 import assert from 'node:assert/strict';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
-import { JsKernels } from '../../memory/kernels/js.ts';
+import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
@@ -71,7 +71,7 @@ export class Reference {
   /** The bits of the value in a smaller type. */
   rounded(dtype: 'float16' | 'bfloat16'): Uint16Array {
     const rounded = new Uint16Array(this.value.length);
-    new JsKernels().convert(dtype, new Uint8Array(rounded.buffer), 'float32', new Uint8Array(this.value.buffer));
+    createKernels().convert(dtype, new Uint8Array(rounded.buffer), 'float32', new Uint8Array(this.value.buffer));
     return rounded;
   }
 }

@@ -6,7 +6,7 @@ import { VirtualClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Kernels } from '../../memory/kernels.ts';
-import { JsKernels } from '../../memory/kernels/js.ts';
+import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { groupOf, idOf, makeAddress, roleOf, type Address } from '../../messaging/address.ts';
 import { Role } from '../protocol/singa.ts';
@@ -186,7 +186,7 @@ export class SimulatedCluster {
 
   private constructor(options: ClusterOptions) {
     this.#options = options;
-    this.#kernels = options.kernels ?? new JsKernels();
+    this.#kernels = options.kernels ?? createKernels();
     this.folders = options.folders ?? new Map<string, SimulatedDisk>();
   }
 

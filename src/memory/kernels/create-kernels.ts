@@ -1,9 +1,57 @@
-/** Picks the kernels: the addon's when it is there, else their twin. */
+/** Picks the kernels: the addon's when it is there, else their twin in JavaScript, which gives the same bits. Both check their operands. */
+import { dtypeInfo } from '../dtype.ts';
 import type { Kernels } from '../kernels.ts';
 import type { Native } from '../native.ts';
-import { JsKernels } from './js.ts';
-import { NativeKernels } from './native.ts';
+import { reduceOpCode } from '../reduce-op.ts';
+import { checkConvert, checkCopy, checkReduce, checkScale } from './check.ts';
+import { convertJs } from './js-convert.ts';
+import { reduceJs, scaleJs } from './js-reduce.ts';
+import { Scratch } from './js-scratch.ts';
 
-export function createKernels(options: { readonly native?: Native | undefined } = {}): Kernels {
-  return options.native === undefined ? new JsKernels() : new NativeKernels(options.native);
+export function createKernels({ native }: { readonly native?: Native | undefined } = {}): Kernels {
+  return native === undefined ? jsKernels() : nativeKernels(native);
+}
+
+function nativeKernels(native: Native): Kernels {
+  return {
+    reduce(dtype, op, targets, sources, tree, divisor) {
+      checkReduce(dtype, op, targets, sources, tree, divisor);
+      native.reduce(dtypeInfo(dtype).code, reduceOpCode(op), targets, sources, tree, divisor ?? NaN);
+    },
+    scale(dtype, target, source, factor) {
+      checkScale(dtype, target, source, factor);
+      native.scale(dtypeInfo(dtype).code, target, source, factor);
+    },
+    convert(targetType, target, sourceType, source) {
+      checkConvert(targetType, target, sourceType, source);
+      native.convert(dtypeInfo(targetType).code, target, dtypeInfo(sourceType).code, source);
+    },
+    copy(target, source) {
+      checkCopy(target, source);
+      native.copy(target, source);
+    },
+  };
+}
+
+/** One per thread: it owns its scratch memory. */
+function jsKernels(): Kernels {
+  const scratch = new Scratch();
+  return {
+    reduce(dtype, op, targets, sources, tree, divisor) {
+      checkReduce(dtype, op, targets, sources, tree, divisor);
+      reduceJs(scratch, dtype, op, targets, sources, tree, divisor);
+    },
+    scale(dtype, target, source, factor) {
+      checkScale(dtype, target, source, factor);
+      scaleJs(scratch, dtype, target, source, factor);
+    },
+    convert(targetType, target, sourceType, source) {
+      checkConvert(targetType, target, sourceType, source);
+      convertJs(scratch, targetType, target, sourceType, source);
+    },
+    copy(target, source) {
+      checkCopy(target, source);
+      target.set(source);
+    },
+  };
 }

@@ -7,10 +7,9 @@ import { balancedTree, type Kernels } from '../kernels.ts';
 import { loadNative, nativeUnavailableReason } from '../native.ts';
 import { checkReduceOp, type CombineOp } from '../reduce-op.ts';
 import { createKernels } from './create-kernels.ts';
-import { JsKernels } from './js.ts';
 
 const native = loadNative({ enabled: true });
-const js = new JsKernels();
+const js = createKernels();
 /** The addon's kernels, for every instruction set this CPU has. */
 const loops = native === undefined ? [] : [native, ...native.others];
 const addons: Kernels[] = loops.map((each) => createKernels({ native: { ...native!, ...each } }));

@@ -5,12 +5,13 @@ import { seededRandom, type Random } from '../../base/random.ts';
 import { loadNative, nativeUnavailableReason } from '../native.ts';
 import { twoBitBytes, updateRules, type ParameterKernels, type Reals, type UpdateRuleInfo } from '../parameter-kernels.ts';
 import { createParameterKernels } from './create-parameter-kernels.ts';
-import { NativeParameterKernels } from './native.ts';
 
 const native = loadNative({ enabled: true });
 const js = createParameterKernels();
 const addons: ParameterKernels[] =
-  native === undefined ? [] : [createParameterKernels({ native }), new NativeParameterKernels(native.parameters.generic)];
+  native === undefined
+    ? []
+    : [createParameterKernels({ native }), createParameterKernels({ native: { parameters: native.parameters.generic } })];
 const implementations = [js, ...addons].map((kernels, k) => ({ kernels, label: ['js', 'native', 'native generic'][k] }));
 
 const specials = [0, -0, 1, -1, NaN, Infinity, -Infinity, 1e-45, -1.1e-38, 3.4e38, 65504, 65520, -70000, 6e-8, 0.5, -0.5];

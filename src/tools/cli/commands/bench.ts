@@ -162,7 +162,7 @@ async function joinWorld(
   { flags, onEvent }: { flags: BenchFlags; onEvent: (event: BenchEvent) => void },
 ): Promise<void> {
   if (flags.ranks !== undefined)
-    throw new ShoalError('usage', '-N starts ranks, but this process was started as a rank already; leave it out');
+    throw new ShoalError('usage', '-n starts ranks, but this process was started as a rank already; leave it out');
   const [{ initProcessGroup }, { runBench }, { systemStopwatch }] = await Promise.all([
     import('../../../group/init.ts'),
     import('../../timing/run-bench.ts'),

@@ -45,7 +45,7 @@ export function tuneCommand(setExitCode: (code: number) => void): Command {
     .addHelpText('after', examples)
     .action(async (flags: TuneFlags & SchedulerTuneFlags & SchedulePredictionFlags & { readonly scheduler?: true }) => {
       if (flags.predict !== undefined) {
-        if (flags.scheduler !== true) throw new ShoalError('usage', '--predict is of the scheduler: shoal tune --scheduler --predict');
+        if (flags.scheduler !== true) throw new ShoalError('usage', '--predict needs --scheduler: shoal tune --scheduler --predict');
         const { runSchedulePrediction } = await import('../tune/run-schedule-prediction.ts');
         process.stdout.write(runSchedulePrediction(flags));
         setExitCode(0);
