@@ -13,7 +13,6 @@ import { TcpFabric } from '../../src/fabric/providers/tcp.ts';
 import type { Session } from '../../src/graph/execute/session.ts';
 import type { FunctionTable } from '../../src/graph/execute/structural-kernels.ts';
 import { call } from '../../src/graph/ops/call.ts';
-import { FabricCarrier } from '../../src/graph/rpc/fabric-carrier.ts';
 import { GraphBuilder } from '../../src/graph/structure/builder.ts';
 import type { Graph } from '../../src/graph/structure/graph.ts';
 import type { Node } from '../../src/graph/structure/node.ts';
@@ -62,12 +61,14 @@ async function start(recvSome: boolean) {
     {
       recvSome,
       functions,
-      carrier: (rank) => {
-        const around = { clock: systemClock, random: systemRandom };
-        const createFabric = (): TcpFabric =>
-          new TcpFabric({ identity: { world: 'late', rank }, secret, ...around, listenHosts: ['127.0.0.1'] });
-        return new FabricCarrier({ createFabric, ...around, world: 'late', rank });
-      },
+      createFabric: (rank) =>
+        new TcpFabric({
+          identity: { world: 'w', rank },
+          secret,
+          clock: systemClock,
+          random: systemRandom,
+          listenHosts: ['127.0.0.1'],
+        }),
     },
   );
 }

@@ -2,42 +2,39 @@
 import { fileURLToPath } from 'node:url';
 import type { startGraphServer } from 'shoal/graph';
 import { startTask } from '../../src/graph/cluster/start.ts';
-import { FabricCarrier } from '../../src/graph/rpc/fabric-carrier.ts';
-import type { RpcLink, RpcService, RpcStats, TensorSlot, TensorSource } from '../../src/graph/rpc/rpc.ts';
-import type { FabricAddress } from '../../src/fabric/fabric.ts';
-import type { SlotOutcome } from '../../src/rendezvous/protocol/tensor-carrier.ts';
+import { TaskTensors, type TaskTensorsOptions, type TensorAddress } from '../../src/graph/cluster/task-tensors.ts';
+import { ShoalError } from '../../src/base/errors.ts';
+import type { FusedWaiter, SlotOutcome, TensorCarrier } from '../../src/rendezvous/protocol/tensor-carrier.ts';
+import type { Cancel, Waiter } from '../../src/rendezvous/table/rendezvous.ts';
+import type { TensorValue } from '../../src/rendezvous/value/tensor-value.ts';
 import type { Served } from './calls.ts';
 import { GrpcTensors, serveTensors, type Item } from './tensors.ts';
 
-export class GrpcTensorsCarrier extends FabricCarrier {
-  readonly #sources: LinkSource[] = [];
+interface GrpcAddress extends TensorAddress {
+  readonly grpc: string;
+}
+
+class GrpcTaskTensors extends TaskTensors {
+  readonly #options: TaskTensorsOptions;
   #served: Served | undefined;
 
-  override get stats(): Readonly<RpcStats> {
-    const sum = { ...super.stats };
-    for (const { stats } of this.#sources) for (const key of Object.keys(sum) as (keyof RpcStats)[]) sum[key] += stats[key];
-    return sum;
+  constructor(options: TaskTensorsOptions) {
+    super(options);
+    this.#options = options;
   }
 
-  override async listen(service: RpcService): Promise<string> {
-    const fabric = await super.listen(service);
-    const { device, incarnation, take } = service.tensors!;
-    const asker = { caller: 'grpc', connection: 1 };
-    const { rank, tensors } = JSON.parse(fabric) as { rank: number; tensors: FabricAddress };
-    const { hostname } = new URL(tensors.candidates[0]);
-    this.#served = await serveTensors(`${hostname}:0`, { rank, device, incarnation }, (...request) =>
-      take.call(service.tensors, asker, ...request),
-    );
-    return JSON.stringify({ fabric, grpc: this.#served.address });
+  override async listen(): Promise<GrpcAddress> {
+    const address = await super.listen();
+    const { hostname } = new URL(address.tensors.candidates[0]);
+    const { self, sent } = this.core;
+    const asker = { worker: this, isOver: false };
+    this.#served = await serveTensors(`${hostname}:0`, self, (...request) => sent.take(...request, asker));
+    return { ...address, grpc: this.#served.address };
   }
 
-  override async connect(text: string, task: string): Promise<RpcLink> {
-    const { fabric, grpc } = JSON.parse(text) as { fabric: string; grpc: string };
-    const link = await super.connect(fabric, task);
-    const tensors = new LinkSource(grpc);
-    this.#sources.push(tensors);
-    void link.lost.then(() => tensors.close());
-    return { tensors, call: (...call) => link.call(...call), lost: link.lost, close: () => link.close() };
+  protected override carrierTo(task: string): TensorCarrier {
+    const { addressOf, recvSome } = this.#options;
+    return new TaskCalls(task, async () => new GrpcTensors(((await addressOf(task)) as GrpcAddress).grpc), recvSome);
   }
 
   override async close(): Promise<void> {
@@ -46,29 +43,85 @@ export class GrpcTensorsCarrier extends FabricCarrier {
   }
 }
 
-class LinkSource extends GrpcTensors implements TensorSource {
-  receive(stepId: number, keys: readonly string[], signal?: AbortSignal): Promise<readonly TensorSlot[]> {
-    return new Promise((resolve, reject) => {
-      const cancel = this.recvFused(stepId, keys, { receive: (outcomes) => resolve(outcomes.map(slotOf)), fail: reject });
-      signal?.addEventListener('abort', () => {
-        cancel();
-        reject(signal.reason as Error);
-      });
-    });
-  }
-
-  receiveEach(items: readonly Item[], onSlot: (index: number, slot: TensorSlot) => void): Promise<void> {
-    return this.recvSome(items, (index, outcome) => onSlot(index, slotOf(outcome)));
-  }
+interface Gathered {
+  readonly item: Item;
+  readonly waiter: Waiter<TensorValue>;
+  isOver: boolean;
 }
 
-function slotOf(outcome: SlotOutcome): TensorSlot {
-  return 'cause' in outcome ? outcome.cause : outcome.value;
+/** Receives from one task. With `recvSome`, those of one turn are one call. */
+class TaskCalls implements TensorCarrier {
+  readonly description: string;
+  readonly #tensors: Promise<GrpcTensors>;
+  readonly #recvSome: boolean;
+  #gathered: Gathered[] = [];
+
+  constructor(description: string, open: () => Promise<GrpcTensors>, recvSome: boolean) {
+    this.description = description;
+    this.#tensors = open();
+    this.#recvSome = recvSome;
+  }
+
+  recv(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel {
+    if (!this.#recvSome) return this.#ask(waiter, (tensors) => tensors.recv(stepId, key, waiter));
+    const gathered: Gathered = { item: [stepId, key], waiter, isOver: false };
+    if (this.#gathered.push(gathered) === 1) queueMicrotask(() => void this.#askSome());
+    return () => {
+      gathered.isOver = true;
+    };
+  }
+
+  recvFused(stepId: number, keys: readonly string[], waiter: FusedWaiter): Cancel {
+    return this.#ask(waiter, (tensors) => tensors.recvFused(stepId, keys, waiter));
+  }
+
+  endStep(): void {}
+
+  async close(): Promise<void> {
+    await (await this.#tensors).close();
+  }
+
+  #ask({ fail }: { fail(cause: ShoalError): void }, start: (tensors: GrpcTensors) => Cancel): Cancel {
+    let isOver = false;
+    let cancel: Cancel = () => {
+      isOver = true;
+    };
+    const begin = async (): Promise<void> => {
+      try {
+        const tensors = await this.#tensors;
+        if (!isOver) cancel = start(tensors);
+      } catch (thrown) {
+        fail(ShoalError.from(thrown));
+      }
+    };
+    void begin();
+    return () => cancel();
+  }
+
+  async #askSome(): Promise<void> {
+    const all = this.#gathered;
+    this.#gathered = [];
+    const settle = (each: Gathered, outcome: SlotOutcome): void => {
+      if (each.isOver) return;
+      each.isOver = true;
+      if ('cause' in outcome) each.waiter.fail(outcome.cause);
+      else each.waiter.receive(outcome.value);
+    };
+    try {
+      const tensors = await this.#tensors;
+      await tensors.recvSome(
+        all.map(({ item }) => item),
+        (index, outcome) => settle(all[index], outcome),
+      );
+    } catch (thrown) {
+      for (const each of all) settle(each, { cause: ShoalError.from(thrown) });
+    }
+  }
 }
 
 /** `startGraphServer` over gRPC. */
 export const startGrpcGraphServer = ((options: Parameters<typeof startTask>[0]) =>
-  startTask(options, GrpcTensorsCarrier)) as unknown as typeof startGraphServer;
+  startTask(options, GrpcTaskTensors)) as unknown as typeof startGraphServer;
 
 /** Environment of a process that starts such a task: its imports by the package's name get the sources, as here. */
 export const grpcGraphEnvironment = { TSX_TSCONFIG_PATH: fileURLToPath(new URL('tsconfig.json', import.meta.url)) };

@@ -8,12 +8,12 @@ import { cancelledStep, type StepOutcome } from '../execute/step.ts';
 import type { Flow } from '../execute/step-machine.ts';
 import type { Partition, PartitionedGraph } from '../partition/partition.ts';
 import type { RpcLink } from '../rpc/rpc.ts';
+import { taskOf } from '../structure/device-name.ts';
 import type { Value } from '../structure/value.ts';
 import { decodeMessage, encodeMessage, graphData } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
 import { parse } from '../../base/schema.ts';
 import { Method, ranSchema } from './methods.ts';
-import { taskOf } from './task-rendezvous.ts';
 import type { TaskTrace } from './task-trace.ts';
 import { ownCaller, type WorkerService } from './worker-service.ts';
 

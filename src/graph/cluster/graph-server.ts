@@ -6,7 +6,8 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
-import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
+import type { Fabric, PeerIdentity } from '../../fabric/fabric.ts';
+import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { Store } from '../../store/store.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { Session, type SessionOptions } from '../execute/session.ts';
@@ -14,16 +15,16 @@ import { structuralKernels, type FunctionTable } from '../execute/structural-ker
 import { VariableStore } from '../execute/variable-store.ts';
 import { tableKernels } from '../kernels/table-kernels.ts';
 import type { Device } from '../placement/devices.ts';
-import type { FabricCarrier } from '../rpc/fabric-carrier.ts';
+import { FabricCarrier } from '../rpc/fabric-carrier.ts';
 import type { RpcLink } from '../rpc/rpc.ts';
+import { taskName } from '../structure/device-name.ts';
 import { kept } from '../structure/elements.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
 import { ClusterBackend } from './cluster-backend.ts';
-import { taskName } from './task-rendezvous.ts';
 import { TaskTrace } from './task-trace.ts';
 import { noteJoined, rankEnded } from '../../group/shared/ended-ranks.ts';
-import { TensorReceiver } from './tensor-receiver.ts';
+import { TaskTensors, type TensorAddress } from './task-tensors.ts';
 import { WorkerService } from './worker-service.ts';
 
 /** Tasks of each job: `{ worker: 3, ps: 2 }`. */
@@ -35,7 +36,16 @@ export interface GraphServerOptions {
   readonly task: number;
   /** Of the job that all tasks are processes of. */
   readonly store: Store;
-  readonly carrier: FabricCarrier;
+  /** Called twice: calls and tensors have one each. The server closes them. */
+  readonly createFabric: () => Fabric;
+  /** World and rank of the fabrics' identities. */
+  readonly identity: PeerIdentity;
+  /** Bounds what this process sends, also besides. Default: nothing else is sent. */
+  readonly arbiter?: Arbiter;
+  /** Time limit for making a broken connection again. Default 2000. */
+  readonly reconnectMs?: number;
+  /** What exchanges tensors; benchmarks have another one. */
+  readonly Tensors?: typeof TaskTensors;
   readonly clock: Clock;
   readonly random: Random;
   readonly parameterKernels: ParameterKernels;
@@ -89,9 +99,9 @@ export class GraphServer implements AsyncDisposable {
   readonly task: number;
   readonly #options: GraphServerOptions & { readonly joinTimeoutMs: number };
   readonly #service: WorkerService;
-  readonly #receiver: TensorReceiver;
+  readonly #carrier: FabricCarrier;
+  readonly #tensors: TaskTensors;
   readonly #trace: TaskTrace;
-  readonly #counters: TensorCounters;
   readonly #keep: (value: Value) => Value;
   readonly #links = new Map<string, Promise<RpcLink>>();
   readonly #sessions = new Set<Session>();
@@ -107,16 +117,24 @@ export class GraphServer implements AsyncDisposable {
     this.task = task;
     this.#options = { joinTimeoutMs: 300_000, ...options };
     this.#trace = trace;
-    this.#counters = options.carrier.tensorCounters;
-    this.#keep = (value) => kept(value, this.#counters);
-    this.#receiver = new TensorReceiver({ clock, recvSome, trace, linkTo: (name) => this.#linkTo(name) });
-    this.#service = new WorkerService({
+    const { createFabric, identity, arbiter, reconnectMs, Tensors = TaskTensors } = options;
+    const connections = { ...identity, clock, random, ...(reconnectMs !== undefined && { reconnectMs }) };
+    this.#carrier = new FabricCarrier({ ...connections, fabric: createFabric() });
+    this.#tensors = new Tensors({
+      ...connections,
+      fabric: createFabric(),
       task: this.name,
       incarnation: new DataView(random.bytes(8).buffer).getBigUint64(0) >> 1n,
+      arbiter,
+      recvSome,
+      trace,
+      addressOf: async (task) => (await this.#recordOf(task)).tensors,
+    });
+    this.#keep = (value) => kept(value, this.#tensors.counters);
+    this.#service = new WorkerService({
+      core: this.#tensors.core,
       clock,
       kernels: { ...structuralKernels(new VariableStore(this.#keep), functions), ...tableKernels(parameterKernels), ...kernels },
-      receiver: this.#receiver,
-      trace,
     });
     this.#firstStep = firstStep;
   }
@@ -127,8 +145,8 @@ export class GraphServer implements AsyncDisposable {
     // Every process that ever starts in the job has a number of its own, and so have the steps of its sessions.
     const start = await options.store.add('graph/starts', 1);
     const server = new GraphServer(options, (start % startsMax) * stepsPerStart);
-    const address = await options.carrier.listen(server.#service);
-    const record: TaskRecord = { address, incarnation: server.#service.incarnation.toString() };
+    const [address, tensors] = await Promise.all([server.#carrier.listen(server.#service), server.#tensors.listen()]);
+    const record: TaskRecord = { address, tensors, incarnation: String(server.#tensors.core.self.incarnation) };
     await options.store.set(recordKey(server.name), Buffer.from(JSON.stringify(record)));
     return server;
   }
@@ -150,9 +168,11 @@ export class GraphServer implements AsyncDisposable {
 
   /** What has been exchanged with other tasks so far. */
   get stats(): GraphServerStats {
-    const { requests, tensors } = this.#receiver.stats;
-    const { calls, bytesSent, bytesReceived } = this.#options.carrier.stats;
-    return { requests, tensors, calls, bytes: bytesSent + bytesReceived, bytesCopied: this.#counters.bytesCopied };
+    const { requests, tensors, bytes: tensorBytes } = this.#tensors.stats;
+    const { calls, bytesSent, bytesReceived } = this.#carrier.stats;
+    const { bytesWritten, bytesCopied } = this.#tensors.counters;
+    const bytes = bytesSent + bytesReceived + tensorBytes + bytesWritten;
+    return { requests, tensors, calls: calls + requests, bytes, bytesCopied };
   }
 
   /** A session over all devices of the cluster; nodes that do not say where run on this task. Waits until all tasks have started.
@@ -218,7 +238,8 @@ export class GraphServer implements AsyncDisposable {
     for (const session of this.#sessions) session.close();
     await this.#done().catch(() => undefined);
     this.#service.close(new ShoalError('closed', `${this.name} is closed`));
-    await this.#options.carrier.close();
+    await this.#carrier.close();
+    await this.#tensors.close();
     if (this.#options.closeStore === true) await this.#options.store.close();
     this.#trace.write();
   }
@@ -276,22 +297,28 @@ export class GraphServer implements AsyncDisposable {
   }
 
   async #connect(task: string): Promise<RpcLink> {
+    return this.#carrier.connect((await this.#recordOf(task)).address, task);
+  }
+
+  async #recordOf(task: string): Promise<TaskRecord> {
     if (this.#closed) throw new ShoalError('closed', `${this.name} is closed`);
     if (!tasksOf(this.#options.cluster).includes(task)) throw new ShoalError('usage', `${task} is not in the cluster`);
-    const [{ address }] = await this.#records([task]);
-    return this.#options.carrier.connect(address, task);
+    const [record] = await this.#records([task]);
+    return record;
   }
 }
 
 interface TaskRecord {
+  /** Where calls go. */
   readonly address: string;
+  readonly tensors: TensorAddress;
   readonly incarnation: string;
 }
 
 function readRecord(task: string, text: Uint8Array): TaskRecord {
   try {
-    const { address, incarnation } = JSON.parse(Buffer.from(text).toString()) as TaskRecord;
-    if (typeof address === 'string' && /^\d{1,19}$/.test(incarnation)) return { address, incarnation };
+    const record = JSON.parse(Buffer.from(text).toString()) as TaskRecord;
+    if (typeof record.address === 'string' && typeof record.tensors === 'object' && /^\d{1,19}$/.test(record.incarnation)) return record;
   } catch {
     // As below.
   }

@@ -1,7 +1,7 @@
 /** Receives between tasks by rendezvous' protocol: what they cost, who owns what came, and connections that break. */
 import { describe, expect, it } from 'vitest';
 import { sleep, systemClock } from '../../base/clock.ts';
-import { seededRandom, systemRandom } from '../../base/random.ts';
+import { seededRandom } from '../../base/random.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection } from '../../fabric/fabric.ts';
 import type { TcpFabric } from '../../fabric/providers/tcp.ts';
@@ -10,7 +10,6 @@ import { placeholder } from '../ops/array.ts';
 import { call } from '../ops/call.ts';
 import { addN } from '../ops/math.ts';
 import { assign, variable } from '../ops/state.ts';
-import { FabricCarrier } from '../rpc/fabric-carrier.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import { elementsOf } from '../structure/elements.ts';
 import type { Output } from '../structure/node.ts';
@@ -18,25 +17,27 @@ import type { Value } from '../structure/value.ts';
 import { dense, scalarOf } from '../testing/kernels.ts';
 import { startLocalCluster } from '../testing/local-cluster.ts';
 import { recordedTcp } from '../testing/recorded-fabric.ts';
+import { TaskTensors, type TaskTensorsOptions } from './task-tensors.ts';
 
 type Floats = Output<'float32'>;
 const ps = '/job:ps/task:0';
 const numbers = (value: Value | undefined): number[] => [...(elementsOf(value as Value) as Float32Array)];
 const connections: Connection[] = [];
 
-function tcp(rank: number): FabricCarrier {
-  const createFabric = (): TcpFabric => recordedTcp(connections, rank, new Uint8Array(16));
-  return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs: 60_000 });
-}
-
 async function start(
   functions: Record<string, (inputs: readonly Value[]) => readonly Value[] | Promise<readonly Value[]>>,
   recvSome = false,
 ) {
-  const carriers: FabricCarrier[] = [];
-  const carrier = (rank: number): FabricCarrier => (carriers[rank] = tcp(rank));
-  const cluster = await startLocalCluster({ worker: 1, ps: 1 }, { functions, recvSome, carrier });
-  const [{ tensorCounters: worker }, { tensorCounters: server }] = carriers;
+  const made: TaskTensors[] = [];
+  class Tensors extends TaskTensors {
+    constructor(options: TaskTensorsOptions) {
+      super(options);
+      made.push(this);
+    }
+  }
+  const createFabric = (rank: number): TcpFabric => recordedTcp(connections, rank, new Uint8Array(16));
+  const cluster = await startLocalCluster({ worker: 1, ps: 1 }, { functions, recvSome, createFabric, Tensors, reconnectMs: 60_000 });
+  const [{ counters: worker }, { counters: server }] = made;
   return { cluster, worker, server };
 }
 

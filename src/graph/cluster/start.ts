@@ -13,9 +13,9 @@ import { createRecorder } from '../../trace/recorder.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import type { FunctionTable } from '../execute/structural-kernels.ts';
 import { processArbiter } from '../../comm/caller/comm-thread.ts';
-import { FabricCarrier, type FabricCarrierOptions } from '../rpc/fabric-carrier.ts';
+import type { TaskTensors } from './task-tensors.ts';
 import { detectCluster, taskOfRank } from './environment.ts';
-import { GraphServer, type ClusterSpec } from './graph-server.ts';
+import { GraphServer, type ClusterSpec, type GraphServerOptions } from './graph-server.ts';
 import { TaskTrace } from './task-trace.ts';
 
 /** How this process takes part in the cluster. */
@@ -42,11 +42,11 @@ const startOptionKeys = optionTable<StartOptions>({
 
 /** @throws ShoalError `config`, `timeout`, `auth` when the job's store cannot be reached. */
 export function startGraphServer(options: StartOptions = {}): Promise<GraphServer> {
-  return startTask(options, FabricCarrier);
+  return startTask(options);
 }
 
-/** @param Carrier what carries calls and tensors: benchmarks have another one. */
-export async function startTask(options: StartOptions, Carrier: typeof FabricCarrier): Promise<GraphServer> {
+/** @param Tensors what exchanges tensors: benchmarks have another one. */
+export async function startTask(options: StartOptions, Tensors?: typeof TaskTensors): Promise<GraphServer> {
   checkOptions('startGraphServer', options, startOptionKeys);
   const { environment = process.env, kernels, functions, recvSome } = options;
   const settings = readSettings(environment);
@@ -65,7 +65,9 @@ export async function startTask(options: StartOptions, Carrier: typeof FabricCar
     cluster,
     rank,
     store: opened.store,
-    carrier: new Carrier(carrierOptions(opened, { rank, worldSize, interfaces: settings.interfaces })),
+    ...fabricOptions(opened, { rank, worldSize, interfaces: settings.interfaces }),
+    arbiter: processArbiter(),
+    ...(Tensors && { Tensors }),
     clock: systemClock,
     random: systemRandom,
     parameterKernels: createParameterKernels({ native: loadNative({ enabled: settings.native }) }),
@@ -90,13 +92,16 @@ interface Seat {
 }
 
 /** Jobs that meet on the loopback interface stay there. */
-function carrierOptions({ url, world, secret }: OpenedStore, { rank, worldSize, interfaces }: Seat): FabricCarrierOptions {
+function fabricOptions(
+  { url, world, secret }: OpenedStore,
+  { rank, worldSize, interfaces }: Seat,
+): Pick<GraphServerOptions, 'createFabric' | 'identity'> {
   const isLocal = url === undefined || isLoopback(new URL(url).hostname);
   const listenHosts = isLocal ? ['127.0.0.1'] : ['0.0.0.0', '::'];
-  const name = `${world}/graph`;
+  const identity = { world: `${world}/graph`, rank };
   const createFabric = (): TcpFabric =>
     new TcpFabric({
-      identity: { world: name, rank },
+      identity,
       worldSize,
       secret,
       clock: systemClock,
@@ -104,5 +109,5 @@ function carrierOptions({ url, world, secret }: OpenedStore, { rank, worldSize, 
       listenHosts,
       interfaces,
     });
-  return { createFabric, clock: systemClock, random: systemRandom, world: name, rank, arbiter: processArbiter() };
+  return { createFabric, identity };
 }

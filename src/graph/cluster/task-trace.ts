@@ -8,12 +8,10 @@ import { hostname } from 'node:os';
 import type { Clock } from '../../base/clock.ts';
 import { writeOrWarn } from '../../base/files/write-file.ts';
 import type { Logger } from '../../base/log.ts';
-import { ShoalError } from '../../base/errors.ts';
 import { parseRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
 import { writeChromeTrace } from '../../trace/chrome.ts';
 import { nullRecorder, type LaneId, type NameId, type NameOptions, type TraceRecorder } from '../../trace/recorder.ts';
 import { RepeatedWrite } from '../../trace/repeated-write.ts';
-import type { TensorSlot } from '../rpc/rpc.ts';
 
 /** Tensors whose names are kept ready; the recorder has no more either. */
 const namesMax = 4096;
@@ -72,26 +70,24 @@ export class TaskTrace {
     this.#recorder.counter(this.#recorder.name('tensors per request', { category }), tensors);
   }
 
-  /** One tensor that was asked for at `startMs`. */
-  received(key: string, stepId: number, startMs: number, slot: TensorSlot): void {
+  /** One tensor that was asked for at `startMs`; an error and a dead tensor have no bytes. */
+  received(key: string, stepId: number, startMs: number, bytes: number): void {
     if (!this.enabled) return;
     const name = this.#nameOf(this.#received, key, 'recv', 'bytes');
-    this.#recorder.complete(name, startMs, this.#lanes.receives, stepId, bytesOf(slot));
+    this.#recorder.complete(name, startMs, this.#lanes.receives, stepId, bytes);
   }
 
-  /** A request of another task; undefined where nothing is recorded. */
-  watch(items: readonly (readonly [stepId: number, key: string])[]): RequestWatch | undefined {
-    if (!this.enabled) return undefined;
+  /** A request of another task for one tensor. */
+  watch(stepId: number, key: string): RequestWatch {
     const startMs = this.now();
-    const readyMs = new Float64Array(items.length);
+    let readyMs = 0;
     return {
-      ready: (index) => {
-        readyMs[index] = this.now() - startMs;
+      ready: () => {
+        readyMs = this.now() - startMs;
       },
-      left: (index) => {
-        const [stepId, key] = items[index];
+      left: () => {
         const name = this.#nameOf(this.#sent, key, 'wait', 'readyMs');
-        this.#recorder.complete(name, startMs, this.#lanes.sends, stepId, readyMs[index]);
+        this.#recorder.complete(name, startMs, this.#lanes.sends, stepId, readyMs);
       },
     };
   }
@@ -124,12 +120,12 @@ export class TaskTrace {
   }
 }
 
-/** A request at its sender, tensor by tensor. */
+/** A request at its sender. */
 export interface RequestWatch {
   /** The value is there. */
-  ready(index: number): void;
-  /** It goes to who asked: alone, or with those that it was asked for with. */
-  left(index: number): void;
+  ready(): void;
+  /** The value leaves: alone, or with those that it was asked for with. */
+  left(): void;
 }
 
 /** What others send may be no key: it is refused elsewhere. */
@@ -141,10 +137,4 @@ function describe(key: string, verb: string, second: string): [string, NameOptio
   } catch {
     return [`${verb} (no key)`, options];
   }
-}
-
-/** Of an error and of a dead tensor: 0. */
-function bytesOf(slot: TensorSlot): number {
-  if (slot === undefined || slot instanceof ShoalError) return 0;
-  return (slot.data as { byteLength?: number } | undefined)?.byteLength ?? 0;
 }

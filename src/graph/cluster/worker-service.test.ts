@@ -4,12 +4,13 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
+import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { Session } from '../execute/session.ts';
 import { structuralKernels } from '../execute/structural-kernels.ts';
 import { VariableStore } from '../execute/variable-store.ts';
 import { placeholder } from '../ops/array.ts';
 import { neg } from '../ops/math.ts';
-import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
+import type { StepTable } from '../../rendezvous/table/step-table.ts';
 import { joinPieces } from '../rpc/rpc.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import type { Value } from '../structure/value.ts';
@@ -18,7 +19,7 @@ import { encodeMessage, graphData } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
 import { Method } from './methods.ts';
 import { TaskTrace } from './task-trace.ts';
-import { TensorReceiver } from './tensor-receiver.ts';
+import { TaskTensors } from './task-tensors.ts';
 import { WorkerService } from './worker-service.ts';
 
 const [task, worker] = ['/job:ps/task:0', '/job:worker/task:0/device:CPU:0'];
@@ -28,21 +29,31 @@ const key = (name: string, parts: { from?: string; of?: string; to?: string } = 
   [parts.from ?? device, parts.of ?? '0000000000000007', parts.to ?? worker, name, '0:0'].join(';');
 
 let service: WorkerService;
+let steps: StepTable<Value>;
 
 beforeEach(() => {
-  const trace = new TaskTrace();
-  service = new WorkerService({
+  const { core } = new TaskTensors({
     task,
+    rank: 0,
     incarnation,
+    fabric: new LoopbackNetwork().createFabric({
+      identity: { world: 'w', rank: 0 },
+      secret: new Uint8Array(16),
+      clock: systemClock,
+      random: seededRandom(1),
+    }),
+    world: 'w',
+    clock: systemClock,
+    random: seededRandom(2),
+    recvSome: false,
+    trace: new TaskTrace(),
+    addressOf: (name) => Promise.reject(new ShoalError('usage', `${name} is not in the cluster`)),
+  });
+  steps = core.steps;
+  service = new WorkerService({
+    core,
     clock: systemClock,
     kernels: { ...structuralKernels(new VariableStore()), ...testKernels },
-    receiver: new TensorReceiver({
-      clock: systemClock,
-      recvSome: false,
-      trace,
-      linkTo: (name) => Promise.reject(new ShoalError('usage', `${name} is not in the cluster`)),
-    }),
-    trace,
     graphsMax: 3,
   });
 });
@@ -75,9 +86,9 @@ const run = (stepId: number, fields: object = {}, values: readonly Value[] = [sc
   send(Method.run, { handle: 'h', stepId, timeoutMs: 60_000, fetchCount: 0, feeds: [0], ...fields }, values, caller);
 
 /** A tensor that another task asks for. */
-const receive = (stepId: number, asked: string): Promise<TensorValue | undefined> =>
+const receive = (stepId: number, asked: string): Promise<Value | undefined> =>
   new Promise((resolve, reject) => {
-    service.tensors.take({ caller: 'a', connection: 1 }, stepId, asked, { receive: resolve, fail: reject });
+    steps.take(stepId, asked, { receive: resolve, fail: reject }, { worker: service, isOver: false });
   });
 
 /** A whole step, as a session has it. */

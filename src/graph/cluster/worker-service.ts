@@ -4,7 +4,7 @@
  *                    └▶ abortStep, caller gone */
 import type { Clock } from '../../base/clock.ts';
 import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
-import { StepTable } from '../../rendezvous/table/step-table.ts';
+import type { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
 import { Executor } from '../execute/executor.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { runStep, type StepOutcome } from '../execute/step.ts';
@@ -15,20 +15,12 @@ import { decodeMessage, encodeMessage, graphOf } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
 import { parse, type ValueOf } from '../../base/schema.ts';
 import { abortSchema, handleSchema, Method, type ranSchema, registerSchema, runSchema, stepSchema } from './methods.ts';
-import { TaskRendezvous } from './task-rendezvous.ts';
-import type { TaskTrace } from './task-trace.ts';
-import { ServedTensors } from './served-tensors.ts';
-import type { TensorReceiver } from './tensor-receiver.ts';
 
 export interface WorkerServiceOptions {
-  /** `/job:ps/task:1`. */
-  readonly task: string;
-  /** Of the devices of this process; new with every start. */
-  readonly incarnation: bigint;
+  /** The steps of this task, and the tensors that it exchanges with others. */
+  readonly core: WorkerCore<Value, Value>;
   readonly clock: Clock;
   readonly kernels: KernelTable;
-  readonly receiver: TensorReceiver;
-  readonly trace: TaskTrace;
   /** Graphs that others may have registered here. Default 4096. */
   readonly graphsMax?: number;
 }
@@ -55,28 +47,16 @@ export const ownCaller = 'own';
 export class WorkerService implements RpcService {
   readonly #options: Required<WorkerServiceOptions>;
   readonly #graphs = new Map<string, TaskGraph>();
-  readonly #steps: StepTable<Value>;
-  /** What others receive from here. */
-  readonly tensors: ServedTensors;
   /** Steps that have begun and not ended. */
   readonly #running = new Map<number, { readonly abort: AbortController; readonly caller: string }>();
 
   constructor(options: WorkerServiceOptions) {
     this.#options = { graphsMax: 4096, ...options };
-    // Keys of partitions that were made for an earlier process of this task.
-    this.#steps = new StepTable<Value>({
-      incarnations: (device) => (device.startsWith(`${options.task}/`) ? options.incarnation : undefined),
-    });
-    const { task: device, incarnation, trace } = options;
-    this.tensors = new ServedTensors({ device, incarnation, trace, steps: this.#steps });
   }
 
+  /** `/job:ps/task:1`. */
   get task(): string {
-    return this.#options.task;
-  }
-
-  get incarnation(): bigint {
-    return this.#options.incarnation;
+    return this.#options.core.self.device;
   }
 
   /** Steps that have begun here and not ended. */
@@ -89,18 +69,17 @@ export class WorkerService implements RpcService {
   /** @throws ShoalError `unsupported` for operations without a kernel, `usage` for devices of another task. */
   makeExecutors(partitions: readonly { readonly device: string; readonly graph: Graph }[], interOpParallelism: number): Executor[] {
     return partitions.map(({ device, graph }) => {
-      if (!device.startsWith(`${this.#options.task}/`)) throw new ShoalError('usage', `${device} is not a device of ${this.#options.task}`);
+      if (!device.startsWith(`${this.task}/`)) throw new ShoalError('usage', `${device} is not a device of ${this.task}`);
       return new Executor(graph, { kernels: this.#options.kernels, interOpParallelism });
     });
   }
 
   /** What the step sends stays until `endStep`. @throws ShoalError what failed first; the step is over here then. */
   async runStep(executors: readonly Executor[], { stepId, timeoutMs, fetchCount, feeds, signal, caller }: TaskStep): Promise<StepOutcome> {
-    const { task, clock, receiver } = this.#options;
-    const local = this.#steps.begin(stepId);
+    const { core, clock } = this.#options;
+    const rendezvous = core.beginStep(stepId);
     const abort = new AbortController();
     this.#running.set(stepId, { abort, caller });
-    const rendezvous = new TaskRendezvous({ local, receiver, task, stepId });
     try {
       const either = AbortSignal.any([signal, abort.signal]);
       return await runStep(executors, { stepId, feeds, fetchCount, timeoutMs, clock, signal: either, rendezvous });
@@ -114,8 +93,7 @@ export class WorkerService implements RpcService {
 
   endStep(stepId: number): void {
     this.#running.delete(stepId);
-    this.#steps.end(stepId);
-    this.tensors.endStep(stepId);
+    this.#options.core.endStep(stepId);
   }
 
   /** Also of a step that has not begun here: it will not. */
@@ -123,13 +101,12 @@ export class WorkerService implements RpcService {
     const running = this.#running.get(stepId);
     this.#running.delete(stepId);
     running?.abort.abort(cause);
-    this.#steps.abort(stepId, cause);
-    this.tensors.endStep(stepId);
+    this.#options.core.endStep(stepId, cause);
   }
 
   close(cause: ShoalError): void {
     for (const stepId of this.#running.keys()) this.abortStep(stepId, cause);
-    this.#steps.close(cause);
+    this.#options.core.steps.close(cause);
     this.#graphs.clear();
   }
 
@@ -137,7 +114,7 @@ export class WorkerService implements RpcService {
 
   readonly callerGone = (caller: string): void => {
     for (const [handle, graph] of this.#graphs) if (graph.caller === caller) this.#graphs.delete(handle);
-    const cause = new ShoalError('peer-lost', `${this.#options.task}: the process whose session ran the step is gone`);
+    const cause = new ShoalError('peer-lost', `${this.task}: the process whose session ran the step is gone`);
     for (const [stepId, running] of this.#running) if (running.caller === caller) this.abortStep(stepId, cause);
   };
 
@@ -167,7 +144,7 @@ export class WorkerService implements RpcService {
   #register(call: RpcCall, fields: unknown, values: readonly Slot[]): Pieces {
     const { handle, interOpParallelism, partitions } = parse('a graph', registerSchema, fields);
     if (this.#graphs.size >= this.#options.graphsMax)
-      throw new ShoalError('out-of-memory', `${this.#options.task} has ${this.#graphs.size} graphs of sessions already; close some`);
+      throw new ShoalError('out-of-memory', `${this.task} has ${this.#graphs.size} graphs of sessions already; close some`);
     const graphs = partitions.map(({ device, nodes }) => ({ device, graph: graphOf(nodes, values) }));
     const executors = this.makeExecutors(graphs, interOpParallelism);
     this.#graphs.set(graphKey(call, handle), { executors, caller: call.caller });
@@ -178,7 +155,7 @@ export class WorkerService implements RpcService {
     const { handle, stepId, timeoutMs, fetchCount, feeds } = parse('a request for a step', runSchema, fields);
     const { caller, signal } = call;
     const graph = this.#graphs.get(graphKey(call, handle));
-    if (graph === undefined) throw new ShoalError('usage', `${this.#options.task} has no such graph; has its process restarted?`);
+    if (graph === undefined) throw new ShoalError('usage', `${this.task} has no such graph; has its process restarted?`);
     const fed: Value[] = [];
     feeds.forEach((feed, k) => {
       const value = values[k];

@@ -5,30 +5,22 @@
  *      caller                            task
  *        request(call, method) ───────▶
  *        cancel(call) ────────────────▶
- *        ◀──── end or error(call)
- *
- *  Tensors travel beside them, over connections of their own (tensor-dialer.ts, tensor-listener.ts). */
+ *        ◀──── end or error(call) */
 import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
-import type { Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import type { Fabric } from '../../fabric/fabric.ts';
 import { makeAddress, type Address } from '../../messaging/address.ts';
 import { MessagingContext } from '../../messaging/context.ts';
 import { Dealer } from '../../messaging/dealer.ts';
 import { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
-import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
-import { Arbiter } from '../../scheduler/arbiter.ts';
 import { aborted, decodeError, describeLoss, encodeError, joinPieces } from './rpc.ts';
 import type { CallOptions, Pieces, RpcLink, RpcService, RpcStats } from './rpc.ts';
-import type { ChannelSurroundings } from './tensor-channels.ts';
-import type { LinkTensors } from './link-tensors.ts';
-import { TensorDialer } from './tensor-dialer.ts';
-import { TensorListener } from './tensor-listener.ts';
 
 export interface FabricCarrierOptions {
-  /** Called twice: calls and tensors have one each. The carrier closes them. */
-  readonly createFabric: () => Fabric;
+  /** Carries the calls. The carrier closes it. */
+  readonly fabric: Fabric;
   readonly clock: Clock;
   readonly random: Random;
   /** World of the fabric's identities. */
@@ -40,8 +32,6 @@ export interface FabricCarrierOptions {
   readonly connectMs?: number;
   /** Largest body. Default 1 GiB less 1 MiB. */
   readonly messageBytesMax?: number;
-  /** Of what else this process sends. Default: nothing else. */
-  readonly arbiter?: Arbiter;
 }
 
 /** Role of callers' addresses. */
@@ -59,39 +49,21 @@ const queueMessages = 4 * callsMax;
 const queueBytes = 2 ** 34;
 /** Of a message beside its body. */
 const slackBytes = 2 ** 20;
-/** Places for tensors that are asked for and have not come. */
-const tensorBytesMax = 2 ** 32;
 /** For last words. */
 const closeMs = 200;
 
-type Surroundings = Required<Omit<FabricCarrierOptions, 'createFabric'>> &
-  ChannelSurroundings & { readonly stats: RpcStats; readonly messaging: MessagingContext };
-
-/** What tasks tell each other of themselves. */
-interface Listening {
-  readonly rank: number;
-  /** Of the router. */
-  readonly calls: string;
-  readonly tensors: FabricAddress;
-}
+type Surroundings = Required<FabricCarrierOptions> & { readonly stats: RpcStats; readonly messaging: MessagingContext };
 
 export class FabricCarrier {
-  /** What tensors have cost: requests, writes, bytes copied. */
-  readonly tensorCounters: TensorCounters = tensorCounters();
   readonly #stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
   readonly #around: Surroundings;
-  readonly #calls: Fabric;
-  readonly #tensors: Fabric;
   readonly #links = new Set<FabricLink>();
   #server: CallServer | undefined;
   #closed = false;
 
   constructor(options: FabricCarrierOptions) {
-    const { createFabric, ...given } = options;
-    const around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30 - slackBytes, arbiter: new Arbiter(), ...given };
-    const { clock, random, world, rank, reconnectMs, messageBytesMax } = around;
-    this.#calls = createFabric();
-    this.#tensors = createFabric();
+    const around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30 - slackBytes, ...options };
+    const { fabric, clock, random, world, rank, reconnectMs, messageBytesMax } = around;
     const messaging = new MessagingContext({
       world,
       // The fabric authenticates.
@@ -99,30 +71,25 @@ export class FabricCarrier {
       clock,
       random,
       limits: { queueMessages, queueBytes, messageBytes: messageBytesMax + slackBytes, peers: callersMax, reconnectMs },
-      fabric: { fabric: this.#calls, identity: { world, rank } },
+      fabric: { fabric, identity: { world, rank } },
     });
-    const budget = { bytesMax: tensorBytesMax, bytes: 0 };
-    this.#around = { ...around, messaging, stats: this.#stats, fabric: this.#tensors, counters: this.tensorCounters, budget };
+    this.#around = { ...around, messaging, stats: this.#stats };
   }
 
   get stats(): Readonly<RpcStats> {
-    const { calls, bytesSent, bytesReceived } = this.#stats;
-    return { calls, bytesSent: bytesSent + this.tensorCounters.bytesWritten, bytesReceived };
+    return this.#stats;
   }
 
   /** @returns where others connect, as text for the job's store. */
-  async listen(service: RpcService): Promise<string> {
-    const server = new CallServer(service, this.#around);
-    this.#server = server;
-    const [calls, tensors] = await Promise.all([server.listen(), this.#tensors.listen((connection) => server.tensors.accept(connection))]);
-    const listening: Listening = { rank: this.#around.rank, calls, tensors };
-    return JSON.stringify(listening);
+  listen(service: RpcService): Promise<string> {
+    this.#server = new CallServer(service, this.#around);
+    return this.#server.listen();
   }
 
   /** @param task for messages. */
   async connect(text: string, task: string): Promise<RpcLink> {
     if (this.#closed) throw new ShoalError('closed', `${task} cannot be reached: this carrier is closed`);
-    const link = new FabricLink(JSON.parse(text) as Listening, task, this.#around);
+    const link = new FabricLink(text, task, this.#around);
     this.#links.add(link);
     void link.lost.then(() => this.#links.delete(link));
     await link.connect();
@@ -134,7 +101,7 @@ export class FabricCarrier {
     await Promise.all([...this.#links].map((link) => link.close()));
     await this.#server?.close();
     await this.#around.messaging.close();
-    await Promise.all([this.#calls.close(), this.#tensors.close()]);
+    await this.#around.fabric.close();
   }
 }
 
@@ -146,17 +113,17 @@ interface OpenCall {
 /** The caller's end. */
 class FabricLink implements RpcLink {
   readonly lost: Promise<void>;
-  readonly #address: Listening;
+  /** That of the router. */
+  readonly #address: string;
   readonly #task: string;
   readonly #around: Surroundings;
   readonly #dealer: Dealer;
-  readonly #tensors: TensorDialer;
   readonly #open = new Map<number, OpenCall>();
   #next = 1;
   #end: ShoalError | undefined;
   #tellLost: () => void = () => {};
 
-  constructor(address: Listening, task: string, around: Surroundings) {
+  constructor(address: string, task: string, around: Surroundings) {
     this.#address = address;
     this.#task = task;
     this.#around = around;
@@ -166,24 +133,12 @@ class FabricLink implements RpcLink {
     const own = Buffer.from(around.random.bytes(8));
     const caller = makeAddress({ group: own.readUIntLE(4, 3), id: own.readUInt32LE(0), role: callerRole });
     this.#dealer = new Dealer(around.messaging, { address: caller, routers: 'one' });
-    this.#tensors = new TensorDialer({
-      task,
-      address: address.tensors,
-      peer: { world: around.world, rank: address.rank },
-      caller: String(caller),
-      around,
-      onLost: (error) => this.#fail(error),
-    });
-  }
-
-  get tensors(): LinkTensors {
-    return this.#tensors.tensors;
   }
 
   /** The first time. @throws ShoalError that names the task. */
   async connect(): Promise<void> {
     try {
-      await this.#dealer.connect(this.#address.calls, { timeoutMs: this.#around.connectMs });
+      await this.#dealer.connect(this.#address, { timeoutMs: this.#around.connectMs });
     } catch (thrown) {
       const cause = ShoalError.from(thrown);
       throw this.#fail(failureOf(`${this.#task} cannot be reached`, cause));
@@ -266,7 +221,6 @@ class FabricLink implements RpcLink {
     const open = [...this.#open.values()];
     this.#open.clear();
     for (const { reject } of open) reject(error);
-    this.#tensors.close(error);
     void this.#dealer.close({ timeoutMs: closeMs });
     return error;
   }
@@ -282,7 +236,6 @@ interface Caller {
 
 /** The end that answers. */
 class CallServer {
-  readonly tensors: TensorListener;
   readonly #service: RpcService;
   readonly #around: Surroundings;
   readonly #router: Router;
@@ -292,7 +245,6 @@ class CallServer {
   constructor(service: RpcService, around: Surroundings) {
     this.#service = service;
     this.#around = around;
-    this.tensors = new TensorListener(service.tensors, around.rank, around);
     this.#router = new Router(around.messaging, { onPeer: (event) => this.#onPeer(event) });
     this.#router.watch(() => this.#drain());
   }
@@ -313,7 +265,6 @@ class CallServer {
     known?.leaving?.cancel();
     if (state === 'connected') {
       if (known === undefined) this.#callers.set(address, { address, calls: new Map(), leaving: undefined });
-      this.tensors.admit(String(address));
     } else if (known !== undefined) {
       const { clock, reconnectMs } = this.#around;
       if (state === 'left') this.#gone(known);
@@ -378,14 +329,9 @@ class CallServer {
     const calls = [...caller.calls.values()];
     caller.calls.clear();
     for (const abort of calls) abort.abort();
-    const name = String(caller.address);
-    // With the fabric, when this end closes: after its last words.
-    if (!this.#closed) {
-      this.tensors.dismiss(name);
-      // If it is there after all, it learns that its calls are lost.
-      this.#router.forget(caller.address);
-    }
-    this.#service.callerGone(name);
+    // If it is there after all, it learns that its calls are lost.
+    if (!this.#closed) this.#router.forget(caller.address);
+    this.#service.callerGone(String(caller.address));
   }
 }
 

@@ -35,10 +35,7 @@ class World {
   #carrier(rank: number): { carrier: FabricCarrier; fabric: Fabric } {
     const random = seededRandom(this.#random.integer(2 ** 31));
     const identity = { world: 'w', rank };
-    const make = (): Fabric => this.#network.createFabric({ identity, secret: new Uint8Array(32), clock: systemClock, random });
-    const fabric = make();
-    // That of calls is the first.
-    const made = [fabric];
+    const fabric = this.#network.createFabric({ identity, secret: new Uint8Array(32), clock: systemClock, random });
     const connect = fabric.connect.bind(fabric);
     // Whoever is the task by now has the address.
     fabric.connect = async (address, options) => {
@@ -47,7 +44,7 @@ class World {
       return connection;
     };
     const carrier = new FabricCarrier({
-      createFabric: () => made.pop() ?? make(),
+      fabric,
       clock: systemClock,
       random,
       world: 'w',

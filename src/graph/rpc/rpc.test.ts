@@ -6,17 +6,12 @@ import { sleep, systemClock, VirtualClock, type Clock } from '../../base/clock.t
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
-import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import type { Connection } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import type { TcpFabric } from '../../fabric/providers/tcp.ts';
-import { ByteWriter } from '../../base/bytes.ts';
-import { protocolVersion, RecordType } from '../../rendezvous/protocol/records.ts';
-import { formatRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
-import type { Waiter } from '../../rendezvous/table/rendezvous.ts';
-import { nothingToWrite, type TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { FabricCarrier } from './fabric-carrier.ts';
 import { recordedTcp } from '../testing/recorded-fabric.ts';
-import type { RpcCall, RpcLink, RpcService, TensorAsker, TensorService } from './rpc.ts';
+import type { RpcCall, RpcLink, RpcService } from './rpc.ts';
 
 const secret = new Uint8Array(32).fill(7);
 const connections: Connection[] = [];
@@ -24,8 +19,7 @@ const connections: Connection[] = [];
 const tcpFabric = (rank: number, own: Uint8Array = secret): TcpFabric => recordedTcp(connections, rank, own);
 
 function tcp(rank: number, own: Uint8Array = secret): FabricCarrier {
-  const createFabric = (): TcpFabric => tcpFabric(rank, own);
-  return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs: 5000 });
+  return new FabricCarrier({ fabric: tcpFabric(rank, own), clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs: 5000 });
 }
 
 const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString();
@@ -48,45 +42,6 @@ class Service implements RpcService {
 
   callerGone = (caller: string): void => void this.gone.push(caller);
 }
-
-/** Gives tensors when the test says so. */
-class TensorsService extends Service {
-  readonly asked: [TensorAsker, Waiter<TensorValue>][] = [];
-  readonly #cancelled = new Set<number>();
-  #given = 0;
-
-  readonly tensors: TensorService = {
-    device: '/job:ps/task:0/device:CPU:0',
-    incarnation: 7n,
-    take: (asker, _stepId, _key, waiter) => {
-      const index = this.asked.push([asker, waiter]) - 1;
-      return () => void this.#cancelled.add(index);
-    },
-    onAnswered() {},
-  };
-
-  isCancelled(index: number): boolean {
-    return this.#cancelled.has(index);
-  }
-
-  /** To the first that still waits. */
-  give(x: number): void {
-    while (this.isCancelled(this.#given)) this.#given++;
-    this.asked[this.#given++][1].receive(tensorOf(x));
-  }
-}
-
-const keyOf = (name: string): string =>
-  formatRendezvousKey({
-    sendDevice: '/job:ps/task:0/device:CPU:0',
-    incarnation: 7n,
-    recvDevice: '/job:worker/task:0/device:CPU:0',
-    name,
-    frame: 0,
-    iteration: 0,
-  });
-
-const tensorOf = (x: number): TensorValue => ({ dtype: 'float32', shape: [], data: Float32Array.of(x) });
 
 async function pair<S extends Service>(
   service: S = new Service() as S,
@@ -167,7 +122,7 @@ describe('calls', () => {
     await once(silent, 'listening');
     const { port } = silent.address() as net.AddressInfo;
     const client = tcp(1);
-    const address = JSON.stringify({ rank: 0, calls: `fabric://tcp/0?world=w&at=tcp://127.0.0.1:${port}` });
+    const address = `fabric://tcp/0?world=w&at=tcp://127.0.0.1:${port}`;
     const dialled = expect(client.connect(address, '/job:ps/task:0')).rejects.toMatchObject({
       code: 'closed',
       message: expect.stringContaining('/job:ps/task:0') as string,
@@ -193,164 +148,17 @@ describe('calls', () => {
   });
 });
 
-describe('what is neither a call nor a tensor', () => {
-  const records = (...ofMessage: ((writer: ByteWriter) => void)[]): Uint8Array => {
-    const writer = new ByteWriter(100);
-    writer.u8(protocolVersion);
-    writer.u8(0);
-    writer.u16(0);
-    for (const each of ofMessage) each(writer);
-    return writer.bytes;
-  };
-  const hello =
-    (caller: string) =>
-    (writer: ByteWriter): void => {
-      writer.u8(RecordType.Hello);
-      writer.u64(0n);
-      writer.text(caller);
-    };
-  const unknown = (writer: ByteWriter): void => writer.u8(200);
-
-  it.each<[string, 'calls' | 'tensors', (connection: Connection, caller: string) => unknown]>([
-    ['a tensor of nobody', 'tensors', (connection) => connection.send(records(unknown))],
-    ['a caller that makes no calls', 'tensors', (connection) => connection.send(records(hello('nobody')))],
-    ['a record that there is not', 'tensors', (connection, caller) => connection.send(records(hello(caller), unknown))],
-    ['a frame that there is not', 'tensors', (connection) => connection.send(Uint8Array.of(99))],
-    ['another hello', 'tensors', (connection, caller) => connection.send(records(hello(caller), hello(caller)))],
-    [
-      'an announcement of nothing',
-      'tensors',
-      async (connection, caller) => {
-        await connection.send(records(hello(caller)));
-        await connection.write(nothingToWrite, { region: { rkey: 0, bytes: 0, handle: '' }, offset: 0 }, 7);
-      },
-    ],
-    ['no packet', 'calls', (connection) => connection.send(Uint8Array.of(99))],
-  ])('ends its connection, and no other: %s', async (_, to, say) => {
-    const service = new TensorsService();
-    await using both = await pair(service);
-    const { link, address } = both;
-    const { tensors, calls } = JSON.parse(address) as { tensors: FabricAddress; calls: string };
-    // What a member may do that has calls of its own.
-    const [other, fabric] = [tcp(2), tcpFabric(2)];
-    await (await other.connect(address, '/job:ps/task:0')).call(1, []);
-    const [{ caller }] = service.calls;
-    const waiting = link.tensors.receive(1, [keyOf('late')]);
-    await until(() => service.asked.length === 1);
-    const at = to === 'tensors' ? tensors : { provider: 'tcp', candidates: new URLSearchParams(calls.split('?')[1]).getAll('at') };
-    const connection = await fabric.connect(at, { peer: { world: 'w', rank: 0 }, timeoutMs: 60_000 });
-    const closed = new Promise((resolve) => connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose: resolve }));
-    await say(connection, caller);
-    await closed;
-    expect(text(await link.call(1, [Buffer.from('still')]))).toBe('still!');
-    service.give(5);
-    expect(await waiting).toEqual([tensorOf(5)]);
-    expect(service.asked).toHaveLength(1);
-    await Promise.all([other.close(), fabric.close()]);
-  });
-});
-
-describe('tensors of a task', () => {
-  it('have a connection of their own, from the first receive on, over which calls are not made', async () => {
-    const service = new TensorsService();
-    await using both = await pair(service);
-    const { link } = both;
-    const before = connections.length;
-    await link.call(1, []);
-    expect(connections).toHaveLength(before);
-    const first = link.tensors.receive(1, [keyOf('x')]);
-    const second = link.tensors.receive(2, [keyOf('y')]);
-    await until(() => service.asked.length === 2);
-    expect(connections).toHaveLength(before + 1);
-    expect(service.asked.map(([{ caller }]) => caller)).toEqual([service.calls[0].caller, service.calls[0].caller]);
-    service.give(3);
-    service.give(4);
-    expect(await Promise.all([first, second])).toEqual([[tensorOf(3)], [tensorOf(4)]]);
-  });
-
-  it('are asked for again over the next connection when theirs breaks, and calls notice nothing', async () => {
-    const service = new TensorsService();
-    await using both = await pair(service);
-    const { link } = both;
-    const waiting = link.tensors.receive(1, [keyOf('x')]);
-    for (let breaks = 1; breaks < 4; breaks++) {
-      await until(() => service.asked.length === breaks);
-      const before = connections.length;
-      const call = link.call(3, [Buffer.from('p')]);
-      abortConnection(connections.at(-1)!);
-      await call;
-      await until(() => service.asked.length > breaks);
-      expect(connections).toHaveLength(before + 1);
-    }
-    // Between breaks, nobody waits: nothing is dialled until somebody does.
-    service.give(7);
-    expect(await waiting).toEqual([tensorOf(7)]);
-    const numbers = service.asked.map(([{ connection }]) => connection);
-    expect(numbers).toEqual([...new Set(numbers)].sort((a, b) => a - b));
-    const before = connections.length;
-    abortConnection(connections.at(-1)!);
-    await link.call(3, [Buffer.from('p')]);
-    expect(connections).toHaveLength(before);
-    const next = link.tensors.receive(2, [keyOf('x')]);
-    await until(() => service.asked.length === 5);
-    service.give(8);
-    expect(await next).toEqual([tensorOf(8)]);
-    expect(service.gone).toEqual([]);
-  });
-
-  it('fail, and the link with them, when no connection can be made again', async () => {
-    let dials = 0;
-    const createFabric = (): TcpFabric => {
-      const fabric = tcpFabric(1);
-      const connect = fabric.connect;
-      fabric.connect = async (...args) => {
-        if (++dials > 2) throw new ShoalError('timeout', 'nobody listens');
-        return connect(...args);
-      };
-      return fabric;
-    };
-    const client = new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank: 1, reconnectMs: 200 });
-    const [server, service] = [tcp(0), new TensorsService()];
-    const link = await client.connect(await server.listen(service), '/job:ps/task:0');
-    const lost = {
-      code: 'peer-lost',
-      message: '/job:ps/task:0 is lost: no connection for its tensors within 200 ms: nobody listens',
-    };
-    const waiting = expect(link.tensors.receive(1, [keyOf('x')])).rejects.toMatchObject(lost);
-    await until(() => service.asked.length === 1);
-    abortConnection(connections.at(-1)!);
-    await waiting;
-    await link.lost;
-    await expect(link.tensors.receive(1, [keyOf('x')])).rejects.toMatchObject(lost);
-    await expect(link.call(1, [])).rejects.toMatchObject(lost);
-    expect(service.isCancelled(0)).toBe(true);
-    await Promise.all([client.close(), server.close()]);
-  });
-
-  it('fail when the task ends', async () => {
-    const [server, client, service] = [tcp(0), tcp(1), new TensorsService()];
-    const link = await client.connect(await server.listen(service), '/job:ps/task:0');
-    const waiting = expect(link.tensors.receive(1, [keyOf('x')])).rejects.toMatchObject({
-      code: 'peer-lost',
-      message: expect.stringMatching(/^\/job:ps\/task:0 (is lost: [A-Za-z]|has ended)/) as string,
-    });
-    await until(() => service.asked.length === 1);
-    await server.close();
-    await waiting;
-    await link.lost;
-    await client.close();
-  });
-
-  it('are not given any more when their caller has gone', async () => {
-    const service = new TensorsService();
-    await using both = await pair(service);
-    const { link } = both;
-    const waiting = expect(link.tensors.receive(1, [keyOf('x')])).rejects.toMatchObject({ code: 'closed' });
-    await until(() => service.asked.length === 1);
-    await link.close();
-    await waiting;
-    await until(() => service.gone.length === 1 && service.isCancelled(0));
-  });
+it('what is no packet ends its connection, and no other', async () => {
+  await using both = await pair();
+  const { link, address } = both;
+  const fabric = tcpFabric(2);
+  const at = { provider: 'tcp', candidates: new URLSearchParams(address.split('?')[1]).getAll('at') };
+  const connection = await fabric.connect(at, { peer: { world: 'w', rank: 0 }, timeoutMs: 60_000 });
+  const closed = new Promise((resolve) => connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose: resolve }));
+  await connection.send(Uint8Array.of(99));
+  await closed;
+  expect(text(await link.call(1, [Buffer.from('still')]))).toBe('still!');
+  await fabric.close();
 });
 
 describe('calls over a connection that breaks', () => {
@@ -380,19 +188,16 @@ describe('calls over a connection that breaks', () => {
 
   it('fail when the time for connecting anew is up, however long a first connection may take', async () => {
     const timeouts: number[] = [];
-    const createFabric = (): TcpFabric => {
-      const fabric = tcpFabric(1);
-      const connect = fabric.connect;
-      fabric.connect = async (address, options) => {
-        timeouts.push(options.timeoutMs ?? Infinity);
-        if (timeouts.length > 1) throw new ShoalError('timeout', 'nobody listens');
-        return connect(address, options);
-      };
-      return fabric;
+    const fabric = tcpFabric(1);
+    const connect = fabric.connect;
+    fabric.connect = async (address, options) => {
+      timeouts.push(options.timeoutMs ?? Infinity);
+      if (timeouts.length > 1) throw new ShoalError('timeout', 'nobody listens');
+      return connect(address, options);
     };
     const hour = 3_600_000;
     const client = new FabricCarrier({
-      createFabric,
+      fabric,
       clock: systemClock,
       random: systemRandom,
       world: 'w',
@@ -415,18 +220,15 @@ describe('calls over a connection that breaks', () => {
     const network = new LoopbackNetwork();
     let [isOpen, broken] = [true, (): void => {}];
     const carrierOf = (rank: number, { clock, reconnectMs }: typeof task): FabricCarrier => {
-      const createFabric = (): Fabric => {
-        const fabric = network.createFabric({ identity: { world: 'w', rank }, secret, clock: systemClock, random: systemRandom });
-        const connect = fabric.connect.bind(fabric);
-        fabric.connect = async (...args) => {
-          await until(() => isOpen);
-          const connection = await connect(...args);
-          broken = () => abortConnection(connection);
-          return connection;
-        };
-        return fabric;
+      const fabric = network.createFabric({ identity: { world: 'w', rank }, secret, clock: systemClock, random: systemRandom });
+      const connect = fabric.connect.bind(fabric);
+      fabric.connect = async (...args) => {
+        await until(() => isOpen);
+        const connection = await connect(...args);
+        broken = () => abortConnection(connection);
+        return connection;
       };
-      return new FabricCarrier({ createFabric, clock, random: systemRandom, world: 'w', rank, reconnectMs });
+      return new FabricCarrier({ fabric, clock, random: systemRandom, world: 'w', rank, reconnectMs });
     };
     const [server, client] = [carrierOf(0, task), carrierOf(1, { clock: systemClock, reconnectMs: 60_000 })];
     const service = new Service();
@@ -468,9 +270,8 @@ describe('calls over a connection that breaks', () => {
   it('refuse a body that is too large, and say so for an answer', async () => {
     const network = new LoopbackNetwork();
     const [server, client] = [0, 1].map((rank) => {
-      const createFabric = (): Fabric =>
-        network.createFabric({ identity: { world: 'w', rank }, secret, clock: systemClock, random: systemRandom });
-      return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, messageBytesMax: 1000 });
+      const fabric = network.createFabric({ identity: { world: 'w', rank }, secret, clock: systemClock, random: systemRandom });
+      return new FabricCarrier({ fabric, clock: systemClock, random: systemRandom, world: 'w', rank, messageBytesMax: 1000 });
     });
     const link = await client.connect(await server.listen(new Service()), '/job:ps/task:0');
     for (const bytes of [1001, 1000]) {

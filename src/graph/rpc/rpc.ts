@@ -1,12 +1,10 @@
-/** Calls between tasks: a request, and an answer or an error; and tensors, by key and step. What carries them must not know graphs.
+/** Calls between tasks: a request, and an answer or an error. Their carrier must not know graphs.
  *
  *  - A call is executed once, whatever happens to connections: after a loss the caller connects again, and both go on where they stopped.
  *    When they cannot, because the task has counted the caller as gone or is another process, the call fails.
  *  - A caller that is gone for good ends its calls: their signal is aborted.
  *  - A call that is cancelled ends alone. */
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
-import type { Cancel, Waiter } from '../../rendezvous/table/rendezvous.ts';
-import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
 
 /** Bytes in pieces, one after the other. */
 export type Pieces = readonly Uint8Array[];
@@ -24,28 +22,8 @@ export interface RpcCall {
 /** Rejections travel to the caller. */
 export type RpcHandler = (call: RpcCall) => Promise<Pieces>;
 
-/** Who asks for a tensor. */
-export interface TensorAsker {
-  /** As of its calls. */
-  readonly caller: string;
-  /** Another number for each of its connections: over the next one it may ask again. */
-  readonly connection: number;
-}
-
-/** Where tensors that others ask for come from. */
-export interface TensorService {
-  /** What is known of this task to those who receive from it: its device, and which start of its process this is. */
-  readonly device: string;
-  readonly incarnation: bigint;
-  take(asker: TensorAsker, stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel;
-  /** It is on its way, with all that it was asked for with. */
-  onAnswered(stepId: number, key: string): void;
-}
-
 export interface RpcService {
   readonly handle: RpcHandler;
-  /** Default: nobody receives tensors from here. */
-  readonly tensors?: TensorService;
   /** A caller has gone: cleanly, or for longer than connections may take to come back. */
   readonly callerGone: (caller: string) => void;
 }
@@ -54,21 +32,8 @@ export interface CallOptions {
   readonly signal?: AbortSignal;
 }
 
-/** What became of one tensor that was asked for; undefined: it is dead. */
-export type TensorSlot = TensorValue | undefined | ShoalError;
-
-/** Asks one task for tensors. What went wrong with one of them is said of that one. */
-export interface TensorSource {
-  /** One request: answered when all of them are there. @throws ShoalError when the request as a whole has failed. */
-  receive(stepId: number, keys: readonly string[], signal?: AbortSignal): Promise<readonly TensorSlot[]>;
-  /** One request for tensors of any steps: each is told as soon as it is there. Resolves when all are. */
-  receiveEach(items: readonly (readonly [stepId: number, key: string])[], onSlot: (index: number, slot: TensorSlot) => void): Promise<void>;
-}
-
 /** The way to one task. */
 export interface RpcLink {
-  /** Tensors, which travel without calls. */
-  readonly tensors: TensorSource;
   /** @throws ShoalError what the handler threw; `peer-lost` naming the task when it cannot be reached any more; `aborted` by the signal. */
   call(method: number, body: Pieces, options?: CallOptions): Promise<Uint8Array>;
   /** Resolves when it has ended, however. */
@@ -84,7 +49,7 @@ export interface RpcStats {
   bytesReceived: number;
 }
 
-/** A call or a receive was given up by its signal. */
+/** A call was given up by its signal. */
 export function aborted(task: string, signal: AbortSignal | undefined): ShoalError {
   return new ShoalError('aborted', `a call of ${task} was cancelled`, { cause: signal?.reason });
 }

@@ -73,6 +73,16 @@ export function mergeDeviceNames(outer: DeviceName, inner: DeviceName): DeviceNa
   return { ...outer, ...inner };
 }
 
+/** `/job:ps/task:1`: the process of a device. */
+export function taskOf(device: string): string {
+  const { job = '', task = 0 } = parseDeviceName(device);
+  return taskName(job, task);
+}
+
+export function taskName(job: string, task: number): string {
+  return `/job:${job}/task:${task}`;
+}
+
 function isGiven(part: string | undefined): part is string {
   return part !== undefined && part !== '*';
 }

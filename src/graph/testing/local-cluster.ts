@@ -1,11 +1,11 @@
-/** A cluster whose tasks are all in this process, for tests: fabrics of one loopback network, or whatever carriers are given. */
+/** A cluster whose tasks are all in this process, for tests: on one loopback network, or on the given fabrics. */
 import { systemClock } from '../../base/clock.ts';
 import { seededRandom } from '../../base/random.ts';
 import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import { GraphServer, type ClusterSpec, type GraphServerOptions } from '../cluster/graph-server.ts';
-import { FabricCarrier } from '../rpc/fabric-carrier.ts';
+import type { Fabric } from '../../fabric/fabric.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { testKernels } from './kernels.ts';
 
@@ -20,28 +20,21 @@ export interface LocalCluster extends AsyncDisposable {
   restart(name: string): Promise<void>;
 }
 
-export type LocalClusterOptions = Partial<Pick<GraphServerOptions, 'kernels' | 'functions' | 'recvSome'>> & {
-  readonly carrier?: (rank: number) => FabricCarrier;
+export type LocalClusterOptions = Partial<Pick<GraphServerOptions, 'kernels' | 'functions' | 'recvSome' | 'reconnectMs' | 'Tensors'>> & {
+  readonly createFabric?: (rank: number) => Fabric;
 };
 
 export async function startLocalCluster(cluster: ClusterSpec, options: LocalClusterOptions = {}): Promise<LocalCluster> {
   const store = new HashStore({ clock: systemClock });
   const network = new LoopbackNetwork();
-  const { carrier: makeCarrier, ...others } = options;
-  const loopback = (rank: number): FabricCarrier =>
-    new FabricCarrier({
-      createFabric: () =>
-        network.createFabric({
-          identity: { world: 'test', rank },
-          secret: new Uint8Array(16),
-          clock: systemClock,
-          random: seededRandom(rank + 1),
-        }),
+  const loopback = (rank: number): Fabric =>
+    network.createFabric({
+      identity: { world: 'w', rank },
+      secret: new Uint8Array(16),
       clock: systemClock,
-      random: seededRandom(rank + 100),
-      world: 'test',
-      rank,
+      random: seededRandom(rank + 1),
     });
+  const { createFabric = loopback, ...others } = options;
   const tasks: Record<string, GraphServer> = {};
   let starts = 0;
   const start = (job: string, task: number, rank: number): Promise<GraphServer> =>
@@ -50,7 +43,8 @@ export async function startLocalCluster(cluster: ClusterSpec, options: LocalClus
       job,
       task,
       store,
-      carrier: (makeCarrier ?? loopback)(rank),
+      createFabric: () => createFabric(rank),
+      identity: { world: 'w', rank },
       clock: systemClock,
       random: seededRandom(200 + starts++),
       parameterKernels: createParameterKernels(),

@@ -1,8 +1,14 @@
 /** Another worker over connections that break: standing requests, two connections at a time, and the end of patience. */
 import { afterEach, expect, it } from 'vitest';
+import { ByteWriter } from '../../base/bytes.ts';
+import { systemClock } from '../../base/clock.ts';
+import { seededRandom } from '../../base/random.ts';
+import type { Connection, Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { threadRegion } from '../../fabric/testing/regions.ts';
+import { protocolVersion, RecordType } from '../protocol/records.ts';
 import { networkPair, type NetworkPair, type NetworkPairOptions } from '../testing/network-pair.ts';
+import { nothingToWrite } from '../value/tensor-value.ts';
 import { dense, plain } from './conformance.ts';
 
 const pairs: NetworkPair[] = [];
@@ -80,4 +86,48 @@ it('is lost, with a message that says why, when no connection can be made again'
     code: 'peer-lost',
     message: expect.stringMatching(/^'x' from \S+task:0\S+ did not come in step 1: .*; it was not connected again within 50 ms$/) as string,
   });
+});
+
+const records = (...ofMessage: ((writer: ByteWriter) => void)[]): Uint8Array => {
+  const writer = new ByteWriter(100);
+  writer.u8(protocolVersion);
+  writer.u8(0);
+  writer.u16(0);
+  for (const each of ofMessage) each(writer);
+  return writer.bytes;
+};
+const hello = (writer: ByteWriter): void => {
+  writer.u8(RecordType.Hello);
+  writer.u64(5n);
+  writer.text('stranger');
+};
+const unknown = (writer: ByteWriter): void => writer.u8(200);
+
+it.each<[string, (connection: Connection) => unknown]>([
+  ['a record before hello', (connection) => connection.send(records(unknown))],
+  ['a record that there is not', (connection) => connection.send(records(hello, unknown))],
+  ['another hello', (connection) => connection.send(records(hello, hello))],
+  [
+    'an announcement of nothing',
+    async (connection) => {
+      await connection.send(records(hello));
+      await connection.write(nothingToWrite, { region: { rkey: 0, bytes: 0, handle: '' }, offset: 0 }, 7);
+    },
+  ],
+])('what is not of the protocol ends its connection, and no other: %s', async (_, say) => {
+  const network = new LoopbackNetwork();
+  const create = (given: FabricOptions): Fabric => network.createFabric(given);
+  const pair = await start({ create });
+  const { a, b } = pair;
+  const steps = { a: a.beginStep(1), b: b.beginStep(1) };
+  const key = a.key('x', a.self, b.self);
+  const waiting = steps.b.recvAsync(key);
+  const stranger = create({ identity: { world: 'w', rank: 7 }, secret: Buffer.from('s'), clock: systemClock, random: seededRandom(9) });
+  const connection = await stranger.connect(pair.address, { peer: { world: 'w', rank: 1 }, timeoutMs: 60_000 });
+  const closed = new Promise((resolve) => connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose: resolve }));
+  await Promise.resolve(say(connection)).catch(() => undefined);
+  expect(await closed).toMatchObject({ code: 'protocol' });
+  steps.a.send(key, dense([5]));
+  expect(plain(await waiting)).toEqual(plain(dense([5])));
+  await stranger.close();
 });

@@ -6,8 +6,8 @@
  *          ▼                      ▼
  *        lost: everything fails with `peer-lost`, now and later
  *
- *  The end that dialled dials again; the other one waits for it. When both have dialled, there are two connections, and the later one is
- *  asked. */
+ *  The end that dialled dials again; the other one waits for it. When both have dialled, there are two connections, and each end asks over
+ *  the one that it knew first. */
 import { retry } from '../../base/connections/retry.ts';
 import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -72,7 +72,7 @@ export class RemoteWorker implements TensorCarrier {
   identity: WorkerIdentity | undefined;
   readonly #options: RemoteWorkerOptions;
   #lines: readonly Line[] = [];
-  /** The one that is asked: that of the latest line. */
+  /** The one that is asked. */
   #channel: TensorChannel | undefined;
   /** Requests that wait for a connection, in their order. */
   readonly #waiting = new Set<Unanswered>();
@@ -156,23 +156,23 @@ export class RemoteWorker implements TensorCarrier {
 
   // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** The worker has greeted over a connection, which is asked from now on. */
+  /** The worker has greeted over a connection. */
   attach(line: Line): void {
     this.#timer?.cancel();
     const replaced = line.dial === undefined ? this.#lines.filter(({ dial }) => dial === undefined) : [];
     this.#lines = [...this.#lines, line];
-    this.#channel = line.channel;
+    this.#channel ??= line.channel;
     this.#standAgain();
     // The worker has dialled again: its connection before has broken, which this end may not know yet.
     for (const { channel } of replaced) channel.break(new ShoalError('peer-lost', `${this.#options.name} has connected anew`));
-    for (const asked of this.#waiting) asked.cancel = asked.ask(line.channel);
+    for (const asked of this.#waiting) asked.cancel = asked.ask(this.#channel);
     this.#waiting.clear();
   }
 
   /** A connection is over. @returns what takes over the requests that it leaves; undefined: they fail. */
   detach(line: Line, error: ShoalError | undefined): ((asked: Unanswered) => void) | undefined {
     this.#lines = this.#lines.filter((each) => each !== line);
-    this.#channel = this.#lines.at(-1)?.channel;
+    if (this.#channel === line.channel) this.#channel = this.#lines.at(-1)?.channel;
     this.#unsettled++;
     if (this.#lost !== undefined) return undefined;
     if (error?.code !== 'peer-lost') {
@@ -265,8 +265,8 @@ export class RemoteWorker implements TensorCarrier {
     } as const;
     const outcome = await retry(options, (signal, leftMs) => dial(leftMs, signal));
     this.#dialling = undefined;
-    if ('value' in outcome || this.#lost !== undefined || this.#channel !== undefined) return;
-    this.#giveUp(broken, outcome.error);
+    if (this.#lost !== undefined || this.#channel !== undefined) return;
+    this.#giveUp(broken, 'value' in outcome ? undefined : outcome.error);
   }
 
   /** @param broken the end of the last connection. @param cause why there is no other. */

@@ -6,6 +6,7 @@ import { checkIncarnation, formatRendezvousKey, incarnationText, parseRendezvous
 import { stepEnded, StepTable, type StepTableOptions } from '../table/step-table.ts';
 import type { SentValue } from '../value/staged-tensor.ts';
 import type { Release, TensorValue } from '../value/tensor-value.ts';
+import type { RemoteWorkerOptions } from './remote-worker.ts';
 import { StepRendezvous, tensorValues, type StepValues } from './step-rendezvous.ts';
 import type { WorkerIdentity } from './tensor-channel.ts';
 
@@ -48,6 +49,18 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
     const incarnations = (device: string): bigint | undefined => (this.#workerOf(device) === self.device ? self.incarnation : undefined);
     const onDropped = (value: Sent, cause?: ShoalError): void => (value as { release?: Release }).release?.(cause);
     this.steps = new StepTable({ incarnations, onDropped, ...options });
+  }
+
+  /** The tensors that are sent from here, for those who ask over connections. */
+  get sent(): RemoteWorkerOptions['sent'] {
+    // What `prepare` makes of a value is a tensor.
+    return this.steps as unknown as RemoteWorkerOptions['sent'];
+  }
+
+  /** A request was sent for the step. */
+  countRequest(stepId: number): void {
+    const step = this.#open.get(stepId);
+    if (step !== undefined) step.requests++;
   }
 
   /** Tensors of the worker come over this carrier from now on; another of its incarnations is forgotten. */

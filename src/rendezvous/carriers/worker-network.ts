@@ -1,21 +1,21 @@
 /** The connections of one worker: it listens on its fabrics, dials others, and gives each connection to the worker at its other end. */
-import { setServedTimer, type Clock } from '../../base/clock.ts';
+import { setServedTimer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { Random } from '../../base/random.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
 import { RemoteWorker, type Dial, type Line, type RemoteWorkerOptions } from './remote-worker.ts';
 import { TensorChannel, type TensorChannelOptions, type WorkerIdentity } from './tensor-channel.ts';
 
 export interface WorkerNetworkOptions extends Pick<RemoteWorkerOptions, 'clock' | 'random' | 'connectMs' | 'reconnectMs' | 'sent'> {
-  readonly clock: Clock;
-  readonly random: Random;
   readonly self: WorkerIdentity;
   /** Name of the job, in which the fabrics' identities are. */
   readonly world: string;
   readonly fabrics: readonly Fabric[];
   /** Parameters of the protocol on a connection. */
-  channel(fabric: Fabric): Pick<TensorChannelOptions, 'memory' | 'timeoutMs' | 'announcesApart'> & Partial<TensorChannelOptions>;
+  channel(
+    fabric: Fabric,
+    connection: Connection,
+  ): Pick<TensorChannelOptions, 'memory' | 'timeoutMs' | 'announcesApart'> & Partial<TensorChannelOptions>;
   /** A worker has greeted for the first time. @throws ShoalError that ends the connection. */
   onGreeted?(worker: WorkerIdentity, remote: RemoteWorker): void;
   onLost(worker: string, remote: RemoteWorker, cause: ShoalError): void;
@@ -97,7 +97,7 @@ export class WorkerNetwork {
       let remote: RemoteWorker | undefined;
       let line: Line | undefined;
       const channel: TensorChannel = new TensorChannel({
-        ...this.#options.channel(fabric),
+        ...this.#options.channel(fabric, connection),
         connection,
         self,
         clock,

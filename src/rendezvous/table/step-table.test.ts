@@ -105,3 +105,67 @@ describe('a table of steps', () => {
     step.send(key('a', 2n), 'x');
   });
 });
+
+describe('a tensor that another worker was given', () => {
+  const given = (keeps: boolean, prepare?: (value: string) => string) => {
+    const steps = new StepTable<string>({ keeps, ...(prepare && { prepare }) });
+    const ask = (asker: { worker: object; isOver: boolean }) => {
+      const asked = waiter();
+      const cancel = steps.take(1, key('x'), asked, asker);
+      return { told: asked.told, cancel };
+    };
+    return { steps, step: steps.begin(1), ask };
+  };
+  const [worker, other] = [{}, {}];
+  const over = (connection: { isOver: boolean }): void => void (connection.isOver = true);
+
+  it.each([
+    ['alive', 'value', 'value'],
+    ['dead', undefined, undefined],
+  ])('and is kept, is given again to the same worker when its connection has ended, and to nobody else (%s)', (_, value, expected) => {
+    const { steps, step, ask } = given(true);
+    step.send(key('x'), value);
+    const [first, second, third] = Array.from({ length: 3 }, () => ({ worker, isOver: false }));
+    expect(ask(first).told).toEqual([expected]);
+    expect(ask(first).told).toEqual(['usage']);
+    expect(ask(second).told).toEqual(['usage']);
+    over(first);
+    expect(ask({ worker: other, isOver: false }).told).toEqual(['usage']);
+    expect(ask(second).told).toEqual([expected]);
+    over(second);
+    expect(ask(third).told).toEqual([expected]);
+    steps.end(1);
+    over(third);
+    expect(ask({ worker, isOver: false }).told).toEqual(['aborted']);
+  });
+
+  it('and is not kept, is given again when it has come back, and else is lost', () => {
+    const { steps, step, ask } = given(false);
+    step.send(key('x'), 'value');
+    const [first, second, third] = Array.from({ length: 3 }, () => ({ worker, isOver: false }));
+    expect(ask(first).told).toEqual(['value']);
+    over(first);
+    expect(steps.giveBack(1, key('x'), 'value')).toBe(true);
+    expect(ask(second).told).toEqual(['value']);
+    over(second);
+    expect(ask(third).told).toEqual(['peer-lost']);
+    expect([steps.giveBack(1, key('y'), 'value'), steps.giveBack(2, key('x'), 'value')]).toEqual([false, false]);
+  });
+
+  it('is waited for anew when it was not sent yet', () => {
+    const { step, ask } = given(true);
+    const first = ask({ worker, isOver: true });
+    first.cancel();
+    const second = ask({ worker, isOver: false });
+    step.send(key('x'), 'value');
+    expect([first.told, second.told]).toEqual([[], ['value']]);
+  });
+
+  it('and cannot be made ready for that, says so', () => {
+    const { step, ask } = given(true, () => {
+      throw new ShoalError('unsupported', 'no elements');
+    });
+    step.send(key('x'), 'value');
+    expect(ask({ worker, isOver: false }).told).toEqual(['unsupported']);
+  });
+});

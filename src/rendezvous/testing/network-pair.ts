@@ -28,6 +28,8 @@ interface Process {
 export interface NetworkPair {
   readonly a: WorkerCore;
   readonly b: WorkerCore;
+  /** Where `b` listens. */
+  readonly address: FabricAddress;
   readonly networks: { readonly a: WorkerNetwork; readonly b: WorkerNetwork };
   /** Breaks what connects them; both processes go on. Resolves when both have heard of it. */
   break(): Promise<unknown>;
@@ -95,6 +97,7 @@ export async function networkPair(options: NetworkPairOptions): Promise<NetworkP
   };
   const b = start(1, 2n);
   const addresses: readonly FabricAddress[] = await b.network.listen();
+  const [address] = addresses;
   let a = start(0, 1n);
   const meet = async (): Promise<void> => {
     await a.network.connect(1, addresses);
@@ -115,6 +118,7 @@ export async function networkPair(options: NetworkPairOptions): Promise<NetworkP
   return {
     a: a.core,
     b: b.core,
+    address,
     networks: { a: a.network, b: b.network },
     break: breakAll,
     connectAgain: () => a.network.connect(1, addresses),
