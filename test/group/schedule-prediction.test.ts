@@ -68,7 +68,7 @@ describe('shoal tune --scheduler --predict', () => {
     const cases: [string[], RegExp][] = [
       [[...predict, directory], /has nothing of a run to report/],
       [[...predict, join(directory, 'missing')], /cannot be read/],
-      [['tune', '--predict'], /--predict is of the scheduler/],
+      [['tune', '--predict'], /--predict needs --scheduler/],
       [[...predict, '--gbit', '0'], /number above 0/],
       [[...predict, '--model', 'lenet'], /Allowed choices are vgg16/],
       [[...predict, '--workers', '3'], /unknown option '--workers'/],

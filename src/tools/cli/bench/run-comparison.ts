@@ -70,7 +70,7 @@ export async function runComparison(options: ComparisonOptions): Promise<{ exitC
     });
     return { exitCode, report };
   }
-  if (ranks !== undefined) throw new ShoalError('usage', '-N starts ranks, but this process was started as a rank already; leave it out');
+  if (ranks !== undefined) throw new ShoalError('usage', '-n starts ranks, but this process was started as a rank already; leave it out');
   const group = (await initProcessGroup({ environment })) as CommGroup;
   try {
     const rows = await compare({
