@@ -11,6 +11,7 @@ import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { SnapshotFolder } from '../../src/checkpoint/snapshot-folder.ts';
 import { fixtureCommand } from '../support/fixtures.ts';
+import { killServers } from '../soaks/checkpoint-kills.ts';
 import { KVJob } from '../support/kv-job.ts';
 
 const [program, ...args] = fixtureCommand('kvstore-snapshots');
@@ -46,6 +47,11 @@ it('kill -9 at any moment leaves a whole snapshot, no older than the last that w
     for (const { data } of snapshot?.tensors.values() ?? []) expect(data.every((byte) => byte === (version & 0xff))).toBe(true);
     first = version + 1;
   }
+});
+
+it('kill -9 of a server that saves checkpoints, or what saveState asks for, leaves what was saved last, and nothing beside it', async () => {
+  const random = seededRandom(20_261_124);
+  await killServers({ kills: 3, random, folder: temporaryFolder('killed') });
 });
 
 it.each(['itself', 'by a link'])('the folder of checkpoints, %s, takes no other state', async (how) => {

@@ -61,6 +61,64 @@ describe.skipIf(tool.status !== 0)(`in a folder without room${why}`, () => {
     expect(stderr).not.toContain('closing the world');
   });
 
+  // Two checkpoints of 1 MiB have room, which those of 4 MiB have not.
+  const checkpointing = scriptOf(
+    'checkpointing',
+    `const { Checkpoints } = await import(${JSON.stringify(import.meta.resolve('../../dist/ddp/index.js'))});
+const checkpoints = new Checkpoints(group, ${JSON.stringify(join(small, 'ddp'))});
+const save = (version, count) => checkpoints.save({ tensors: { x: new Float32Array(count).fill(version) }, state: { version } });
+await save(1, 1 << 18);
+const told = await save(2, 1 << 20).then(() => ({}), (error) => error);
+const sum = Float32Array.of(1);
+await group.allReduce(sum);
+const found = await checkpoints.latest();
+const x = new Float32Array(1 << 18);
+await found.load({ x });
+const again = await save(3, 1 << 18);
+console.log(JSON.stringify({ code: told.code, message: told.message, sum: sum[0], state: found.state, whole: x.every((each) => each === 1), again }));
+await group.destroy();
+`,
+  );
+
+  it('a checkpoint of a training fails by name on all ranks, the one before stays, and the training goes on', async () => {
+    const { code, stdout, stderr } = await withRoom(3 * 2 ** 20, small, ['-q', '-n', '2', checkpointing]);
+    expect(code, stderr).toBe(0);
+    const reports = [...stdout.matchAll(/\{.*\}/g)].map(([line]) => JSON.parse(line) as Record<string, unknown>);
+    expect(reports).toHaveLength(2);
+    const message = expect.stringMatching(/rank \d.*(ENOSPC|no space left)/) as string;
+    for (const report of reports) expect(report).toEqual({ code: 'system', message, sum: 2, state: { version: 1 }, whole: true, again: 2 });
+  });
+
+  const pushing = join(folder, 'pushing.mjs');
+  writeFileSync(
+    pushing,
+    `const { create } = await import(${JSON.stringify(import.meta.resolve('../../dist/kvstore/index.js'))});
+const kv = await create('dist_sync');
+const [small, large] = [new Float32Array(1 << 18), new Float32Array(1 << 20)];
+const state = ${JSON.stringify(join(small, 'state'))};
+await kv.init('small', small);
+await kv.pushPull('small', small.fill(1), small);
+await kv.saveState(state);
+await kv.init('large', large);
+await kv.pushPull(['small', 'large'], [small.fill(2), large.fill(2)], [small, large]);
+const told = await kv.saveState(state).then(() => ({}), (error) => error);
+await kv.pushPull(['small', 'large'], [small.fill(3), large.fill(3)], [small, large]);
+const left = (await import('node:fs')).readdirSync(state + '/server-0-0');
+console.log(JSON.stringify({ code: told.code, message: told.message, values: [small[0], large[0]], left }));
+await kv.close();
+`,
+  );
+
+  it('saveState and the checkpoints of servers fail by name, and the training goes on', async () => {
+    const flags = ['-q', '--workers', '1', '--servers', '1', '--checkpoint-dir', join(small, 'checkpoints'), pushing];
+    const { code, stdout, stderr } = await withRoom(6 * 2 ** 20, small, flags, { SHOAL_KV_CHECKPOINT_MS: '20' });
+    expect(code, stderr).toBe(0);
+    const report = JSON.parse(/\{.*\}/.exec(stdout)?.[0] ?? '{}') as unknown;
+    const left = ['snapshot-00000001.safetensors'];
+    expect(report).toEqual({ code: 'system', message: expect.stringContaining('ENOSPC') as string, values: [3, 3], left });
+    expect(stderr).toMatch(/\[server 0\].*warn.*ENOSPC/);
+  });
+
   it.skipIf(native === undefined)('/dev/shm: ranks share memory all the same', async () => {
     const { code, stdout, stderr } = await withRoom(65_536, '/dev/shm', ['-n', '2', training], { SHOAL_FABRICS: 'shm' });
     expect(code, stderr).toBe(0);

@@ -1,12 +1,12 @@
 /** Checkpoints of real processes: whatever kills them, a whole checkpoint is left, and a job that starts again, as itself or with
  *  other ranks, goes on where it was. */
-import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
-import { sleep, systemClock } from '../../src/base/clock.ts';
-import { allGone, shoalRun } from '../fixtures/launch-harness.ts';
+import { seededRandom } from '../../src/base/random.ts';
+import { shoalRun } from '../fixtures/launch-harness.ts';
 import { fixtureCommand } from '../support/fixtures.ts';
+import { killRanks } from '../soaks/checkpoint-kills.ts';
 import { startRanks } from '../support/ranks.ts';
 
 const program = fixtureCommand('ddp-checkpoints').at(-1) as string;
@@ -36,24 +36,8 @@ it('another number of ranks goes on, and the sum of what they see is the same', 
   expect(last.counts).toEqual(all);
 });
 
-it('kill -9 of all at any moment leaves a whole checkpoint, no older than the last that was saved', { timeout: 240_000 }, async () => {
-  const at = join(folder, 'killed');
-  let saved = 0;
-  for (const [round, delayMs] of [0, 7, 23, 41].entries()) {
-    await using job = shoalRun('-q', '-n', '2', program, 'fill', at);
-    const found = round === 0 ? undefined : (await job.output(/found (\d+) (\w+)/, 1))[0];
-    if (found) {
-      expect(found[2]).toBe('whole');
-      expect(Number(found[1])).toBeGreaterThanOrEqual(saved);
-    }
-    await job.output(/saved (\d+)/, 2);
-    await sleep(systemClock, delayMs);
-    const ranks = childrenOf(job.pid);
-    for (const pid of ranks) process.kill(pid, 'SIGKILL');
-    const { stdout } = await job.ended;
-    await allGone(ranks);
-    saved = Math.max(...[...stdout.matchAll(/saved (\d+)/g)].map(([, number]) => Number(number)));
-  }
+it('kill -9 of ranks at any moment leaves a whole checkpoint, no older than the last that was saved', { timeout: 240_000 }, async () => {
+  await killRanks({ kills: 3, random: seededRandom(20_261_124), folder: join(folder, 'killed') });
 });
 
 it(
@@ -76,8 +60,3 @@ it(
     for (const { stateBytes } of ends) expect(stateBytes).toBeLessThan(8 * 50_000 + 100);
   },
 );
-
-/** Process ids of a launcher's ranks. */
-function childrenOf(pid: number): number[] {
-  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
-}
