@@ -89,7 +89,7 @@ function edgesOf(nodes: readonly Node[]): IndexEdge[] {
   return edges;
 }
 
-/** What each node is drawn as: itself, or its scope, as deep as there is room. */
+/** The box that each node is drawn as: its own, or that of its scope, as deep as there is room. */
 function boxKeys(nodes: readonly Node[], boxesMax: number): string[] {
   const own = nodes.map(({ device, name }) => `${device} ${name}`);
   if (nodes.length <= boxesMax) return own;

@@ -16,7 +16,7 @@ import { defaultSlabBytes, TensorMemory } from './protocol/tensor-memory.ts';
 import { formatWorkerAddress, parseWorkerAddress } from './worker-address.ts';
 import { tensorKey, WorkerStep } from './worker-step.ts';
 
-/** Who a worker is, and what it may use. */
+/** The identity of a worker, and the resources that it may use. */
 export interface RendezvousWorkerOptions {
   /** Its number among the workers of the job. */
   readonly rank: number;
@@ -24,13 +24,13 @@ export interface RendezvousWorkerOptions {
   readonly secret: string | Uint8Array;
   /** Name of the job. Default `rendezvous`. */
   readonly world?: string;
-  /** What its tensors are sent from. Default `/job:worker/task:<rank>/device:CPU:0`. */
+  /** The device that its tensors are sent from. Default `/job:worker/task:<rank>/device:CPU:0`. */
   readonly device?: string;
-  /** What carries tensors, in order of preference: `shm`, `tcp`, `libfabric`. Default: shm where it is possible, and tcp. */
+  /** Carriers of tensors, in order of preference: `shm`, `tcp`, `libfabric`. Default: shm where it is possible, and tcp. */
   readonly carriers?: readonly string[];
   /** Addresses to listen on; `0.0.0.0` offers every interface. Default: 127.0.0.1. */
   readonly listenHosts?: readonly string[];
-  /** Of a receive, of a send until it is asked for, and of a connect. Default 5 minutes. */
+  /** Time limit of a receive, of a send until it is asked for, and of a connect. Default 5 minutes. */
   readonly timeoutMs?: number;
   /** Time limit for making a broken connection again; then its worker is lost. Default 2 seconds. */
   readonly reconnectMs?: number;
@@ -189,7 +189,7 @@ export class RendezvousWorker {
     return this.#core.self;
   }
 
-  /** What its open connections have moved, together. */
+  /** Counters of its open connections, summed. */
   get counters(): TensorCounters {
     const sum = this.#network.counters;
     sum.bytesCopied += this.#devices.bytesCopied;

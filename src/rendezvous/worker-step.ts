@@ -13,7 +13,7 @@ import type { WorkerDevices } from './device/worker-devices.ts';
 import type { RecvOptions } from './table/rendezvous.ts';
 import { checkTensorValue, type Release, type TensorValue } from './value/tensor-value.ts';
 
-/** What can be sent: a tensor of Shoal or anything with its fields; one of a device; a typed array, as a vector; a string or several. */
+/** A value that can be sent: a tensor of Shoal or anything with its fields; one of a device; a typed array, as a vector; a string or several. */
 export type Sendable = Pick<TensorValue, 'dtype' | 'shape' | 'data'> | DeviceTensor | TypedArray | string | readonly string[];
 
 /** A tensor that has come. Its memory is used again when it is released; what is not released counts against `memoryBytesMax`. */
@@ -41,7 +41,7 @@ const recvFusedKeys = optionTable<RecvOptions>({ signal: abortSignal });
 /** One step of a worker: a name is sent once and received once in it, in either order. Values of different steps never meet. Made by
  *  `RendezvousWorker.beginStep`; calls after its end are `usage` or fail with its cause. */
 export class WorkerStep {
-  /** As given to `beginStep`: the same number at both ends. */
+  /** The number given to `beginStep`: the same at both ends. */
   readonly stepId: number;
   readonly #core: WorkerCore;
   readonly #devices: WorkerDevices;
@@ -102,7 +102,7 @@ export class WorkerStep {
 
   /** Waits for the tensor that `from` sends by this name in this step; undefined when it is dead. */
   recv(from: WorkerIdentity, name: string, options?: RecvOptions & { into?: never; device?: never }): Promise<ReceivedTensor | undefined>;
-  /** As above, into a device's memory. Until it resolves no command may use the buffer of `into`; when it rejects, what that has is undefined. */
+  /** The same, into a device's memory. Until it resolves no command may use the buffer of `into`; when it rejects, what that has is undefined. */
   recv(from: WorkerIdentity, name: string, options: DeviceRecvOptions): Promise<DeviceTensor | undefined>;
   async recv(from: WorkerIdentity, name: string, options?: DeviceRecvOptions): Promise<ReceivedTensor | DeviceTensor | undefined> {
     checkOptions('recv', options, recvKeys);
@@ -120,7 +120,7 @@ export class WorkerStep {
     return (await this.#rendezvous.recvFused(keys, options)).map(received);
   }
 
-  /** What is still asked for fails; what was sent and not asked for is dropped. */
+  /** Ends the step: receives that wait fail, and values that were sent and not asked for are dropped. */
   end(): void {
     this.#core.endStep(this.stepId);
   }

@@ -19,7 +19,7 @@ import { ownCaller, type WorkerService } from './worker-service.ts';
 
 export interface ClusterBackendOptions {
   readonly clock: Clock;
-  /** Of this process: its partitions run without requests. */
+  /** The service of this process, whose partitions run without requests. */
   readonly service: WorkerService;
   readonly linkTo: (task: string) => Promise<RpcLink>;
   /** Differs for every step of every session in the cluster. */
@@ -93,7 +93,7 @@ export class ClusterBackend implements StepBackend {
   }
 }
 
-/** What of a step one task does. */
+/** The part of a step that one task does. */
 interface Share {
   readonly task: string;
   run(stepId: number, run: PreparedRun): Promise<StepOutcome>;

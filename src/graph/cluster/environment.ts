@@ -1,4 +1,4 @@
-/** Which task a process is, from what the launcher says. `shoal run --workers 3 --ps 2` sets SHOAL_PS beside the variables of ranks: the
+/** The task that a process is, by its environment. `shoal run --workers 3 --ps 2` sets SHOAL_PS beside the variables of ranks: the
  *  last two of the five ranks are parameter servers. Pure. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';

@@ -34,7 +34,7 @@ export interface GraphServerOptions {
   readonly cluster: ClusterSpec;
   readonly job: string;
   readonly task: number;
-  /** Of the job that all tasks are processes of. */
+  /** The store of the job that all tasks are processes of. */
   readonly store: Store;
   /** Called twice: calls and tensors have one each. The server closes them. */
   readonly createFabric: () => Fabric;
@@ -44,31 +44,31 @@ export interface GraphServerOptions {
   readonly arbiter?: Arbiter;
   /** Time limit for making a broken connection again. Default 2000. */
   readonly reconnectMs?: number;
-  /** What exchanges tensors; benchmarks have another one. */
+  /** The class that exchanges tensors; benchmarks have another one. */
   readonly Tensors?: typeof TaskTensors;
   readonly clock: Clock;
   readonly random: Random;
   readonly parameterKernels: ParameterKernels;
   /** Beside those of tables, optimisers, and operations that only move values. */
   readonly kernels?: KernelTable;
-  /** What `call`s of any task's graph may name. */
+  /** Functions that `call`s of any task's graph may name. */
   readonly functions?: FunctionTable;
   /** Fusion at run time: receives of one sender gather for a moment and go as one request. Default false. */
   readonly recvSome?: boolean;
-  /** What this task leaves on the timeline. Default: nothing. */
+  /** The timeline of this task. Default: nothing is recorded. */
   readonly trace?: TaskTrace;
-  /** Of this process in its job. Whoever waits here for others then fails when one ends before it is done. Default: nobody says so. */
+  /** The rank of this process in its job. Whoever waits here for others then fails when one ends before it is done. Default: nobody says so. */
   readonly rank?: number;
   /** True: `close` closes the store. */
   readonly closeStore?: boolean;
-  /** How long other tasks may take to start. Default 5 minutes. */
+  /** Time limit for the start of other tasks. Default 5 minutes. */
   readonly joinTimeoutMs?: number;
 }
 
-/** As `SessionOptions`, without what the server itself brings: devices, kernels, clock. */
+/** `SessionOptions` without those that the server itself brings: devices, kernels, clock. */
 export type ClusterSessionOptions = Omit<SessionOptions, 'devices' | 'kernels' | 'clock' | 'rendezvousKeysMax'>;
 
-/** What a task has exchanged with others, since it started. */
+/** Counters of the exchange of a task with others, since it started. */
 export interface GraphServerStats {
   /** Requests for tensors of other tasks, fused ones once. */
   readonly requests: number;
@@ -78,7 +78,7 @@ export interface GraphServerStats {
   readonly calls: number;
   /** Bytes of these calls and of those that were answered, in both directions. */
   readonly bytes: number;
-  /** Of tensors, moved in this process beside the way itself: small ones that variables and programs keep. */
+  /** Bytes of tensors that this process has copied, beside the way itself: small ones that variables and programs keep. */
   readonly bytesCopied: number;
 }
 
@@ -166,7 +166,7 @@ export class GraphServer implements AsyncDisposable {
     return deviceOf(this.name);
   }
 
-  /** What has been exchanged with other tasks so far. */
+  /** Counters of the exchange with other tasks so far. */
   get stats(): GraphServerStats {
     const { requests, tensors, bytes: tensorBytes } = this.#tensors.stats;
     const { calls, bytesSent, bytesReceived } = this.#carrier.stats;
@@ -244,7 +244,7 @@ export class GraphServer implements AsyncDisposable {
     this.#trace.write();
   }
 
-  /** As `close`, for `await using`. */
+  /** The same as `close`, for `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
@@ -309,7 +309,7 @@ export class GraphServer implements AsyncDisposable {
 }
 
 interface TaskRecord {
-  /** Where calls go. */
+  /** The address of the task for calls. */
   readonly address: string;
   readonly tensors: TensorAddress;
   readonly incarnation: string;
@@ -320,7 +320,7 @@ function readRecord(task: string, text: Uint8Array): TaskRecord {
     const record = JSON.parse(Buffer.from(text).toString()) as TaskRecord;
     if (typeof record.address === 'string' && typeof record.tensors === 'object' && /^\d{1,19}$/.test(record.incarnation)) return record;
   } catch {
-    // As below.
+    // The error below says so.
   }
   throw new ShoalError('protocol', `${task} published a malformed record; do all tasks run the same version?`);
 }

@@ -1,4 +1,4 @@
-/** What tasks ask of each other, and how those requests look. */
+/** The calls between tasks: their numbers, and the schemas of their fields. */
 import { anyList, count, integer, list, number, object, text } from '../../base/schema.ts';
 
 export const Method = { register: 1, deregister: 2, run: 3, endStep: 4, abortStep: 5 } as const;
@@ -20,13 +20,13 @@ export const runSchema = object({
   stepId,
   timeoutMs: number({ above: 0 }),
   fetchCount: count,
-  /** Which feed each value of the message is. */
+  /** The number of the feed that each value of the message is. */
   feeds: list(count),
 });
 
 export const ranSchema = object({
   requests: integer(),
-  /** Which fetch each value of the message is. */
+  /** The number of the fetch that each value of the message is. */
   fetches: list(count),
 });
 

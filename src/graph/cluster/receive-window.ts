@@ -13,7 +13,7 @@ export interface ReceiveWindowOptions<Item> {
   readonly itemsMax: number;
 }
 
-/** How much the latest observation counts. */
+/** The weight of the latest observation. */
 const weight = 0.2;
 /** Gaps that a wait covers: arrivals are not regular. */
 const gapsCovered = 2;
@@ -26,16 +26,16 @@ export class ReceiveWindow<Item> {
   #atFirst = 0;
   #lastSentMs = -Infinity;
   #roundTripMs = 0;
-  /** From a request to the receive that it could have taken along. */
+  /** Time from a request to the receive that it could have taken along. */
   #gapMs = 0;
-  /** How often a request was followed by one that it could have taken along. */
+  /** The share of requests that were followed by one that they could have taken along. */
   #lateShare = 0;
 
   constructor(options: ReceiveWindowOptions<Item>) {
     this.#options = options;
   }
 
-  /** How long the next request waits. */
+  /** The time that the next request waits. */
   get waitMs(): number {
     return this.#lateShare > 0.5 ? Math.min(this.#roundTripMs / 2, this.#gapMs * gapsCovered) : 0;
   }
@@ -61,7 +61,7 @@ export class ReceiveWindow<Item> {
     return true;
   }
 
-  /** From a request to the first of its answer that needed no waiting. */
+  /** Learns from the time between a request and the first tensor of its answer. */
   observeRoundTrip(elapsedMs: number): void {
     this.#roundTripMs = this.#roundTripMs === 0 ? elapsedMs : this.#roundTripMs + weight * (elapsedMs - this.#roundTripMs);
   }
@@ -76,7 +76,7 @@ export class ReceiveWindow<Item> {
     this.#timer = this.#options.clock.setTimer(
       waitMs,
       () => {
-        // Who waited for nobody waits less next time.
+        // A window that waited for nobody waits less next time.
         if (this.#items.length === this.#atFirst) this.#learn(false);
         this.#send();
       },

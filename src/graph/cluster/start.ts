@@ -18,13 +18,13 @@ import { detectCluster, taskOfRank } from './environment.ts';
 import { GraphServer, type ClusterSpec, type GraphServerOptions } from './graph-server.ts';
 import { TaskTrace } from './task-trace.ts';
 
-/** How this process takes part in the cluster. */
+/** The part of this process in the cluster. */
 export interface StartOptions {
   /** Tasks of each job; ranks are dealt in this order. Default: what `shoal run --workers --ps` says, else all are workers. */
   readonly cluster?: ClusterSpec;
   /** Dense kernels, such as `tensorflowKernels(tf)`, beside those of tables, optimisers, and operations that only move values. */
   readonly kernels?: KernelTable;
-  /** What `call`s of any task's graph may name. */
+  /** Functions that `call`s of any task's graph may name. */
   readonly functions?: FunctionTable;
   /** Fusion at run time. Default false. */
   readonly recvSome?: boolean;

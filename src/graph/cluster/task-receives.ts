@@ -17,7 +17,7 @@ export interface TaskReceivesOptions {
   /** True: fusion at run time. */
   readonly recvSome: boolean;
   readonly trace: TaskTrace;
-  /** Of all tasks together. */
+  /** Counters of all tasks together. */
   readonly stats: ReceiveStats;
   /** Called with the step of the first receive of each request. */
   readonly onRequest: (stepId: number) => void;

@@ -28,7 +28,7 @@ export interface TaskTensorsOptions {
   readonly world: string;
   readonly clock: Clock;
   readonly random: Random;
-  /** Of what else this process sends. Default: nothing else. */
+  /** The arbiter of all that this process sends. Default: one for tensors alone. */
   readonly arbiter?: Arbiter | undefined;
   readonly trace: TaskTrace;
   /** True: fusion at run time. */

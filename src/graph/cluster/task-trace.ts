@@ -1,4 +1,4 @@
-/** What a task leaves on the timeline: its sessions' steps, its requests, each tensor from the moment it is asked for, and at the sender how
+/** The timeline of a task: its sessions' steps, its requests, each tensor from the moment it is asked for, and at the sender how
  *  long it was waited for there. Both ends say step and tensor, so that a report can tell waiting from travelling:
  *
  *      receiver   ├──────────────── recv h1 ─────────────────┤
@@ -20,7 +20,7 @@ const category = 'graph';
 export interface TraceTarget {
   readonly folder: string;
   readonly rank: number;
-  /** How often it is written before the end, too; 0: not. */
+  /** The time between writes before the last one; 0: there are none. */
   readonly intervalMs: number;
   readonly clock: Clock;
   readonly log: Logger;
@@ -128,7 +128,7 @@ export interface RequestWatch {
   left(): void;
 }
 
-/** What others send may be no key: it is refused elsewhere. */
+/** A text that others send may be no key: it is refused elsewhere. */
 function describe(key: string, verb: string, second: string): [string, NameOptions] {
   const options = { category, argument: 'step', second };
   try {

@@ -35,7 +35,7 @@ export interface TaskStep {
   readonly stepId: number;
   readonly timeoutMs: number;
   readonly fetchCount: number;
-  /** By feed; only those of this task's devices are looked at. */
+  /** Values by feed; only those of this task's devices are looked at. */
   readonly feeds: readonly Value[];
   readonly signal: AbortSignal;
   readonly caller: string;
@@ -74,7 +74,7 @@ export class WorkerService implements RpcService {
     });
   }
 
-  /** What the step sends stays until `endStep`. @throws ShoalError what failed first; the step is over here then. */
+  /** Runs a step. The tensors that it sends stay until `endStep`. @throws ShoalError what failed first; the step is over here then. */
   async runStep(executors: readonly Executor[], { stepId, timeoutMs, fetchCount, feeds, signal, caller }: TaskStep): Promise<StepOutcome> {
     const { core, clock } = this.#options;
     const rendezvous = core.beginStep(stepId);

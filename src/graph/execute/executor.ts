@@ -19,7 +19,7 @@ export interface StepContext {
   readonly stepId: number;
   readonly rendezvous: Rendezvous<Value>;
   readonly signal: AbortSignal;
-  /** What the step is fed; `_Arg` k gives value k. */
+  /** The values that the step is fed; `_Arg` k gives value k. */
   readonly feeds: readonly Value[];
   /** `_Retval` k stores at k; what stays undefined is dead. */
   readonly results: Flow[];

@@ -1,15 +1,15 @@
-/** How operations are computed: a table of functions by the operation's name. Dense kernels come from outside, such as TensorFlow.js or
+/** Kernels compute operations: a table of functions by the operation's name. Dense kernels come from outside, such as TensorFlow.js or
  *  jax-js; see `structural-kernels.ts` for those that only move values. */
 import type { Node } from '../structure/node.ts';
 import type { Value } from '../structure/value.ts';
 
-/** What a kernel is given for one node of one step. */
+/** The arguments of a kernel for one node of one step. */
 export interface KernelCall {
   /** The node, for its attributes and its declared outputs. */
   readonly node: Node;
-  /** By input. A variable that the operation changes comes as a `Reference`, any other as its value now. */
+  /** Values by input. A variable that the operation changes comes as a `Reference`, any other as its value now. */
   readonly inputs: readonly Value[];
-  /** Of the step that it is a part of; overlapping steps have different ones. */
+  /** The step that it is a part of; overlapping steps have different ones. */
   readonly stepId: number;
   /** Aborted when the step has failed or its time is over: what the kernel gives then is not looked at. */
   readonly signal: AbortSignal;

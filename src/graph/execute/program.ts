@@ -7,12 +7,12 @@ import type { Node } from '../structure/node.ts';
 
 export interface ProgramNode {
   readonly node: Node;
-  /** Where it is in the state of its frame. */
+  /** Its place in the state of its frame. */
   readonly position: number;
-  /** Where its inputs are in the values of its frame. */
+  /** The places of its inputs in the values of its frame. */
   readonly firstInput: number;
   readonly frame: FrameProgram;
-  /** By output slot: who gets it. */
+  /** The consumers, by output slot. */
   readonly consumers: readonly (readonly Consumer[])[];
   readonly controlConsumers: readonly ProgramNode[];
 }
@@ -27,7 +27,7 @@ export interface FrameProgram {
   readonly nodes: readonly ProgramNode[];
   /** Values that the nodes of the frame take. */
   readonly inputCount: number;
-  /** By position: inputs that a node waits for; control inputs only for a Merge. */
+  /** Inputs that a node waits for, by position; control inputs only for a Merge. */
   readonly pending: Int32Array;
 }
 

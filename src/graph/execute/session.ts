@@ -35,7 +35,7 @@ import { runStep, type StepOutcome } from './step.ts';
 import { structuralKernels } from './structural-kernels.ts';
 import { VariableStore } from './variable-store.ts';
 
-/** Where and how a graph runs. */
+/** Devices, kernels and limits of a session. */
 export interface SessionOptions {
   /** In order of preference. */
   readonly devices: readonly (string | Device)[];
@@ -45,7 +45,7 @@ export interface SessionOptions {
   readonly kernels?: KernelTable;
   /** Default false. */
   readonly doFuseRecv?: boolean;
-  /** How receives are fused, with `doFuseRecv`. */
+  /** Options for the fusing of receives, with `doFuseRecv`. */
   readonly fuse?: FuseOptions;
   /** Time limit of a step. Default 5 minutes. */
   readonly timeoutMs?: number;
@@ -75,7 +75,7 @@ const sessionOptionKeys = optionTable<SessionOptions>({
   clock: anything,
 });
 
-/** Of one step. */
+/** Options of one step. */
 export interface RunOptions {
   /** Default: the session's. */
   readonly timeoutMs?: number;
@@ -95,7 +95,7 @@ export type Fetched<F extends readonly Fetch[]> = {
   -readonly [K in keyof F]: F[K] extends Output ? Value : F[K] extends Node ? undefined : Value | undefined;
 };
 
-/** What one step is given. */
+/** The arguments of one step. */
 export interface PreparedRun {
   readonly feeds: readonly Value[];
   readonly fetchCount: number;
@@ -130,7 +130,7 @@ export class Session {
   readonly #devices: DeviceSet;
   readonly #placement: Placement;
   readonly #backend: StepBackend;
-  /** By feeds and fetches. */
+  /** Prepared steps, by feeds and fetches. */
   readonly #prepared: BoundedCache<string, PreparedKind>;
   readonly #closing = new AbortController();
   readonly #stats = { steps: 0, requests: 0 };
@@ -157,7 +157,7 @@ export class Session {
     this.#backend = backend ?? new LocalBackend(this.#options);
   }
 
-  /** What it has done since it began, and what it could not fuse. */
+  /** Counters since it began, and the receives that it could not fuse. */
   get stats(): Readonly<SessionStats> {
     return { ...this.#stats, unfused: [...this.#prepared.values()].flatMap(({ unfused }) => unfused) };
   }
@@ -265,7 +265,7 @@ export class Session {
   }
 }
 
-/** What a session has done since it began. */
+/** Counters of a session since it began. */
 export interface SessionStats {
   /** Steps that ended well. */
   readonly steps: number;

@@ -17,7 +17,7 @@ export type Flow = Value | undefined;
 
 export interface ReadyNode {
   readonly program: ProgramNode;
-  /** By input; a Merge has its one live value, at its place. */
+  /** Values by input; a Merge has its one live value, at its place. */
   readonly inputs: readonly Flow[];
   readonly isDead: boolean;
   readonly iteration: Iteration;

@@ -28,7 +28,7 @@ export interface StepOptions {
 }
 
 export interface StepOutcome {
-  /** By fetch; undefined: dead. */
+  /** Values by fetch; undefined: dead. */
   readonly results: readonly Flow[];
   /** Requests that receives made: what would be RPCs between processes. */
   readonly requests: number;
@@ -45,7 +45,7 @@ export async function runStep(executors: readonly Executor[], options: StepOptio
   const stopped = new Promise<never>((_, reject) => {
     stop = (cause) => {
       if (abort.signal.aborted) return;
-      // Who waits in the rendezvous must not be the first to be heard.
+      // The failures of receives must not be the first to be heard.
       reject(cause);
       abort.abort(cause);
       rendezvous.startAbort(cause);

@@ -7,7 +7,7 @@ import type { Value } from '../structure/value.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import type { Reference, VariableStore } from './variable-store.ts';
 
-/** What a `Call` may name instead of having it: functions of the process that runs it. */
+/** Functions that a `Call` may name instead of having them: those of the process that runs it. */
 export type FunctionTable = Readonly<Record<string, CallFunction>>;
 
 export function structuralKernels(variables: VariableStore, functions: FunctionTable = {}): KernelTable {
@@ -34,7 +34,7 @@ function functionOf(node: Node, functions: FunctionTable): CallFunction {
   throw new ShoalError('usage', `there is no function '${given}' in this process; it has ${Object.keys(functions).join(', ') || 'none'}`);
 }
 
-/** Of a value with one element; of foreign tensors as well: TensorFlow.js has `dataSync`, jax-js `item`.
+/** The number in a value with one element; foreign tensors work as well: TensorFlow.js has `dataSync`, jax-js `item`.
  *  @throws ShoalError `unsupported` when its elements cannot be read at once. */
 export function readScalar(value: Value): number | bigint | boolean {
   const { data, dataSync, item } = value as { data?: unknown; dataSync?: () => ArrayLike<number>; item?: () => number };

@@ -15,9 +15,9 @@ import { gradientRules, type Floats } from './rules.ts';
 export class IndexedSlices {
   /** The rows of the gradient, `[n, ...rest of the table's shape]`. */
   readonly values: Floats;
-  /** Which row of the table each is, `[n]`; a row may be there several times. */
+  /** The row of the table that each is, `[n]`; a row may be there several times. */
   readonly indices: Output<IndexDType>;
-  /** What they are rows of. */
+  /** The table that they are rows of. */
   readonly of: Floats;
 
   constructor(values: Floats, indices: Output<IndexDType>, of: Floats) {
@@ -30,7 +30,7 @@ export class IndexedSlices {
 /** Undefined: `ys` do not depend on it. */
 export type Gradient = Floats | IndexedSlices | undefined;
 
-/** How gradients are added to the graph. */
+/** Options of `gradients`. */
 export interface GradientsOptions {
   /** Scope of the new nodes. Default: `gradients`. */
   readonly name?: string;
@@ -68,7 +68,7 @@ export function gradients(
 class Backpropagation {
   readonly #g: GraphBuilder;
   readonly #colocate: boolean;
-  /** What has come for each output so far. */
+  /** The gradients that have come for each output so far. */
   readonly #partial = new Map<Output, (Floats | IndexedSlices)[]>();
 
   constructor(g: GraphBuilder, colocate: boolean) {
@@ -138,7 +138,7 @@ class Backpropagation {
   }
 }
 
-/** As one tensor, zero in the rows that are not named. */
+/** Makes one tensor of it, zero in the rows that are not named. */
 export function whole(g: GraphBuilder, { values, indices, of }: IndexedSlices): Floats {
   return slicesToDense(g, values, indices, of);
 }
@@ -192,7 +192,7 @@ function betweenOf(ys: readonly Output[], xs: readonly Output[]): Node[] {
   return order.reverse();
 }
 
-/** What a node says of its device, or the node that it is colocated with. */
+/** The device that a node asks for, or the node that it is colocated with. */
 function deviceOf({ device, colocateWith }: Node): string {
   return device === '' && colocateWith !== undefined ? deviceOf(colocateWith) : device;
 }

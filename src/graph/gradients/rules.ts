@@ -21,7 +21,7 @@ export interface RuleCall {
   readonly node: Node;
   readonly inputs: readonly Floats[];
   readonly outputs: readonly Floats[];
-  /** By output; undefined: nothing depends on it. */
+  /** Gradients by output; undefined: nothing depends on it. */
   readonly gradients: readonly (Floats | undefined)[];
 }
 
@@ -33,7 +33,7 @@ export interface Rows {
 
 export type GradientRule = (call: RuleCall) => readonly (Floats | Rows | undefined)[];
 
-/** Of operations with one output. */
+/** A rule of operations with one output. */
 type Chain = (call: Omit<RuleCall, 'gradients'> & { readonly dy: Floats; readonly y: Floats }) => readonly (Floats | Rows | undefined)[];
 
 function chain(rule: Chain): GradientRule {
@@ -47,7 +47,7 @@ function scalar(g: GraphBuilder, like: Floats, value: number): Floats {
   return constant(g, { dtype: like.dtype, shape: [], data: Float32Array.of(value) });
 }
 
-/** Of an operation that broadcasts its two inputs. */
+/** A rule of an operation that broadcasts its two inputs. */
 function broadcasting(rule: (call: Parameters<Chain>[0]) => readonly [Floats, Floats]): GradientRule {
   return chain((call) => rule(call).map((gradient, index) => fitted(call.g, gradient, call.inputs[index])));
 }
@@ -80,7 +80,7 @@ const reducing = (isMean: boolean): GradientRule =>
     return [isMean ? mul(g, spread, grad.inverseCount(g, x, { axis })) : spread];
   });
 
-/** To all elements that are as large as the result. */
+/** The gradient goes to all elements that are as large as the result. */
 const extreme: GradientRule = chain(({ g, node, inputs: [x], dy, y }) => {
   const options = { axis: node.attributes.axis as readonly number[], keep_dims: node.attributes.keep_dims as boolean };
   const isChosen = equal(g, x, grad.broadcastLike(g, y, x, options));
@@ -221,7 +221,7 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
     const indices = node.inputs.slice(0, half) as readonly Output<'int32'>[];
     return [...indices.map(() => undefined), ...indices.map((each) => gather(g, dy, each))];
   }),
-  /** What was taken apart by rows is put together by the numbers of these rows. */
+  /** Rows that were taken apart are put together by their numbers. */
   DynamicPartition: ({ g, node, inputs: [data], outputs, gradients }) => {
     if (gradients.every((each) => each === undefined)) return [];
     const partitions = node.inputs[1] as Output<'int32'>;

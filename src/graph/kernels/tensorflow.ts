@@ -11,7 +11,7 @@ import { elementsAs, elementsOf, elementsValue } from '../structure/elements.ts'
 
 type Tensor = tfjs.Tensor;
 type TensorFlow = typeof tfjs;
-/** What TensorFlow.js is asked for; `Tensor`s of a call live until it returns. */
+/** The part of TensorFlow.js that is used; `Tensor`s of a call live until it returns. */
 type Compute = (tf: TensorFlow, inputs: readonly Tensor[], node: Node) => Tensor | readonly Tensor[];
 
 /** Kernels of the dense operations by TensorFlow.js, for `SessionOptions.kernels` and `StartOptions.kernels`; of float32, int32 and bool, other
@@ -24,7 +24,7 @@ export function tensorflowKernels(tf: TensorFlow): KernelTable {
 function kernel(tf: TensorFlow, compute: Compute): Kernel {
   return ({ node, inputs }) => {
     let values: readonly Value[] = [];
-    // What a tidy gives is searched for tensors, element by element: nothing is given.
+    // A result of `tidy` is searched for tensors, element by element: nothing is returned.
     tf.tidy(() => {
       const made = compute(
         tf,
@@ -198,7 +198,7 @@ function sumLike(tf: TensorFlow, value: Tensor, like: Tensor): Tensor {
   return tf.reshape(axes.length === 0 ? value : tf.sum(value, axes), like.shape);
 }
 
-/** Of the elements before and of those behind: an element may be 0. */
+/** Products of the elements before and of those behind: an element may be 0. */
 function otherProducts(tf: TensorFlow, x: Tensor, axes: readonly number[] | undefined): Tensor {
   const all = x.shape.map((_, axis) => axis);
   const reduced = axes === undefined ? all : axes.map((axis) => (axis < 0 ? axis + x.rank : axis));

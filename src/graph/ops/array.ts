@@ -195,7 +195,7 @@ export const shapeOf = op<
   infer: ({ inputs: [{ shape }], dtype }) => [{ dtype: dtype('out_type'), shape: shape === 'unknown' ? [null] : [shape.length] }],
 });
 
-/** How many elements a tensor has. */
+/** The number of elements of a tensor. */
 export const sizeOf = op<(g: GraphBuilder, input: Output, options?: NodeOptions) => Output<'int32'>>({
   name: 'Size',
   inputs: [{ name: 'input', dtype: 'T' }],

@@ -7,10 +7,10 @@ import type { GraphDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import type { Shape } from '../structure/shape.ts';
 
-/** Of a call that was given none. */
+/** The name of a call that was given none. */
 export const noGradient: CallFunction = () => [];
 
-/** Of a call: a node's, and its gradient. */
+/** Options of a call: a node's, and its gradient. */
 export interface CallOptions extends NodeOptions {
   /** The other way, for `gradients`: gets the inputs and then the gradient of every output, gives a gradient for every floating-point
    *  input: a vjp. */

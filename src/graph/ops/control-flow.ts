@@ -144,7 +144,7 @@ export interface WhileLoop {
   readonly body: (variables: readonly Output[], invariants: readonly Output[]) => readonly Output[];
 }
 
-/** How a loop runs. */
+/** Options of a loop. */
 export interface WhileLoopOptions {
   /** Scope of its nodes, and name of its frame. Default `while`. */
   readonly name?: string;

@@ -1,4 +1,4 @@
-/** What symbolic gradients need beyond the operations of models: shapes that are only known when a step runs. */
+/** Operations of symbolic gradients beyond those of models, for shapes that are only known when a step runs. */
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';

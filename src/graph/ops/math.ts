@@ -44,7 +44,7 @@ export const div = op<Binary<NumericDType>>(arithmetic('RealDiv'));
 export const pow = op<Binary<NumericDType>>(arithmetic('Pow'));
 /** ⌊x / y⌋, element by element; shapes broadcast. */
 export const floorDiv = op<Binary<NumericDType>>(arithmetic('FloorDiv'));
-/** With the sign of the divisor. */
+/** The remainder, with the sign of the divisor. */
 export const floorMod = op<Binary<NumericDType>>(arithmetic('FloorMod'));
 /** The larger of x and y, element by element; shapes broadcast. */
 export const maximum = op<Binary<NumericDType>>(arithmetic('Maximum'));

@@ -54,7 +54,7 @@ export const softmaxCrossEntropyWithLogits = op<
   infer: (context) => lossAndGradient(context, oneShape(context)),
 });
 
-/** As above; the labels are numbers of classes. */
+/** The same for labels that are numbers of classes. */
 export const sparseSoftmaxCrossEntropyWithLogits = op<
   <D extends FloatDType>(
     g: GraphBuilder,

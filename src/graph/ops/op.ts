@@ -76,7 +76,7 @@ export const anyType = { T: { kind: 'type' } } as const;
 export const numeric = { T: { kind: 'type', allowed: numericDTypes } } as const;
 export const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
 
-/** By name: a dtype, or the type attribute that says it. */
+/** Types by name: a dtype, or the type attribute that says it. */
 export function inputsOf(dtypes: Readonly<Record<string, string>>): InputSpec[] {
   return Object.entries(dtypes).map(([name, dtype]) => ({ name, dtype }));
 }

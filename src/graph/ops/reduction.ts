@@ -39,7 +39,7 @@ export const min = op<Unary<NumericDType, ReductionAttributes>>(reduction('Min')
 /** The product over `axis`; as `sum`. */
 export const prod = op<Unary<NumericDType, ReductionAttributes>>(reduction('Prod'));
 
-/** Where along `axis` the largest element is. */
+/** The index of the largest element along `axis`. */
 export const argMax = op<
   (g: GraphBuilder, input: Output<NumericDType>, options?: NodeOptions & { axis?: number; output_type?: IndexDType }) => Output<IndexDType>
 >({

@@ -12,7 +12,7 @@ import { stateOps } from './state.ts';
 import { trainingOps } from './training.ts';
 import { transferOps } from './transfer.ts';
 
-/** By family. */
+/** The operations, family by family. */
 export const operations: readonly OpDefinition[] = [
   ...arrayOps,
   ...mathOps,

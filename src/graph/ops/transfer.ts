@@ -1,4 +1,4 @@
-/** What a partitioned graph has in place of edges between devices, and of what a step is fed and gives. FuseRecv has the attributes
+/** Operations of a partitioned graph, in place of edges between devices, of feeds and of fetches. FuseRecv has the attributes
  *  of its document; Send, Recv, _Arg and _Retval are TensorFlow's. Shapes ride along, so that checks go on behind a receive. */
 import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';

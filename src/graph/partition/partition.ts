@@ -28,7 +28,7 @@ const partitionOptionKeys = optionTable<PartitionOptions>({ devices: anything, d
 
 /** The part of a graph that one device runs. */
 export interface Partition {
-  /** Which device. */
+  /** The device of the partition. */
   readonly device: Device;
   /** Its nodes, with a Send or a Recv for every edge that leaves or enters it. */
   readonly graph: Graph;
@@ -36,11 +36,11 @@ export interface Partition {
 
 /** A graph cut by device: see `Session.partitions` and `drawGraph`. */
 export interface PartitionedGraph {
-  /** In the order in which devices appear in the graph. */
+  /** Partitions, in the order in which their devices appear in the graph. */
   readonly partitions: readonly Partition[];
   /** Every value that goes from one device to another. */
   readonly transfers: readonly Transfer[];
-  /** Which of these one FuseRecv receives together; none without `doFuseRecv`. */
+  /** Groups of transfers that one FuseRecv receives together; none without `doFuseRecv`. */
   readonly groups: readonly FuseGroup[];
   /** Those that `doFuseRecv` left alone, and why. */
   readonly unfused: readonly UnfusedReceive[];
@@ -75,7 +75,7 @@ class Emitter {
   readonly #groupOf = new Map<Transfer, FuseGroup>();
   readonly #drafts = new Map<string, PartitionDraft>();
   readonly #copies = new Map<Node, Node>();
-  /** Where the value of a transfer comes out. */
+  /** The output that has the value of a transfer. */
   readonly #received = new Map<Transfer, Output>();
   /** Inputs that come back from nodes which are not there yet. */
   readonly #open: { readonly inputs: Output[]; readonly index: number; readonly source: Output }[] = [];

@@ -1,4 +1,4 @@
-/** What of a graph one kind of step needs: the way back from its fetches, up to what it is fed. Fed outputs become arguments, fetches
+/** The part of a graph that one kind of step needs: the way back from its fetches, up to what it is fed. Fed outputs become arguments, fetches
  *  results, on the devices they were on. Any output can be fed, not only that of a placeholder. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';

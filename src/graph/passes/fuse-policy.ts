@@ -1,4 +1,4 @@
-/** Which receives may be one: those of equal wave. Waves grow along every edge of the graph, so what waits for a group cannot be
+/** Receives of equal wave may be one. Waves grow along every edge of the graph, so what waits for a group cannot be
  *  what the group waits for.
  *
  *      wave      0        1        2        3
@@ -10,19 +10,19 @@
 import type { Transfer } from '../placement/transfers.ts';
 import type { Node } from '../structure/node.ts';
 
-/** Which transfers between two devices may be one request: those of equal wave. A policy that puts a transfer beside one that waits for
+/** Transfers between two devices may be one request when their waves are equal. A policy that puts a transfer beside one that waits for
  *  it is a deadlock, which partitioning finds and refuses. */
 export interface FusePolicy {
-  /** For messages. */
+  /** The name of the policy in messages. */
   readonly name: string;
   /** The wave of a transfer. @param levelOf the wave of a node. */
   readonly waveOf: (transfer: Transfer, levelOf: (node: Node) => number) => number;
 }
 
-/** By the wave of the source, as in the document's figure 4: what is ready to be sent at about the same time. */
+/** The wave of the source, as in the document's figure 4: transfers that are ready at about the same time go together. */
 export const sourceWave: FusePolicy = { name: 'source-wave', waveOf: ({ source }, levelOf) => levelOf(source) };
 
-/** By the wave of the first consumer, as in the document's implementation: what is needed at about the same time. */
+/** The wave of the first consumer, as in the document's implementation: transfers that are needed at about the same time go together. */
 export const destWave: FusePolicy = { name: 'dest-wave', waveOf: ({ consumers }, levelOf) => Math.min(...consumers.map(levelOf)) };
 
 export const fusePolicies: readonly FusePolicy[] = [sourceWave, destWave];

@@ -12,7 +12,7 @@ import type { Graph } from '../structure/graph.ts';
 import type { Node } from '../structure/node.ts';
 import { sourceWave, type FusePolicy } from './fuse-policy.ts';
 
-/** How receives become one request. */
+/** Options for the fusing of receives. */
 export interface FuseOptions {
   /** Default: source-wave. */
   readonly policy?: FusePolicy;

@@ -49,7 +49,7 @@ export class DeviceSet {
     return this.#devices.find(({ parsed }) => matchesDevice(pattern, parsed));
   }
 
-  /** For messages: what there is instead of `name`. */
+  /** The devices that there are instead of `name`, for messages. */
   suggestion(name: string): string {
     const nearest = nearestName(name, this.names);
     const shown = this.names.slice(0, 8).join(', ');

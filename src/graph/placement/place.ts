@@ -1,4 +1,4 @@
-/** Which device every node runs on: what nodes say themselves, those they are colocated with, and the default for the rest. An operation
+/** The device that every node runs on: the one that it asks for, those they are colocated with, and the default for the rest. An operation
  *  that changes a variable is always colocated with it. */
 import { ShoalError } from '../../base/errors.ts';
 import { parseDeviceName, type DeviceName } from '../structure/device-name.ts';
@@ -9,7 +9,7 @@ import type { Device, DeviceSet } from './devices.ts';
 export type Placement = ReadonlyMap<Node, Device>;
 
 interface Group {
-  /** What the members said, together. */
+  /** The device that the members ask for together. */
   readonly wanted: DeviceName;
   /** The member that said anything of it last, for messages. */
   readonly by: Node;

@@ -1,4 +1,4 @@
-/** What must cross from one device to another: one transfer per tensor and destination device, whoever uses it there, and one per node
+/** The values that must cross from one device to another: one transfer per tensor and destination device, whoever uses it there, and one per node
  *  that nodes of another device run after. */
 import { ShoalError } from '../../base/errors.ts';
 import { frameTable } from '../structure/frames.ts';
@@ -17,9 +17,9 @@ export interface Transfer {
   readonly shape: Shape;
   readonly sendDevice: string;
   readonly recvDevice: string;
-  /** In keys: `edge_3_tower/h1`. */
+  /** The name in keys: `edge_3_tower/h1`. */
   readonly tensorName: string;
-  /** In the order of the graph. */
+  /** Transfers in the order of the graph. */
   readonly consumers: readonly Node[];
 }
 
@@ -31,7 +31,7 @@ export function knownBytes({ dtype, shape }: Transfer): number {
 /** Transfers by what they carry. */
 export class TransferTable {
   readonly all: readonly Transfer[];
-  /** By source, then by `entryOf`. */
+  /** Transfers by source, then by `entryOf`. */
   readonly #table: ReadonlyMap<Node, ReadonlyMap<string, Transfer>>;
 
   constructor(all: readonly Transfer[], table: ReadonlyMap<Node, ReadonlyMap<string, Transfer>>) {
@@ -88,7 +88,7 @@ export function planTransfers(graph: Graph): TransferTable {
   }
 }
 
-/** What travels for a control edge. */
+/** The value that travels for a control edge. */
 export const emptyTensor = { dtype: 'float32', shape: [0] } as const;
 
 function crossingLoop(frame: string, source: Node, node: Node): ShoalError {

@@ -26,7 +26,7 @@ export interface FabricCarrierOptions {
   /** World of the fabric's identities. */
   readonly world: string;
   readonly rank: number;
-  /** How long a lost connection is tried to be made again, and a caller without one is waited for. Default 2000. */
+  /** Time limit for making a broken connection again, and for the return of a caller without one. Default 2000. */
   readonly reconnectMs?: number;
   /** Default 10,000. */
   readonly connectMs?: number;
@@ -38,18 +38,18 @@ export interface FabricCarrierOptions {
 const callerRole = 4;
 const Kind = { request: 1, end: 2, error: 3, cancel: 4 } as const;
 
-/** What a caller's last attempt may take beyond the time for connecting anew. */
+/** Time that a caller's last attempt may take beyond the limit for connecting anew. */
 const lateMs = 1000;
 /** Callers that one task remembers. */
 const callersMax = 65_536;
 /** Calls of one caller that it has no answer to yet. */
 const callsMax = 262_144;
-/** What waits for one peer; calls are bounded by who makes them. */
+/** Messages and bytes that may wait for one peer; their callers bound the calls. */
 const queueMessages = 4 * callsMax;
 const queueBytes = 2 ** 34;
-/** Of a message beside its body. */
+/** Bytes of a message beside its body. */
 const slackBytes = 2 ** 20;
-/** For last words. */
+/** Time for last words. */
 const closeMs = 200;
 
 type Surroundings = Required<FabricCarrierOptions> & { readonly stats: RpcStats; readonly messaging: MessagingContext };
@@ -230,7 +230,7 @@ interface Caller {
   readonly address: Address;
   /** Under way. */
   readonly calls: Map<number, AbortController>;
-  /** Until it counts as gone. */
+  /** Runs until it counts as gone. */
   leaving: Timer | undefined;
 }
 
@@ -317,7 +317,7 @@ class CallServer {
     }
   }
 
-  /** As soon as its caller takes anything. */
+  /** Says why, as soon as the caller takes anything. */
   async #replyWhy(address: Address, call: number, error: ShoalError): Promise<void> {
     await this.#router.writable(address);
     if (this.#callers.has(address)) this.#reply(address, Kind.error, call, [encodeError(error)]);

@@ -13,7 +13,7 @@ export interface RpcCall {
   readonly method: number;
   /** At an address that is a multiple of 8; the handler's own. */
   readonly body: Uint8Array;
-  /** Who calls: differs between every two callers, stays over connections. */
+  /** The caller: differs between every two, and stays over connections. */
   readonly caller: string;
   /** Aborted when nobody waits for the answer any more. */
   readonly signal: AbortSignal;
@@ -44,7 +44,7 @@ export interface RpcLink {
 export interface RpcStats {
   /** That this process made. */
   calls: number;
-  /** For its own calls and those it answered. */
+  /** Bytes of its own calls and of those that it answered. */
   bytesSent: number;
   bytesReceived: number;
 }
@@ -54,7 +54,7 @@ export function aborted(task: string, signal: AbortSignal | undefined): ShoalErr
   return new ShoalError('aborted', `a call of ${task} was cancelled`, { cause: signal?.reason });
 }
 
-/** For errors about a task that went. */
+/** The text of an error about a task that went. */
 export function describeLoss(task: string, why: string): string {
   return `${task} is lost: ${why}`;
 }

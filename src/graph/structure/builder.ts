@@ -9,7 +9,7 @@ import { Graph } from './graph.ts';
 import { describeNode, Node, nodeError, type Output } from './node.ts';
 import { formatShape, mergeShapes } from './shape.ts';
 
-/** What every operation takes beside its attributes. */
+/** Options of every operation beside its attributes. */
 export interface NodeOptions {
   /** Default: the operation's name; made unique by a number. */
   readonly name?: string;
@@ -69,7 +69,7 @@ export class GraphBuilder {
     const explicit = this.#controlInputs(options.controlInputs ?? [], label);
     const controlInputs = inputs.length + explicit.length === 0 ? this.#scope.beforeSources : explicit;
     const colocateWith = options.colocateWith === undefined ? undefined : this.#checkNode(options.colocateWith, `${label}: colocateWith`);
-    // As in TensorFlow, being beside another node, or beside the variable that it changes, counts more than the scope.
+    // A place beside another node, or beside the variable that it changes, counts more than the scope.
     const isColocated = colocateWith !== undefined || definition.inputs.some(({ isRef }) => isRef);
     const device = formatDeviceName(mergeDeviceNames(isColocated ? {} : this.#scope.device, parseDeviceName(options.device ?? '')));
     const checked = checkNode(definition, `${this.#scope.prefix}${wanted}`, ownInputs, attributes);

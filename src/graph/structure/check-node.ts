@@ -1,4 +1,4 @@
-/** What a node is checked for when it is added: its attributes, the number and dtypes of its inputs, its shape function. */
+/** The checks of a node when it is added: its attributes, the number and dtypes of its inputs, its shape function. */
 import { describeForeign } from '../../memory/foreign-value.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
 import { describeValue } from '../../base/schema.ts';
@@ -135,7 +135,7 @@ function listOf(is: (each: unknown) => boolean): (value: unknown) => boolean {
   return (value) => Array.isArray(value) && value.every((each) => is(each));
 }
 
-/** How messages call what is of a kind, and what that is. */
+/** The names of kinds in messages, and the test of each. */
 const kinds: { readonly [Kind in AttributeKind]: { readonly words: string; readonly is: (value: unknown) => boolean } } = {
   type: { words: 'a dtype', is: isGraphDType },
   shape: { words: `a shape of at most ${dimensionsMax} dimensions`, is: isShape },

@@ -1,9 +1,9 @@
-/** What an operation is: its inputs, attributes and outputs. A definition knows nothing of how the operation is computed. */
+/** The definition of an operation: its inputs, attributes and outputs. A definition knows nothing of how the operation is computed. */
 import type { GraphDType } from './graph-dtype.ts';
 import type { Dimension, Shape } from './shape.ts';
 import type { Value } from './value.ts';
 
-/** What is known of an output before anything runs. */
+/** The facts that are known of an output before anything runs. */
 export interface OutputSpec {
   readonly dtype: GraphDType;
   readonly shape: Shape;
@@ -40,18 +40,18 @@ export type Attribute =
 
 export type Attributes = Readonly<Record<string, Attribute>>;
 
-/** What a `call`'s function is told of the step. */
+/** The step, as a `call`'s function sees it. */
 export interface CallContext {
   /** Aborted when the step has failed elsewhere or its time is over. */
   readonly signal: AbortSignal;
-  /** Of the step; overlapping steps have different ones. */
+  /** The number of the step; overlapping steps have different ones. */
   readonly stepId: number;
 }
 
 /** Any computation as a node: gets the inputs, gives the outputs that the node was declared with. */
 export type CallFunction = (inputs: readonly Value[], context: CallContext) => readonly Value[] | Promise<readonly Value[]>;
 
-/** What an attribute holds; an `int64`, such as an incarnation, is a bigint. */
+/** The value of an attribute; an `int64`, such as an incarnation, is a bigint. */
 export type AttributeKind =
   | 'type'
   | 'shape'
@@ -72,16 +72,16 @@ export interface AttributeSpec {
   readonly kind: AttributeKind;
   /** Absent: the attribute must be given. */
   readonly default?: Attribute;
-  /** For types: the dtypes that are taken. Absent: all. */
+  /** The dtypes that a type attribute takes. Absent: all. */
   readonly allowed?: readonly GraphDType[];
-  /** For integers: the smallest that is taken. */
+  /** The smallest integer that is taken. */
   readonly least?: number;
 }
 
 /** Ends with a ShoalError that says of what. */
 export type Fail = (why: string) => never;
 
-/** What a shape function sees. */
+/** The arguments of a shape function. */
 export interface InferContext {
   readonly inputs: readonly OutputSpec[];
   /** Complete: defaults filled in, type attributes bound to what the inputs are. */
@@ -96,7 +96,7 @@ export interface InferContext {
   fail(why: string): never;
 }
 
-/** How the executor treats an operation; `kernel`: a function computes it. */
+/** The executor's treatment of an operation; `kernel`: a function computes it. */
 export type ControlKind =
   | 'kernel'
   | 'switch'

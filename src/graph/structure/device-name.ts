@@ -68,7 +68,7 @@ export function matchesDevice(pattern: DeviceName, device: DeviceName): boolean 
   );
 }
 
-/** What both say; what `inner` says counts more, as in nested scopes. */
+/** The parts of both names; those of `inner` count more, as in nested scopes. */
 export function mergeDeviceNames(outer: DeviceName, inner: DeviceName): DeviceName {
   return { ...outer, ...inner };
 }

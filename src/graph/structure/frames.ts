@@ -14,7 +14,7 @@ export interface Frame {
   readonly parent: Frame | undefined;
   /** Iterations that may run at a time. */
   readonly parallelIterations: number;
-  /** In the order of the nodes. */
+  /** Frames in the order of the nodes. */
   readonly enters: readonly Node[];
 }
 

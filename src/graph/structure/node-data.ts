@@ -13,7 +13,7 @@ import { describeNode, nodeError, type Node, type Output } from './node.ts';
 export interface NodeData {
   /** Differs between all nodes of the graph. */
   readonly name: string;
-  /** Of an operation that the importer is given: `MatMul`. */
+  /** The name of an operation that the importer is given: `MatMul`. */
   readonly op: string;
   /** In order: `x` is output 0 of node x, `x:1` its output 1, `^x` is waited for. */
   readonly inputs: readonly string[];
@@ -21,7 +21,7 @@ export interface NodeData {
   readonly device?: string;
   /** Name of the node whose device it has. Default: none. */
   readonly colocateWith?: string;
-  /** As the operation declares them. Default: what has a default there. */
+  /** Attributes, as the operation declares them. Default: those that have a default there. */
   readonly attributes?: Readonly<Record<string, Attribute>>;
 }
 
@@ -149,7 +149,7 @@ function inputsFirst(
   const { starts, targets } = digraph(nodes.length, edges);
   const position = starts.slice(0, nodes.length);
   const order: number[] = [];
-  /** From a node to one that it needs. */
+  /** An edge from a node to one that it needs. */
   const way: number[] = [];
   const state = new Uint8Array(nodes.length);
   for (const first of nodes.keys()) {

@@ -6,13 +6,13 @@ import type { Shape } from './shape.ts';
 
 /** Output `slot` of a node. */
 export class Output<D extends GraphDType = GraphDType> {
-  /** Whose output it is. */
+  /** The node that it is an output of. */
   readonly node: Node;
-  /** Which one, from 0. */
+  /** Its number among the outputs, from 0. */
   readonly slot: number;
-  /** Of the elements. */
+  /** The dtype of the elements. */
   readonly dtype: D;
-  /** As far as it is known when the graph is built. */
+  /** The shape, as far as it is known when the graph is built. */
   readonly shape: Shape;
   /** A reference to a variable: see `OutputSpec`. */
   readonly isRef: boolean;
@@ -38,17 +38,17 @@ export type NodeParts = Pick<Node, 'name' | 'definition' | 'inputs' | 'controlIn
 export class Node {
   /** Differs between all nodes of the graph: `tower/h1`. */
   readonly name: string;
-  /** What its operation takes and gives. */
+  /** The definition of its operation. */
   readonly definition: OpDefinition;
   /** Tensors that it reads, in the operation's order. */
   readonly inputs: readonly Output[];
   /** Nodes that must have run before. */
   readonly controlInputs: readonly Node[];
-  /** As the operation declares them, defaults included. */
+  /** Attributes, as the operation declares them, defaults included. */
   readonly attributes: Attributes;
   /** A full or partial device name, canonical; '' for any. */
   readonly device: string;
-  /** Whose device it has. */
+  /** The node whose device it shares. */
   readonly colocateWith: Node | undefined;
   /** Tensors that it gives. */
   readonly outputs: readonly Output[];
@@ -69,7 +69,7 @@ export class Node {
     return this.definition.name;
   }
 
-  /** How the executor treats it; `kernel`: it runs one. */
+  /** The executor's treatment of it; `kernel`: it runs one. */
   get control(): ControlKind {
     return this.definition.control ?? 'kernel';
   }
@@ -82,7 +82,7 @@ export function describeNode({ op, name }: NamedNode): string {
   return `${op} '${name}'`;
 }
 
-/** What is wrong with a node. */
+/** The error of a node. */
 export function nodeError(node: NamedNode, why: string): ShoalError {
   return new ShoalError('usage', `${describeNode(node)}: ${why}`);
 }

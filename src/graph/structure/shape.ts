@@ -20,7 +20,7 @@ export function isShape(value: unknown): value is Shape {
   return value.every((each) => each === null || (Number.isSafeInteger(each) && (each as number) >= 0));
 }
 
-/** What is known of two shapes that are one; undefined: they cannot be. */
+/** The shape that two shapes are together; undefined: they contradict each other. */
 export function mergeShapes(a: Shape, b: Shape): Shape | undefined {
   if (a === 'unknown') return b;
   if (b === 'unknown') return a;
@@ -34,7 +34,7 @@ export function mergeShapes(a: Shape, b: Shape): Shape | undefined {
   return merged;
 }
 
-/** What holds of either of two shapes: dimensions that differ are unknown. */
+/** The shape that either of two shapes has: dimensions that differ are unknown. */
 export function commonShape(a: Shape, b: Shape): Shape {
   if (a === 'unknown' || b === 'unknown' || a.length !== b.length) return 'unknown';
   return a.map((dimension, axis) => (dimension === b[axis] ? dimension : null));

@@ -1,11 +1,11 @@
-/** What flows along edges while a step runs. The graph looks at dtype and shape only: tensors of Shoal, of TensorFlow.js and arrays of
+/** Values flow along edges while a step runs. The graph looks at dtype and shape only: tensors of Shoal, of TensorFlow.js and arrays of
  *  jax-js are values as they are. Who makes a value keeps it unchanged until the step has ended. */
 import { dimensionsMax } from '../../memory/tensor.ts';
 import type { Shape } from './shape.ts';
 
 /** A tensor while a step runs. */
 export interface Value {
-  /** As in `GraphDType`. */
+  /** One of `GraphDType`. */
   readonly dtype: string;
   /** Elements along each axis, the outermost first. */
   readonly shape: readonly number[];

@@ -87,10 +87,10 @@ export function graphFromBytes(type: MessageCodec, bytes: Uint8Array): GraphProt
   }
 }
 
-/** From the JSON form of Protocol Buffers. @throws ShoalError `protocol` for what is no GraphDef. */
+/** Reads the JSON form of Protocol Buffers. @throws ShoalError `protocol` for what is no GraphDef. */
 export function graphFromJson(type: MessageCodec, json: object): GraphProto {
   try {
-    // What is taken from JSON may still have a wrong kind; what has been encoded has not.
+    // A field from JSON may still have a wrong kind; an encoded one has not.
     return type.decode(type.encode(type.fromObject(json)).finish()) as GraphProto;
   } catch (cause) {
     throw new ShoalError('protocol', `modelTopology is no GraphDef: ${messageOf(cause)}`, { cause });

@@ -73,7 +73,7 @@ export function textOf(bytes: Uint8Array): string {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString();
 }
 
-/** Where elements are that are no bytes. */
+/** The fields with elements that are no bytes. */
 const lists = {
   float32: 'floatVal',
   float64: 'doubleVal',

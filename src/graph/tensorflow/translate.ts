@@ -141,7 +141,7 @@ class Translator {
     return attributeOf(proto, kind, this.#budget, (why) => fail(`attribute '${name}': ${why}`));
   }
 
-  /** As what it is. */
+  /** The node is translated as it is. */
   #plain(node: NodeProto, name: string, fail: Fail): Attribute | undefined {
     const kind = plainKinds.find(([field]) => Object.hasOwn(node.attr[name], field))?.[1];
     return kind === undefined ? undefined : this.#attribute(node, name, kind, fail);
@@ -192,7 +192,7 @@ function attributeOf(proto: AttrProto, kind: AttributeKind, budget: Budget, fail
   return readers[kind](of, fail, budget);
 }
 
-/** What the attribute has for a field. @throws ShoalError when that is nothing. */
+/** The value of an attribute's field. @throws ShoalError when that is nothing. */
 type FieldOf = <K extends keyof AttrProto>(field: K) => NonNullable<AttrProto[K]>;
 
 const readers: { readonly [Kind in AttributeKind]: (of: FieldOf, fail: Fail, budget: Budget) => Attribute } = {

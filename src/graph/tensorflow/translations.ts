@@ -1,7 +1,7 @@
-/** What TensorFlow's operations are here. The names are the same where the table says nothing else; what TensorFlow has as a constant input
+/** The counterparts of TensorFlow's operations. The names are the same where the table says nothing else; what TensorFlow has as a constant input
  *  (axes, shapes) is an attribute here. */
 
-/** What an input is that must be a constant. */
+/** The use of an input that must be a constant. */
 export type ConstantKind = 'int' | 'list(int)' | 'shape' | 'float';
 
 export interface Translation {
@@ -69,7 +69,7 @@ export const translations: Readonly<Record<string, Translation>> = {
   ApplyAdagrad: { constants: [[2, 'learning_rate', 'float']], only: { update_slots: true }, added: { epsilon: 0 } },
 };
 
-/** What a fused MatMul does behind the product: the operation, whether it takes an input, and attributes that it has from the whole. */
+/** The operation that a fused MatMul does behind the product: its name, whether it takes an input, and attributes that it has from the whole. */
 export const fusedSteps: Readonly<
   Record<string, { readonly op: string; readonly takesInput?: boolean; readonly renamed?: Readonly<Record<string, string>> }>
 > = {

@@ -91,7 +91,7 @@ function strings(bytes: Uint8Array, count: number, reader: ByteReader): readonly
     const list: unknown = JSON.parse(textOf(bytes));
     if (Array.isArray(list) && list.length === count && list.every((each) => typeof each === 'string')) return list;
   } catch {
-    // As below.
+    // The error below says so.
   }
   throw reader.malformed('strings are none');
 }

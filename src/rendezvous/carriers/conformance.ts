@@ -42,7 +42,7 @@ export function plain(value: TensorValue | undefined): unknown {
     : { dtype: value.dtype, shape: [...value.shape], data: Array.from(value.data as ArrayLike<unknown>) };
 }
 
-/** As `plain` and an expectation, for many elements. */
+/** The same as `plain` and an expectation, for many elements. */
 function isSame(a: TensorValue | undefined, b: TensorValue | undefined): boolean {
   if (a === undefined || b === undefined) return a === b;
   const [x, y] = [a, b].map(({ data }) => data as Float32Array).map((data) => Buffer.from(data.buffer, data.byteOffset, data.byteLength));
@@ -578,7 +578,7 @@ export function describeRendezvous(
               one.abort.abort();
             } else if (kind === 'turn') await new Promise((resolve) => setImmediate(resolve));
           }
-          // What is complete must come by itself; the rest ends with its step.
+          // Complete requests are answered by themselves; the rest ends with its step.
           const complete = given.filter(
             ({ keys, step, cancelled }) => !cancelled && !aborted.has(step) && keys.every((id) => sent.has(id)),
           );

@@ -27,7 +27,7 @@ export type Dial = (timeoutMs: number, signal?: AbortSignal) => Promise<WorkerId
 export interface Line {
   readonly channel: TensorChannel;
   readonly asker: Asker;
-  /** How it was made, and is made again; undefined: by the other worker. */
+  /** Makes the connection again; undefined: the other worker has made it. */
   readonly dial: Dial | undefined;
 }
 

@@ -7,7 +7,7 @@ import type { Cancel, RecvOptions, Rendezvous } from '../table/rendezvous.ts';
 import { hostValue, isStaged, type SentValue } from '../value/staged-tensor.ts';
 import { checkTensorValue, type Release, type TensorValue } from '../value/tensor-value.ts';
 
-/** How values are sent and received within one process; those of other processes come as tensors. */
+/** The values of one process, as they are sent and received there; those of other processes come as tensors. */
 export interface StepValues<V, Sent> {
   /** @throws ShoalError `usage` for a thing that is no value. */
   check(value: Sent): Sent;
@@ -106,7 +106,7 @@ export class StepRendezvous<V = TensorValue, Sent = SentValue> implements Rendez
     this.end(() => cause);
   }
 
-  /** As `startAbort`. @param cause makes it when somebody is told. */
+  /** The same as `startAbort`. @param cause makes it when somebody is told. */
   end(cause: () => ShoalError): void {
     if (this.#aborted !== undefined) return;
     this.#aborted = cause;

@@ -1,4 +1,4 @@
-/** What RecvTensor costs, and what never happens: counted and played on a connection that delivers when it is told to. */
+/** The cost of RecvTensor, and things that never happen: counted and played on a connection that delivers when it is told to. */
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
 import { ByteWriter } from '../../base/bytes.ts';
@@ -207,7 +207,7 @@ describe('RecvTensor', () => {
         keys.forEach((key, k) => step.send(key, stepId === 3 && k === 7 ? undefined : dense([k, stepId])));
       });
       expect(slots).toEqual(keys.map((_, k) => (stepId === 3 && k === 7 ? undefined : plain(dense([k, stepId])))));
-      // With the status of slots: metadata the first time, a dead one in the third step.
+      // The status of slots goes along: metadata the first time, a dead one in the third step.
       expect(cost).toEqual({ messages: [3, 1, 2][stepId - 1], writes: stepId === 3 ? 19 : 20, immediates: 1 });
     }
   });

@@ -22,11 +22,11 @@ import type { Release, TensorValue } from '../value/tensor-value.ts';
 
 /** A worker, as its first message says. */
 export interface WorkerIdentity {
-  /** Among the workers of the job; what `peer` finds it by. */
+  /** Its number among the workers of the job, by which `peer` finds it. */
   readonly rank: number;
   /** The device that its tensors are sent from: `/job:ps/task:0/device:CPU:0`. */
   readonly device: string;
-  /** Of this start of the process. */
+  /** A number of this start of the process. */
   readonly incarnation: bigint;
 }
 
@@ -35,7 +35,7 @@ export interface TensorChannelOptions {
   readonly self: WorkerIdentity;
   readonly memory: ReceiveMemory;
   readonly clock: Clock;
-  /** Where the peer's requests meet the Sends of this worker. */
+  /** The meeting of the peer's requests with the Sends of this worker. */
   take(stepId: number, key: string, waiter: Waiter<SentValue>): Cancel;
   /** Takes back a value that the connection's end has kept from leaving. @returns false, as by default: it fails. */
   giveBack?(stepId: number, key: string, value: SentValue): boolean;
@@ -45,15 +45,15 @@ export interface TensorChannelOptions {
   onAnswered?(stepId: number, key: string): void;
   /** Default: counters of its own. */
   readonly counters?: TensorCounters;
-  /** Of a request. */
+  /** Time limit of a request. */
   readonly timeoutMs: number;
   /** Peer memory is mapped: announcing a write costs a message of its own. */
   readonly announcesApart: boolean;
   readonly limits?: Partial<ChannelLimits>;
   readonly firstRequest?: number;
-  /** Of what else this process sends. Default: its own. */
+  /** The arbiter of all that this process sends. Default: one for this connection. */
   readonly arbiter?: Arbiter;
-  /** What tensors share with that. Default: nothing. */
+  /** The resource that tensors share with other traffic. Default: none. */
   readonly resource?: SharedResource;
   /** Default: at the end of the running microtasks. */
   readonly atEndOfTurn?: (callback: () => void) => void;
@@ -227,7 +227,7 @@ export class TensorChannel implements TensorCarrier {
     this.#receiver.close(cause, takeOver);
   }
 
-  /** What is lost with the connection is told by its end. */
+  /** The end of the connection tells of everything that is lost with it. */
   #watch(posted: Promise<void>, onDone: Release = () => undefined): void {
     posted.then(
       () => onDone(),

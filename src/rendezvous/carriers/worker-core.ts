@@ -11,7 +11,7 @@ import { StepRendezvous, tensorValues, type StepValues } from './step-rendezvous
 import type { WorkerIdentity } from './tensor-channel.ts';
 
 export interface WorkerCoreOptions<V, Sent> extends StepTableOptions, ValueOptions<Sent> {
-  /** How values are sent and received within this process. Default: as tensors. */
+  /** The values of this process, as they are sent and received within it. Default: tensors. */
   readonly values?: StepValues<V, Sent>;
   /** The worker that a device belongs to. Default: the one of that name. */
   readonly workerOf?: (device: string) => string;
@@ -39,7 +39,7 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
   /** The reason, by worker, for which it can neither be asked nor ask any more. */
   readonly #lost = new Map<string, ShoalError>();
   readonly #open = new Map<number, StepRendezvous<V, Sent>>();
-  /** By sender, receiver and name. */
+  /** Keys by sender, receiver and name. */
   readonly #keys = new WeakMap<WorkerIdentity, WeakMap<WorkerIdentity, Map<string, string>>>();
   #closed = false;
 
@@ -53,7 +53,7 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
 
   /** The tensors that are sent from here, for those who ask over connections. */
   get sent(): RemoteWorkerOptions['sent'] {
-    // What `prepare` makes of a value is a tensor.
+    // `prepare` makes tensors of values.
     return this.steps as unknown as RemoteWorkerOptions['sent'];
   }
 

@@ -24,7 +24,7 @@ export interface WorkerNetworkOptions extends Pick<RemoteWorkerOptions, 'clock' 
 export class WorkerNetwork {
   readonly #options: WorkerNetworkOptions;
   readonly #channels = new Set<TensorChannel>();
-  /** By name of the worker: those that are not lost. */
+  /** Workers that are not lost, by name. */
   readonly #remotes = new Map<string, RemoteWorker>();
 
   constructor(options: WorkerNetworkOptions) {

@@ -76,7 +76,7 @@ describe.each([
         there.end();
       }
     }
-    // What is around it is as it was.
+    // The bytes around it are as they were.
     const guarded = onDevice(new Float32Array(3).fill(7), device, 8);
     const [here, there] = [a.beginStep(100), b.beginStep(100)];
     here.sendDead(atA, 'dead');

@@ -58,7 +58,7 @@ class DeviceArrival implements PieceSink {
   readonly #target: ArrivalTarget;
   readonly #ending = new AbortController();
   readonly #copies: Promise<void>[] = [];
-  /** Where pieces begin that are copied. */
+  /** Offsets of pieces that are copied. */
   readonly #copied = new Set<number>();
   #place: Promise<DeviceTensor> | undefined;
   /** Made here. */
@@ -80,7 +80,7 @@ class DeviceArrival implements PieceSink {
     this.#ending.abort(reason);
   }
 
-  /** What has failed, the receive fails with, at once. */
+  /** Fails the receive at once, with the first cause. */
   readonly fail = (cause: ShoalError): void => {
     this.#failure ??= cause;
     this.#ending.abort(cause);

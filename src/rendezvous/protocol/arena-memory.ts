@@ -13,7 +13,7 @@ import type { MemoryBudget, ReceiveBuffer, ReceiveMemory } from './tensor-memory
 
 export interface ArenaMemoryOptions {
   register(region: Region): RegisteredRegion;
-  /** Of places that wait for their tensors, of all peers together. */
+  /** Bytes of places that wait for their tensors, of all peers together. */
   readonly budget: MemoryBudget;
   /** Shared by tensors of up to a sixteenth of it. Default 256 KiB. */
   readonly arenaBytes?: number;
@@ -29,7 +29,7 @@ interface Arena {
 
 const defaultArenaBytes = 256 * 1024;
 const arenaShare = 16;
-/** Of every dtype's elements, and of a cache line. */
+/** The alignment of every dtype's elements, and of a cache line. */
 const alignment = 64;
 
 export class ArenaMemory implements ReceiveMemory {

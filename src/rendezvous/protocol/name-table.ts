@@ -7,7 +7,7 @@ import type { Outbox } from './outbox.ts';
 import type { ByteWriter } from '../../base/bytes.ts';
 import { nameBytesMax, RecordType } from './records.ts';
 
-/** Of a key, what is behind its last semicolon. */
+/** The part of a key behind its last semicolon. */
 export interface KeySuffix {
   readonly frame: number;
   readonly iteration: number;
@@ -26,7 +26,7 @@ export class TensorName {
   /** The key up to its frame. */
   readonly text: string;
   readonly index: number;
-  /** What the tensor was like the last time. */
+  /** The metadata of the last receive. */
   metadata: TensorMetadata | undefined;
   isTold = false;
   /** The last request that asked for it, by number. */
@@ -65,7 +65,7 @@ export class TensorName {
 export class NameTable {
   readonly #namesMax: number;
   readonly #outbox: Outbox;
-  /** In the order in which they were added. */
+  /** Names in the order in which they were added. */
   readonly #names = new Map<string, TensorName>();
   #request = 0;
 
@@ -74,13 +74,13 @@ export class NameTable {
     this.#outbox = options.outbox;
   }
 
-  /** For a request of one tensor. @throws ShoalError `protocol` for what is no key, `usage` for one that is too long. */
+  /** Finds the name for a request of one tensor. @throws ShoalError `protocol` for what is no key, `usage` for one that is too long. */
   find(key: string): FoundName {
     this.#request++;
     return this.#find(key);
   }
 
-  /** For a request of several: none of their names is forgotten for another's. @throws ShoalError as `find`; `usage` for too many. */
+  /** Finds the names for a request of several tensors: none of them is forgotten for another. @throws ShoalError as `find`; `usage` for too many. */
   findAll(keys: readonly string[]): readonly FoundName[] {
     this.#request++;
     return keys.map((key) => this.#find(key));
@@ -121,7 +121,7 @@ export class NameTable {
     return name;
   }
 
-  /** Of those that the present request has not found. */
+  /** The oldest name that the present request has not found. */
   #oldest(): TensorName {
     for (const name of this.#names.values()) if (name.request !== this.#request) return name;
     throw new ShoalError('usage', `a fused receive can have at most ${this.#namesMax} names`);

@@ -50,7 +50,7 @@ class Held {
     });
   }
 
-  /** Of one tensor. */
+  /** The writes of one tensor. */
   write(owner: number, bytes: number): void {
     const source = { ...memory, bytes };
     this.outbox.write({

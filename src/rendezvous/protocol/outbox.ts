@@ -39,7 +39,7 @@ export interface PendingWrite {
   readonly offset: number;
   /** Bytes of the place: what the tensor does not take of it may be anything. */
   readonly room: number;
-  /** What it tells when it has come: of its request, that it was the last write; of a piece, that this one is there. */
+  /** Tells the receiver that the request is answered, or that this piece is there. */
   immediate: number | undefined;
   /** There are others of the same tensor, which must not come after it. */
   readonly isPiece?: boolean;
@@ -48,7 +48,7 @@ export interface PendingWrite {
 
 export interface OutboxOptions {
   readonly wire: Wire;
-  /** What has room again asks for `pump`. */
+  /** The account of the connection; when it has room again, `pump` is called. */
   readonly account: CreditAccount;
   readonly counters: TensorCounters;
   /** Calls back at the end of this turn. */
@@ -97,7 +97,7 @@ export class Outbox {
   write(write: PendingWrite): void {
     const { bytes } = write.source;
     if (bytes <= partBytesMax) this.#writes.push(write);
-    // As equal as can be.
+    // The parts are as equal as can be.
     else this.#writes.push(...cutWrite(write, Math.ceil(bytes / Math.ceil(bytes / partBytesMax))));
     this.#schedule();
   }
@@ -274,7 +274,7 @@ export class Outbox {
     this.#options.wire.send(message);
   }
 
-  /** In a message of their own when half of them are owed and nothing else is to be said. */
+  /** Gives credits back in a message of their own, when half of them are owed and nothing else is to be said. */
   #giveCredits(): void {
     if (this.#owed < creditsMax / 2) return;
     const message = new Uint8Array(messageHeaderBytes);
@@ -346,7 +346,7 @@ function follows(before: PendingWrite, { source, region, offset }: PendingWrite)
   );
 }
 
-/** What is announced leaves before what has an immediate of its own. */
+/** Announced writes leave before writes with immediates of their own: small ones may be announced. */
 function isSmall({ immediate, isPiece = false, source }: PendingWrite): boolean {
   return immediate !== undefined && !isPiece && source.bytes <= announcedTogetherBytesMax;
 }

@@ -27,7 +27,7 @@ export interface PieceWriterOptions {
 export interface PieceTarget {
   readonly request: number;
   readonly destination: Destination;
-  /** What the receiver wants to be told of; undefined: of the whole. */
+  /** The pieces that the receiver wants to be told of; undefined: only the whole. */
   readonly plan: PiecePlan | undefined;
   /** The request is for this tensor alone: its last piece answers it. */
   readonly completes: boolean;
@@ -57,7 +57,7 @@ export interface PieceCallbacks {
 export class PieceWriter {
   readonly #options: PieceWriterOptions;
   #seats = seatsMax;
-  /** In line for a seat. */
+  /** Reads that wait in line for a seat. */
   readonly #waiting = new Fifo<() => void>();
 
   constructor(options: PieceWriterOptions) {

@@ -59,7 +59,7 @@ export const RecordType = {
   RequestInPieces: 18,
 } as const;
 
-/** How `Metadata` and a slot's status go on. */
+/** The step that follows `Metadata` or a slot's status. */
 export const MetadataNext = {
   /** The destination is too small: a re-request is awaited. */
   Rerequest: 0,
@@ -78,7 +78,7 @@ export const errorBytesMax = 1024;
 export const slotsMax = 65_535;
 export const standingDepthMax = 1024;
 
-/** Of a request in pieces: `count` indices in a row are its own. The first is that of the request, and tells that everything has come; the
+/** The pieces of a request: `count` indices in a row are its own. The first is that of the request, and tells that everything has come; the
  *  others are those of pieces, for as many as there are. */
 export interface PiecePlan {
   readonly bytes: number;
@@ -89,7 +89,7 @@ export const piecesMax = 1024;
 const pieceBytesMin = 64 * 1024;
 const pieceBytesMax = 16 * 1024 * 1024;
 
-/** What tells that a piece has come; undefined where nothing does but the end of the whole. */
+/** The immediate that tells of a piece; undefined where only the end of the whole is told. */
 export function pieceImmediate(
   { request, plan }: { readonly request: number; readonly plan: PiecePlan | undefined },
   piece: number,
@@ -110,7 +110,7 @@ export function readPlan(reader: ByteReader): PiecePlan {
   return { bytes, count };
 }
 
-/** Where a tensor may be written; on the wire rkey 0 is nowhere yet. */
+/** A place that a tensor may be written to; on the wire, rkey 0 is none yet. */
 export interface Destination {
   readonly region: RemoteRegion;
   readonly offset: number;

@@ -40,7 +40,7 @@ class Slot extends TensorPlace {
   end: { readonly cause: ShoalError | undefined } | undefined;
   /** Nobody will read it. */
   isUnwanted = false;
-  /** Where it is asked for after the connection has ended. */
+  /** The request that goes on after the connection has ended. */
   moved: Unanswered | undefined;
 
   constructor(name: TensorName, stepId: number, buffer: ReceiveBuffer | undefined, metadata: TensorMetadata | undefined) {
@@ -93,7 +93,7 @@ export class StandingRequest {
   recv(stepId: number, waiter: Waiter<TensorValue>): Cancel {
     const slot = this.#slotOfStep(stepId)!;
     slot.waiter = waiter;
-    // What came before it was asked for is looked at now.
+    // A tensor that came before it was asked for is looked at now.
     if (slot.state === 'came') this.#deliver(slot);
     return () => {
       if (slot.waiter === waiter) slot.waiter = undefined;
@@ -195,7 +195,7 @@ export class StandingRequest {
     return malformed;
   }
 
-  /** What stays in the slot until it is released has a `release`. */
+  /** A value that stays in the slot until it is released has a `release`. */
   #read(slot: Slot, metadata: TensorMetadata): TensorValue {
     const { buffer } = slot;
     if (buffer === undefined) return readTensor(metadata, { buffer: new ArrayBuffer(0), offset: 0 });

@@ -18,7 +18,7 @@ export interface MemoryBudget {
 }
 
 export interface TensorMemoryOptions {
-  /** Where regions come from. */
+  /** Makes a region. */
   create(bytes: number): Region;
   register(region: Region): RegisteredRegion;
   readonly budget: MemoryBudget;
@@ -36,7 +36,7 @@ export interface ReceiveMemory {
   free(buffer: ReceiveBuffer): void;
   /** Frees, like `free`, a buffer that the peer was told not to write to, and says that it will not: it may not keep to that. */
   revoke(buffer: ReceiveBuffer): void;
-  /** As `free`, but a value lies in it. @returns what gives the memory back when the value is no longer used; undefined: it is the value's. */
+  /** The same as `free`, but a value lies in it. @returns what gives the memory back when the value is no longer used; undefined: it is the value's. */
   handOver(buffer: ReceiveBuffer): (() => void) | undefined;
   /** Nothing is written there any more. Values stay readable. */
   close(): void;
@@ -46,7 +46,7 @@ export interface ReceiveMemory {
 export interface ReceiveBuffer {
   readonly registered: RegisteredRegion;
   readonly offset: number;
-  /** Of its size class: at least what was asked for. */
+  /** Bytes of its size class: at least as many as were asked for. */
   readonly bytes: number;
 }
 
@@ -80,7 +80,7 @@ export class TensorMemory implements ReceiveMemory {
     this.#slabBytes = options.slabBytes ?? defaultSlabBytes;
   }
 
-  /** Of all regions, and of the buffers that are given out. */
+  /** Bytes of all regions, and of the buffers that are given out. */
   get usage(): { readonly bytes: number; readonly inUse: number } {
     return { bytes: this.#bytes, inUse: this.#inUse };
   }

@@ -38,15 +38,15 @@ export interface TensorReceiverOptions {
   readonly memory: ReceiveMemory;
   readonly counters: TensorCounters;
   readonly clock: Clock;
-  /** For messages: `/job:ps/task:0 (tcp 10.0.0.4:7000)`. */
+  /** The name of the peer in messages: `/job:ps/task:0 (tcp 10.0.0.4:7000)`. */
   readonly peer: () => string;
   /** Requests that are not answered, slots counted. */
   readonly requestsMax: number;
   /** Tensors whose metadata are kept. */
   readonly namesMax: number;
-  /** Of a request, from when it is posted. */
+  /** Time limit of a request, from when it is posted. */
   readonly timeoutMs: number;
-  /** Of the first request; they go on from there, around 2^32. Default 0. */
+  /** Index of the first request; others follow, around 2^32. Default 0. */
   readonly firstRequest?: number;
 }
 
@@ -59,7 +59,7 @@ interface FusedRequest {
   readonly outcomes: (SlotOutcome | undefined)[];
   readonly waiter: FusedWaiter;
   readonly deadlineMs: number;
-  /** Where it is asked for after its connection has ended. */
+  /** The request that goes on after the connection has ended. */
   moved: Unanswered | undefined;
 }
 

@@ -20,7 +20,7 @@ interface TensorRequestOptions {
   readonly deadlineMs: number;
   /** Undefined for slots of a fused request. */
   readonly waiter: Waiter<TensorValue> | undefined;
-  /** Who is told of pieces, and how many indices there are for that, with the request's own. */
+  /** The user of pieces, and the number of indices for them, with the request's own. */
   readonly sink?: PieceSink | undefined;
   readonly indices?: number;
 }
@@ -35,7 +35,7 @@ export abstract class TensorPlace {
     this.name = name;
   }
 
-  /** Why metadata cannot be for this place. */
+  /** Says that metadata cannot be for this place. */
   protected abstract wrongly(bytes: number, placeBytes: number): string;
 
   /** The tensor is another than expected. Its place is made larger where the sender asks for that.
@@ -54,7 +54,7 @@ export abstract class TensorPlace {
     this.buffer = memory.allocate(metadata.bytes);
   }
 
-  /** What the tensor is that has come. @throws ShoalError `protocol` when nothing is known of it, or it has no place. */
+  /** The metadata of the tensor that has come. @throws ShoalError `protocol` when nothing is known of it, or it has no place. */
   contentOf(index: number): TensorMetadata {
     if (this.metadata === undefined || this.metadata.bytes > (this.buffer?.bytes ?? 0))
       throw new ShoalError('protocol', `request ${index} is said to be answered, but has no place for the tensor`);
@@ -72,7 +72,7 @@ export class TensorRequest extends TensorPlace {
   /** In a row, from `index`. */
   readonly indices: number;
   readonly sink: PieceSink | undefined;
-  /** Where it is asked for after its connection has ended. */
+  /** The request that goes on after the connection has ended. */
   moved: { cancel(): void } | undefined;
   readonly #suffix: KeySuffix;
 
@@ -130,7 +130,7 @@ export class TensorRequest extends TensorPlace {
 const roomFactor = 4;
 const smallBytes = 64 * 1024;
 
-/** As large as the tensor has been of late, up to `roomFactor` times as large as `metadata` say; as these say where memory does not suffice.
+/** A place as large as the tensor has been of late, up to `roomFactor` times as large as `metadata` say; as these say where memory does not suffice.
  *  Undefined: nothing is known of it, or it has no bytes. @throws ShoalError `out-of-memory`. */
 export function placeFor(memory: ReceiveMemory, name: TensorName, metadata: TensorMetadata | undefined): ReceiveBuffer | undefined {
   const bytes = metadata?.bytes ?? 0;

@@ -37,7 +37,7 @@ import {
 export interface TensorSenderOptions {
   readonly outbox: Outbox;
   readonly counters: TensorCounters;
-  /** Where Sends are met; parks what comes before its step. */
+  /** The meeting with Sends; parks a request that comes before its step. */
   take(stepId: number, key: string, waiter: Waiter<SentValue>): Cancel;
   /** A tensor is on its way, with all that it was asked for with; or that it is dead, or has failed. */
   onAnswered?(stepId: number, key: string): void;
@@ -61,12 +61,12 @@ interface TensorResponse {
   /** Sender, incarnation and receiver of the key. */
   readonly ends: string;
   destination: Destination;
-  /** What the receiver expects. */
+  /** The metadata that the receiver expects. */
   metadata: TensorMetadata | undefined;
   cancel: Cancel;
   /** Has come, and waits for a destination. */
   offered: { readonly value: SentValue; readonly tensor: WritableTensor } | undefined;
-  /** Of a tensor that is read in pieces: no more of them. */
+  /** Ends the reading of a tensor in pieces. */
   stopReading: Release;
   /** The receiver wants to be told of pieces. */
   readonly plan: PiecePlan | undefined;
@@ -414,7 +414,7 @@ export class TensorSender {
     else this.#slotEnded(response.fused, SlotStatus.Error, cause);
   }
 
-  /** What the receiver may know of already could not be read. */
+  /** A tensor that the receiver may know of already could not be read. */
   #onUnread(response: TensorResponse, cause: ShoalError): void {
     if (response.fused === undefined) return this.#tellError(response, cause);
     const { group, slot } = response.fused;

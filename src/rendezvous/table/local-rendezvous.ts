@@ -41,7 +41,7 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
     this.#options = options;
   }
 
-  /** How often something was asked for: a fused receive counts once. */
+  /** Number of receives: a fused one counts once. */
   get requests(): number {
     return this.#requests;
   }
@@ -77,7 +77,7 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
     );
   }
 
-  /** As `recvAsync`, for callers that make no promise. The waiter may be called before this returns.
+  /** The same as `recvAsync`, for callers that make no promise. The waiter may be called before this returns.
    *  @param asker the connection of another worker that asks. A key that was asked for over another one, which has ended, may be asked for again.
    *  @throws ShoalError `usage` for a key that was asked for already, `peer-lost` for a tensor that left over a connection which broke, and
    *  the cause after an abort. */
@@ -131,7 +131,7 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
     this.end(() => cause);
   }
 
-  /** As `startAbort`. @param cause makes it when somebody is told: of most steps nobody is. */
+  /** The same as `startAbort`. @param cause makes it when somebody is told: of most steps nobody is. */
   end(cause: () => ShoalError): void {
     if (this.#aborted !== undefined) return;
     this.#aborted = cause;
@@ -233,7 +233,7 @@ export async function allSlots<T>(
   }
 }
 
-/** What went wrong with one slot of a fused receive. */
+/** The error of one slot of a fused receive. */
 export function slotError(slot: number, keys: readonly string[], cause: ShoalError): ShoalError {
   return failureOf(`slot ${slot} of ${keys.length}, ${describeKey(keys[slot])}`, cause);
 }

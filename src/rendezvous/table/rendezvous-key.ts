@@ -53,7 +53,7 @@ function isLength(characters: number, max: number): boolean {
   return characters >= 1 && characters <= max;
 }
 
-/** For messages: `'edge_0_x' from /job:ps/task:0/device:CPU:0`. */
+/** A key in messages: `'edge_0_x' from /job:ps/task:0/device:CPU:0`. */
 export function describeKey(key: string): string {
   const { name, sendDevice } = parseRendezvousKey(key);
   return `'${name}' from ${sendDevice}`;

@@ -9,7 +9,7 @@
  *  - The value given to `send` must not change until it was received, or its step has ended. */
 import type { ShoalError } from '../../base/errors.ts';
 
-/** How a receive is waited for. */
+/** Options of a receive. */
 export interface RecvOptions {
   /** Gives up with `aborted`. */
   readonly signal?: AbortSignal;
@@ -27,7 +27,7 @@ export interface Rendezvous<V, Sent = V> {
   startAbort(cause: ShoalError): void;
 }
 
-/** Who waits for a key. Exactly one of the two is called, once, unless it is cancelled. */
+/** A caller that waits for a key. Exactly one of the two is called, once, unless it is cancelled. */
 export interface Waiter<V> {
   receive(value: V | undefined): void;
   fail(cause: ShoalError): void;

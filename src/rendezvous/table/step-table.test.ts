@@ -8,7 +8,7 @@ const ps = '/job:ps/task:0/device:CPU:0';
 const key = (name: string, incarnation = 1n): string =>
   formatRendezvousKey({ sendDevice: ps, incarnation, recvDevice: '/job:worker/task:0/device:CPU:0', name, frame: 0, iteration: 0 });
 
-/** What a waiter was told. */
+/** A waiter, and what it was told. */
 function waiter(): { told: unknown[]; receive: (value: string | undefined) => void; fail: (cause: ShoalError) => void } {
   const told: unknown[] = [];
   return { told, receive: (value) => told.push(value), fail: ({ code }) => told.push(code) };

@@ -85,7 +85,7 @@ export class StepTable<V> {
     return this.#steps.get(stepId)?.giveBack(key, value) ?? false;
   }
 
-  /** What still waits in the step fails with `aborted`. */
+  /** Ends a step: requests that still wait in it fail with `aborted`. */
   end(stepId: number): void {
     this.#end(stepId, () => stepEnded(stepId));
   }
@@ -141,7 +141,7 @@ export class StepTable<V> {
     return () => parked.cancel();
   }
 
-  /** In the order in which they came. */
+  /** The parked requests, in the order in which they came. */
   #unpark(stepId: number): readonly Parked<V>[] {
     const ofStep = this.#parked.get(stepId);
     if (ofStep === undefined) return [];
@@ -168,7 +168,7 @@ export function checkStepId(stepId: number): void {
     throw new ShoalError('usage', `${stepId} is no step id: it must be an integer from 0 to 2^53 − 1`);
 }
 
-/** What was asked for in it, or comes too late. */
+/** The error of a request in a step that has ended. */
 export function stepEnded(stepId: number): ShoalError {
   return new ShoalError('aborted', `step ${stepId} has ended`);
 }

@@ -33,7 +33,7 @@ export interface FabricPairOptions extends Partial<Pick<TensorChannelOptions, 't
   readonly clock?: Clock;
   readonly bytesMax?: number;
   readonly steps?: StepTableOptions;
-  /** Of `a`; that of `b` is 2. Default 1. */
+  /** The incarnation of `a`; that of `b` is 2. Default 1. */
   readonly incarnation?: bigint;
 }
 

@@ -22,9 +22,9 @@ export interface FakePair {
   readonly a: FakeSide;
   readonly b: FakeSide;
   readonly clock: VirtualClock;
-  /** Until nothing is under way. */
+  /** Delivers until nothing is under way. */
   settle(): void;
-  /** What `a` calls a tensor for `b`. */
+  /** The key of a tensor from `a` to `b`. */
   key(name: string): string;
 }
 

@@ -28,7 +28,7 @@ interface Process {
 export interface NetworkPair {
   readonly a: WorkerCore;
   readonly b: WorkerCore;
-  /** Where `b` listens. */
+  /** The address of `b`. */
   readonly address: FabricAddress;
   readonly networks: { readonly a: WorkerNetwork; readonly b: WorkerNetwork };
   /** Breaks what connects them; both processes go on. Resolves when both have heard of it. */

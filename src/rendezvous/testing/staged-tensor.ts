@@ -6,7 +6,7 @@ import type { TensorValue } from '../value/tensor-value.ts';
 
 export interface TestTensor extends StagedTensor {
   readonly value: TensorValue;
-  /** What `release` was told. */
+  /** The causes that `release` was told. */
   readonly released: (ShoalError | undefined)[];
   /** Reads that have begun: where. */
   readonly reads: number[];

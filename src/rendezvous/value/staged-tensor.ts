@@ -5,13 +5,13 @@ import { viewOf, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Release, TensorValue } from './tensor-value.ts';
 
-/** Of tensors that are moved in pieces: large enough that reading one takes longer than beginning to, small enough that several overlap. */
+/** Bytes of a piece of a tensor that is moved in pieces: large enough that reading one takes longer than beginning to, small enough that several overlap. */
 export const stagedPieceBytes = 4 * 2 ** 20;
 
 export interface StagedTensor {
   readonly dtype: DType;
   readonly shape: readonly number[];
-  /** In all; a multiple of 4. */
+  /** Bytes in all; a multiple of 4. */
   readonly bytes: number;
   /** target := the bytes from `at`. Several may be under way. */
   read(at: number, target: Uint8Array): Promise<void>;
@@ -19,14 +19,14 @@ export interface StagedTensor {
   release: Release;
 }
 
-/** What is sent: in host memory, or to be read into it. */
+/** A value to send: in host memory, or to be read into it. */
 export type SentValue = TensorValue | StagedTensor;
 
 export function isStaged(value: SentValue): value is StagedTensor {
   return (value as Partial<StagedTensor>).read !== undefined;
 }
 
-/** As it is received where no pieces travel. */
+/** The value as it is received where no pieces travel. */
 export async function hostValue(value: SentValue): Promise<TensorValue> {
   if (!isStaged(value)) return value;
   const { dtype, shape, bytes } = value;

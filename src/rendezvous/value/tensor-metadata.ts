@@ -50,7 +50,7 @@ function sameShape(a: readonly number[], b: readonly number[]): boolean {
   return true;
 }
 
-/** Of metadata from outside. @throws ShoalError `protocol` when dtype, shape and bytes disagree. */
+/** Checks metadata from outside. @throws ShoalError `protocol` when dtype, shape and bytes disagree. */
 export function checkMetadata(dtype: TensorDType, shape: readonly number[], bytes: number): TensorMetadata {
   if (shape.length > dimensionsMax)
     throw new ShoalError('protocol', `a tensor has ${shape.length} dimensions; at most ${dimensionsMax} are allowed`);

@@ -8,7 +8,7 @@ import type { Region, RegionShare } from '../../memory/region.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Span } from '../../fabric/fabric.ts';
 
-/** What a tensor between workers may have for elements: a dtype, or `string`, which is serialised. */
+/** The elements that a tensor between workers may have: those of a dtype, or `string`, which is serialised. */
 export type TensorDType = DType | 'string';
 
 /** A tensor to send, or one that has come: dense, of at most 32 dimensions. */
