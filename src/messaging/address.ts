@@ -6,7 +6,7 @@
  *  Ids are unique within (group, role). What a role's number means is its users' affair. An address names who, never where: routers learn
  *  where. */
 import { ShoalError } from '../base/errors.ts';
-import { anyNumber, checkFields, optionTable } from '../base/schema.ts';
+import { checkArgument, integer, object } from '../base/schema.ts';
 
 /** `group << 40 | id << 8 | role`. */
 export type Address = bigint;
@@ -21,19 +21,16 @@ export interface AddressParts {
   readonly role: number;
 }
 
-const partsFields = optionTable<AddressParts>({ group: anyNumber, id: anyNumber, role: anyNumber });
-
-const groupMax = 0xffffff;
-const idMax = 0xffffffff;
-const roleMax = 0xff;
+const partsShape = object({
+  group: integer({ min: 0, max: 0xffffff }),
+  id: integer({ min: 0, max: 0xffffffff }),
+  role: integer({ min: 0, max: 0xff }),
+});
 
 /** @throws ShoalError `usage` when a part does not fit; parts are never cut. */
 export function makeAddress(parts: AddressParts): Address {
-  checkFields('makeAddress', parts, partsFields);
+  checkArgument('makeAddress', parts, partsShape);
   const { group, id, role } = parts;
-  checkPart('group', group, groupMax);
-  checkPart('id', id, idMax);
-  checkPart('role', role, roleMax);
   return (BigInt(group) << 40n) | (BigInt(id) << 8n) | BigInt(role);
 }
 
@@ -69,9 +66,4 @@ export function formatAddress(address: Address): string {
 export function checkAddress(address: Address): void {
   if (typeof address === 'bigint' && address >= 0n && address <= 0xffffffffffffffffn) return;
   throw new ShoalError('usage', `address ${String(address)} is not an unsigned 64-bit bigint; make it with makeAddress`);
-}
-
-function checkPart(name: string, value: number, most: number): void {
-  if (Number.isInteger(value) && value >= 0 && value <= most) return;
-  throw new ShoalError('usage', `${name} ${value} of an address is not an integer from 0 to ${most}`);
 }

@@ -12,6 +12,7 @@ import {
   checkFields,
   checkOptions,
   describeValue,
+  literal,
   optionTable,
 } from '../base/schema.ts';
 import { systemRandom, type Random } from '../base/random.ts';
@@ -48,7 +49,7 @@ const messagingOptions = optionTable<MessagingOptions>({
   clock: anyObject,
   random: anyObject,
   limits: anyObject,
-  encryption: anyText,
+  encryption: literal('curve', 'none'),
   fabric: anyObject,
   gate: anyObject,
 });
@@ -88,11 +89,9 @@ export class MessagingContext implements AsyncDisposable {
   /** @throws ShoalError `usage` for options that cannot be, and for limits that are no positive integers. */
   constructor(options: MessagingOptions) {
     checkFields('MessagingContext', options, messagingOptions);
-    const { world, secret, encryption = 'curve' } = options;
+    const { world, secret } = options;
     checkArgument('MessagingContext: world', world, anyText);
     checkArgument('MessagingContext: secret', secret, byteArray);
-    if (encryption !== 'curve' && encryption !== 'none')
-      throw new ShoalError('usage', `MessagingContext: encryption must be 'curve' or 'none', not ${describeValue(encryption)}`);
     checkOptions('MessagingContext: fabric', options.fabric, fabricEndpoint);
     this.#options = options;
     this.clock = options.clock ?? systemClock;

@@ -22,7 +22,7 @@ import { checkContext, type MessagingContext } from './context.ts';
 import { Inbox } from './link/inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
 import { Link } from './link/link.ts';
-import { closeOptions, defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
+import { MessageSocket } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
 import { lend } from './link/loan.ts';
 import { decodePacket, encodeError, PacketKind } from './link/wire.ts';
@@ -79,7 +79,6 @@ export class Dealer extends MessageSocket {
   #attempt = 0;
   #welcomed: { resolve(): void; reject(error: ShoalError): void } | undefined;
   #end: ShoalError | undefined;
-  #closing: Promise<number> | undefined;
 
   constructor(context: MessagingContext, options: DealerOptions) {
     checkContext('Dealer', context);
@@ -161,14 +160,7 @@ export class Dealer extends MessageSocket {
     return this.#link.flushed();
   }
 
-  override close(options: CloseOptions = noOptions): Promise<number> {
-    checkOptions('close', options, closeOptions);
-    const { timeoutMs = defaultCloseMs } = options;
-    this.#closing ??= this.#close(timeoutMs);
-    return this.#closing;
-  }
-
-  async #close(timeoutMs: number): Promise<number> {
+  protected override async end(timeoutMs: number): Promise<number> {
     const failed = this.#end !== undefined;
     this.#end ??= new ShoalError('closed', `${this.internalId} is closed`);
     const { clock } = this.#context;

@@ -12,7 +12,7 @@
  *  into the message's list of them; it can only travel over inproc. */
 import { ByteReader, ByteWriter, textOf } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
-import { describeValue } from '../base/schema.ts';
+import { anyText, checkArgument, integer, that, type Shape } from '../base/schema.ts';
 
 type FormatValue<Code extends string> = Code extends 'i' | '1' | '2' | '4'
   ? number
@@ -32,36 +32,30 @@ export type FormatValues<Format extends string> = string extends Format
     : [];
 
 interface Code {
-  /** Words for what the value must be; undefined: it is that. */
-  wanted(value: unknown): string | undefined;
+  readonly shape: Shape<unknown>;
   write(writer: ByteWriter, value: never, pointers: Uint8Array[]): void;
   read(reader: ByteReader, pointers: readonly Uint8Array[]): unknown;
 }
 
-function integer(
-  least: number,
-  most: number,
-  { write, read }: { write: (writer: ByteWriter, value: number) => void } & Pick<Code, 'read'>,
-): Code {
-  const isInRange = (value: unknown): boolean => Number.isInteger(value) && (value as number) >= least && (value as number) <= most;
-  return { wanted: (value) => (isInRange(value) ? undefined : `an integer from ${least} to ${most}`), write, read };
-}
-
 const codes: Readonly<Record<string, Code>> = {
-  i: integer(-0x80000000, 0x7fffffff, { write: (writer, value) => writer.u32(value >>> 0), read: (reader) => reader.u32() | 0 }),
-  '1': integer(0, 0xff, { write: (writer, value) => writer.u8(value), read: (reader) => reader.u8() }),
-  '2': integer(0, 0xffff, { write: (writer, value) => writer.u16(value), read: (reader) => reader.u16() }),
-  '4': integer(0, 0xffffffff, { write: (writer, value) => writer.u32(value), read: (reader) => reader.u32() }),
+  i: {
+    shape: integer({ min: -0x80000000, max: 0x7fffffff }),
+    write: (writer, value: number) => writer.u32(value >>> 0),
+    read: (reader) => reader.u32() | 0,
+  },
+  '1': { shape: integer({ min: 0, max: 0xff }), write: (writer, value: number) => writer.u8(value), read: (reader) => reader.u8() },
+  '2': { shape: integer({ min: 0, max: 0xffff }), write: (writer, value: number) => writer.u16(value), read: (reader) => reader.u16() },
+  '4': { shape: integer({ min: 0, max: 0xffffffff }), write: (writer, value: number) => writer.u32(value), read: (reader) => reader.u32() },
   '8': {
-    wanted: (value) => {
-      if (typeof value !== 'bigint' && !Number.isSafeInteger(value)) return 'a bigint or a safe integer';
-      return BigInt.asUintN(64, BigInt(value as bigint | number)) === BigInt(value as bigint | number) ? undefined : 'from 0 to 2⁶⁴−1';
-    },
+    shape: that('a bigint or a safe integer from 0 to 2⁶⁴−1', (value) => {
+      if (typeof value !== 'bigint' && !Number.isSafeInteger(value)) return false;
+      return BigInt.asUintN(64, BigInt(value as bigint | number)) === BigInt(value as bigint | number);
+    }),
     write: (writer, value: bigint | number) => writer.u64(BigInt(value)),
     read: (reader) => reader.u64(),
   },
   s: {
-    wanted: (value) => (typeof value === 'string' ? undefined : 'a string'),
+    shape: anyText,
     write: (writer, value: string) => {
       const text = Buffer.from(value);
       writer.u32(text.length);
@@ -70,10 +64,10 @@ const codes: Readonly<Record<string, Code>> = {
     read: (reader) => textOf(reader.bytes(reader.u32())),
   },
   p: {
-    wanted: (value) =>
-      value instanceof Uint8Array && value.buffer instanceof SharedArrayBuffer
-        ? undefined
-        : 'a Uint8Array over a SharedArrayBuffer, which is the only memory that threads share',
+    shape: that(
+      'a Uint8Array over a SharedArrayBuffer, which is the only memory that threads share',
+      (value) => value instanceof Uint8Array && value.buffer instanceof SharedArrayBuffer,
+    ),
     write: (writer, value: Uint8Array, pointers) => writer.u32(pointers.push(value) - 1),
     read: (reader, pointers) => {
       const index = reader.u32();
@@ -91,11 +85,7 @@ export function encodeFormat(format: string, values: readonly unknown[], pointer
     throw new ShoalError('usage', `format '${format}' wants ${format.length} values, ${values.length} were given`);
   }
   const kinds = format.split('').map((code) => codeOf(format, code));
-  for (const [position, { wanted }] of kinds.entries()) {
-    const wish = wanted(values[position]);
-    if (wish === undefined) continue;
-    throw new ShoalError('usage', `value ${position} of format '${format}' must be ${wish}, not ${describeValue(values[position])}`);
-  }
+  for (const [position, { shape }] of kinds.entries()) checkArgument(`value ${position} of format '${format}'`, values[position], shape);
   const writer = new ByteWriter();
   for (const [position, { write }] of kinds.entries()) {
     writer.u8(format.charCodeAt(position));

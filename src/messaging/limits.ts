@@ -1,6 +1,6 @@
 /** Every bound of the messaging layer, with its default. Plain data. */
 import { ShoalError } from '../base/errors.ts';
-import { anyNumber, checkOptions, noOptions, optionTable } from '../base/schema.ts';
+import { checkOptions, integer, noOptions } from '../base/schema.ts';
 
 /** Bounds of queues, windows and messages; positive integers. */
 export interface MessagingLimits {
@@ -39,25 +39,13 @@ export const defaultLimits: MessagingLimits = {
   reconnectMs: 60_000,
 };
 
-const limitOptions = optionTable<Partial<MessagingLimits>>({
-  queueMessages: anyNumber,
-  queueBytes: anyNumber,
-  windowMessages: anyNumber,
-  windowBytes: anyNumber,
-  messageBytes: anyNumber,
-  frames: anyNumber,
-  peers: anyNumber,
-  reconnectMs: anyNumber,
-});
+const limitOptions = new Map(Object.keys(defaultLimits).map((name) => [name as keyof MessagingLimits, integer({ min: 1 })]));
 
 /** @throws ShoalError `usage` for a limit that does not exist, for anything but positive safe integers, and for more frames than a
  *  packet can say. */
 export function limitsOf(changes: Partial<MessagingLimits> = noOptions, base: MessagingLimits = defaultLimits): MessagingLimits {
   checkOptions('limits', changes, limitOptions);
   const limits = { ...base, ...changes };
-  for (const [name, value] of Object.entries(limits)) {
-    if (!Number.isSafeInteger(value) || value < 1) throw new ShoalError('usage', `limit ${name} is ${value}, not a positive integer`);
-  }
   if (limits.frames > framesMost) throw new ShoalError('usage', `limit frames is ${limits.frames}; a message has at most ${framesMost}`);
   return limits;
 }

@@ -16,14 +16,15 @@ export interface CloseOptions {
   readonly timeoutMs?: number;
 }
 
-export const defaultCloseMs = 1000;
+const defaultCloseMs = 1000;
 
 const receiveOptions = optionTable<ReceiveOptions>({ signal: abortSignal });
-export const closeOptions = optionTable<CloseOptions>({ timeoutMs: anyNumber });
+const closeOptions = optionTable<CloseOptions>({ timeoutMs: anyNumber });
 
 /** A dealer or a router. All calls are for the thread that made it. */
 export abstract class MessageSocket implements AsyncDisposable {
   readonly #inbox: Inbox;
+  #closing: Promise<number> | undefined;
 
   constructor(inbox: Inbox) {
     this.#inbox = inbox;
@@ -42,7 +43,14 @@ export abstract class MessageSocket implements AsyncDisposable {
 
   /** Waits until everything sent has arrived or the deadline passes, then ends.
    *  @returns how many messages were not delivered. Idempotent. */
-  abstract close(options?: CloseOptions): Promise<number>;
+  close(options: CloseOptions = noOptions): Promise<number> {
+    checkOptions('close', options, closeOptions);
+    this.#closing ??= this.end(options.timeoutMs ?? defaultCloseMs);
+    return this.#closing;
+  }
+
+  /** Closes the socket; called once. */
+  protected abstract end(timeoutMs: number): Promise<number>;
 
   /** A message can be taken without waiting. */
   get ready(): boolean {

@@ -8,7 +8,7 @@
 import { describeForeign } from '../memory/foreign-value.ts';
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { anyText, checkArgument, describeValue } from '../base/schema.ts';
+import { anyText, checkArgument, describeValue, integer } from '../base/schema.ts';
 import { checkAddress, type Address } from './address.ts';
 import { decodeFormat, encodeFormat, type FormatValues } from './format.ts';
 
@@ -18,7 +18,7 @@ export interface FramePlace {
   readonly offset: number;
 }
 
-const typeMax = 0xffff;
+const messageType = integer({ min: 0, max: 0xffff });
 
 /** One message: a header of two addresses, a type and a target, and frames of bytes. It is sent once; see `copy`.
  *
@@ -83,9 +83,7 @@ export class Msg {
 
   /** @throws ShoalError `usage` for anything but an integer from 0 to 65,535. */
   set type(type: number) {
-    if (!Number.isInteger(type) || type < 0 || type > typeMax) {
-      throw new ShoalError('usage', `message type ${type} is not an integer from 0 to ${typeMax}`);
-    }
+    checkArgument('message type', type, messageType);
     this.#type = type;
   }
 
@@ -223,11 +221,6 @@ export class Msg {
     if (release === undefined) return;
     this.#frames = [];
     release();
-  }
-
-  /** The message is on loan from its backend: frames are gone after `release`. */
-  get isLent(): boolean {
-    return this.#release !== undefined;
   }
 
   /** Makes it a message of its own: frames that are lent are copied and given back. @returns bytes that were copied. */

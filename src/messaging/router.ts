@@ -16,7 +16,7 @@ import { checkContext, type MessagingContext } from './context.ts';
 import { Inbox } from './link/inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
 import { Link } from './link/link.ts';
-import { closeOptions, defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
+import { MessageSocket } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
 import { lend } from './link/loan.ts';
 import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './link/wire.ts';
@@ -69,7 +69,6 @@ export class Router extends MessageSocket {
   /** Pipes whose hello is for an address that another pipe has: they say it again. */
   readonly #asked = new WeakSet<Pipe>();
   #end: ShoalError | undefined;
-  #closing: Promise<number> | undefined;
   /** Its connections have been told to end. */
   #isOver = false;
 
@@ -147,14 +146,7 @@ export class Router extends MessageSocket {
     await Promise.all([...this.#links.values()].map((link) => link.flushed()));
   }
 
-  override close(options: CloseOptions = noOptions): Promise<number> {
-    checkOptions('close', options, closeOptions);
-    const { timeoutMs = defaultCloseMs } = options;
-    this.#closing ??= this.#close(timeoutMs);
-    return this.#closing;
-  }
-
-  async #close(timeoutMs: number): Promise<number> {
+  protected override async end(timeoutMs: number): Promise<number> {
     const end = new ShoalError('closed', `${this.internalId} is closed`);
     this.#end = end;
     const { clock } = this.#context;
