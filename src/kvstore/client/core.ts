@@ -12,7 +12,7 @@ import { ClientLink, type OptimizerKnowledge } from './link.ts';
 import { LocalRounds } from './local-sums.ts';
 import { ClientOperation } from './operation.ts';
 import type { Done, InfoDone, InitEntry, RowsRequest, ClientOptions, TransferRequest } from './options.ts';
-import { fixedRequest, type ClientRequest } from './request.ts';
+import { controlRequest, type ClientRequest } from './request.ts';
 import { ClientRows } from './rows.ts';
 import { ClientStates } from './states.ts';
 import { ClientTransfers } from './transfers.ts';
@@ -20,7 +20,7 @@ import { ClientUnit } from './unit.ts';
 import { Role } from '../protocol/singa.ts';
 import { serverAddress, serverGroupOf, clientAddress } from '../protocol/topology.ts';
 import type { ValueCounters } from '../protocol/value-space.ts';
-import { encodeControl, packError } from '../protocol/wire-control.ts';
+import { packError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 import { firstNonFinite } from '../values/mixed-precision.ts';
 
@@ -44,7 +44,7 @@ export class ClientCore {
   readonly #operations = new Set<ClientOperation>();
   /** Barriers that each local worker has called; and the operations that wait for them. */
   readonly #barriers: number[];
-  readonly #barrierWaits: { readonly barrier: number; readonly operation: ClientOperation }[] = [];
+  #barrierWaits: { readonly barrier: number; readonly operation: ClientOperation }[] = [];
   #barrierSent = 0;
   readonly #left: boolean[];
   readonly #knowledge: OptimizerKnowledge = { version: 0, refuses: false };
@@ -299,18 +299,13 @@ export class ClientCore {
 
   #askBarrier(barrier: number): void {
     const [link] = this.#links;
-    const request = fixedRequest({
-      type: KVMessage.barrier,
-      frames: [encodeControl({ barrier })],
-      finish: (error) => {
-        const due = this.#barrierWaits.filter((wait) => wait.barrier <= barrier);
-        this.#barrierWaits.splice(0, this.#barrierWaits.length, ...this.#barrierWaits.filter((wait) => wait.barrier > barrier));
-        for (const { operation } of due) operation.arrive(error);
-      },
+    const request = controlRequest(KVMessage.barrier, { barrier }, (error) => {
+      const due = this.#barrierWaits.filter((wait) => wait.barrier <= barrier);
+      this.#barrierWaits = this.#barrierWaits.filter((wait) => wait.barrier > barrier);
+      for (const { operation } of due) operation.arrive(error);
     });
     for (const { operation } of this.#barrierWaits) operation.watch(request, link);
-    link.enqueue(request);
-    link.pump();
+    link.ask(request);
   }
 
   /** Whether servers refuse a gradient with these values. */
@@ -357,8 +352,7 @@ export class ClientCore {
     for (const link of this.#links) {
       if (link.isOver) continue;
       const fields = { workers: this.#left.filter(Boolean).length, reason: packError(error) };
-      link.enqueue(fixedRequest({ type: KVMessage.leave, frames: [encodeControl(fields)], finish: () => undefined }));
-      link.pump();
+      link.ask(controlRequest(KVMessage.leave, fields, () => undefined));
     }
   }
 }

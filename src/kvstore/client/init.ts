@@ -6,9 +6,9 @@ import { Placer } from '../protocol/placement.ts';
 import { answered, type ClientLink } from './link.ts';
 import type { ClientOperation } from './operation.ts';
 import type { ClientOptions, InitEntry } from './options.ts';
-import { fixedRequest, type ClientRequest } from './request.ts';
+import { controlRequest, type ClientRequest } from './request.ts';
 import { Plan, type ClientContext } from './transfers.ts';
-import { encodeControl, Fields } from '../protocol/wire-control.ts';
+import { Fields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 const sliceBytesDefault = 4 * 2 ** 20;
@@ -108,28 +108,23 @@ export class ClientInit {
   }
 
   #ask(link: ClientLink, server: number, known: number): void {
-    const request: ClientRequest = fixedRequest({
-      type: KVMessage.lookup,
-      frames: [encodeControl({ known })],
-      finish: (error, msg) => {
-        this.#asked[server] = undefined;
-        for (const { operation } of this.#waiting) operation.unwatch(request);
-        if (error !== undefined) return this.#failAll(error);
-        try {
-          const { committed, batches = [] } = answered(msg, Fields.lookedUp);
-          // Worker 0 may be of this process: then the batch is known already.
-          for (const [k, batch] of batches.entries()) if (known + k === this.#directory.batches) this.#directory.add(unpackBatch(batch));
-          link.committed = Math.max(link.committed, committed);
-        } catch (thrown) {
-          return this.#failAll(ShoalError.from(thrown));
-        }
-        return this.progress();
-      },
+    const request: ClientRequest = controlRequest(KVMessage.lookup, { known }, (error, msg) => {
+      this.#asked[server] = undefined;
+      for (const { operation } of this.#waiting) operation.unwatch(request);
+      if (error !== undefined) return this.#failAll(error);
+      try {
+        const { committed, batches = [] } = answered(msg, Fields.lookedUp);
+        // Worker 0 may be of this process: then the batch is known already.
+        for (const [k, batch] of batches.entries()) if (known + k === this.#directory.batches) this.#directory.add(unpackBatch(batch));
+        link.committed = Math.max(link.committed, committed);
+      } catch (thrown) {
+        return this.#failAll(ShoalError.from(thrown));
+      }
+      return this.progress();
     });
     this.#asked[server] = request;
     for (const { operation } of this.#waiting) operation.watch(request, link);
-    link.enqueue(request);
-    link.pump();
+    link.ask(request);
   }
 
   #failAll(error: ShoalError): void {

@@ -12,7 +12,7 @@ import type { Shape } from '../../base/schema.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { Arbiter, CreditAccount, SharedResource } from '../../scheduler/arbiter.ts';
-import { fixedRequest, type ClientRequest } from './request.ts';
+import { controlRequest, type ClientRequest } from './request.ts';
 import type { OwnValues } from '../protocol/value-space.ts';
 import { encodeControl, Fields, readControl, unpackError, unpackNotice } from '../protocol/wire-control.ts';
 import { decodeFailure, decodeOptimizer, KVMessage, makeMessage, type OptimizerNotice } from '../protocol/wire.ts';
@@ -141,6 +141,12 @@ export class ClientLink implements Disposable {
     const entry = this.#entry(request);
     this.#waiting.push(entry);
     this.#followPushes(entry);
+  }
+
+  /** Enqueues a request, and sends what may be sent. */
+  ask(request: ClientRequest): void {
+    this.enqueue(request);
+    this.pump();
   }
 
   /** Pushes of a slot keep their order: an urgent one makes those before it as urgent. */
@@ -467,7 +473,7 @@ export class ClientLink implements Disposable {
         } else this.#regions.set(region, attached[k] ? 'attached' : 'unattached');
       }
     };
-    this.#sendNow(fixedRequest({ type: KVMessage.announce, frames: [encodeControl({ regions })], finish }));
+    this.#sendNow(controlRequest(KVMessage.announce, { regions }, finish));
   }
 
   /** A region is about to be freed. */
@@ -477,7 +483,7 @@ export class ClientLink implements Disposable {
   }
 
   #detach(region: number): void {
-    this.#sendNow(fixedRequest({ type: KVMessage.detach, frames: [encodeControl({ regions: [region] })], finish: () => undefined }));
+    this.#sendNow(controlRequest(KVMessage.detach, { regions: [region] }, () => undefined));
   }
 
   /** Past the queue, over a connection that is up. */

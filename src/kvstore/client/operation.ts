@@ -4,8 +4,8 @@ import type { Clock, Timer } from '../../base/clock.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { ClientLink } from './link.ts';
 import { answered } from './link.ts';
-import { fixedRequest, type ClientRequest } from './request.ts';
-import { encodeControl, Fields, type ControlFields } from '../protocol/wire-control.ts';
+import { controlRequest, type ClientRequest } from './request.ts';
+import { Fields, type ControlFields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 /** So long before the deadline servers are asked whom they wait for. */
@@ -86,15 +86,9 @@ export class ClientOperation {
     onAnswer: (request: ClientRequest, error: ShoalError | undefined, msg: Msg | undefined) => void,
   ): void {
     for (const link of links) {
-      const request: ClientRequest = fixedRequest({
-        type,
-        repeats,
-        frames: [encodeControl(fields)],
-        finish: (error, msg) => onAnswer(request, error, msg),
-      });
+      const request: ClientRequest = controlRequest(type, fields, (error, msg) => onAnswer(request, error, msg), { repeats });
       this.attach(request, link);
-      link.enqueue(request);
-      link.pump();
+      link.ask(request);
     }
   }
 
@@ -133,8 +127,7 @@ export class ClientOperation {
       const finish: ClientRequest['finish'] = (error, msg) => {
         if (error === undefined) this.#reasons.set(request, answered(msg, Fields.inquired).text);
       };
-      link.enqueue(fixedRequest({ type: KVMessage.inquire, frames: [encodeControl({ request: about })], finish }));
-      link.pump();
+      link.ask(controlRequest(KVMessage.inquire, { request: about }, finish));
     }
   }
 

@@ -2,6 +2,7 @@
  *  state that the server may lose, until the server has it in a durable snapshot. */
 import type { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
+import { encodeControl, type ControlFields } from '../protocol/wire-control.ts';
 
 /** The parts of our memory that a server can reach, and the optimiser that we know of. */
 export interface Reach {
@@ -58,4 +59,14 @@ export function fixedRequest(fields: {
     drop: () => undefined,
     finish: fields.finish,
   };
+}
+
+/** A request whose only frame are these fields. */
+export function controlRequest(
+  type: number,
+  fields: ControlFields,
+  finish: ClientRequest['finish'],
+  { repeats = false }: { readonly repeats?: boolean } = {},
+): ClientRequest {
+  return fixedRequest({ type, repeats, frames: [encodeControl(fields)], finish });
 }

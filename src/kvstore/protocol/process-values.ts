@@ -12,6 +12,8 @@ import type { OwnValues, RemoteValues, ValueBlock, ValueRef } from './value-spac
 
 /** Freed large blocks whose memory is kept for the next ones. */
 const cacheBytesMax = 256 * 2 ** 20;
+/** Most regions of one peer that are mapped. */
+const peerRegionsMax = 4096;
 /** Numbers of one thread's regions. */
 const regionsPerThread = 2 ** 24;
 
@@ -142,15 +144,12 @@ export class ProcessValues implements OwnValues {
   }
 }
 
-/** At most `regionsMax` regions of one peer are mapped. */
 export class PeerValues implements RemoteValues {
   readonly #allocator: RegionAllocator;
-  readonly #regionsMax: number;
   readonly #mapped = new Map<number, { readonly handle: string; readonly region: Region }>();
 
-  constructor(allocator: RegionAllocator, { regionsMax }: { regionsMax: number }) {
+  constructor(allocator: RegionAllocator) {
     this.#allocator = allocator;
-    this.#regionsMax = regionsMax;
   }
 
   view({ region, offset, bytes }: ValueRef): Uint8Array {
@@ -166,7 +165,7 @@ export class PeerValues implements RemoteValues {
     if (this.#mapped.get(region)?.handle === handle) return true;
     // Its number was given to other memory while we were not there to hear that the first was released.
     this.detach(region);
-    if (this.#mapped.size >= this.#regionsMax) return false;
+    if (this.#mapped.size >= peerRegionsMax) return false;
     const share = decodeHandle(handle);
     if (share.bytes !== bytes) throw new ShoalError('protocol', `region ${region} is announced with ${bytes} bytes and has ${share.bytes}`);
     try {

@@ -3,6 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
+import { cutsOf } from './state/cuts.ts';
 import type { ServerState } from './state/state.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, readControl } from '../protocol/wire-control.ts';
@@ -69,20 +70,11 @@ export class ServerFollowers {
       // Slots of a batch follow each other: of this one, those whose parameter is in it.
       const keys = new Set(directory.batch(batch).map(({ key }) => directory.find(key)));
       const own = records.map((_, slot) => slot).filter((slot) => keys.has(records[slot].parameter));
-      let first = own[0] ?? records.length;
-      const end = first + own.length;
-      do {
-        let to = first;
-        let bytes = 0;
-        while (to < end && (to === first || bytes + slots.end[to] - slots.start[to] <= chunkBytes)) {
-          bytes += slots.end[to] - slots.start[to];
-          to++;
-        }
-        const parts = Array.from({ length: to - first }, (_, k) => sync.beginning(first + k));
-        const fields = { batch, entries: packBatch(directory.batch(batch)), first, to, last: to === end };
-        this.#tell(group, fields, [Buffer.concat(parts)]);
-        first = to;
-      } while (first < end);
+      const start = own[0] ?? records.length;
+      for (const cut of cutsOf(start, start + own.length, chunkBytes, (slot) => slots.end[slot] - slots.start[slot])) {
+        const parts = Array.from({ length: cut.to - cut.first }, (_, k) => sync.beginning(cut.first + k));
+        this.#tell(group, { batch, entries: packBatch(directory.batch(batch)), ...cut }, [Buffer.concat(parts)]);
+      }
       this.#has.set(group, { batches: batch + 1, optimizer: this.#has.get(group)?.optimizer ?? 0 });
     }
   }

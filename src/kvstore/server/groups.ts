@@ -10,6 +10,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { ValueOf } from '../../base/schema.ts';
 import type { Msg } from '../../messaging/msg.ts';
+import { cutsOf } from './state/cuts.ts';
 import type { ServerState } from './state/state.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, packError, readControl, unpackError } from '../protocol/wire-control.ts';
@@ -168,23 +169,13 @@ export class ServerGroups {
   /** The present state, as `assign` says it. */
   #chunksOf(generation: number): Uint8Array[][] {
     const { slots, optimizerVersion: optimizer, optimizerSpec: spec } = this.#state;
-    const chunks: Uint8Array[][] = [];
-    let first = 0;
-    do {
-      const parts: Uint8Array[] = [];
-      let to = first;
-      for (let bytes = 0; to < slots.count && bytes < chunkBytes; to++) {
-        for (const memory of slots.memories(to)) {
-          parts.push(memory);
-          bytes += memory.byteLength;
-        }
-      }
+    const bytesOf = (slot: number): number => slots.bytesOf(slot, this.#state.applier.optimizer);
+    return [...cutsOf(0, slots.count, chunkBytes, bytesOf)].map((cut) => {
+      const { first, to } = cut;
+      const parts = Array.from({ length: to - first }, (_, k) => slots.memories(first + k)).flat();
       const counts = { versions: slots.version.slice(first, to), steps: slots.steps.slice(first, to) };
-      const fields = { generation, first, to, last: to === slots.count, optimizer, spec, ...counts };
-      chunks.push([encodeControl(fields), Buffer.concat(parts)]);
-      first = to;
-    } while (first < slots.count);
-    return chunks;
+      return [encodeControl({ generation, ...cut, optimizer, spec, ...counts }), Buffer.concat(parts)];
+    });
   }
 
   // ── other groups ───────────────────────────────────────────────────────────────────────────────────────────────

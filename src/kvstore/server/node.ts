@@ -35,7 +35,6 @@ import { lookMs, Silence } from '../job/silence.ts';
 import { Role } from '../protocol/singa.ts';
 import { masterGroupOf, nameOfAddress, serverAddress, standbyAddress, type KVTopology } from '../protocol/topology.ts';
 
-const regionsMax = 4096;
 const flushMs = 2000;
 
 /** Every worker has left, or `stop` was called; or another process is this server now. */
@@ -371,7 +370,7 @@ export class ServerNode {
   #valuesOf(source: Address): PeerValues {
     let values = this.#values.get(source);
     if (values === undefined) {
-      values = new PeerValues(this.#node.allocator, { regionsMax });
+      values = new PeerValues(this.#node.allocator);
       this.#values.set(source, values);
     }
     return values;

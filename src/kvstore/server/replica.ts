@@ -10,6 +10,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { dtypes, dtypeInfo } from '../../memory/dtype.ts';
 import { Msg } from '../../messaging/msg.ts';
+import { cutsOf } from './state/cuts.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { encodeControl, Fields, readControl } from '../protocol/wire-control.ts';
@@ -34,9 +35,9 @@ interface StreamEnvelope {
   readonly stream: Stream;
 }
 
-/** Tensors and bytes of one message of a state. */
-const tensorsMax = 4096;
+/** Bytes of one message of a state, in which a tensor counts at least so much. */
 const stateBytesMax = 64 * 2 ** 20;
+const tensorBytesLeast = stateBytesMax / 4096;
 
 /** The primary's side: messages that the standby has not acknowledged, in order. */
 export class DelayLine {
@@ -95,29 +96,16 @@ export function unwrap(forward: Msg): Msg {
 
 /** A state as messages; the last one says so. `fields` go with the last. */
 export function stateMessages(snapshot: Snapshot, { source, standby, stream }: StreamEnvelope, fields: Record<string, unknown>): Msg[] {
-  const messages: Msg[] = [];
   const tensors = [...snapshot.tensors];
-  let next = 0;
-  do {
-    const first = next;
-    let bytes = 0;
-    while (
-      next < tensors.length &&
-      next - first < tensorsMax &&
-      (next === first || bytes + tensors[next][1].data.byteLength <= stateBytesMax)
-    ) {
-      bytes += tensors[next][1].data.byteLength;
-      next++;
-    }
-    const part = tensors.slice(first, next);
+  const bytesOf = (k: number): number => Math.max(tensors[k][1].data.byteLength, tensorBytesLeast);
+  return [...cutsOf(0, tensors.length, stateBytesMax, bytesOf)].map(({ first, to, last }) => {
+    const part = tensors.slice(first, to);
     const table = part.map(([name, { dtype, shape }]) => [name, dtypeInfo(dtype).code, shape]);
-    const last = next === tensors.length;
     const head = encodeControl({ first, table, ...(last ? { metadata: snapshot.metadata, ...fields } : {}) });
     const frames = [head, ...part.map(([, { data }]) => data)];
     const envelope = { source, destination: standby, type: KVMessage.state, request: stream.number, epoch: stream.term };
-    messages.push(makeMessage(envelope, frames));
-  } while (next < tensors.length);
-  return messages;
+    return makeMessage(envelope, frames);
+  });
 }
 
 /** The standby's side: puts a state together. */
