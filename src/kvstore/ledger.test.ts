@@ -182,7 +182,7 @@ async function balance(cluster: SimulatedCluster, topology: KVTopology, all: rea
   }
   if (topology.serverGroups > 1) return;
   // The optimiser's own sum has begun at zero, like the values: it must have come through every restart with them.
-  await cluster.run<void>((done) => cluster.clients[0].core.saveState(0, 'end', done));
+  await cluster.run<void>((done) => cluster.clients[0].core.state(0, 'save', 'end', done));
   for (const disk of cluster.folders.values()) {
     const { tensors } = (await disk.load())!;
     const names = [...tensors.keys()].filter((name) => name.startsWith('parameter/'));

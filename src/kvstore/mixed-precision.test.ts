@@ -164,10 +164,10 @@ describe('on servers', () => {
     const saved = await benchOf(sandblaster);
     await push(saved, first);
     await someSteps(saved);
-    await saved.cluster.run<void>((done) => saved.cluster.clients[0].core.saveState(0, 'f', done));
+    await saved.cluster.run<void>((done) => saved.cluster.clients[0].core.state(0, 'save', 'f', done));
     const bench = await benchOf({ ...sandblaster, serversPerGroup: 3 }, { folders: saved.cluster.folders, client: { sliceBytes: 3000 } });
     await push(bench, 1);
-    await bench.cluster.run<void>((done) => bench.cluster.clients[0].core.loadState(0, 'f', done));
+    await bench.cluster.run<void>((done) => bench.cluster.clients[0].core.state(0, 'load', 'f', done));
     await someSteps(bench);
     await expectAll(bench, 2048 + 64);
   });

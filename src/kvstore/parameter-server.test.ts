@@ -182,7 +182,7 @@ describe.each([
     const rows = [Uint32Array.of(0, 7, 99_999), Uint32Array.of(7, 50_000)];
     for (const worker of [0, 1]) {
       const values = bench.block(worker, new Float32Array(rows[worker].length * 3).fill(worker + 1)).ref;
-      bench.cluster.clients[worker].core.rowSparsePush(worker, { key: 'table', rows: rows[worker], values, priority: 0 }, (error) =>
+      bench.cluster.clients[worker].core.rows(worker, 'push', { key: 'table', rows: rows[worker], values, priority: 0 }, (error) =>
         outcomes.push(error),
       );
     }
@@ -191,7 +191,7 @@ describe.each([
     const out = bench.cluster.clients[1].values.allocate(6 * 12);
     const wanted = Uint32Array.of(99_999, 7, 7, 1, 50_000, 0);
     await bench.cluster.run<void>((done) =>
-      bench.cluster.clients[1].core.rowSparsePull(1, { key: 'table', rows: wanted, values: out.ref, priority: 0 }, done),
+      bench.cluster.clients[1].core.rows(1, 'pull', { key: 'table', rows: wanted, values: out.ref, priority: 0 }, done),
     );
     expect([...new Float32Array(out.view.buffer)].filter((_, k) => k % 3 === 2)).toEqual([6, 8, 8, 5, 7, 6]);
     expect(await bench.info(0, 'table')).toMatchObject({ version: 1 });
@@ -427,7 +427,7 @@ describe('what can go wrong', () => {
       const errors: (ShoalError | undefined)[] = [];
       for (const worker of [0, 1]) {
         const values = bench.block(worker, Float32Array.of(1, 1, 1, 1, 1, worker === 1 ? NaN : 1, 1, 1)).ref;
-        bench.cluster.clients[worker].core.rowSparsePush(worker, { key: 'cut', rows, values, priority: 0 }, (error) => errors.push(error));
+        bench.cluster.clients[worker].core.rows(worker, 'push', { key: 'cut', rows, values, priority: 0 }, (error) => errors.push(error));
       }
       await bench.cluster.settle();
       for (const error of errors) expect(error?.message).toMatch(/gradient of worker 1 for 'cut' holds NaN/);
@@ -558,7 +558,7 @@ it('state is written once, and nobody else writes there meanwhile, however often
   await bench.init([small]);
   const { cluster } = bench;
   let saved: ShoalError | 'waits' | undefined = 'waits';
-  cluster.clients[0].core.saveState(0, 'folder', (error) => (saved = error));
+  cluster.clients[0].core.state(0, 'save', 'folder', (error) => (saved = error));
   await cluster.settle();
   for (let k = 0; k < 2; k++) {
     // It asks again for what has not been answered.

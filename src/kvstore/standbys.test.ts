@@ -136,10 +136,10 @@ describe('a primary that reads files', () => {
     };
     const cluster = await begin({ folder, mappable: false });
     const { core } = cluster.clients[0];
-    await cluster.run<void>((done) => core.saveState(0, 'folder', done));
+    await cluster.run<void>((done) => core.state(0, 'save', 'folder', done));
     cluster.killStandby(cluster.servers[0]);
     let loaded: ShoalError | 'waits' | undefined = 'waits';
-    core.loadState(0, 'folder', (error) => (loaded = error));
+    core.state(0, 'load', 'folder', (error) => (loaded = error));
     await cluster.settle();
     expect(loaded).toBe('waits');
     return {

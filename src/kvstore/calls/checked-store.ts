@@ -20,7 +20,7 @@ import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import { checkNotReleased, copyOf, elementsOf, firstValues, keysOf, nameOf, outsPerKey, valuesPerKey } from '../values/values-argument.ts';
+import { copyOf, elementsOf, firstValues, keysOf, nameOf, outsPerKey, valuesPerKey } from '../values/values-argument.ts';
 import type { Backend, KeylessInfo, ServerStore, Transfer, TransferLists } from './operation.ts';
 import { copyOfCall, RepeatedCalls, type TransferCall } from './repeated-calls.ts';
 import type {
@@ -56,7 +56,7 @@ export class CheckedStore implements KVStore {
   readonly workerGroup: number;
   readonly workersPerGroup: number;
   readonly #end: Backend | ServerStore;
-  readonly #repeated = new RepeatedCalls<TransferLists & { readonly tensors: readonly Tensor[] }>();
+  readonly #repeated = new RepeatedCalls<TransferLists>();
   #closing: Promise<void> | undefined;
 
   constructor(end: Backend | ServerStore) {
@@ -218,7 +218,7 @@ export class CheckedStore implements KVStore {
     return this.end();
   }
 
-  /** As `close`, for `await using`. */
+  /** Does what `close` does, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
@@ -237,20 +237,15 @@ export class CheckedStore implements KVStore {
 
   #listsOf(type: Transfer['type'], given: TransferCall): TransferLists {
     const known = this.#repeated.find(given);
-    if (known !== undefined) {
-      for (const tensor of known.tensors) checkNotReleased(tensor);
-      return known;
-    }
+    if (known !== undefined) return known;
     const recurs = this.#repeated.accepts(given);
     const call = recurs ? copyOfCall(given) : given;
     const keys = keysOf(call.keys);
     const values = type === 'pull' ? undefined : valuesPerKey(keys, call.values as Values);
     const isInPlace = type === 'pushPull' && call.outs === call.values;
     const outs = type === 'push' ? undefined : isInPlace ? values : outsPerKey(keys, call.outs as Values);
-    if (!recurs) return { keys, values, outs, recurs };
-    const tensors = [values, outs].flatMap((lists) => (lists ?? []).flat() as Tensor[]);
-    const lists = { keys, values, outs, recurs, tensors };
-    this.#repeated.remember(call, lists);
+    const lists = { keys, values, outs, recurs };
+    if (recurs) this.#repeated.remember(call, lists);
     return lists;
   }
 

@@ -1,4 +1,4 @@
-/** What a store is asked: calls whose arguments are checked, as plain data, and the interface of those who carry them out.
+/** Operations of a store: calls whose arguments are checked, as plain data, and the interface of the backends that carry them out.
  *
  *      program ── push, info, … ──▶ CheckedStore, which checks the arguments ── operation ──▶ backend: local, collective, servers, scheduled
  *
@@ -14,7 +14,7 @@ import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import type { Blob, KVStore, KVWork, ParameterInfo, Updater, Value } from '../values/types.ts';
 
-/** For each key the values of its devices. */
+/** The values of each key's devices. */
 export type ValueLists = readonly (readonly Value[])[];
 
 /** Keys and values of a push, a pull or both; calls with the same keys and tensors share them. */
@@ -24,7 +24,7 @@ export interface TransferLists {
   readonly values: ValueLists | undefined;
   /** The outputs; `values` itself where results take their place. Undefined: a push. */
   readonly outs: ValueLists | undefined;
-  /** These lists come again when the same call is made again. */
+  /** These lists, of tensors alone, come again when the same call is made again. */
   readonly recurs: boolean;
 }
 
@@ -90,7 +90,7 @@ export type StorePlace = Pick<KVStore, 'type' | 'role' | 'rank' | 'numWorkers' |
   readonly timeoutMs: number;
 };
 
-/** What a backend is made of, besides its parameters. */
+/** Kernels, clock and limits of a backend. */
 export interface Surroundings {
   readonly kernels: Kernels;
   readonly parameterKernels: ParameterKernels;

@@ -154,17 +154,10 @@ export class ClientCore {
     });
   }
 
-  rowSparsePush(worker: number, request: RowsRequest, done: Done): void {
-    this.#run(`push of rows of '${request.key}' by worker ${worker}`, done, request.timeoutMs, (operation) => {
+  rows(worker: number, direction: 'push' | 'pull', request: RowsRequest, done: Done): void {
+    this.#run(`${direction} of rows of '${request.key}' by worker ${worker}`, done, request.timeoutMs, (operation) => {
       this.#rows.check(request);
-      this.#rows.push(operation, worker - this.#options.firstWorker, request);
-    });
-  }
-
-  rowSparsePull(worker: number, request: RowsRequest, done: Done): void {
-    this.#run(`pull of rows of '${request.key}' by worker ${worker}`, done, request.timeoutMs, (operation) => {
-      this.#rows.check(request);
-      this.#rows.pull(operation, worker - this.#options.firstWorker, request);
+      this.#rows[direction](operation, worker - this.#options.firstWorker, request);
     });
   }
 
@@ -186,19 +179,14 @@ export class ClientCore {
     // Pushes may follow before the servers have answered.
     this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
     this.#run(`setOptimizer by worker ${worker}`, done, undefined, (operation) =>
-      operation.ask(this.#links, { type: KVMessage.setOptimizer, fields: { spec }, repeats: true }, (request, error) =>
-        operation.arrive(error, request),
-      ),
+      operation.ask(this.#links, { type: KVMessage.setOptimizer, fields: { spec }, repeats: true }),
     );
   }
 
-  /** `folder` as the servers see it. */
-  saveState(worker: number, folder: string, done: Done): void {
-    this.#run(`saveState to ${folder} by worker ${worker}`, done, undefined, (operation) => this.#states.save(operation, folder));
-  }
-
-  loadState(worker: number, folder: string, done: Done): void {
-    this.#run(`loadState from ${folder} by worker ${worker}`, done, undefined, (operation) => this.#states.load(operation, folder));
+  /** @param folder as the servers see it. */
+  state(worker: number, direction: 'save' | 'load', folder: string, done: Done): void {
+    const name = `${direction}State ${direction === 'save' ? 'to' : 'from'} ${folder} by worker ${worker}`;
+    this.#run(name, done, undefined, (operation) => this.#states[direction](operation, folder));
   }
 
   info(worker: number, key: string, done: InfoDone): void {
@@ -317,7 +305,7 @@ export class ClientCore {
     const workers = this.#left.filter(Boolean).length;
     const fields = { workers, ...(reason ? { reason: packError(reason) } : {}) };
     const there = this.#links.filter((link) => !link.isOver);
-    operation.ask(there, { type: KVMessage.leave, fields }, (request, error) => operation.arrive(error, request));
+    operation.ask(there, { type: KVMessage.leave, fields });
   }
 
   #greeting(): Record<string, unknown> {

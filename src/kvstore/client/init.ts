@@ -133,6 +133,7 @@ export class ClientInit {
 
   // ── worker 0 ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+  /** Values follow the declaration on the same connections; `commit` follows when all of them have arrived. */
   #declareNext(): void {
     if (this.#declaring) return;
     const next = this.#queue.shift();
@@ -148,57 +149,24 @@ export class ClientInit {
       this.progress();
       this.#declareNext();
     };
-    const declare = this.#toAll(operation, KVMessage.declare, { batch: packBatch(batch) }, (error) => {
-      if (error !== undefined) finish(error);
-    });
-    this.#put(entries, operation, declare, finish);
-  }
-
-  /** Values follow the declaration on the same connections; `commit` follows when all of them have arrived. */
-  #put(
-    entries: readonly InitEntry[],
-    operation: ClientOperation,
-    declared: { failed: boolean },
-    finish: (error: ShoalError | undefined) => void,
-  ): void {
-    let waiting = 1;
+    let waiting = 2;
     let failure: ShoalError | undefined;
     const arrive = (error: ShoalError | undefined): void => {
       failure ??= error;
       waiting--;
-      if (waiting > 0 || declared.failed) return;
-      if (failure !== undefined) return finish(failure);
-      this.#toAll(operation, KVMessage.commit, {}, (failed) => {
-        if (failed === undefined) for (const link of this.#links) link.committed = Math.max(link.committed, this.#directory.batches);
-        finish(failed);
-      });
+      if (waiting > 0) return;
+      if (failure !== undefined) finish(failure);
+      else operation.ask(this.#links, { type: KVMessage.commit, fields: {}, repeats: true }, committed);
     };
+    const committed = (error: ShoalError | undefined): void => {
+      if (error === undefined) for (const link of this.#links) link.committed = Math.max(link.committed, this.#directory.batches);
+      finish(error);
+    };
+    operation.ask(this.#links, { type: KVMessage.declare, fields: { batch: packBatch(batch) }, repeats: true }, arrive);
     const plan = new Plan(this.#context, { priority: putPriority, type: KVMessage.put });
     for (const { key, value } of entries) plan.add({ parameter: this.#directory.find(key), round: 0, push: value });
     waiting += plan.launch([operation], arrive);
     for (const link of this.#links) link.pump();
     arrive(undefined);
-  }
-
-  /** The same request to all servers. */
-  #toAll(
-    operation: ClientOperation,
-    type: number,
-    fields: Record<string, unknown>,
-    finish: (error: ShoalError | undefined) => void,
-  ): { failed: boolean } {
-    const state = { failed: false };
-    let waiting = this.#links.length;
-    operation.ask(this.#links, { type, fields, repeats: true }, (request, error) => {
-      operation.arrive(undefined, request);
-      waiting--;
-      if (error !== undefined && !state.failed) {
-        state.failed = true;
-        finish(error);
-      } else if (waiting === 0 && !state.failed) {
-        finish(undefined);
-      }
-    });
-    return state;
   }
 }

@@ -1,7 +1,8 @@
 /** Sums the pushes of a process's workers, so that one update leaves the process for any number of workers. A round
  *  of a parameter leaves when the last local worker has pushed it. */
 import type { DType } from '../../memory/dtype.ts';
-import { balancedTree, type Kernels } from '../../memory/kernels.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import { sumDevices } from '../values/device-values.ts';
 import type { ClientOperation } from './operation.ts';
 import type { RowsRequest, TransferEntry } from './options.ts';
 import type { OwnValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
@@ -62,7 +63,11 @@ export class LocalRounds {
 /** The sum of the pushes, in memory of its own. */
 export function sumLocally(values: OwnValues, kernels: Kernels, dtype: DType, pushes: readonly ValueRef[]): ValueBlock {
   const block = values.allocate(pushes[0].bytes);
-  const sources = pushes.map((ref) => values.view(ref));
-  kernels.reduce(dtype, 'sum', [block.view], sources, balancedTree(sources.length));
+  sumDevices(
+    kernels,
+    dtype,
+    block.view,
+    pushes.map((ref) => values.view(ref)),
+  );
   return block;
 }

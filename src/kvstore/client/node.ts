@@ -180,8 +180,7 @@ export class ClientNode {
         return;
       }
       case 'rows':
-        if (command.direction === 'push') core.rowSparsePush(worker, command.request, channel.done(command.work));
-        else core.rowSparsePull(worker, command.request, channel.done(command.work));
+        core.rows(worker, command.direction, command.request, channel.done(command.work));
         return;
       case 'barrier':
         core.barrier(worker, channel.done(command.work));
@@ -190,8 +189,7 @@ export class ClientNode {
         core.setOptimizer(worker, command.spec, channel.done(command.work));
         return;
       case 'state':
-        if (command.direction === 'save') core.saveState(worker, command.folder, channel.done(command.work));
-        else core.loadState(worker, command.folder, channel.done(command.work));
+        core.state(worker, command.direction, command.folder, channel.done(command.work));
         return;
       case 'info':
         core.info(worker, command.key, (error, info) => channel.port.settle(command.work, error, info));

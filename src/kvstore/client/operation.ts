@@ -35,6 +35,8 @@ export interface Question {
   readonly repeats?: boolean;
 }
 
+export type QuestionEnd = (error: ShoalError | undefined, answer: Msg | undefined) => void;
+
 export class ClientOperation {
   readonly options: OperationOptions;
   /** The requests that it waits for. */
@@ -79,14 +81,19 @@ export class ClientOperation {
     this.#requests.set(request, link);
   }
 
-  /** The same question to several servers. @param onAnswer of each; tells `arrive` of the request. */
-  ask(
-    links: readonly ClientLink[],
-    { type, fields, repeats = false }: Question,
-    onAnswer: (request: ClientRequest, error: ShoalError | undefined, msg: Msg | undefined) => void,
-  ): void {
+  /** Asks several servers the same. @param finish once all have answered: with the first error, or the last answer. Default: they are what the
+   *  operation waits for. */
+  ask(links: readonly ClientLink[], { type, fields, repeats = false }: Question, finish?: QuestionEnd): void {
+    let waiting = links.length;
+    let failure: ShoalError | undefined;
     for (const link of links) {
-      const request: ClientRequest = controlRequest(type, fields, (error, msg) => onAnswer(request, error, msg), { repeats });
+      const end: ClientRequest['finish'] = (error, msg) => {
+        failure ??= error;
+        waiting--;
+        if (waiting === 0) finish?.(failure, msg);
+        this.arrive(finish === undefined ? error : undefined, request);
+      };
+      const request: ClientRequest = controlRequest(type, fields, end, { repeats });
       this.attach(request, link);
       link.ask(request);
     }

@@ -4,11 +4,10 @@
  *      prepare ▶ all        the save is whole, and of the same parameters       else the one before it
  *      load  ▶ all          values change */
 import { ShoalError } from '../../base/errors.ts';
-import type { Msg } from '../../messaging/msg.ts';
 import type { Clock } from '../../base/clock.ts';
 import type { ClientLink } from './link.ts';
 import { answered } from './link.ts';
-import type { ClientOperation, Question } from './operation.ts';
+import type { ClientOperation } from './operation.ts';
 import { Fields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
@@ -23,14 +22,13 @@ export class ClientStates {
   }
 
   save(operation: ClientOperation, folder: string): void {
-    operation.expect();
     const save = `${this.#clock.wallNow()}-${++this.#saves}`;
-    this.#ask(operation, this.#links, { type: KVMessage.saveState, fields: { folder, save } }, (error) => operation.arrive(error));
+    operation.ask(this.#links, { type: KVMessage.saveState, fields: { folder, save } });
   }
 
   load(operation: ClientOperation, folder: string): void {
     operation.expect();
-    this.#ask(operation, this.#links.slice(0, 1), { type: KVMessage.listState, fields: { folder } }, (error, answer) => {
+    operation.ask(this.#links.slice(0, 1), { type: KVMessage.listState, fields: { folder } }, (error, answer) => {
       if (error !== undefined) return operation.arrive(error);
       return this.#loadFirst(operation, folder, answered(answer, Fields.listed).saves, undefined);
     });
@@ -43,29 +41,12 @@ export class ClientStates {
       return operation.arrive(failure ?? new ShoalError('usage', none));
     }
     const fields = { folder, save };
-    return this.#ask(operation, this.#links, { type: KVMessage.prepareState, fields }, (error) => {
+    return operation.ask(this.#links, { type: KVMessage.prepareState, fields }, (error) => {
       // Damaged, or not of all servers.
       if (error?.code === 'protocol' || error?.code === 'usage') return this.#loadFirst(operation, folder, older, failure ?? error);
       if (error !== undefined) return operation.arrive(error);
       const load = { type: KVMessage.loadState, fields, repeats: true };
-      return this.#ask(operation, this.#links, load, (failed) => operation.arrive(failed));
-    });
-  }
-
-  /** @param finish once all have answered: with the first error, or the last answer */
-  #ask(
-    operation: ClientOperation,
-    links: readonly ClientLink[],
-    question: Question,
-    finish: (error: ShoalError | undefined, answer: Msg | undefined) => void,
-  ): void {
-    let waiting = links.length;
-    let failure: ShoalError | undefined;
-    operation.ask(links, question, (request, error, msg) => {
-      failure ??= error;
-      waiting--;
-      if (waiting === 0) finish(failure, msg);
-      operation.arrive(undefined, request);
+      return operation.ask(this.#links, load, (failed) => operation.arrive(failed));
     });
   }
 }

@@ -46,7 +46,7 @@ export class BucketSums {
     this.#residuals.clear();
   }
 
-  /** By an all-reduce: of a parameter alone in its output, if it has one, else of a staging tensor. */
+  /** Sums by an all-reduce: of a parameter alone in its output, if it has one, else of a staging tensor. */
   start(bucket: Bucket, pushes: readonly PlannedPush[], call: CallOptions): BucketSum {
     const { group, kernels, staging: memory } = this.#options;
     const { dtype } = bucket;
@@ -106,7 +106,7 @@ export function partOf<D extends DType>({ tensor }: Staging<D>, from: number, co
   return tensor.data.subarray(from, from + count);
 }
 
-/** What an all-reduce can work on as it is: an array of bits would be taken for integers. */
+/** A value that an all-reduce can work on as it is: an array of bits would be taken for integers. */
 function inPlace(value: Value, dtype: DType): TensorLike | undefined {
   return value instanceof Tensor || dtypeOfArray(value) === dtype ? value : undefined;
 }

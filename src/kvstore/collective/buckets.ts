@@ -6,7 +6,7 @@
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 
 export interface BucketMember {
-  /** In the list of parameters. */
+  /** The position in the list of parameters. */
   readonly index: number;
   /** First element in the bucket. */
   readonly from: number;

@@ -45,7 +45,16 @@ import { gatherRows, sumRows } from '../values/sparse-rows.ts';
 import { StagingTensors } from './staging-tensors.ts';
 import type { KVWork, Value } from '../values/types.ts';
 import { HeldValues } from '../values/held-values.ts';
-import { bytesOf, copyOf, fittingElements, fittingRows, listedKeys, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
+import {
+  bytesOf,
+  checkNotReleased,
+  copyOf,
+  fittingElements,
+  fittingRows,
+  listedKeys,
+  rowIdsOf,
+  type NamedParameter,
+} from '../values/values-argument.ts';
 
 export interface CollectiveBackendOptions extends Surroundings {
   readonly group: ProcessGroup;
@@ -199,9 +208,12 @@ export class CollectiveBackend implements Backend {
   }
 
   #plan(lists: TransferLists): PushPlan {
-    const known = this.#plans.get(lists);
-    if (known !== undefined) return known;
     const { keys, values, outs } = lists;
+    const known = this.#plans.get(lists);
+    if (known !== undefined) {
+      for (const list of [...values!, ...(outs ?? [])]) for (const tensor of list) checkNotReleased(tensor as Tensor);
+      return known;
+    }
     const pushes = keys.map((key, k): PlannedPush => {
       const parameter = this.#table.get(key);
       const elements = (value: Value): TypedArray => fittingElements(parameter, value);
@@ -367,7 +379,7 @@ export class CollectiveBackend implements Backend {
     return this.#operations.start({ what, works: [], effect: () => once(effect), ended: () => held.letGo() });
   }
 
-  /** What ranks compare: the call, all its keys, and what decides how they are treated. */
+  /** The name that ranks compare: the call, all its keys, and whatever decides how they are treated. */
   #named(what: string, ofKeys: string): string {
     const codec = this.#codec === undefined ? '' : `, compressed ${JSON.stringify(this.#codec.spec)}`;
     const unannounced = this.#control.pending ? ', before the barrier that announces what worker 0 has set' : '';
@@ -375,7 +387,7 @@ export class CollectiveBackend implements Backend {
   }
 }
 
-/** Of one worker. */
+/** The rows that one worker pushed. */
 interface PushedRows {
   /** Distinct and ascending. */
   readonly rows: Uint32Array;
@@ -393,7 +405,7 @@ interface PushPlan {
 }
 
 interface ReducedBucket extends Omit<BucketSum, 'work'> {
-  /** What this worker pushed that the optimiser refuses. */
+  /** Pushes of this worker that the optimiser refuses. */
   readonly refused: readonly PlannedPush[];
   readonly call: CallOptions;
 }
@@ -412,7 +424,7 @@ function* once(effect: () => void): Effect {
   yield* [];
 }
 
-/** Of all parts, for names of calls that are compared between ranks. */
+/** One digest of all parts, for names of calls that are compared between ranks. */
 function digest(parts: readonly string[]): string {
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 16);
 }

@@ -16,7 +16,7 @@ export interface Announcement {
   readonly snapshot?: Snapshot;
 }
 
-/** As it travels. */
+/** An announcement as it travels. */
 interface Message {
   readonly optimizer?: OptimizerSpec;
   readonly state?: {
@@ -25,7 +25,7 @@ interface Message {
   };
 }
 
-/** Of tensors that are broadcast at the same time: each is staged. */
+/** Bytes of tensors that are broadcast at the same time: each is staged. */
 const batchBytes = 64 * 2 ** 20;
 
 export class ControlBarrier {

@@ -11,7 +11,7 @@ import type { Work } from '../../group/caller/types.ts';
 import type { KVWork } from '../values/types.ts';
 
 export interface Operation {
-  /** For errors: `push of 'w1'`. */
+  /** A name for errors: `push of 'w1'`. */
   readonly what: string;
   /** Communication that has begun. */
   readonly works: readonly Work[];
@@ -51,7 +51,7 @@ export class OrderedOperations {
     this.#waiter = { now: () => clock.now(), drain: () => this.proceed(), pump: (timeoutMs) => this.#pump(timeoutMs) };
   }
 
-  /** To be called before communication begins. @throws ShoalError `usage` when there are too many. */
+  /** Called before communication begins. @throws ShoalError `usage` when there are too many. */
   checkRoom(): void {
     const { operationsMax } = this.#options;
     if (this.#pending.length - this.#first < operationsMax) return;
@@ -123,7 +123,7 @@ export class OrderedOperations {
     } catch (thrown) {
       failure = isShoalError(thrown) ? thrown : ShoalError.from(thrown, 'usage');
     }
-    // What it holds is given back.
+    // The effect gives back the memory that it holds.
     if (failure !== undefined) head.effect.return();
     this.#first++;
     if (this.#first > 64 && this.#first * 2 > this.#pending.length) {

@@ -8,7 +8,7 @@ const leastBytes = 4096;
 export class StagingTensors {
   readonly #group: ProcessGroup;
   readonly #idleBytesMax: number;
-  /** By size, a power of two. */
+  /** Idle blocks by their size, a power of two. */
   readonly #idle = new Map<number, Tensor[]>();
   #idleBytes = 0;
 

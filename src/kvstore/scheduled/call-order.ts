@@ -55,7 +55,7 @@ export class Turn {
     if (this.#toStart === 0) this.#pass();
   }
 
-  /** What ended before its turn does not let others pass. */
+  /** An operation that ended before its turn does not let others pass. */
   #pass(): void {
     if (!this.#isOpen) return;
     this.#onOver();

@@ -31,15 +31,15 @@ export type Communicate = (part: number, onComplete: OnComplete) => void;
 export interface KVStoreTaskOptions {
   readonly name: string;
   readonly operation: KVOperation;
-  /** Of each part, in order: they are the store's, not the core's to choose. */
+  /** The bytes of each part, in order: they are the store's, not the core's to choose. */
   readonly partBytes: readonly number[];
   readonly priority: number;
   readonly link: string;
   readonly engine: DependencyEngine;
   /** Variables of the values that it reads and writes. */
   readonly real: readonly Variable[];
-  /** Calls `ready` when the store may be given a part: now, or when what was called before has been given. Default: now. */
-  readonly inOrder?: (ready: () => void) => void;
+  /** Calls `ready` when the store may be given a part: now, or when what was called before has been given. */
+  readonly inOrder: (ready: () => void) => void;
   readonly communicate: Communicate;
   readonly onEnd: (error: ShoalError | undefined) => void;
 }
@@ -58,7 +58,7 @@ export class KVStoreTask extends Task {
   /** Ends the communication. */
   #arrive: OnComplete | undefined;
   #hasStarted = false;
-  /** Of a parent. */
+  /** A parent's start barrier stands for those of all its parts. */
   #startBarrierPosted = false;
   #partsPosted = 0;
 
@@ -76,7 +76,7 @@ export class KVStoreTask extends Task {
     return this.#options.partBytes.length;
   }
 
-  /** As the store has them. */
+  /** The parts that the store has. */
   protected override cut(): readonly Part[] {
     return this.#options.partBytes.map((bytes) => ({ offset: 0, bytes }));
   }
@@ -106,7 +106,7 @@ export class KVStoreTask extends Task {
     this.#proceed?.();
   }
 
-  /** What waits for the proxy, or the communication, hears why. */
+  /** Functions that wait for the proxy, or the communication, hear why. */
   protected override onAbandon(error: ShoalError): void {
     if (this.#arrive !== undefined) this.#arrive(error);
     else if (!this.#hasStarted) this.#proceed?.(error);
@@ -115,79 +115,73 @@ export class KVStoreTask extends Task {
   // ── what the engine is given ───────────────────────────────────────────────────────────────────────────────────
 
   #postStartBarrier(): void {
-    const { real, engine } = this.#options;
+    const { real } = this.#options;
     const parent = this.parent as KVStoreTask | undefined;
-    if (parent === undefined) {
-      engine.pushSync(nothing, real, [this.#first], this.#as('start barrier', barrierPriority));
-      return;
-    }
-    if (parent.#startBarrierPosted) return;
+    if (parent === undefined) return this.#postBarrier('start barrier', real, [this.#first]);
+    if (parent.#startBarrierPosted) return undefined;
     parent.#startBarrierPosted = true;
-    const all = parent.#parts.map((part) => part.#first);
-    engine.pushSync(nothing, [], [...real, ...all], this.#as('start barrier', barrierPriority));
+    return this.#postBarrier('start barrier', [], [...real, ...parent.#parts.map((part) => part.#first)]);
   }
 
   #postStartOp(): void {
-    const onPoisoned = (error: ShoalError): void => this.notifyFinish(error);
-    const run = (onComplete: OnComplete): void => {
-      if (this.state === 'ended') {
-        onComplete(this.failure);
-        return;
-      }
+    this.#postOp('start op', this.#first, (onComplete) => {
       this.#proceed = onComplete;
-      const { inOrder } = this.#options;
-      if (inOrder === undefined) this.notifyReady();
-      else inOrder(() => this.state === 'posted' && this.notifyReady());
-    };
-    this.#options.engine.pushAsync(run, [], [this.#first], { ...this.#as('start op', operationPriority), onPoisoned });
+      this.#options.inOrder(() => this.state === 'posted' && this.notifyReady());
+    });
   }
 
   #postPushPullBarrier(): void {
-    if (this.#barrier === undefined) return;
-    this.#options.engine.pushSync(nothing, [], [this.#barrier, this.#avatar], this.#as('push-pull barrier', barrierPriority));
+    if (this.#barrier !== undefined) this.#postBarrier('push-pull barrier', [], [this.#barrier, this.#avatar]);
   }
 
   #postCommunication(): void {
-    const { engine, communicate, operation } = this.#options;
-    const run = (onComplete: OnComplete): void => {
-      if (this.state === 'ended') {
-        onComplete(this.failure);
-        return;
-      }
+    const { communicate, operation } = this.#options;
+    this.#postOp(operation, this.#avatar, (onComplete) => {
       let hasEnded = false;
-      // What was given up may end late.
+      // The end of an operation that was given up comes late, and counts no more.
       this.#arrive = (error) => {
         if (hasEnded) return;
         hasEnded = true;
         onComplete(error);
       };
       communicate(this.#index, this.#arrive);
-    };
-    engine.pushAsync(run, [], [this.#avatar], this.#as(operation, operationPriority));
+    });
   }
 
   #postEndOp(): void {
-    const onPoisoned = (error: ShoalError): void => this.notifyFinish(error);
-    const run = (onComplete: OnComplete): void => {
+    this.#postOp('end op', this.#avatar, (onComplete) => {
       onComplete();
       this.notifyFinish();
-    };
-    this.#options.engine.pushAsync(run, [], [this.#avatar], { ...this.#as('end op', operationPriority), onPoisoned });
+    });
   }
 
   #postEndBarrier(): void {
-    const { engine, real } = this.#options;
+    const { real } = this.#options;
     const parent = this.parent as KVStoreTask | undefined;
-    if (parent === undefined) {
-      engine.pushSync(nothing, [], [...real, this.#avatar], this.#as('end barrier', barrierPriority));
-      return;
-    }
-    if (++parent.#partsPosted < parent.children.length) return;
-    const avatars = parent.#parts.map((part) => part.#avatar);
-    engine.pushSync(nothing, avatars, real, this.#as('end barrier', barrierPriority));
+    if (parent === undefined) return this.#postBarrier('end barrier', [], [...real, this.#avatar]);
+    if (++parent.#partsPosted < parent.children.length) return undefined;
+    return this.#postBarrier(
+      'end barrier',
+      parent.#parts.map((part) => part.#avatar),
+      real,
+    );
   }
 
-  /** What its start op waits for. */
+  #postBarrier(what: string, reads: readonly Variable[], writes: readonly Variable[]): void {
+    this.#options.engine.pushSync(() => undefined, reads, writes, this.#as(what, barrierPriority));
+  }
+
+  /** A task that was given up, or whose values are poisoned, ends without it. */
+  #postOp(what: string, variable: Variable, run: (onComplete: OnComplete) => void): void {
+    const body = (onComplete: OnComplete): void => {
+      if (this.state === 'ended') onComplete(this.failure);
+      else run(onComplete);
+    };
+    const onPoisoned = (error: ShoalError): void => this.notifyFinish(error);
+    this.#options.engine.pushAsync(body, [], [variable], { ...this.#as(what, operationPriority), onPoisoned });
+  }
+
+  /** The variable that the start op waits for. */
   get #first(): Variable {
     return this.#barrier ?? this.#avatar;
   }
@@ -202,5 +196,3 @@ export class KVStoreTask extends Task {
     return { name: `${what} of '${name}'${part}`, priority: priority - this.priority };
   }
 }
-
-function nothing(): void {}

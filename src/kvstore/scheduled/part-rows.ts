@@ -72,11 +72,11 @@ interface PartRows {
   readonly part: KeyPart;
   /** Counted from the part's first. */
   readonly rows: Uint32Array;
-  /** Where each is among all that were asked for; ascending. */
+  /** The place of each among all that were asked for; ascending. */
   readonly places: Uint32Array;
 }
 
-/** Of every part, also of those without any. @param ids rows that the parameter has. */
+/** The rows of every part, also of parts without any. @param ids rows that the parameter has. */
 function rowsByPart(parts: readonly KeyPart[], ids: Uint32Array): PartRows[] {
   const lists = parts.map(() => ({ rows: [] as number[], places: [] as number[] }));
   const width = widthOf(parts[0]);
@@ -110,7 +110,7 @@ function rowsApart(value: Value, { part, places }: PartRows): Value {
   );
 }
 
-/** To their places in the value that has all. */
+/** Copies the part's rows to their places in the value that has all. */
 function scatterRows(value: Value, from: Value, { part, places }: PartRows): void {
   const [target, source] = [value, from].map((each) => (each instanceof Tensor ? each.data : each) as Float32Array);
   const width = widthOf(part);

@@ -32,7 +32,7 @@ export class PartitionedKeys {
     this.#partitionBytes = partitionBytes;
   }
 
-  /** As few and as equal as can be. Matrices are cut between rows, and their parts are matrices; those with rows that are larger than a
+  /** Cuts a parameter into as few parts as can be, of equal size. Matrices are cut between rows, and their parts are matrices; those with rows that are larger than a
    *  partition are cut anywhere, into vectors. Called once for a key, before it is used; nothing is kept when the store refuses it. */
   cut(key: string, shape: readonly number[], elementBytes: number): readonly KeyPart[] {
     const count = countOf(shape);

@@ -40,7 +40,7 @@ import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
 import { StoreScheduling } from './store-scheduling.ts';
 import { Transfers, whenAll } from './transfers.ts';
 
-/** How pushes and pulls are cut and ordered. */
+/** The cutting and ordering of pushes and pulls. */
 export interface ScheduledKVStoreOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. Not of `dist_sync` and `collective`
    *  stores of several workers: servers' links have a credit of their own, SHOAL_KV_CREDIT_BYTES. */
@@ -50,9 +50,9 @@ export interface ScheduledKVStoreOptions {
   /** Credit and partition are where tuning starts; the same on all workers. A partition can be no smaller than parameters were cut when
    *  they were initialised: by the least one of the space. Default: SHOAL_SCHEDULE_CREDIT_TUNING, SHOAL_SCHEDULE_PARTITION_TUNING. */
   readonly tuning?: TuningOptions | boolean;
-  /** How long one part may take. Default: SHOAL_TIMEOUT_MS. */
+  /** Milliseconds that one part may take. Default: SHOAL_TIMEOUT_MS. */
   readonly timeoutMs?: number;
-  /** Of operations on the same values by others: what they push to it keeps its order with pushes and pulls. Default: its own. */
+  /** An engine through which others work on the same values: their operations and the store's keep their order. Default: its own. */
   readonly engine?: DependencyEngine;
   /** Told of every part when it is queued, started and ended; for tests and pictures. */
   readonly observer?: CoreObserver;
@@ -64,7 +64,7 @@ export interface ScheduledKVStoreOptions {
 
 /** The store's own limit comes first: it knows whom it waits for. */
 const laterMs = 5000;
-/** Of the core. */
+/** The core's link that all tasks take. */
 const link = 'kvstore';
 
 /** Kinds of tasks, in the words of ByteScheduler. */
@@ -163,7 +163,7 @@ export class ScheduledBackend implements Backend {
   start(operation: Transfer | RowTransfer): KVWork {
     if (!('lists' in operation)) return this.#rows(operation);
     const { lists, ...rest } = operation;
-    // What is no value is refused before anything is done with the others.
+    // Anything that is no value is refused before the others are used.
     for (const list of [...(lists.values ?? []), ...(lists.outs ?? [])]) for (const value of list) elementsOf(value);
     const works = lists.keys.map((key, k) => this.#transfer({ ...rest, key, values: lists.values?.[k], outs: lists.outs?.[k] }));
     return works.length === 1 ? works[0] : new JoinedWork(works, this.#waiter.now, () => undefined);
@@ -286,7 +286,7 @@ export class ScheduledBackend implements Backend {
     return this.#keepsOrder ? [calls] : runsOf(calls, this.core.partitionBytes);
   }
 
-  /** What is wrong is told by its work: a push that was buffered has no call to throw in. */
+  /** Errors are told by the work: a push that was buffered has no call to throw in. */
   #run(operation: ScheduledOperation): PendingWork {
     const { name, kind, runs, hooks, buffered } = operation;
     const work = new PendingWork(this.#waiter, `${kind} of '${name}'`, hooks);
@@ -340,7 +340,7 @@ export class ScheduledBackend implements Backend {
         onEnd(error);
       },
     });
-    // What is refused has no turn that others would wait for.
+    // A task that is refused has no turn that others would wait for.
     if (kind !== 'init') turn = this.#order.enter(name, runs.length);
     try {
       this.core.post(task);
@@ -379,7 +379,7 @@ export class ScheduledBackend implements Backend {
     await Promise.allSettled(this.#open);
   }
 
-  /** What has arrived, and what follows from it; who looks does not return to the event loop. @returns whether there was anything. */
+  /** Takes what has arrived, for a caller that does not return to the event loop. @returns whether there was anything. */
   #advance(): boolean {
     this.#flushAll();
     this.core.endOverdue();
@@ -427,7 +427,7 @@ function timelinesOf({ rank }: StorePlace, clock: Clock, settings: Settings): Ti
   return paths.map((path) => new TimelineFile({ path, clock, log, thread: 'scheduler', eventsMax, process: place }));
 }
 
-/** Of the same dtype: an array of 16-bit numbers alone does not say which. */
+/** A copy of the same dtype: an array of 16-bit numbers alone does not say which. */
 function copyOf(value: Value): Value {
   const { dtype, shape, data } = elementsOf(value);
   if (!(value instanceof Tensor)) return copyOfElements(dtype, data);

@@ -53,7 +53,7 @@ export class ScheduledKVStore extends CheckedStore {
     return this.#scheduled.scheduling;
   }
 
-  /** What others do with values that they push and pull. */
+  /** The engine through which others work on values that they push and pull. */
   get engine(): DependencyEngine {
     return this.#scheduled.engine;
   }

@@ -173,7 +173,7 @@ describe('a scheduled store', () => {
     const works = [store.pull('w', new Float32Array(4))];
     expect(said(calls)).toEqual(['pushPull w/part-0', 'pushPull w/part-1']);
     for (const call of calls) call.end();
-    // What has ended gives its credit to the next, when something is called.
+    // A call that has ended gives its credit to the next, when something is called.
     works.push(store.pushPull('v', new Float32Array(4)));
     expect(said(calls).slice(2)).toEqual(['pushPull v/part-0', 'pushPull v/part-1']);
     for (const call of calls.slice(2)) call.end();
@@ -320,7 +320,7 @@ describe('a scheduled store', () => {
     clock.advance(6000);
     for (const each of await waits) expect(each).toMatchObject({ status: 'rejected', reason: { code: 'timeout' } });
     expect(ran).not.toHaveBeenCalled();
-    // What ends late has no effect.
+    // A late end has no effect.
     for (const call of calls) call.end();
     await turns();
     await store.close();
@@ -479,7 +479,7 @@ describe('a scheduled store', () => {
       const random = seededRandom(seed);
       const [rows, width] = [1 + random.integer(40), 1 + random.integer(5)];
       const plain = await create('local');
-      // Of one row at least.
+      // Parts have one row at least.
       await using scheduled = new ScheduledKVStore(await create('local'), { partitionBytes: 4 * (width + random.integer(8 * width)) });
       for (const store of [plain, scheduled]) await store.init('table', new Float32Array(rows * width), { shape: [rows, width] });
       for (let step = 0; step < 4; step++) {

@@ -1,15 +1,26 @@
-/** Credit and partition of a scheduled store: where they are, and the tuning that changes them. */
+/** Credit and partition of a scheduled store, and the tuning that changes them, over all its workers: worker 0 measures and decides, the others
+ *  are told by blobs. A worker that tunes while others do not waits for them when it initialises the first parameter, and says so. */
 import { totalmem } from 'node:os';
 import type { Clock } from '../../base/clock.ts';
+import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { createLogger } from '../../base/log.ts';
+import { seededRandom } from '../../base/random.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { SchedulingStatus } from '../../group/caller/types.ts';
 import { rememberedPoints } from '../../group/comm/schedule/remembered-points.ts';
+import type { TypedArray } from '../../memory/dtype.ts';
 import type { Core } from '../../scheduler/core.ts';
-import type { PointMemory } from '../../scheduler/tuner/step-tuning.ts';
-import { spaceOf, tuningOf, type PointChange, type SearchSpace, type TuningOptions, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
-import type { Backend, StorePlace } from '../calls/operation.ts';
-import { StoreTuning } from './store-tuning.ts';
+import { StepTuning } from '../../scheduler/tuner/step-tuning.ts';
+import {
+  describeSpace,
+  spaceOf,
+  tuningOf,
+  type PointChange,
+  type SearchSpace,
+  type TuningOptions,
+  type TuningSpec,
+} from '../../scheduler/tuner/tuner.ts';
+import type { Backend } from '../calls/operation.ts';
 
 export interface StoreSchedulingOptions {
   /** The store underneath. */
@@ -17,18 +28,24 @@ export interface StoreSchedulingOptions {
   readonly core: Core;
   readonly clock: Clock;
   readonly settings: Settings;
-  /** As asked for. Undefined: by the settings. */
+  /** The caller's choice. Undefined: by the settings. */
   readonly tuning: TuningOptions | boolean | undefined;
   readonly timeoutMs: number;
   /** Operations end when other workers have made theirs: the credit is that of the store's own links. */
   readonly needsOthers: boolean;
 }
 
+const changeName = 'shoal/schedule/change';
+const presenceName = 'shoal/schedule/tunes';
+
 export class StoreScheduling {
   /** No part is larger, whatever the tuning comes to. */
   readonly partLimitBytes: number;
   readonly #options: StoreSchedulingOptions;
-  readonly #tuning: StoreTuning | undefined;
+  /** The space that is searched. Undefined: nothing is tuned. */
+  readonly #space: SearchSpace | undefined;
+  readonly #steps: StepTuning | undefined;
+  #agreed: Promise<void> | undefined;
   #linkCreditBytes: number;
   #state: SchedulingStatus['tuning'] = 'fixed';
   #sinceStep = 0;
@@ -36,32 +53,96 @@ export class StoreScheduling {
   /** @throws ShoalError `usage` for what cannot be tuned. */
   constructor(options: StoreSchedulingOptions) {
     this.#options = options;
-    const { inner, core, clock, settings, timeoutMs, needsOthers } = options;
+    const { inner, core, clock, settings, needsOthers } = options;
+    const { type, rank, numWorkers, numServers } = inner.place;
     this.#linkCreditBytes = settings.creditBytes;
     // Calls of a collective store are passed on as they are made.
-    const spec = needsOthers && inner.place.type === 'collective' ? undefined : tuningSpecOf(options);
+    const spec = needsOthers && type === 'collective' ? undefined : tuningSpecOf(options);
+    this.#space = spec?.space;
     this.partLimitBytes = Math.min(core.partitionBytes, spec?.space.partitionBytes?.least ?? Infinity);
     if (spec === undefined) return;
     this.#state = 'tuning';
-    const memory = memoryOf(inner.place, clock, settings, spec.space);
-    this.#tuning = new StoreTuning({ inner, spec, clock, timeoutMs, memory, onApplied: (change) => this.#apply(change) });
+    this.#steps = new StepTuning({
+      spec,
+      leads: rank === 0,
+      clock,
+      // It draws points that cover the space: any do.
+      random: seededRandom(1),
+      memory: rememberedPoints({
+        folder: settings.scheduleTuningDir,
+        world: `${numWorkers}-workers`,
+        network: `${type}-${numServers}-servers`,
+        space: spec.space,
+        log: createLogger({ level: settings.logLevel, clock, speaker: `store of worker ${rank}` }),
+      }),
+      tell: (change) => this.#tell(change),
+      onApplied: (change) => this.#apply(change),
+      // Parts of a store need not be alike on all workers.
+      late: 'apply',
+    });
   }
 
-  /** What is in force. */
+  /** Credit and partition that are in force. */
   get status(): SchedulingStatus {
     const { core, needsOthers } = this.#options;
     const creditBytes = needsOthers ? this.#linkCreditBytes : core.creditBytes;
     return { creditBytes, partitionBytes: core.partitionBytes, tuning: this.#state, sinceStep: this.#sinceStep };
   }
 
-  /** Before the first parameter, with all workers. @throws ShoalError `mismatch` for a worker that does not tune alike. */
+  /** Called before the first parameter, with all workers. @throws ShoalError `mismatch` for a worker that does not tune alike. */
   agree(): Promise<void> | undefined {
-    return this.#tuning?.agree();
+    if (this.#space !== undefined) this.#agreed ??= this.#agree(rangesOf(this.#space));
+    return this.#agreed;
   }
 
   /** An operation on a parameter begins. */
   begin(kind: string, key: string, bytes: number): void {
-    this.#tuning?.begin(kind, key, bytes);
+    this.#steps?.begin(`${kind} ${key}`, bytes);
+  }
+
+  async #agree(own: Float64Array): Promise<void> {
+    const { inner, timeoutMs } = this.#options;
+    const { rank, numWorkers } = inner.place;
+    const others = Array.from({ length: numWorkers }, (_, worker) => worker).filter((worker) => worker !== rank);
+    const waited = rank === 0 ? others : [0];
+    for (const worker of waited) await this.#send(worker, presenceName, own);
+    for (const worker of waited) {
+      try {
+        this.#compare(worker, own, (await inner.ask({ type: 'receive-blob', worker, name: presenceName, timeoutMs })) as TypedArray);
+      } catch (thrown) {
+        if (!isShoalError(thrown) || thrown.code !== 'timeout') throw thrown;
+        const alone = `worker ${rank} tunes credit and partition, and worker ${worker} has not said within ${timeoutMs} ms that it does`;
+        throw new ShoalError('mismatch', `${alone}: tune on all workers, or on none`, { peer: worker, cause: thrown });
+      }
+    }
+    if (rank === 0) return;
+    // Told while this worker's thread waits for a step, it is applied in time.
+    const onValues = (values: TypedArray): void => {
+      const [atStep, isFinal, creditBytes, partitionBytes] = values as Float64Array;
+      const point = { ...(creditBytes > 0 ? { creditBytes } : {}), ...(partitionBytes > 0 ? { partitionBytes } : {}) };
+      this.#steps?.receive({ atStep, point, isFinal: isFinal === 1 });
+    };
+    inner.set({ type: 'listen', worker: 0, name: changeName, onValues });
+  }
+
+  /** Parameters are cut by the least partition. */
+  #compare(worker: number, own: Float64Array, theirs: TypedArray): void {
+    if (own.every((each, index) => each === theirs[index])) return;
+    const text = [own, theirs].map((each) => describeSpace(spaceOfRanges(each as Float64Array)));
+    const differs = `worker ${this.#options.inner.place.rank} tunes ${text[0]}, and worker ${worker} ${text[1]}`;
+    throw new ShoalError('mismatch', `${differs}: tune in the same space on all workers`, { peer: worker });
+  }
+
+  #tell({ atStep, point, isFinal }: PointChange): void {
+    const values = Float64Array.of(atStep, isFinal ? 1 : 0, point.creditBytes ?? 0, point.partitionBytes ?? 0);
+    for (let worker = 1; worker < this.#options.inner.place.numWorkers; worker++) {
+      // A worker that cannot be told has other troubles, which the store's calls name.
+      this.#send(worker, changeName, values).catch(() => undefined);
+    }
+  }
+
+  async #send(worker: number, name: string, values: Float64Array): Promise<void> {
+    await this.#options.inner.ask({ type: 'send-blob', worker, blob: { kind: 'feature', name, dtype: 'float64', values: values.slice() } });
   }
 
   #apply({ atStep, point: { creditBytes, partitionBytes }, isFinal }: PointChange): void {
@@ -83,12 +164,14 @@ function tuningSpecOf({ tuning, settings }: StoreSchedulingOptions): TuningSpec 
   return credit || partition ? { space: spaceOf('parameter-server', { credit, partition }) } : undefined;
 }
 
-function memoryOf(place: StorePlace, clock: Clock, settings: Settings, space: SearchSpace): PointMemory | undefined {
-  return rememberedPoints({
-    folder: settings.scheduleTuningDir,
-    world: `${place.numWorkers}-workers`,
-    network: `${place.type}-${place.numServers}-servers`,
-    space,
-    log: createLogger({ level: settings.logLevel, clock, speaker: `store of worker ${place.rank}` }),
-  });
+/** A space in the numbers of a blob; zeros: it is not tuned. */
+function rangesOf({ creditBytes, partitionBytes }: SearchSpace): Float64Array {
+  return Float64Array.from([creditBytes, partitionBytes].flatMap((range) => [range?.least ?? 0, range?.most ?? 0]));
+}
+
+function spaceOfRanges([creditLeast, creditMost, partitionLeast, partitionMost]: Float64Array): SearchSpace {
+  return {
+    ...(creditMost > 0 ? { creditBytes: { least: creditLeast, most: creditMost } } : {}),
+    ...(partitionMost > 0 ? { partitionBytes: { least: partitionLeast, most: partitionMost } } : {}),
+  };
 }

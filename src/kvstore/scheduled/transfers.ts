@@ -10,10 +10,10 @@ interface Transfer {
   end(error: ShoalError | undefined): void;
 }
 
-/** Who blocks looks for others in between. */
+/** A thread that blocks looks for other transfers in between. */
 const blockMs = 100;
 
-/** For each of so many. @param onEnd when all have ended, with the first error. */
+/** A callback that each of so many calls once. @param onEnd when all have ended, with the first error. */
 export function whenAll(count: number, onEnd: (error?: ShoalError) => void): OnComplete {
   let left = count;
   let failure: ShoalError | undefined;

@@ -25,13 +25,13 @@ async function pushAll(bench: Bench): Promise<void> {
   await bench.cluster.settle();
 }
 
-function begin(bench: Bench, call: 'saveState' | 'loadState'): Outcome {
+function begin(bench: Bench, call: 'save' | 'load'): Outcome {
   const outcome: Outcome = { done: false, error: undefined };
-  bench.cluster.clients[0].core[call](0, 'f', (error) => Object.assign(outcome, { done: true, error }));
+  bench.cluster.clients[0].core.state(0, call, 'f', (error) => Object.assign(outcome, { done: true, error }));
   return outcome;
 }
 
-async function run(bench: Bench, call: 'saveState' | 'loadState'): Promise<void> {
+async function run(bench: Bench, call: 'save' | 'load'): Promise<void> {
   const outcome = begin(bench, call);
   await bench.cluster.settle();
   if (outcome.error) throw outcome.error;
@@ -60,7 +60,7 @@ describe('state of several server groups', () => {
     await saved.setOptimizer();
     await pushAll(saved);
     await pushAll(saved);
-    await run(saved, 'saveState');
+    await run(saved, 'save');
     expect([...saved.cluster.folders.keys()].toSorted()).toEqual(['f/0-0', 'f/0-1']);
     const sum = 1000 + 2 * [1, 11, 111][from - 1];
     await pushAll(saved);
@@ -74,15 +74,15 @@ describe('state of several server groups', () => {
     await loaded.exchanged();
     for (let time = 0; time < 2; time++) {
       await pushAll(loaded);
-      await run(loaded, 'loadState');
+      await run(loaded, 'load');
       await expectEverywhere(loaded, sum, 2 * from);
     }
     // A later push counts once, wherever it was made.
     await pushAll(loaded);
-    await run(loaded, 'saveState');
+    await run(loaded, 'save');
     const again = await benchOf(hogwild(1), { folders: loaded.cluster.folders });
     await again.init(parameters);
-    await run(again, 'loadState');
+    await run(again, 'load');
     await expectEverywhere(again, sum + [1, 11, 111][to - 1], 2 * from + to);
     for (const bench of [saved, loaded, again]) expect(bench.cluster.faults).toEqual([]);
   });
@@ -90,12 +90,12 @@ describe('state of several server groups', () => {
   it('of other parameters is refused, and changes nothing in any group', async () => {
     const saved = await benchOf(hogwild(2));
     await saved.init([small]);
-    await run(saved, 'saveState');
+    await run(saved, 'save');
     const bench = await benchOf(hogwild(2), { folders: saved.cluster.folders, server: { syncMs: 500 } });
     await bench.init(parameters, () => 5);
     await bench.setOptimizer();
     await pushAll(bench);
-    await expect(run(bench, 'loadState')).rejects.toMatchObject({ code: 'mismatch' });
+    await expect(run(bench, 'load')).rejects.toMatchObject({ code: 'mismatch' });
     await bench.exchanged();
     await expectEverywhere(bench, 16, 2);
   });
@@ -103,14 +103,14 @@ describe('state of several server groups', () => {
   it('without an optimiser leaves the one that there is, which begins anew', async () => {
     const saved = await benchOf(hogwild(2));
     await saved.init(parameters, () => 7);
-    await run(saved, 'saveState');
+    await run(saved, 'save');
     const bench = await benchOf(hogwild(2), { folders: saved.cluster.folders });
     await bench.init(parameters, () => 5);
     await bench.setOptimizer();
     await pushAll(bench);
-    await run(bench, 'loadState');
+    await run(bench, 'load');
     await expectEverywhere(bench, 7, 0);
-    await run(bench, 'saveState');
+    await run(bench, 'save');
     for (const disk of bench.cluster.folders.values()) {
       const { tensors } = (await disk.load())!;
       for (const [name, { data }] of tensors)
@@ -141,11 +141,11 @@ describe.each([
       // Not all pushes are durable.
       await bench.exchanged();
       await pushAll(bench);
-      const save = begin(bench, 'saveState');
+      const save = begin(bench, 'save');
       await killDuring(bench, random.integer(40), random.integer(2 * groups));
       expect(save).toEqual({ done: true, error: undefined });
       await pushAll(bench);
-      const load = begin(bench, 'loadState');
+      const load = begin(bench, 'load');
       await killDuring(bench, random.integer(60), random.integer(2 * groups));
       expect(load).toEqual({ done: true, error: undefined });
       await expectEverywhere(bench, 1000 + 2 * perPush, 2 * versions);

@@ -88,7 +88,7 @@ async function openDist(type: KVStoreType, channel: ClientChannel, local: number
   }
 }
 
-/** What the settings say of this thread's memory, kernels and limits. @param speaker for the log. */
+/** This thread's memory, kernels and limits, by the settings. @param speaker for the log. */
 function surroundings(environment: Environment, speaker: string): LocalBackendOptions {
   const { native: enabled, sharedMemoryMax, timeoutMs, logLevel: level } = readSettings(environment);
   const native = loadNative({ enabled });

@@ -9,7 +9,7 @@ import { connect, join, openCollective, openLocal } from './connect.ts';
 import type { ClientTicket } from '../client/protocol.ts';
 import type { KVStore, KVStoreType } from '../values/types.ts';
 
-/** Where a store finds its place in the job. */
+/** The sources of a store's place in the job. */
 export interface CreateOptions {
   /** dist types: a worker of a process that has a store already, in another thread; see `createShared`. */
   readonly ticket?: ClientTicket;
@@ -52,9 +52,9 @@ export async function createShared(
   type: 'dist_sync' | 'dist_async',
   options: { readonly workers: number; readonly environment?: Environment },
 ): Promise<{
-  /** Of the thread that called. */
+  /** The store of the thread that called. */
   readonly store: KVStore;
-  /** `workers − 1`, one for each other thread. */
+  /** `workers − 1` tickets, one for each other thread. */
   readonly tickets: readonly ClientTicket[];
 }> {
   if (type !== 'dist_sync' && type !== 'dist_async')

@@ -7,7 +7,6 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { PendingWork } from '../../comm/caller/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
-import { balancedTree } from '../../memory/kernels.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type {
   Answer,
@@ -26,6 +25,7 @@ import type { ProcessValues } from '../protocol/process-values.ts';
 import { StagedValues } from './staged-values.ts';
 import type { BatchEntry, ClientChannel, WorkerInfo } from '../client/protocol.ts';
 import type { InitEntry } from '../client/options.ts';
+import { sumDevices } from '../values/device-values.ts';
 import { workerCount } from '../protocol/topology.ts';
 import type { KVStoreType, Value } from '../values/types.ts';
 import type { ValueRef } from '../protocol/value-space.ts';
@@ -179,13 +179,13 @@ export class DistBackend implements Backend {
 
   // ── values ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Of a tensor of this store. */
+  /** The place of a tensor of this store; undefined for any other value. */
   #ownRef(value: Value): ValueRef | undefined {
     if (!(value instanceof Tensor) || !this.#values.owns(value.region)) return undefined;
     return this.#values.refOf(value.region, value.byteOffset, value.bytes);
   }
 
-  /** What `build` stages is given back when it throws, else by whoever receives it. */
+  /** Staged memory is given back when `build` throws, else by the caller. */
   #stage<T>(build: (staged: StagedValues) => T): { staged: StagedValues; built: T } {
     const staged = new StagedValues((bytes) => this.#values.allocate(bytes));
     try {
@@ -200,9 +200,7 @@ export class DistBackend implements Backend {
   #copyOf(parameter: NamedParameter, list: readonly Value[], staged: StagedValues): ValueRef {
     const sources = list.map((value) => bytesOf(fittingElements(parameter, value)));
     const block = staged.take(sources[0].byteLength);
-    const { kernels } = this.#options;
-    if (sources.length === 1) kernels.copy(block.view, sources[0]);
-    else kernels.reduce(parameter.dtype, 'sum', [block.view], sources, balancedTree(sources.length));
+    sumDevices(this.#options.kernels, parameter.dtype, block.view, sources);
     return block.ref;
   }
 

@@ -60,16 +60,16 @@ describe('state', () => {
       await bench.cluster.settle();
     };
     await round();
-    await bench.cluster.run<void>((done) => bench.cluster.clients[0].core.saveState(0, 'f', done));
+    await bench.cluster.run<void>((done) => bench.cluster.clients[0].core.state(0, 'save', 'f', done));
     await round();
     await round();
     expect(await bench.info(1, 'big')).toMatchObject({ version: 3 });
-    await bench.cluster.run<void>((done) => bench.cluster.clients[0].core.loadState(0, 'f', done));
+    await bench.cluster.run<void>((done) => bench.cluster.clients[0].core.state(0, 'load', 'f', done));
     expect(await bench.info(1, 'big')).toMatchObject({ version: 1, ahead: 0 });
     expect(await bench.pulled(1, 'w', 4)).toEqual([2, 2, 2, 2]);
     await round();
     expect(await bench.pulled(1, 'w', 4)).toEqual([4, 4, 4, 4]);
-    const missing = bench.cluster.run<void>((done) => bench.cluster.clients[0].core.loadState(0, 'nowhere', done));
+    const missing = bench.cluster.run<void>((done) => bench.cluster.clients[0].core.state(0, 'load', 'nowhere', done));
     await expect(missing).rejects.toThrow(/no saved state in nowhere/);
   });
 
@@ -104,17 +104,17 @@ describe('state', () => {
     await saved.init(parameters, (k) => k);
     await saved.setOptimizer();
     await push(saved, (k) => k);
-    await saved.cluster.run<void>((done) => saved.cluster.clients[0].core.saveState(0, 'f', done));
+    await saved.cluster.run<void>((done) => saved.cluster.clients[0].core.state(0, 'save', 'f', done));
     const loaded = await clusterOf(to, 6000, saved.cluster.folders);
     // In another order, so that they lie elsewhere.
     await loaded.init(parameters.toReversed());
-    await loaded.cluster.run<void>((done) => loaded.cluster.clients[0].core.loadState(0, 'f', done));
+    await loaded.cluster.run<void>((done) => loaded.cluster.clients[0].core.state(0, 'load', 'f', done));
     expect(await loaded.pulled(1, 'big', count)).toEqual(Array.from({ length: count }, (_, k) => 3 * k));
     expect(await loaded.info(0, 'big')).toMatchObject({ version: 1 });
     // The state of the optimiser has come along: saved again by as many servers as at first, the tensors are the same.
     await push(loaded, () => 1);
     expect(await loaded.pulled(0, 'x@3', 2)).toEqual([2, 5]);
-    await loaded.cluster.run<void>((done) => loaded.cluster.clients[0].core.saveState(0, 'g', done));
+    await loaded.cluster.run<void>((done) => loaded.cluster.clients[0].core.state(0, 'save', 'g', done));
     const totals = new Map<string, number[]>();
     for (const [name, disk] of loaded.cluster.folders) {
       if (!name.startsWith('g/')) continue;
@@ -129,8 +129,9 @@ describe('state', () => {
   it('of other parameters, or not all of it, is refused; nothing has changed', async () => {
     const saved = await Bench.of({ topology: sandblaster });
     await saved.init([small, { key: 'v', dtype: 'float32', shape: [8] }], (k) => k);
-    await saved.cluster.run<void>((done) => saved.cluster.clients[0].core.saveState(0, 'f', done));
-    const load = (bench: Bench): Promise<void> => bench.cluster.run<void>((done) => bench.cluster.clients[0].core.loadState(0, 'f', done));
+    await saved.cluster.run<void>((done) => saved.cluster.clients[0].core.state(0, 'save', 'f', done));
+    const load = (bench: Bench): Promise<void> =>
+      bench.cluster.run<void>((done) => bench.cluster.clients[0].core.state(0, 'load', 'f', done));
     const cases: [Parameter[], RegExp][] = [
       [[small], /'v' is in the files and not in the store/],
       [
