@@ -1,4 +1,4 @@
-/** What callers get wrong, and the edges of what is allowed: refused by name before anything is sent, and the group is as
+/** Mistakes of callers, and the edges of what is allowed: mistakes are refused by name before anything is sent, and the group is as
  *  good as before. What takes real processes is in test/group/bad-input-processes.test.ts. */
 import { describe, expect, it } from 'vitest';
 import { isShoalError, type ErrorCode } from '../base/errors.ts';

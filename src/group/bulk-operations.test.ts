@@ -62,7 +62,7 @@ async function sumAll(world: InProcessWorld, counts: readonly number[]): Promise
 describe('large operations between hosts', () => {
   const count = 96 * KiB;
 
-  /** What one of them stages on a rank. */
+  /** Bytes that one of them stages on a rank. */
   async function stagedByOne(settings: Partial<Settings>): Promise<number> {
     const scratch = watchScratch();
     await using world = await startHosts(settings);

@@ -115,7 +115,7 @@ function fillFloats(value: Floats, first: number): Floats {
   return value;
 }
 
-/** What the sum over all ranks r of `fillFloats(…, r + offset)` is. */
+/** The sum over all ranks r of `fillFloats(…, r + offset)`. */
 function checkFloats(value: Floats, group: ProcessGroup, offset: number): void {
   const data = value instanceof Float32Array ? value : value.data;
   const sums = new Float64Array(floatPeriod);
@@ -377,7 +377,7 @@ export const groupChecks: readonly GroupCheck[] = [
       for (const count of [1, 3000, 300_000]) {
         for (let round = 0; round < 4; round++) {
           const late = round % group.size;
-          // What the others have begun by then is left to their comm threads, half done or not begun.
+          // The calls that the others have begun by then are left to their comm threads, half done or not begun.
           if (group.rank === late) await group.recv(new Uint8Array(1), (late + 1) % group.size);
           const values = [0, 1, 2, 3].map((k) => {
             const isPrivate = ((round + k) >> (group.rank % 2)) % 2 === 0;

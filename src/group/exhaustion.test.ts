@@ -49,7 +49,7 @@ describe.each(['host', 'network'] as const)('over %s', (kind) => {
       expect(reason).toMatchObject({ message: expect.stringMatching(/rank 2 ran out of file descriptors/) });
       expect(reason.peer).toBe(rank === culprit ? undefined : culprit);
     }
-    // What was not mapped is given back all the same.
+    // A region that was not mapped is given back all the same.
     await Promise.all(groups.map((group) => group.destroy({ timeoutMs: 100 })));
   });
 });

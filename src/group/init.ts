@@ -15,10 +15,10 @@ import { checkedScheduling, partitionBytesMin } from './api/scheduling.ts';
 import { worldGroupId } from './shared/call/group-spec.ts';
 import type { ProcessGroup, ScheduledGroup, SchedulingOptions } from './caller/types.ts';
 
-/** What a world of several ranks takes beside the connections. A thread that starts reads many files at once. */
+/** Descriptors that a world of several ranks takes beside the connections. A thread that starts reads many files at once. */
 const workerDescriptors = 14;
 const inlineDescriptors = 6;
-/** How a process joins its world. */
+/** The options with which a process joins its world. */
 export interface InitOptions {
   /** `auto` chooses an algorithm per call; an algorithm's name (`direct`, `ring`, …) takes that one wherever it has the
    *  collective and chooses automatically elsewhere; `mpi` leaves collectives to Open MPI, for ranks that mpirun started.
@@ -26,13 +26,13 @@ export interface InitOptions {
   readonly backend?: string;
   /** Where ranks meet: `env://` (variables of the launcher), `tcp://host:port`, `file:///shared/path`. Default `env://`. */
   readonly initMethod?: string;
-  /** With `tcp://` and `file://`: this process's rank and the number of ranks. Default: what the environment says. */
+  /** This process's rank with `tcp://` and `file://`, and the number of ranks. Default: what the environment says. */
   readonly rank?: number;
-  /** With `rank`: how many ranks there are. */
+  /** The number of ranks; given with `rank`. */
   readonly worldSize?: number;
   /** Default time limit of operations. Default: SHOAL_TIMEOUT_MS, 5 minutes. */
   readonly timeoutMs?: number;
-  /** How long to wait for all ranks to appear. Default: `timeoutMs`. */
+  /** Time limit for all ranks to appear. Default: `timeoutMs`. */
   readonly joinTimeoutMs?: number;
   /** All-reduces of the group are scheduled, as in `group.scheduled`; the same on all ranks. Default: SHOAL_SCHEDULING. */
   readonly scheduling?: SchedulingOptions | boolean;

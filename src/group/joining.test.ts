@@ -59,7 +59,7 @@ function forwardingFabric(fabric: Fabric): Fabric {
   };
 }
 
-/** What the ranks that were not stopped are told, when the other one stops at its first use of `key`. */
+/** The errors that the ranks that were not stopped are told, when the other one stops at its first use of `key`. */
 async function join(key: string, options: InProcessOptions = {}): Promise<unknown[]> {
   const stop = new Stop();
   const joining = joinRanks(size, {

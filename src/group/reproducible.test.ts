@@ -65,7 +65,7 @@ function upperHalves(values: Float32Array): Uint16Array {
   return new Uint16Array(values.buffer, values.byteOffset, values.length * 2).filter((_, i) => i % 2 === 1);
 }
 
-/** What bfloat16 keeps of numbers: to the nearest, ties to even. */
+/** Numbers as bfloat16 keeps them: to the nearest, ties to even. */
 function rounded(values: Float32Array): Float32Array {
   const bits = new Uint32Array(values.slice().buffer);
   return new Float32Array(bits.map((each) => (each + 0x7fff + ((each >>> 16) & 1)) & 0xffff0000).buffer);

@@ -1,4 +1,4 @@
-/** From `tensor` to its last use: whose memory a block is, who may still reach it, and when it is given out again. */
+/** The life of a tensor's memory, from `tensor` to its last use: its owner, those who may still reach it, and when it is given out again. */
 import { describe, expect, it } from 'vitest';
 import type { Tensor } from '../memory/tensor.ts';
 import { Tensor as TensorOf } from '../memory/tensor.ts';

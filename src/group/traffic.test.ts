@@ -1,4 +1,4 @@
-/** What ranks say that they have sent each other, whichever way calls take: compared with what went through their fabrics, and between
+/** The bytes that ranks say they have sent each other, whichever way calls take: compared with what went through their fabrics, and between
  *  the ways. */
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../base/clock.ts';

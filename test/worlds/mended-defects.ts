@@ -71,7 +71,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'whoever ends because of another rank is taken for the reason by those who do not know it yet',
     file: 'src/group/comm/group-engine.ts',
-    mended: 'await this.#world.lastWords.heard();\n    this.#endAll(error);',
+    mended: 'await this.world.lastWords.heard();\n    this.#endAll(error);',
     broken: 'this.#endAll(error);',
     seed: 77,
   },
@@ -167,7 +167,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a rank that waits for the data of one that is stopped waits for nobody',
-    file: 'src/group/comm/group-engine.ts',
+    file: 'src/group/comm/group-calls.ts',
     mended: 'const ranks = late.length > 0 ? late :',
     broken: 'const ranks = late.length >= 0 ? late :',
     seed: 1329,
@@ -213,8 +213,8 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a rank that waits in a transfer is taken for one that waits for nobody',
-    file: 'src/group/comm/group-engine.ts',
-    mended: 'wait: () => this.#world.wait,',
+    file: 'src/group/comm/group-calls.ts',
+    mended: 'wait: () => this.world.wait,',
     broken: 'wait: () => this.wait,',
     shaped: stopsOneOfTwo,
     seed: 356,
@@ -243,8 +243,8 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a thread whose group suspects a rank is woken without end by what nobody reads',
-    file: 'src/group/comm/group-engine.ts',
-    mended: 'else this.#networkPath.rest();',
+    file: 'src/group/comm/group-calls.ts',
+    mended: 'else this.networkPath.rest();',
     broken: '',
     seed: 8935,
   },

@@ -1,4 +1,4 @@
-/** What is wrong with a batch is found before any of its calls begins; ranks whose batches differ find out. */
+/** Mistakes in a batch are found before any of its calls begins; ranks whose batches differ find out. */
 import { describe, expect, it } from 'vitest';
 import type { BatchCall } from '../caller/types.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';

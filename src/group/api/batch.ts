@@ -128,7 +128,7 @@ function isMessage(each: Checked): each is CheckedMessage {
   return 'direction' in each;
 }
 
-/** What a batch asks of its group. */
+/** The group as its batch sees it. */
 export interface BatchGroup {
   readonly size: number;
   tensor(dtype: DType, shape: readonly number[]): Tensor;
@@ -142,7 +142,7 @@ export interface BatchGroup {
 export function startBatch(group: BatchGroup, checked: readonly Checked[]): JoinedWork {
   const packed: Packed[] = [];
   const collectives: CheckedCall[] = [];
-  // What may lack memory comes before the first of them begins.
+  // Packing, which may lack memory, comes before the first of them begins.
   for (const calls of alike(checked.filter((each): each is CheckedCall => !isMessage(each)))) {
     if (calls.length > 1) packed.push(new Packed(group, calls));
     collectives.push(calls.length > 1 ? packed[packed.length - 1].call : calls[0]);

@@ -8,7 +8,7 @@ import type { CommClient } from '../caller/comm-client.ts';
 export class CallSignals {
   readonly #client: Pick<CommClient, 'failGroup'>;
   readonly #spec: Pick<GroupSpec, 'id' | 'name' | 'globalRanks' | 'rank'>;
-  /** What is called of the works that are not done. */
+  /** The works that are not done, with the names of their calls. */
   readonly #watched = new Map<AbortSignal, Map<SettlingWork, string>>();
 
   constructor(client: Pick<CommClient, 'failGroup'>, spec: Pick<GroupSpec, 'id' | 'name' | 'globalRanks' | 'rank'>) {

@@ -12,11 +12,11 @@ import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { anyList, anyNumber, checkArgument, checkFields, checkOptions, describeValue, noOptions, optionTable } from '../../base/schema.ts';
 import type { ProcessGroup } from '../caller/types.ts';
 
-/** How a mesh is made. */
+/** The options of a mesh. */
 export interface MeshOptions {
-  /** Of the dimensions, in their order. Default: none, and dimensions go by their number. */
+  /** Names of the dimensions, in their order. Default: none, and dimensions go by their number. */
   readonly names?: readonly string[];
-  /** For each of the groups to open. Default: the world's. Milliseconds. */
+  /** Time limit for each of the groups to open. Default: the world's. Milliseconds. */
   readonly timeoutMs?: number;
 }
 
@@ -69,7 +69,7 @@ async function checkAll(
   try {
     said = await group.allGatherObject(own?.message ?? null, { ...call, name: 'mesh' });
   } catch (thrown) {
-    // What came first.
+    // The first of them.
     throw own ?? thrown;
   }
   if (own !== undefined) throw own;
@@ -92,7 +92,7 @@ const meshParts = optionTable<MeshParts>({ rank: anyNumber, shape: anyList, name
 export class DeviceMesh {
   /** Ranks along each dimension; their product is the group's size. */
   readonly shape: readonly number[];
-  /** Of the dimensions; empty: they go by their number. */
+  /** Names of the dimensions; empty: they go by their number. */
   readonly names: readonly string[];
   /** Where this rank is, by dimension. */
   readonly coordinate: readonly number[];
@@ -127,7 +127,7 @@ export class DeviceMesh {
     await Promise.all(this.#groups.map((group) => group.destroy()));
   }
 
-  /** As `destroy`, for `await using`. */
+  /** The same as `destroy`, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.destroy();
   }

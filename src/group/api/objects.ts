@@ -13,7 +13,7 @@ import { callOptions, rootOptions } from '../caller/call-options.ts';
 import { rootOf } from '../caller/call-arguments.ts';
 import type { CallOptions, ProcessGroup, RootOptions, Work } from '../caller/types.ts';
 
-/** What object collectives are made of. */
+/** The calls that object collectives are made of. */
 type BytesGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather' | 'broadcast' | 'gather' | 'scatter'>;
 
 /** Counts are elements of one buffer. */

@@ -57,7 +57,7 @@ export function openWorldGroup(
   return group;
 }
 
-/** What the groups of this world share, and how it ends. */
+/** Makes the handle that the groups of this world share. */
 function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldHandle {
   const { settings } = plan;
   const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
@@ -139,7 +139,7 @@ function warnWithoutAddon(plan: WorldPlan, { hosts }: WorldInfo): void {
   loggerOf(plan).warn(`ranks of this host share no memory and compute in JavaScript, which is several times slower: ${reason}`);
 }
 
-/** Of the ranks whose scripts may have left works unheeded, one tells people. */
+/** True on one of the ranks whose scripts may have left works unheeded: it tells people. */
 async function isFirst({ rank }: WorldPlan, store: JobStore): Promise<boolean> {
   const own = Buffer.from(String(rank));
   return own.equals(await store.compareSet('shoal/unheeded', '', own).catch(() => own));

@@ -288,13 +288,13 @@ export class CommGroup implements ProcessGroup {
     return span(this.#world.trace, name, fn, details);
   }
 
-  /** What this rank reaches each rank of the group over: `shm`, `tcp`, `self`. */
+  /** The fabric over which this rank reaches each rank of the group: `shm`, `tcp`, `self`. */
   get links(): readonly string[] {
     const row = this.#world.info.fabricOf[this.globalRanks[this.rank]];
     return this.globalRanks.map((rank) => row[rank]);
   }
 
-  /** Which ranks of the group load from and store to each other's memory, as plans see it. */
+  /** The hosts of the group as plans see them: ranks that load from and store to each other's memory. */
   get topology(): Topology {
     return this.spec.topology;
   }

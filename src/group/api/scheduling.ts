@@ -31,7 +31,7 @@ export function checkedScheduling(call: string, options: SchedulingOptions, leas
   };
 }
 
-/** What a program says is checked: what is wrong now comes from the settings. @throws ShoalError `usage`. */
+/** Checks what comes from the settings; what a program says has been checked before. @throws ShoalError `usage`. */
 export function checkSettings({ creditBytes, partitionBytes }: Scheduling): void {
   checkBytes('SHOAL_SCHEDULE_CREDIT_BYTES', creditBytes, totalmem());
   checkBytes('SHOAL_SCHEDULE_PARTITION_BYTES', partitionBytes, totalmem());

@@ -10,7 +10,7 @@ import { RepeatedWrite } from '../../trace/repeated-write.ts';
 import type { WorldInfo, WorldPlan } from '../shared/comm-protocol.ts';
 import type { CommClient } from '../caller/comm-client.ts';
 
-/** What the comm thread may take to give its part to a process that is ending. */
+/** The time that the comm thread may take to give its part to a process that is ending. */
 const lastMs = 1000;
 
 export class WorldTrace {
@@ -72,7 +72,7 @@ export class WorldTrace {
   }
 }
 
-/** What was measured, of what plans are chosen by. */
+/** The measured ones of the rates by which plans are chosen. */
 function ratesOf({ model, linkFrom, copyByte }: WorldInfo): TraceRates {
   return {
     ...(model && linkFrom && model.networkByte > 0 ? { link: model.networkByte, linkFrom } : {}),

@@ -21,7 +21,7 @@ export function checkTag(tag: number): number {
   throw new ShoalError('usage', `tag ${tag} must be an integer of 0…65535`);
 }
 
-/** What is to be done with the elements. Default: their sum. */
+/** The operator and factor of a call that reduces. Default: their sum. */
 export function reductionOf({ dtype }: Operand, { op = ReduceOp.Sum, factor }: ReduceOptions): { op: ReduceOp; factor?: number } {
   checkReduceOp(op, dtype);
   if ((op === ReduceOp.Premul) !== (factor !== undefined))
@@ -73,7 +73,7 @@ export function checkCounts(
   return total;
 }
 
-/** As given, for calls to keep: the caller's list may change when the call has returned. */
+/** A copy of the counts for calls to keep: the caller's list may change when the call has returned. */
 export function keptCounts({ counts }: CountsOptions): readonly number[] | undefined {
   return counts && [...counts];
 }
@@ -83,7 +83,7 @@ export function even(count: number, size: number): number[] {
   return new Array<number>(size).fill(count);
 }
 
-/** Of one argument: `splits`, checked; default: the same for every rank. @throws ShoalError `usage`. */
+/** The splits of one argument, checked; default: the same for every rank. @throws ShoalError `usage`. */
 export function splitsOf(
   role: 'inputSplits' | 'outputSplits',
   splits: readonly number[] | undefined,
@@ -106,7 +106,7 @@ export function splitsOf(
   return [...splits];
 }
 
-/** Where a rank stands on its host. */
+/** The place of a rank on its host. */
 export function localPlace(hosts: readonly (readonly number[])[], rank: number): { localRank: number; localSize: number } {
   const host = hosts.find((ranks) => ranks.includes(rank)) ?? [rank];
   return { localRank: host.indexOf(rank), localSize: host.length };

@@ -36,7 +36,7 @@ export function operand(value: CollectiveData, role: string): Operand {
   return { value, dtype: dtypeOfArray(value), count: value.length };
 }
 
-/** What a call takes that reaches host memory only. @throws ShoalError `unsupported`. */
+/** An argument of a call that reaches host memory only. @throws ShoalError `unsupported`. */
 export function onHost(value: CollectiveData): TensorLike {
   if (!(value instanceof DeviceTensor)) return value;
   throw new ShoalError(
@@ -45,7 +45,7 @@ export function onHost(value: CollectiveData): TensorLike {
   );
 }
 
-/** How an operation uses an argument. */
+/** An argument and its use by an operation. */
 export interface BufferUse {
   readonly name: Exclude<BufferName, 'scratch' | 'mailbox'>;
   readonly operand: Operand;
@@ -54,7 +54,7 @@ export interface BufferUse {
   readonly writes: boolean;
 }
 
-/** Where an argument's bytes are on this thread. */
+/** An argument with its bytes on this thread. */
 interface Placed extends BufferUse {
   readonly value: TensorLike;
   readonly view: Uint8Array;
@@ -70,7 +70,7 @@ interface Staged {
 /** Memory of a tensor that an argument is, or is a view of. */
 interface HeldBlock {
   readonly block: TensorBlock;
-  /** By other ranks: it is not staged. */
+  /** Other ranks reach it: it is not staged. */
   readonly isReached: boolean;
 }
 
@@ -78,7 +78,7 @@ interface HeldBlock {
 export class CallBuffers {
   readonly #memory: TensorMemory;
   readonly #placed: readonly Placed[];
-  /** Of tensors that arguments are, or are views of; found when they are first held. */
+  /** Blocks of tensors that arguments are, or are views of; found when they are first held. */
   #blocks: readonly HeldBlock[] | undefined;
   #staged: Staged[] = [];
   #shared: Partial<Record<BufferName, SharedBuffer>> | undefined;

@@ -32,7 +32,7 @@ export type RepeatableOptions = ReduceOptions & RootOptions;
 export interface CheckedCall {
   readonly call: CollectiveCall;
   readonly uses: readonly BufferUse[];
-  /** As the user gave them. `op`, `factor`: only of calls that reduce; `root`: only of those that have one. */
+  /** The options as the user gave them. `op`, `factor`: only of calls that reduce; `root`: only of those that have one. */
   readonly options: RepeatableOptions;
   readonly timeoutMs: number;
   /** The task that a scheduled call is. Default: the call is not scheduled. */
@@ -60,7 +60,7 @@ interface BoundCall {
   readonly first: BoundArgument | undefined;
   readonly second: BoundArgument | undefined;
   readonly operation: FastOperation;
-  /** What the operation runs on: a private one may have run on another array since. */
+  /** The buffers that the operation runs on: a private one may have run on another array since. */
   readonly buffers: unknown;
   readonly request: () => FastRequest;
 }
@@ -221,7 +221,7 @@ export class CallDispatch {
       return { call, buffers: shared, timeoutMs, hooks: own.pend(), site: this.#sites.current() };
     };
     if (!reach.staged && mayRepeat(options)) {
-      // What nothing is staged for stays where it is.
+      // Arguments that are not staged stay where they are.
       const request = (): FastRequest => requestWith(operation.isPrivate ? new CallBuffers(this.#memory, uses) : reach);
       const [first, second] = uses.map(({ operand: { value } }) => boundTo(onHost(value)));
       const { op, root } = options;
@@ -232,7 +232,7 @@ export class CallDispatch {
     return work;
   }
 
-  /** In the place of the one of its kind. */
+  /** Keeps a bound call in the place of the one of its kind. */
   #keep(by: object, bound: BoundCall): void {
     const first = this.#bound.get(by);
     if (!first || first.kind === bound.kind) {

@@ -9,7 +9,7 @@ import type { PeerRegions } from './peer-regions.ts';
 import type { Command, NetworkPathShare, WorldInfo, WorldTold } from '../shared/comm-protocol.ts';
 import { GroupNumbers } from './group-numbers.ts';
 
-/** How long the comm thread may take to tell other ranks something. */
+/** The time that the comm thread may take to tell other ranks something. */
 const tellMs = 2000;
 
 export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
@@ -20,7 +20,7 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
   /** Announcements that came before. */
   readonly #earlyRegions: Extract<WorldTold, { type: 'peer-region' }>[] = [];
   #troubled = false;
-  /** What scheduled groups that are tuned schedule by. */
+  /** The status of scheduled groups that are tuned. */
   readonly schedulings = new Map<number, SchedulingStatus>();
   /** Groups this rank is in, or was in with others that still are. */
   readonly groupNumbers = new GroupNumbers();
@@ -30,13 +30,13 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
     return this.#tell({ type: 'fail-group', group, error: error.toData() });
   }
 
-  /** What may be the reason if this process ends now, which happens when nobody catches the error. */
+  /** Tells all ranks what may be the reason if this process ends now, which happens when nobody catches the error. */
   tellTrouble(error: ShoalError): void {
     this.#troubled = true;
     void this.#tell({ type: 'trouble', error: error.toData() });
   }
 
-  /** What was wrong is not any more. */
+  /** Tells all ranks that the trouble is over. */
   endTrouble(): void {
     if (!this.#troubled) return;
     this.#troubled = false;
@@ -47,12 +47,12 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
    *  what is returned resolves. */
   #tell(command: Unnumbered<Command>): Promise<void> {
     const told = this.start(command, 'telling other ranks');
-    // What goes wrong here says less than what is being told.
+    // An error of the telling says less than what is being told.
     const heard = told.then(undefined, () => undefined);
     try {
       told.waitSync(tellMs);
     } catch {
-      // As above.
+      // The error says less than what is being told.
     }
     return heard;
   }
@@ -72,13 +72,13 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
     return trace;
   }
 
-  /** Where other ranks' memory is mapped from now on. */
+  /** Sets the place where other ranks' memory is mapped from now on. */
   usePeerRegions(regions: PeerRegions): void {
     this.peerRegions = regions;
     for (const { rank, key, share } of this.#earlyRegions.splice(0)) regions.update(rank, key, share);
   }
 
-  /** How to map the control blocks of a group; undefined unless its ranks share memory. */
+  /** The shares by which the control blocks of a group are mapped; undefined unless its ranks share memory. */
   hostPathBlocks(group: number): readonly RegionShare[] | undefined {
     return this.#hostPathBlocks.get(group);
   }

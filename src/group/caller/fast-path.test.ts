@@ -1,4 +1,4 @@
-/** Who goes on without looking at works is kept up with, and not held up for nothing. */
+/** A script that never looks at its works is kept up with, and not held up for nothing. */
 import { expect, it } from 'vitest';
 import { catchUp } from './fast-path.ts';
 

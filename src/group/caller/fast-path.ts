@@ -14,19 +14,19 @@ import type { CallBuffers } from './call-buffers.ts';
 
 /** A call bound to its buffers; may be run again and again, one run at a time. */
 export interface FastOperation {
-  /** What it runs on now. */
+  /** The buffers that it runs on now. */
   readonly buffers: unknown;
   /** They are the caller's own, which the engine cannot reach. */
   readonly isPrivate: boolean;
 }
 
-/** What a call needs to go on in the engine; made only when it must. */
+/** A call as the engine goes on with it; made only when it must. */
 export interface FastRequest {
   readonly call: CollectiveCall;
-  /** Where the engine reaches them. */
+  /** The buffers where the engine reaches them. */
   readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
   readonly timeoutMs: number;
-  /** Where the call was made. */
+  /** The place in the program where the call was made. */
   readonly site: CallSite;
   readonly hooks: WorkHooks;
 }
@@ -34,7 +34,7 @@ export interface FastRequest {
 export interface FastPath<Operation extends FastOperation = FastOperation> {
   /** The operation for a call whose route is this path; may stage private arrays. */
   bind(call: CollectiveCall, route: Route, reach: CallBuffers): Operation;
-  /** What the engine would need for the operation, there is room for. @throws ShoalError `out-of-memory`, `unsupported`. */
+  /** Checks that there is room for what the engine would need for the operation. @throws ShoalError `out-of-memory`, `unsupported`. */
   checkRoom(operation: Operation, buffers: Operation['buffers']): void;
   /** Runs the operation as call number `sequence` of the group. `request` is asked for only when the engine must take over.
    *  @param buffers what it runs on, when that may not be what it last ran on. */

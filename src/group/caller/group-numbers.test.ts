@@ -3,7 +3,7 @@ import { GroupNumbers } from './group-numbers.ts';
 import { startRanks } from '../testing/in-process-world.ts';
 import { groupIdMax } from '../shared/call/group-spec.ts';
 
-/** What the ranks tell each other, and what each of them concludes. */
+/** The ranks tell each other their numbers, and each of them concludes. */
 function agree(...ranks: GroupNumbers[]): { id: number | undefined; serial: number }[] {
   const all = Int32Array.from(ranks.flatMap((rank) => [...rank.encode()]));
   return ranks.map((rank) => rank.agree(all));

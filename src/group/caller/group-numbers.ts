@@ -18,7 +18,7 @@ export class GroupNumbers {
     this.use(worldGroupId);
   }
 
-  /** What this rank tells the others. */
+  /** The words that this rank tells the others. */
   encode(): Int32Array {
     return Int32Array.of(this.#serial, ...this.#used);
   }

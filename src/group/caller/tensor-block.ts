@@ -13,11 +13,11 @@ export interface MemoryBlock {
   readonly bytes: number;
 }
 
-/** Who takes blocks back. */
+/** The owner that takes blocks back. */
 export interface BlockOwner {
-  /** For the next tensor. */
+  /** Takes the block for the next tensor. */
   free(block: MemoryBlock): void;
-  /** For nobody: it may still be read. */
+  /** Gives the block to nobody: it may still be read. */
   retire(block: MemoryBlock): void;
 }
 
@@ -87,7 +87,7 @@ export class TensorBlock implements Region {
   }
 
   #giveBack(): void {
-    // What is left may be used again, as any array.
+    // A block that was left may be used again, as any array.
     if (this.live || this.#uses > 0 || this.#touched || this.#givenBack) return;
     this.#givenBack = true;
     if (this.released) this.#owner.free(this.#block);

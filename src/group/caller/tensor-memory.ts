@@ -36,7 +36,7 @@ interface Cut {
   taken: number;
   /** Blocks that somebody can get. */
   free: number;
-  /** By offset: those of tensors. */
+  /** The blocks of tensors, by offset. */
   readonly tensors: Map<number, TensorBlock>;
 }
 

@@ -10,14 +10,14 @@ import type { JobStore } from '../../store/store.ts';
 
 export type { SchedulingStatus, Work };
 
-/** What collectives accept: a tensor (shared memory, no copies) or any typed array (staged: one copy each way). */
+/** An argument of collectives: a tensor (shared memory, no copies) or any typed array (staged: one copy each way). */
 export type TensorLike = Tensor | TypedArray | NativeFloat16Array;
 
-/** What collectives of a group accept by themselves: also tensors of a device, on all ranks alike. Their work is awaited: it moves
+/** An argument of single collectives of a group: also tensors of a device, on all ranks alike. Their work is awaited: it moves
  *  memory of the device by this thread's event loop. */
 export type CollectiveData = TensorLike | DeviceTensor;
 
-/** What every collective takes. */
+/** Options of every collective. */
 export interface CallOptions {
   /** Ends the wait for late ranks with `timeout`, which names them, and the group with it. Default: the world's. Milliseconds. */
   readonly timeoutMs?: number;
@@ -28,7 +28,7 @@ export interface CallOptions {
   readonly signal?: AbortSignal;
 }
 
-/** Of collectives that combine values. */
+/** Options of collectives that combine values. */
 export interface ReduceOptions extends CallOptions {
   /** Default Sum. */
   readonly op?: ReduceOp;
@@ -36,20 +36,20 @@ export interface ReduceOptions extends CallOptions {
   readonly factor?: number;
 }
 
-/** Of collectives that have one rank as their source or target. */
+/** Options of collectives that have one rank as their source or target. */
 export interface RootOptions extends CallOptions {
   /** Rank in this group. Default 0. */
   readonly root?: number;
 }
 
-/** Of collectives whose parts may differ in size. */
+/** Options of collectives whose parts may differ in size. */
 export interface CountsOptions extends CallOptions {
   /** Elements of each rank's part, by rank, the same list on every rank; zeros are allowed. Default: as many as this rank's part has,
    *  for each. */
   readonly counts?: readonly number[];
 }
 
-/** Of all-to-all. */
+/** Options of all-to-all. */
 export interface AllToAllOptions extends CallOptions {
   /** Elements this rank sends to each rank, by rank; sums to the input's count. Default: even. */
   readonly inputSplits?: readonly number[];
@@ -57,7 +57,7 @@ export interface AllToAllOptions extends CallOptions {
   readonly outputSplits?: readonly number[];
 }
 
-/** Of sends and receives. */
+/** Options of sends and receives. */
 export interface PeerOptions extends CallOptions {
   /** Messages match by sender and tag, in order. Default 0. Integer 0…65535. */
   readonly tag?: number;
@@ -77,41 +77,41 @@ export interface ReceiveWork extends Work {
  *      await group.batch([{ call: 'send', data: mine, peer: next }, { call: 'recv', data: theirs, peer: previous, tag: 1 }]); */
 export type BatchCall =
   | ({
-      /** As `group.send`. */
+      /** The same as `group.send`. */
       readonly call: 'send';
-      /** What is sent; free again when the batch is done. */
+      /** The data to send; free again when the batch is done. */
       readonly data: TensorLike;
-      /** To whom: rank in this group. */
+      /** The receiver: rank in this group. */
       readonly peer: number;
     } & Pick<PeerOptions, 'tag'>)
   | ({
-      /** As `group.recv`. */
+      /** The same as `group.recv`. */
       readonly call: 'recv';
-      /** Where the message goes: of the sender's dtype and count. */
+      /** The place for the message: of the sender's dtype and count. */
       readonly data: TensorLike;
-      /** From whom: rank in this group, or `'any'`. */
+      /** The sender: rank in this group, or `'any'`. */
       readonly peer: number | typeof anySource;
     } & Pick<PeerOptions, 'tag'>)
   | ({
-      /** As `group.allReduce`. */
+      /** The same as `group.allReduce`. */
       readonly call: 'allReduce';
       /** In place: becomes the reduction over all ranks. */
       readonly data: TensorLike;
     } & BatchOptions<ReduceOptions>)
   | ({
-      /** As `group.broadcast`. */
+      /** The same as `group.broadcast`. */
       readonly call: 'broadcast';
       /** In place: becomes the root's. */
       readonly data: TensorLike;
     } & BatchOptions<RootOptions>)
   | ({
-      /** As `group.reduce`. */
+      /** The same as `group.reduce`. */
       readonly call: 'reduce';
       /** In place at the root; other ranks' keeps its values. */
       readonly data: TensorLike;
     } & BatchOptions<ReduceOptions & RootOptions>)
   | ({
-      /** As `group.allGather`. */
+      /** The same as `group.allGather`. */
       readonly call: 'allGather';
       /** Becomes all ranks' inputs in rank order. */
       readonly output: TensorLike;
@@ -119,28 +119,28 @@ export type BatchCall =
       readonly input: TensorLike;
     } & BatchOptions<CountsOptions>)
   | ({
-      /** As `group.reduceScatter`. */
+      /** The same as `group.reduceScatter`. */
       readonly call: 'reduceScatter';
       /** Becomes this rank's part of the reduction. */
       readonly output: TensorLike;
-      /** As many elements as all outputs together. */
+      /** This rank's input, with as many elements as all outputs together. */
       readonly input: TensorLike;
     } & BatchOptions<ReduceOptions & CountsOptions>);
 
 /** Limit, name and signal are those of the batch. */
 type BatchOptions<Options extends CallOptions> = Omit<Options, keyof CallOptions>;
 
-/** How a group is divided. */
+/** The options by which a group is divided. */
 export interface SubgroupsOptions {
   /** Ranks of each group: the first so many, the next so many, …; divides the group's size. Default: the ranks of each host. */
   readonly groupSize?: number;
   /** The ranks of each group, in their order there; the same lists on every rank. Instead of `groupSize`. */
   readonly ranks?: readonly (readonly number[])[];
-  /** For each of the groups to open. Default: the world's. Milliseconds. */
+  /** Time limit for each of the groups to open. Default: the world's. Milliseconds. */
   readonly timeoutMs?: number;
 }
 
-/** How all-reduces are scheduled; the same on all ranks. */
+/** The options by which all-reduces are scheduled; the same on all ranks. */
 export interface SchedulingOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
   readonly creditBytes?: number;
@@ -215,7 +215,7 @@ export interface ProcessGroup {
    *  waits until all ranks have called it.
    *  @throws ShoalError `usage` when the value cannot be cloned; `unsupported` for more than 2 GiB. */
   allGatherObject<T>(value: T, options?: CallOptions): Promise<T[]>;
-  /** As `allGatherObject`, at the root only; null elsewhere. */
+  /** The same as `allGatherObject`, at the root only; null elsewhere. */
   gatherObject<T>(value: T, options?: RootOptions): Promise<T[] | null>;
   /** The root's value; what other ranks pass is ignored. */
   broadcastObject<T>(value: T | undefined, options?: RootOptions): Promise<T>;
@@ -232,7 +232,7 @@ export interface ProcessGroup {
   batch(calls: readonly BatchCall[], options?: CallOptions): Work;
   /** Done when every rank has called it. */
   barrier(options?: CallOptions): Work;
-  /** As barrier, but on failure the error names every rank that did not arrive. */
+  /** The same as `barrier`, but on failure the error names every rank that did not arrive. */
   monitoredBarrier(options?: CallOptions): Work;
 
   /** One new group per distinct colour, ordered by key, then rank; collective over this whole group. Default key: the rank here. A
@@ -254,7 +254,7 @@ export interface ProcessGroup {
   /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
    *  closes. Safe to call after a failure. Idempotent. */
   destroy(options?: { timeoutMs?: number }): Promise<void>;
-  /** As `destroy`, for `await using`. */
+  /** The same as `destroy`, for `await using`. */
   [Symbol.asyncDispose](): Promise<void>;
 }
 
@@ -265,9 +265,9 @@ export interface ScheduledGroup extends ProcessGroup {
    *  is not scheduled, however it is cut. `name` is the tensor's; default: all calls without a name count, and the n-th of one rank is
    *  the n-th of the others. Ranks that give a tensor different priorities or sizes get a `mismatch`. */
   allReduce(data: TensorLike, options?: ScheduledReduceOptions): Work;
-  /** Of all-reduces that are called from now on. A partition must change before the same call of a tensor on all ranks; the credit is
+  /** Sets credit and partition of all-reduces that are called from now on. A partition must change before the same call of a tensor on all ranks; the credit is
    *  each rank's own. */
   setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void;
-  /** As this rank was told last. */
+  /** The status that this rank was told last. */
   readonly scheduling: SchedulingStatus;
 }

@@ -1,4 +1,4 @@
-/** What the calling thread has of a world: one object, which all groups of the world and their fast paths share. */
+/** The calling thread's part of a world: one object, which all groups of the world and their fast paths share. */
 import type { Settings } from '../../base/settings/settings.ts';
 import type { UnheededWorks } from '../../comm/caller/work.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';

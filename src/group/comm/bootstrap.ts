@@ -10,19 +10,19 @@
  *  up names the ranks that it waited for; if these wait for another rank themselves, it names that one:
  *
  *      rank 0, half its time over, has no link to rank 2   waits/0 ──▶ store      rank 1: all have links but 0 and 2; 0 waits for 2 */
-import { setMaxListeners } from 'node:events';
-import { setServedTimer, within, type Clock, type Timer } from '../../base/clock.ts';
+import { setServedTimer, within, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
+import { isExhaustion } from '../../base/exhaustion.ts';
 import { anyText, integer, list, number, object, optional, record, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from './links/calibrate.ts';
-import { giveUp, noteJoined, rankEnded } from '../shared/ended-ranks.ts';
+import { noteJoined } from '../shared/ended-ranks.ts';
 import { rangesOf, ranksIn } from '../shared/call/rank-ranges.ts';
 import type { Store } from '../../store/store.ts';
+import { storeAnswerMs, type JoinLimit } from './joining.ts';
 import type { World } from './world.ts';
 
 const rankInfo = object({
@@ -42,7 +42,7 @@ export type RankInfo = ValueOf<typeof rankInfo>;
 const linkInfo = object({
   /** Fabric name → world ranks reached over it, as text: on one host no more for many ranks than for few. */
   fabrics: record(anyText),
-  /** Of those, the fabrics over which this rank maps memory. */
+  /** The fabrics, of those, over which this rank maps memory. */
   loadStore: list(anyText),
 });
 type LinkInfo = ValueOf<typeof linkInfo>;
@@ -63,7 +63,6 @@ const waitsInfo = list(integer());
 
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
-const foreverMs = 0x7fffffff;
 
 /** Settings that change what ranks do together: they must be the same on every rank. */
 type AgreedSettings = Readonly<Record<string, string | number | boolean>>;
@@ -93,30 +92,13 @@ export interface BootstrapOptions {
   readonly hostName: string;
   readonly pid: number;
   readonly version: string;
-  /** Of the tuning file that is used; empty: none. */
+  /** Hash of the tuning file that is used; empty: none. */
   readonly tuningHash: string;
   /** Rates that need not be measured. */
   readonly ratesOf: (topology: Topology) => CostModel | undefined;
   readonly limit: JoinLimit;
   /** Joining has ended, well or not. */
   readonly signal: AbortSignal;
-}
-
-/** The time in which all ranks have to join. */
-export class JoinLimit {
-  readonly timeoutMs: number;
-  readonly #clock: Clock;
-  readonly #endMs: number;
-
-  constructor(clock: Clock, timeoutMs: number) {
-    this.#clock = clock;
-    this.timeoutMs = timeoutMs;
-    this.#endMs = clock.now() + timeoutMs;
-  }
-
-  get leftMs(): number {
-    return Math.max(1, Math.ceil(this.#endMs - this.#clock.now()));
-  }
 }
 
 export interface Joined {
@@ -128,117 +110,33 @@ export interface Joined {
   readonly fabricOf: readonly (readonly string[])[];
   /** Rates of this world; undefined where nothing is chosen by them. */
   readonly model: CostModel | undefined;
-  /** Where a byte's time between hosts is from; undefined: nobody has measured it. */
+  /** The origin of a byte's time between hosts; undefined: nobody has measured it. */
   readonly linkFrom: 'start' | 'tuning' | undefined;
 }
-
-/** How long a store that may have stopped is waited for: by who gives up, which launchers wait a little longer for, and by who has heard
- *  nothing for so long beyond its limit. */
-const storeAnswerMs = 4000;
-const silentStoreMs = 10_000;
-
-/** For a connection, and for the moment in which memory is mapped; how often to look for them. */
-const spareDescriptors = 2;
-const descriptorsLookMs = 1000;
 
 /** Ranks that a rank dials at once: who is dialled bounds the connections that have not proved themselves, and drops the oldest. */
 export const dialsMax = 8;
 
-export interface Joining {
-  readonly store: Store;
-  /** The rank that serves it; undefined: no rank does. */
-  readonly servedBy: number | undefined;
-  readonly rank: number;
-  readonly clock: Clock;
-  readonly limit: JoinLimit;
-  readonly checkDescriptors?: CheckDescriptors | undefined;
-}
-
-/** Runs `join`, unless another rank ends or gives up before. One that fails here tells the others why, before it lets go of them.
- *  @throws ShoalError the reason that was first, or this rank's own that is no consequence of it. */
-export async function joinTogether<T>(joining: Joining, join: (signal: AbortSignal) => Promise<T>): Promise<T> {
-  const { store, rank, clock, limit } = joining;
-  const silent = (): never => {
-    throw silentStore(joining);
-  };
-  // What asks the store for an answer at once has no limit of its own.
-  await within<void>(clock, limit.leftMs, claimRank(store, rank), silent);
-  const over = new AbortController();
-  // Everything that is waited for listens: a connection to every rank, too.
-  setMaxListeners(0, over.signal);
-  try {
-    const joined = Promise.race([
-      join(over.signal),
-      rankEnded(store, rank, { timeoutMs: foreverMs, signal: over.signal }),
-      descriptorsEnded(joining, over.signal),
-    ]);
-    return await within(clock, limit.leftMs + silentStoreMs, joined, silent);
-  } catch (thrown) {
-    const error = ShoalError.from(thrown);
-    throw await within(
-      clock,
-      storeAnswerMs,
-      giveUp(store, rank, error).catch(() => error),
-      () => error,
-    );
-  } finally {
-    over.abort();
-  }
-}
-
-/** Rejects when this process can open no more: connections of others to it are then dropped without a word. */
-function descriptorsEnded({ clock, checkDescriptors }: Joining, signal: AbortSignal): Promise<never> {
-  return new Promise((_, reject) => {
-    const look = (): void => {
-      if (signal.aborted) return;
-      try {
-        checkDescriptors?.(spareDescriptors, 'joining the world');
-        clock.setTimer(descriptorsLookMs, look);
-      } catch (thrown) {
-        reject(ShoalError.from(thrown));
-      }
-    };
-    if (checkDescriptors) look();
-  });
-}
-
-function silentStore({ rank, servedBy, limit: { timeoutMs } }: Joining): ShoalError {
-  const who = servedBy === undefined ? 'who serves it' : `rank ${servedBy}, which serves it,`;
-  const message = `rank ${rank} could not join within ${timeoutMs} ms: the store does not answer; ${who} is stopped or cannot be reached`;
-  return new ShoalError('timeout', message, { rank, peer: servedBy, operation: 'store', timeoutMs });
-}
-
-/** Two processes with one rank: the second is refused, the first goes on. @throws ShoalError `config`. */
-async function claimRank(store: Store, rank: number): Promise<void> {
-  if ((await store.add(`claim/${rank}`, 1)) > 1) {
-    throw new ShoalError(
-      'config',
-      `two processes claim rank ${rank} of the same world; give every process its own RANK, or a fresh store to every job`,
-      { rank },
-    );
-  }
-}
-
 /** Joins the world. @throws ShoalError `timeout`, `config`, `peer-lost`, `auth`: each names the ranks concerned. */
 export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
   const { world, store } = options;
-  const listening = await Promise.all(world.fabrics.map((fabric) => fabric.listen((connection) => world.addLink(connection, fabric))));
+  const listening = await Promise.all(world.env.fabrics.map((fabric) => fabric.listen((connection) => world.addLink(connection, fabric))));
   const info: RankInfo = {
     rank: world.rank,
-    worldSize: world.size,
+    worldSize: world.env.size,
     hostId: options.hostId,
     hostName: options.hostName,
     pid: options.pid,
     addresses: listening.map(({ provider, candidates }) => ({ provider, candidates: [...candidates] })),
     version: options.version,
-    agreed: JSON.stringify(agreedSettings(world.settings, options.tuningHash)),
+    agreed: JSON.stringify(agreedSettings(world.env.settings, options.tuningHash)),
   };
   const infos = await exchange(options, 'info', info, rankInfo);
   checkAgreement(infos, world.rank);
   await connectAll(options, infos);
   const linkLost = lossOf(world);
   const links = (await Promise.race([linkLost, exchange(options, 'links', linksOf(world), linkInfo)])).map((info) =>
-    reachOf(info, world.size),
+    reachOf(info, world.env.size),
   );
   const topology = { hosts: cliques(links.map(({ loadStore }) => loadStore)) };
   const tuned = options.ratesOf(topology);
@@ -261,8 +159,8 @@ async function measuredModel(
 ): Promise<{ readonly model: CostModel | undefined; readonly hasLink: boolean } | undefined> {
   const { world } = options;
   const ranks = measuringRanks(topology);
-  if (world.settings.calibration !== 'measure' || ranks.length === 0) return undefined;
-  const { rank, clock, kernels } = world;
+  if (world.env.settings.calibration !== 'measure' || ranks.length === 0) return undefined;
+  const { rank, clock, kernels } = world.env;
   const measured = ranks.includes(rank)
     ? await measureRates({
         rank,
@@ -275,7 +173,7 @@ async function measuredModel(
     : {};
   const all = await exchange(options, 'rates', measured, rateInfo, ranks);
   const model = agreedModel(all);
-  world.log.debug(`rates: ${model === undefined ? 'not measured' : JSON.stringify(model)}`);
+  world.env.log.debug(`rates: ${model === undefined ? 'not measured' : JSON.stringify(model)}`);
   return { model, hasLink: all.some(({ networkByte = 0 }) => networkByte > 0) };
 }
 
@@ -285,7 +183,7 @@ async function exchange<T>(
   name: string,
   value: T,
   schema: Shape<T>,
-  ranks: readonly number[] = Array.from({ length: options.world.size }, (_, rank) => rank),
+  ranks: readonly number[] = Array.from({ length: options.world.env.size }, (_, rank) => rank),
 ): Promise<T[]> {
   const { world, store, limit, signal } = options;
   const keys = ranks.map((rank) => `${name}/${rank}`);
@@ -304,7 +202,7 @@ async function exchange<T>(
   });
 }
 
-/** What a rank says of its links. */
+/** The links of a rank as it publishes them. */
 function linksOf(world: World): LinkInfo {
   const over = groupBy(world.links, (link) => link.fabric);
   return {
@@ -313,7 +211,7 @@ function linksOf(world: World): LinkInfo {
   };
 }
 
-/** What a rank has said of its links. */
+/** The links of a rank, read from what it has published. */
 function reachOf(info: LinkInfo, size: number): { fabricOf: Map<number, string>; loadStore: Set<number> } {
   const fabricOf = new Map<number, string>();
   const loadStore = new Set<number>();
@@ -332,10 +230,10 @@ interface Awaited {
   readonly error: ShoalError;
 }
 
-/** Who is to blame that ranks have not published their keys in time: those of them that do not wait for others. */
+/** The error that names the ranks to blame for keys that were not published in time: those of them that do not wait for others. */
 async function absence({ world, store, limit }: BootstrapOptions, { keys, ranks, error }: Awaited): Promise<ShoalError> {
   const fields = { rank: world.rank, timeoutMs: limit.timeoutMs, cause: error };
-  const found = await within<Absent | undefined>(world.clock, storeAnswerMs, missingRanks(store, keys, ranks), () => undefined);
+  const found = await within<Absent | undefined>(world.env.clock, storeAnswerMs, missingRanks(store, keys, ranks), () => undefined);
   if (found === undefined) return error;
   const { missing, waiting } = found;
   if (missing.length === 0) {
@@ -358,7 +256,7 @@ async function absence({ world, store, limit }: BootstrapOptions, { keys, ranks,
 
 interface Absent {
   readonly missing: readonly number[];
-  /** Whom some of them say they wait for. */
+  /** The ranks that some of them say they wait for. */
   readonly waiting: ReadonlyMap<number, readonly number[]>;
 }
 
@@ -425,7 +323,7 @@ function checkAgreement(infos: readonly RankInfo[], ownRank: number): void {
 /** Dials the lower ranks, awaits the higher ones. */
 async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[]): Promise<void> {
   const { world, store, limit } = options;
-  const { rank, clock, settings } = world;
+  const { rank, clock, settings } = world.env;
   const timeoutMs = Math.min(settings.connectTimeoutMs * 2, limit.leftMs);
   const dialled = dialLower(options, infos);
   const halfTime = clock.setTimer(timeoutMs / 2, () => {
@@ -467,10 +365,10 @@ function noConnection(world: World, timeoutMs: number): ShoalError {
 async function dial(options: BootstrapOptions, info: RankInfo, own: RankInfo, signal: AbortSignal): Promise<void> {
   const { world, limit } = options;
   const reasons: string[] = [];
-  for (const fabric of world.fabrics) {
+  for (const fabric of world.env.fabrics) {
     const address = info.addresses.find((each) => each.provider === fabric.name);
     if (!address || (fabric.capabilities.loadStore && info.hostId !== own.hostId)) continue;
-    const timeoutMs = Math.min(world.settings.connectTimeoutMs, limit.leftMs);
+    const timeoutMs = Math.min(world.env.settings.connectTimeoutMs, limit.leftMs);
     try {
       world.addLink(await connectWith(world, { fabric, address, rank: info.rank, timeoutMs, signal }), fabric);
       return;
@@ -478,7 +376,7 @@ async function dial(options: BootstrapOptions, info: RankInfo, own: RankInfo, si
       const error = ShoalError.from(thrown);
       if (error.code === 'auth' || error.code === 'config' || isExhaustion(error)) throw error;
       reasons.push(`${fabric.name}: ${error.message}`);
-      world.log.debug(`rank ${info.rank} is not reached over ${fabric.name}: ${error.message}`);
+      world.env.log.debug(`rank ${info.rank} is not reached over ${fabric.name}: ${error.message}`);
     }
   }
   throw new ShoalError(
@@ -500,7 +398,7 @@ interface Dialling {
 }
 
 function connectWith(world: World, { fabric, address, rank, timeoutMs, signal }: Dialling): Promise<Connection> {
-  return fabric.connect(address, { peer: { world: world.name, rank }, timeoutMs, signal });
+  return fabric.connect(address, { peer: { world: world.env.name, rank }, timeoutMs, signal });
 }
 
 /** In order of their first member. */

@@ -1,76 +1,28 @@
 /** The comm side of a process: joins the world, then carries out commands of the facades. Runs in the comm thread or, for
  *  tests and simulation, inline. Everything it needs from the machine comes as an argument. */
 import { must } from '../../base/assert.ts';
-import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { exhaustion, isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
-import type { Logger } from '../../base/log.ts';
-import type { GiveWay } from '../../comm/thread/guest.ts';
+import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { tunedWorldOf } from '../../collectives/tuning.ts';
 import type { Fabric } from '../../fabric/fabric.ts';
-import type { Kernels } from '../../memory/kernels.ts';
-import type { NativeWire } from '../../memory/native-wire.ts';
-import type { RegionAllocator } from '../../memory/region.ts';
-import type { StepMachine } from '../../memory/step-machine.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
-import type { Arbiter } from '../../scheduler/arbiter.ts';
-import { bootstrap, JoinLimit, joinTogether, type Joined } from './bootstrap.ts';
+import { bootstrap, type Joined } from './bootstrap.ts';
+import { JoinLimit, joinTogether } from './joining.ts';
 import { measureClockOffset } from './clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../shared/comm-protocol.ts';
 import { jobFailed, noteCause } from '../shared/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
-import { worldGroupId, worldSpec, type GroupSpec } from '../shared/call/group-spec.ts';
+import { worldGroupId, worldSpec } from '../shared/call/group-spec.ts';
 import type { BoundBuffer, Buffers, Complete } from './engine/operation.ts';
 import { MemorySamples } from './diagnosis/memory-samples.ts';
-import type { OperationLog } from './diagnosis/operation-log.ts';
 import { measureArithmetic } from './links/calibrate.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
 import { StoreDesk } from './store-desk.ts';
+import type { CommEnvironment } from './engine/environment.ts';
 import { World } from './world.ts';
-
-/** The machine as the comm side sees it. */
-export interface CommEnvironment {
-  readonly clock: Clock;
-  readonly log: Logger;
-  readonly recorder: OperationLog;
-  readonly allocator: RegionAllocator;
-  readonly kernels: Kernels;
-  readonly machine: StepMachine;
-  readonly hostId: string;
-  readonly hostName: string;
-  readonly pid: number;
-  readonly version: string;
-  /** CPUs this process may use. */
-  readonly cpus: number;
-  /** Sockets of the addon's own, for calls that another thread makes; undefined without such a thread or the addon. */
-  readonly wires?: NativeWire;
-  /** @throws ShoalError `out-of-memory` when no more can be opened. Absent: they do not run out. */
-  readonly checkDescriptors?: CheckDescriptors;
-  /** Where others wait for their turn of the event loop. Absent: nobody does. */
-  readonly giveWay?: GiveWay;
-  /** Of all that this process sends. Absent: there is nothing else. */
-  readonly arbiter?: Arbiter;
-  /** Of this process. Absent: its memory is not in its trace. */
-  readonly residentBytes?: () => number;
-  /** Opens the store and, with the secret learnt there, the fabrics. */
-  meet(plan: WorldPlan): Promise<Meeting>;
-  readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
-}
-
-export interface Meeting {
-  /** Name of the world: connections of others are refused. */
-  readonly name: string;
-  readonly store: Store;
-  /** The rank that serves the store; undefined: no rank does. */
-  readonly servedBy: number | undefined;
-  /** A launcher says there when the job has failed. */
-  readonly isLaunched: boolean;
-  /** Best first. */
-  readonly fabrics: readonly Fabric[];
-}
 
 export class CommCore {
   readonly #plan: WorldPlan;
@@ -81,7 +33,7 @@ export class CommCore {
   #desk: StoreDesk | undefined;
   #world: World | undefined;
   #memory: MemorySamples | undefined;
-  /** Why the job has failed. */
+  /** The reason for which the job has failed. */
   #jobFailure: ShoalError | undefined;
   readonly #over = new AbortController();
 
@@ -112,11 +64,11 @@ export class CommCore {
       this.#world = world;
       const place = { world, store, hostId, hostName, pid, version, limit, tuningHash: this.#plan.tuning?.hash ?? '' };
       const ratesOf = (topology: Topology): CostModel | undefined =>
-        tunedWorldOf(world.tuning, { topology, loadStore: true, order: world.settings.order })?.rates;
+        tunedWorldOf(this.#plan.tuning?.tuning, { topology, loadStore: true, order: this.#plan.settings.order })?.rates;
       await joinTogether({ store, servedBy, rank, clock, limit, checkDescriptors }, async (signal) => {
         const joined = await bootstrap({ ...place, ratesOf, signal });
         world.model = joined.model;
-        world.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
+        this.#environment.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
         await this.#ready(joined, await measureClockOffset(world, clock), limit.leftMs);
       });
       if (isLaunched) jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
@@ -207,21 +159,12 @@ export class CommCore {
   }
 
   #newWorld(name: string, fabrics: readonly Fabric[]): World {
-    const { rank, size, settings, tuning, backend } = this.#plan;
     return new World({
       ...this.#environment,
+      ...this.#plan,
       name,
       fabrics,
-      rank,
-      size,
-      settings,
-      backend,
-      tuning: tuning?.tuning,
-      onHostPath: (group, blocks) => this.#emit({ type: 'host-path', group, blocks }),
-      onNetworkPath: (group, share) => this.#emit({ type: 'network-path', group, share }),
-      onScheduledBy: (group, status) => this.#emit({ type: 'scheduled-by', group, status }),
-      onGroupEnded: (group) => this.#emit({ type: 'group-ended', group }),
-      onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
+      tell: (event) => this.#emit(event),
       onFailure: (group, error) => {
         this.#tellCause(error);
         this.#environment.onFailure?.(group, error);
@@ -363,7 +306,7 @@ export class CommCore {
     await this.#store?.close();
   }
 
-  /** What throws has not begun. Where something is used up, the ranks that wait for this one's part hear of it. Once the group has failed, they
+  /** Runs a call. One that throws has not begun. Where something is used up, the ranks that wait for this one's part hear of it. Once the group has failed, they
    *  hear why first, as when a call in flight fails: this process may end as soon as its script knows. */
   #attempt({ work, group }: { readonly work: number; readonly group: number }, run: () => void): void {
     try {

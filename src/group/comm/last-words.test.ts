@@ -1,9 +1,9 @@
-/** What a rank that fails waits for before its script hears of it. */
+/** A rank that fails waits for these before its script hears of it. */
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../base/clock.ts';
 import { answerMs, LastWords } from './last-words.ts';
 
-/** How far the waiting has come. */
+/** The state of the waiting. */
 async function hearing(words: LastWords): Promise<() => boolean> {
   let heard = false;
   void words.heard().then(() => (heard = true));

@@ -38,7 +38,7 @@ export class LastWords {
     if (answering.length > 0) this.#await(id, answering);
   }
 
-  /** What the store is told is waited for as well. @param told never rejects. */
+  /** Waits for what the store is told as well. @param told never rejects. */
   tellStore(told: Promise<void>): void {
     const id = this.#nextId++;
     this.#await(id, [theStore]);

@@ -25,7 +25,7 @@ export class StoreDesk {
 
   /** Carries out the calls of programs. @throws (rejects) what the store throws. */
   async carryOut({ ticket, operation, timeoutMs }: StoreCommand): Promise<StoreResult> {
-    // What crosses is a copy, and of these bytes only.
+    // The answer is a copy, and of these bytes only.
     if (isImmediate(operation)) return owned(await this.#store.start(operation));
     if (this.#failure) throw this.#failure;
     const controller = new AbortController();

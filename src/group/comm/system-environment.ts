@@ -17,7 +17,7 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { FlightRecorder, writeFlightDump } from '../../trace/flight-recorder.ts';
 import { createRecorder, nullRecorder } from '../../trace/recorder.ts';
-import type { CommEnvironment, Meeting } from './comm-core.ts';
+import type { CommEnvironment, Meeting } from './engine/environment.ts';
 import type { WorldPlan } from '../shared/comm-protocol.ts';
 import { isLoopback } from '../../store/environment.ts';
 import { openWorldStore } from '../shared/open-world-store.ts';

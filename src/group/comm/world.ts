@@ -5,28 +5,19 @@
  *
  *  It routes and owns; the groups run the operations. Two worlds share nothing here. */
 import { must } from '../../base/assert.ts';
-import type { Clock } from '../../base/clock.ts';
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
-import { exhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
-import type { Logger } from '../../base/log.ts';
-import type { Settings } from '../../base/settings/settings.ts';
-import type { GiveWay } from '../../comm/thread/guest.ts';
+import { exhaustion } from '../../base/exhaustion.ts';
 import type { NetworkPathRates } from '../../collectives/network-path.ts';
 import { parseSelection, type SelectionRule } from '../../collectives/select.ts';
-import type { Tuning } from '../../collectives/tuning-format.ts';
 import type { Connection, Fabric } from '../../fabric/fabric.ts';
 import { decodeHandle } from '../../fabric/region-handle.ts';
-import type { Kernels } from '../../memory/kernels.ts';
-import type { NativeWire } from '../../memory/native-wire.ts';
 import type { CostModel } from '../../plan/cost.ts';
-import type { RegionAllocator, RegionShare } from '../../memory/region.ts';
-import type { StepMachine } from '../../memory/step-machine.ts';
-import type { NetworkPathShare } from '../shared/comm-protocol.ts';
+import type { RegionShare } from '../../memory/region.ts';
 import { GroupEngine } from './group-engine.ts';
-import { usesMpi, type GroupSpec, type SchedulingStatus } from '../shared/call/group-spec.ts';
-import type { OperationLog } from './diagnosis/operation-log.ts';
+import type { WorldEnvironment } from './engine/environment.ts';
+import { usesMpi, type GroupSpec } from '../shared/call/group-spec.ts';
 import { MpiCollectives } from './mpi/mpi-collectives.ts';
-import type { Plans } from '../shared/call/planner.ts';
+import type { Plans, WorldPlanning } from '../shared/call/planner.ts';
 import { Arbiter } from '../../scheduler/arbiter.ts';
 import { LastWords } from './last-words.ts';
 import { LinkProbe } from './links/link-probe.ts';
@@ -42,75 +33,22 @@ import { announcedOf, decodeGroupHeader, decodeImmediate, MessageType } from './
 /** Messages for groups that this rank has not created yet; more from one peer is a protocol error. */
 const earlyMessagesMax = 1024;
 
-export interface WorldOptions {
-  /** Connections of worlds with other names are refused. */
-  readonly name: string;
-  readonly rank: number;
-  readonly size: number;
-  readonly settings: Settings;
-  /** Of groups that name none; only `mpi` is not an algorithm. */
-  readonly backend?: string | undefined;
-  readonly tuning?: Tuning;
-  readonly clock: Clock;
-  readonly log: Logger;
-  readonly recorder: OperationLog;
-  readonly allocator: RegionAllocator;
-  readonly kernels: Kernels;
-  readonly machine: StepMachine;
-  readonly fabrics: readonly Fabric[];
-  /** CPUs this process may use: with more ranks than that on a host, waiting must give the CPU away at once. */
-  readonly cpus: number;
-  /** As CommEnvironment has it. */
-  readonly checkDescriptors?: CheckDescriptors;
-  /** As CommEnvironment has it. */
-  readonly giveWay?: GiveWay;
-  /** As CommEnvironment has it. */
-  readonly arbiter?: Arbiter;
-  /** All ranks of a group share memory; how to map their control blocks. */
-  readonly onHostPath?: (group: number, blocks: readonly RegionShare[]) => void;
-  /** Small operations of the group can be carried out on sockets of their own, by another thread. */
-  readonly onNetworkPath?: (group: number, share: NetworkPathShare) => void;
-  /** Makes those possible. */
-  readonly wires?: NativeWire;
-  /** A rank of this host has announced a region, or withdrawn it. */
-  readonly onPeerRegion?: (rank: number, key: number, share: RegionShare | undefined) => void;
-  /** All ranks have left the group, or are gone. */
-  readonly onGroupEnded?: (group: number) => void;
-  /** What a scheduled group that is tuned schedules by. */
-  readonly onScheduledBy?: (group: number, status: SchedulingStatus) => void;
-  /** A group failed: the moment to write what is known. */
-  readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
-}
-
 export class World {
-  readonly name: string;
+  readonly env: WorldEnvironment;
   readonly rank: number;
-  readonly size: number;
-  readonly settings: Settings;
-  readonly clock: Clock;
-  readonly log: Logger;
-  readonly recorder: OperationLog;
-  readonly kernels: Kernels;
-  readonly machine: StepMachine;
-  readonly fabrics: readonly Fabric[];
   readonly regions: SharedRegions;
   readonly scratch: ScratchPool;
   readonly pointToPoint: PointToPoint;
   readonly linkProbe: LinkProbe;
   readonly lastWords: LastWords;
   readonly schedules: Schedules;
-  /** The user's rules for choosing algorithms. */
-  readonly selection: readonly SelectionRule[];
-  readonly tuning: Tuning | undefined;
+  readonly arbiter: Arbiter;
   /** Rates of this world, known before its groups are opened; undefined where nothing is chosen by them. */
   model: CostModel | undefined;
-  /** What the network path of the world's own group takes; undefined: it has none. */
+  /** Rates of the network path of the world's own group; undefined: it has none. */
   networkPathRates: NetworkPathRates | undefined;
-  readonly cpus: number;
-  readonly checkDescriptors: CheckDescriptors | undefined;
-  readonly giveWay: GiveWay | undefined;
-  readonly arbiter: Arbiter;
-  readonly #backend: string | undefined;
+  /** The user's rules for choosing algorithms. */
+  readonly #selection: readonly SelectionRule[];
   readonly #mpi: MpiCollectives;
   readonly #waitChains: WaitChains;
   readonly #links = new Map<number, PeerLink>();
@@ -118,52 +56,23 @@ export class World {
   /** Groups that this rank has left and others have not. */
   readonly #leaving = new Map<number, GroupEngine>();
   readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
-  readonly allocator: RegionAllocator;
-  readonly #onHostPath: WorldOptions['onHostPath'];
-  readonly #onNetworkPath: WorldOptions['onNetworkPath'];
-  readonly wires: NativeWire | undefined;
-  readonly #onPeerRegion: WorldOptions['onPeerRegion'];
-  readonly #onGroupEnded: WorldOptions['onGroupEnded'];
-  readonly #onFailure: WorldOptions['onFailure'];
-  readonly #onScheduledBy: WorldOptions['onScheduledBy'];
   #linkAdded: (() => void) | undefined;
   #closing = false;
   /** Its links are closing: nobody is told of memory any more. */
   #unlinking = false;
 
-  constructor(options: WorldOptions) {
-    this.name = options.name;
-    this.rank = options.rank;
-    this.size = options.size;
-    this.settings = options.settings;
-    this.clock = options.clock;
-    this.log = options.log;
-    this.recorder = options.recorder;
-    this.kernels = options.kernels;
-    this.machine = options.machine;
-    this.fabrics = options.fabrics;
-    this.cpus = options.cpus;
-    this.checkDescriptors = options.checkDescriptors;
-    this.giveWay = options.giveWay;
-    this.arbiter = options.arbiter ?? new Arbiter();
-    this.allocator = options.allocator;
-    this.#onHostPath = options.onHostPath;
-    this.#onNetworkPath = options.onNetworkPath;
-    this.wires = options.wires;
-    for (const fabric of options.fabrics) {
-      if (fabric.sockets) fabric.sockets.onSocket = ({ rank }, group, accept) => this.#groups.get(group)?.onSocket(rank, accept);
+  constructor(env: WorldEnvironment) {
+    this.env = env;
+    const { rank, size, clock, kernels, settings, allocator, fabrics } = env;
+    this.rank = rank;
+    this.arbiter = env.arbiter ?? new Arbiter();
+    for (const { sockets } of fabrics) {
+      if (sockets) sockets.onSocket = (peer, group, accept) => this.#groups.get(group)?.onSocket(peer.rank, accept);
     }
-    this.#onPeerRegion = options.onPeerRegion;
-    this.#onGroupEnded = options.onGroupEnded;
-    this.#onFailure = options.onFailure;
-    this.#onScheduledBy = options.onScheduledBy;
-    this.selection = parseSelection(options.settings.algorithms);
-    this.tuning = options.tuning;
-    this.#backend = options.backend;
-    const { rank, size, clock, kernels } = options;
-    this.#mpi = new MpiCollectives({ rank, size, clock, kernels, native: options.settings.native });
-    this.regions = new SharedRegions(options.allocator, options.fabrics, () => (this.#unlinking ? [] : this.#links.values()));
-    this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
+    this.#selection = parseSelection(settings.algorithms);
+    this.#mpi = new MpiCollectives({ rank, size, clock, kernels, native: settings.native });
+    this.regions = new SharedRegions(allocator, fabrics, () => (this.#unlinking ? [] : this.#links.values()));
+    this.scratch = new ScratchPool(this.regions, settings.stagingBytes);
     this.#waitChains = new WaitChains({
       rank,
       clock,
@@ -173,7 +82,13 @@ export class World {
     this.pointToPoint = new PointToPoint({ rank, clock, kernels, findCulprit: (ranks, onFound) => this.findCulprit(ranks, onFound) });
     this.schedules = new Schedules(this);
     this.lastWords = new LastWords(clock, () => this.links);
-    this.linkProbe = new LinkProbe({ clock: options.clock, scratch: this.scratch });
+    this.linkProbe = new LinkProbe({ clock, scratch: this.scratch });
+  }
+
+  /** The rules by which plans of groups are found. */
+  get planning(): WorldPlanning {
+    const { machine, settings, tuning } = this.env;
+    return { machine, settings, tuning: tuning?.tuning, model: this.model, selection: this.#selection };
   }
 
   // ── links ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,9 +96,9 @@ export class World {
   /** Takes over a connection, dialled or accepted. A second one to the same rank is closed. */
   addLink(connection: Connection, fabric: Fabric): void {
     const { rank } = connection.peer;
-    if (this.#links.has(rank) || rank === this.rank || rank >= this.size) {
+    if (this.#links.has(rank) || rank === this.rank || rank >= this.env.size) {
       connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose() {} });
-      this.log.warn(`a second connection of rank ${rank} was closed`);
+      this.env.log.warn(`a second connection of rank ${rank} was closed`);
       void connection.close(0);
       return;
     }
@@ -208,7 +123,7 @@ export class World {
 
   /** Resolves when every rank is linked; the caller adds the deadline. */
   async linked(): Promise<void> {
-    while (this.#links.size < this.size - 1) {
+    while (this.#links.size < this.env.size - 1) {
       await new Promise<void>((resolve) => {
         this.#linkAdded = resolve;
       });
@@ -216,18 +131,18 @@ export class World {
   }
 
   missingLinks(): number[] {
-    return Array.from({ length: this.size }, (_, rank) => rank).filter((rank) => rank !== this.rank && !this.#links.has(rank));
+    return Array.from({ length: this.env.size }, (_, rank) => rank).filter((rank) => rank !== this.rank && !this.#links.has(rank));
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   async openGroup(spec: GroupSpec, timeoutMs: number): Promise<GroupEngine> {
-    // Where all goes well without a turn in between: what is announced and said of the group leaves together.
+    // No turn of the event loop comes in between: all that is announced and said of the group leaves together.
     const made = this.#newGroup(spec);
     const group = made instanceof GroupEngine ? made : await made;
     this.#groups.set(spec.id, group);
     this.schedules.open(group);
-    this.recorder.addGroup(spec);
+    this.env.recorder.addGroup(spec);
     const early = this.#early.get(spec.id) ?? [];
     this.#early.delete(spec.id);
     for (const { link, message } of early) this.#guard(link, () => group.onControl(this.#groupRank(group, link), message));
@@ -239,8 +154,9 @@ export class World {
     if (failure) group.fail(failure);
     try {
       await group.open(timeoutMs);
-      if (usesMpi(spec.backend, this.#backend)) await this.#openMpi(group, timeoutMs);
+      if (usesMpi(spec.backend, this.env.backend)) await this.#mpi.openGroup(spec, timeoutMs);
     } catch (thrown) {
+      group.fail(ShoalError.from(thrown));
       await this.closeGroup(spec.id, 0);
       throw thrown;
     }
@@ -286,19 +202,9 @@ export class World {
     this.lastWords.tell(ranks, { type: 'trouble', error });
   }
 
-  async #openMpi(group: GroupEngine, timeoutMs: number): Promise<void> {
-    try {
-      await this.#mpi.openGroup(group.spec, timeoutMs);
-    } catch (thrown) {
-      const error = ShoalError.from(thrown);
-      group.fail(error);
-      throw error;
-    }
-  }
-
-  /** What runs the calls of a group whose collectives are MPI's. */
+  /** Plans that run the calls of a group whose collectives are MPI's. */
   mpiPlans(spec: GroupSpec): Plans | undefined {
-    return usesMpi(spec.backend, this.#backend) ? this.#mpi.plans(spec) : undefined;
+    return usesMpi(spec.backend, this.env.backend) ? this.#mpi.plans(spec) : undefined;
   }
 
   group(id: number): GroupEngine | undefined {
@@ -313,36 +219,24 @@ export class World {
     if (!this.#groups.delete(id)) return;
     this.schedules.close(id);
     if (group.failure === undefined) this.#mpi.closeGroup(group.spec);
-    this.recorder.removeGroup(group.spec);
+    this.env.recorder.removeGroup(group.spec);
     this.#leaving.set(id, group);
     this.#endIfDeserted(group);
   }
 
-  /** What a group has is given back when no rank is in it any more: others may look at it until they have left. */
+  /** Gives back what a group has when no rank is in it any more: others may look at it until they have left. */
   #endIfDeserted(group: GroupEngine): void {
     if (!group.deserted) return;
     const { id } = group.spec;
     this.#leaving.delete(id);
     this.pointToPoint.forget(id);
     group.end();
-    this.#onGroupEnded?.(id);
-  }
-
-  onHostPath(group: number, blocks: readonly RegionShare[]): void {
-    this.#onHostPath?.(group, blocks);
-  }
-
-  onNetworkPath(group: number, share: NetworkPathShare): void {
-    this.#onNetworkPath?.(group, share);
-  }
-
-  onScheduledBy(group: number, status: SchedulingStatus): void {
-    this.#onScheduledBy?.(group, status);
+    this.env.tell({ type: 'group-ended', group: id });
   }
 
   recordFailure(group: GroupSpec, error: ShoalError): void {
-    this.recorder.groupFailed(group, error);
-    this.#onFailure?.(group, error);
+    this.env.recorder.groupFailed(group, error);
+    this.env.onFailure?.(group, error);
     for (const each of this.#groups.values()) if (each.spec.parent === group.id && each.isOpening) each.fail(error);
   }
 
@@ -358,7 +252,7 @@ export class World {
     const unlinked = Promise.all(this.links.map((link) => link.connection.close(timeoutMs)));
     await left;
     await unlinked;
-    await Promise.all(this.fabrics.map((fabric) => fabric.close()));
+    await Promise.all(this.env.fabrics.map((fabric) => fabric.close()));
     this.#mpi.close();
     this.schedules.end();
     this.#waitChains.close();
@@ -372,7 +266,7 @@ export class World {
     this.#waitChains.find(ranks, onFound);
   }
 
-  /** What has been waited for the longest. */
+  /** The wait that has lasted longest. */
   get wait(): Wait | undefined {
     const waits = [this.pointToPoint.wait, this.schedules.wait, ...[...this.#groups.values()].map((group) => group.wait)];
     return waits.find((wait) => wait !== undefined);
@@ -399,13 +293,9 @@ export class World {
         this.#onControl(link, decodeControl(message));
         return;
       case MessageType.Offer:
-        this.pointToPoint.onOffer(link, message);
-        return;
       case MessageType.Accept:
-        this.pointToPoint.onAccept(link, message);
-        return;
       case MessageType.Taken:
-        this.pointToPoint.onTaken(link, message);
+        this.pointToPoint.onMessage(link, message);
         return;
       case MessageType.Probe:
       case MessageType.Answer:
@@ -423,7 +313,7 @@ export class World {
   }
 
   #onControl(link: PeerLink, message: ControlMessage): void {
-    // Who says this waits for the answer, and may end then.
+    // The sender waits for the answer, and may end then.
     if ((message.type === 'abort' || message.type === 'abort-elsewhere' || message.type === 'trouble') && message.id !== undefined)
       link.post(encodeControl({ type: 'heard', id: message.id }));
     if (message.type === 'abort' || message.type === 'abort-elsewhere') link.failure = message.error;
@@ -434,15 +324,15 @@ export class World {
         link.announce(message.key, message.remote);
         // The main thread looks at what main threads have announced.
         if (link.loadStore && message.remote.handle !== '' && isOfMainThread(message.key))
-          this.#onPeerRegion?.(link.rank, message.key, decodeHandle(message.remote.handle));
+          this.#tellRegion(link, message.key, decodeHandle(message.remote.handle));
         for (const group of this.#groups.values()) group.pump();
         return;
       case 'withdraw':
         link.withdraw(message.key);
-        if (isOfMainThread(message.key)) this.#onPeerRegion?.(link.rank, message.key, undefined);
+        if (isOfMainThread(message.key)) this.#tellRegion(link, message.key, undefined);
         return;
       case 'ping':
-        link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.clock.wallNow() }));
+        link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.env.clock.wallNow() }));
         return;
       case 'heard':
         this.lastWords.onHeard(link.rank, message.id);
@@ -472,14 +362,15 @@ export class World {
     }
   }
 
+  /** A rank of this host has announced a region, or withdrawn it. */
+  #tellRegion({ rank }: PeerLink, key: number, share: RegionShare | undefined): void {
+    this.env.tell({ type: 'peer-region', rank, key, share });
+  }
+
   #onGroupControl(group: GroupEngine, link: PeerLink, message: ControlMessage & { group: number }): void {
     const rank = this.#groupRank(group, link);
-    if (message.type === 'order') {
-      this.schedules.onOrder(message.group, rank, message);
-      return;
-    }
-    if (message.type === 'tuned') {
-      this.schedules.onTuned(message.group, rank, message);
+    if (message.type === 'order' || message.type === 'tuned') {
+      this.schedules.onControl(message.group, rank, message);
       return;
     }
     group.onControl(rank, message);
@@ -489,7 +380,7 @@ export class World {
   /** Told of answers to pings; used while clocks are compared. */
   onPong: ((rank: number, sentMs: number, atMs: number) => void) | undefined;
 
-  /** Of a group that this rank has left, only who leaves as well is of interest. */
+  /** A group that this rank has left hears of nothing but others that leave as well. */
   #onLeavingGroup(group: GroupEngine, link: PeerLink, message: ControlMessage): void {
     if (message.type !== 'leave') return;
     group.onControl(this.#groupRank(group, link), message);

@@ -46,7 +46,7 @@ import { CompletedWork, PendingWork } from '../../comm/caller/work.ts';
 const boundMax = 512;
 /** A private array that is larger is let go when its call has ended; a smaller one stays bound for the next such call. */
 const keptBytesMax = 64 * 1024;
-/** Of letting the comm thread take over a call on a private array: two copies. To wait as long for late peers costs at most as
+/** The cost of letting the comm thread take over a call on a private array: two copies. To wait as long for late peers costs at most as
  *  much again. */
 const nsPerPrivateByte = 0.4;
 
@@ -67,12 +67,12 @@ interface Place {
   readonly ordinal: number;
 }
 
-/** Until the comm thread has a large call: long enough to come to a wait from a call that is followed by nothing else. Where the tensor
+/** The time until the comm thread has a large call: long enough to come to a wait from a call that is followed by nothing else. Where the tensor
  *  has taken the caches that takes longer. */
 const handOverNs = 50_000;
 const handOverNsPerByte = 0.01;
 const handOverNsMax = 1e6;
-/** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
+/** The cost of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
 const nsPerWaitedByte = 0.2;
 /** The same for a call that is awaited. The event loop has other things to do: about as long as the call itself takes. */
 const nsPerAwaitedByte = 0.05;
@@ -99,7 +99,7 @@ interface HandedOver extends Place {
 interface Track {
   readonly hostPath: HostPath;
   ordinal: number;
-  /** In the order of their calls. */
+  /** Calls handed over, in their order. */
   readonly handedOver: HandedOver[];
 }
 
@@ -107,7 +107,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
   readonly #options: HostPathCallerOptions;
   readonly #tracks: Readonly<Record<HostPathName, Track>>;
   readonly #own: ControlBlock;
-  /** By call and buffers; those on private arrays by call alone. */
+  /** Operations by call and buffers; those on private arrays by call alone. */
   readonly #bound = new BoundedCache<string, HostPathOperation>(boundMax);
   readonly #sites = new CallSites();
 
@@ -198,7 +198,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
 
   /** This thread has nothing to do but wait for `work`: it runs that if it is the next, and the comm thread does not have it. */
   #runHere({ hostPath, handedOver }: Track, work: PendingWork, nsPerByte: number): void {
-    // Of several the comm thread is awake already: taking turns with it would cost a wake-up for each, on every rank.
+    // The comm thread is awake already for several calls: taking turns with it would cost a wake-up for each, on every rank.
     if (handedOver.length !== 1 || handedOver[0].work !== work) return;
     const [head] = handedOver;
     const { operation, sequence, ordinal, site } = head;

@@ -9,6 +9,7 @@ import { oneHost } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
 import type { GroupSpec } from '../shared/call/group-spec.ts';
 import { Planner } from '../shared/call/planner.ts';
+import type { GroupContext } from '../comm/engine/group-context.ts';
 import { blockShape } from './host-path.ts';
 import { HostPathQueue, type HostPathCall } from './host-path-queue.ts';
 
@@ -33,28 +34,28 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
   const runs = vi.spyOn(machines[0], 'run');
   const queues = globalRanks.map((rank) => {
     const machine = machines[rank];
-    const queue = new HostPathQueue({
-      hostPath: {
-        name: 'large',
-        rank,
-        size: 2,
-        blocks,
-        slotCount: 1,
-        machine,
-        yields: true,
-        peerRegion: (peer) => new Uint8Array(regions[peer].buffer),
+    const group = {
+      world: {
+        env: { settings: { inFlightMax: 1 }, machine, wires: patient ? {} : undefined, recorder: { trace: { enabled: traced } } },
       },
-      members: { firstLate: () => 1 - rank, leftBefore: () => false, tookOther: () => false },
-      spinNs: 0,
-      patient,
-      traced,
-      ring: (doorbells) => doorbells.fill(0),
-      onStarted: () => undefined,
-      onMismatch: () => expect.unreachable(),
-      onThrown: (thrown) => {
+      rank,
+      size: 2,
+      blocks,
+      members: {
+        firstLate: () => 1 - rank,
+        leftBefore: () => false,
+        tookOther: () => false,
+        memory: (peer: number) => new Uint8Array(regions[peer].buffer),
+      },
+      spinMs: 0,
+      ring: (doorbells: Uint32Array) => doorbells.fill(0),
+      started: () => undefined,
+      disagree: () => expect.unreachable(),
+      suspect: (thrown: unknown) => {
         throw thrown;
       },
-    });
+    };
+    const queue = new HostPathQueue(group as unknown as GroupContext, 'large');
     const { topology } = specs[rank];
     const plans = new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: [true, true] });
     const request: HostPathCall = {

@@ -16,10 +16,9 @@ import {
   type HostPathBuffers,
   type HostPathName,
   type HostPathOperation,
-  type HostPathOptions,
   type HostPathPosition,
 } from './host-path.ts';
-import type { Members } from '../comm/engine/members.ts';
+import type { GroupContext } from '../comm/engine/group-context.ts';
 import type { Buffers } from '../comm/engine/operation.ts';
 import type { HostPathPlans } from '../shared/call/planner.ts';
 import type { Watched } from '../comm/diagnosis/watchdog.ts';
@@ -31,7 +30,7 @@ export interface HostPathCall {
   readonly hostPath: HostPathName;
   /** Position among the calls of the host path. */
   readonly ordinal: number;
-  /** Where the main thread left it; at 0: not begun. */
+  /** The position at which the calling thread left it; at 0: not begun. */
   readonly position: HostPathPosition;
   readonly call: CollectiveCall;
   readonly buffers: Buffers;
@@ -49,7 +48,7 @@ export interface HostPathEntry extends HostPathCall, Watched {
   started: boolean;
   /** The last rank that was seen not to have announced it. */
   waitedFor: number | undefined;
-  /** What the code it is in was made from. */
+  /** The algorithm of the code that it is in. */
   readonly algorithm: string;
   readonly movements: readonly Movement[];
   /** Undefined until it is the head. */
@@ -61,41 +60,23 @@ export interface HostPathEntry extends HostPathCall, Watched {
   sleeps: boolean;
 }
 
-export interface HostPathQueueOptions {
-  readonly hostPath: HostPathOptions;
-  readonly members: Pick<Members, 'firstLate' | 'leftBefore' | 'tookOther'>;
-  /** How long the head waits for other ranks in native code, each time it is continued. */
-  readonly spinNs: number;
-  /** Ranks outnumber CPUs, and waits of this thread give its CPU to them: the head waits about as long as the operation takes before
-   *  the thread sleeps. Every bell costs both sides a cold start of JavaScript. */
-  readonly patient: boolean;
-  /** Work is drawn apart from waiting. */
-  readonly traced: boolean;
-  /** Rings the ranks named, one bit each, and clears them. */
-  readonly ring: (doorbells: Uint32Array) => void;
-  /** Ranks called different things, or this one's call went the host path's way and another's did not. */
-  readonly onMismatch: (entry: HostPathEntry) => void;
-  /** All ranks have announced the head, and it runs on this thread. */
-  readonly onStarted: (entry: HostPathEntry) => void;
-  /** Running the head threw. */
-  readonly onThrown: (thrown: unknown, sequence: number) => void;
-}
-
 /** Operations kept bound to their buffers. */
 const boundMax = 64;
-/** Of a patient wait. It is fruitless once, at most: then the head sleeps until it has moved. */
+/** The length of a patient wait. It is fruitless once, at most: then the head sleeps until it has moved. */
 const nsPerPatientByte = 0.05;
 const patienceNsMax = 5e6;
 
 export class HostPathQueue implements CallQueue<HostPathEntry> {
-  readonly #options: HostPathQueueOptions;
+  readonly #group: GroupContext;
+  readonly #name: HostPathName;
   readonly #entries: HostPathEntry[] = [];
   readonly #bound = new BoundedCache<string, HostPathOperation>(boundMax);
   /** Made on first use: many a group never leaves anything to the comm thread. */
   #made: HostPath | undefined;
 
-  constructor(options: HostPathQueueOptions) {
-    this.#options = options;
+  constructor(group: GroupContext, name: HostPathName) {
+    this.#group = group;
+    this.#name = name;
   }
 
   get pending(): readonly HostPathEntry[] {
@@ -139,7 +120,7 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
     if (this.#entries.length === 0) return false;
     const entry = this.#entries[0];
     const { sequence, ordinal } = entry;
-    const { ring, onMismatch, onThrown } = this.#options;
+    const group = this.#group;
     const hostPath = this.#hostPath;
     entry.operation ??= this.#bind(entry);
     const { operation } = entry;
@@ -152,10 +133,10 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
         ? hostPath.resume(operation, sequence, ordinal, entry.position, this.#patienceNs(entry, operation))
         : 'unmapped';
     } catch (thrown) {
-      onThrown(thrown, sequence);
+      group.suspect(thrown, sequence);
       return false;
     }
-    ring(hostPath.doorbells);
+    group.ring(hostPath.doorbells);
     if (status === 'done') {
       this.#start(entry);
       this.#entries.shift();
@@ -167,20 +148,24 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
     const moved = position.pc !== entry.position.pc || position.code !== entry.position.code;
     entry.position = position;
     entry.sleeps = !moved;
-    if (status === 'mismatch' || this.#someoneWentElsewhere(sequence)) onMismatch(entry);
+    if (status === 'mismatch' || this.#someoneWentElsewhere(sequence)) group.disagree(entry);
     return moved;
   }
 
   #patienceNs(entry: HostPathEntry, { bytes }: HostPathOperation): number {
-    const { spinNs, traced, patient } = this.#options;
-    // Who is told when work begins does not let native code wait for that.
-    if (traced && !entry.started) return 0;
-    return patient && !entry.sleeps ? Math.min(patienceNsMax, bytes * nsPerPatientByte) : spinNs;
+    const { spinMs, world } = this.#group;
+    // Where work is drawn apart from waiting, native code does not wait for the beginning of the work.
+    if (world.env.recorder.trace.enabled && !entry.started) return 0;
+    // Where ranks outnumber CPUs, waits of native code give the CPU to other ranks: the head waits about as long as the operation takes
+    // before the thread sleeps. Every bell costs both sides a cold start of JavaScript. Without the addon, of which wires are a part,
+    // waits would keep the CPU.
+    const isPatient = spinMs === 0 && world.env.wires !== undefined;
+    return isPatient && !entry.sleeps ? Math.min(patienceNsMax, bytes * nsPerPatientByte) : spinMs * 1e6;
   }
 
   #noteStart(entry: HostPathEntry): void {
     if (entry.started) return;
-    const late = this.#options.members.firstLate(entry.slot, entry.sequence);
+    const late = this.#group.members.firstLate(entry.slot, entry.sequence);
     if (late === undefined) this.#start(entry);
     else entry.waitedFor = late;
   }
@@ -188,7 +173,7 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
   #start(entry: HostPathEntry): void {
     if (entry.started) return;
     entry.started = true;
-    this.#options.onStarted(entry);
+    this.#group.started(entry);
   }
 
   #adopt(entry: HostPathEntry, operation: HostPathOperation): void {
@@ -196,6 +181,10 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
     if (!position) return;
     entry.position = position;
     entry.adopted = true;
+  }
+
+  late({ slot, sequence }: HostPathEntry): number[] {
+    return this.#group.members.late(slot, sequence);
   }
 
   abandon(error: ShoalError): void {
@@ -214,16 +203,29 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
   }
 
   get #hostPath(): HostPath {
-    this.#made ??= new HostPath(this.#options.hostPath);
+    this.#made ??= this.#make();
     return this.#made;
+  }
+
+  #make(): HostPath {
+    const { rank, size, blocks, members, spinMs, world } = this.#group;
+    const { machine, settings } = world.env;
+    return new HostPath({
+      name: this.#name,
+      rank,
+      size,
+      blocks,
+      slotCount: settings.inFlightMax,
+      machine,
+      yields: spinMs === 0,
+      peerRegion: (peer, key) => members.memory(peer, key),
+    });
   }
 
   /** Some rank made its call `sequence` through its comm thread, or left before it, while this rank's is of the host path. */
   #someoneWentElsewhere(sequence: number): boolean {
-    const { hostPath, members } = this.#options;
-    return hostPath.blocks.some(
-      (_, rank) => rank !== hostPath.rank && (members.leftBefore(rank, sequence) || members.tookOther(rank, sequence, hostPath.name)),
-    );
+    const { blocks, rank: own, members } = this.#group;
+    return blocks.some((_, rank) => rank !== own && (members.leftBefore(rank, sequence) || members.tookOther(rank, sequence, this.#name)));
   }
 }
 

@@ -123,7 +123,7 @@ function* runRank(host: Host, rank: number, { name, steps, before }: Scenario, r
       if (hostPath === main && random.integer(4) === 0) {
         takenOver += 1;
         hostPath = comm;
-        // What is private is copied for the other thread; what is shared it maps itself.
+        // Private arrays are copied for the other thread; shared memory it maps itself.
         if (key === privateKey) view = view.slice();
         operation = comm.bind(call, hostPathPlans, { data: buffer(view) }, position.code);
         let adopted = comm.adopt(operation, ordinal, position);

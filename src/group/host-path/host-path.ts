@@ -82,7 +82,7 @@ export interface HostPathOptions {
   readonly name: HostPathName;
   readonly rank: number;
   readonly size: number;
-  /** By group rank, as this thread maps them. */
+  /** Control blocks by group rank, as this thread maps them. */
   readonly blocks: readonly ControlBlock[];
   /** Slots of the comm threads. */
   readonly slotCount: number;
@@ -96,10 +96,10 @@ export interface HostPathOptions {
 /** `mismatch`: a rank's contract differs. `unmapped`: a rank's memory is not known here yet. */
 export type HostPathStatus = 'done' | 'waiting' | 'mismatch' | 'unmapped';
 
-/** Which of a call's codes. */
+/** The name of one of a call's codes. */
 export type HostPathCodeName = 'shared' | 'private';
 
-/** Where an operation stands. */
+/** The position of an operation. */
 export interface HostPathPosition {
   readonly code: HostPathCodeName;
   readonly pc: number;
@@ -110,7 +110,7 @@ interface BoundCode {
   readonly name: HostPathCodeName;
   readonly whole: LoweredWhole;
   readonly code: Float64Array;
-  /** By slot. */
+  /** Memory by slot. */
   readonly segments: readonly Segments[];
 }
 
@@ -122,7 +122,7 @@ export interface HostPathOperation {
   readonly card: Uint8Array;
   /** This rank's, in the card; its first word is the number of the call. */
   readonly contract: Uint32Array;
-  /** What the last run took, and the next one tries first. */
+  /** The code that the last run took, and the next one tries first. */
   bound: BoundCode;
   /** The other one, once it has been needed. */
   spare: BoundCode | undefined;
@@ -132,12 +132,12 @@ export interface HostPathOperation {
   readonly isPrivate: boolean;
   /** Bytes of them that peers cannot reach. */
   readonly privateBytes: number;
-  /** Of the call, as its contract has them. */
+  /** Bytes of the call, as its contract has them. */
   readonly bytes: number;
 }
 
 const bufferNames = ['data', 'input', 'output'] as const;
-/** In a card: addresses that nobody announces. */
+/** Bytes of a card that stand for addresses which nobody announces. */
 const unknownByte = 0xff;
 const nothing = new Uint8Array(0);
 
@@ -276,7 +276,7 @@ export class HostPath {
     this.#expected(card, peer).set(this.#options.blocks[peer].slot(slot).subarray(0, addressesBytes));
   }
 
-  /** By what is known of all ranks. */
+  /** The code for what is known of all ranks. */
   #codeFor({ call, card, buffers, plans }: HostPathOperation): HostPathCodeName {
     if (hasPrivate(buffers)) return 'private';
     const { size, rank } = this.#options;
@@ -331,7 +331,7 @@ export class HostPath {
     return must(buffers[name.buffer], () => `the call has a ${name.buffer} buffer`).view;
   }
 
-  /** Where a card has the addresses that a peer is expected to announce. */
+  /** The part of a card that has the addresses that a peer is expected to announce. */
   #expected(card: Uint8Array, peer: number): Uint8Array {
     const offset = cardExpectedOffset(peer);
     return card.subarray(offset, offset + addressesBytes);

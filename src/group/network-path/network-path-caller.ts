@@ -13,7 +13,7 @@ import type { NetworkPathShare, SharedBuffer } from '../shared/comm-protocol.ts'
 import { waitName, workName, type CallSpan } from '../shared/call/collective-spans.ts';
 import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
 import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
-import { NetworkPathWire, type NetworkPathBuffers } from './network-path-wire.ts';
+import { NetworkPathWire, type NetworkPathBuffers } from './network-path.ts';
 import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
 import type { Planner } from '../shared/call/planner.ts';
 import { hostPathBlock } from '../host-path/host-path.ts';
@@ -142,7 +142,7 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     );
   }
 
-  /** What has not ended here has waited here; the comm thread draws the rest. */
+  /** Draws the wait here of a call that has not ended here; the comm thread draws the rest. */
   #drawWait({ operation, sequence, ordinal }: NetworkPathCall, startMs: number, site: string | undefined): void {
     const { spec, world } = this.#options;
     const { trace } = world;

@@ -1,4 +1,4 @@
-/** How ranks agree on a network path: what comes in another order than it was sent, as of different links, and what is given back. */
+/** The agreement of ranks on a network path: messages in another order than they were sent, as of different links, and sockets that are given back. */
 import { expect, it } from 'vitest';
 import type { SocketSource } from '../../fabric/fabric.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';

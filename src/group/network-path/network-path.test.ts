@@ -12,7 +12,7 @@ import { createStepMachine } from '../../memory/step-machine/create-step-machine
 import { separateHosts } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
 import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
-import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path-wire.ts';
+import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path.ts';
 import { Planner } from '../shared/call/planner.ts';
 import { signalMaxOf } from '../shared/call/group-spec.ts';
 

@@ -16,7 +16,7 @@ import type { GroupSpec, Scheduling, SchedulingStatus } from './call/group-spec.
 import type { HostPathName, HostPathPosition } from '../host-path/host-path.ts';
 import type { LoadedTuning } from './call/tuning-file.ts';
 
-/** How a rank joins a world. */
+/** The plan by which a rank joins a world. */
 export interface WorldPlan {
   readonly rank: number;
   readonly size: number;
@@ -28,9 +28,9 @@ export interface WorldPlan {
   readonly settings: Settings;
   /** `mpi`: what groups of this world use unless they say otherwise. */
   readonly backend?: string;
-  /** As in GroupSpec, of the group of all ranks. */
+  /** The same as in GroupSpec, for the group of all ranks. */
   readonly callsBefore?: number;
-  /** What the file of `shoal tune` says, where there is one. */
+  /** The file of `shoal tune`, where there is one. */
   readonly tuning?: LoadedTuning;
 }
 
@@ -60,7 +60,7 @@ export type Command =
       readonly type: 'scheduled';
       readonly work: number;
       readonly group: number;
-      /** Of the tensor. */
+      /** Name of the tensor. */
       readonly name: string;
       /** It has this name in every step. */
       readonly isNamed: boolean;
@@ -69,7 +69,7 @@ export type Command =
       readonly buffer: SharedBuffer;
       readonly timeoutMs: number;
     }
-  /** Of a scheduled group, from the next all-reduce on. */
+  /** The scheduling of a group from the next all-reduce on. */
   | { readonly type: 'schedule'; readonly group: number; readonly scheduling: Partial<Scheduling> }
   /** An operation of the host path that the main thread leaves to the comm thread, having come to `position`. */
   | {
@@ -93,7 +93,7 @@ export type Command =
       readonly group: number;
       readonly sequence: number;
       readonly ordinal: number;
-      /** How far it has come; undefined: it has not begun. */
+      /** The progress so far; undefined: it has not begun. */
       readonly progress: NetworkPathProgress | undefined;
       readonly call: CollectiveCall;
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
@@ -118,7 +118,7 @@ export type Command =
   | { readonly type: 'close-group'; readonly work: number; readonly group: number; readonly timeoutMs: number }
   /** This rank cannot go on with the group, for a reason of its own: all ranks hear of it. */
   | { readonly type: 'fail-group'; readonly work: number; readonly group: number; readonly error: ErrorData }
-  /** What may be the reason if this rank ends; undefined: it is over. */
+  /** The reason that this rank may end for; undefined: it is over. */
   | { readonly type: 'trouble'; readonly work: number; readonly error: ErrorData | undefined }
   | (StoreCommand & { readonly work: number })
   /** Nobody waits for this call of the store any more. */
@@ -139,15 +139,15 @@ export interface StoreCommand {
 export interface NetworkPathShare {
   /** This rank's control block. */
   readonly own: RegionShare;
-  /** Of the wires. */
+  /** Memory of the wires. */
   readonly memory: RegionShare;
-  /** As all ranks have them. */
+  /** Rates as all ranks have them. */
   readonly rates: NetworkPathRates;
   /** Sockets of the comm thread's wire; the main thread makes descriptors of its own of them. */
   readonly descriptors: readonly number[];
 }
 
-/** What is known once the world is set up. */
+/** The world as it is known once it is set up. */
 export interface WorldInfo {
   /** World ranks by machine. */
   readonly hosts: readonly (readonly number[])[];
@@ -157,23 +157,23 @@ export interface WorldInfo {
   readonly fabricOf: readonly (readonly string[])[];
   /** Rates of this world; undefined where nothing is chosen by them. */
   readonly model: CostModel | undefined;
-  /** Where a byte's time between hosts is from; undefined: nobody has measured it. */
+  /** The origin of a byte's time between hosts; undefined: nobody has measured it. */
   readonly linkFrom: 'start' | 'tuning' | undefined;
   /** Seconds per byte that this rank copies; undefined: not measured. For its trace. */
   readonly copyByte: number | undefined;
-  /** What to add to this rank's wall time to get rank 0's, milliseconds. */
+  /** The difference to add to this rank's wall time to get rank 0's, milliseconds. */
   readonly clockOffsetMs: number;
 }
 
-/** What the comm side tells of its own accord. */
+/** Events that the comm side tells of its own accord. */
 export type WorldTold =
   /** The control blocks of a group whose ranks all share memory, by group rank; comes before the group is used. */
   | { readonly type: 'host-path'; readonly group: number; readonly blocks: readonly RegionShare[] }
-  /** How the main thread can use the network path of a group; comes before the group is used. */
+  /** The means by which the calling thread uses the network path of a group; they come before the group is used. */
   | { readonly type: 'network-path'; readonly group: number; readonly share: NetworkPathShare }
   /** A region of a rank of this host, to be mapped when the host path needs it; undefined: it is gone. */
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
-  /** What a scheduled group schedules by from now on. */
+  /** The credit and partition of a scheduled group from now on. */
   | { readonly type: 'scheduled-by'; readonly group: number; readonly status: SchedulingStatus }
   /** All ranks have left the group, or are gone: its number may be another's. */
   | { readonly type: 'group-ended'; readonly group: number };

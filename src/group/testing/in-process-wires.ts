@@ -9,7 +9,7 @@ import type { PeerIdentity, SocketSource } from '../../fabric/fabric.ts';
 import type { TurnOf } from '../../fabric/testing/loopback.ts';
 import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../../memory/native-wire.ts';
 
-/** What the other side has not taken, at most; the rest waits at the sender. */
+/** Most bytes that the other side has not taken; the rest waits at the sender. */
 const socketBytesMax = 4096;
 
 /** A part of a message: where its bytes go, and the signal that rises after the last. */
@@ -166,7 +166,7 @@ export class InProcessSockets {
     return this.#open.size;
   }
 
-  /** Of one rank, until `close`: then its streams end, as when its process does. */
+  /** The sockets of one rank, until `close`: then its streams end, as when its process does. */
   source(identity: PeerIdentity): SocketSource & { close(): void } {
     const candidate = candidateOf(identity.rank);
     const source: SocketSource & { close(): void } = {
@@ -204,7 +204,7 @@ export class InProcessSockets {
     }
   }
 
-  /** What runs them. */
+  /** The addon that runs them. */
   readonly native: NativeWire = {
     wireMemoryBytes: () => 0,
     takeSocket: (descriptor) => this.#add(this.#end(descriptor), this.#lost.has(descriptor) ? this.#lost : this.#open),

@@ -38,7 +38,7 @@ import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
 import { TensorMemory } from '../caller/tensor-memory.ts';
 
-/** What a rank has of a world whose order of events is decided elsewhere. */
+/** The part of a rank in a world whose order of events is decided elsewhere. */
 export interface InProcessRole {
   readonly clock: Clock;
   /** Calls back in a later turn of the rank's event loop. */
@@ -54,11 +54,11 @@ export interface InProcessOptions {
   readonly settings?: Partial<Settings>;
   /** Default: one on which no limit passes while the process is not served. What measures needs the system's. */
   readonly clock?: Clock;
-  /** By rank. Default: `clock`, and the turns of the event loop. */
+  /** The role of each rank. Default: `clock`, and the turns of the event loop. */
   readonly role?: (rank: number) => InProcessRole;
-  /** Of a rank, where the ranks meet. Default: a client of a store in this process. */
+  /** Opens a rank's store, where the ranks meet. Default: a client of a store in this process. */
   readonly openStore?: (rank: number) => Promise<Store>;
-  /** Of the choices of connections. Default: the number of ranks. */
+  /** Seed of the choices of connections. Default: the number of ranks. */
   readonly seed?: number;
   readonly log?: Logger;
   /** Host identity per rank; default: all the same. Ranks of one host load and store with kind `host`. */
@@ -69,27 +69,27 @@ export interface InProcessOptions {
   readonly wrapStore?: (store: Store, rank: number) => Store;
   /** Wraps the memory of each rank's comm side. */
   readonly wrapMemory?: (allocator: RegionAllocator, rank: number) => RegionAllocator;
-  /** Of each rank's main thread. Default: nothing is recorded. */
+  /** Timeline of each rank's calling thread. Default: nothing is recorded. */
   readonly mainTrace?: readonly TraceRecorder[];
   readonly joinTimeoutMs?: number;
-  /** As in GroupSpec, of the group of all ranks. */
+  /** The same as in GroupSpec, for the group of all ranks. */
   readonly callsBefore?: number;
-  /** Of all ranks. Default: nobody asks. */
+  /** Asks all ranks for a turn. Default: nobody asks. */
   readonly unheeded?: UnheededWorks;
   /** Smallest parts of scheduled groups. Default: 1. */
   readonly partitionBytesMin?: number;
   /** Whether others wait for their turn of the event loop. Default: nobody does. */
   readonly giveWay?: GiveWay;
-  /** Of what each rank's process sends besides. Default: nothing. */
+  /** The arbiter of what each rank's process sends besides. Default: nothing. */
   readonly arbiter?: (rank: number) => Arbiter;
-  /** Of each rank's comm side. Default: none. */
+  /** Timeline of each rank's comm side. Default: none. */
   readonly trace?: (rank: number) => TraceRecorder;
 }
 
 export interface InProcessWorld extends AsyncDisposable {
   readonly groups: readonly CommGroup[];
   readonly flights: readonly FlightRecorder[];
-  /** Of the network fast path, where calls take it. */
+  /** Sockets of the network fast path, where calls take it. */
   readonly sockets: InProcessSockets | undefined;
   /** Runs the body on every rank at the same time. */
   each<T>(body: (group: CommGroup) => Promise<T> | T): Promise<T[]>;
@@ -122,11 +122,11 @@ function joinSite(site: InProcessSite): Promise<CommGroup>[] {
   return Array.from({ length: site.size }, (_, rank) => site.start(rank));
 }
 
-/** What the ranks of a world share: networks, memory, a store. */
+/** The parts that the ranks of a world share: networks, memory, a store. */
 export class InProcessSite {
   readonly size: number;
   readonly flights: FlightRecorder[] = [];
-  /** Of the network fast path, where calls take it. */
+  /** Sockets of the network fast path, where calls take it. */
   readonly sockets: InProcessSockets | undefined;
   readonly memory = new InProcessMemory();
   readonly #options: InProcessOptions;
@@ -254,7 +254,7 @@ export class InProcessSite {
     return connection.peer.rank;
   }
 
-  /** What is left of the ranks: nothing, once all have ended. */
+  /** Names what is left of the ranks: nothing, once all have ended. */
   get left(): string[] {
     const connections = this.#fabrics.flat().reduce((sum, fabric) => sum + fabric.connections.length, 0);
     return [

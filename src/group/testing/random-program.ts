@@ -9,24 +9,24 @@ export interface Collective {
   readonly count: number;
   readonly op: ReduceOp;
   readonly root: number;
-  /** By rank: a plain array, not a tensor of the group. */
+  /** True for each rank that passes a plain array, not a tensor of the group. */
   readonly plain: readonly boolean[];
 }
 
 export interface Step extends Collective {
-  /** By rank: turns of the event loop before the call. */
+  /** Turns of the event loop before the call, by rank. */
   readonly late: readonly number[];
-  /** By rank: the call's end is waited for before the next one. */
+  /** True for each rank that waits for the call's end before the next one. */
   readonly awaited: readonly boolean[];
 }
 
 /** Small and large, at and around the sizes at which paths change. */
 export const stepCounts = [0, 1, 2, 7, 64, 1000, 8192, 8196, 20_000] as const;
 
-/** What ranks contribute repeats itself after so many elements. */
+/** The number of elements after which a rank's contribution repeats itself. */
 const period = 64;
 
-/** What a rank contributes to a step; sums of it are exact. */
+/** A rank's contribution to a step; sums of it are exact. */
 const given = (rank: number, step: number, index: number): number => ((rank + 1) * 31 + step * 17 + index * 7) % period;
 
 /** One period of a function that has it. */
@@ -45,7 +45,7 @@ export interface PreparedCall {
   check(): void;
 }
 
-/** What a rank calls in this step, the `index`th of its program. @throws ShoalError when the group has failed. */
+/** Makes the call of a rank in this step, the `index`th of its program. @throws ShoalError when the group has failed. */
 export function callOf(group: CommGroup, step: Collective, index: number): Call {
   const { begin, check } = prepareCall(group, step, index);
   return { work: begin(), check };
@@ -72,7 +72,7 @@ export function prepareCall(group: CommGroup, step: Collective, index: number): 
     const all = Array.from({ length: size }, (_, r) => given(r, index, i));
     return op === ReduceOp.Max ? Math.max(...all) : all.reduce((sum, value) => sum + value, 0);
   };
-  /** From element `from` of what `of` describes. */
+  /** The elements from `from` on of what `of` describes. */
   const expectRange = (result: Float32Array, of: (i: number) => number, from = 0): void => {
     const values = table(of);
     for (let i = 0; i < result.length; i++) {

@@ -75,7 +75,7 @@ const programs: Readonly<Record<string, Program>> = {
     return [group.scatter(output, group.rank === 0 ? make(valuesOf(7, part * group.size)) : null), output];
   },
   reduceScatter: (group, make) => {
-    // Of three ranks: a piece and a bit.
+    // The elements of three ranks: a piece and a bit.
     const own = 1_400_000;
     const output = make(new Float32Array(own));
     return [group.reduceScatter(output, make(valuesOf(group.rank, own * group.size))), output];

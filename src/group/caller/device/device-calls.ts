@@ -46,7 +46,7 @@ export interface DeviceCallsOptions {
 /** Staging of a piece, as large as was needed so far. */
 interface Slot {
   first: Tensor<'uint8'> | undefined;
-  /** Of calls whose result lies elsewhere. */
+  /** The staging of a result that lies elsewhere than the input. */
   second: Tensor<'uint8'> | undefined;
 }
 
@@ -227,7 +227,7 @@ export class DeviceCalls {
     const error = ShoalError.from(thrown);
     const { code, bytes, peer, resource, sequence, timeoutMs } = error;
     const fields = { rank, operation: kind, bytes, peer, resource, sequence, timeoutMs, cause: thrown };
-    // What ranks tell each other names them already.
+    // Errors that ranks tell each other name them already.
     this.#failure =
       error.rank === undefined
         ? new ShoalError(code, `rank ${rank}: ${kind} of group '${spec.name}' on a device: ${messageOf(thrown)}`, fields)
@@ -251,7 +251,7 @@ function collect(
   input: Tensor | null,
   output: Tensor | null,
 ): Work {
-  // Which piece it is takes part in the contract.
+  // The number of the piece takes part in the contract.
   const common = { timeoutMs, name: `call ${number} piece ${index}`, ...(options.signal && { signal: options.signal }) };
   const reduction = { ...(call.op && { op: call.op }), ...(call.factor !== undefined && { factor: call.factor }) };
   const root = { ...(call.root !== undefined && { root: call.root }) };
@@ -279,7 +279,7 @@ function collect(
   }
 }
 
-/** What ranks must have called alike. */
+/** The name that says what ranks must have called alike. */
 function nameOf({ kind, dtype, count, op, root, counts, factor, name }: CollectiveCall): string {
   const how = [op ?? '', root === undefined ? '' : `root ${root}`, counts === undefined ? '' : `counts ${counts.join(',')}`];
   const own = name === undefined ? '' : ` '${name}'`;

@@ -27,7 +27,7 @@ function slices(values: readonly number[], counts: readonly number[]): number[][
   return counts.map((count) => values.slice(at, (at += count)));
 }
 
-/** What each rank's output is, of inputs. @param counts of each rank's part. */
+/** Makes each rank's output from all inputs. @param counts of each rank's part. */
 function collective(
   kind: CollectiveCall['kind'],
   inputs: readonly number[][],

@@ -16,9 +16,9 @@ export interface ElementSpan {
 }
 
 export interface Piece {
-  /** What lies in the staging of `data` or `input`, one after the other. */
+  /** Elements in the staging of `data` or `input`, one span after the other. */
   readonly input: readonly ElementSpan[];
-  /** What lies in the staging of `data` or `output`. */
+  /** Elements in the staging of `data` or `output`. */
   readonly output: readonly ElementSpan[];
   /** Elements of each rank's part, of calls that have them. */
   readonly counts?: readonly number[];

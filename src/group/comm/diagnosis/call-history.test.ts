@@ -12,7 +12,7 @@ function createHistory(callsMax = 3): { own: ControlBlock; history: CallHistory;
   return {
     own,
     history: new CallHistory(own, { callsMax }),
-    // As the main thread does, which tells nobody else.
+    // Notes a call as the calling thread does, which tells nobody else.
     alone: (sequence) => {
       const contract = new Uint32Array(contractBytes / 4);
       encodeContract(broadcast, sequence, new Uint8Array(contract.buffer), { strict: false });

@@ -52,7 +52,7 @@ export class CallHistory {
     });
   }
 
-  /** What this rank knows of its own call number `sequence`. */
+  /** The report of this rank on its own call number `sequence`. */
   report(sequence: number): Report {
     const call = this.find(sequence);
     if (call) return { text: describeCall(call, sequence), arrived: true };

@@ -1,4 +1,4 @@
-/** Whom a mismatch names. */
+/** The ranks that a mismatch names. */
 import { describe, expect, it } from 'vitest';
 import { Diagnosis } from './diagnosis.ts';
 

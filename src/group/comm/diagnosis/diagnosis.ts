@@ -14,7 +14,7 @@ export interface Report {
   readonly arrived: boolean;
   /** Only after it was asked. */
   readonly late?: boolean;
-  /** How many calls a rank had made that has not made this one. */
+  /** The number of calls of a rank that has not made this one. */
   readonly calls?: number;
   /** It has left the group. */
   readonly left?: boolean;
@@ -86,7 +86,7 @@ export class Diagnosis {
     return new ShoalError('timeout', message, { ...fields, timeoutMs: this.timeoutMs, peer });
   }
 
-  /** Who does not call what most ranks call; nobody where most have nothing in common. Who has not called yet is of no mind. */
+  /** Ranks that do not call what most ranks call; nobody where most have nothing in common. Who has not called yet is of no mind. */
   #odd(statements: readonly Statement[]): readonly Statement[] {
     const known = statements.filter(({ report }) => report?.left === true || (report?.arrived === true && report.text.includes(' #')));
     const classes = new Map<string, Statement[]>();
@@ -98,7 +98,7 @@ export class Diagnosis {
     return most === undefined ? [] : known.filter((statement) => !most.includes(statement));
   }
 
-  /** Whom the others waited for, as far as that is known, and who is named as the one. */
+  /** The ranks that the others waited for, as far as that is known, and the one that is named. */
   #missing(statements: readonly Statement[], hasAnnounced: (rank: number) => boolean): { who: string; first: Statement | undefined } {
     const absent = statements.filter(({ report }) => report?.arrived === false).sort(byCertainty);
     const silent = statements.filter(({ rank, report }) => !report && !hasAnnounced(rank));
@@ -130,7 +130,7 @@ function silence(hasAnnounced: boolean): string {
   return hasAnnounced ? 'did not answer, after it had called' : 'did not answer';
 }
 
-/** Who has left calls no more; whoever is furthest behind is the least likely to be merely slow. */
+/** A rank that has left calls no more; whoever is furthest behind is the least likely to be merely slow. */
 function byCertainty(a: Statement, b: Statement): number {
   return Number(b.report?.left ?? false) - Number(a.report?.left ?? false) || (a.report?.calls ?? 0) - (b.report?.calls ?? 0);
 }

@@ -11,10 +11,10 @@ import { Diagnosis } from './diagnosis.ts';
 import type { GroupSpec } from '../../shared/call/group-spec.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
-/** How long a rank that is asked waits for its own call before it says that it had not made it. Of ranks that are merely slow, on a
+/** The time that a rank that is asked waits for its own call before it says that it had not made it. Of ranks that are merely slow, on a
  *  busy host, most make it in that time, and are not taken for the one that all wait for. */
 export const lateMs = 500;
-/** How long ranks have to say what they called before an error is made without them: more than a rank is kept from answering
+/** The time that ranks have to say what they called before an error is made without them: more than a rank is kept from answering
  *  because its host is busy, so that only those are waited out that cannot answer. */
 export const answerMs = lateMs + 2000;
 
@@ -26,7 +26,7 @@ export interface InquiryOptions {
   readonly callsAtLeave: readonly (number | undefined)[];
   /** The rank's call number `sequence` has been seen here. */
   readonly hasAnnounced: (rank: number, sequence: number) => boolean;
-  /** What keeps this rank from making the call, as far as that is known: another call, a transfer. */
+  /** The wait that keeps this rank from making the call, as far as that is known: another call, a transfer. */
   readonly wait: () => { readonly text: string } | undefined;
   /** False once the group has ended, or before all its ranks are there: nothing is asked or concluded then. */
   readonly isOpen: () => boolean;
@@ -74,7 +74,7 @@ export class Inquiry {
       diagnosis.add(rank, { text, arrived: calls > sequence, calls, left: true });
     });
     this.#late = history.called <= sequence;
-    // What this rank does instead of the call is an answer to a mismatch. A call that its main thread is still trying to make by
+    // The call that this rank makes instead is an answer to a mismatch. A call that its main thread is still trying to make by
     // itself is on its way here, with its name and place.
     if (call || (this.#late && code === 'mismatch')) this.#reportOwn();
     else setServedTimer(clock, lateMs, () => this.#reportOwn());

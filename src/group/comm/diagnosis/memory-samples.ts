@@ -8,9 +8,9 @@ const sampleMs = 250;
 export interface MemorySamplesOptions {
   readonly trace: TraceRecorder;
   readonly clock: Clock;
-  /** Of the process: its own, and what it has touched of other ranks'. */
+  /** Resident bytes of the process: its own, and those that it has touched of other ranks'. */
   readonly residentBytes: () => number;
-  /** What other ranks may reach: tensors, staging, control blocks. */
+  /** Bytes that other ranks may reach: tensors, staging, control blocks. */
   readonly registeredBytes: () => number;
 }
 
@@ -27,7 +27,7 @@ export class MemorySamples {
     this.#registered = name('registered memory');
   }
 
-  /** From now on. */
+  /** Begins to sample. */
   start(): void {
     if (this.#options.trace.enabled) this.#sampleAndGoOn();
   }

@@ -20,7 +20,7 @@ export interface RecordedOperation {
   readonly algorithm: string;
   /** The last rank, of the group, that was seen not to have called; undefined: none was. */
   readonly waitedFor: number | undefined;
-  /** What it moves between ranks of the group, as far as that is known. */
+  /** The bytes that it moves between ranks of the group, as far as that is known. */
   readonly movements: readonly Movement[];
 }
 
@@ -93,7 +93,7 @@ export class OperationLog {
     if (error) this.flight.fail(logged.record, error.message);
     else this.flight.complete(logged.record);
     if (!this.trace.enabled) return;
-    // What the main thread took back it has drawn itself.
+    // The calling thread has drawn itself what it took back.
     if (logged.startedMs === undefined) {
       if (error) this.#drawWait(group, operation);
       return;
@@ -148,7 +148,7 @@ export class OperationLog {
     }
   }
 
-  /** What runs in the group ends with `error`: said before the operations are told, so that a dump written now shows it. */
+  /** Notes that all calls of the group end with `error`: said before the operations are told, so that a dump written now shows it. */
   groupFailed(group: GroupSpec, error: ShoalError): void {
     for (const logged of this.#operations.values()) if (logged.group === group) this.flight.fail(logged.record, error.message);
   }

@@ -32,7 +32,7 @@ async function startThree(clock: VirtualClock): Promise<{ groups: readonly Proce
   return { groups, stop: (rank) => (stopped = rank) };
 }
 
-/** Of another rank than the one in question. */
+/** An answer of another rank than the one in question. */
 function unheeded(call: PromiseLike<unknown>): void {
   Promise.resolve(call).catch(() => undefined);
 }

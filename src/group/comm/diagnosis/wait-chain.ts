@@ -10,29 +10,29 @@ import type { ControlMessage } from '../links/control-message.ts';
 /** Ranks that an answer names at most. */
 export const waitRanksMax = 64;
 
-/** What a rank waits in, and for which ranks of the world. */
+/** The call in which a rank waits, and the ranks of the world that it waits for. */
 export interface Wait {
   readonly text: string;
   readonly ranks: readonly number[];
 }
 
 export interface Culprit {
-  /** In the world; undefined where nobody was waited for. */
+  /** Its number in the world; undefined where nobody was waited for. */
   readonly rank: number | undefined;
-  /** What all that were asked do: `rank 1 waits for rank 2 in recv …; rank 2 does not answer`. */
+  /** The waits of all that were asked: `rank 1 waits for rank 2 in recv …; rank 2 does not answer`. */
   readonly text: string;
 }
 
 export interface WaitChainOptions {
   readonly rank: number;
   readonly clock: Clock;
-  /** What this rank waits in; undefined: in nothing. */
+  /** The wait of this rank; undefined: it waits for nothing. */
   readonly own: () => Wait | undefined;
   readonly tell: (rank: number, message: ControlMessage) => void;
 }
 
 interface Search {
-  /** In the order they were asked; undefined while they have not answered. */
+  /** Answers in the order in which ranks were asked; undefined while they have not answered. */
   readonly answers: Map<number, Wait | undefined>;
   readonly onFound: (culprit: Culprit) => void;
   timer: Timer | undefined;
@@ -91,7 +91,7 @@ export class WaitChains {
     const asked = [...answers];
     const [silent] = asked.find(([, wait]) => wait === undefined) ?? [];
     const [idle] = asked.find(([, wait]) => wait?.ranks.length === 0) ?? [];
-    // In a circle all are as much to blame.
+    // All ranks of a circle are as much to blame.
     const rank = silent ?? idle ?? asked.at(0)?.[0];
     onFound({ rank, text: asked.map(([each, wait]) => describe(each, wait)).join('; ') });
   }

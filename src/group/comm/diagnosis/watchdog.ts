@@ -31,7 +31,7 @@ export class Watchdog<T extends Watched> {
   #timer: Timer | undefined;
   #atMs = Infinity;
   #warnedMs = -Infinity;
-  /** From that warning to the next one of its series. */
+  /** The pause from that warning to the next one of its series. */
   #pauseMs = 0;
 
   constructor(options: WatchdogOptions<T>) {

@@ -22,11 +22,11 @@ import { type BeginHeader } from '../links/wire.ts';
 
 export interface MembersOptions {
   readonly group: GroupSpec;
-  /** By group rank; undefined for this rank. */
+  /** Links by group rank; undefined for this rank. */
   readonly links: readonly (PeerLink | undefined)[];
   /** Slots for calls that go through comm threads. */
   readonly slotCount: number;
-  /** Where this rank's own block is made. */
+  /** The regions in which this rank's own block is made. */
   readonly regions: SharedRegions;
 }
 
@@ -72,7 +72,7 @@ export class Members {
     this.#blocks[group.rank] = this.own;
   }
 
-  /** By group rank; ranks that have not opened yet are missing. */
+  /** Control blocks by group rank; ranks that have not opened yet are missing. */
   get blocks(): readonly ControlBlock[] {
     return this.#blocks;
   }
@@ -106,7 +106,7 @@ export class Members {
     return this.#block(region.buffer, offset);
   }
 
-  /** Why some rank that is still there cannot take part; undefined: all can. */
+  /** The reason for which some rank that is still there cannot take part; undefined: all can. */
   get unusable(): ShoalError | undefined {
     for (const [rank, error] of this.#unmapped) if (this.#callsAtLeave[rank] === undefined) return error;
     return undefined;
@@ -137,7 +137,7 @@ export class Members {
     return new Set(this.#group.globalRanks.filter((_, rank) => this.#callsAtLeave[rank] !== undefined));
   }
 
-  /** Why this group rank takes part in no further transfer, undefined: why none does; undefined while one may. */
+  /** The reason for which this group rank (undefined: any) takes part in no further transfer; undefined while it may. */
   departed(rank: number | undefined): ShoalError | undefined {
     if (rank !== undefined) return this.#callsAtLeave[rank] === undefined ? undefined : this.leftError(rank);
     for (let other = 0; other < this.links.length; other++)
@@ -224,6 +224,20 @@ export class Members {
     this.links[rank]?.ring();
   }
 
+  /** Rings the ranks whose bits are set, and clears the bits. @returns whether this rank's was set. */
+  ringAll(doorbells: Uint32Array): boolean {
+    let isOwn = false;
+    for (let word = 0; word < doorbells.length; word++) {
+      for (let bits = doorbells[word]; bits !== 0; bits &= bits - 1) {
+        const rank = word * 32 + 31 - Math.clz32(bits & -bits);
+        if (rank === this.#group.rank) isOwn = true;
+        else this.ring(rank);
+      }
+      doorbells[word] = 0;
+    }
+    return isOwn;
+  }
+
   /** Bells rung so far. They leave when the turn of the event loop ends. */
   get rung(): number {
     return this.#rung;
@@ -234,7 +248,7 @@ export class Members {
     for (const rank of this.hostPeers) if (this.#blocks[rank].sleeping) this.ring(rank);
   }
 
-  /** Where writes to a rank go that carry only their immediate. */
+  /** The target of writes to a rank that carry only their immediate. */
   blockSpan(rank: number): RemoteSpan {
     const link = must(this.links[rank], () => 'another rank is written to');
     return { region: link.remote(this.#blockKeys[rank]), offset: 0 };
@@ -246,7 +260,7 @@ export class Members {
     return link.memory(key);
   }
 
-  /** How another thread of this process maps the blocks; undefined unless all ranks are there and share memory. */
+  /** The shares by which another thread of this process maps the blocks; undefined unless all ranks are there and share memory. */
   shares(): RegionShare[] | undefined {
     if (this.networkPeers.length > 0 || this.#unmapped.size > 0) return undefined;
     return this.links.map((link, rank) => {
@@ -290,7 +304,7 @@ export class Members {
     return controlBlockBytes(this.#shape);
   }
 
-  /** As if so many calls had been made and ended. */
+  /** Begins a block as if so many calls had been made and ended. */
   #beginAt(block: ControlBlock): ControlBlock {
     const { callsBefore = 0 } = this.#group;
     block.completed = callsBefore;

@@ -7,54 +7,20 @@
  *  operations are in flight as the budget holds (staging-budget.ts). It must not know the host path's operations, nor how a disagreement
  *  is handled. */
 import { assert, must } from '../../../base/assert.ts';
-import type { ShoalError } from '../../../base/errors.ts';
+import { ShoalError } from '../../../base/errors.ts';
 import { hasReached, serialOf } from '../../../base/serial.ts';
 import type { CallQueue } from './call-queue.ts';
-import { encodeContract, sameContract, type CollectiveCall } from '../../shared/call/contract.ts';
-import type { EnginePath } from '../../shared/call/route.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
-import type { Members } from './members.ts';
-import { Operation, type Buffers, type Complete, type OperationHost } from './operation.ts';
-import type { OperationLog } from '../diagnosis/operation-log.ts';
-import type { Plans, PreparedPlan } from '../../shared/call/planner.ts';
+import { encodeContract, sameContract } from '../../shared/call/contract.ts';
+import type { GroupContext } from './group-context.ts';
+import { Operation, type SubmittedCall } from './operation.ts';
+import type { PreparedPlan } from '../../shared/call/planner.ts';
 import { StagingBudget } from './staging-budget.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from '../links/wire.ts';
 
-export interface SubmittedCall {
-  readonly path: EnginePath;
-  /** Position among the group's calls. */
-  readonly sequence: number;
-  readonly call: CollectiveCall;
-  readonly buffers: Buffers;
-  readonly timeoutMs: number;
-  readonly complete: Complete;
-}
-
-export interface OperationQueueOptions {
-  readonly group: GroupSpec;
-  /** What operations ask of their group. */
-  readonly host: OperationHost;
-  readonly members: Members;
-  readonly plans: Plans;
-  readonly recorder: OperationLog;
-  /** Operations in flight at most. */
-  readonly slotCount: number;
-  /** Staging that operations in flight may hold together. */
-  readonly stagingBytes: number;
-  readonly contract: 'standard' | 'strict';
-  /** Waiting gives the CPU away at once: ranks outnumber CPUs. */
-  readonly yields: boolean;
-  /** Ranks are found to disagree: nothing new is started. */
-  readonly isDisputed: () => boolean;
-  readonly onMismatch: (operation: Operation) => void;
-  /** This rank could not announce an operation. */
-  readonly onUnprepared: (thrown: unknown, sequence: number) => void;
-  /** Binding or running an operation threw. */
-  readonly onThrown: (thrown: unknown, sequence: number) => void;
-}
-
 export class OperationQueue implements CallQueue<Operation> {
-  readonly #options: OperationQueueOptions;
+  readonly #group: GroupContext;
+  /** Most operations in flight. */
+  readonly #slotCount: number;
   readonly #beginMessage = new Uint8Array(beginBytesMax);
   readonly #waiting: Operation[] = [];
   /** In the order of the calls, as `#waiting`. */
@@ -64,13 +30,15 @@ export class OperationQueue implements CallQueue<Operation> {
   /** Operations finished without a gap, and those finished beyond it. */
   #completed: number;
   readonly #finishedAhead = new Set<number>();
-  /** What the ranks of other hosts were last told. */
+  /** The count that the ranks of other hosts were last told. */
   #completedSent: number;
 
-  constructor(options: OperationQueueOptions) {
-    this.#options = options;
-    this.#staging = new StagingBudget(options.stagingBytes);
-    const { callsBefore = 0 } = options.group;
+  constructor(group: GroupContext) {
+    this.#group = group;
+    const { inFlightMax, stagingBytes } = group.world.env.settings;
+    this.#slotCount = inFlightMax;
+    this.#staging = new StagingBudget(stagingBytes);
+    const { callsBefore = 0 } = group.spec;
     this.#submitted = callsBefore;
     this.#completed = callsBefore;
     this.#completedSent = callsBefore;
@@ -90,16 +58,16 @@ export class OperationQueue implements CallQueue<Operation> {
 
   /** Without a plan it keeps its place, and those behind it theirs, until it has one. */
   add(request: SubmittedCall, plan: PreparedPlan | undefined, submittedMs: number): Operation {
-    const { group, host, recorder, slotCount } = this.#options;
+    const group = this.#group;
     const ordinal = this.#submitted++;
-    const operation = new Operation(host, {
+    const operation = new Operation(group, {
       ...request,
       ordinal,
-      slot: ordinal % slotCount,
+      slot: ordinal % this.#slotCount,
       submittedMs,
       plan,
     });
-    recorder.created(group, operation);
+    group.world.env.recorder.created(group.spec, operation);
     this.#waiting.push(operation);
     return operation;
   }
@@ -114,15 +82,20 @@ export class OperationQueue implements CallQueue<Operation> {
     return moved;
   }
 
+  late({ phase, ordinal, slot, sequence }: Operation): number[] {
+    const { members } = this.#group;
+    return phase === 'queued' ? members.unfinished(ordinal - this.#slotCount) : members.late(slot, sequence);
+  }
+
   abandon(error: ShoalError): void {
-    const { group, recorder } = this.#options;
+    const { spec, world } = this.#group;
     const ended = this.pending;
     this.#inFlight = [];
     this.#waiting.length = 0;
     for (const operation of ended) {
       operation.execution?.abandon();
       operation.finish(error);
-      recorder.finished(group, operation, error);
+      world.env.recorder.finished(spec, operation, error);
     }
   }
 
@@ -133,7 +106,7 @@ export class OperationQueue implements CallQueue<Operation> {
     let room = true;
     for (let index = 0; index < this.#waiting.length;) {
       const operation = this.#waiting[index];
-      if (!operation.isReady || operation.ordinal - this.#completed >= this.#options.slotCount) break;
+      if (!operation.isReady || operation.ordinal - this.#completed >= this.#slotCount) break;
       if (this.#staging.counts(operation.stagingBytes)) room &&= this.#staging.holds(operation.stagingBytes);
       if (!room && this.#staging.counts(operation.stagingBytes)) {
         index += 1;
@@ -149,8 +122,8 @@ export class OperationQueue implements CallQueue<Operation> {
 
   /** The operation's slot is free on every rank. */
   #slotFree({ ordinal }: Operation): boolean {
-    const { members, slotCount } = this.#options;
-    const needed = ordinal - slotCount + 1;
+    const { members } = this.#group;
+    const needed = ordinal - this.#slotCount + 1;
     return needed <= 0 || members.blocks.every((block) => block.hasCompleted(needed));
   }
 
@@ -160,7 +133,7 @@ export class OperationQueue implements CallQueue<Operation> {
   }
 
   #announce(operation: Operation): void {
-    const { members, contract, onUnprepared } = this.#options;
+    const { members, world, rank } = this.#group;
     const later = this.#inFlight.findIndex(({ ordinal }) => ordinal > operation.ordinal);
     this.#inFlight.splice(later < 0 ? this.#inFlight.length : later, 0, operation);
     this.#staging.take(operation.stagingBytes);
@@ -168,10 +141,10 @@ export class OperationQueue implements CallQueue<Operation> {
     try {
       this.#prepare(operation);
     } catch (thrown) {
-      onUnprepared(thrown, sequence);
+      this.#group.fail(ShoalError.from(thrown, 'system', { rank, sequence }));
       return;
     }
-    encodeContract(call, sequence, members.own.contract(slot), { strict: contract === 'strict' });
+    encodeContract(call, sequence, members.own.contract(slot), { strict: world.env.settings.contract === 'strict' });
     operation.phase = 'announced';
     members.own.publish(slot, operation.ordinal + 1);
     members.wakeSleeping();
@@ -179,9 +152,9 @@ export class OperationQueue implements CallQueue<Operation> {
   }
 
   #prepare(operation: Operation): void {
-    const { group, members, plans } = this.#options;
+    const { rank, members, plans } = this.#group;
     operation.prepare(plans.take(operation.prepared));
-    operation.execution?.enter(operation, group.rank);
+    operation.execution?.enter(operation, rank);
     assert(
       must(operation.execution, () => 'prepared').lowered.signalCount <= members.signalMax,
       () => `plan needs more than ${members.signalMax} signals`,
@@ -190,17 +163,18 @@ export class OperationQueue implements CallQueue<Operation> {
 
   /** Ranks of other hosts cannot see this rank's block: they are sent what the slot holds. */
   #tellBegin({ slot, prepared }: Operation): void {
-    const { group, members } = this.#options;
+    const { spec, members } = this.#group;
     if (members.networkPeers.length === 0) return;
     const announced = members.own.announced(slot, prepared.lowered.mailboxBytes);
-    const message = encodeBegin(this.#beginMessage, { group: group.id, slot, completed: this.#completed }, announced);
+    const message = encodeBegin(this.#beginMessage, { group: spec.id, slot, completed: this.#completed }, announced);
     this.#completedSent = this.#completed;
     for (const link of members.networkPeers) link.post(message);
   }
 
   /** Compares contracts that have arrived; binds and starts when all agree. True when the operation started. */
   #agree(operation: Operation): boolean {
-    const { group, members, recorder, isDisputed, onMismatch, onThrown } = this.#options;
+    const group = this.#group;
+    const { members } = group;
     const { slot, sequence, ordinal } = operation;
     const expected = serialOf(ordinal + 1);
     const own = members.own.contract(slot);
@@ -212,33 +186,33 @@ export class OperationQueue implements CallQueue<Operation> {
         all = false;
         operation.waitedFor = rank;
         if (hasReached(published, expected) || members.leftBefore(rank, sequence) || members.tookHostPath(rank, sequence))
-          onMismatch(operation);
+          group.disagree(operation);
       } else if (sameContract(own, members.blocks[rank].contract(slot))) operation.agreed[rank] = true;
       else {
-        onMismatch(operation);
+        group.disagree(operation);
         return false;
       }
     }
-    if (!all || isDisputed() || !operation.canBind()) return false;
+    if (!all || group.isDisputed || !operation.canBind()) return false;
     try {
       must(operation.execution, () => 'announced operations have an execution').bind(operation);
     } catch (thrown) {
-      onThrown(thrown, sequence);
+      group.suspect(thrown, sequence);
       return false;
     }
     operation.phase = 'running';
-    recorder.started(group, operation);
+    group.started(operation);
     return true;
   }
 
   /** True when the operation finished. */
   #run(operation: Operation): boolean {
-    const { members, plans, yields, onThrown } = this.#options;
+    const { members, plans, spinMs } = this.#group;
     const execution = must(operation.execution, () => 'running operations have an execution');
     try {
-      if (execution.run(0, { yields }) === 'waiting') return false;
+      if (execution.run(0, { yields: spinMs === 0 }) === 'waiting') return false;
     } catch (thrown) {
-      onThrown(thrown, operation.sequence);
+      this.#group.suspect(thrown, operation.sequence);
       return false;
     }
     members.own.clearSignals(operation.slot, execution.lowered.signalCount);
@@ -251,22 +225,22 @@ export class OperationQueue implements CallQueue<Operation> {
 
   /** On every rank alike. */
   #end(operation: Operation, error: ShoalError | undefined): void {
-    const { group, recorder } = this.#options;
+    const { spec, world } = this.#group;
     this.#finished(operation.ordinal);
     operation.finish(error);
-    recorder.finished(group, operation, error);
+    world.env.recorder.finished(spec, operation, error);
   }
 
   /** Advances the count of contiguous finished operations and lets the others know. */
   #finished(ordinal: number): void {
-    const { group, members, slotCount } = this.#options;
+    const { spec, members } = this.#group;
     this.#finishedAhead.add(ordinal);
     while (this.#finishedAhead.delete(this.#completed)) this.#completed += 1;
     members.own.completed = this.#completed;
     members.wakeSleeping();
-    if (members.networkPeers.length > 0 && this.#completed - this.#completedSent >= slotCount / 2) {
+    if (members.networkPeers.length > 0 && this.#completed - this.#completedSent >= this.#slotCount / 2) {
       this.#completedSent = this.#completed;
-      const message = encodeCompleted(group.id, this.#completed);
+      const message = encodeCompleted(spec.id, this.#completed);
       for (const link of members.networkPeers) link.post(message);
     }
   }

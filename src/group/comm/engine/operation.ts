@@ -17,6 +17,7 @@ import type { BufferName } from '../../../plan/ir.ts';
 import type { Movement } from '../../../trace/traffic.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
 import type { CollectiveCall } from '../../shared/call/contract.ts';
+import type { EnginePath } from '../../shared/call/route.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { PreparedPlan, RunningPlan } from '../../shared/call/planner.ts';
 import type { ScratchBlock, ScratchPool } from '../links/scratch-pool.ts';
@@ -31,7 +32,7 @@ export interface BoundBuffer {
 
 export type Buffers = Partial<Record<BufferName, BoundBuffer>>;
 
-/** What an operation needs from its group; one object per group. */
+/** The group as its operations see it; one object per group. */
 export interface OperationHost {
   readonly rank: number;
   readonly blocks: readonly ControlBlock[];
@@ -46,6 +47,16 @@ export interface OperationHost {
 
 /** `begun` false: no other rank has heard of it. Default: true. */
 export type Complete = (error?: ShoalError, how?: { readonly begun: boolean }) => void;
+
+export interface SubmittedCall {
+  readonly path: EnginePath;
+  /** Position among the group's calls. */
+  readonly sequence: number;
+  readonly call: CollectiveCall;
+  readonly buffers: Buffers;
+  readonly timeoutMs: number;
+  readonly complete: Complete;
+}
 
 export type OperationPhase = 'queued' | 'announced' | 'running' | 'done';
 
@@ -66,7 +77,7 @@ export class Operation implements ExecutionContext {
   readonly submittedMs: number;
   /** Undefined while what it moves hangs on an earlier operation. */
   plan: PreparedPlan | undefined;
-  /** Why it ends without having run, on every rank. */
+  /** The error with which it ends without having run, on every rank. */
   refusal: ShoalError | undefined;
   readonly path = 'comm thread';
   /** The last rank that was seen not to have called it. */
@@ -83,16 +94,11 @@ export class Operation implements ExecutionContext {
 
   constructor(
     host: OperationHost,
-    request: {
-      call: CollectiveCall;
-      sequence: number;
-      ordinal: number;
-      slot: number;
-      timeoutMs: number;
-      submittedMs: number;
-      plan: PreparedPlan | undefined;
-      buffers: Buffers;
-      complete: Complete;
+    request: SubmittedCall & {
+      readonly ordinal: number;
+      readonly slot: number;
+      readonly submittedMs: number;
+      readonly plan: PreparedPlan | undefined;
     },
   ) {
     this.#host = host;
@@ -171,7 +177,7 @@ export class Operation implements ExecutionContext {
     this.#complete(error, { begun });
   }
 
-  // What the executor asks.
+  // The executor asks this.
 
   view(segment: SegmentName): Uint8Array {
     const { rank } = segment;

@@ -37,14 +37,14 @@ const inlineCredit = 1024;
 /** Offers without a receiver that one peer may leave here. */
 const unmatchedMax = 65536;
 
-/** What a transfer asks of its group. */
+/** The group as its transfers see it. */
 export interface TransferGroup {
   readonly spec: GroupSpec;
-  /** By group rank; undefined for this rank. */
+  /** Links by group rank; undefined for this rank. */
   readonly links: readonly (PeerLink | undefined)[];
-  /** Why no further call is taken; undefined while the group works. */
+  /** The error with which further calls are refused; undefined while the group works. */
   refusal(): ShoalError | undefined;
-  /** Why no message can come from this group rank any more, undefined: from anyone; undefined while one can. */
+  /** The error for messages that cannot come from this group rank (undefined: from anyone) any more; undefined while one can. */
   departed(peer: number | undefined): ShoalError | undefined;
   /** Something of this rank has ended: a message was taken, or given up. */
   settled(): void;
@@ -69,9 +69,9 @@ export interface PointToPointRequest {
 
 interface Transfer extends PointToPointRequest {
   readonly direction: 'send' | 'recv';
-  /** Of the queue in which it waits for an offer. */
+  /** Key of the queue in which it waits for an offer. */
   readonly key: string;
-  /** In the order of calls. */
+  /** Its place in the order of calls. */
   readonly ordinal: number;
   /** Undefined: not matched yet. */
   link: PeerLink | undefined;
@@ -81,7 +81,7 @@ interface Transfer extends PointToPointRequest {
 /** An offer that arrived before its receiver asked. */
 interface Unmatched extends Offer {
   readonly link: PeerLink;
-  /** In the order of arrival. */
+  /** Its place in the order of arrival. */
   readonly ordinal: number;
 }
 
@@ -90,7 +90,7 @@ export interface PointToPointOptions {
   readonly rank: number;
   readonly clock: Clock;
   readonly kernels: Kernels;
-  /** Who is to blame that this rank waits for ranks of the world. */
+  /** Finds the rank to blame for the wait of this rank for ranks of the world. */
   readonly findCulprit: (ranks: readonly number[], onFound: (culprit: Culprit) => void) => void;
 }
 
@@ -151,7 +151,7 @@ export class PointToPoint {
     const transfer = this.#start(request, 'recv');
     const offer = this.#takeUnmatched(transfer);
     if (!offer) {
-      // What a rank sent before it left has been offered before.
+      // A rank has offered before what it sent before it left.
       const gone = transfer.group.departed(transfer.peer);
       if (gone === undefined) push(this.#receivers, transfer.key, transfer);
       else this.#end(transfer, gone);
@@ -161,7 +161,14 @@ export class PointToPoint {
     this.#match(transfer, offer, offer.link);
   }
 
-  onOffer(link: PeerLink, message: Uint8Array): void {
+  /** An offer, its acceptance, or the news that it was taken. */
+  onMessage(link: PeerLink, message: Uint8Array): void {
+    if (message[0] === MessageType.Offer) this.#onOffer(link, message);
+    else if (message[0] === MessageType.Accept) this.#onAccept(link, message);
+    else this.#onTaken(link, message);
+  }
+
+  #onOffer(link: PeerLink, message: Uint8Array): void {
     const offer = decodeOffer(message);
     const key = keyOf(offer.group, link.rank, offer.tag);
     const receiver = this.#takeReceiver(key, keyOf(offer.group, undefined, offer.tag));
@@ -176,7 +183,7 @@ export class PointToPoint {
     push(this.#unmatched, key, { ...offer, payload: Uint8Array.from(offer.payload), link, ordinal: this.#nextOrdinal++ });
   }
 
-  onAccept(link: PeerLink, message: Uint8Array): void {
+  #onAccept(link: PeerLink, message: Uint8Array): void {
     const { id, key, offset } = decodeAccept(message);
     const transfer = this.#takeOffered(link, id);
     if (!transfer) return;
@@ -193,7 +200,7 @@ export class PointToPoint {
     );
   }
 
-  onTaken(link: PeerLink, message: Uint8Array): void {
+  #onTaken(link: PeerLink, message: Uint8Array): void {
     const id = decodeNumbered(message);
     if (this.#inlineIds.delete(id)) {
       this.#inlineOut[link.rank] -= 1;
@@ -213,7 +220,7 @@ export class PointToPoint {
     this.#end(transfer, undefined);
   }
 
-  /** What this rank has waited for the longest; undefined: nothing. */
+  /** The transfer that this rank has waited for the longest; undefined: there is none. */
   get wait(): Wait | undefined {
     for (const transfer of this.#active) return { text: describeTransfer(transfer), ranks: peersOf(transfer) };
     return undefined;

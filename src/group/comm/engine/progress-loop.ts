@@ -68,7 +68,7 @@ export class ProgressLoop {
     while (this.#runnable() && mayRun()) {
       const moved = this.#step();
       if (members.rung !== rung) {
-        // What is next may be long work, which those who have been rung could be doing too: their bells must leave first.
+        // The next call may be long work, which ranks that have been rung could be doing too: their bells must leave first.
         if (!this.#givesWay()) queueMicrotask(() => this.run());
         return;
       }

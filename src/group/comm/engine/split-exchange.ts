@@ -7,51 +7,41 @@
  *  It must not know queues, nor when an operation runs. */
 import { ShoalError } from '../../../base/errors.ts';
 import type { CollectiveCall, Place, SplitParts } from '../../shared/call/contract.ts';
-import type { Operation } from './operation.ts';
-import type { SubmittedCall } from './operation-queue.ts';
-import type { Plans, PreparedPlan } from '../../shared/call/planner.ts';
-import type { ScratchBlock, ScratchPool } from '../links/scratch-pool.ts';
-
-export interface SplitExchangeOptions {
-  readonly place: Place;
-  readonly plans: Plans;
-  readonly scratch: ScratchPool;
-  /** Puts an operation behind those that are there; without a plan it waits for one. */
-  readonly enqueue: (request: SubmittedCall, plan: PreparedPlan | undefined) => Operation;
-}
+import type { GroupContext } from './group-context.ts';
+import type { Operation, SubmittedCall } from './operation.ts';
+import type { ScratchBlock } from '../links/scratch-pool.ts';
 
 export class SplitExchange {
-  readonly #options: SplitExchangeOptions;
+  readonly #group: GroupContext;
 
-  constructor(options: SplitExchangeOptions) {
-    this.#options = options;
+  constructor(group: GroupContext) {
+    this.#group = group;
   }
 
   /** The call has two numbers: `sequence` and the next. @throws ShoalError when nothing has been begun. */
   submit(request: SubmittedCall, { sends, receives }: SplitParts): void {
-    const { place, plans, scratch, enqueue } = this.#options;
+    const { size, plans, scratch } = this.#group;
     const { sequence, timeoutMs } = request;
-    const call = exchangeOf(request.call, place.size);
+    const call = exchangeOf(request.call, size);
     const plan = plans.prepare(call);
-    const bytes = partBytes(place.size);
-    const block = scratch.take(bytes * (place.size + 1));
-    new Float64Array(block.region.buffer, 0, 2 * place.size).set([...sends, ...receives]);
-    const buffers = { input: { ...block, offset: 0, bytes }, output: { ...block, offset: bytes, bytes: bytes * place.size } };
+    const bytes = partBytes(size);
+    const block = scratch.take(bytes * (size + 1));
+    new Float64Array(block.region.buffer, 0, 2 * size).set([...sends, ...receives]);
+    const buffers = { input: { ...block, offset: 0, bytes }, output: { ...block, offset: bytes, bytes: bytes * size } };
     // When the exchange fails, so does the group, and with it all that waits. Others may still be writing to the block then.
     const complete = (error?: ShoalError): void => {
       if (!error) this.#goOn(transfer, block);
     };
-    enqueue({ path: 'engine', sequence, call, buffers, timeoutMs, complete }, plan);
-    const transfer = enqueue({ ...request, sequence: sequence + 1 }, undefined);
+    this.#group.enqueue({ path: 'engine', sequence, call, buffers, timeoutMs, complete }, plan);
+    const transfer = this.#group.enqueue({ ...request, sequence: sequence + 1 }, undefined);
   }
 
   #goOn(transfer: Operation, block: ScratchBlock): void {
-    const { place, plans, scratch } = this.#options;
-    const { size } = place;
+    const { size, plans, scratch } = this.#group;
     const all = new Float64Array(block.region.buffer, partBytes(size), 2 * size * size).slice();
     scratch.give(block);
     try {
-      const splits = tableOf(all, place);
+      const splits = tableOf(all, this.#group);
       const count = splits.flat().reduce((sum, each) => sum + each, 0);
       transfer.call = { ...transfer.call, count, splits, parts: undefined };
       transfer.plan = plans.prepare(transfer.call);
@@ -61,13 +51,13 @@ export class SplitExchange {
   }
 }
 
-/** What ranks agree on first: an all-gather of every rank's part. */
+/** The call on which ranks agree first: an all-gather of every rank's part. */
 function exchangeOf({ dtype, name, site }: CollectiveCall, size: number): CollectiveCall {
   const named = JSON.stringify(['allToAll splits', dtype, name]);
   return { kind: 'all-gather', dtype: 'float64', count: 2 * size * size, name: named, site };
 }
 
-/** Of a rank's part in that all-gather. */
+/** Bytes of a rank's part in that all-gather. */
 function partBytes(size: number): number {
   return 2 * size * Float64Array.BYTES_PER_ELEMENT;
 }

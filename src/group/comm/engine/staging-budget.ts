@@ -5,7 +5,7 @@
  *  It must not know operations or memory. */
 import { assert } from '../../../base/assert.ts';
 
-/** What stages no more than this, or than a small part of a small budget, is not counted and passes those that wait: small calls do
+/** An operation that stages no more than this, or than a small part of a small budget, is not counted and passes others: small calls do
  *  not queue behind large ones. In all slots together they are little beside the budget. */
 const [uncountedBytes, uncountedPart] = [256 * 1024, 1 / 64];
 

@@ -16,7 +16,7 @@ const hostsMax = 16;
 const arithmeticBytes = 2 ** 20;
 const arithmeticRounds = 3;
 
-/** What one rank has measured; missing is what could not be. */
+/** The rates that one rank has measured; those that it could not measure are missing. */
 export type MeasuredRates = Partial<CostModel>;
 
 /** World ranks that measure, in order of their hosts: the first of each. Nobody where there is nothing to choose by rates. */
@@ -33,7 +33,7 @@ export interface CalibrationOptions {
   readonly measureLink: (link: PeerLink) => Promise<LinkRates | undefined>;
 }
 
-/** What this rank can say; called on the ranks that measure. */
+/** Measures the rates that this rank can; called on the ranks that measure. */
 export async function measureRates(options: CalibrationOptions): Promise<MeasuredRates> {
   const { rank, topology, link, measureLink } = options;
   const leaders = topology.hosts.map((ranks) => ranks[0]);

@@ -53,7 +53,7 @@ const controlMessage = tagged({
   abort: { group, error: errorData, id: optional(integer()) },
   /** A group that you are not in has failed: that may be why I end. */
   'abort-elsewhere': { error: errorData, id: optional(integer()) },
-  /** What may be the reason if I end; none: it is over. */
+  /** The reason that I may end for; none: it is over. */
   trouble: { error: optional(errorData), id: optional(integer()) },
   /** Your message `id` has been read. */
   heard: { id: integer() },
@@ -69,9 +69,9 @@ const controlMessage = tagged({
     waiting: optional(flag),
     timeoutMs: number(),
   },
-  /** What I have for the order of a scheduled group (order-agreement.ts). */
+  /** My posts for the order of a scheduled group (order-agreement.ts). */
   order: { group, round: count, batchBytes: integer({ min: 1 }), posts: list(orderPost, { max: postsPerMessage }) },
-  /** Of a scheduled group, by the rank that leads its tuning: what all ranks schedule by, from a step on. */
+  /** The credit and partition of a scheduled group from a step on, by the rank that leads its tuning. */
   tuned: {
     group,
     atStep: count,
@@ -80,7 +80,7 @@ const controlMessage = tagged({
   },
   ping: { sentMs: number() },
   pong: { sentMs: number(), atMs: number() },
-  /** Whom do you wait for? */
+  /** The question for whom you wait. */
   whom: { id: integer({ min: 1 }) },
   /** For these ranks of the world, in what the text says; none: for nobody. */
   waits: { id: integer({ min: 1 }), text: text(4096), ranks: list(count, { max: 64 }) },

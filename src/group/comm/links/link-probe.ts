@@ -13,7 +13,7 @@ import type { ScratchBlock, ScratchPool } from './scratch-pool.ts';
 import { encodeControl, type ControlMessage } from './control-message.ts';
 import { decodeNumbered, encodeNumbered, MessageType } from './wire.ts';
 
-/** Of one link, in seconds and seconds per byte. */
+/** Rates of one link, in seconds and seconds per byte. */
 export interface LinkRates {
   /** Beside the cost of sending it. */
   readonly latency: number;
@@ -111,7 +111,7 @@ export class LinkProbe {
     return { latency: (tripMs / 2 - overheadMs) / 1e3, overhead: overheadMs / 1e3, byte: byteMs / 1e3 };
   }
 
-  /** From the first of some writes to the answer that says they have landed. */
+  /** Times some writes: from the first to the answer that says they have landed. */
   async #shortestOf(rounds: number, link: PeerLink, start: () => Promise<void>[]): Promise<number | undefined> {
     const { clock } = this.#options;
     let shortestMs: number | undefined;
@@ -138,7 +138,7 @@ export class LinkProbe {
     return opened;
   }
 
-  /** What the peer says to number `id`; undefined when it does not. */
+  /** The peer's answer to number `id`; undefined when it does not. */
   #wait(link: PeerLink, id: number): Promise<number | undefined> {
     return new Promise((resolve) => {
       const timer = this.#options.clock.setTimer(answerTimeoutMs, () => this.#settle(link, id, undefined));

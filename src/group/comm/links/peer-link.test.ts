@@ -1,4 +1,4 @@
-/** What a rank sees of a peer's memory, from before it is announced to after the peer has gone. */
+/** A peer's memory as a rank sees it, from before it is announced to after the peer has gone. */
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../../base/errors.ts';
 import type { Connection, RemoteRegion } from '../../../fabric/fabric.ts';

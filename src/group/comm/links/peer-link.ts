@@ -23,9 +23,9 @@ export class PeerLink {
   readonly #onRefused: (error: ShoalError) => void;
   readonly #regions = new Map<number, RemoteRegion>();
   readonly #withdrawn = new Set<number>();
-  /** What may be the reason if the peer ends. */
+  /** The reason that the peer may end for. */
   trouble: ShoalError | undefined;
-  /** Why a group of the peer has failed, as it said last: if it ends, that is the reason for every other group, too. */
+  /** The error of a group of the peer, as it said last: if it ends, that is the reason for every other group, too. */
   failure: ErrorData | undefined;
   #closed = false;
   #left = false;
@@ -48,7 +48,7 @@ export class PeerLink {
     return this.#closed;
   }
 
-  /** Why it ended; undefined: it has not, or in an orderly way. */
+  /** The error with which it ended; undefined: it has not, or in an orderly way. */
   get loss(): ShoalError | undefined {
     return this.#loss;
   }

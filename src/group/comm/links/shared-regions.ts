@@ -13,7 +13,7 @@ interface SharedRegion {
   readonly registered: ReadonlyMap<string, RegisteredRegion>;
 }
 
-/** By its key: its owner's main thread has made the memory, not its comm thread. */
+/** True for the key of memory that its owner's calling thread has made, not its comm thread. */
 export function isOfMainThread(key: number): boolean {
   return key % 2 === 0;
 }
@@ -36,7 +36,7 @@ export class SharedRegions {
     this.#links = links;
   }
 
-  /** Of all regions. */
+  /** Bytes of all regions. */
   get bytes(): number {
     return this.#bytes;
   }

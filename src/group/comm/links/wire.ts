@@ -64,7 +64,7 @@ export function encodeCompleted(group: number, completed: number): Uint8Array {
 
 export interface BeginHeader {
   readonly group: number;
-  /** Of the sender's control block. */
+  /** Slot of the sender's control block. */
   readonly slot: number;
   /** Operations that the sender has finished. */
   readonly completed: number;

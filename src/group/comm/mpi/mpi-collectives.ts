@@ -22,7 +22,7 @@ import type { Plans, PreparedPlan, RunningPlan } from '../../shared/call/planner
 const elementsMost = 2 ** 31 - 1;
 const nothing = new Uint8Array(0);
 
-/** What a plan without steps is lowered to. */
+/** The code of a plan without steps. */
 const noSteps: Lowered = {
   entry: new Float64Array(0),
   channels: [],
@@ -35,7 +35,7 @@ const noSteps: Lowered = {
 };
 
 export interface MpiCollectivesOptions {
-  /** Of this process in Shoal's world, which must be MPI's. */
+  /** The rank of this process in Shoal's world, which must be MPI's. */
   readonly rank: number;
   readonly size: number;
   readonly clock: Clock;

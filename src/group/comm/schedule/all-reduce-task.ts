@@ -8,7 +8,7 @@ import type { CollectiveCall } from '../../shared/call/contract.ts';
 import type { BoundBuffer } from '../engine/operation.ts';
 
 export interface AllReduceRequest {
-  /** Of the tensor, the same on all ranks. */
+  /** Name of the tensor, the same on all ranks. */
   readonly name: string;
   /** Smaller is sooner. */
   readonly priority: number;

@@ -16,7 +16,7 @@ export interface RememberedPointsOptions {
   /** `2x4`: ranks by host. */
   readonly world: string;
   readonly network: string;
-  /** What is tuned: a point of another space is none. */
+  /** The space that is tuned: a point of another space is none. */
   readonly space: SearchSpace;
   readonly log: Logger;
 }

@@ -17,8 +17,7 @@ import type { CollectiveCall } from '../../shared/call/contract.ts';
 import { speaksOf, type GroupSpec, type Scheduling, type SchedulingStatus } from '../../shared/call/group-spec.ts';
 import { secondsText, Watchdog, type Watched } from '../diagnosis/watchdog.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
-import type { Complete } from '../engine/operation.ts';
-import type { SubmittedCall } from '../engine/operation-queue.ts';
+import type { Complete, SubmittedCall } from '../engine/operation.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 import { AllReduceTask, type AllReduceRequest } from './all-reduce-task.ts';
 
@@ -42,7 +41,7 @@ export interface ScheduleOptions {
   readonly engine: { submit(request: SubmittedCall): void; fail(error: ShoalError): void; pump(): void };
   readonly tellOthers: (message: Extract<ControlMessage, { type: 'order' | 'tuned' }>) => void;
   readonly findCulprit: (ranks: readonly number[], onFound: (culprit: Culprit) => void) => void;
-  /** Where points are kept that tuning finds. */
+  /** The memory of points that tuning finds. */
   readonly memory: PointMemory | undefined;
   readonly onScheduledBy: (status: SchedulingStatus) => void;
 }
@@ -62,9 +61,9 @@ export class Schedule implements CallQueue<never> {
   readonly #agreement: OrderAgreement;
   readonly #watchdog: Watchdog<Posted>;
   readonly #tuning: StepTuning | undefined;
-  /** What tensors are cut by, that come next. */
+  /** The partition of the next tensors. */
   #partitionBytes: number;
-  /** By the name of the tensor, in the order of the posts. */
+  /** Tensors by name, in the order of the posts. */
   readonly #posted = new Map<string, Posted[]>();
   /** Posted, and not ended. */
   readonly #tasks = new Set<AllReduceTask>();
@@ -106,10 +105,14 @@ export class Schedule implements CallQueue<never> {
     return this.#tasks.size;
   }
 
-  /** What this rank has waited for the longest; undefined: nothing. */
+  /** The tensor that this rank has waited for the longest; undefined: there is none. */
   get wait(): Wait | undefined {
     const [posted] = this.#waiting();
     return posted && { text: this.#describe(posted), ranks: this.#absent(posted) };
+  }
+
+  late(): number[] {
+    return [];
   }
 
   /** It moves by what arrives, never by itself. */
@@ -274,7 +277,7 @@ export class Schedule implements CallQueue<never> {
     this.#agree(() => this.#agreement.started(part));
   }
 
-  /** By one rank, once. */
+  /** Warns on one rank, once. */
   #warnOfParts({ name, bytes, children: { length } }: AllReduceTask): void {
     if (length <= partsUsual || this.#warnedOfParts || this.#options.group.rank !== 0) return;
     this.#warnedOfParts = true;

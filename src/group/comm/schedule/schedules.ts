@@ -1,21 +1,19 @@
 /** The scheduled groups of a world, and the core that they share, with a link for each group. The core's arbiter also counts the
  *  process's other traffic. It must not know how a group orders its calls. */
 import { hostname } from 'node:os';
-import type { Clock } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
-import type { Logger } from '../../../base/log.ts';
-import type { Settings } from '../../../base/settings/settings.ts';
 import type { Arbiter } from '../../../scheduler/arbiter.ts';
 import { Core } from '../../../scheduler/core.ts';
-import type { OrderMessage } from '../../../scheduler/order-agreement.ts';
 import { observeAll, TaskProfiler } from '../../../scheduler/profiler.ts';
 import { TimelineFile } from '../../../trace/timeline-file.ts';
 import type { TraceRecorder } from '../../../trace/recorder.ts';
 import type { CostModel } from '../../../plan/cost.ts';
-import { schedulingOf, type GroupSpec, type Scheduling, type SchedulingStatus } from '../../shared/call/group-spec.ts';
-import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import { schedulingOf, type GroupSpec, type Scheduling } from '../../shared/call/group-spec.ts';
+import type { Wait } from '../diagnosis/wait-chain.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { CallQueue } from '../engine/call-queue.ts';
+import type { WorldEnvironment } from '../engine/environment.ts';
+import type { GroupWorld } from '../engine/group-context.ts';
 import { encodeControl, type ControlMessage } from '../links/control-message.ts';
 import { rememberedPoints } from './remembered-points.ts';
 import { Schedule, type ScheduledCall, type ScheduleOptions } from './schedule.ts';
@@ -26,51 +24,46 @@ const never = 0x7fffffff;
 /** The engine of a scheduled group. */
 export type ScheduledEngine = ScheduleOptions['engine'] & {
   readonly spec: GroupSpec;
-  /** By group rank; undefined for this rank. */
+  /** Links by group rank; undefined for this rank. */
   readonly links: readonly (PeerLink | undefined)[];
   /** Adds a queue that is given up before all others. */
   attach(queue: CallQueue<never>): void;
 };
 
-export interface SchedulesWorld {
-  readonly rank: number;
-  readonly recorder: { readonly trace: TraceRecorder };
-  readonly clock: Clock;
-  readonly log: Logger;
-  readonly settings: Settings;
+export interface SchedulesWorld extends Pick<GroupWorld, 'findCulprit'> {
+  readonly env: Pick<WorldEnvironment, 'rank' | 'recorder' | 'clock' | 'log' | 'settings' | 'tell'>;
   readonly arbiter: Arbiter;
   /** Rates of this world; undefined where nothing is chosen by them. */
   readonly model: CostModel | undefined;
-  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
-  onScheduledBy(group: number, status: SchedulingStatus): void;
 }
 
 export class Schedules {
   readonly core: Core;
   readonly #world: SchedulesWorld;
   readonly #schedules = new Map<number, Schedule>();
-  /** Of this rank's scheduler alone. */
+  /** The timeline of this rank's scheduler alone. */
   readonly #timeline: TimelineFile | undefined;
   #isOpened = false;
 
   constructor(world: SchedulesWorld) {
     this.#world = world;
-    const { creditBytes, partitionBytes } = schedulingOf(world.settings);
-    const { trace } = world.recorder;
-    this.#timeline = timelineOf(world);
+    const { settings, recorder, clock } = world.env;
+    const { creditBytes, partitionBytes } = schedulingOf(settings);
+    const { trace } = recorder;
+    this.#timeline = timelineOf(world.env);
     const recorders = [trace, this.#timeline?.recorder].filter((recorder) => recorder?.enabled === true);
     const observer = observeAll(recorders.map((recorder) => new TaskProfiler(recorder as TraceRecorder)));
-    this.core = new Core({ clock: world.clock, creditBytes, partitionBytes, timeoutMs: never, observer, arbiter: world.arbiter });
+    this.core = new Core({ clock, creditBytes, partitionBytes, timeoutMs: never, observer, arbiter: world.arbiter });
     this.core.start();
   }
 
-  /** For a group that has just been made. */
+  /** Opens the schedule of a group that has just been made. */
   open(engine: ScheduledEngine): void {
     const { spec, links } = engine;
     const { scheduling } = spec;
     if (scheduling === undefined) return;
     this.#isOpened = true;
-    const { clock, log, settings } = this.#world;
+    const { clock, log, settings } = this.#world.env;
     const schedule = new Schedule({
       group: spec,
       scheduling,
@@ -84,7 +77,7 @@ export class Schedules {
         for (const link of links) link?.post(encoded);
       },
       findCulprit: (ranks, onFound) => this.#world.findCulprit(ranks, onFound),
-      onScheduledBy: (status) => this.#world.onScheduledBy(spec.id, status),
+      onScheduledBy: (status) => this.#world.env.tell({ type: 'scheduled-by', group: spec.id, status }),
       memory:
         scheduling.tuning &&
         rememberedPoints({
@@ -114,23 +107,20 @@ export class Schedules {
     this.#of(group).post(call);
   }
 
-  onTuned(group: number, rank: number, message: Extract<ControlMessage, { type: 'tuned' }>): void {
-    this.#schedules.get(group)?.onTuned(rank, message);
-  }
-
   setScheduling(group: number, scheduling: Partial<Scheduling>): void {
     this.#schedules.get(group)?.setScheduling(scheduling);
   }
 
-  onOrder(group: number, rank: number, message: OrderMessage): void {
-    this.#of(group).onOrder(rank, message);
+  onControl(group: number, rank: number, message: Extract<ControlMessage, { type: 'order' | 'tuned' }>): void {
+    if (message.type === 'tuned') this.#schedules.get(group)?.onTuned(rank, message);
+    else this.#of(group).onOrder(rank, message);
   }
 
   onLeft(group: number, rank: number): void {
     this.#schedules.get(group)?.onLeft(rank);
   }
 
-  /** What this rank has waited for the longest. */
+  /** The tensor that this rank has waited for the longest. */
   get wait(): Wait | undefined {
     for (const { wait } of this.#schedules.values()) if (wait) return wait;
     return undefined;
@@ -143,7 +133,7 @@ export class Schedules {
   }
 }
 
-function timelineOf({ rank, clock, log, settings }: SchedulesWorld): TimelineFile | undefined {
+function timelineOf({ rank, clock, log, settings }: SchedulesWorld['env']): TimelineFile | undefined {
   const { scheduleTimeline: path, traceEvents: eventsMax } = settings;
   if (path === '' || rank !== 0) return undefined;
   return new TimelineFile({ path, clock, log, thread: 'scheduler', eventsMax, process: { rank, host: hostname(), pid: process.pid } });

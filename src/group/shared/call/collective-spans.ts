@@ -11,7 +11,7 @@ import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 import { rangesOf } from './rank-ranges.ts';
 
-/** Which way a call takes. */
+/** The way of a call, as the timeline names it. */
 export type CallPath = 'comm thread' | 'host path' | 'network path';
 
 /** A call, and how it is run. */
@@ -43,7 +43,7 @@ export interface MessageSpan {
   readonly count: number;
 }
 
-/** From the call to its end; the argument of its spans: the peer's world rank. */
+/** The name of a message's span, from the call to its end; the argument of its spans: the peer's world rank. */
 export function messageName(trace: TraceRecorder, group: GroupSpec, { direction, tag, dtype, count }: MessageSpan): NameId {
   const details = { group: group.name, tag, dtype, count, bytes: count * dtypeInfo(dtype).bytes };
   return trace.name(direction, { category: 'message', argument: 'peer', details });

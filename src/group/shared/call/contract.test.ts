@@ -1,4 +1,4 @@
-/** What ranks compare of a call: everything in which calls can differ. */
+/** Ranks compare everything in which calls can differ. */
 import { describe, expect, it } from 'vitest';
 import { contractBytes } from '../../../collectives/control-block.ts';
 import { callKey, decodeContract, encodeContract, type CollectiveCall } from './contract.ts';

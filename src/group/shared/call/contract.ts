@@ -14,7 +14,7 @@ import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
 import { reduceOpCode, reduceOps, type ReduceOp } from '../../../memory/reduce-op.ts';
 import type { Collective } from '../../../plan/ir.ts';
 
-/** By code: append only. */
+/** Collectives by code: append only. */
 const kinds: readonly Collective[] = [
   'all-reduce',
   'broadcast',
@@ -38,13 +38,13 @@ export interface SplitParts {
   readonly receives: readonly number[];
 }
 
-/** Where the caller is in its group. */
+/** The place of the caller in its group. */
 export interface Place {
   readonly rank: number;
   readonly size: number;
 }
 
-/** What one rank asked for; plain data, as it crosses to the comm thread. */
+/** A call of one rank; plain data, as it crosses to the comm thread. */
 export interface CollectiveCall {
   readonly kind: Collective;
   readonly dtype: DType;
@@ -55,7 +55,7 @@ export interface CollectiveCall {
   readonly root?: number;
   readonly counts?: readonly number[];
   readonly splits?: readonly (readonly number[])[];
-  /** Of an all-to-all with splits, as this rank calls it: its part of the table, which no other rank knows yet. */
+  /** The splits of an all-to-all as this rank calls it: its part of the table, which no other rank knows yet. */
   readonly parts?: SplitParts;
   readonly name?: string;
   /** `file:line` of the caller, for messages; hashed into the contract when it is strict. */
@@ -142,7 +142,7 @@ function shortened(name: string): string {
   return name.length > nameMax ? `${name.slice(0, nameMax)}…` : name;
 }
 
-/** As `describeCall`, from another rank's contract alone. */
+/** The same as `describeCall`, from another rank's contract alone. */
 export function describeContract(contract: Uint8Array): string {
   const { kind, dtype, count, op, root, sequence } = decodeContract(contract);
   const parts = [`${kind ?? 'unknown operation'} #${sequence}`];
@@ -152,7 +152,7 @@ export function describeContract(contract: Uint8Array): string {
   return parts.join(' ');
 }
 
-/** What a contract says of the call. Undefined: it has none, or a code that is not known here. */
+/** The call as far as its contract says it. Undefined: it has none, or a code that is not known here. */
 export function decodeContract(contract: Uint8Array): Partial<CollectiveCall> & { readonly sequence: number; readonly count: number } {
   const { number, kind, op, dtype, countLow, countHigh, root } = layout.decode(contract);
   return {

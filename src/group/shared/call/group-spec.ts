@@ -3,9 +3,9 @@ import type { Settings } from '../../../base/settings/settings.ts';
 import { spaceOf, type TuningSpec } from '../../../scheduler/tuner/tuner.ts';
 import type { Topology } from '../../../plan/topology.ts';
 
-/** How all-reduces of a group are scheduled, in bytes. The same on all ranks. */
+/** The schedule of a group's all-reduces, in bytes. The same on all ranks. */
 export interface Scheduling {
-  /** In flight at most; one larger part may be alone. */
+  /** Most bytes in flight; one larger part may be alone. */
   readonly creditBytes: number;
   /** Tensors are cut into parts of at most so many. */
   readonly partitionBytes: number;
@@ -13,7 +13,7 @@ export interface Scheduling {
   readonly tuning?: TuningSpec;
 }
 
-/** What a scheduled group schedules by. */
+/** The credit and partition of a scheduled group. */
 export interface SchedulingStatus {
   /** Bytes in flight at most. */
   readonly creditBytes: number;
@@ -32,7 +32,7 @@ export interface GroupSpec {
   readonly globalRanks: readonly number[];
   /** This rank, in the group. */
   readonly rank: number;
-  /** In group ranks. */
+  /** Hosts, in group ranks. */
   readonly topology: Topology;
   /** Algorithm that is taken wherever it can be, `auto`, or `mpi`. Default: as in the world. */
   readonly backend?: string;
@@ -68,7 +68,7 @@ export function worldSpec(
   return { id: worldGroupId, name: 'world', globalRanks, rank, topology, callsBefore };
 }
 
-/** Of the ranks that see others being late, the first tells people. Where nobody is, each may be the only one that sees something.
+/** True if this rank tells people: the first of those that see others being late does. Where nobody is, each may be the only one that sees something.
  *  @param late world ranks. */
 export function speaksOf({ rank, globalRanks }: GroupSpec, late: readonly number[]): boolean {
   return late.length === 0 || globalRanks.findIndex((each) => !late.includes(each)) === rank;
@@ -87,7 +87,7 @@ export function usesMpi(ofGroup: string | undefined, ofWorld: string | undefined
   return (ofGroup ?? ofWorld) === 'mpi';
 }
 
-/** Where a program says nothing. */
+/** The scheduling of programs that say nothing. */
 export function schedulingOf(settings: Settings): Scheduling {
   const { scheduleCreditBytes: creditBytes, schedulePartitionBytes: partitionBytes } = settings;
   const { scheduleCreditTuning: credit, schedulePartitionTuning: partition } = settings;

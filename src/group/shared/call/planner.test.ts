@@ -1,4 +1,4 @@
-/** What is chosen for a call serves it. And what a rank of a large host does for a call: as much as its own program takes, which grows with
+/** Chosen algorithms serve their calls. And a rank of a large host does as much for a call as its own program takes, which grows with
  *  the number of ranks, not with its square. */
 import fc from 'fast-check';
 import { expect, it, vi } from 'vitest';
@@ -118,7 +118,7 @@ const anyWorld = fc.record({
     { ...defaultCostModel, networkLatency: 2e-3 },
     { ...defaultCostModel, networkByte: 1e-7 },
   ),
-  /** What somebody has measured for all sizes, with even parts. */
+  /** Measurements for all sizes, with even parts. */
   measured: fc.constantFrom(undefined, 'mailbox', 'host-staged', 'fairring', 'ring', 'tree'),
   order: fc.constantFrom('canonical', 'relaxed'),
   loadStore: fc.boolean(),

@@ -1,4 +1,4 @@
-/** From a call to something that runs: selects the algorithm, builds the plan, lowers this rank's program, and keeps the
+/** The planner makes something that runs from a call: it selects the algorithm, builds the plan, lowers this rank's program, and keeps the
  *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first.
  *  A thread has one for each group, whichever path the calls take. */
 import { must } from '../../../base/assert.ts';
@@ -51,7 +51,7 @@ export interface HostPathPlans {
 /** A plan on its way through an operation, as the executor runs it. */
 export type RunningPlan = Pick<Execution, 'lowered' | 'enter' | 'bind' | 'run' | 'abandon'>;
 
-/** What turns the calls of a group into something that runs. */
+/** The plans of a group, which turn its calls into something that runs. */
 export interface Plans {
   /** The plan for a call. @throws ShoalError `usage` or `unsupported` when there is none. */
   prepare(call: CollectiveCall): PreparedPlan;
@@ -70,17 +70,17 @@ export interface PlannerOptions {
   readonly topology: Topology;
   /** Per rank: its memory can be loaded and stored from here. */
   readonly loadStore: readonly boolean[];
-  /** Of the settings of the same names; the same on all ranks. Default: what the settings have. */
+  /** The settings of the same names; the same on all ranks. Default: what the settings have. */
   readonly stagingBytes?: number;
   readonly sliceBytes?: number;
   readonly groupHosts?: Settings['groupHosts'];
-  /** What was measured on worlds like this one; the same on all ranks. Default: nothing. */
+  /** Measurements of worlds like this one; the same on all ranks. Default: nothing. */
   readonly tuning?: Tuning;
   /** Rates of this world; the same on all ranks. Default: none, the table of rules decides. */
   readonly model?: CostModel;
 }
 
-/** What a world gives to the plans of its groups: the same on all ranks, and on both threads of each. */
+/** The part of a world that plans of its groups depend on: the same on all ranks, and on both threads of each. */
 export interface WorldPlanning extends Pick<PlannerOptions, 'machine' | 'tuning' | 'model'> {
   readonly settings: Pick<Settings, 'order' | 'stagingBytes' | 'sliceBytes' | 'groupHosts'>;
   /** The user's rules. */
@@ -116,9 +116,9 @@ function groupRules(backend: string | undefined, world: readonly SelectionRule[]
   return backend === 'auto' || backend === 'mpi' ? [] : [...parseSelection(`*:${backend}`), ...world];
 }
 
-/** How ranks reach each other on a path, and what plans are selected by there. */
+/** The reach of ranks on a path, and the rules by which plans are selected there. */
 interface Reach {
-  /** Of the cached plans. */
+  /** Prefix of the keys of cached plans. */
   readonly keyPrefix: string;
   readonly loadStore: readonly boolean[];
   readonly tuned: readonly SelectionRule[];
@@ -130,9 +130,9 @@ interface Reach {
 export class Planner implements Plans {
   readonly #options: PlannerOptions;
   readonly #limits: TransferLimits;
-  /** Of the engine, and of the host path, where all ranks map all memory. */
+  /** The reach on the engine and on the host path, where all ranks map all memory. */
   readonly #reach: Reach;
-  /** Of the network path. */
+  /** The reach on the network path. */
   #networkReach: Reach | undefined;
   readonly #prepared = new BoundedCache<string, PreparedPlan>(plansMax);
 
@@ -181,7 +181,7 @@ export class Planner implements Plans {
     const { rank, topology } = this.#options;
     const { loadStore, networkPath } = reach;
     const { kind: collective, count, counts, splits, root } = call;
-    // What scales a copy moves elements of the accumulator's type.
+    // A call that scales a copy moves elements of the accumulator's type.
     const elementBytes = call.op === 'premul' ? accumulatedBytes(call.dtype) : dtypeInfo(call.dtype).bytes;
     const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limitsOf(call.dtype) };
     const selection = { ...this.#selection(collective, count * elementBytes, reach), request };
@@ -219,7 +219,7 @@ export class Planner implements Plans {
     };
   }
 
-  /** What the settings allow, in elements; 16-bit floats may be widened while they are summed. */
+  /** The limits of the settings, in elements; 16-bit floats may be widened while they are summed. */
   #limitsOf(dtype: DType): Partial<PlanRequest> {
     return limitsInElements(this.#limits, this.#options.topology, accumulatedBytes(dtype));
   }

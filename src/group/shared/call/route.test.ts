@@ -20,7 +20,7 @@ function planner(topology: Topology, rank: number): Planner {
   return new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore });
 }
 
-/** What the main thread of a rank knows, by the kind of its group. */
+/** The facts that a rank knows, by the kind of its group. */
 const groups = {
   'four ranks of one host': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank), hostBytesMax: bytesMax }),
   'four hosts': (rank: number): GroupFacts => {

@@ -23,9 +23,9 @@ import type { HostPathPlans, Planner, PreparedPlan } from './planner.ts';
 /** Facts that the ranks of a group have found or agreed on: the same on all of them. */
 export interface GroupFacts {
   readonly planner: Pick<Planner, 'prepare'>;
-  /** Where all ranks share memory: larger calls take the host path only as far as it has code for private arrays; bytes. */
+  /** Most bytes of a small call, where all ranks share memory: larger calls take the host path only as far as it has code for private arrays. */
   readonly hostBytesMax?: number;
-  /** Where ranks of several hosts have agreed on a network path: larger calls take the engine; bytes. */
+  /** Most bytes on the network path, where ranks of several hosts have agreed on one: larger calls take the engine. */
   readonly networkBytesMax?: number;
   readonly isScheduled?: boolean;
   readonly usesMpi?: boolean;

@@ -1,0 +1,60 @@
+/** A group as its parts see it, and the world as its groups see it. The group's engine is the one, the world itself the other: parts hold
+ *  them instead of callbacks. */
+import type { ShoalError } from '../../../base/errors.ts';
+import type { NetworkPathRates } from '../../../collectives/network-path.ts';
+import type { GroupSpec } from '../../shared/call/group-spec.ts';
+import type { Plans, PreparedPlan, WorldPlanning } from '../../shared/call/planner.ts';
+import type { RecordedOperation } from '../diagnosis/operation-log.ts';
+import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import type { PeerLink } from '../links/peer-link.ts';
+import type { ScratchPool } from '../links/scratch-pool.ts';
+import type { SharedRegions } from '../links/shared-regions.ts';
+import type { WorldEnvironment } from './environment.ts';
+import type { Members } from './members.ts';
+import type { Operation, OperationHost, SubmittedCall } from './operation.ts';
+import type { PointToPoint } from './point-to-point.ts';
+
+export interface GroupWorld {
+  readonly env: WorldEnvironment;
+  readonly planning: WorldPlanning;
+  readonly regions: SharedRegions;
+  readonly scratch: ScratchPool;
+  readonly pointToPoint: Pick<PointToPoint, 'abandon' | 'isSending'>;
+  readonly lastWords: { heard(): Promise<void> };
+  /** Rates of groups of all ranks, once one of them has been timed; the same on all ranks. */
+  networkPathRates: NetworkPathRates | undefined;
+  /** The wait of this rank that has lasted longest, in this group or elsewhere. */
+  readonly wait: Wait | undefined;
+  /** Tells all ranks why the group fails. */
+  tellFailure(group: GroupSpec, error: ShoalError): void;
+  /** The link to another world rank. */
+  link(rank: number): PeerLink;
+  /** Plans that run the calls of a group whose collectives are MPI's; undefined: they are the group's own. */
+  mpiPlans(spec: GroupSpec): Plans | undefined;
+  recordFailure(group: GroupSpec, error: ShoalError): void;
+  /** Finds who is to blame that this rank waits for ranks of the world. */
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
+}
+
+export interface GroupContext extends OperationHost {
+  readonly world: GroupWorld;
+  readonly spec: GroupSpec;
+  readonly size: number;
+  readonly members: Members;
+  readonly plans: Plans;
+  /** The time that a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
+  readonly spinMs: number;
+  /** Ranks are found to disagree: nothing new is started. */
+  readonly isDisputed: boolean;
+  /** Puts an operation behind those that are there; without a plan it waits for one. */
+  enqueue(request: SubmittedCall, plan: PreparedPlan | undefined): Operation;
+  /** All ranks have announced the call, and it runs on this thread. */
+  started(call: RecordedOperation): void;
+  /** Ranks called different things, or some rank's call went another way. */
+  disagree(call: { readonly sequence: number; readonly timeoutMs: number }): void;
+  /** Stops, and fails with what was thrown unless the end of a rank explains it first. */
+  suspect(thrown: unknown, sequence?: number): void;
+  fail(error: ShoalError): void;
+  /** Something has come on the sockets of the network path. */
+  onReadable(): void;
+}

@@ -1,0 +1,303 @@
+/** The calls of one group on one rank, in the comm thread: they begin in the order in which they were submitted, run concurrently, and
+ *  finish in any order.
+ *
+ *      operation-queue.ts   calls of this thread
+ *      host-path-queue.ts, network-path-queue.ts   calls that the calling thread handed over
+ *      progress-loop.ts     the loop that advances all of them
+ *      watchdog.ts          slow and late calls      inquiry.ts, call-history.ts   the report about them, and about a mismatch
+ *
+ *  It must not know how a group opens and ends, nor algorithms, sockets or user objects. */
+import { must } from '../../base/assert.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { ControlBlock } from '../../collectives/control-block.ts';
+import type { RemoteSpan, Span } from '../../fabric/fabric.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import type { HostPathName } from '../host-path/host-path.ts';
+import { HostPathQueue, type HostPathCall, type HostPathEntry } from '../host-path/host-path-queue.ts';
+import { NetworkPathQueue, type NetworkPathCommand, type NetworkPathEntry } from '../network-path/network-path-queue.ts';
+import { describeCall, type CollectiveCall } from '../shared/call/contract.ts';
+import { speaksOf, type GroupSpec } from '../shared/call/group-spec.ts';
+import { plannerOf, type Plans, type PreparedPlan } from '../shared/call/planner.ts';
+import { CallHistory, type CallAlone } from './diagnosis/call-history.ts';
+import { withTrouble } from './diagnosis/departures.ts';
+import { Inquiry } from './diagnosis/inquiry.ts';
+import type { RecordedOperation } from './diagnosis/operation-log.ts';
+import type { Wait } from './diagnosis/wait-chain.ts';
+import { secondsText, Watchdog } from './diagnosis/watchdog.ts';
+import { AdaptiveSpin } from './engine/adaptive-spin.ts';
+import type { CallQueue } from './engine/call-queue.ts';
+import type { GroupContext, GroupWorld } from './engine/group-context.ts';
+import { Members } from './engine/members.ts';
+import type { Operation, SubmittedCall } from './engine/operation.ts';
+import { OperationQueue } from './engine/operation-queue.ts';
+import { ProgressLoop } from './engine/progress-loop.ts';
+import { SplitExchange } from './engine/split-exchange.ts';
+import type { PeerLink } from './links/peer-link.ts';
+import type { ScratchPool } from './links/scratch-pool.ts';
+import { signalImmediate } from './links/wire.ts';
+
+/** Calls remembered for reports. */
+const callsMax = 64;
+
+type PendingCall = Operation | HostPathEntry | NetworkPathEntry;
+
+/** The life of the group that makes the calls. */
+export interface GroupLife {
+  readonly isOpen: boolean;
+  /** It is open, and nothing speaks against going on. */
+  readonly mayRun: boolean;
+  suspect(thrown: unknown, sequence?: number): void;
+  fail(error: ShoalError): void;
+  /** All that could advance has. */
+  settled(): void;
+}
+
+export class GroupCalls implements GroupContext {
+  readonly world: GroupWorld;
+  readonly spec: GroupSpec;
+  readonly rank: number;
+  readonly size: number;
+  readonly links: readonly (PeerLink | undefined)[];
+  readonly members: Members;
+  readonly blocks: readonly ControlBlock[];
+  readonly plans: Plans;
+  readonly spinMs: number;
+  readonly networkPath: NetworkPathQueue;
+  readonly inquiry: Inquiry;
+  readonly #life: GroupLife;
+  readonly #history: CallHistory;
+  readonly #operations: OperationQueue;
+  readonly #exchange: SplitExchange;
+  readonly #hostPathQueues: Readonly<Record<HostPathName, HostPathQueue>>;
+  /** One queue for each way that a call can take in this thread. */
+  readonly #queues: CallQueue<PendingCall>[];
+  readonly #watchdog: Watchdog<PendingCall>;
+  readonly #progress: ProgressLoop;
+
+  constructor(world: GroupWorld, spec: GroupSpec, life: GroupLife) {
+    this.world = world;
+    this.spec = spec;
+    this.#life = life;
+    this.rank = spec.rank;
+    this.size = spec.globalRanks.length;
+    const { cpus, settings, clock } = world.env;
+    this.links = spec.globalRanks.map((rank) => (rank === world.env.rank ? undefined : world.link(rank)));
+    this.members = new Members({ group: spec, links: this.links, slotCount: settings.inFlightMax, regions: world.regions });
+    this.blocks = this.members.blocks;
+    const hosts = this.members.hostPeers.length;
+    this.spinMs = hosts + 1 > cpus ? 0 : settings.spinMicroseconds / 1000;
+    const loadStore = this.links.map((link) => link === undefined || link.loadStore);
+    this.plans = world.mpiPlans(spec) ?? plannerOf(world.planning, spec, loadStore);
+    this.#history = new CallHistory(this.members.own, { callsMax });
+    this.inquiry = this.#createInquiry();
+    this.#operations = new OperationQueue(this);
+    this.#exchange = new SplitExchange(this);
+    this.#hostPathQueues = { small: new HostPathQueue(this, 'small'), large: new HostPathQueue(this, 'large') };
+    this.networkPath = new NetworkPathQueue(this);
+    this.#queues = [this.#operations, this.#hostPathQueues.small, this.#hostPathQueues.large, this.networkPath];
+    this.#progress = new ProgressLoop({
+      clock,
+      own: this.members.own,
+      members: this.members,
+      queues: this.#queues,
+      // It polls for what ranks of this host write; other hosts wake this thread through the system.
+      spin: new AdaptiveSpin(hosts === 0 ? 0 : this.spinMs, { adapts: hosts + 1 < this.size }),
+      mayRun: () => life.mayRun,
+      giveWay: world.env.giveWay,
+      onSettled: () => life.settled(),
+    });
+    this.#watchdog = new Watchdog({
+      clock,
+      slowMs: settings.slowMs,
+      pending: () => (life.isOpen ? this.pending : []),
+      onSlow: (oldest, waitedMs) => this.#warnOf(oldest, waitedMs),
+      onTimeout: ({ sequence, timeoutMs }) => this.inquiry.begin('timeout', sequence, timeoutMs),
+    });
+  }
+
+  get scratch(): ScratchPool {
+    return this.world.scratch;
+  }
+
+  get kernels(): Kernels {
+    return this.world.env.kernels;
+  }
+
+  // ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** @throws ShoalError why it is not taken; then nothing is known of it. */
+  submit(request: SubmittedCall): void {
+    const { call, sequence, path } = request;
+    const splits = path === 'exchange' ? must(call.parts, () => 'calls with splits have them') : undefined;
+    try {
+      if (splits) this.#exchange.submit(request, splits);
+      else this.enqueue(request, this.plans.prepare(call));
+    } catch (thrown) {
+      throw ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind });
+    }
+    this.#remember(sequence, call);
+    if (splits) this.#remember(sequence + 1, call);
+    this.pump();
+  }
+
+  enqueue(request: SubmittedCall, plan: PreparedPlan | undefined): Operation {
+    const operation = this.#operations.add(request, plan, this.world.env.clock.now());
+    this.#watchdog.watch(operation);
+    return operation;
+  }
+
+  /** Takes over an operation of the host path where the calling thread left it. Only its head runs. @throws as `submit`. */
+  submitHostPath(request: HostPathCall): void {
+    this.#takeOver(request, (taken, nowMs) => {
+      const plans = must(this.plans.prepare(request.call).hostPath, () => 'operations of the host path run whole');
+      return this.#hostPathQueues[request.hostPath].add(taken, plans, nowMs);
+    });
+  }
+
+  /** Takes over an operation of the network path where the calling thread left it. Only its head runs. @throws as `submit`. */
+  submitNetworkPath(request: NetworkPathCommand): void {
+    this.#takeOver(request, (taken, nowMs) => this.networkPath.add(taken, nowMs));
+  }
+
+  /** Records and watches from here on what the calling thread has begun. */
+  #takeOver<Call extends HostPathCall | NetworkPathCommand>(
+    request: Call,
+    add: (request: Call, nowMs: number) => HostPathEntry | NetworkPathEntry,
+  ): void {
+    const { recorder, clock } = this.world.env;
+    const complete: Call['complete'] = (error) => {
+      recorder.finished(this.spec, entry, error);
+      request.complete(error);
+    };
+    const entry = add({ ...request, complete }, clock.now());
+    recorder.created(this.spec, entry);
+    this.#watchdog.watch(entry);
+    this.#remember(entry.sequence, entry.call);
+    this.pump();
+  }
+
+  #remember(sequence: number, call: CollectiveCall): void {
+    this.#history.remember(sequence, call);
+    this.inquiry.onCalled(sequence);
+  }
+
+  /** Adds a queue whose calls come here later: it is given up first. */
+  attach(queue: CallQueue<PendingCall>): void {
+    this.#queues.unshift(queue);
+  }
+
+  /** The oldest first, whichever way they have taken. */
+  get pending(): readonly PendingCall[] {
+    return this.#queues.flatMap((queue) => queue.pending).sort((a, b) => a.sequence - b.sequence);
+  }
+
+  get isEmpty(): boolean {
+    return this.#queues.every(({ size }) => size === 0);
+  }
+
+  /** Advances everything that can advance. Called whenever something arrived; never blocks longer than the spin budget. */
+  pump(): void {
+    this.#progress.run();
+  }
+
+  abandon(error: ShoalError): void {
+    for (const queue of this.#queues) queue.abandon(error);
+  }
+
+  /** No call is watched any more. */
+  stop(): void {
+    this.#watchdog.stop();
+  }
+
+  // ── what queues ask of their group ──────────────────────────────────────────────────────────────────────────────
+
+  get isDisputed(): boolean {
+    return this.inquiry.underway;
+  }
+
+  started(call: RecordedOperation): void {
+    this.world.env.recorder.started(this.spec, call);
+  }
+
+  disagree({ sequence, timeoutMs }: { readonly sequence: number; readonly timeoutMs: number }): void {
+    this.inquiry.begin('mismatch', sequence, timeoutMs);
+  }
+
+  suspect(thrown: unknown, sequence?: number): void {
+    this.#life.suspect(thrown, sequence);
+  }
+
+  fail(error: ShoalError): void {
+    this.#life.fail(error);
+  }
+
+  onReadable(): void {
+    if (this.#life.mayRun) this.pump();
+    else this.networkPath.rest();
+  }
+
+  putSignal(rank: number, slot: number, signal: number, source: Span | undefined, target: RemoteSpan | undefined): Promise<void> {
+    const link = must(this.links[rank], () => 'puts go to other ranks');
+    const { members } = this;
+    const immediate = signalImmediate(this.spec.id, slot, signal);
+    return link.write(source ?? members.nothing, target ?? members.blockSpan(rank), immediate);
+  }
+
+  ring(doorbells: Uint32Array): void {
+    if (this.members.ringAll(doorbells)) this.#progress.again();
+  }
+
+  progress(): void {
+    this.pump();
+  }
+
+  // ── late and disagreeing ranks ──────────────────────────────────────────────────────────────────────────────────
+
+  /** The call that this rank has waited for the longest in the group; undefined: there is none. */
+  get wait(): Wait | undefined {
+    const [pending] = this.pending;
+    if (pending === undefined) return undefined;
+    const late = this.#late(pending);
+    // When all have called it, some rank is still at it, and does not go on.
+    const ranks = late.length > 0 ? late : this.members.unfinished('phase' in pending ? pending.ordinal : undefined);
+    return { text: describeCall(pending.call, pending.sequence), ranks };
+  }
+
+  /** The calls that the calling thread made by itself. */
+  calledAlone(): CallAlone[] {
+    return this.#history.calledAlone();
+  }
+
+  #warnOf(oldest: PendingCall, waitedMs: number): void {
+    const late = this.#late(oldest);
+    if (!speaksOf(this.spec, late)) return;
+    const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
+    const what = `${describeCall(oldest.call, oldest.sequence)} of group '${this.spec.name}'`;
+    this.world.env.log.warn(`${what} has waited ${secondsText(waitedMs)} for ${whom}`);
+  }
+
+  /** Other world ranks that keep the call from going on, because they have not called it, or not ended what must end before it. */
+  #late(call: PendingCall): number[] {
+    const late = this.#queues.find(({ pending }) => pending.includes(call))?.late(call) ?? [];
+    return late.filter((rank) => rank !== this.world.env.rank);
+  }
+
+  #hasAnnounced(rank: number, sequence: number): boolean {
+    const pending = this.pending.find((each) => each.sequence === sequence);
+    return pending !== undefined && !this.#late(pending).includes(this.spec.globalRanks[rank]);
+  }
+
+  #createInquiry(): Inquiry {
+    return new Inquiry({
+      group: this.spec,
+      clock: this.world.env.clock,
+      history: this.#history,
+      callsAtLeave: this.members.callsAtLeave,
+      hasAnnounced: (rank, sequence) => this.#hasAnnounced(rank, sequence),
+      wait: () => this.world.wait,
+      isOpen: () => this.#life.isOpen,
+      tellOthers: (message) => this.members.tellOthers(message),
+      onConcluded: (error) => this.fail(withTrouble(this.links, error)),
+    });
+  }
+}
