@@ -14,7 +14,6 @@ import { hostname, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { must } from '../../base/assert.ts';
 import { createLogger } from '../../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
@@ -330,13 +329,13 @@ export class ScheduledBackend implements Backend {
       link,
       engine: this.engine,
       real: [...values].map((value) => this.variableOf(value)),
-      inOrder: (ready) => must(turn, () => 'a task is prepared when it has its turn').whenOpen(ready),
+      inOrder: (ready) => (turn ? this.#order.whenOpen(turn, ready) : ready()),
       communicate: (index, onComplete) => {
         this.#transfers.start(runs[index], onComplete);
-        turn?.partStarted();
+        if (turn) this.#order.started(turn, 'one');
       },
       onEnd: (error) => {
-        turn?.end();
+        if (turn) this.#order.started(turn, 'all');
         onEnd(error);
       },
     });
@@ -345,7 +344,7 @@ export class ScheduledBackend implements Backend {
     try {
       this.core.post(task);
     } catch (thrown) {
-      turn?.end();
+      if (turn) this.#order.started(turn, 'all');
       throw thrown;
     }
     // Now, not when the turn of the event loop ends: who calls may compute for long.
