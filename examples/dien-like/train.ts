@@ -5,7 +5,9 @@
  *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts --recv-some    … when they run
  *
  *  The other options are those of examples/wide-deep. Examples are scored twice, by GRUs that are unrolled and by GRUs that are loops; `--out`
- *  says how far they differ (`otherwise`). */
+ *  says how far they differ (`otherwise`).
+ *
+ *  A run takes about 55 s of CPU time, measured on two CPUs. */
 import { readOptions } from '../ranking/options.ts';
 import { trainingNumbers, trainingOptions, trainRanking } from '../ranking/train.ts';
 import { generator, type Batch, type Source } from './data.ts';

@@ -4,7 +4,9 @@
  *      npx shoal run -n 2 examples/jax-js-stages/train.ts --schedule      the first stages' gradients travel first
  *
  *  Each stage is jitted with its vjp, so that the gradients of the last ones travel while those of the first ones are computed, and the
- *  next forward pass waits for each stage by itself. */
+ *  next forward pass waits for each stage by itself.
+ *
+ *  A run takes about 4 s of CPU time, measured on two CPUs. */
 import { parseArgs } from 'node:util';
 import { defaultDevice, init, nn, numpy as np } from '@jax-js/jax';
 import { initProcessGroup } from 'shoal';

@@ -3,7 +3,9 @@
  *      npx shoal run -n 2 examples/tfjs/train.ts
  *      npx shoal run -n 2 examples/tfjs/train.ts --schedule      the first layers' gradients travel first
  *
- *  Alone it trains in one process. What makes it several: `initProcessGroup`, `distribute`, and each rank's own part of the data. */
+ *  Alone it trains in one process. What makes it several: `initProcessGroup`, `distribute`, and each rank's own part of the data.
+ *
+ *  A run takes about 11 s of CPU time, measured on two CPUs. */
 import { parseArgs } from 'node:util';
 import * as tf from '@tensorflow/tfjs';
 import { setThreadsCount } from '@tensorflow/tfjs-backend-wasm';
