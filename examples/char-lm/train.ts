@@ -7,7 +7,7 @@
  *
  *  What makes it distributed is marked ◆.
  *
- *  A run takes about 80 s of CPU time, measured on two CPUs. */
+ *  A run takes about 70 s of CPU time, measured on two CPUs. */
 import { numpy as np, tree } from '@jax-js/jax';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
