@@ -15,7 +15,7 @@ import type { FunctionTable } from '../../src/graph/execute/structural-kernels.t
 import { call } from '../../src/graph/ops/call.ts';
 import { GraphBuilder } from '../../src/graph/structure/builder.ts';
 import type { Graph } from '../../src/graph/structure/graph.ts';
-import type { Node } from '../../src/graph/structure/node.ts';
+import type { Node } from '../../src/graph/structure/graph-node.ts';
 import type { Value } from '../../src/graph/structure/value.ts';
 import { startLocalCluster } from '../../src/graph/testing/local-cluster.ts';
 import { programArguments } from '../arguments.ts';

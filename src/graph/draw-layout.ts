@@ -3,7 +3,7 @@
 import { keysOf } from './partition/keys.ts';
 import type { PartitionedGraph } from './partition/partition.ts';
 import { digraph, levels } from './structure/digraph.ts';
-import { describeNode, type Node } from './structure/node.ts';
+import { describeNode, type Node } from './structure/graph-node.ts';
 
 export interface Box {
   readonly label: string;

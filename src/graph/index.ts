@@ -46,7 +46,7 @@ export { elementsOf } from './structure/elements.ts';
 export type { Graph } from './structure/graph.ts';
 export type { GraphDType } from './structure/graph-dtype.ts';
 export { exportNodes, importNodes, type NodeData } from './structure/node-data.ts';
-export { Node, Output } from './structure/node.ts';
+export { Node, Output } from './structure/graph-node.ts';
 export type { Shape } from './structure/shape.ts';
 export type { DenseValue, Value } from './structure/value.ts';
 export { importGraphDef } from './tensorflow/import-graph-def.ts';

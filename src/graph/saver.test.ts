@@ -9,7 +9,7 @@ import { Saver } from './saver.ts';
 import { GraphBuilder } from './structure/builder.ts';
 import { elementsOf } from './structure/elements.ts';
 import type { Graph } from './structure/graph.ts';
-import type { Node, Output } from './structure/node.ts';
+import type { Node, Output } from './structure/graph-node.ts';
 import { dense } from './testing/kernels.ts';
 import { startLocalCluster } from './testing/local-cluster.ts';
 

@@ -12,7 +12,7 @@ import { placeholder } from './ops/array.ts';
 import { assign } from './ops/state.ts';
 import { joinPieces } from './rpc/rpc.ts';
 import type { GraphBuilder } from './structure/builder.ts';
-import type { Output } from './structure/node.ts';
+import type { Output } from './structure/graph-node.ts';
 import type { Value } from './structure/value.ts';
 import { decodeMessage, encodeMessage } from './wire/graphs.ts';
 

@@ -12,7 +12,7 @@ import { WorkerDevices } from './device/worker-devices.ts';
 import { systemEnvironment, type RendezvousEnvironment } from './environment.ts';
 import type { TensorCounters } from './protocol/counters.ts';
 import { checkStepId } from './table/step-table.ts';
-import { defaultSlabBytes, TensorMemory } from './protocol/tensor-memory.ts';
+import { defaultSlabBytes, PooledMemory } from './protocol/pooled-memory.ts';
 import { formatWorkerAddress, parseWorkerAddress } from './worker-address.ts';
 import { tensorKey, WorkerStep } from './worker-step.ts';
 
@@ -152,7 +152,7 @@ export class RendezvousWorker {
       channel: (fabric) => ({
         timeoutMs,
         announcesApart: fabric.capabilities.loadStore,
-        memory: new TensorMemory({
+        memory: new PooledMemory({
           create: (bytes) => environment.regions.create(bytes),
           register: (region) => fabric.register(region),
           budget,

@@ -5,7 +5,7 @@ import * as kvstore from '../../src/kvstore/index.ts';
 import { DependencyEngine } from '../../src/engine/engine.ts';
 import * as messaging from '../../src/messaging/index.ts';
 import { NameTable } from '../../src/rendezvous/protocol/name-table.ts';
-import { TensorMemory } from '../../src/rendezvous/protocol/tensor-memory.ts';
+import { PooledMemory } from '../../src/rendezvous/protocol/pooled-memory.ts';
 import { TensorReceiver } from '../../src/rendezvous/protocol/tensor-receiver.ts';
 import { TensorRequest } from '../../src/rendezvous/protocol/tensor-request.ts';
 import { TensorSender } from '../../src/rendezvous/protocol/tensor-sender.ts';
@@ -87,7 +87,7 @@ describe('verbs with 0 copies', () => {
     const request = Array.from(ours.matchAll(/\b(start|recvTensor\w+)\b/g), ([name]) => name);
     expect(request.length).toBe(3);
     expect(request.filter((name) => !(name in TensorRequest.prototype))).toEqual([]);
-    const classes = { NameTable, TensorMemory, TensorRequest, TensorSender, TensorReceiver };
+    const classes = { NameTable, PooledMemory, TensorRequest, TensorSender, TensorReceiver };
     expect(Object.keys(classes).filter((name) => !wordsOf(ours).has(name))).toEqual([]);
     expect('onImmediate' in TensorReceiver.prototype && ours.includes('TensorReceiver.onImmediate')).toBe(true);
   });

@@ -5,7 +5,7 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { PreparedRun, PreparedStep, StepBackend } from '../execute/session.ts';
 import { cancelledStep, type StepOutcome } from '../execute/step.ts';
-import type { Flow } from '../execute/step-machine.ts';
+import type { Flow } from '../execute/step-state.ts';
 import type { Partition, PartitionedGraph } from '../partition/partition.ts';
 import type { RpcLink } from '../rpc/rpc.ts';
 import { taskOf } from '../structure/device-name.ts';

@@ -10,7 +10,7 @@ import { sum } from '../ops/reduction.ts';
 import { assign, gather, scatterAdd, variable } from '../ops/state.ts';
 import { Session } from '../execute/session.ts';
 import { GraphBuilder } from '../structure/builder.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import type { DenseValue, Value } from '../structure/value.ts';
 import { elementsOf } from '../structure/elements.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';

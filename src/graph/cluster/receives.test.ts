@@ -12,7 +12,7 @@ import { addN } from '../ops/math.ts';
 import { assign, variable } from '../ops/state.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import { elementsOf } from '../structure/elements.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import { dense, scalarOf } from '../testing/kernels.ts';
 import { startLocalCluster } from '../testing/local-cluster.ts';

@@ -5,13 +5,13 @@ import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Rendezvous } from '../../rendezvous/table/rendezvous.ts';
 import type { Graph } from '../structure/graph.ts';
-import { describeNode, type Node } from '../structure/node.ts';
+import { describeNode, type Node } from '../structure/graph-node.ts';
 import { formatShape } from '../structure/shape.ts';
 import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
 import { keysOf } from '../partition/keys.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import { createProgram, type Program } from './program.ts';
-import { StepMachine, type Flow, type ReadyNode } from './step-machine.ts';
+import { StepState, type Flow, type ReadyNode } from './step-state.ts';
 import { readScalar } from './structural-kernels.ts';
 import { Reference } from './variable-store.ts';
 
@@ -67,7 +67,7 @@ const nodesPerCheck = 256;
 class PartitionRun {
   /** Settles when every node has run, or one has failed. */
   readonly finished: Promise<void>;
-  readonly #machine: StepMachine;
+  readonly #machine: StepState;
   readonly #context: StepContext;
   readonly #around: Surroundings;
   readonly #running = new Set<ReadyNode>();
@@ -78,7 +78,7 @@ class PartitionRun {
   #reject: (cause: ShoalError) => void = () => {};
 
   constructor(program: Program, context: StepContext, around: Surroundings) {
-    this.#machine = new StepMachine(program);
+    this.#machine = new StepState(program);
     this.#context = context;
     this.#around = around;
     this.finished = new Promise((resolve, reject) => {

@@ -1,6 +1,6 @@
 /** Kernels compute operations: a table of functions by the operation's name. Dense kernels come from outside, such as TensorFlow.js or
  *  jax-js; see `structural-kernels.ts` for those that only move values. */
-import type { Node } from '../structure/node.ts';
+import type { Node } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 
 /** The arguments of a kernel for one node of one step. */

@@ -3,7 +3,7 @@
 import { must } from '../../base/assert.ts';
 import { frameTable, type Frame } from '../structure/frames.ts';
 import type { Graph } from '../structure/graph.ts';
-import type { Node } from '../structure/node.ts';
+import type { Node } from '../structure/graph-node.ts';
 
 export interface ProgramNode {
   readonly node: Node;

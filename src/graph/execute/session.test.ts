@@ -10,7 +10,7 @@ import { sum } from '../ops/reduction.ts';
 import { assign, gather, scatterAdd, variable } from '../ops/state.ts';
 import { fusePolicies } from '../passes/fuse-policy.ts';
 import { GraphBuilder } from '../structure/builder.ts';
-import type { Node, Output } from '../structure/node.ts';
+import type { Node, Output } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import { dense, numbersOf, scalarOf, testKernels } from '../testing/kernels.ts';
 import { randomGraph } from '../testing/random-graph.ts';

@@ -26,7 +26,7 @@ import type { FuseOptions, UnfusedReceive } from '../passes/fuse-recv.ts';
 import { DeviceSet, type Device } from '../placement/devices.ts';
 import { place, type Placement } from '../placement/place.ts';
 import type { Graph } from '../structure/graph.ts';
-import { Node, Output } from '../structure/node.ts';
+import { Node, Output } from '../structure/graph-node.ts';
 import { formatShape } from '../structure/shape.ts';
 import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
 import { Executor } from './executor.ts';

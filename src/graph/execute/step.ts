@@ -4,10 +4,10 @@ import type { Clock } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Rendezvous } from '../../rendezvous/table/rendezvous.ts';
 import { describeKey } from '../../rendezvous/table/rendezvous-key.ts';
-import { describeNode } from '../structure/node.ts';
+import { describeNode } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import type { Executor } from './executor.ts';
-import type { Flow } from './step-machine.ts';
+import type { Flow } from './step-state.ts';
 
 /** Where the partitions of a step meet each other, and those of other processes. */
 export interface StepRendezvous extends Rendezvous<Value> {

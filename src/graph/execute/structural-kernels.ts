@@ -2,7 +2,7 @@
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { CallFunction } from '../structure/definition.ts';
-import type { Node } from '../structure/node.ts';
+import type { Node } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import type { Reference, VariableStore } from './variable-store.ts';

@@ -1,7 +1,7 @@
 /** The values of variables, from step to step. One store per session in a process, or per server: sessions of other processes share it. */
 import { ShoalError } from '../../base/errors.ts';
 import type { OutputSpec } from '../structure/definition.ts';
-import { describeNode, type Node } from '../structure/node.ts';
+import { describeNode, type Node } from '../structure/graph-node.ts';
 import { formatShape } from '../structure/shape.ts';
 import { fits, formatValue, type Value } from '../structure/value.ts';
 

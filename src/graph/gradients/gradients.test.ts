@@ -17,7 +17,7 @@ import * as reduction from '../ops/reduction.ts';
 import { assign, dynamicPartition, dynamicStitch, gather, variable } from '../ops/state.ts';
 import { sparseApplyAdagrad } from '../ops/training.ts';
 import { GraphBuilder } from '../structure/builder.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import type { DenseValue } from '../structure/value.ts';
 import { gradients, IndexedSlices, whole } from './gradients.ts';
 

@@ -8,7 +8,7 @@ import { concat, constant, reshape } from '../ops/array.ts';
 import { broadcastLike, slicesToDense } from '../ops/gradient.ts';
 import type { GraphBuilder } from '../structure/builder.ts';
 import { floatDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
-import { describeNode, type Node, type Output } from '../structure/node.ts';
+import { describeNode, type Node, type Output } from '../structure/graph-node.ts';
 import { gradientRules, type Floats } from './rules.ts';
 
 /** The gradient of a table: row `indices[k]` has `values[k]`; a row may be there several times and then has the sum. */

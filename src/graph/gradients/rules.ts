@@ -11,7 +11,7 @@ import { dynamicPartition, dynamicStitch, gather } from '../ops/state.ts';
 import type { GraphBuilder } from '../structure/builder.ts';
 import type { CallFunction } from '../structure/definition.ts';
 import { floatDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
-import { describeNode, type Node, type Output } from '../structure/node.ts';
+import { describeNode, type Node, type Output } from '../structure/graph-node.ts';
 import { ShoalError } from '../../base/errors.ts';
 
 export type Floats = Output<FloatDType>;

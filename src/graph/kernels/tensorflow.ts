@@ -5,7 +5,7 @@
 import type * as tfjs from '@tensorflow/tfjs';
 import { ShoalError } from '../../base/errors.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
-import type { Node } from '../structure/node.ts';
+import type { Node } from '../structure/graph-node.ts';
 import { formatValue, type Value } from '../structure/value.ts';
 import { elementsAs, elementsOf, elementsValue } from '../structure/elements.ts';
 

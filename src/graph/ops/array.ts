@@ -3,7 +3,7 @@ import { checkedBuilder } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import { exactCount, formatShape, mergeShapes, resolveAxis, type Dimension, type Shape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
 import { anyType, checkedOptions, inputsOf, likeFirst, oneShape, op, splitOptions, type Unary } from './op.ts';

@@ -4,7 +4,7 @@ import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { CallFunction, OpDefinition } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import type { Shape } from '../structure/shape.ts';
 
 /** The name of a call that was given none. */

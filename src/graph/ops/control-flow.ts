@@ -6,7 +6,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
-import type { Node, Output } from '../structure/node.ts';
+import type { Node, Output } from '../structure/graph-node.ts';
 import { commonShape } from '../structure/shape.ts';
 import { identity } from './array.ts';
 import { anyType, inputsOf, likeFirst, op, type Unary } from './op.ts';

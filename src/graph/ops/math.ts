@@ -2,7 +2,7 @@
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition } from '../structure/definition.ts';
 import { graphDTypes, numericDTypes, type FloatDType, type GraphDType, type NumericDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import { anyType, broadcast, floating, inputsOf, likeFirst, numeric, oneShape, op, type Binary, type Unary } from './op.ts';
 
 const [x, y] = inputsOf({ x: 'T', y: 'T' });

@@ -2,7 +2,7 @@
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition } from '../structure/definition.ts';
 import type { FloatDType, NumericDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import { broadcastShapes, formatShape, type Dimension } from '../structure/shape.ts';
 import { floating, inputsOf, numeric, op, type Binary } from './op.ts';
 

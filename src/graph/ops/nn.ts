@@ -2,7 +2,7 @@
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import { formatShape, scalar, type Shape } from '../structure/shape.ts';
 import { floating, inputsOf, likeFirst, oneShape, op, type Binary, type Unary } from './op.ts';
 

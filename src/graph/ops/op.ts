@@ -7,7 +7,7 @@ import { describeValue, isPlainObject } from '../../base/schema.ts';
 import { nodeOptionKeys, type GraphBuilder, type NodeOptions } from '../structure/builder.ts';
 import type { Attribute, InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { floatDTypes, numericDTypes, type GraphDType } from '../structure/graph-dtype.ts';
-import { describeNode, type Node, type Output } from '../structure/node.ts';
+import { describeNode, type Node, type Output } from '../structure/graph-node.ts';
 import { broadcastShapes, formatShape, mergeShapes, type Shape } from '../structure/shape.ts';
 
 /** A definition that can be called to add a node. */

@@ -2,7 +2,7 @@
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { Fail, OpDefinition } from '../structure/definition.ts';
 import { indexDTypes, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import { formatShape, resolveAxis, type Shape } from '../structure/shape.ts';
 import { numeric, op, type Unary } from './op.ts';
 

@@ -1,7 +1,7 @@
 /** Shape functions of the operations, and that all the graph needs are there. */
 import { describe, expect, it } from 'vitest';
 import { GraphBuilder } from '../structure/builder.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import { formatShape, type Shape } from '../structure/shape.ts';
 import * as array from './array.ts';
 import * as math from './math.ts';

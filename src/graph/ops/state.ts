@@ -3,7 +3,7 @@ import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { Fail, InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import { formatShape, mergeShapes, type Dimension, type Shape } from '../structure/shape.ts';
 import { anyType, inputsOf, numeric, op } from './op.ts';
 

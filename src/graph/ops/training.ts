@@ -4,7 +4,7 @@
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { AttributeSpec, InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import { formatShape, mergeShapes } from '../structure/shape.ts';
 import { inputsOf, op, type Op } from './op.ts';
 import { changedRows } from './state.ts';

@@ -4,7 +4,7 @@
 import type { OpDefinition } from '../structure/definition.ts';
 import { circleThrough, components, digraph } from '../structure/digraph.ts';
 import type { Graph } from '../structure/graph.ts';
-import { describeNode, type Node } from '../structure/node.ts';
+import { describeNode, type Node } from '../structure/graph-node.ts';
 import { keysOf } from './keys.ts';
 
 export interface PartitionGraphs {

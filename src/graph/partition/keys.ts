@@ -1,6 +1,6 @@
 /** The rendezvous keys of a Send, a Recv or the slots of a FuseRecv, from their attributes. */
 import { formatRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
-import type { Node } from '../structure/node.ts';
+import type { Node } from '../structure/graph-node.ts';
 
 /** Outside loops: frame 0, iteration 0. */
 export function keysOf({ attributes, control }: Node): string[] {

@@ -6,7 +6,7 @@ import { add, less, neg } from '../ops/math.ts';
 import { DeviceSet } from '../placement/devices.ts';
 import { place } from '../placement/place.ts';
 import { GraphBuilder } from '../structure/builder.ts';
-import { Node, type Output } from '../structure/node.ts';
+import { Node, type Output } from '../structure/graph-node.ts';
 import { deadlockProblems } from './deadlock.ts';
 import { keysOf } from './keys.ts';
 import { partitionGraph, type PartitionedGraph, type PartitionOptions } from './partition.ts';

@@ -8,11 +8,11 @@ import { constantDefinition, identity } from '../ops/array.ts';
 import { fuseRecvDefinition, recvDefinition, sendDefinition } from '../ops/transfer.ts';
 import { fuseReceives, type FuseGroup, type FuseOptions, type UnfusedReceive } from '../passes/fuse-recv.ts';
 import type { Device, DeviceSet } from '../placement/devices.ts';
-import { emptyTensor, planTransfers, type Transfer, type TransferTable } from '../placement/transfers.ts';
+import { emptyTensor, planTransfers, type Transfer, type TransferTable } from '../placement/device-transfers.ts';
 import { checkNode } from '../structure/check-node.ts';
 import type { Attributes, OpDefinition } from '../structure/definition.ts';
 import { Graph } from '../structure/graph.ts';
-import { nodeError, Node, type Output } from '../structure/node.ts';
+import { nodeError, Node, type Output } from '../structure/graph-node.ts';
 import { deadlockProblems } from './deadlock.ts';
 
 export interface PartitionOptions {

@@ -7,7 +7,7 @@ import type { Placement } from '../placement/place.ts';
 import { checkNode } from '../structure/check-node.ts';
 import type { Attributes, OpDefinition } from '../structure/definition.ts';
 import { Graph } from '../structure/graph.ts';
-import { describeNode, Node, type Output } from '../structure/node.ts';
+import { describeNode, Node, type Output } from '../structure/graph-node.ts';
 
 export interface StepSignature {
   readonly feeds: readonly Output[];

@@ -7,8 +7,8 @@
  *
  *  Loops matter: what leaves a loop may depend, by way of the edges that go back, on everything that enters it. Waves that
  *  leave out the edges that go back, as those of the document and of its implementation do, can fuse a receive with what it waits for. */
-import type { Transfer } from '../placement/transfers.ts';
-import type { Node } from '../structure/node.ts';
+import type { Transfer } from '../placement/device-transfers.ts';
+import type { Node } from '../structure/graph-node.ts';
 
 /** Transfers between two devices may be one request when their waves are equal. A policy that puts a transfer beside one that waits for
  *  it is a deadlock, which partitioning finds and refuses. */

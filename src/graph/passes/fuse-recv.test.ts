@@ -14,7 +14,7 @@ import { place } from '../placement/place.ts';
 import { prune } from '../partition/prune.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import type { Graph } from '../structure/graph.ts';
-import type { Node, Output } from '../structure/node.ts';
+import type { Node, Output } from '../structure/graph-node.ts';
 import { randomGraph } from '../testing/random-graph.ts';
 import { destWave, fusePolicies, sourceWave, type FusePolicy } from './fuse-policy.ts';
 import type { FuseOptions } from './fuse-recv.ts';

@@ -6,10 +6,10 @@
  *  and Sends do not wait for each other. */
 import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, anyObject, checkOptions, optionTable } from '../../base/schema.ts';
-import { knownBytes, type Transfer } from '../placement/transfers.ts';
+import { knownBytes, type Transfer } from '../placement/device-transfers.ts';
 import { digraph, levels } from '../structure/digraph.ts';
 import type { Graph } from '../structure/graph.ts';
-import type { Node } from '../structure/node.ts';
+import type { Node } from '../structure/graph-node.ts';
 import { sourceWave, type FusePolicy } from './fuse-policy.ts';
 
 /** Options for the fusing of receives. */

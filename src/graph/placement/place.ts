@@ -3,7 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { parseDeviceName, type DeviceName } from '../structure/device-name.ts';
 import type { Graph } from '../structure/graph.ts';
-import { describeNode, nodeError, type Node } from '../structure/node.ts';
+import { describeNode, nodeError, type Node } from '../structure/graph-node.ts';
 import type { Device, DeviceSet } from './devices.ts';
 
 export type Placement = ReadonlyMap<Node, Device>;

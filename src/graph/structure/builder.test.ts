@@ -7,7 +7,7 @@ import { matMul } from '../ops/matrix.ts';
 import { assign, variable } from '../ops/state.ts';
 import { GraphBuilder } from './builder.ts';
 import { frameTable } from './frames.ts';
-import type { Output } from './node.ts';
+import type { Output } from './graph-node.ts';
 
 const one = { dtype: 'int32', shape: [], data: [1] } as const;
 

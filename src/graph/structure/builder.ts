@@ -6,7 +6,7 @@ import type { Attribute, OpDefinition } from './definition.ts';
 import { formatDeviceName, mergeDeviceNames, parseDeviceName, type DeviceName } from './device-name.ts';
 import { frameTable } from './frames.ts';
 import { Graph } from './graph.ts';
-import { describeNode, Node, nodeError, type Output } from './node.ts';
+import { describeNode, Node, nodeError, type Output } from './graph-node.ts';
 import { formatShape, mergeShapes } from './shape.ts';
 
 /** Options of every operation beside its attributes. */

@@ -3,7 +3,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
 import { GraphBuilder } from './builder.ts';
 import { Graph } from './graph.ts';
-import { Output } from './node.ts';
+import { Output } from './graph-node.ts';
 
 export function checkedBuilder(call: string, given: GraphBuilder): GraphBuilder {
   if (given instanceof GraphBuilder) return given;

@@ -15,7 +15,7 @@ import type {
   OutputSpec,
 } from './definition.ts';
 import { isGraphDType, type GraphDType } from './graph-dtype.ts';
-import { nodeError } from './node.ts';
+import { nodeError } from './graph-node.ts';
 import { formatShape, isShape, type Dimension } from './shape.ts';
 import { isValue } from './value.ts';
 

@@ -6,7 +6,7 @@
  *
  *  A node belongs to the frame it runs in: an Enter to the outer one, an Exit to the inner one. */
 import type { ShoalError } from '../../base/errors.ts';
-import { nodeError, type Node } from './node.ts';
+import { nodeError, type Node } from './graph-node.ts';
 
 export interface Frame {
   readonly name: string;

@@ -1,7 +1,7 @@
 /** A finished dataflow graph: nodes in an order in which every node follows its inputs, but for the back edges of loops. */
 import { ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
-import type { Node, Output } from './node.ts';
+import type { Node, Output } from './graph-node.ts';
 
 /** A finished dataflow graph; made by `GraphBuilder.finish` and the importers. */
 export class Graph {

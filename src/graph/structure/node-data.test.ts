@@ -7,7 +7,7 @@ import { cond, noOp, whileLoop } from '../ops/control-flow.ts';
 import { add, less, neg } from '../ops/math.ts';
 import { operations } from '../ops/registry.ts';
 import { GraphBuilder } from './builder.ts';
-import type { Output } from './node.ts';
+import type { Output } from './graph-node.ts';
 import { exportNodes, importNodes, type NodeData } from './node-data.ts';
 
 function example(): NodeData[] {

@@ -7,7 +7,7 @@ import { checkName, GraphBuilder } from './builder.ts';
 import type { Attribute, Attributes, OpDefinition } from './definition.ts';
 import { digraph } from './digraph.ts';
 import type { Graph } from './graph.ts';
-import { describeNode, nodeError, type Node, type Output } from './node.ts';
+import { describeNode, nodeError, type Node, type Output } from './graph-node.ts';
 
 /** One node of a graph as plain data: TensorFlow's NodeDef. */
 export interface NodeData {

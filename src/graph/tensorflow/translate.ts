@@ -5,7 +5,7 @@ import { operations } from '../ops/registry.ts';
 import type { Attribute, AttributeKind, Fail, OpDefinition } from '../structure/definition.ts';
 import { elementsOf } from '../structure/elements.ts';
 import type { NodeData } from '../structure/node-data.ts';
-import { describeNode, nodeError } from '../structure/node.ts';
+import { describeNode, nodeError } from '../structure/graph-node.ts';
 import { isValue, type Value } from '../structure/value.ts';
 import { dtypeOf, type AttrProto, type GraphProto, type Int64, type NodeProto } from './graph-def.ts';
 import { Budget, shapeOfProto, textOf, valueOfProto } from './tensor.ts';

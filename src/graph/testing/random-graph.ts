@@ -6,7 +6,7 @@ import { add, addN, less, neg } from '../ops/math.ts';
 import { gather, variable } from '../ops/state.ts';
 import { GraphBuilder, type NodeOptions } from '../structure/builder.ts';
 import type { Graph } from '../structure/graph.ts';
-import type { Node, Output } from '../structure/node.ts';
+import type { Node, Output } from '../structure/graph-node.ts';
 
 export interface RandomGraphOptions {
   readonly nodes: number;

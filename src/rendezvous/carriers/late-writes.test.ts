@@ -9,7 +9,7 @@ import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import type { ReceiveBuffer } from '../protocol/tensor-memory.ts';
+import type { ReceiveBuffer } from '../protocol/pooled-memory.ts';
 import { fabricPair, type FabricPair } from '../testing/fabric-pair.ts';
 import { spanOf, type TensorValue } from '../value/tensor-value.ts';
 import { dense, plain } from './conformance.ts';

@@ -93,10 +93,6 @@ export class RemoteWorker implements TensorCarrier {
     return this.#channel?.description ?? this.#options.name;
   }
 
-  get isLost(): boolean {
-    return this.#lost !== undefined;
-  }
-
   recv(stepId: number, key: string, waiter: Waiter<TensorValue>, sink?: PieceSink): Cancel {
     if (this.#standing.size > 0) {
       const { before, request } = this.#standing.get(key) ?? {};

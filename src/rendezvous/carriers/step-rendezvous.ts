@@ -2,7 +2,7 @@
  *  to the worker that has the sending device. */
 import { ShoalError } from '../../base/errors.ts';
 import type { PieceSink, SlotOutcome, TensorCarrier } from '../protocol/tensor-carrier.ts';
-import { allSlots, cancelled, slotError, type LocalRendezvous } from '../table/local-rendezvous.ts';
+import { allSlots, received, slotError, type LocalRendezvous } from '../table/local-rendezvous.ts';
 import type { Cancel, RecvOptions, Rendezvous } from '../table/rendezvous.ts';
 import { hostValue, isStaged, type SentValue } from '../value/staged-tensor.ts';
 import { checkTensorValue, type Release, type TensorValue } from '../value/tensor-value.ts';
@@ -71,9 +71,9 @@ export class StepRendezvous<V = TensorValue, Sent = SentValue> implements Rendez
     }
     if (carrier === undefined) return local.recvAsync(key, options).then(this.#received);
     const over = carrier;
-    return this.#wait<TensorValue | undefined>(key, options?.signal, (receive, fail) =>
-      over.recv(stepId, key, { receive, fail }, sink),
-    ) as Promise<V | undefined>;
+    const start = (receive: (value: TensorValue | undefined) => void, fail: (cause: ShoalError) => void): Cancel =>
+      over.recv(stepId, key, { receive, fail }, sink);
+    return received(key, options?.signal, start, this.#waiting) as Promise<V | undefined>;
   }
 
   async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (V | undefined)[]> {
@@ -92,9 +92,9 @@ export class StepRendezvous<V = TensorValue, Sent = SentValue> implements Rendez
         (value) => (value as { release?: Release } | undefined)?.release?.(),
       );
     }
-    const outcomes = await this.#wait<readonly SlotOutcome[]>(keys, options?.signal, (receive, fail) =>
-      carrier.recvFused(stepId, keys, { receive, fail }),
-    );
+    const start = (receive: (outcomes: readonly SlotOutcome[]) => void, fail: (cause: ShoalError) => void): Cancel =>
+      carrier.recvFused(stepId, keys, { receive, fail });
+    const outcomes = await received(keys, options?.signal, start, this.#waiting);
     const failed = outcomes.findIndex((outcome) => 'cause' in outcome);
     const values = outcomes.map((outcome) => ('value' in outcome ? outcome.value : undefined));
     if (failed < 0) return values as V[];
@@ -118,39 +118,4 @@ export class StepRendezvous<V = TensorValue, Sent = SentValue> implements Rendez
 
   readonly #received = (value: Sent | undefined): V | Promise<V> | undefined =>
     value === undefined ? undefined : this.#options.values.received(value);
-
-  #wait<R>(
-    keys: string | readonly string[],
-    signal: AbortSignal | undefined,
-    start: (receive: (result: R) => void, fail: (cause: ShoalError) => void) => Cancel,
-  ): Promise<R> {
-    return new Promise((resolve, reject) => {
-      const onAbort = (): void => giveUp(cancelled(typeof keys === 'string' ? keys : keys[0], signal!));
-      let isSettled = false;
-      const asked: { cancel?: Cancel } = {};
-      const settle = (): boolean => {
-        if (isSettled) return false;
-        isSettled = true;
-        this.#waiting.delete(giveUp);
-        signal?.removeEventListener('abort', onAbort);
-        return true;
-      };
-      const giveUp = (cause: ShoalError): void => {
-        if (!settle()) return;
-        asked.cancel?.();
-        reject(cause);
-      };
-      if (signal?.aborted === true) return onAbort();
-      this.#waiting.set(giveUp, keys);
-      asked.cancel = start(
-        (result) => {
-          if (settle()) resolve(result);
-        },
-        (cause) => {
-          if (settle()) reject(cause);
-        },
-      );
-      if (!isSettled) signal?.addEventListener('abort', onAbort, { once: true });
-    });
-  }
 }

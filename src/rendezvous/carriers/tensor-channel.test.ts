@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
 import { ByteWriter } from '../../base/bytes.ts';
 import { creditsMax, protocolVersion, RecordType, writeMetadata } from '../protocol/records.ts';
-import { sizeClass } from '../protocol/tensor-memory.ts';
+import { sizeClass } from '../protocol/pooled-memory.ts';
 import { costOf, exchange, fakePair, inbox, recv, type FakePair, type FakeSide } from '../testing/fake-pair.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import { dense, plain, strings } from './conformance.ts';

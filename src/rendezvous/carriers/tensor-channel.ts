@@ -6,7 +6,7 @@ import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection } from '../../fabric/fabric.ts';
 import { Arbiter, type CreditAccount, type SharedResource } from '../../scheduler/arbiter.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
-import type { ReceiveMemory } from '../protocol/tensor-memory.ts';
+import type { ReceiveMemory } from '../protocol/pooled-memory.ts';
 import { Outbox } from '../protocol/outbox.ts';
 import { ByteReader } from '../../base/bytes.ts';
 import { nameBytesMax, RecordType } from '../protocol/records.ts';
@@ -87,7 +87,7 @@ export class TensorChannel implements TensorCarrier {
 
   constructor(options: TensorChannelOptions) {
     this.#options = options;
-    const { connection, memory, clock, timeoutMs, firstRequest, announcesApart, counters = tensorCounters() } = options;
+    const { connection, memory, announcesApart, counters = tensorCounters() } = options;
     this.counters = counters;
     const limits = { ...defaultLimits, ...options.limits };
     this.#account = (options.arbiter ?? new Arbiter()).open({
@@ -109,26 +109,9 @@ export class TensorChannel implements TensorCarrier {
         }),
       },
     });
-    this.#receiver = new TensorReceiver({
-      ...limits,
-      outbox: this.#outbox,
-      memory,
-      counters,
-      clock,
-      timeoutMs,
-      peer: () => this.description,
-      ...(firstRequest !== undefined && { firstRequest }),
-    });
-    this.#sender = new TensorSender({
-      ...limits,
-      outbox: this.#outbox,
-      counters,
-      take: options.take,
-      ...(options.onAnswered && { onAnswered: options.onAnswered }),
-      ...(options.giveBack && { giveBack: options.giveBack }),
-      ...(options.onSettled && { onSettled: options.onSettled }),
-      stage: (bytes) => this.#stage(bytes),
-    });
+    const shared = { ...options, ...limits, outbox: this.#outbox, counters };
+    this.#receiver = new TensorReceiver({ ...shared, peer: () => this.description });
+    this.#sender = new TensorSender({ ...shared, stage: (bytes) => this.#stage(bytes) });
     memory.onDeregister = (rkey) => this.#receiver.forget(rkey);
     connection.setHandlers({
       onMessage: (message) => this.#onMessage(message),
@@ -136,11 +119,6 @@ export class TensorChannel implements TensorCarrier {
       onClose: (error) => this.#onClose(error),
     });
     this.#sayHello();
-  }
-
-  /** Undefined until its first message has come. */
-  get peer(): WorkerIdentity | undefined {
-    return this.#peer;
   }
 
   get description(): string {

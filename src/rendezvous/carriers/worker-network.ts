@@ -149,13 +149,11 @@ export class WorkerNetwork {
   }
 
   #makeRemote(worker: string, dial?: Dial): RemoteWorker {
-    const { clock, random, connectMs, reconnectMs, sent, onLost } = this.#options;
     const onEnd = (cause: ShoalError): void => {
       if (this.#remotes.get(worker) === remote) this.#remotes.delete(worker);
-      onLost(worker, remote, cause);
+      this.#options.onLost(worker, remote, cause);
     };
-    const options = { clock, random, connectMs, reconnectMs, sent, name: worker, onLost: onEnd, ...(dial && { dial }) };
-    const remote: RemoteWorker = new RemoteWorker(options);
+    const remote: RemoteWorker = new RemoteWorker({ ...this.#options, name: worker, onLost: onEnd, ...(dial && { dial }) });
     this.#remotes.set(worker, remote);
     return remote;
   }

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { RegionTable } from '../../fabric/region-table.ts';
 import { ArenaMemory } from './arena-memory.ts';
-import type { ReceiveBuffer } from './tensor-memory.ts';
+import type { ReceiveBuffer } from './pooled-memory.ts';
 
 function memoryOf(bytesMax: number) {
   const regions = new RegionTable({ random: seededRandom(1) });

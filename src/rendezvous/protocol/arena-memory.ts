@@ -9,7 +9,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { RegisteredRegion } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
 import { memoryRegion } from '../value/tensor-value.ts';
-import type { MemoryBudget, ReceiveBuffer, ReceiveMemory } from './tensor-memory.ts';
+import type { MemoryBudget, ReceiveBuffer, ReceiveMemory } from './pooled-memory.ts';
 
 export interface ArenaMemoryOptions {
   register(region: Region): RegisteredRegion;

@@ -5,12 +5,12 @@
  *
  *  Names and regions are told once and are numbers afterwards. The immediate of a write is the index of the request it answers. */
 import type { ByteReader, ByteWriter } from '../../base/bytes.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import type { RemoteRegion } from '../../fabric/fabric.ts';
 import { dtypes } from '../../memory/dtype.ts';
 import { checkMetadata, type TensorMetadata } from '../value/tensor-metadata.ts';
 import { dimensionsMax } from '../../memory/tensor.ts';
-import type { ReceiveBuffer } from './tensor-memory.ts';
+import type { ReceiveBuffer } from './pooled-memory.ts';
 
 export const protocolVersion = 1;
 export const messageHeaderBytes = 4;
@@ -74,7 +74,7 @@ export const SlotStatus = { Metadata: 0, Dead: 1, Error: 2 } as const;
 /** UTF-8 bytes of a name, a region's handle and an error's text. */
 export const nameBytesMax = 8192;
 const handleBytesMax = 1024;
-export const errorBytesMax = 1024;
+const errorBytesMax = 1024;
 export const slotsMax = 65_535;
 export const standingDepthMax = 1024;
 
@@ -175,4 +175,18 @@ export function readMetadata(reader: ByteReader): TensorMetadata | undefined {
   const shape: number[] = [];
   for (let axis = 0; axis < rank; axis++) shape.push(reader.varint());
   return checkMetadata(dtype, shape, reader.varint());
+}
+
+export function writeError(writer: ByteWriter, { code, message }: ShoalError): void {
+  const shortened = Buffer.from(message).subarray(0, errorBytesMax).toString('utf8');
+  writer.u8(errorCodes.indexOf(code));
+  writer.text(shortened.replace(/\uFFFD+$/, ''));
+}
+
+/** @throws ShoalError `protocol`. @param peer the name that the error begins with. */
+export function readError(reader: ByteReader, peer: string): ShoalError {
+  const code = errorCodes[reader.u8()] as ErrorCode | undefined;
+  if (code === undefined) throw reader.malformed('an error has a code that is none');
+  const text = reader.text(errorBytesMax).replace(/[^\x20-\x7e]/g, '?');
+  return new ShoalError(code, `${peer}: ${text}`);
 }

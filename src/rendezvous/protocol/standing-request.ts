@@ -12,7 +12,7 @@ import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { describeKey } from '../table/rendezvous-key.ts';
 import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
-import type { ReceiveMemory, ReceiveBuffer } from './tensor-memory.ts';
+import type { ReceiveMemory, ReceiveBuffer } from './pooled-memory.ts';
 import type { TensorName } from './name-table.ts';
 import { missing, type Unanswered } from './tensor-carrier.ts';
 import { TensorPlace } from './tensor-request.ts';

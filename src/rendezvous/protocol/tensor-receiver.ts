@@ -3,26 +3,26 @@
  *
  *  When the waiter of a request gives up, the request is cancelled, and its buffer stays in quarantine until the sender confirms that it
  *  will not write to it: only then may the buffer's key be revoked, and its memory be reused. */
-import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
-import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { describeKey } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
-import type { ReceiveMemory, ReceiveBuffer } from './tensor-memory.ts';
+import type { ReceiveMemory, ReceiveBuffer } from './pooled-memory.ts';
+import { describeRequest, FusedRequest, readFusedStatus, unanswered } from './fused-request.ts';
 import { NameTable } from './name-table.ts';
+import { PendingTable } from './pending-table.ts';
 import type { Outbox } from './outbox.ts';
 import type { ByteReader } from '../../base/bytes.ts';
 import {
-  errorBytesMax,
   MetadataNext,
   piecesMax,
+  readError,
   readMetadata,
   RecordType,
   slotsMax,
-  SlotStatus,
   standingDepthMax,
   writeDestination,
   writeMetadata,
@@ -30,7 +30,7 @@ import {
   writeRegion,
 } from './records.ts';
 import { StandingRequest } from './standing-request.ts';
-import { missing, type FusedWaiter, type PieceSink, type SlotOutcome, type Unanswered } from './tensor-carrier.ts';
+import type { FusedWaiter, PieceSink, Unanswered } from './tensor-carrier.ts';
 import { placeFor, TensorRequest } from './tensor-request.ts';
 
 export interface TensorReceiverOptions {
@@ -53,40 +53,30 @@ export interface TensorReceiverOptions {
 /** Everything that an index stands for. */
 type Pending = TensorRequest | FusedRequest | StandingRequest | Cancelling;
 
-interface FusedRequest {
-  readonly kind: 'fused';
-  readonly slots: readonly TensorRequest[];
-  readonly outcomes: (SlotOutcome | undefined)[];
-  readonly waiter: FusedWaiter;
-  readonly deadlineMs: number;
-  /** The request that goes on after the connection has ended. */
-  moved: Unanswered | undefined;
-}
-
 /** Nobody waits for it; the sender may still write. */
 interface Cancelling {
   readonly kind: 'cancelling';
   readonly buffers: readonly ReceiveBuffer[];
-  /** Indices that answers may still come for. */
+  /** Number of requests that it counts as. */
   readonly count: number;
+  /** Indices that answers may still come for. */
+  readonly indices: number;
 }
 
 export class TensorReceiver {
   readonly #options: TensorReceiverOptions;
   readonly #names: NameTable;
-  readonly #pending = new Map<number, Pending>();
+  readonly #pending: PendingTable<Pending>;
   readonly #standing = new Map<string, StandingRequest>();
   /** rkeys that the peer was told of. */
   readonly #regions = new Set<number>();
-  #next: number;
-  #count = 0;
   #timer: Timer | undefined;
   #timerMs = Infinity;
   #closed: ShoalError | undefined;
 
   constructor(options: TensorReceiverOptions) {
     this.#options = options;
-    this.#next = options.firstRequest ?? 0;
+    this.#pending = new PendingTable(options);
     this.#names = new NameTable({ namesMax: options.namesMax, outbox: options.outbox });
   }
 
@@ -104,9 +94,9 @@ export class TensorReceiver {
     try {
       const { name, suffix } = this.#names.find(key);
       const indices = sink === undefined ? 1 : this.#indicesOf(Math.max(name.room, sink.expected?.bytes ?? 0), sink);
-      if (this.#count + indices > this.#options.requestsMax) throw this.#full(indices);
+      this.#pending.checkRoom(indices);
       request = new TensorRequest({
-        index: this.#takeIndex(indices),
+        index: this.#pending.takeIndex(indices),
         stepId,
         name,
         suffix,
@@ -119,7 +109,7 @@ export class TensorReceiver {
     } catch (thrown) {
       return fail(waiter, ShoalError.from(thrown));
     }
-    this.#add(request.index, request, request.indices);
+    this.#pending.add(request.index, request, request.indices, request.indices);
     this.#options.counters.requests++;
     this.#announce(request);
     const { outbox } = this.#options;
@@ -135,12 +125,13 @@ export class TensorReceiver {
     if (this.#closed !== undefined) return fail(waiter, this.#closed);
     if (keys.length === 0 || keys.length > slotsMax)
       return fail(waiter, new ShoalError('usage', `a fused receive must have 1 to ${slotsMax} keys, not ${keys.length}`));
-    if (this.#count + keys.length > this.#options.requestsMax) return fail(waiter, this.#full(keys.length));
     const { memory, counters, outbox } = this.#options;
     const slots: TensorRequest[] = [];
     const deadlineMs = this.#deadline();
-    const index = this.#takeIndex(1);
+    let index: number;
     try {
+      this.#pending.checkRoom(keys.length);
+      index = this.#pending.takeIndex(1);
       for (const { name, suffix } of this.#names.findAll(keys)) {
         const slot = new TensorRequest({ index, stepId, name, suffix, deadlineMs, waiter: undefined });
         slot.start(memory);
@@ -150,9 +141,8 @@ export class TensorReceiver {
       for (const { buffer } of slots) if (buffer !== undefined) memory.free(buffer);
       return fail(waiter, ShoalError.from(thrown));
     }
-    const fused: FusedRequest = { kind: 'fused', slots, outcomes: slots.map(() => undefined), waiter, deadlineMs, moved: undefined };
-    this.#pending.set(index, fused);
-    this.#count += slots.length;
+    const fused = new FusedRequest(slots, waiter, deadlineMs);
+    this.#pending.add(index, fused, 1, slots.length);
     counters.requests++;
     for (const slot of slots) this.#announce(slot);
     const writer = outbox.record(RecordType.FusedRequest);
@@ -170,11 +160,11 @@ export class TensorReceiver {
     if (!Number.isInteger(depth) || depth < 1 || depth > standingDepthMax)
       throw new ShoalError('usage', `a standing request is for 1 to ${standingDepthMax} steps at a time, not ${depth}`);
     if (this.#standing.has(key)) throw new ShoalError('usage', `${describeKey(key)} has a standing request already`);
-    if (this.#count + depth > this.#options.requestsMax) throw this.#full(depth);
+    this.#pending.checkRoom(depth);
     const { memory, outbox, counters } = this.#options;
     const { name, suffix } = this.#names.find(key);
     const { metadata } = name;
-    const index = this.#takeIndex(depth);
+    const index = this.#pending.takeIndex(depth);
     const buffers: (ReceiveBuffer | undefined)[] = [];
     try {
       for (let k = 0; k < depth; k++) buffers.push(placeFor(memory, name, metadata));
@@ -198,7 +188,7 @@ export class TensorReceiver {
       stop: () => this.#stop(standing),
     });
     this.#standing.set(key, standing);
-    this.#add(index, standing, depth);
+    this.#pending.add(index, standing, depth, depth);
     counters.requests++;
     for (const buffer of buffers) this.#tellRegion(buffer);
     this.#names.tell(name);
@@ -232,7 +222,7 @@ export class TensorReceiver {
         for (let count = reader.u16(); count > 0; count--) this.onImmediate(reader.u32());
         return true;
       case RecordType.Error:
-        this.#onEnd(reader.u32(), this.#readError(reader));
+        this.#onEnd(reader.u32(), readError(reader, this.#options.peer()));
         return true;
       case RecordType.Cancelled:
         this.#onCancelled(reader.u32());
@@ -247,14 +237,18 @@ export class TensorReceiver {
 
   /** The tensor of this request is in its place. @throws ShoalError `protocol` when nobody has asked. */
   onImmediate(index: number): void {
-    const pending = this.#find(index);
+    const pending = this.#pending.find(index);
     if (pending.kind === 'cancelling') return;
     const { memory } = this.#options;
     if (pending.kind === 'standing') return pending.onContent(index);
-    if (pending.kind === 'fused') return this.#completeFused(index, pending);
+    if (pending.kind === 'fused') {
+      const received = pending.complete(memory);
+      this.#pending.remove(index, 1, pending.slots.length);
+      return pending.waiter.receive(received);
+    }
     if (index !== pending.index) return pending.recvPiece(index);
     const value = pending.recvTensorContent(memory);
-    this.#remove(index, pending.indices);
+    this.#pending.remove(index, pending.indices, pending.indices);
     pending.waiter!.receive(value);
   }
 
@@ -263,7 +257,7 @@ export class TensorReceiver {
     if (this.#closed !== undefined) return;
     this.#closed = cause;
     this.#timer?.cancel();
-    const all = new Set(this.#pending.values());
+    const all = new Set(this.#pending.entries().map(([, pending]) => pending));
     this.#pending.clear();
     this.#standing.clear();
     for (const pending of all) {
@@ -276,7 +270,7 @@ export class TensorReceiver {
 
   #onMetadata(index: number, next: number, metadata: TensorMetadata | undefined): void {
     if (metadata === undefined || next > MetadataNext.Empty) throw new ShoalError('protocol', `the metadata for request ${index} are none`);
-    const pending = this.#find(index);
+    const pending = this.#pending.find(index);
     if (pending.kind === 'cancelling') return;
     if (pending.kind === 'fused') throw new ShoalError('protocol', `metadata for request ${index}, which is a fused one`);
     if (pending.kind === 'plain') checkWhole(pending, index);
@@ -301,49 +295,24 @@ export class TensorReceiver {
   }
 
   #onEnd(index: number, cause: ShoalError | undefined): void {
-    const pending = this.#find(index);
+    const pending = this.#pending.find(index);
     if (pending.kind === 'cancelling') return;
     if (pending.kind === 'fused') throw new ShoalError('protocol', `an answer to request ${index} as to a plain one; it is fused`);
     if (pending.kind === 'standing') return pending.onEnd(index, cause);
     checkWhole(pending, index);
-    this.#remove(index, pending.indices);
+    this.#pending.remove(index, pending.indices, pending.indices);
     if (pending.buffer !== undefined) this.#options.memory.free(pending.buffer);
     if (cause === undefined) pending.waiter!.receive(undefined);
     else pending.waiter!.fail(cause);
   }
 
   #onFusedStatus(index: number, reader: ByteReader): void {
-    const pending = this.#find(index);
+    const pending = this.#pending.find(index);
     if (pending.kind !== 'fused' && pending.kind !== 'cancelling')
       throw new ShoalError('protocol', `a status of slots for request ${index}, which is not fused`);
-    const { memory, outbox, counters } = this.#options;
+    const { outbox, counters } = this.#options;
     const fused = pending.kind === 'fused' ? pending : undefined;
-    const wanting: number[] = [];
-    let lack: ShoalError | undefined;
-    for (let count = reader.u16(); count > 0; count--) {
-      const slot = reader.u16();
-      const status = reader.u8();
-      const request = fused?.slots[slot];
-      if (fused !== undefined && (request === undefined || fused.outcomes[slot] !== undefined))
-        throw new ShoalError('protocol', `a status for slot ${slot} of request ${index}`);
-      if (status === SlotStatus.Metadata) {
-        const next = reader.u8();
-        const metadata = readMetadata(reader);
-        if (metadata === undefined || next > MetadataNext.Empty)
-          throw new ShoalError('protocol', `the metadata for slot ${slot} of request ${index} are none`);
-        if (request === undefined || lack !== undefined) continue;
-        try {
-          request.recvTensorMetadata(memory, metadata, next);
-        } catch (thrown) {
-          lack = ShoalError.from(thrown);
-          if (lack.code === 'protocol') throw lack;
-        }
-        if (next === MetadataNext.Rerequest) wanting.push(slot);
-      } else if (status === SlotStatus.Dead || status === SlotStatus.Error) {
-        const cause = status === SlotStatus.Error ? this.#readError(reader) : undefined;
-        if (fused !== undefined) fused.outcomes[slot] = cause === undefined ? { value: undefined } : { cause };
-      } else throw new ShoalError('protocol', `slot ${slot} of request ${index} has status ${status}`);
-    }
+    const { wanting, lack } = readFusedStatus(reader, index, fused, this.#options);
     if (fused === undefined) return;
     if (lack !== undefined) return this.#cancel(index, fused, lack);
     if (wanting.length === 0) return;
@@ -358,33 +327,12 @@ export class TensorReceiver {
     }
   }
 
-  #completeFused(index: number, { slots, outcomes, waiter }: FusedRequest): void {
-    const { memory } = this.#options;
-    const received = slots.map((slot, k): SlotOutcome => {
-      const known = outcomes[k];
-      if (known === undefined) return { value: slot.recvTensorContent(memory) };
-      if (slot.buffer !== undefined) memory.free(slot.buffer);
-      return known;
-    });
-    this.#pending.delete(index);
-    this.#count -= slots.length;
-    waiter.receive(received);
-  }
-
   #onCancelled(index: number): void {
     const pending = this.#pending.get(index);
     if (pending?.kind !== 'cancelling')
       throw new ShoalError('protocol', `request ${index} is said to be cancelled, which nobody has asked for`);
-    this.#count -= pending.count;
-    for (let k = 0; this.#pending.get((index + k) >>> 0) === pending; k++) this.#pending.delete((index + k) >>> 0);
+    this.#pending.remove(index, pending.indices, pending.count);
     for (const buffer of pending.buffers) this.#options.memory.revoke(buffer);
-  }
-
-  #readError(reader: ByteReader): ShoalError {
-    const code = errorCodes[reader.u8()] as ErrorCode | undefined;
-    if (code === undefined) throw new ShoalError('protocol', 'an error has a code that is none');
-    const text = reader.text(errorBytesMax).replace(/[^\x20-\x7e]/g, '?');
-    return new ShoalError(code, `${this.#options.peer()}: ${text}`);
   }
 
   // ── requests ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -395,7 +343,8 @@ export class TensorReceiver {
     const slots = pending.kind === 'fused' ? pending.slots : [pending];
     const buffers = slots.flatMap(({ buffer }) => (buffer === undefined ? [] : [buffer]));
     const count = pending.kind === 'fused' ? slots.length : pending.indices;
-    this.#setPending(index, { kind: 'cancelling', buffers, count }, pending.kind === 'fused' ? 1 : count);
+    const indices = pending.kind === 'fused' ? 1 : count;
+    this.#pending.replace(index, { kind: 'cancelling', buffers, count, indices }, indices);
     this.#options.outbox.record(RecordType.Cancel).u32(index);
     if (cause !== undefined) pending.waiter!.fail(cause);
   }
@@ -404,8 +353,8 @@ export class TensorReceiver {
     const { index, depth, key } = standing;
     if (this.#standing.get(key) !== standing) return;
     this.#standing.delete(key);
-    const cancelling: Cancelling = { kind: 'cancelling', buffers: standing.quarantined(), count: depth };
-    this.#setPending(index, cancelling, depth);
+    const cancelling: Cancelling = { kind: 'cancelling', buffers: standing.quarantined(), count: depth, indices: depth };
+    this.#pending.replace(index, cancelling, depth);
     this.#options.outbox.record(RecordType.Cancel).u32(index);
   }
 
@@ -426,52 +375,9 @@ export class TensorReceiver {
     this.#options.outbox.record(RecordType.Forget).u32(rkey);
   }
 
-  /** `count` indices in a row that stand for nothing. */
-  #takeIndex(count: number): number {
-    for (let attempt = 0; attempt <= this.#pending.size; attempt++) {
-      const index = this.#next;
-      let used = 0;
-      while (used < count && !this.#pending.has((index + used) >>> 0)) used++;
-      this.#next = (index + Math.max(1, used)) >>> 0;
-      if (used === count) return index;
-    }
-    assert(false, () => 'there are more indices than requests');
-    return 0;
-  }
-
-  /** @param count of its indices. */
-  #add(index: number, pending: Pending, count: number): void {
-    this.#pending.set(index, pending);
-    if (count > 1) this.#setPending(index, pending, count);
-    this.#count += count;
-  }
-
-  #remove(index: number, count: number): void {
-    this.#pending.delete(index);
-    for (let k = 1; k < count; k++) this.#pending.delete((index + k) >>> 0);
-    this.#count -= count;
-  }
-
-  #setPending(index: number, pending: Pending, count: number): void {
-    for (let k = 0; k < count; k++) this.#pending.set((index + k) >>> 0, pending);
-  }
-
   /** One for the whole, and one for each piece but the last. */
   #indicesOf(bytes: number, { pieceBytes }: PieceSink): number {
     return Math.min(piecesMax, Math.max(1, Math.ceil(bytes / pieceBytes)));
-  }
-
-  #find(index: number): Pending {
-    const pending = this.#pending.get(index);
-    if (pending === undefined) throw new ShoalError('protocol', `an answer to request ${index}, which is none or was answered`);
-    return pending;
-  }
-
-  #full(count: number): ShoalError {
-    return new ShoalError(
-      'out-of-memory',
-      `${count} more requests to ${this.#options.peer()}: ${this.#count} of at most ${this.#options.requestsMax} are not answered`,
-    );
   }
 
   // ── time ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -494,7 +400,7 @@ export class TensorReceiver {
     this.#timerMs = Infinity;
     const nowMs = this.#options.clock.now();
     let nextMs = Infinity;
-    for (const [index, pending] of [...this.#pending]) {
+    for (const [index, pending] of this.#pending.entries()) {
       if (pending.kind === 'cancelling' || pending.kind === 'standing') continue;
       if (pending.kind === 'plain' && pending.index !== index) continue;
       if (pending.deadlineMs > nowMs) nextMs = Math.min(nextMs, pending.deadlineMs);
@@ -505,36 +411,11 @@ export class TensorReceiver {
 
   #late(pending: TensorRequest | FusedRequest): ShoalError {
     const { timeoutMs, peer } = this.#options;
-    const [what, stepId] = describe(pending);
+    const [what, stepId] = describeRequest(pending);
     return new ShoalError('timeout', `${what} did not come from ${peer()} within ${timeoutMs} ms of step ${stepId}; was it sent?`, {
       timeoutMs,
     });
   }
-}
-
-/** A text for messages: the tensor that is asked for, and the step. */
-function describe(pending: TensorRequest | FusedRequest): [what: string, stepId: number] {
-  if (pending.kind === 'plain') return [describeKey(pending.key), pending.stepId];
-  const { slots } = pending;
-  return [`${slots.length} tensors, the first of them ${describeKey(slots[0].key)},`, slots[0].stepId];
-}
-
-function unanswered(pending: TensorRequest | FusedRequest): Unanswered {
-  const { waiter } = pending;
-  const asked: Unanswered = {
-    ask(carrier) {
-      if (pending.kind === 'plain') return carrier.recv(pending.stepId, pending.key, pending.waiter!, pending.sink);
-      return carrier.recvFused(
-        pending.slots[0].stepId,
-        pending.slots.map(({ key }) => key),
-        pending.waiter,
-      );
-    },
-    fail: (cause) => waiter!.fail(missing(...describe(pending), cause)),
-    cancel: () => {},
-  };
-  pending.moved = asked;
-  return asked;
 }
 
 /** @throws ShoalError `protocol` for the index of a piece, where that of the whole is meant. */

@@ -6,7 +6,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Waiter } from '../table/rendezvous.ts';
 import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
-import type { ReceiveBuffer, ReceiveMemory } from './tensor-memory.ts';
+import type { ReceiveBuffer, ReceiveMemory } from './pooled-memory.ts';
 import type { KeySuffix, TensorName } from './name-table.ts';
 import type { PieceSink } from './tensor-carrier.ts';
 import type { ByteWriter } from '../../base/bytes.ts';

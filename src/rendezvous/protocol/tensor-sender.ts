@@ -6,19 +6,18 @@
  *                      └─cancel──▶ cancelled: the destination will not be written any more
  *
  *  Every request gets exactly one end: a write, dead, error or cancelled. */
-import { ShoalError, errorCodes } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import type { RemoteRegion } from '../../fabric/fabric.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
-import { sameMetadata, writable, type TensorMetadata, type WritableTensor } from '../value/tensor-metadata.ts';
+import { sameMetadata, writable, type WritableTensor } from '../value/tensor-metadata.ts';
 import { isStaged, type SentValue, type StagedTensor } from '../value/staged-tensor.ts';
-import { spanOf, type Release } from '../value/tensor-value.ts';
+import { spanOf } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
 import { cutWrite, type Outbox, type PendingWrite } from './outbox.ts';
 import { PieceWriter, type Staging } from './piece-writer.ts';
-import type { ByteReader, ByteWriter } from '../../base/bytes.ts';
+import type { ByteReader } from '../../base/bytes.ts';
 import {
   type Destination,
-  errorBytesMax,
   MetadataNext,
   nameBytesMax,
   nowhere,
@@ -29,10 +28,12 @@ import {
   readPlan,
   readRegion,
   RecordType,
-  SlotStatus,
   standingDepthMax,
+  writeError,
   writeMetadata,
 } from './records.ts';
+import { FusedResponse, nothingToCancel, responseOf, type StandingResponse, type TensorResponse } from './tensor-response.ts';
+import { ToldNames } from './told-names.ts';
 
 export interface TensorSenderOptions {
   readonly outbox: Outbox;
@@ -53,66 +54,10 @@ export interface TensorSenderOptions {
   readonly regionsMax: number;
 }
 
-/** One tensor that is asked for, until it is answered. */
-interface TensorResponse {
-  readonly request: number;
-  stepId: number;
-  readonly key: string;
-  /** Sender, incarnation and receiver of the key. */
-  readonly ends: string;
-  destination: Destination;
-  /** The metadata that the receiver expects. */
-  metadata: TensorMetadata | undefined;
-  cancel: Cancel;
-  /** Has come, and waits for a destination. */
-  offered: { readonly value: SentValue; readonly tensor: WritableTensor } | undefined;
-  /** Ends the reading of a tensor in pieces. */
-  stopReading: Release;
-  /** The receiver wants to be told of pieces. */
-  readonly plan: PiecePlan | undefined;
-  readonly fused: { readonly group: FusedResponse; readonly slot: number } | undefined;
-  readonly standing: StandingResponse | undefined;
-}
-
-/** A name that the receiver has told. */
-interface ToldName {
-  /** The key up to its frame. */
-  readonly text: string;
-  readonly outsideLoops: string;
-  readonly ends: string;
-}
-
-interface FusedResponse {
-  readonly request: number;
-  readonly slots: TensorResponse[];
-  /** Slots that nothing is known of yet. */
-  pending: number;
-  /** Slots that are not written, and not told to be dead or failed. */
-  open: number;
-  /** Slots whose status must be told: other metadata, dead, failed. */
-  told: ToldSlot[];
-}
-
-interface ToldSlot {
-  readonly slot: number;
-  readonly status: number;
-  readonly next?: number;
-  readonly metadata?: TensorMetadata;
-  readonly cause?: ShoalError | undefined;
-}
-
-interface StandingResponse {
-  readonly slots: TensorResponse[];
-  /** Slot that the next renewal is for, and its step. */
-  nextSlot: number;
-  nextStep: number;
-  answered: boolean[];
-}
-
 export class TensorSender {
   readonly #options: TensorSenderOptions;
   readonly #pieces: PieceWriter;
-  readonly #names = new Map<number, ToldName>();
+  readonly #names: ToldNames;
   readonly #regions = new Map<number, RemoteRegion>();
   readonly #responses = new Map<number, TensorResponse>();
   readonly #fused = new Map<number, FusedResponse>();
@@ -125,6 +70,7 @@ export class TensorSender {
   constructor(options: TensorSenderOptions) {
     this.#options = options;
     this.#pieces = new PieceWriter(options);
+    this.#names = new ToldNames(options.namesMax);
   }
 
   /** Requests that are not answered, slots counted. */
@@ -136,7 +82,7 @@ export class TensorSender {
   onRecord(type: number, reader: ByteReader): boolean {
     switch (type) {
       case RecordType.Name:
-        this.#onName(reader.u32(), reader.text(nameBytesMax));
+        this.#names.tell(reader.u32(), reader.text(nameBytesMax));
         return true;
       case RecordType.Region:
         this.#onRegion(readRegion(reader));
@@ -189,12 +135,6 @@ export class TensorSender {
   }
 
   // ── what the receiver says ─────────────────────────────────────────────────────────────────────────────────────
-
-  #onName(index: number, text: string): void {
-    if (this.#names.size >= this.#options.namesMax && !this.#names.has(index))
-      throw new ShoalError('protocol', `the peer names more than ${this.#options.namesMax} tensors`);
-    this.#names.set(index, { text, outsideLoops: `${text};0:0`, ends: endsOf(text) });
-  }
 
   #onRegion(region: RemoteRegion): void {
     if (this.#regions.size >= this.#options.regionsMax)
@@ -250,7 +190,7 @@ export class TensorSender {
     const count = reader.u16();
     if (count === 0) throw new ShoalError('protocol', `the fused request ${request} has no slots`);
     this.#checkNew(request, count);
-    const group: FusedResponse = { request, slots: [], pending: count, open: count, told: [] };
+    const group = new FusedResponse(request, count, this.#options.outbox, this.#completeFused);
     for (let slot = 0; slot < count; slot++) {
       const response = this.#readResponse(reader, request, stepId, { fused: { group, slot } });
       if (slot > 0 && response.ends !== group.slots[0].ends)
@@ -281,14 +221,14 @@ export class TensorSender {
       response.destination = destination;
       this.#write(response, value, tensor);
     }
-    if (group === undefined || group.pending > 0 || group.slots.some(({ offered }) => offered !== undefined))
+    if (group?.hasDestinations !== true)
       throw new ShoalError('protocol', `the fused request ${request} has destinations for some of its slots only`);
   }
 
   #onStanding(reader: ByteReader): void {
     const base = reader.u32();
     const firstStep = reader.varint();
-    const { key, ends } = this.#readKey(reader);
+    const { key, ends } = this.#names.readKey(reader);
     const metadata = readMetadata(reader);
     const depth = reader.u16();
     if (depth === 0 || depth > standingDepthMax)
@@ -327,19 +267,9 @@ export class TensorSender {
     stepId: number,
     { fused, plan }: Partial<Pick<TensorResponse, 'fused' | 'plan'>>,
   ): TensorResponse {
-    const { key, ends } = this.#readKey(reader);
+    const { key, ends } = this.#names.readKey(reader);
     const destination = readDestination(reader, this.#regions);
     return responseOf({ request, stepId, key, ends, destination, metadata: readMetadata(reader), fused, plan });
-  }
-
-  #readKey(reader: ByteReader): { readonly key: string; readonly ends: string } {
-    const index = reader.u32();
-    const name = this.#names.get(index);
-    if (name === undefined) throw new ShoalError('protocol', `a request names tensor ${index}, which was not told`);
-    const { text, outsideLoops, ends } = name;
-    const [frame, iteration] = [reader.varint(), reader.varint()];
-    // One string for all steps: tables find it by a hash that it has already.
-    return { key: frame === 0 && iteration === 0 ? outsideLoops : `${text};${frame}:${iteration}`, ends };
   }
 
   #checkNew(request: number, count: number): void {
@@ -380,8 +310,7 @@ export class TensorSender {
     if (next === MetadataNext.Rerequest) response.offered = { value, tensor };
     if (response.fused !== undefined) {
       const { group, slot } = response.fused;
-      if (!isExpected || next === MetadataNext.Rerequest) group.told.push({ slot, status: SlotStatus.Metadata, next, metadata });
-      this.#slotKnown(group);
+      group.slotKnown(slot, next, !isExpected || next === MetadataNext.Rerequest ? metadata : undefined);
       if (next !== MetadataNext.Rerequest) this.#write(response, value, tensor);
       return;
     }
@@ -403,7 +332,7 @@ export class TensorSender {
   }
 
   #onDead(response: TensorResponse): void {
-    if (response.fused !== undefined) return this.#slotEnded(response.fused, SlotStatus.Dead);
+    if (response.fused !== undefined) return response.fused.group.slotEnded(response.fused.slot);
     this.#options.outbox.record(RecordType.Dead).u32(response.request);
     this.#answered(response);
   }
@@ -411,17 +340,13 @@ export class TensorSender {
   #onFailed(response: TensorResponse, cause: ShoalError): void {
     response.cancel = nothingToCancel;
     if (response.fused === undefined) this.#tellError(response, cause);
-    else this.#slotEnded(response.fused, SlotStatus.Error, cause);
+    else response.fused.group.slotEnded(response.fused.slot, cause);
   }
 
   /** A tensor that the receiver may know of already could not be read. */
   #onUnread(response: TensorResponse, cause: ShoalError): void {
-    if (response.fused === undefined) return this.#tellError(response, cause);
-    const { group, slot } = response.fused;
-    group.told = group.told.filter((each) => each.slot !== slot);
-    group.told.push({ slot, status: SlotStatus.Error, cause });
-    if (group.pending === 0) this.#tellFused(group);
-    this.#slotDone(group);
+    if (response.fused === undefined) this.#tellError(response, cause);
+    else response.fused.group.slotFailed(response.fused.slot, cause);
   }
 
   #tellError(response: TensorResponse, cause: ShoalError): void {
@@ -490,49 +415,16 @@ export class TensorSender {
 
   #written(response: TensorResponse): void {
     if (response.fused === undefined) this.#answered(response);
-    else this.#slotDone(response.fused.group);
+    else response.fused.group.slotDone();
   }
 
-  /** Without a tensor. */
-  #slotEnded({ group, slot }: NonNullable<TensorResponse['fused']>, status: number, cause?: ShoalError): void {
-    group.told.push({ slot, status, cause });
-    this.#slotKnown(group);
-    this.#slotDone(group);
-  }
-
-  #slotKnown(group: FusedResponse): void {
-    if (--group.pending === 0) this.#tellFused(group);
-  }
-
-  #slotDone(group: FusedResponse): void {
-    if (--group.open === 0) this.#completeFused(group);
-  }
-
-  #tellFused(group: FusedResponse): void {
-    const { request, told } = group;
-    if (told.length === 0) return;
-    group.told = [];
-    const writer = this.#options.outbox.record(RecordType.FusedStatus);
-    writer.u32(request);
-    writer.u16(told.length);
-    for (const { slot, status, next, metadata, cause } of told) {
-      writer.u16(slot);
-      writer.u8(status);
-      if (metadata !== undefined) {
-        writer.u8(next!);
-        writeMetadata(writer, metadata);
-      } else if (cause !== undefined) writeError(writer, cause);
-    }
-  }
-
-  /** All slots are written or told: one immediate says so. */
-  #completeFused(group: FusedResponse): void {
+  readonly #completeFused = (group: FusedResponse): void => {
     const { outbox, onAnswered } = this.#options;
     this.#fused.delete(group.request);
     this.#count -= group.slots.length;
     outbox.complete(group.request);
     if (onAnswered !== undefined) for (const { stepId, key } of group.slots) onAnswered(stepId, key);
-  }
+  };
 
   #answered(response: TensorResponse): void {
     const { standing, request, stepId, key } = response;
@@ -544,36 +436,6 @@ export class TensorSender {
   }
 }
 
-function responseOf(
-  known: Pick<TensorResponse, 'request' | 'stepId' | 'key' | 'ends' | 'destination' | 'metadata'> &
-    Partial<Pick<TensorResponse, 'fused' | 'standing' | 'plan'>>,
-): TensorResponse {
-  return {
-    fused: undefined,
-    standing: undefined,
-    plan: undefined,
-    cancel: nothingToCancel,
-    stopReading: nothingToCancel,
-    offered: undefined,
-    ...known,
-  };
-}
-
 function fits({ metadata: { bytes } }: WritableTensor, destination: Destination): boolean {
   return bytes === 0 || (destination !== nowhere && bytes <= destination.bytes);
-}
-
-/** Sender, incarnation and receiver of a key. */
-function endsOf(key: string): string {
-  let end = -1;
-  for (let part = 0; part < 3; part++) end = key.indexOf(';', end + 1);
-  return key.slice(0, end);
-}
-
-const nothingToCancel: Cancel = () => {};
-
-function writeError(writer: ByteWriter, { code, message }: ShoalError): void {
-  const shortened = Buffer.from(message).subarray(0, errorBytesMax).toString('utf8');
-  writer.u8(errorCodes.indexOf(code));
-  writer.text(shortened.replace(/\uFFFD+$/, ''));
 }

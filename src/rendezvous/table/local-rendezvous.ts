@@ -147,27 +147,7 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
   }
 
   #receive(key: string, signal: AbortSignal | undefined): Promise<V | undefined> {
-    return new Promise((resolve, reject) => {
-      if (signal?.aborted === true) throw cancelled(key, signal);
-      let onAbort: () => void = () => {};
-      const settle = (): void => signal?.removeEventListener('abort', onAbort);
-      const cancel = this.take(key, {
-        receive(value) {
-          settle();
-          resolve(value);
-        },
-        fail(cause) {
-          settle();
-          reject(cause);
-        },
-      });
-      if (signal === undefined || cancel === nothingToCancel) return;
-      onAbort = () => {
-        cancel();
-        reject(cancelled(key, signal));
-      };
-      signal.addEventListener('abort', onAbort, { once: true });
-    });
+    return received<V | undefined>(key, signal, (receive, fail) => this.take(key, { receive, fail }));
   }
 
   #give(meeting: Meeting<V>, waiter: Waiter<V>, value: V | undefined): void {
@@ -238,8 +218,45 @@ export function slotError(slot: number, keys: readonly string[], cause: ShoalErr
   return failureOf(`slot ${slot} of ${keys.length}, ${describeKey(keys[slot])}`, cause);
 }
 
+/** Waits for what `start` asks for. @param waiting has, while it waits, the function that gives it up, with the keys. */
+export function received<R>(
+  keys: string | readonly string[],
+  signal: AbortSignal | undefined,
+  start: (receive: (result: R) => void, fail: (cause: ShoalError) => void) => Cancel,
+  waiting?: Map<(cause: ShoalError) => void, string | readonly string[]>,
+): Promise<R> {
+  return new Promise((resolve, reject) => {
+    const onAbort = (): void => giveUp(cancelled(typeof keys === 'string' ? keys : keys[0], signal!));
+    let isSettled = false;
+    const asked: { cancel?: Cancel } = {};
+    const settle = (): boolean => {
+      if (isSettled) return false;
+      isSettled = true;
+      waiting?.delete(giveUp);
+      signal?.removeEventListener('abort', onAbort);
+      return true;
+    };
+    const giveUp = (cause: ShoalError): void => {
+      if (!settle()) return;
+      asked.cancel?.();
+      reject(cause);
+    };
+    if (signal?.aborted === true) return onAbort();
+    waiting?.set(giveUp, keys);
+    asked.cancel = start(
+      (result) => {
+        if (settle()) resolve(result);
+      },
+      (cause) => {
+        if (settle()) reject(cause);
+      },
+    );
+    if (!isSettled) signal?.addEventListener('abort', onAbort, { once: true });
+  });
+}
+
 /** The caller's signal ended a receive. */
-export function cancelled(key: string, signal: AbortSignal): ShoalError {
+function cancelled(key: string, signal: AbortSignal): ShoalError {
   return new ShoalError('aborted', `the receive of ${describeKey(key)} was cancelled by its signal`, { cause: signal.reason });
 }
 

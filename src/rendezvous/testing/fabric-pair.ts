@@ -8,7 +8,7 @@ import type { Connection, Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
 import { TensorChannel, type TensorChannelOptions, type WorkerIdentity } from '../carriers/tensor-channel.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
-import { TensorMemory, type MemoryBudget } from '../protocol/tensor-memory.ts';
+import { PooledMemory, type MemoryBudget } from '../protocol/pooled-memory.ts';
 import type { StepTableOptions } from '../table/step-table.ts';
 
 export interface FabricSide {
@@ -16,7 +16,7 @@ export interface FabricSide {
   readonly fabric: Fabric;
   readonly channel: TensorChannel;
   readonly connection: Connection;
-  readonly memory: TensorMemory;
+  readonly memory: PooledMemory;
   readonly budget: MemoryBudget;
 }
 
@@ -58,7 +58,7 @@ export async function fabricPair(options: FabricPairOptions): Promise<FabricPair
     const core = new WorkerCore(self, steps);
     const budget = { bytesMax, bytes: 0 };
     const fabric = fabrics[rank];
-    const memory = new TensorMemory({ create: region, register: (each) => fabric.register(each), budget });
+    const memory = new PooledMemory({ create: region, register: (each) => fabric.register(each), budget });
     const channel: TensorChannel = new TensorChannel({
       timeoutMs: 120_000,
       ...options,

@@ -5,7 +5,7 @@ import { threadRegion } from '../../fabric/testing/regions.ts';
 import { plain } from '../carriers/conformance.ts';
 import { TensorChannel, type TensorChannelOptions } from '../carriers/tensor-channel.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
-import { TensorMemory } from '../protocol/tensor-memory.ts';
+import { PooledMemory } from '../protocol/pooled-memory.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import { fakeConnections, type FakeConnection } from './fake-connection.ts';
 
@@ -13,7 +13,7 @@ export interface FakeSide {
   readonly core: WorkerCore;
   readonly channel: TensorChannel;
   readonly connection: FakeConnection;
-  readonly memory: TensorMemory;
+  readonly memory: PooledMemory;
   /** The running turn ends: what was posted in it leaves. */
   endTurn(): void;
 }
@@ -41,7 +41,7 @@ export function fakePair(options: Options = {}): FakePair {
     const self = { rank, device: `/job:worker/task:${rank}/device:CPU:0`, incarnation: BigInt(rank + 1) };
     const core = new WorkerCore(self);
     const due: (() => void)[] = [];
-    const memory = new TensorMemory({
+    const memory = new PooledMemory({
       create: threadRegion,
       register: (region) => connection.register(region),
       budget: { bytesMax, bytes: 0 },

@@ -9,7 +9,7 @@ import type { Region } from '../../memory/region.ts';
 import type { TensorChannelOptions } from '../carriers/tensor-channel.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
 import { WorkerNetwork } from '../carriers/worker-network.ts';
-import { TensorMemory } from '../protocol/tensor-memory.ts';
+import { PooledMemory } from '../protocol/pooled-memory.ts';
 
 export interface NetworkPairOptions extends Partial<Pick<TensorChannelOptions, 'limits'>> {
   readonly create: (options: FabricOptions) => Fabric;
@@ -86,7 +86,7 @@ export async function networkPair(options: NetworkPairOptions): Promise<NetworkP
         timeoutMs: 120_000,
         announcesApart: fabric.capabilities.loadStore,
         ...(limits && { limits }),
-        memory: new TensorMemory({ create: region, register: (each) => fabric.register(each), budget: { bytesMax: 2 ** 28, bytes: 0 } }),
+        memory: new PooledMemory({ create: region, register: (each) => fabric.register(each), budget: { bytesMax: 2 ** 28, bytes: 0 } }),
       }),
       onGreeted: (worker, remote) => core.attach(worker, remote),
       onLost: (_, remote, cause) => core.detach(remote, cause),

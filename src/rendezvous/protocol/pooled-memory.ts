@@ -17,7 +17,7 @@ export interface MemoryBudget {
   bytes: number;
 }
 
-export interface TensorMemoryOptions {
+export interface PooledMemoryOptions {
   /** Makes a region. */
   create(bytes: number): Region;
   register(region: Region): RegisteredRegion;
@@ -26,7 +26,7 @@ export interface TensorMemoryOptions {
   readonly slabBytes?: number;
 }
 
-/** Where tensors arrive: pooled (TensorMemory), or handed over for good (ArenaMemory). */
+/** Where tensors arrive: pooled (PooledMemory), or handed over for good (ArenaMemory). */
 export interface ReceiveMemory {
   /** Told of regions that the peer may forget. */
   onDeregister: ((rkey: number) => void) | undefined;
@@ -64,9 +64,9 @@ export const defaultSlabBytes = 4 * 1024 * 1024;
 const slabShare = 16;
 const alignment = 64;
 
-export class TensorMemory implements ReceiveMemory {
+export class PooledMemory implements ReceiveMemory {
   onDeregister: ReceiveMemory['onDeregister'];
-  readonly #options: TensorMemoryOptions;
+  readonly #options: PooledMemoryOptions;
   readonly #slabBytes: number;
   readonly #free = new Map<number, ReceiveBuffer[]>();
   readonly #regions = new Map<RegisteredRegion, Use>();
@@ -75,7 +75,7 @@ export class TensorMemory implements ReceiveMemory {
   #inUse = 0;
   #closed = false;
 
-  constructor(options: TensorMemoryOptions) {
+  constructor(options: PooledMemoryOptions) {
     this.#options = options;
     this.#slabBytes = options.slabBytes ?? defaultSlabBytes;
   }

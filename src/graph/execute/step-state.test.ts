@@ -7,11 +7,11 @@ import { cond, whileLoop } from '../ops/control-flow.ts';
 import { add, less, mul } from '../ops/math.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import type { Graph } from '../structure/graph.ts';
-import type { Output } from '../structure/node.ts';
+import type { Output } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import { numbersOf, scalarOf, testKernels } from '../testing/kernels.ts';
 import { createProgram } from './program.ts';
-import { StepMachine, type Flow, type ReadyNode } from './step-machine.ts';
+import { StepState, type Flow, type ReadyNode } from './step-state.ts';
 
 type Floats = Output<'float32'>;
 
@@ -57,7 +57,7 @@ describe('a step machine', () => {
   it.each([1, 2, 10])('gives the same for every order of completions, with %i iterations at a time', (parallelIterations) => {
     for (let seed = 0; seed < 40; seed++) {
       const random = seededRandom(seed);
-      const machine = new StepMachine(createProgram(example(parallelIterations)));
+      const machine = new StepState(createProgram(example(parallelIterations)));
       const running: ReadyNode[] = [];
       const ran = new Map<string, number>();
       let result: readonly number[] = [];

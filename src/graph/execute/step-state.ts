@@ -56,7 +56,7 @@ interface FrameState {
 
 const nothing: readonly Flow[] = [];
 
-export class StepMachine {
+export class StepState {
   readonly #program: Program;
   readonly #ready = new Fifo<ReadyNode>();
   readonly #root: FrameState;

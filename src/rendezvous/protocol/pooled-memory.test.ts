@@ -4,14 +4,14 @@ import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { RegionTable } from '../../fabric/region-table.ts';
 import { threadRegion } from '../../fabric/testing/regions.ts';
-import { sizeClass, TensorMemory, type ReceiveBuffer } from './tensor-memory.ts';
+import { sizeClass, PooledMemory, type ReceiveBuffer } from './pooled-memory.ts';
 
 function memoryOf(bytesMax: number) {
   const regions = new RegionTable({ random: seededRandom(1) });
   const budget = { bytesMax, bytes: 0 };
   const gone: number[] = [];
   const register = regions.register.bind(regions);
-  const memory = new TensorMemory({ create: threadRegion, register, budget, slabBytes: 4096 });
+  const memory = new PooledMemory({ create: threadRegion, register, budget, slabBytes: 4096 });
   memory.onDeregister = (rkey) => gone.push(rkey);
   return { memory, budget, gone };
 }

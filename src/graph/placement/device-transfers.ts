@@ -4,7 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { frameTable } from '../structure/frames.ts';
 import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
 import type { Graph } from '../structure/graph.ts';
-import { describeNode, type Node } from '../structure/node.ts';
+import { describeNode, type Node } from '../structure/graph-node.ts';
 import { knownCount, type Shape } from '../structure/shape.ts';
 
 export interface Transfer {
