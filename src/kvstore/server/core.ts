@@ -566,18 +566,19 @@ export class ServerCore {
       transfers.returnLoans(request);
       return this.#toClient(request.session, type, request.id, encodeFailure(request.error));
     }
-    const { runs, frames } = request;
-    const hasValues = runs.some(({ target }) => target === TargetKind.inline || target === TargetKind.frame);
+    const { runs } = request;
+    const hasValues = runs.some(({ run: { target } }) => target === TargetKind.inline || target === TargetKind.frame);
     const inline = hasValues ? [request.payload ?? new Uint8Array(0)] : [];
     const envelope = this.#envelopeTo(request.session, type, request.id);
-    const msg = makeMessage(envelope, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
-    for (const [k, { target, targetRegion, targetOffset }] of runs.entries()) {
-      if (target !== TargetKind.frame) continue;
-      const frame = must(frames[k], () => 'a run that is settled has its values');
-      if (targetRegion === 0) msg.addFrame(frame);
-      else msg.addPlacedFrame(frame, { rkey: targetRegion, offset: targetOffset });
+    const states = runs.map(({ state }) => state);
+    const msg = makeMessage(envelope, [encodeResponse(this.#state.optimizerNotice, states), ...inline]);
+    for (const { run, frame } of runs) {
+      if (run.target !== TargetKind.frame) continue;
+      const values = must(frame, () => 'a run that is settled has its values');
+      if (run.targetRegion === 0) msg.addFrame(values);
+      else msg.addPlacedFrame(values, { rkey: run.targetRegion, offset: run.targetOffset });
     }
-    if (request.loans.some((memory) => memory !== undefined)) msg.onDelivered(() => transfers.returnLoans(request));
+    if (runs.some(({ loan }) => loan !== undefined)) msg.onDelivered(() => transfers.returnLoans(request));
     this.#sendMsg(request.session.address, msg);
   }
 

@@ -9,6 +9,26 @@ import type { Run, RunState } from '../../protocol/wire.ts';
 /** Settled requests are dropped when there are at least so many. */
 const unsettledLeast = 64;
 
+/** The values of a push. */
+export interface RunSource {
+  readonly bytes: Uint8Array;
+  readonly rows: Uint32Array | undefined;
+}
+
+/** A run of a request, with its memory. */
+export interface ServedRun {
+  readonly run: Run;
+  /** The state that the answer says. */
+  readonly state: RunState;
+  /** Undefined for a run that pushes nothing, and once the request has been taken. */
+  source: RunSource | undefined;
+  /** The place where its values go. */
+  readonly target: Uint8Array | undefined;
+  /** A frame of its own in the answer: its values, or the memory of the slot that it is. */
+  frame: Uint8Array | undefined;
+  loan: ValueMemory | undefined;
+}
+
 /** A request that a server has taken and not answered yet. */
 export interface ServerRequest {
   readonly session: ServerSession;
@@ -16,15 +36,9 @@ export interface ServerRequest {
   readonly epoch: number;
   /** The message as it came: a standby that joins late gets it again. */
   readonly msg: Msg;
-  readonly runs: readonly Run[];
-  readonly states: RunState[];
-  /** Values for the answer. */
+  readonly runs: readonly ServedRun[];
+  /** The frame of the answer that the values of several runs share. */
   readonly payload: Uint8Array | undefined;
-  /** Frames of runs that have one of their own in the answer: the frame, or the memory of the slot that it is. */
-  readonly frames: (Uint8Array | undefined)[];
-  readonly loans: (ValueMemory | undefined)[];
-  /** The places where values go, by run. */
-  readonly targets: (Uint8Array | undefined)[];
   /** Slots that are not as the request wants them. */
   waiting: number;
   /** Slots of its pushes that are not settled. */

@@ -6,7 +6,7 @@ import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { GradientCodec } from '../../compression/codec.ts';
 import { rowBytesOf, rowsOf } from '../../protocol/placement.ts';
-import type { ServerSession } from './client-session.ts';
+import type { RunSource, ServedRun, ServerRequest, ServerSession } from './client-session.ts';
 import { aligned, type ServerSlots } from './slots.ts';
 import type { RemoteValues } from '../../protocol/value-space.ts';
 import {
@@ -20,22 +20,8 @@ import {
   type Transfer,
 } from '../../protocol/wire.ts';
 
-/** Values in an answer. */
-const payloadBytesMax = 2 ** 30;
-
-export interface RunSource {
-  readonly bytes: Uint8Array;
-  readonly rows: Uint32Array | undefined;
-}
-
-export interface Resolved {
-  /** Sources by run; undefined for runs that push nothing. */
-  readonly sources: (RunSource | undefined)[];
-  readonly targets: (Uint8Array | undefined)[];
-  readonly payload: Uint8Array | undefined;
-  /** Values of runs with a frame of their own, where they cannot be lent. */
-  readonly frames: (Uint8Array | undefined)[];
-}
+/** Most bytes of values in an answer. */
+const answerBytesMax = 2 ** 30;
 
 export class SourceReader {
   readonly #slots: ServerSlots;
@@ -51,39 +37,37 @@ export class SourceReader {
   }
 
   /** @throws ShoalError `protocol` when any run of the message is wrong. */
-  resolve(session: ServerSession, msg: Msg, { runs }: Transfer): Resolved {
-    let payloadBytes = 0;
+  resolve(session: ServerSession, msg: Msg, { runs }: Transfer): Pick<ServerRequest, 'runs' | 'payload'> {
+    let [inAnswer, shared] = [0, 0];
     const sizes = runs.map((run) => {
       this.#checkSlots(run);
       const bytes = this.#targetBytes(run);
-      if (run.target === TargetKind.inline || run.target === TargetKind.frame) payloadBytes += alignedBytes(bytes);
+      if (run.target === TargetKind.inline || run.target === TargetKind.frame) inAnswer += alignedBytes(bytes);
+      if (run.target === TargetKind.inline) shared += alignedBytes(bytes);
       return bytes;
     });
-    if (payloadBytes > payloadBytesMax) throw malformed(`an answer would have ${payloadBytes} bytes`);
-    const inline = runs.some(({ target }) => target === TargetKind.inline);
-    const shared = runs.reduce((sum, { target }, k) => (target === TargetKind.inline ? sum + alignedBytes(sizes[k]) : sum), 0);
-    const payload = inline ? new Uint8Array(new ArrayBuffer(shared)) : undefined;
+    if (inAnswer > answerBytesMax) throw malformed(`an answer would have ${inAnswer} bytes`);
+    const payload = runs.some(({ target }) => target === TargetKind.inline) ? new Uint8Array(new ArrayBuffer(shared)) : undefined;
     const remote = this.#valuesOf(session.address);
-    const sources = runs.map((run) => this.#source(remote, msg, run));
     let at = 0;
-    const frames: (Uint8Array | undefined)[] = runs.map(() => undefined);
-    const targets = runs.map((run, k) => {
-      if (run.target === TargetKind.frame) {
-        if (this.writes === 'nothing' || this.#slots.isLone(run.firstSlot, run.slots)) return undefined;
-        frames[k] = new Uint8Array(new ArrayBuffer(sizes[k]));
-        return frames[k];
-      }
+    const served = runs.map((run, k): ServedRun => {
+      const state = { version: Number.MAX_SAFE_INTEGER, settled: 0xffffffff };
+      const source = this.#source(remote, msg, run);
+      let target: Uint8Array | undefined;
       if (run.target === TargetKind.inline) {
-        const from = at;
+        target = payload!.subarray(at, at + sizes[k]);
         at += alignedBytes(sizes[k]);
-        return payload!.subarray(from, from + sizes[k]);
+      } else if (run.target === TargetKind.frame) {
+        // A slot that is alone in its slab lends its values.
+        if (this.writes === 'targets' && !this.#slots.isLone(run.firstSlot, run.slots)) target = new Uint8Array(new ArrayBuffer(sizes[k]));
+      } else if (run.target === TargetKind.region) {
+        if (run.targetOffset % dtypeInfo(this.#slots.dtype(run.firstSlot)).bytes !== 0) throw malformed('a target that is not aligned');
+        const view = remote.view({ region: run.targetRegion, offset: run.targetOffset, bytes: sizes[k] });
+        if (this.writes === 'targets') target = view;
       }
-      if (run.target !== TargetKind.region) return undefined;
-      if (run.targetOffset % dtypeInfo(this.#slots.dtype(run.firstSlot)).bytes !== 0) throw malformed('a target that is not aligned');
-      const target = remote.view({ region: run.targetRegion, offset: run.targetOffset, bytes: sizes[k] });
-      return this.writes === 'targets' ? target : undefined;
+      return { run, state, source, target, frame: run.target === TargetKind.frame ? target : undefined, loan: undefined };
     });
-    return { sources, targets, payload, frames };
+    return { runs: served, payload };
   }
 
   /** The rows that a run asks for. */

@@ -4,9 +4,9 @@ import { ShoalError } from '../../../base/errors.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { Applier } from './apply.ts';
 import type { ServerActions, ServerParts } from './options.ts';
-import type { Resolved, RunSource, SourceReader } from './sources.ts';
+import type { SourceReader } from './sources.ts';
 import { describeWorkers, type Contribution, type GroupRounds, type Waiter } from './rounds.ts';
-import type { ServerRequest, ServerSession } from './client-session.ts';
+import type { RunSource, ServerRequest, ServerSession } from './client-session.ts';
 import type { ServerSlots } from './slots.ts';
 import { gatherRows } from '../../values/sparse-rows.ts';
 import { decodeRuns, KVMessage, SourceKind, TargetKind, type Run, type Transfer } from '../../protocol/wire.ts';
@@ -55,32 +55,25 @@ export class Transfers {
 
   /** First values of parameters that nobody can use yet. @throws ShoalError `protocol`. */
   put(session: ServerSession, msg: Msg, transfer: Transfer, firstSlot: number): void {
-    const { sources: values } = this.#sources.resolve(session, msg, transfer);
-    for (const [k, { firstSlot: first }] of transfer.runs.entries()) {
-      if (first < firstSlot || values[k] === undefined) throw new ShoalError('protocol', 'a put to a parameter that is in use');
+    const { runs } = this.#sources.resolve(session, msg, transfer);
+    for (const { run, source } of runs) {
+      if (run.firstSlot < firstSlot || source === undefined) throw new ShoalError('protocol', 'a put to a parameter that is in use');
     }
-    for (const [k, { firstSlot: from, slots: count }] of transfer.runs.entries()) {
-      this.#slots.writable(from, from + count).set(values[k]!.bytes);
-    }
+    for (const { run, source } of runs) this.#slots.writable(run.firstSlot, run.firstSlot + run.slots).set(source!.bytes);
   }
 
   /** Takes an update or get. It may be answered before this returns. @throws ShoalError `protocol`; nothing has changed. */
   take(session: ServerSession, msg: Msg, transfer: Transfer): ServerRequest {
-    const { runs } = transfer;
     const group = session.rounds;
-    const { sources, targets, payload, frames } = this.#resolve(session, msg, transfer);
+    const { runs, payload } = this.#resolve(session, msg, transfer);
     const request: ServerRequest = {
       session,
       id: msg.targetValue,
       epoch: msg.targetVersion,
       msg,
       runs,
-      states: runs.map(() => ({ version: Number.MAX_SAFE_INTEGER, settled: 0xffffffff })),
       payload,
-      frames,
-      loans: runs.map(() => undefined),
-      targets,
-      waiting: runs.reduce((sum, run) => sum + run.slots, 0),
+      waiting: runs.reduce((sum, { run }) => sum + run.slots, 0),
       unsettled: 0,
       error: undefined,
       answered: false,
@@ -95,21 +88,20 @@ export class Transfers {
       return request;
     }
     this.pending.add(request);
-    for (const [k, source] of sources.entries()) this.#takeRun(group, request, k, source);
+    for (const k of runs.keys()) this.#takeRun(group, request, k);
     if (request.unsettled > 0) {
       session.hold(request);
       session.pendingBytes += msg.size;
     }
-    for (const [k, { firstSlot, slots }] of runs.entries()) {
-      if (sources[k] !== undefined) this.#settle(group, firstSlot, firstSlot + slots);
-    }
+    for (const { run, source } of runs) if (source !== undefined) this.#settle(group, run.firstSlot, run.firstSlot + run.slots);
+    for (const served of runs) served.source = undefined;
     if (!request.answered) this.failStuck(group);
     request.taking = false;
     this.#letGo(request);
     return request;
   }
 
-  #resolve(session: ServerSession, msg: Msg, transfer: Transfer): Resolved {
+  #resolve(session: ServerSession, msg: Msg, transfer: Transfer): Pick<ServerRequest, 'runs' | 'payload'> {
     try {
       return this.#sources.resolve(session, msg, transfer);
     } catch (thrown) {
@@ -182,7 +174,8 @@ export class Transfers {
   #refusal(session: ServerSession, group: GroupRounds<ServerRequest>, { runs, msg }: ServerRequest): ShoalError | undefined {
     if (msg.type === KVMessage.get) return undefined;
     const slots = this.#slots;
-    for (const { source, firstSlot, slots: count, round } of runs) {
+    for (const { run } of runs) {
+      const { source, firstSlot, slots: count, round } = run;
       if (source === SourceKind.none || source === SourceKind.rowNumbers) continue;
       if (this.#isShared && this.#applier.optimizer === undefined) {
         const message = `a push to ${slots.describe(firstSlot)} without optimiser: worker groups would overwrite each other; call setOptimizer first`;
@@ -203,8 +196,8 @@ export class Transfers {
     return undefined;
   }
 
-  #takeRun(group: GroupRounds<ServerRequest>, request: ServerRequest, index: number, source: RunSource | undefined): void {
-    const run = request.runs[index];
+  #takeRun(group: GroupRounds<ServerRequest>, request: ServerRequest, index: number): void {
+    const { run, source, target } = request.runs[index];
     const end = run.firstSlot + run.slots;
     const { member } = request.session;
     let from = run.firstSlot;
@@ -220,7 +213,7 @@ export class Transfers {
           source: source!.bytes,
           rows: source!.rows,
           nonFinite: run.nonFinite,
-          target: request.targets[index],
+          target,
         };
         for (let slot = from; slot < to; slot++) {
           if (standing === 'next') group.contribute(member, slot, run.round, contribution);
@@ -295,11 +288,11 @@ export class Transfers {
   }
 
   /** Messages that were made of values do not need them any more. */
-  returnLoans({ runs, loans }: ServerRequest): void {
-    for (const [k, memory] of loans.entries()) {
-      if (memory === undefined) continue;
-      loans[k] = undefined;
-      this.#slots.giveBack(runs[k].firstSlot, memory);
+  returnLoans({ runs }: ServerRequest): void {
+    for (const served of runs) {
+      if (served.loan === undefined) continue;
+      this.#slots.giveBack(served.run.firstSlot, served.loan);
+      served.loan = undefined;
     }
   }
 
@@ -307,8 +300,7 @@ export class Transfers {
   #deliver(group: GroupRounds<ServerRequest>, { request, run: index, from, to, round }: Waiter<ServerRequest>): void {
     if (request.answered) return;
     const slots = this.#slots;
-    const run = request.runs[index];
-    const target = request.targets[index];
+    const { run, target } = request.runs[index];
     if (target !== undefined && run.source === SourceKind.rowNumbers) {
       const values = slots.values(from, to);
       target.set(gatherRows(values, this.#sources.rowNumbers(request.msg, run), target.byteLength / run.rows));
@@ -339,7 +331,7 @@ export class Transfers {
     to: number,
     error: ShoalError | undefined,
   ): void {
-    const state = request.states[run];
+    const { state } = request.runs[run];
     const { version } = this.#slots;
     for (let slot = from; slot < to; slot++) {
       if (version[slot] < state.version) state.version = version[slot];
@@ -353,11 +345,12 @@ export class Transfers {
 
   /** The values that a run has now, for a frame of the answer. */
   #lend(request: ServerRequest, index: number): void {
-    const { target, firstSlot } = request.runs[index];
-    if (target !== TargetKind.frame || request.frames[index] !== undefined || this.#sources.writes === 'nothing') return;
+    const served = request.runs[index];
+    const { target, firstSlot } = served.run;
+    if (target !== TargetKind.frame || served.frame !== undefined || this.#sources.writes === 'nothing') return;
     const memory = this.#slots.lend(firstSlot);
-    request.loans[index] = memory;
-    request.frames[index] = memory.bytes;
+    served.loan = memory;
+    served.frame = memory.bytes;
   }
 
   #answer(request: ServerRequest): void {
@@ -369,7 +362,8 @@ export class Transfers {
 
   /** Slots that keep a request waiting, and the rounds it waits for. */
   *#awaited(group: GroupRounds<ServerRequest>, { runs }: ServerRequest): Iterable<{ slot: number; round: number }> {
-    for (const { firstSlot, slots, round } of runs) {
+    for (const { run } of runs) {
+      const { firstSlot, slots, round } = run;
       for (let slot = firstSlot; slot < firstSlot + slots; slot++) if (group.settled[slot] < round) yield { slot, round };
     }
   }
