@@ -112,7 +112,8 @@ export class ClientUnit implements ClientRequest {
   }
 
   get regions(): readonly number[] {
-    const regions = new Set(this.stretches.flatMap(({ sourceRegion, targetRegion }) => [sourceRegion, targetRegion]));
+    const regions = new Set<number>();
+    for (const { sourceRegion, targetRegion } of this.stretches) regions.add(sourceRegion).add(targetRegion);
     regions.delete(noRegion);
     return [...regions];
   }
@@ -143,9 +144,22 @@ export class ClientUnit implements ClientRequest {
       last.bytes += bytes;
       return;
     }
-    const places = { sourceRegion, sourceOffset, targetRegion, targetOffset, encoded };
-    const sent = { wireRun: 0, isInline: false, ownFrame: 0 };
-    this.stretches.push({ firstSlot: slot, slots: 1, slab, round, bytes, ...places, nonFinite, ...sent });
+    this.stretches.push({
+      firstSlot: slot,
+      slots: 1,
+      slab,
+      round,
+      bytes,
+      sourceRegion,
+      sourceOffset,
+      targetRegion,
+      targetOffset,
+      encoded,
+      nonFinite,
+      wireRun: 0,
+      isInline: false,
+      ownFrame: 0,
+    });
   }
 
   encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[] {
