@@ -99,7 +99,7 @@ export class ClientCore {
     this.#init = new ClientInit(context);
     this.#transfers = new ClientTransfers(context);
     this.#rows = new ClientRows(context);
-    this.#states = new ClientStates({ links: this.#links, clock: options.clock });
+    this.#states = new ClientStates(context);
   }
 
   // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────

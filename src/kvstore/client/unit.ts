@@ -69,10 +69,8 @@ interface Stretch {
   readonly nonFinite: boolean;
   /** Its run in the message that was sent last. */
   wireRun: number;
-  /** Its values come in the frame of the answer that several share. */
-  isInline: boolean;
-  /** Index of the answer's frame that is its values, or 0. */
-  ownFrame: number;
+  /** Index of the answer's frame with its values: `smallFrame`, which several share, one of its own, or 0. */
+  answerFrame: number;
 }
 
 export class ClientUnit implements ClientRequest {
@@ -157,8 +155,7 @@ export class ClientUnit implements ClientRequest {
       encoded,
       nonFinite,
       wireRun: 0,
-      isInline: false,
-      ownFrame: 0,
+      answerFrame: 0,
     });
   }
 
@@ -176,8 +173,7 @@ export class ClientUnit implements ClientRequest {
       const small = source === SourceKind.inline && bytes < this.#frameBytes && encoded === undefined;
       if (encoded !== undefined) frames.add(encoded.bytes);
       else if (source === SourceKind.inline) frames.addRegion(stretch.sourceRegion, stretch.sourceOffset, bytes);
-      stretch.isInline = target === TargetKind.inline;
-      stretch.ownFrame = target === TargetKind.frame ? ownFrame++ : 0;
+      stretch.answerFrame = target === TargetKind.inline ? smallFrame : target === TargetKind.frame ? ownFrame++ : 0;
       if (before !== undefined && (small || source === SourceKind.none) && continues(stretch, before, last!, source, target)) {
         // Side by side in the first frame of values, or without values.
         last!.slots += stretch.slots;
@@ -290,13 +286,13 @@ export class ClientUnit implements ClientRequest {
     const shared = wordsOf(frames[1]);
     let at = 0;
     let run = -1;
-    for (const { isInline, ownFrame, wireRun, targetRegion: region, targetOffset: offset, bytes } of this.stretches) {
-      if (isInline) {
+    for (const { answerFrame, wireRun, targetRegion: region, targetOffset: offset, bytes } of this.stretches) {
+      if (answerFrame === smallFrame) {
         if (wireRun !== run) at = alignedBytes(at);
         copies.scatter(region, offset, shared, at, bytes);
         at += bytes;
-      } else if (ownFrame > 0) {
-        const frame = frames[ownFrame];
+      } else if (answerFrame > 0) {
+        const frame = frames[answerFrame];
         if (frame?.byteLength !== bytes) throw malformed(`an answer with ${frame?.byteLength ?? 'no'} bytes for ${bytes}`);
         const target = values.view({ region, offset, bytes });
         if (frame.buffer === target.buffer && frame.byteOffset === target.byteOffset) continue;
