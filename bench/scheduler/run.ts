@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { systemClock, type Clock } from '../../src/base/clock.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { Core } from '../../src/scheduler/core.ts';
-import type { Part } from '../../src/scheduler/partition.ts';
+import type { Part } from '../../src/scheduler/task-parts.ts';
 import { Task } from '../../src/scheduler/task.ts';
 import { runLayeredStep } from '../../src/scheduler/testing/layered-step.ts';
 import { programArguments } from '../arguments.ts';

@@ -10,7 +10,7 @@ import { ShoalError } from '../base/errors.ts';
 import { failureOf } from '../base/failure.ts';
 import { anyNumber, anyObject, anyText, checkFields, describeValue, optionTable } from '../base/schema.ts';
 import { Arbiter, type SharedResource } from './arbiter.ts';
-import { Link, type LinkOrder } from './link.ts';
+import { SchedulerLink, type LinkOrder } from './scheduler-link.ts';
 import { describeTask, type Task, type TaskListener } from './task.ts';
 import { TaskList } from './task-list.ts';
 
@@ -98,7 +98,7 @@ export class Core implements TaskListener {
   readonly #arbiter: Arbiter;
   #creditBytes: number;
   #partitionBytes: number;
-  readonly #links = new Map<string, Link>();
+  readonly #links = new Map<string, SchedulerLink>();
   /** Tasks that are posted or queued. */
   readonly #waiting = new TaskList<Task>();
   /** Running tasks, in the order in which they started, which is that of their deadlines. */
@@ -221,7 +221,7 @@ export class Core implements TaskListener {
     this.#links.delete(name);
   }
 
-  #isIdle(link: Link): boolean {
+  #isIdle(link: SchedulerLink): boolean {
     for (let task = link.peek(); task !== undefined; task = link.peek()) {
       if (task.state !== 'ended') return false;
       link.pop();
@@ -312,7 +312,7 @@ export class Core implements TaskListener {
   }
 
   /** Starts tasks that the credit admits. */
-  #pump(link: Link): void {
+  #pump(link: SchedulerLink): void {
     if (!this.#started || link.isPumping) return;
     link.isPumping = true;
     let thrown: Thrown | undefined;
@@ -331,7 +331,7 @@ export class Core implements TaskListener {
     if (thrown !== undefined) throw thrown.error;
   }
 
-  #start(link: Link, task: Task): void {
+  #start(link: SchedulerLink, task: Task): void {
     this.#waiting.delete(task);
     link.account.started(task.bytes);
     this.#noteStart(task);
@@ -436,15 +436,15 @@ export class Core implements TaskListener {
 
   // ── checks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  #linkOf(name: string): Link {
+  #linkOf(name: string): SchedulerLink {
     return this.#links.get(name) ?? this.#addLink(name, 'priority');
   }
 
-  #addLink(name: string, order: LinkOrder): Link {
+  #addLink(name: string, order: LinkOrder): SchedulerLink {
     if (this.#links.size >= this.#linksMax) {
       throw new ShoalError('out-of-memory', `link '${name}' would be one more than linksMax = ${this.#linksMax}`);
     }
-    const link = new Link(order, (each) =>
+    const link = new SchedulerLink(order, (each) =>
       this.#arbiter.open({ creditBytes: () => each.ownCreditBytes ?? this.#creditBytes, onRoom: () => this.#pump(each) }),
     );
     this.#links.set(name, link);

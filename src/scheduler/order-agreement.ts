@@ -16,7 +16,7 @@
 import { PriorityQueue } from '../base/priority-queue.ts';
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/schema.ts';
-import { partBytes, type Cut } from './partition.ts';
+import { partBytes, type Cut } from './task-parts.ts';
 
 export interface OrderOptions {
   readonly rank: number;

@@ -10,7 +10,7 @@
  *  Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP 2019: its CommTask. */
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/schema.ts';
-import { countParts, partsOf, type Part } from './partition.ts';
+import { countParts, partsOf, type Part } from './task-parts.ts';
 import type { Listed, TaskList } from './task-list.ts';
 
 export interface TaskOptions {

@@ -20,7 +20,7 @@ import type { ShoalError } from '../../base/errors.ts';
 import type { DependencyEngine } from '../../engine/engine.ts';
 import type { OnComplete } from '../../engine/operation.ts';
 import type { Variable } from '../../engine/variable.ts';
-import type { Part } from '../../scheduler/partition.ts';
+import type { Part } from '../../scheduler/task-parts.ts';
 import { Task } from '../../scheduler/task.ts';
 
 export type KVOperation = 'init' | 'push' | 'pull' | 'push_pull' | 'row_push' | 'row_pull';

@@ -1,5 +1,5 @@
 /** A task without real bytes, which runs until the test ends it. */
-import type { Part } from '../partition.ts';
+import type { Part } from '../task-parts.ts';
 import { Task, type TaskOptions } from '../task.ts';
 
 export interface HeldTaskOptions extends Omit<TaskOptions, 'operation'> {

@@ -2,7 +2,7 @@
  *  to the first, each is pushed and its sum pulled, and the forward pass of the next step needs them from the first to the last. */
 import { VirtualClock } from '../../base/clock.ts';
 import { Core } from '../core.ts';
-import type { Part } from '../partition.ts';
+import type { Part } from '../task-parts.ts';
 import { Task, type TaskOptions } from '../task.ts';
 
 export interface LayeredStep {

@@ -10,7 +10,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { describeValue } from '../../base/schema.ts';
 import { Core } from '../../scheduler/core.ts';
-import type { Part } from '../../scheduler/partition.ts';
+import type { Part } from '../../scheduler/task-parts.ts';
 import { Task, type TaskOptions } from '../../scheduler/task.ts';
 import type { LayerTrace } from '../../scheduler/model-traces.ts';
 

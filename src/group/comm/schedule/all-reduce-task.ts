@@ -2,7 +2,7 @@
  *  gives the same bits as the whole would, since the association of a sum is over ranks. It must not know when it starts. */
 import type { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
-import type { Part } from '../../../scheduler/partition.ts';
+import type { Part } from '../../../scheduler/task-parts.ts';
 import { Task } from '../../../scheduler/task.ts';
 import type { CollectiveCall } from '../../shared/call/contract.ts';
 import type { BoundBuffer } from '../engine/operation.ts';

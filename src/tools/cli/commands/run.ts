@@ -1,4 +1,4 @@
-/** `shoal run`: command line to launcher. The vocabulary is torchrun's. */
+/** `shoal run`: reads the command line and starts the launcher. The vocabulary is torchrun's. */
 import { isatty, type WriteStream } from 'node:tty';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { parseMilliseconds } from '../../../base/settings/quantity.ts';

@@ -1,4 +1,4 @@
-/** The script for bash. */
+/** The script that completes the commands in bash. */
 import type { CompletedCommand, Place } from './completed-command.ts';
 
 export function bashScript(commands: readonly CompletedCommand[]): string {

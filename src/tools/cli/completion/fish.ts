@@ -1,4 +1,4 @@
-/** The script for fish. */
+/** The script that completes the commands in fish. */
 import { quoted } from './quoted.ts';
 import type { CompletedCommand, Place } from './completed-command.ts';
 

@@ -1,4 +1,4 @@
-/** The script for zsh. */
+/** The script that completes the commands in zsh. */
 import { quoted } from './quoted.ts';
 import type { CompletedCommand, CompletedOption, Place } from './completed-command.ts';
 

@@ -1,4 +1,4 @@
-/** One destination: its queue, and its account of bytes in flight.
+/** A link of the scheduler: one destination (a server, a group) with its queue, and its account of bytes in flight.
  *
  *  Admission is exact: a task starts when its bytes and those in flight are within the credit, or when nothing is in flight. Only the
  *  first task is considered: a smaller one behind it does not pass, or large ones would starve. */
@@ -9,7 +9,7 @@ import { hasArrivedSooner, isSooner, type Task } from './task.ts';
 /** Order of the ready tasks of a link: by priority, or by the time at which they became ready. */
 export type LinkOrder = 'priority' | 'arrival';
 
-export class Link {
+export class SchedulerLink {
   readonly order: LinkOrder;
   /** Credit of this link alone; undefined: the core's. */
   ownCreditBytes: number | undefined;
@@ -19,7 +19,7 @@ export class Link {
   isPumping = false;
   readonly #queue: PriorityQueue<Task>;
 
-  constructor(order: LinkOrder, open: (link: Link) => CreditAccount) {
+  constructor(order: LinkOrder, open: (link: SchedulerLink) => CreditAccount) {
     this.account = open(this);
     this.order = order;
     this.#queue = new PriorityQueue(order === 'priority' ? isSooner : hasArrivedSooner);
