@@ -35,11 +35,11 @@ function needsAddon(context: TestContext): void {
 const byHand = { SHOAL_JOB: '', SHOAL_SECRET: '' };
 
 describe('missing memory', () => {
-  it('a tensor beyond the budget is out-of-memory with both sizes, and the group works on', async () => {
+  it('a tensor beyond the budget is out-of-memory with both sizes, and the group works on; a call beyond it ends the group for that reason', async () => {
     await using world = await startRanks({ fixture, n: 2, env: { SCENARIO: 'memory', SHOAL_SHARED_MEMORY_MAX: '8MiB' } });
     for (const outcome of await world.outcomes()) {
       expect(outcome.stderr).toBe('');
-      for (const what of ['tensor', 'staged']) {
+      for (const what of ['tensor', 'staged', 'after']) {
         const error = reportOf(outcome, what);
         expect(error).toMatchObject({ ok: false, code: 'out-of-memory', bytes: 2 ** 24 });
         expect(error.message).toMatch(/16777216 bytes does not fit the budget, \d+ of 8388608 bytes are in use/);
