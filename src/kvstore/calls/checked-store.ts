@@ -71,9 +71,10 @@ export class CheckedStore implements KVStore {
     this.workersPerGroup = workersPerGroup;
   }
 
-  /** The backend of a store that this class made; undefined for anything else. @throws ShoalError `usage` on servers, `closed`. */
-  static backendOf(store: unknown): Backend | undefined {
-    return typeof store === 'object' && store !== null && #end in store ? store.#open() : undefined;
+  /** The backend, or the server, behind a store of this class; undefined for anything else. @throws ShoalError `closed`. */
+  static endOf(store: unknown): Backend | ServerStore | undefined {
+    if (typeof store !== 'object' || store === null || !(#end in store)) return undefined;
+    return 'served' in store.#end ? store.#end : store.#open();
   }
 
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
@@ -256,8 +257,7 @@ export class CheckedStore implements KVStore {
   /** @throws ShoalError `usage` on servers, `closed`. */
   #open(): Backend {
     const end = this.#end;
-    if ('served' in end)
-      throw new ShoalError('usage', 'this process is a server (kv.role); only workers use parameters. Await kv.served() here');
+    if ('served' in end) throw serverRefusal();
     if (this.#closing !== undefined) throw new ShoalError('closed', 'the store was closed');
     return end;
   }
@@ -275,6 +275,10 @@ export class CheckedStore implements KVStore {
     if (Number.isInteger(worker) && worker >= 0 && worker < this.numWorkers) return backend;
     throw new ShoalError('usage', `there is no worker ${worker}; workers are 0…${this.numWorkers - 1}`);
   }
+}
+
+export function serverRefusal(): ShoalError {
+  return new ShoalError('usage', 'this process is a server (kv.role); only workers use parameters. Await kv.served() here');
 }
 
 function checkTransfer(call: string, options: TransferOptions): void {

@@ -67,7 +67,7 @@ const laterMs = 5000;
 const link = 'kvstore';
 
 /** Kinds of tasks, in the words of ByteScheduler. */
-const kinds = { push: 'push', pull: 'pull', pushPull: 'push_pull' } as const;
+const kinds = { push: 'push', pull: 'pull', pushPull: 'push_pull', rowSparsePush: 'row_push', rowSparsePull: 'row_pull' } as const;
 
 /** A push that waits for its pull. */
 interface BufferedPush {
@@ -248,10 +248,9 @@ export class ScheduledBackend implements Backend {
     const pushes = type === 'rowSparsePush';
     const operation = { ...given, rows: given.rows.slice(), value: pushes ? copyOf(given.value) : given.value };
     const { calls, gather } = pushes ? rowPushes(table, operation) : rowPulls(table, operation);
-    const hooks = gather === undefined ? {} : { onSuccess: gather };
     const reached = pushes ? [] : [given.value];
-    const kind = pushes ? 'row_push' : 'row_pull';
-    return this.#run({ name: key, kind, priority, reached, runs: () => calls.map((call) => [call]), hooks });
+    const runs = (): PartCall[][] => calls.map((call) => [call]);
+    return this.#run({ name: key, kind: kinds[type], priority, reached, runs, hooks: { onSuccess: gather } });
   }
 
   #flushAll(): void {

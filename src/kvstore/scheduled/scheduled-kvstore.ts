@@ -5,7 +5,7 @@ import type { DependencyEngine } from '../../engine/engine.ts';
 import type { Variable } from '../../engine/variable.ts';
 import type { SchedulingStatus } from '../../group/caller/types.ts';
 import type { Core, ShutdownMode } from '../../scheduler/core.ts';
-import { CheckedStore } from '../calls/checked-store.ts';
+import { CheckedStore, serverRefusal } from '../calls/checked-store.ts';
 import type { KVStore, Value } from '../values/types.ts';
 import { elementsOf } from '../values/values-argument.ts';
 import { ScheduledBackend, type ScheduledKVStoreOptions } from './scheduled-backend.ts';
@@ -30,17 +30,18 @@ const closeOptions = optionTable<{ readonly mode?: ShutdownMode }>({ mode: anyTe
  *      kv.push(layer, gradients[layer], { priority: -layer });
  *      kv.pull(layer, weights[layer], { priority: -layer }); */
 export class ScheduledKVStore extends CheckedStore {
-  readonly #scheduled: ScheduledBackend;
+  readonly #backend: ScheduledBackend | undefined;
 
   /** @throws ShoalError `usage` for a credit or partition that cannot be. */
   constructor(store: KVStore, options: ScheduledKVStoreOptions = noOptions) {
     checkOptions('ScheduledKVStore', options, scheduledOptions);
-    const inner = CheckedStore.backendOf(store);
-    if (inner === undefined)
+    const end = CheckedStore.endOf(store);
+    if (end === undefined)
       throw new ShoalError('usage', `ScheduledKVStore: the first argument is a store of create, not ${describeValue(store)}`);
-    const scheduled = new ScheduledBackend(inner, () => store.close(), options);
-    super(scheduled);
-    this.#scheduled = scheduled;
+    // A server has nothing to schedule.
+    const backend = 'served' in end ? undefined : new ScheduledBackend(end, () => store.close(), options);
+    super(backend ?? end);
+    this.#backend = backend;
   }
 
   /** Credit and partition can be changed here, and the queue be looked at. */
@@ -71,5 +72,11 @@ export class ScheduledKVStore extends CheckedStore {
     if (mode !== 'drain' && mode !== 'abort')
       throw new ShoalError('usage', `close: mode is 'drain' or 'abort', not ${describeValue(mode)}`);
     return this.end(mode);
+  }
+
+  /** @throws ShoalError `usage` on servers. */
+  get #scheduled(): ScheduledBackend {
+    if (this.#backend === undefined) throw serverRefusal();
+    return this.#backend;
   }
 }

@@ -4,7 +4,6 @@ import { join } from 'node:path';
 import { describe, expect, it, vi } from 'vitest';
 import { systemClock, VirtualClock, type Clock } from '../../base/clock.ts';
 import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
-import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
@@ -27,7 +26,7 @@ interface Call {
 
 /** Remembers calls, whose works end when the test says so. */
 async function held(options: ConstructorParameters<typeof ScheduledKVStore>[1] = {}): Promise<{ store: ScheduledKVStore; calls: Call[] }> {
-  const inner = must(CheckedStore.backendOf(await create('local')), () => 'create makes stores with backends');
+  const inner = CheckedStore.endOf(await create('local')) as Backend;
   const calls: Call[] = [];
   const outer: Backend = {
     place: inner.place,
@@ -357,6 +356,18 @@ describe('a scheduled store', () => {
     expect(await work).toBe(mode === 'drain' ? 'done' : 'aborted');
     expect(calls).toHaveLength(mode === 'drain' ? 6 : 2);
     expect(() => store.push('w', new Float32Array(12))).toThrow(expect.objectContaining({ code: 'closed' }));
+  });
+
+  it('of a process that is a server can be waited for and closed, and is nothing else', async () => {
+    const [served, close] = [vi.fn(async () => undefined), vi.fn(async () => undefined)];
+    const numbers = { rank: 1, numWorkers: 2, numServers: 2, workerGroup: 0, workersPerGroup: 2, timeoutMs: 0 };
+    const store = new ScheduledKVStore(new CheckedStore({ place: { type: 'dist_sync', role: 'server', ...numbers }, served, close }));
+    expect(store).toMatchObject({ role: 'server', rank: 1 });
+    await store.served();
+    for (const call of [() => store.push('w', new Float32Array(1)), () => store.core, () => store.variableOf(new Float32Array(1))])
+      expect(call).toThrow(expect.objectContaining({ code: 'usage', message: expect.stringContaining('is a server') as string }));
+    await store.close();
+    expect([served.mock.calls.length, close.mock.calls.length]).toEqual([1, 1]);
   });
 
   it('is waited for without the event loop', async () => {

@@ -56,16 +56,9 @@ export class DistBackend implements Backend {
   constructor(options: DistBackendOptions) {
     const { type, info, channel, values, timeoutMs } = options;
     const { worker, workerGroup, topology } = info;
-    this.place = {
-      type,
-      role: 'worker',
-      rank: worker,
-      numWorkers: workerCount(topology),
-      numServers: topology.serverGroups * topology.serversPerGroup,
-      workerGroup,
-      workersPerGroup: topology.workersPerGroup,
-      timeoutMs,
-    };
+    const { serverGroups, serversPerGroup, workersPerGroup } = topology;
+    const numbers = { numWorkers: workerCount(topology), numServers: serverGroups * serversPerGroup, workersPerGroup };
+    this.place = { type, role: 'worker', rank: worker, workerGroup, ...numbers, timeoutMs };
     this.#options = options;
     this.#channel = channel;
     this.#values = values;
