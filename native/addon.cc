@@ -12,6 +12,7 @@
 #include "libfabric/ofi.h"
 #include "optimizers.h"
 #include "regions.h"
+#include "repetition.h"
 #include "small_buffer.h"
 #include "sockets.h"
 #include "step_machine.h"
@@ -111,8 +112,8 @@ napi_value create_segments(napi_env env, napi_callback_info info) {
   napi_value values[1], handle;
   size_t count;
   if (!arguments(env, info, values) || !get_index(env, values[0], 1 << 24, count)) return fail_arguments(env);
-  auto* segments = new std::vector<Segment>(count);
-  const auto finalize = [](napi_env, void* data, void*) { delete static_cast<std::vector<Segment>*>(data); };
+  auto* segments = new Segments(count);
+  const auto finalize = [](napi_env, void* data, void*) { delete static_cast<Segments*>(data); };
   if (napi_create_external(env, segments, finalize, nullptr, &handle) != napi_ok) {
     delete segments;
     return fail(env, "EINVAL", "napi_create_external failed");
@@ -123,14 +124,15 @@ napi_value create_segments(napi_env env, napi_callback_info info) {
 /// setSegment(handle, index, view). The caller keeps the view alive.
 napi_value set_segment(napi_env env, napi_callback_info info) {
   napi_value values[3];
-  std::vector<Segment>* segments;
+  Segments* segments;
   size_t index;
   Bytes view;
-  if (!arguments(env, info, values) || !get_external(env, values[0], segments) || !get_index(env, values[1], segments->size(), index) ||
+  if (!arguments(env, info, values) || !get_external(env, values[0], segments) || !get_index(env, values[1], segments->all.size(), index) ||
       !get(env, values[2], view)) {
     return fail_arguments(env);
   }
-  (*segments)[index] = {view.data, view.size};
+  segments->all[index] = {view.data, view.size};
+  segments->version++;
   return nullptr;
 }
 
@@ -148,18 +150,11 @@ napi_value bind_registers(napi_env env, napi_callback_info info) {
   return handle;
 }
 
-/// Code and the memory it runs on, as `runSteps` takes them.
-struct Program {
-  const double* code;
-  size_t length;
-  const std::vector<Segment>* segments;
-};
-
 /// createProgram(code, segments): a handle. The caller keeps both alive, and the code attached.
 napi_value create_program(napi_env env, napi_callback_info info) {
   napi_value values[2], handle;
   Doubles code;
-  std::vector<Segment>* segments;
+  Segments* segments;
   if (!arguments(env, info, values) || !get(env, values[0], code) || !get_external(env, values[1], segments)) return fail_arguments(env);
   auto* program = new Program{code.data, code.size, segments};
   const auto finalize = [](napi_env, void* data, void*) { delete static_cast<Program*>(data); };
@@ -176,7 +171,7 @@ napi_value run(napi_env env, napi_callback_info info) {
   Program* program;
   Registers* registers;
   if (!arguments(env, info, values) || !get_external(env, values[0], program) || !get_external(env, values[1], registers)) return fail_arguments(env);
-  const Status status = run_steps(program->code, program->length, *program->segments, *registers);
+  const Status status = run_steps(*program, *registers);
   return napi_create_int32(env, static_cast<int32_t>(status), &result) == napi_ok ? result : nullptr;
 }
 
@@ -209,6 +204,7 @@ napi_value init(napi_env env, napi_value exports) {
   export_ofi(env, exports);
   export_wires(env, exports);
   export_watches(env, exports);
+  export_repetition(env, exports);
   set_function(env, exports, "copy", copy);
   set_function(env, exports, "createSegments", create_segments);
   set_function(env, exports, "setSegment", set_segment);

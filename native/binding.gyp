@@ -10,6 +10,7 @@
       'sources': [
         'addon.cc',
         'regions.cc',
+        'repetition.cc',
         'sockets.cc',
         'kernels.cc',
         'kernels_generic.cc',

@@ -76,6 +76,20 @@ inline bool get(napi_env env, napi_value value, Doubles& out) {
   return true;
 }
 
+struct Words {
+  uint32_t* data;
+  size_t size;
+};
+
+inline bool get(napi_env env, napi_value value, Words& out) {
+  napi_typedarray_type type;
+  void* data = nullptr;
+  size_t length = 0;
+  if (napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr) != napi_ok || type != napi_uint32_array) return false;
+  out = {static_cast<uint32_t*>(data), length};
+  return true;
+}
+
 template <class T>
 bool get_external(napi_env env, napi_value value, T*& out) {
   void* data = nullptr;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -41,6 +42,8 @@ namespace shoal {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+std::atomic<uint64_t> unmap_count{0};
 
 struct Mapping {
   void* address;
@@ -232,11 +235,14 @@ napi_value close_region(napi_env env, napi_callback_info info) {
   Mapping* mapping;
   if (!arguments(env, info, values) || !get_external(env, values[0], mapping)) return fail_arguments(env);
   if (napi_detach_arraybuffer(env, values[1]) != napi_ok) return fail(env, "EINVAL", "the buffer of a region cannot be detached");
+  unmap_count.fetch_add(1, std::memory_order_relaxed);
   mapping->release();
   return nullptr;
 }
 
 }  // namespace
+
+uint64_t unmaps() { return unmap_count.load(std::memory_order_relaxed); }
 
 void export_regions(napi_env env, napi_value exports) {
   set_function(env, exports, "createRegion", create_region);

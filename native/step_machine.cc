@@ -1,4 +1,5 @@
-// The interpreter of step programs. Every operand is checked before an instruction touches anything.
+// The interpreter of step programs. Every operand is checked before an instruction touches anything: just before, or, where a program
+// runs again and again, once.
 //
 // Ordering, for any CPU: a program's writes before `signal` are visible to every reader that saw the word (release / acquire).
 // Whether the other side sleeps is read after the word is raised, with a full fence between; the sleeper raises its flag, fences,
@@ -11,15 +12,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <optional>
 
 #include "kernels.h"
 #include "moves.h"
 #include "small_buffer.h"
 
 namespace shoal {
-namespace {
 
-enum Opcode : int { kEnd, kCopy, kReduce, kScale, kSignal, kWait, kPublish, kMatch, kCallOut, kConvert, kShift };
+enum Opcode : int { kEnd, kCopy, kReduce, kScale, kSignal, kWait, kPublish, kMatch, kCallOut, kConvert, kShift, kFault };
+
+namespace {
 
 inline double now_ns() {
   timespec time;
@@ -57,218 +61,160 @@ bool separate(const uint8_t* a, size_t a_bytes, const uint8_t* b, size_t b_bytes
   return a_bytes == 0 || b_bytes == 0 || a + a_bytes <= b || b + b_bytes <= a || (a == b && a_bytes == b_bytes);
 }
 
-class Machine {
+/// What a reduction works on; the call points into it.
+class ReduceJob {
  public:
-  Machine(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers)
-      : code_(code), length_(length), segments_(segments), registers_(registers), spin_ns_(registers.spin_ns()), yields_(registers.yields()) {}
+  ReduceJob(size_t target_count, size_t source_count, size_t tree_count) : targets(target_count), sources(source_count), tree(tree_count) {}
+  SmallBuffer<uint8_t*, 16> targets, sources;
+  SmallBuffer<int32_t, 64> tree;
+  ReduceLoop loop = nullptr;
+  ReduceCall call{};
+  void run() const {
+    if (call.count > 0) loop(call);
+  }
+};
 
-  Status run() {
-    uint64_t start;
-    if (!to_index(registers_.pc(), start) || start >= length_) return Status::kFault;
-    pc_ = start;
-    for (;;) {
-      next_ = pc_;
-      const Status status = step();
-      if (status != kContinue) {
-        // `call` resumes after itself; every other instruction stays where it stopped.
-        registers_.pc() = static_cast<double>(status == Status::kCall ? next_ : pc_);
-        return status;
-      }
-      pc_ = next_;
-    }
+/// An instruction whose operands have been checked: nothing that it touches lies outside its segments.
+struct Step {
+  Opcode opcode = kFault;
+  size_t pc = 0, next = 0;
+  /// Locations, in the order of the operands.
+  uint8_t* at[3] = {};
+  /// Bytes or elements.
+  uint64_t amount = 0;
+  uint64_t peer = 0;
+  /// Factor, argument or tag.
+  double number = 0;
+  /// Where the code has the word of a signal, wait or publish: it may change between runs.
+  size_t word = 0;
+  ScaleLoop scale = nullptr;
+  ConvertLoop convert = nullptr;
+  const ReduceJob* job = nullptr;
+};
+
+/// Reads instructions. Functions that read operands fail at the end of the code.
+class Decoder {
+ public:
+  Decoder(const double* code, size_t length, const std::vector<Segment>& segments, size_t peer_limit)
+      : code_(code), length_(length), segments_(segments), peer_limit_(peer_limit) {}
+
+  /// Leaves the step a fault when an operand is not valid.
+  /// @param job where a reduction is kept, as long as the step.
+  void decode(size_t pc, Step& step, std::optional<ReduceJob>& job) {
+    uint64_t opcode;
+    step.opcode = kFault;
+    step.pc = next_ = pc;
+    if (!index(opcode) || opcode >= kFault || !operands(static_cast<Opcode>(opcode), step, job)) return;
+    step.opcode = static_cast<Opcode>(opcode);
+    step.next = next_;
   }
 
  private:
-  static constexpr Status kContinue = static_cast<Status>(-1);
-
-  Status step() {
-    uint64_t opcode;
-    if (!index(opcode)) return Status::kFault;
+  bool operands(Opcode opcode, Step& step, std::optional<ReduceJob>& job) {
     switch (opcode) {
-      case kEnd: return Status::kDone;
-      case kCopy: return copy();
-      case kReduce: return reduce();
-      case kScale: return scale();
-      case kSignal: return signal();
-      case kWait: return wait();
-      case kPublish: return publish();
-      case kMatch: return match();
-      case kCallOut: return operand(registers_.argument()) ? Status::kCall : Status::kFault;
-      case kConvert: return convert();
-      case kShift: return shift();
-      default: return Status::kFault;
+      case kEnd: return true;
+      case kCopy: return copy(step);
+      case kReduce: return reduce(step, job);
+      case kScale: return scale(step);
+      case kSignal:
+      case kPublish: return location(4, 4, step.at[0]) && word(step) && location(4, 4, step.at[1]) && index(step.peer) && step.peer < peer_limit_;
+      case kWait: return location(4, 4, step.at[0]) && word(step);
+      case kMatch: return match(step);
+      case kCallOut: return operand(step.number);
+      case kConvert: return convert(step);
+      case kShift: return shift(step);
+      default: return false;
     }
   }
 
-  Status copy() {
-    uint64_t bytes;
-    uint8_t *target, *source;
-    if (!room(5) || !peek_index(4, bytes) || !location(bytes, 1, target) || !location(bytes, 1, source)) return Status::kFault;
+  bool copy(Step& step) {
+    auto& [target, source, unused] = step.at;
+    if (!room(5) || !peek_index(4, step.amount) || !location(step.amount, 1, target) || !location(step.amount, 1, source)) return false;
     next_++;
-    if (!separate(target, bytes, source, bytes)) return Status::kFault;
-    if (target != source) copy_bytes(target, source, bytes);
-    return kContinue;
+    return separate(target, step.amount, source, step.amount);
   }
 
-  Status shift() {
-    uint64_t bytes;
-    uint8_t *result, *through, *next;
-    if (!room(7) || !peek_index(6, bytes) || !location(bytes, 1, result) || !location(bytes, 1, through) || !location(bytes, 1, next)) return Status::kFault;
+  bool shift(Step& step) {
+    auto& [result, through, next] = step.at;
+    const auto& bytes = step.amount;
+    if (!room(7) || !peek_index(6, step.amount) || !location(bytes, 1, result) || !location(bytes, 1, through) || !location(bytes, 1, next)) return false;
     next_++;
+    if (bytes == 0) return true;
     const bool apart = result != through && through != next && result != next;
-    if (bytes == 0) return kContinue;
-    if (!apart || !separate(result, bytes, through, bytes) || !separate(through, bytes, next, bytes) || !separate(result, bytes, next, bytes)) return Status::kFault;
-    shift_bytes(result, through, next, bytes);
-    return kContinue;
+    return apart && separate(result, bytes, through, bytes) && separate(through, bytes, next, bytes) && separate(result, bytes, next, bytes);
   }
 
-  Status reduce() {
+  bool reduce(Step& step, std::optional<ReduceJob>& kept) {
     uint64_t dtype, op, count, target_count, source_count, tree_count;
     double divisor;
-    if (!index(dtype) || !index(op) || !index(count) || !operand(divisor) || !index(target_count)) return Status::kFault;
-    if (dtype >= kDTypes || op >= kOps || (!std::isnan(divisor) && !is_float(dtype))) return Status::kFault;
+    if (!index(dtype) || !index(op) || !index(count) || !operand(divisor) || !index(target_count)) return false;
+    if (dtype >= kDTypes || op >= kOps || (!std::isnan(divisor) && !is_float(dtype))) return false;
     const ReduceLoop loop = kernels().reduce[dtype][op];
     const size_t element_bytes = kElementBytes[dtype];
-    if (loop == nullptr || count > kMaxCount || target_count == 0 || target_count > length_ || !room(target_count * 2 + 1)) return Status::kFault;
-    if (!peek_index(target_count * 2, source_count) || source_count == 0 || source_count > length_) return Status::kFault;
-    if (!room(target_count * 2 + 1 + source_count * 2 + 1)) return Status::kFault;
+    if (loop == nullptr || count > kMaxCount || target_count == 0 || target_count > length_ || !room(target_count * 2 + 1)) return false;
+    if (!peek_index(target_count * 2, source_count) || source_count == 0 || source_count > length_) return false;
+    const size_t before_tree = target_count * 2 + 1 + source_count * 2;
+    if (!room(before_tree + 1) || !peek_index(before_tree, tree_count) || tree_count > length_ || !room(before_tree + 1 + tree_count)) return false;
 
     const size_t bytes = count * element_bytes;
-    SmallBuffer<uint8_t*, 16> targets(target_count), sources(source_count);
+    ReduceJob& job = kept.emplace(target_count, source_count, tree_count);
+    step.job = &job;
     SmallBuffer<Range, 32> ranges(target_count + source_count);
     for (size_t k = 0; k < target_count; k++) {
-      if (!location(bytes, element_bytes, targets[k])) return Status::kFault;
-      ranges[k] = {targets[k], bytes, true};
+      if (!location(bytes, element_bytes, job.targets[k])) return false;
+      ranges[k] = {job.targets[k], bytes, true};
     }
     next_++;
     for (size_t k = 0; k < source_count; k++) {
-      if (!location(bytes, element_bytes, sources[k])) return Status::kFault;
-      ranges[target_count + k] = {sources[k], bytes, false};
+      if (!location(bytes, element_bytes, job.sources[k])) return false;
+      ranges[target_count + k] = {job.sources[k], bytes, false};
     }
-    if (!index(tree_count) || tree_count > length_ || !room(tree_count)) return Status::kFault;
-    SmallBuffer<int32_t, 64> tree(tree_count);
+    next_++;
     for (size_t k = 0; k < tree_count; k++) {
       const double node = code_[next_++];
-      if (!(node >= -1 && node < 0x1p31) || static_cast<double>(static_cast<int32_t>(node)) != node) return Status::kFault;
-      tree[k] = static_cast<int32_t>(node);
+      if (!(node >= -1 && node < 0x1p31) || static_cast<double>(static_cast<int32_t>(node)) != node) return false;
+      job.tree[k] = static_cast<int32_t>(node);
     }
     size_t depth;
-    if (!check_tree(tree.data(), tree_count, source_count, depth)) return Status::kFault;
-    if (ranges_conflict(ranges.data(), target_count + source_count)) return Status::kFault;
-    if (count == 0) return kContinue;
-    loop({count, Division::of(divisor), targets.data(), target_count, sources.data(), source_count, tree.data(), tree_count, depth});
-    return kContinue;
+    if (!check_tree(job.tree.data(), tree_count, source_count, depth)) return false;
+    if (ranges_conflict(ranges.data(), target_count + source_count)) return false;
+    job.loop = loop;
+    job.call = {count, Division::of(divisor), job.targets.data(), target_count, job.sources.data(), source_count, job.tree.data(), tree_count, depth};
+    return true;
   }
 
-  Status scale() {
-    uint64_t dtype, count;
-    double factor;
-    uint8_t *target, *source;
-    if (!index(dtype) || !index(count) || !operand(factor) || dtype >= kDTypes || !is_float(dtype) || count > kMaxCount) return Status::kFault;
-    const size_t element_bytes = kElementBytes[dtype], bytes = count * element_bytes;
-    if (!location(bytes, element_bytes, target) || !location(bytes, element_bytes, source)) return Status::kFault;
-    if (!separate(target, bytes, source, bytes)) return Status::kFault;
-    kernels().scale[dtype](target, source, count, factor);
-    return kContinue;
+  bool scale(Step& step) {
+    uint64_t dtype;
+    auto& [target, source, unused] = step.at;
+    if (!index(dtype) || !index(step.amount) || !operand(step.number) || dtype >= kDTypes || !is_float(dtype) || step.amount > kMaxCount) return false;
+    const size_t element_bytes = kElementBytes[dtype], bytes = step.amount * element_bytes;
+    if (!location(bytes, element_bytes, target) || !location(bytes, element_bytes, source)) return false;
+    step.scale = kernels().scale[dtype];
+    return separate(target, bytes, source, bytes);
   }
 
-  Status convert() {
-    uint64_t target_dtype, source_dtype, count;
-    uint8_t *target, *source;
-    if (!index(target_dtype) || !index(source_dtype) || !index(count)) return Status::kFault;
-    if (target_dtype >= kDTypes || source_dtype >= kDTypes || count > kMaxCount) return Status::kFault;
-    const size_t target_bytes = kElementBytes[target_dtype], source_bytes = kElementBytes[source_dtype];
-    if (!location(count * target_bytes, target_bytes, target) || !location(count * source_bytes, source_bytes, source)) return Status::kFault;
-    if (!separate(target, count * target_bytes, source, count * source_bytes)) return Status::kFault;
-    convert_loop(kernels(), target_dtype, source_dtype)(target, source, count);
-    return kContinue;
+  bool convert(Step& step) {
+    uint64_t target_dtype, source_dtype;
+    auto& [target, source, unused] = step.at;
+    if (!index(target_dtype) || !index(source_dtype) || !index(step.amount)) return false;
+    if (target_dtype >= kDTypes || source_dtype >= kDTypes || step.amount > kMaxCount) return false;
+    const size_t target_bytes = kElementBytes[target_dtype], source_bytes = kElementBytes[source_dtype], count = step.amount;
+    if (!location(count * target_bytes, target_bytes, target) || !location(count * source_bytes, source_bytes, source)) return false;
+    step.convert = convert_loop(kernels(), target_dtype, source_dtype);
+    return separate(target, count * target_bytes, source, count * source_bytes);
   }
 
-  Status signal() {
-    uint8_t *word, *sleeper;
-    uint32_t add;
-    uint64_t peer;
-    if (!signal_operands(word, add, sleeper, peer)) return Status::kFault;
-    // Adding 0 only looks whether the peer sleeps, after an instruction that announced: its fence is enough.
-    if (add != 0) {
-      __atomic_fetch_add(reinterpret_cast<uint32_t*>(word), add, __ATOMIC_RELEASE);
-      __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    }
-    ring_if_asleep(sleeper, peer);
-    return kContinue;
-  }
-
-  Status publish() {
-    uint8_t *word, *sleeper;
-    uint32_t value;
-    uint64_t peer;
-    if (!signal_operands(word, value, sleeper, peer)) return Status::kFault;
-    __atomic_store_n(reinterpret_cast<uint32_t*>(word), value, __ATOMIC_RELEASE);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    ring_if_asleep(sleeper, peer);
-    return kContinue;
-  }
-
-  bool signal_operands(uint8_t*& word, uint32_t& value, uint8_t*& sleeper, uint64_t& peer) {
-    double number;
-    return location(4, 4, word) && operand(number) && to_word(number, value) && location(4, 4, sleeper) && index(peer) &&
-           peer < registers_.peer_limit();
-  }
-
-  /// Must follow a fence after the announcement.
-  void ring_if_asleep(const uint8_t* sleeper, uint64_t peer) {
-    if (__atomic_load_n(reinterpret_cast<const uint32_t*>(sleeper), __ATOMIC_RELAXED) == 0) return;
-    registers_.doorbells()[peer >> 5] |= 1u << (peer & 31);
-    rang_ = true;
-  }
-
-  Status wait() {
-    uint8_t* word;
-    double number;
-    uint32_t value;
-    if (!location(4, 4, word) || !operand(number) || !to_word(number, value)) return Status::kFault;
-    // Sleeping peers are rung before this rank waits for them, or works on while they could have begun.
-    if (rang_) return Status::kWaiting;
-    return reached(reinterpret_cast<const uint32_t*>(word), value) ? kContinue : Status::kWaiting;
-  }
-
-  static bool look(const uint32_t* word, uint32_t value) {
-    return static_cast<int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0;
-  }
-
-  bool reached(const uint32_t* word, uint32_t value) {
-    if (look(word, value)) return true;
-    if (!(spin_ns_ > 0)) return false;
-    // Ranks that keep pace are a fraction of a microsecond apart: they need no clock.
-    for (int k = yields_ ? 0 : 64; k > 0; k--) {
-      pause_cpu();
-      if (look(word, value)) return true;
-    }
-    const double start = now_ns();
-    // The clock costs as much as several looks: it is read once per yield or per 32 pauses.
-    for (;;) {
-      for (int k = yields_ ? 1 : 32; k > 0; k--) {
-        if (yields_) sched_yield();
-        else pause_cpu();
-        if (look(word, value)) return true;
-      }
-      if (now_ns() - start >= spin_ns_) return false;
-    }
-  }
-
-  Status match() {
-    uint8_t *theirs, *own;
-    uint64_t bytes;
-    double tag;
-    if (!room(6) || !peek_index(4, bytes) || !location(bytes, 1, theirs) || !location(bytes, 1, own)) return Status::kFault;
+  bool match(Step& step) {
+    if (!room(6) || !peek_index(4, step.amount) || !location(step.amount, 1, step.at[0]) || !location(step.amount, 1, step.at[1])) return false;
     next_++;
-    if (!operand(tag)) return Status::kFault;
-    if (std::memcmp(theirs, own, bytes) == 0) return kContinue;
-    registers_.argument() = tag;
-    return Status::kDiffers;
+    return operand(step.number);
   }
 
-  // Functions that read operands. All fail at the end of the code.
+  bool word(Step& step) {
+    step.word = next_;
+    double number;
+    return operand(number);
+  }
 
   static constexpr uint64_t kMaxCount = 1ull << 48;
 
@@ -299,18 +245,145 @@ class Machine {
   const double* code_;
   const size_t length_;
   const std::vector<Segment>& segments_;
+  const size_t peer_limit_;
+  size_t next_ = 0;
+};
+
+class Machine {
+ public:
+  Machine(const double* code, Registers registers) : code_(code), registers_(registers), spin_ns_(registers.spin_ns()), yields_(registers.yields()) {}
+
+  static constexpr Status kContinue = static_cast<Status>(-1);
+
+  /// kContinue, or why the program stops here.
+  Status execute(const Step& step) {
+    uint8_t* const* at = step.at;
+    switch (step.opcode) {
+      case kEnd: return Status::kDone;
+      case kCopy:
+        if (at[0] != at[1]) copy_bytes(at[0], at[1], step.amount);
+        return kContinue;
+      case kReduce: step.job->run(); return kContinue;
+      case kScale: step.scale(at[0], at[1], step.amount, step.number); return kContinue;
+      case kConvert: step.convert(at[0], at[1], step.amount); return kContinue;
+      case kShift:
+        if (step.amount > 0) shift_bytes(at[0], at[1], at[2], step.amount);
+        return kContinue;
+      case kSignal:
+      case kPublish: return announce(step);
+      case kWait: return wait(step);
+      case kMatch:
+        if (std::memcmp(at[0], at[1], step.amount) == 0) return kContinue;
+        registers_.argument() = step.number;
+        return Status::kDiffers;
+      case kCallOut: registers_.argument() = step.number; return Status::kCall;
+      default: return Status::kFault;
+    }
+  }
+
+  /// Notes where the program stops. `call` goes on after itself; every other instruction stays where it stopped.
+  Status stop(const Step& step, Status status) {
+    registers_.pc() = static_cast<double>(status == Status::kCall ? step.next : step.pc);
+    return status;
+  }
+
+ private:
+  Status announce(const Step& step) {
+    uint32_t value;
+    if (!to_word(code_[step.word], value)) return Status::kFault;
+    auto* word = reinterpret_cast<uint32_t*>(step.at[0]);
+    if (step.opcode == kPublish) __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    else if (value != 0) __atomic_fetch_add(word, value, __ATOMIC_RELEASE);
+    // Adding 0 only looks whether the peer sleeps, after an instruction that announced: its fence is enough.
+    if (step.opcode == kPublish || value != 0) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (__atomic_load_n(reinterpret_cast<const uint32_t*>(step.at[1]), __ATOMIC_RELAXED) != 0) {
+      registers_.doorbells()[step.peer >> 5] |= 1u << (step.peer & 31);
+      rang_ = true;
+    }
+    return kContinue;
+  }
+
+  Status wait(const Step& step) {
+    uint32_t value;
+    if (!to_word(code_[step.word], value)) return Status::kFault;
+    // Sleeping peers are rung before this rank waits for them, or works on while they could have begun.
+    if (rang_) return Status::kWaiting;
+    return reached(reinterpret_cast<const uint32_t*>(step.at[0]), value) ? kContinue : Status::kWaiting;
+  }
+
+  static bool look(const uint32_t* word, uint32_t value) {
+    return static_cast<int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0;
+  }
+
+  bool reached(const uint32_t* word, uint32_t value) {
+    if (look(word, value)) return true;
+    if (!(spin_ns_ > 0)) return false;
+    // Ranks that keep pace are a fraction of a microsecond apart: they need no clock.
+    for (int k = yields_ ? 0 : 64; k > 0; k--) {
+      pause_cpu();
+      if (look(word, value)) return true;
+    }
+    const double start = now_ns();
+    // The clock costs as much as several looks: it is read once per yield or per 32 pauses.
+    for (;;) {
+      for (int k = yields_ ? 1 : 32; k > 0; k--) {
+        if (yields_) sched_yield();
+        else pause_cpu();
+        if (look(word, value)) return true;
+      }
+      if (now_ns() - start >= spin_ns_) return false;
+    }
+  }
+
+  const double* code_;
   Registers registers_;
   const double spin_ns_;
   const bool yields_;
   bool rang_ = false;
-  size_t pc_ = 0;
-  size_t next_ = 0;
 };
 
 }  // namespace
 
-Status run_steps(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers) {
-  return Machine(code, length, segments, registers).run();
+Status run_steps(const Program& program, Registers registers) {
+  const auto& [code, length, segments] = program;
+  uint64_t pc;
+  if (!to_index(registers.pc(), pc) || pc >= length) return Status::kFault;
+  Decoder decoder(code, length, segments->all, registers.peer_limit());
+  Machine machine(code, registers);
+  Step step;
+  std::optional<ReduceJob> job;
+  for (;;) {
+    decoder.decode(pc, step, job);
+    if (const Status status = machine.execute(step); status != Machine::kContinue) return machine.stop(step, status);
+    pc = step.next;
+  }
+}
+
+/// The steps up to the first after which nothing follows: an end, or a fault.
+struct PreparedProgram::Decoded {
+  Decoded(const Program& program, size_t peer_limit) : version(program.segments->version) {
+    Decoder decoder(program.code, program.length, program.segments->all, peer_limit);
+    for (size_t pc = 0;; pc = steps.back().next) {
+      decoder.decode(pc, steps.emplace_back(), jobs.emplace_back());
+      const Opcode opcode = steps.back().opcode;
+      if (opcode != kReduce) jobs.pop_back();
+      if (opcode == kEnd || opcode == kFault) return;
+    }
+  }
+  const uint64_t version;
+  std::vector<Step> steps;
+  std::deque<std::optional<ReduceJob>> jobs;
+};
+
+PreparedProgram::PreparedProgram(const Program& program, size_t peer_limit) : program_(program), peer_limit_(peer_limit) {}
+PreparedProgram::~PreparedProgram() = default;
+
+Status PreparedProgram::run(Registers registers) {
+  if (decoded_ == nullptr || decoded_->version != program_.segments->version) decoded_ = std::make_unique<Decoded>(program_, peer_limit_);
+  Machine machine(program_.code, registers);
+  for (const Step* step = decoded_->steps.data();; step++) {
+    if (const Status status = machine.execute(*step); status != Machine::kContinue) return machine.stop(*step, status);
+  }
 }
 
 }  // namespace shoal

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace shoal {
@@ -25,10 +26,45 @@ struct Registers {
   double& argument() { return words[1]; }
   double spin_ns() const { return words[2]; }    // of each wait
   bool yields() const { return words[3] != 0; }  // give the CPU away between looks
+  void wait(double spin, bool yielding) {
+    words[2] = spin;
+    words[3] = yielding ? 1 : 0;
+  }
   uint32_t* doorbells() { return reinterpret_cast<uint32_t*>(words + kRegisterWords); }
   size_t peer_limit() const { return (word_count - kRegisterWords) * 64; }
 };
 
-Status run_steps(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers);
+struct Segments {
+  explicit Segments(size_t count) : all(count) {}
+  std::vector<Segment> all;
+  /// Raised by every change.
+  uint64_t version = 0;
+};
+
+/// Code and the memory it runs on.
+struct Program {
+  const double* code;
+  size_t length;
+  const Segments* segments;
+};
+
+/// Runs from the registers' pc until the program stops.
+Status run_steps(const Program& program, Registers registers);
+
+/// A program that is decoded once, and again when its memory has changed. Of its code only the words of signals, waits and
+/// publications may change.
+class PreparedProgram {
+ public:
+  PreparedProgram(const Program& program, size_t peer_limit);
+  ~PreparedProgram();
+  /// Runs from the start until the program stops.
+  Status run(Registers registers);
+
+ private:
+  const Program program_;
+  const size_t peer_limit_;
+  struct Decoded;
+  std::unique_ptr<Decoded> decoded_;
+};
 
 }  // namespace shoal

@@ -15,6 +15,7 @@ import { nativeInterface } from './native-interface.ts';
 import type { NativeMpi } from './native-mpi.ts';
 import type { NativeOfi } from './native-ofi.ts';
 import type { NativeWire } from './native-wire.ts';
+import type { Repetition } from './step-machine.ts';
 
 declare const opaque: unique symbol;
 /** Handle of a native object; only functions of the addon look inside. */
@@ -105,6 +106,22 @@ export interface Native extends NativeLoops, NativeMpi, NativeOfi, NativeWire {
   createProgram(code: Float64Array, segments: SegmentsHandle): ProgramHandle;
   /** Returns an index into `machineStatuses`. */
   runSteps(program: ProgramHandle, registers: RegistersHandle): number;
+  /** Makes a function of `RepetitionOptions`; it keeps `kept` alive. */
+  createRepetition(
+    even: ProgramHandle,
+    odd: ProgramHandle,
+    registers: RegistersHandle,
+    code: Float64Array,
+    operands: Uint32Array,
+    numbers: Float64Array,
+    published: Float64Array,
+    stop: Uint32Array,
+    record: Uint32Array,
+    log: Uint32Array,
+    spinNs: number,
+    yields: boolean,
+    kept: unknown,
+  ): Repetition;
 }
 
 export interface NativeOptions {

@@ -63,6 +63,43 @@ export interface MachineState {
   readonly doorbells: Uint32Array;
 }
 
+/** Numbers that a repetition shares with its owner, who may change them between runs. */
+export const RepetitionNumber = {
+  /** Runs so far of whatever shares the numbers; a run's own number is one more. */
+  Runs: 0,
+  /** Runs so far on the same pair of segments. */
+  Ordinal: 1,
+  /** Not 0: nothing is started. */
+  Closed: 2,
+} as const;
+
+/** A program that runs again and again under ascending numbers, with what is written before each run. */
+export interface RepetitionOptions {
+  readonly code: Float64Array;
+  /** The memory of runs of even ordinals, and that of odd ones. */
+  readonly segments: readonly [Segments, Segments];
+  readonly state: MachineState;
+  /** By `RepetitionNumber`. */
+  readonly numbers: Float64Array;
+  /** Places in the code that hold the run's ordinal, counted from 1. */
+  readonly operands: Uint32Array;
+  /** One number: the run's. */
+  readonly published: Float64Array;
+  /** One word. Not 0: nothing is started. */
+  readonly stop: Uint32Array;
+  /** Its first word becomes the run's number; all of it is copied to the log, run s to place (s − 1) modulo the log's records. */
+  readonly record: Uint32Array;
+  readonly log: Uint32Array;
+  readonly spinNs: number;
+  readonly yields: boolean;
+}
+
+/** Runs the program once more. Undefined when it has come to its end; `notStarted` when nothing has been changed; else an index into
+ *  `machineStatuses`: the run has its numbers, and goes on by `StepMachine.run` from where the state says. */
+export type Repetition = () => number | undefined;
+
+export const notStarted = 5;
+
 export interface StepMachine {
   readonly name: 'native' | 'js';
   createSegments(count: number): Segments;
@@ -72,4 +109,7 @@ export interface StepMachine {
    *  one look), yielding the CPU at once between looks when `yields` is true. Every wait has that much time: those before it were
    *  satisfied, so the others keep pace. On `waiting`, pc stays at the wait, so that calling again continues there. */
   run(code: Float64Array, segments: Segments, state: MachineState, spinNs: number, yields: boolean): MachineStatus;
+  /** Makes a repetition. Native ones cost one call without arguments each time. They stop starting (`notStarted`) for good when
+   *  memory of this process has been unmapped: make another one then. */
+  repetition(options: RepetitionOptions): Repetition;
 }

@@ -10,7 +10,18 @@ import { convertJs } from '../kernels/js-convert.ts';
 import { reduceJs, scaleJs } from '../kernels/js-reduce.ts';
 import { Scratch } from '../kernels/js-scratch.ts';
 import { reduceOps, type CombineOp } from '../reduce-op.ts';
-import { Opcode, type MachineState, type MachineStatus, type Segments, type StepMachine } from '../step-machine.ts';
+import {
+  machineStatuses,
+  notStarted,
+  Opcode,
+  RepetitionNumber,
+  type MachineState,
+  type MachineStatus,
+  type Repetition,
+  type RepetitionOptions,
+  type Segments,
+  type StepMachine,
+} from '../step-machine.ts';
 import { BoundSegments } from './bound-segments.ts';
 import { MachineRegisters } from './machine-registers.ts';
 
@@ -55,6 +66,25 @@ export class JsStepMachine implements StepMachine {
     assert(segments instanceof JsSegments && state instanceof MachineRegisters, () => 'segments and state come from another step machine');
     segments.dropLost();
     return new Run(code, segments, state, spinNs, this.#clock, this.#scratch).run();
+  }
+
+  repetition({ code, segments, state, numbers, operands, published, stop, record, log, spinNs, yields }: RepetitionOptions): Repetition {
+    const records = Math.floor(log.length / record.length);
+    return () => {
+      if (numbers[RepetitionNumber.Closed] !== 0 || Atomics.load(stop, 0) !== 0) return notStarted;
+      const run = ++numbers[RepetitionNumber.Runs];
+      const ordinal = numbers[RepetitionNumber.Ordinal]++;
+      published[0] = run;
+      record[0] = run;
+      const at = ((run - 1) % records) * record.length;
+      log[at] = 0;
+      log.set(record.subarray(1), at + 1);
+      log[at] = run;
+      for (const operand of operands) code[operand] = ordinal + 1;
+      state.pc = 0;
+      const status = this.run(code, segments[ordinal % 2], state, spinNs, yields);
+      return status === 'done' ? undefined : machineStatuses.indexOf(status);
+    };
   }
 }
 

@@ -1,7 +1,15 @@
 /** The step machine of the addon: one call into native code per run. */
 import { assert } from '../../base/assert.ts';
 import type { Native, ProgramHandle, RegistersHandle, SegmentsHandle } from '../native.ts';
-import { machineStatuses, type MachineState, type MachineStatus, type Segments, type StepMachine } from '../step-machine.ts';
+import {
+  machineStatuses,
+  type MachineState,
+  type MachineStatus,
+  type Repetition,
+  type RepetitionOptions,
+  type Segments,
+  type StepMachine,
+} from '../step-machine.ts';
 import { BoundSegments } from './bound-segments.ts';
 import { MachineRegisters } from './machine-registers.ts';
 
@@ -74,5 +82,18 @@ export class NativeStepMachine implements StepMachine {
     segments.dropLost();
     state.setWaiting(spinNs, yields);
     return machineStatuses[this.#native.runSteps(segments.program(code), state.handle)];
+  }
+
+  repetition(options: RepetitionOptions): Repetition {
+    const { code, segments, state, operands, numbers, published, stop, record, log, spinNs, yields } = options;
+    const [even, odd] = segments;
+    assert(
+      even instanceof NativeSegments && odd instanceof NativeSegments && state instanceof NativeRegisters,
+      () => 'segments and state come from another step machine',
+    );
+    for (const each of [even, odd]) each.dropLost();
+    const memory = [operands, numbers, published, stop, record, log] as const;
+    const programs = [even.program(code), odd.program(code)] as const;
+    return this.#native.createRepetition(...programs, state.handle, code, ...memory, spinNs, yields, [options, programs]);
   }
 }

@@ -10,16 +10,27 @@ import { dtypes } from '../dtype.ts';
 import { loadNative, nativeBinary, nativeUnavailableReason } from '../native.ts';
 import type { RegionShare } from '../region.ts';
 import { createRegionAllocator } from '../regions/allocator.ts';
-import { machineStatuses, Opcode, type MachineState, type MachineStatus, type StepMachine } from '../step-machine.ts';
+import {
+  machineStatuses,
+  notStarted,
+  Opcode,
+  type MachineState,
+  type MachineStatus,
+  type RepetitionOptions,
+  type Segments,
+  type StepMachine,
+} from '../step-machine.ts';
 import { createStepMachine } from './create-step-machine.ts';
 
 const native = loadNative({ enabled: true });
 const skipped = native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : '';
 const { End, Copy, Reduce, Scale, Signal, Wait, Publish, Match, Call, Convert, Shift } = Opcode;
-const machines = [
+const direct = [
   createStepMachine({ clock: systemClock }),
   ...(native === undefined ? [] : [createStepMachine({ native, clock: systemClock })]),
 ];
+/** Also each machine whose programs start as repetitions: the contract of a run is the same. */
+const machines = [...direct, ...direct.map(startingByRepetition)];
 
 /** Most looks, of at most a millisecond each, for another thread or process: catches hangs, not processes without CPU. */
 const looksMax = 100_000;
@@ -46,9 +57,110 @@ function bench(machine: StepMachine, sizes: readonly number[], peers = 64): Benc
   };
 }
 
+type Numbers = Omit<RepetitionOptions, 'code' | 'segments' | 'state' | 'spinNs' | 'yields'>;
+
+/** What a repetition counts and writes; of three words a record, of four records a log. */
+function numbersOf(operands: readonly number[] = []): Numbers {
+  return {
+    numbers: new Float64Array(3),
+    operands: Uint32Array.from(operands),
+    published: new Float64Array(1),
+    stop: new Uint32Array(1),
+    record: Uint32Array.of(0, 8, 9),
+    log: new Uint32Array(12),
+  };
+}
+
+function startingByRepetition(machine: StepMachine): StepMachine & { readonly title: string } {
+  return {
+    title: `${machine.name}, by repetition`,
+    name: machine.name,
+    createSegments: (count) => machine.createSegments(count),
+    createState: (peers) => machine.createState(peers),
+    repetition: (options) => machine.repetition(options),
+    run(code, segments, state, spinNs, yields) {
+      if (state.pc !== 0) return machine.run(code, segments, state, spinNs, yields);
+      const start = machine.repetition({ ...numbersOf(), code, segments: [segments, segments], state, spinNs, yields });
+      const status = start();
+      return status === undefined ? 'done' : machineStatuses[status];
+    },
+  };
+}
+
 const words = (bytes: Uint8Array): Uint32Array => new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength >> 2);
 
-describe.each(machines)('StepMachine $name', (machine) => {
+describe.each(direct)('repetitions of StepMachine $name', (machine) => {
+  function repeated(code: readonly number[], operands: readonly number[]) {
+    const memory = [new Uint8Array(64), new Uint8Array(64)];
+    const segments = memory.map((view) => {
+      const made = machine.createSegments(1);
+      made.set(0, view);
+      return made;
+    }) as unknown as [Segments, Segments];
+    const numbers = numbersOf(operands);
+    const state = machine.createState(1);
+    const options = { ...numbers, code: Float64Array.from(code), segments, state, spinNs: 0, yields: false };
+    return { memory, segments, state, numbers, options, start: machine.repetition(options) };
+  }
+  const publishing = [Publish, 0, 0, 0, 0, 8, 0, End];
+
+  it('count, number the code, publish and log before each run, and change memory in turn', () => {
+    const { memory, numbers, start } = repeated(publishing, [3]);
+    numbers.numbers.set([10, 4, 0]); // as if others had run ten times, four of them on these segments
+    for (let run = 1; run <= 5; run++) expect(start()).toBeUndefined();
+    expect([...numbers.numbers]).toEqual([15, 9, 0]);
+    expect(numbers.published[0]).toBe(15);
+    expect([words(memory[0])[0], words(memory[1])[0]]).toEqual([9, 8]); // the last ordinals from 1: an odd one lies in even memory
+    expect([...numbers.record]).toEqual([15, 8, 9]);
+    expect([...numbers.log]).toEqual([13, 8, 9, 14, 8, 9, 15, 8, 9, 12, 8, 9]);
+  });
+
+  it('start nothing, and change nothing, when they are closed or stopped', () => {
+    const { memory, numbers, start } = repeated(publishing, [3]);
+    for (const [closed, stop] of [
+      [1, 0],
+      [0, 1],
+    ]) {
+      numbers.numbers[2] = closed;
+      numbers.stop[0] = stop;
+      expect(start()).toBe(notStarted);
+    }
+    numbers.stop[0] = 0;
+    expect([...numbers.numbers, ...numbers.published, ...numbers.log, words(memory[0])[0]].every((each) => each === 0)).toBe(true);
+    expect(start()).toBeUndefined();
+  });
+
+  it('go on by run() where they had to wait', () => {
+    const { memory, segments, state, options, start } = repeated([Wait, 0, 0, 5, Copy, 0, 4, 0, 8, 4, End], []);
+    memory[0][8] = 3;
+    expect(machineStatuses[start()!]).toBe('waiting');
+    words(memory[0])[0] = 5;
+    expect(machine.run(options.code, segments[0], state, 0, false)).toBe('done');
+    expect(memory[0][4]).toBe(3);
+  });
+
+  it('work on memory that segments were given since', () => {
+    const { segments, start } = repeated(publishing, [3]);
+    start();
+    const other = new Uint8Array(64);
+    segments[1].set(0, other);
+    start();
+    expect(words(other)[0]).toBe(2);
+  });
+
+  it('start nothing on memory that was given back', () => {
+    const region = createRegionAllocator({ native }).create(64);
+    const { segments, numbers, start } = repeated(publishing, [3]);
+    segments[0].set(0, new Uint8Array(region.buffer));
+    region.close();
+    const status = start();
+    // Without the addon nothing is ever unmapped, and lost memory is found when the program runs.
+    if (machine.name === 'native') expect([status, numbers.numbers[0]]).toEqual([notStarted, 0]);
+    else expect([undefined, machineStatuses.indexOf('fault')]).toContain(status);
+  });
+});
+
+describe.each(machines.map((machine) => ({ title: machine.name, ...machine, machine })))('StepMachine $title', ({ machine }) => {
   it('copies, reduces, scales and converts', () => {
     const { memory, run } = bench(machine, [64, 64, 64]);
     new Float32Array(memory[0].buffer).set([1, 2, 3, 4]);
