@@ -29,7 +29,14 @@ rmSync(scratch, { recursive: true });
 
 const rows = [...times].map(([name, all]) => {
   const at = (thousand: number): number => median(all.map((us) => us[thousand]));
-  return { name, firstUs: at(0), secondUs: at(1), twentiethUs: at(19), warmUs: median(all.map((us) => median(us.slice(-30)))), rounds: all };
+  return {
+    name,
+    firstUs: at(0),
+    secondUs: at(1),
+    twentiethUs: at(19),
+    warmUs: median(all.map((us) => median(us.slice(-30)))),
+    rounds: all,
+  };
 });
 const machine = { cpu: cpus()[0]?.model ?? 'unknown', cpus: cpus().length, node: process.version, loadAverage: loadavg()[0] };
 if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify({ machine, rows }, null, 1)}\n`);

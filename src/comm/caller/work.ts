@@ -271,3 +271,6 @@ export class CompletedWork extends Thenable implements SettlingWork {
     return settled.then(onFulfilled, onRejected);
   }
 }
+
+/** It has no state: one is enough. */
+export const completedWork = new CompletedWork();

@@ -10,6 +10,7 @@ import { CallSites } from '../../base/call-site.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import { isOnDevice } from '../../memory/device/device-tensor.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
+import { notStarted, RepetitionNumber } from '../../memory/step-machine.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { CallBuffers, onHost, type BufferUse } from './call-buffers.ts';
 import type { CommClient } from './comm-client.ts';
@@ -22,7 +23,7 @@ import type { FastOperation, FastPath, FastRequest, OpenFastPath } from './fast-
 import { mayRepeat, route, type GroupFacts } from '../shared/call/route.ts';
 import type { TensorMemory } from './tensor-memory.ts';
 import type { CollectiveData, ReduceOptions, RootOptions, TensorLike } from './types.ts';
-import { CompletedWork, type SettlingWork } from '../../comm/caller/work.ts';
+import { CompletedWork, completedWork, type SettlingWork } from '../../comm/caller/work.ts';
 import { MessageWork } from './message-work.ts';
 
 /** Options of collectives that may be repeated. */
@@ -99,18 +100,19 @@ export class CallDispatch {
   readonly #sites = new CallSites();
   /** The latest call of each kind that was bound on the fast path, by its first tensor or array. */
   readonly #bound = new WeakMap<object, BoundCall>();
-  /** Collectives called, whichever way they went. */
-  #calls: number;
+  /** `RepetitionNumber.Runs`: the collectives called, whichever way they went. */
+  readonly #numbers: Float64Array;
 
   constructor({ world, spec, planner, path, devices }: CallDispatchOptions) {
     const { client, memory, backend } = world;
     this.#spec = spec;
     this.#devices = devices;
-    this.#calls = spec.callsBefore ?? 0;
     this.#client = client;
     this.#memory = memory;
     this.#facts = { planner, ...path, isScheduled: spec.scheduling !== undefined, usesMpi: usesMpi(spec.backend, backend) };
     this.#fast = path?.fast;
+    this.#numbers = path?.fast.numbers ?? new Float64Array(1);
+    this.#numbers[RepetitionNumber.Runs] = spec.callsBefore ?? 0;
   }
 
   /** Runs a call as it was bound to the same data before, unchecked; undefined when it has not been, or not like this.
@@ -139,7 +141,16 @@ export class CallDispatch {
     while (bound && bound.kind !== kind) bound = bound.next;
     if (!bound || !mayRepeat(options) || options.op !== bound.op || options.root !== bound.root) return undefined;
     if (!isAsBound(first, bound.first) || !isAsBound(second, bound.second)) return undefined;
-    return this.#run(this.#fast, bound.operation, bound.request, bound.buffers);
+    const { operation, buffers, request } = bound;
+    if (operation.repetition !== undefined && operation.buffers === buffers) {
+      const status = operation.repetition();
+      if (status === undefined) return completedWork;
+      if (status !== notStarted && this.#fast.goOn) return this.#fast.goOn(operation, status, request);
+      operation.repetition = undefined;
+    }
+    const work = this.#run(this.#fast, operation, request, buffers);
+    if (work === completedWork && operation.repetition === undefined) this.#fast.makeRepeatable?.(operation);
+    return work;
   }
 
   /** @throws ShoalError `usage` when a result lies over another argument; `out-of-memory`, `unsupported` when there is no room to
@@ -252,10 +263,14 @@ export class CallDispatch {
     return fast.run(operation, this.#nextSequence(), request, buffers);
   }
 
+  get #calls(): number {
+    return this.#numbers[RepetitionNumber.Runs];
+  }
+
   /** @param operations of the call. */
   #nextSequence(operations = 1): number {
     const sequence = this.#calls;
-    this.#calls += operations;
+    this.#numbers[RepetitionNumber.Runs] = sequence + operations;
     this.#announce(this.#calls);
     return sequence;
   }

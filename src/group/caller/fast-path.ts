@@ -4,6 +4,7 @@
  *      bind ─▶ run ─▶ all came in time ─▶ completed work
  *                └─▶ late: the engine continues the run ─▶ work; later calls queue behind it there */
 import type { CallSite } from '../../base/call-site.ts';
+import type { Repetition } from '../../memory/step-machine.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
 import type { GroupFacts, Route } from '../shared/call/route.ts';
@@ -18,6 +19,8 @@ export interface FastOperation {
   readonly buffers: unknown;
   /** They are the caller's own, which the engine cannot reach. */
   readonly isPrivate: boolean;
+  /** Runs it once more on these buffers, as the group's next call, by one call of native code. Undefined: it cannot. */
+  repetition?: Repetition | undefined;
 }
 
 /** A call as the engine goes on with it; made only when it must. */
@@ -32,6 +35,8 @@ export interface FastRequest {
 }
 
 export interface FastPath<Operation extends FastOperation = FastOperation> {
+  /** The collectives called on the group, whichever way they went: `RepetitionNumber.Runs` of its repetitions. */
+  readonly numbers: Float64Array;
   /** The operation for a call whose route is this path; may stage private arrays. */
   bind(call: CollectiveCall, route: Route, reach: CallBuffers): Operation;
   /** Checks that there is room for what the engine would need for the operation. @throws ShoalError `out-of-memory`, `unsupported`. */
@@ -39,6 +44,10 @@ export interface FastPath<Operation extends FastOperation = FastOperation> {
   /** Runs the operation as call number `sequence` of the group. `request` is asked for only when the engine must take over.
    *  @param buffers what it runs on, when that may not be what it last ran on. */
   run(operation: Operation, sequence: number, request: () => FastRequest, buffers: Operation['buffers']): SettlingWork;
+  /** The operation is being repeated: from now on by a repetition, if it can be. */
+  makeRepeatable?(operation: Operation): void;
+  /** Goes on with a run that the operation's repetition has begun. @param status its answer, which is not `notStarted`. */
+  goOn?(operation: Operation, status: number, request: () => FastRequest): SettlingWork;
   /** Notes for other ranks that this one has made so many calls: what they are told when they wait in vain. */
   announce(calls: number): void;
   /** No call follows. What has begun goes on in the engine. */

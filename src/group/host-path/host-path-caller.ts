@@ -12,6 +12,7 @@ import { BoundedCache } from '../../base/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../base/call-site.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
+import { machineStatuses, RepetitionNumber } from '../../memory/step-machine.ts';
 import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { CallBuffers } from '../caller/call-buffers.ts';
@@ -40,7 +41,7 @@ import {
 import type { HostPathPlans } from '../shared/call/planner.ts';
 import type { Route } from '../shared/call/route.ts';
 import type { SettlingWork } from '../../comm/caller/work.ts';
-import { CompletedWork, PendingWork } from '../../comm/caller/work.ts';
+import { completedWork, PendingWork } from '../../comm/caller/work.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
@@ -79,8 +80,6 @@ const nsPerAwaitedByte = 0.05;
 /** Larger ones would keep the event loop for longer than their wait is shortened by: a hand-over is a few percent of them. */
 const awaitedBytesMax = 64 * 1024 * 1024;
 
-const completedWork = new CompletedWork();
-
 type HostPathCommand = Extract<Command, { readonly type: 'host-path' }>;
 
 /** An operation that the comm thread has, or will have in a moment, and has not finished. */
@@ -98,7 +97,8 @@ interface HandedOver extends Place {
 /** One of the host paths, as far as this thread has come. */
 interface Track {
   readonly hostPath: HostPath;
-  ordinal: number;
+  /** By `RepetitionNumber`. */
+  readonly numbers: Float64Array;
   /** Calls handed over, in their order. */
   readonly handedOver: HandedOver[];
 }
@@ -119,7 +119,11 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const size = spec.globalRanks.length;
     const place = { rank: spec.rank, size, blocks, slotCount: settings.inFlightMax, machine: planning.machine, yields };
     const peerRegion: HostPathOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
-    const track = (name: HostPathName): Track => ({ hostPath: new HostPath({ ...place, name, peerRegion }), ordinal: 0, handedOver: [] });
+    const track = (name: HostPathName): Track => ({
+      hostPath: new HostPath({ ...place, name, peerRegion }),
+      numbers: new Float64Array(3),
+      handedOver: [],
+    });
     this.#tracks = { small: track('small'), large: track('large') };
   }
 
@@ -139,6 +143,10 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     return this.#bound.put(key, hostPath.bind(call, plans, buffers));
   }
 
+  get numbers(): Float64Array {
+    return this.#tracks.small.numbers;
+  }
+
   announce(calls: number): void {
     this.#own.called = calls;
   }
@@ -150,12 +158,38 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
 
   run(operation: HostPathOperation, sequence: number, request: () => FastRequest, buffers: HostPathBuffers): SettlingWork {
     const track = this.#tracks[operation.hostPath];
-    const ordinal = track.ordinal++;
+    const ordinal = track.numbers[RepetitionNumber.Ordinal]++;
     const { hostPath } = track;
     if (buffers !== operation.buffers) hostPath.rebindOwn(operation, buffers);
     const work = this.#run(track, operation, sequence, ordinal, request);
     if (operation.privateBytes > keptBytesMax) hostPath.rebindOwn(operation, {});
     return work;
+  }
+
+  makeRepeatable(operation: HostPathOperation): void {
+    const { world, yields } = this.#options;
+    const { trace, planning } = world;
+    const { bound, contract } = operation;
+    const { hostPath, numbers } = this.#tracks.small;
+    if (operation.hostPath !== 'small' || trace.enabled || bound.whole.signalCount > 0) return;
+    operation.repetition = planning.machine.repetition({
+      ...{ code: bound.code, segments: bound.segments, state: hostPath.state, operands: Uint32Array.from(bound.whole.ordinalOperands) },
+      ...{ numbers, ...this.#own.callWords, record: contract, spinNs: this.#patienceNs(operation), yields },
+    });
+  }
+
+  goOn(operation: HostPathOperation, status: number, request: () => FastRequest): SettlingWork {
+    const track = this.#tracks.small;
+    const { hostPath, numbers } = track;
+    const [sequence, ordinal] = [numbers[RepetitionNumber.Runs] - 1, numbers[RepetitionNumber.Ordinal] - 1];
+    const patienceNs = this.#patienceNs(operation);
+    const now = hostPath.goOn(operation, ordinal, machineStatuses[status], patienceNs);
+    if (this.#ended(hostPath, operation, sequence, ordinal, patienceNs, now)) return completedWork;
+    return this.#handOver(track, operation, { sequence, ordinal, position: hostPath.positionOf(operation), begun: true }, request);
+  }
+
+  #patienceNs({ privateBytes }: HostPathOperation): number {
+    return this.#options.spinNs + privateBytes * nsPerPrivateByte;
   }
 
   #run(track: Track, operation: HostPathOperation, sequence: number, ordinal: number, request: () => FastRequest): SettlingWork {
@@ -166,7 +200,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
       const position: HostPathPosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
       return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);
     }
-    const patienceNs = this.#options.spinNs + operation.privateBytes * nsPerPrivateByte;
+    const patienceNs = this.#patienceNs(operation);
     if (this.#attempt(hostPath, operation, sequence, ordinal, patienceNs)) return completedWork;
     return this.#handOver(track, operation, { sequence, ordinal, position: hostPath.positionOf(operation), begun: true }, request);
   }
@@ -181,18 +215,31 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     patienceNs: number,
     site?: CallSite,
   ): boolean {
-    const { trace, client } = this.#options.world;
+    const { trace } = this.#options.world;
     const startMs = trace.enabled ? trace.now() : 0;
     this.#own.logCall(sequence, operation.contract);
-    let status = hostPath.start(operation, sequence, ordinal, patienceNs);
+    const status = hostPath.start(operation, sequence, ordinal, patienceNs);
+    const ended = this.#ended(hostPath, operation, sequence, ordinal, patienceNs, status);
+    if (trace.enabled) this.#draw(ended, operation, sequence, ordinal, startMs, site ?? this.#sites.current());
+    return ended;
+  }
+
+  /** True when the run that has come to `status` ends here. */
+  #ended(
+    hostPath: HostPath,
+    operation: HostPathOperation,
+    sequence: number,
+    ordinal: number,
+    patienceNs: number,
+    status: HostPathStatus,
+  ): boolean {
     if (status === 'unmapped') {
-      client.drain();
+      this.#options.world.client.drain();
       status = hostPath.resume(operation, sequence, ordinal, hostPath.positionOf(operation), patienceNs);
     }
     // The machine stops for bells to be rung before it waits.
     while (this.#ring(hostPath) && status === 'waiting')
       status = hostPath.resume(operation, sequence, ordinal, hostPath.positionOf(operation), patienceNs);
-    if (trace.enabled) this.#draw(status, operation, sequence, ordinal, startMs, site ?? this.#sites.current());
     return status === 'done';
   }
 
@@ -252,6 +299,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     });
     const handedOver: HandedOver = { ...place, operation, site: asked.site, request: asked, work, takeBack: () => false };
     track.handedOver.push(handedOver);
+    track.numbers[RepetitionNumber.Closed] = 1;
     const command = this.#command(handedOver, position);
     const delayNs = Math.min(handOverNsMax, Math.floor(handOverNs + operation.bytes * handOverNsPerByte));
     if (mayComeBack) handedOver.takeBack = client.submitLater(work, command, delayNs);
@@ -287,12 +335,12 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
   }
 
   /** A call that has not ended here has waited here; the comm thread draws the rest. */
-  #draw(status: HostPathStatus, operation: HostPathOperation, sequence: number, ordinal: number, startMs: number, site: CallSite): void {
+  #draw(ended: boolean, operation: HostPathOperation, sequence: number, ordinal: number, startMs: number, site: CallSite): void {
     const { world, spec, blocks } = this.#options;
     const { trace } = world;
     const { call, plans, bound } = operation;
     const span = { call: { ...call, site: call.site ?? site() }, algorithm: plans.algorithms[bound.name], path: 'host path' } as const;
-    if (status === 'done') {
+    if (ended) {
       trace.complete(workName(trace, spec, span, '(synchronous)'), startMs, 0, sequence);
       trace.moved(spec.globalRanks, bound.whole.movements);
       return;
@@ -303,9 +351,10 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
   }
 }
 
-function settled({ handedOver }: Track, ordinal: number): void {
+function settled({ handedOver, numbers }: Track, ordinal: number): void {
   const index = handedOver.findIndex((each) => each.ordinal === ordinal);
   if (index >= 0) handedOver.splice(index, 1);
+  if (handedOver.length === 0) numbers[RepetitionNumber.Closed] = 0;
 }
 
 /** The arguments where they are, if the call has a plan for that; else staged. */

@@ -27,7 +27,7 @@ import {
   type SegmentName,
 } from '../../collectives/lower.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
-import type { MachineState, Segments, StepMachine } from '../../memory/step-machine.ts';
+import type { MachineState, MachineStatus, Repetition, Segments, StepMachine } from '../../memory/step-machine.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import { callKey, encodeContract, type CollectiveCall } from '../shared/call/contract.ts';
 import type { GroupSpec } from '../shared/call/group-spec.ts';
@@ -111,7 +111,7 @@ interface BoundCode {
   readonly whole: LoweredWhole;
   readonly code: Float64Array;
   /** Memory by slot. */
-  readonly segments: readonly Segments[];
+  readonly segments: readonly [Segments, Segments];
 }
 
 /** An operation bound to its buffers; may be run again and again, one run at a time. */
@@ -124,6 +124,8 @@ export interface HostPathOperation {
   readonly contract: Uint32Array;
   /** The code that the last run took, and the next one tries first. */
   bound: BoundCode;
+  /** The repetition of the code that is bound. */
+  repetition: Repetition | undefined;
   /** The other one, once it has been needed. */
   spare: BoundCode | undefined;
   /** This rank's. */
@@ -143,11 +145,11 @@ const nothing = new Uint8Array(0);
 
 export class HostPath {
   readonly #options: HostPathOptions;
-  readonly #state: MachineState;
+  readonly state: MachineState;
 
   constructor(options: HostPathOptions) {
     this.#options = options;
-    this.#state = options.machine.createState(options.size);
+    this.state = options.machine.createState(options.size);
   }
 
   /** The slot of a control block for the operation `ordinal` of the host path. */
@@ -157,7 +159,7 @@ export class HostPath {
 
   /** Ranks whose doorbell must be rung after a run; the caller clears. */
   get doorbells(): Uint32Array {
-    return this.#state.doorbells;
+    return this.state.doorbells;
   }
 
   /** @param code what to try first; with private buffers of one's own there is no choice. */
@@ -174,7 +176,20 @@ export class HostPath {
     const { name: hostPath } = this.#options;
     const bytes = call.count * dtypeInfo(call.dtype).bytes;
     const contract = new Uint32Array(card.buffer, 0, contractBytes / 4);
-    return { hostPath, call, plans, card, contract, bound, spare: undefined, buffers, isPrivate, privateBytes, bytes };
+    return {
+      hostPath,
+      call,
+      plans,
+      card,
+      contract,
+      bound,
+      repetition: undefined,
+      spare: undefined,
+      buffers,
+      isPrivate,
+      privateBytes,
+      bytes,
+    };
   }
 
   /** The same operation on other buffers of this rank, announced alike; on none: it holds no caller's memory any more. */
@@ -191,7 +206,7 @@ export class HostPath {
 
   /** Starts the operation as number `sequence` of the group, `ordinal` of the host path. */
   start(operation: HostPathOperation, sequence: number, ordinal: number, spinNs: number): HostPathStatus {
-    this.#state.pc = 0;
+    this.state.pc = 0;
     operation.contract[0] = sequence + 1;
     number(operation.bound, ordinal);
     return this.#run(operation, ordinal, spinNs);
@@ -199,7 +214,7 @@ export class HostPath {
 
   /** Where an operation stands, to continue it elsewhere. */
   positionOf(operation: HostPathOperation): HostPathPosition {
-    return { code: operation.bound.name, pc: this.#state.pc };
+    return { code: operation.bound.name, pc: this.state.pc };
   }
 
   /** Continues an operation that was waiting or unmapped, from `position`. */
@@ -207,7 +222,7 @@ export class HostPath {
     assert(operation.bound.name === position.code, () => `an operation goes on in the code it was left in`);
     operation.contract[0] = sequence + 1;
     number(operation.bound, ordinal);
-    this.#state.pc = position.pc;
+    this.state.pc = position.pc;
     return this.#run(operation, ordinal, spinNs);
   }
 
@@ -228,11 +243,19 @@ export class HostPath {
   }
 
   #run(operation: HostPathOperation, ordinal: number, spinNs: number): HostPathStatus {
-    const { machine, size, rank, blocks, yields } = this.#options;
-    const turn = ordinal % hostPathSlots;
+    return this.goOn(operation, ordinal, this.#runMachine(operation, ordinal, spinNs), spinNs);
+  }
+
+  #runMachine({ bound }: HostPathOperation, ordinal: number, spinNs: number): MachineStatus {
+    const { machine, yields } = this.#options;
+    return machine.run(bound.code, bound.segments[ordinal % hostPathSlots], this.state, spinNs, yields);
+  }
+
+  /** Goes on with an operation whose machine has come to `status`. */
+  goOn(operation: HostPathOperation, ordinal: number, status: MachineStatus, spinNs: number): HostPathStatus {
+    const { size, rank, blocks } = this.#options;
     for (;;) {
       const { bound } = operation;
-      const status = machine.run(bound.code, bound.segments[turn], this.#state, spinNs, yields);
       if (status === 'done') {
         const { signalCount } = bound.whole;
         if (signalCount > 0) blocks[rank].clearSignals(this.slotOf(ordinal), signalCount);
@@ -240,10 +263,11 @@ export class HostPath {
       }
       if (status === 'waiting') return 'waiting';
       if (status !== 'differs')
-        throw new ShoalError('protocol', `a plan reached outside its memory (${status} at ${this.#state.pc}); please report this`);
-      const differing = this.#state.argument;
+        throw new ShoalError('protocol', `a plan reached outside its memory (${status} at ${this.state.pc}); please report this`);
+      const differing = this.state.argument;
       if (differing < size) return 'mismatch';
       if (!this.#meet(operation, differing - size, ordinal)) return 'unmapped';
+      status = this.#runMachine(operation, ordinal, spinNs);
     }
   }
 
@@ -253,7 +277,7 @@ export class HostPath {
     const wanted = this.#codeFor(operation);
     if (wanted === operation.bound.name) return this.#bindPeer(operation, peer);
     this.#take(operation, wanted, ordinal);
-    this.#state.pc = 0;
+    this.state.pc = 0;
     return this.#bindPeers(operation);
   }
 
@@ -261,6 +285,7 @@ export class HostPath {
   #take(operation: HostPathOperation, name: HostPathCodeName, ordinal: number): void {
     const { plans, card, buffers, bound, spare } = operation;
     operation.bound = spare ?? this.#bindCode(plans, name, card, buffers);
+    operation.repetition = undefined;
     operation.spare = bound;
     number(operation.bound, ordinal);
   }
@@ -310,7 +335,7 @@ export class HostPath {
   #bindCode(plans: HostPathPlans, name: HostPathCodeName, card: Uint8Array, buffers: HostPathBuffers): BoundCode {
     const whole = must(plans[name], () => `a call with ${name} buffers has a plan for them`);
     const { machine } = this.#options;
-    const segments = Array.from({ length: hostPathSlots }, (_, turn) => {
+    const segmentsOf = (turn: number): Segments => {
       const bound = machine.createSegments(whole.segments.length + 1);
       whole.segments.forEach((segment, index) => {
         const view = this.#view(segment, this.slotOf(turn), buffers);
@@ -318,8 +343,8 @@ export class HostPath {
       });
       bound.set(whole.cardSegment, card);
       return bound;
-    });
-    return { name, whole, code: whole.code.slice(), segments };
+    };
+    return { name, whole, code: whole.code.slice(), segments: [segmentsOf(0), segmentsOf(1)] };
   }
 
   #view(name: SegmentName, slot: number, buffers: HostPathBuffers): Uint8Array | undefined {

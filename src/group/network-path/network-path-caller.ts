@@ -23,7 +23,7 @@ import type { CallBuffers } from '../caller/call-buffers.ts';
 import { catchUp, type FastPath, type FastRequest, type OpenFastPath } from '../caller/fast-path.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
 import type { SettlingWork } from '../../comm/caller/work.ts';
-import { CompletedWork } from '../../comm/caller/work.ts';
+import { completedWork } from '../../comm/caller/work.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
@@ -45,9 +45,8 @@ interface NetworkPathCall {
   readonly ordinal: number;
 }
 
-const completedWork = new CompletedWork();
-
 export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
+  readonly numbers = new Float64Array(1);
   readonly #options: NetworkPathCallerOptions;
   readonly #networkPath: NetworkPath;
   readonly #bound = new BoundedCache<string, NetworkPathOperation>(boundMax);
