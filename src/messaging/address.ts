@@ -6,7 +6,7 @@
  *  Ids are unique within (group, role). What a role's number means is its users' affair. An address names who, never where: routers learn
  *  where. */
 import { ShoalError } from '../base/errors.ts';
-import { checkArgument, integer, object } from '../base/schema.ts';
+import { checkFields, integer, optionTable } from '../base/schema.ts';
 
 /** `group << 40 | id << 8 | role`. */
 export type Address = bigint;
@@ -21,7 +21,7 @@ export interface AddressParts {
   readonly role: number;
 }
 
-const partsShape = object({
+const partsFields = optionTable<AddressParts>({
   group: integer({ min: 0, max: 0xffffff }),
   id: integer({ min: 0, max: 0xffffffff }),
   role: integer({ min: 0, max: 0xff }),
@@ -29,7 +29,7 @@ const partsShape = object({
 
 /** @throws ShoalError `usage` when a part does not fit; parts are never cut. */
 export function makeAddress(parts: AddressParts): Address {
-  checkArgument('makeAddress', parts, partsShape);
+  checkFields('makeAddress', parts, partsFields);
   const { group, id, role } = parts;
   return (BigInt(group) << 40n) | (BigInt(id) << 8n) | BigInt(role);
 }
