@@ -5,9 +5,7 @@
  *
  *  --device webgpu computes on a GPU by the package `webgpu`, where there is a Vulkan driver.
  *
- *  What makes it distributed is marked ◆.
- *
- *  A run takes about 70 s of CPU time, measured on two CPUs. */
+ *  What makes it distributed is marked ◆. A run takes about 70 s of CPU time, measured on two CPUs. */
 import { numpy as np, tree } from '@jax-js/jax';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
