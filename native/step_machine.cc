@@ -61,7 +61,7 @@ bool separate(const uint8_t* a, size_t a_bytes, const uint8_t* b, size_t b_bytes
   return a_bytes == 0 || b_bytes == 0 || a + a_bytes <= b || b + b_bytes <= a || (a == b && a_bytes == b_bytes);
 }
 
-/// What a reduction works on; the call points into it.
+/// The operands of a reduction; the call points into them.
 class ReduceJob {
  public:
   ReduceJob(size_t target_count, size_t source_count, size_t tree_count) : targets(target_count), sources(source_count), tree(tree_count) {}

@@ -12,6 +12,6 @@ export interface EarlierReport {
 export interface EarlierRow {
   readonly group: string;
   readonly case: string;
-  /** By commit, this one's first: microseconds of a call, the medians of the rounds. */
+  /** Times of a call by commit, this one's first: microseconds, medians of the rounds. */
   readonly builds: Readonly<Record<string, { readonly medianUs: number; readonly bestUs: number; readonly roundsUs: readonly number[] }>>;
 }

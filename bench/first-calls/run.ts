@@ -1,4 +1,4 @@
-/** What the first calls of a process cost: 2 ranks of one host all-reduce 8 bytes again and again from the start. A row says how long a
+/** The cost of the first calls of a process: 2 ranks of one host all-reduce 8 bytes again and again from the start. A row says how long a
  *  call takes in the first thousand, in the second, in the twentieth, and once warm (the median of the last thirty thousands).
  *
  *    npx tsx bench/first-calls/run.ts                          beside Open MPI, where it is installed

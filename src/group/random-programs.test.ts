@@ -14,7 +14,7 @@ import { callOf, stepCounts, type Call, type Step } from './testing/random-progr
 
 const { GROUP_WORLDS = '25', GROUP_SEED } = process.env;
 const worlds = Number(GROUP_WORLDS);
-/** What fails is printed at once; with its seed given again, it shrinks. */
+/** A failing program is printed at once; with its seed given again, it shrinks. */
 const runs = GROUP_SEED === undefined ? { numRuns: worlds, endOnFailure: true } : { numRuns: worlds, seed: Number(GROUP_SEED) };
 
 const stepsOf = (n: number): fc.Arbitrary<Step> =>

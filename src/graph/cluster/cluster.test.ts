@@ -173,7 +173,7 @@ describe('a session over several tasks', () => {
 });
 
 describe('one tensor that is late', () => {
-  /** Of four tensors of one sender, the last comes only when the others have been used. */
+  /** Sends four tensors from one task, the last of them only when the others have been used. */
   async function run(doFuseRecv: boolean, recvSome: boolean): Promise<unknown> {
     let used = 0;
     let release: () => void = () => {};

@@ -84,7 +84,7 @@ describe('receives between tasks', () => {
     expect(worker0.stats.requests - asked).toBe(3 * requests);
     expect(since(worker, before, ['requests', 'rerequests', 'bytesCopied'])).toEqual([3 * (doFuseRecv ? 1 : 20), 0, 0]);
     expect(since(server, beforeThere, ['writes', 'bytesCopied'])).toEqual([60, 0]);
-    // What the worker fed went as part of the call.
+    // Values that the worker fed went as part of the call.
     if (doFuseRecv) expect(since(server, beforeThere, ['immediates'])).toEqual([3]);
   });
 
@@ -155,7 +155,7 @@ describe('receives between tasks', () => {
     const breaking = (async () => {
       while (!isOver && broken < 60) {
         await sleep(systemClock, 5 + random.integer(30));
-        // Of calls or of tensors.
+        // The connection carries calls or tensors.
         const connection = connections.at(-1 - random.integer(2));
         if (connection === undefined || isOver) continue;
         abortConnection(connection);

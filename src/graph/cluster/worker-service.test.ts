@@ -1,4 +1,4 @@
-/** What other tasks may ask of a task, and how it refuses the rest: requests that are cut off, of the wrong form, for graphs of others, for
+/** Requests that other tasks may make of a task, and how it refuses the rest: requests that are cut off, of the wrong form, for graphs of others, for
  *  tensors that are not here; any bytes at all. Whatever was refused, the next step runs. */
 import { beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../base/clock.ts';

@@ -271,7 +271,7 @@ export interface SessionStats {
   readonly steps: number;
   /** Requests for tensors that their receives made; a fused one counts once. */
   readonly requests: number;
-  /** With `doFuseRecv`: receives that are not fused, and why, for every kind of step that is prepared. */
+  /** Receives that `doFuseRecv` left alone, and why, for every kind of step that is prepared. */
   readonly unfused: readonly UnfusedReceive[];
 }
 

@@ -1,4 +1,4 @@
-/** What is fused: the three graphs of the implementation's own tests, refusals, caps; and that no fused receive can wait for itself,
+/** The receives that are fused: the three graphs of the implementation's own tests, refusals, caps; and that no fused receive can wait for itself,
  *  on ten thousand random graphs, with a checker that finds those of weakened passes. */
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
@@ -235,7 +235,7 @@ function forwardLevels(graph: Graph): (name: string) => number {
   return (name) => level.get(name) ?? 0;
 }
 
-/** By search from every fused receive, along edges and from each Send to what receives its key. */
+/** Searches from every fused receive, along edges and from each Send to what receives its key. */
 function reachesItself({ partitions }: PartitionedGraph): boolean {
   const nodes = partitions.flatMap(({ graph }) => graph.nodes);
   const after = new Map<Node, Node[]>(nodes.map((node) => [node, []]));

@@ -22,7 +22,7 @@ class World {
   readonly #links: (RpcLink | undefined)[] = [undefined, undefined];
   #task: { readonly fabric: Fabric; readonly url: string; address: FabricAddress | undefined } | undefined;
   #made = 0;
-  /** By body of the call. */
+  /** Executions, by body of the call. */
   readonly executions = new Map<string, number>();
   readonly answered: string[] = [];
   readonly failed: string[] = [];

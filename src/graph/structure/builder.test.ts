@@ -61,7 +61,7 @@ describe('a builder refuses, naming the node,', () => {
   const ints = placeholder(g, 'int32', [3, 4], { name: 'ints' });
   const bools = placeholder(g, 'bool', []);
   const other = placeholder(new GraphBuilder(), 'float32', []);
-  /** What the types would refuse. */
+  /** Passes a value that the types would refuse. */
   const untyped = (value: unknown): never => value as never;
 
   it.each<[string, () => unknown, RegExp]>([

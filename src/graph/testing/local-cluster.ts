@@ -14,7 +14,7 @@ const { GatherV2: _gather, ScatterAdd: _scatter, ...rest } = testKernels;
 export const arithmetic: KernelTable = rest;
 
 export interface LocalCluster extends AsyncDisposable {
-  /** By name: `worker0`, `ps1`. */
+  /** Servers by name: `worker0`, `ps1`. */
   readonly tasks: Readonly<Record<string, GraphServer>>;
   /** Ends a task; another process takes its place. */
   restart(name: string): Promise<void>;
