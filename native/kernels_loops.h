@@ -216,6 +216,14 @@ constexpr size_t kChunkBytes = 256;
 /// Distance of prefetches: the hardware follows a stream to the end of its page; this looks across it.
 constexpr size_t kAheadBytes = 2048;
 
+/// The elements in whole chunks that are followed by as many bytes as prefetches look ahead. After them nothing is asked for: another CPU
+/// works on the bytes beyond the range, and would lose their lines.
+template <class T>
+constexpr size_t chunks_ahead(size_t count) {
+  const size_t bytes = count * sizeof(T);
+  return bytes < kAheadBytes ? 0 : (bytes - kAheadBytes) / kChunkBytes * (kChunkBytes / sizeof(T));
+}
+
 template <size_t N, class T>
 inline void prefetch_chunk(const T* const (&sources)[8], size_t from) {
   for (size_t k = 0; k < N; k++) {
@@ -257,12 +265,15 @@ SHOAL_NOINLINE void reduce_exchange(const ReduceCall& call, const T* const (&sou
   for (size_t k = 0; k < N; k++) targets[k] = reinterpret_cast<T*>(call.targets[k]);
   if constexpr (N > 2) return exchange_block<Op, D, N>(targets, sources, 0, call.count, by);
   constexpr size_t chunk = kChunkBytes / sizeof(T);
+  const size_t count = call.count, asked = chunks_ahead<T>(count);
+  const T* const pair[8] = {sources[0], sources[1]};  // in registers: stores through a T* could change what the caller's array holds
   size_t from = 0;
-  for (; from + chunk <= call.count; from += chunk) {
-    prefetch_chunk<N>(sources, from);
-    exchange_block<Op, D, N>(targets, sources, from, chunk, by);
+  for (; from < asked; from += chunk) {
+    prefetch_chunk<N>(pair, from);
+    exchange_block<Op, D, N>(targets, pair, from, chunk, by);
   }
-  for (; from < call.count; from++) exchange_block<Op, D, N>(targets, sources, from, 1, by);
+  for (; from + chunk <= count; from += chunk) exchange_block<Op, D, N>(targets, pair, from, chunk, by);
+  for (; from < count; from++) exchange_block<Op, D, N>(targets, pair, from, 1, by);
 }
 
 template <class T>
@@ -282,10 +293,11 @@ void reduce_balanced(const ReduceCall& call, const int32_t (&order)[8]) {
   if (call.target_count == 1) return balanced_block<Op, D, N>(reinterpret_cast<T*>(call.targets[0]), sources, 0, call.count, by);
   if (call.target_count == N) return reduce_exchange<Op, D, N>(call, sources, by);
   constexpr size_t chunk = kChunkBytes / sizeof(T);
+  const size_t asked = chunks_ahead<T>(call.count);
   alignas(64) T values[chunk];
   size_t from = 0;
   for (; from + chunk <= call.count; from += chunk) {
-    prefetch_chunk<N>(sources, from);
+    if (from < asked) prefetch_chunk<N>(sources, from);
     balanced_block<Op, D, N>(values, sources, from, chunk, by);
     store_all(call, values, from, chunk);
   }
