@@ -46,8 +46,6 @@ export function generatedPages({ layers, result, nativeInterface, read }: PageSo
     withParts('README.md', { 'one-host': hostTable(result), 'between-hosts': networkTable(result), kvstore }),
     withParts('docs/performance.md', { results: performanceTables(result), graphs, kvstore }),
     withParts('docs/algorithms.md', { selection }),
-    withParts('docs/graph.md', { graphs }),
-    withParts('docs/kvstore.md', { kvstore }),
   ];
 }
 

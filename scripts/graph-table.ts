@@ -1,4 +1,4 @@
-/** The table of goals and measurements of graphs, from bench/results: for docs/graph.md and docs/performance.md. */
+/** The table of goals and measurements of graphs, from bench/results: for docs/performance.md. */
 import type { ReadResult } from './performance-tables.ts';
 
 interface Report {
