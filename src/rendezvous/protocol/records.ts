@@ -1,9 +1,32 @@
-/** Control messages of RecvTensor. A message is a header and any number of records: what is posted in one turn travels in one.
+/** Control messages of RecvTensor. A message is a header and any number of records: what is posted in one turn travels in one. Names and
+ *  regions are told once and are numbers afterwards. The immediate of a write is the index of the request it answers.
  *
- *     message   u8 version │ u8 0 │ u16 credits given back │ record …
- *     record    u8 type │ fields
+ *  Little-endian; varint: 7 bits per byte, up to 2⁵³ − 1; texts: u16 length, UTF-8. R: the receiver of tensors sends it, S: their sender.
  *
- *  Names and regions are told once and are numbers afterwards. The immediate of a write is the index of the request it answers. */
+ *    message      │version u8 = 1│0 u8│credits given back u16│ record │ record │ …           header alone: only gives credits back
+ *    record       │type u8│ fields
+ *    destination  │rkey u32│offset varint│bytes varint│           rkey 0: none, nothing follows
+ *    metadata     │dtype u8│dimensions u8│each varint│bytes varint│   dtype 255: none, nothing follows; 64: string
+ *
+ *     1 hello            R S  incarnation u64, device
+ *     2 name             R    number u32, the key up to its frame; told once, at most 8,192 bytes
+ *     3 region           R    rkey u32, bytes varint, handle
+ *     4 forget           R    rkey u32
+ *     5 request          R    index u32, step varint, name u32, frame varint, iteration varint, destination, metadata
+ *     6 metadata         S    index u32, next u8 (0 re-request, 1 the write follows, 2 empty), metadata
+ *     7 re-request       R    index u32, destination
+ *     8 dead             S    index u32
+ *     9 done             S    count u16, indices u32
+ *    10 error            S    index u32, code u8, text of at most 1,024 bytes
+ *    11 cancel           R    index u32
+ *    12 cancelled        S    index u32
+ *    13 fused request    R    index u32, step varint, count u16, per slot: name, frame, iteration, destination, metadata
+ *    14 fused status     S    index u32, count u16, per slot: number u16, kind u8, metadata or error
+ *    15 fused re-request R    index u32, count u16, per slot: number u16, destination
+ *    16 standing         R    first index u32, first step varint, key, metadata, depth u16, destinations
+ *    17 renew            R    first index u32, count u16
+ *    18 in pieces        R    bytes of a piece u32, indices u16, then as a request; the first index is the request's, the others are
+ *                             those of pieces */
 import type { ByteReader, ByteWriter } from '../../base/bytes.ts';
 import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import type { RemoteRegion } from '../../fabric/fabric.ts';
