@@ -43,7 +43,7 @@ export function generatedPages({ layers, result, nativeInterface, read }: PageSo
     { path: 'docs/settings.md', text: settingsPage() },
     { path: 'src/memory/native-interface.ts', text: nativeInterfaceFile(nativeInterface) },
     withParts('ARCHITECTURE.md', { layers: layersTable(layers) }),
-    withParts('README.md', { 'one-host': hostTable(result), 'between-hosts': networkTable(result), kvstore }),
+    withParts('README.md', { 'one-host': hostTable(result), 'between-hosts': networkTable(result) }),
     withParts('docs/performance.md', { results: performanceTables(result), graphs, kvstore }),
     withParts('docs/algorithms.md', { selection }),
   ];

@@ -151,7 +151,7 @@ export function hostTable(read: ReadResult): string {
   return table(head, rows);
 }
 
-/** Pushes and pulls of a parameter server on one host: for the README and docs/performance.md. */
+/** Pushes and pulls of a parameter server on one host: for docs/performance.md. */
 export function kvstoreTable(read: ReadResult): string {
   const text = read('kvstore');
   if (text === undefined) throw new Error('bench/results/kvstore.json is missing');
