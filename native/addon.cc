@@ -7,15 +7,16 @@
 
 #include "kernels.h"
 #include "wire.h"
-#include "mpi.h"
 #include "napi_args.h"
-#include "libfabric/ofi.h"
 #include "optimizers.h"
 #include "regions.h"
 #include "repetition.h"
 #include "small_buffer.h"
 #include "sockets.h"
 #include "step_machine.h"
+// The optional carriers.
+#include "../src/fabric/providers/libfabric/native/ofi.h"
+#include "../src/mpi/native/mpi.h"
 
 namespace shoal {
 namespace {

@@ -28,6 +28,8 @@ export interface Layer {
   readonly linesMax: number;
   /** True: no input or output, hence no imports of Node's modules or of packages. */
   readonly pure?: boolean;
+  /** Files that load it by `import()` when it is asked for, also from below; nobody else imports it. Default: it is no optional carrier. */
+  readonly loadedBy?: readonly string[];
   /** Rooms from the top down: a room imports rooms below it only. Files beside the rooms are above all of them. Default: none. */
   readonly rooms?: readonly Room[];
 }
@@ -97,7 +99,7 @@ export function formatViolation({ path, line, rule, message }: Violation): strin
 
 interface ParsedFile extends SourceFile {
   readonly program: Program;
-  readonly imports: readonly { readonly specifier: string; readonly offset: number }[];
+  readonly imports: readonly { readonly specifier: string; readonly offset: number; readonly isLazy: boolean }[];
 }
 
 /** A syntax-tree node as the walk sees it. */
@@ -110,10 +112,10 @@ interface Node {
 function parse(file: SourceFile): ParsedFile {
   const { program, errors } = parseSync(file.path, file.text);
   if (errors.length > 0) throw new Error(`${file.path}: ${errors[0].message}`);
-  const imports: { specifier: string; offset: number }[] = [];
+  const imports: { specifier: string; offset: number; isLazy: boolean }[] = [];
   walk(program, (node) => {
     const specifier = importedBy(node);
-    if (specifier !== undefined) imports.push({ specifier, offset: node.start });
+    if (specifier !== undefined) imports.push({ specifier, offset: node.start, isLazy: node.type === 'ImportExpression' });
   });
   return { ...file, program, imports };
 }
@@ -133,7 +135,7 @@ function importedBy(node: Node): string | undefined {
 function checkLayers(file: ParsedFile, table: LayerTable, known: ReadonlySet<string>): Violation[] {
   if (!file.path.startsWith('src/')) return [];
   const own = layerOf(file.path, table);
-  return file.imports.flatMap(({ specifier, offset }) => {
+  return file.imports.flatMap(({ specifier, offset, isLazy }) => {
     const report = (message: string): Violation[] => [violation(file, offset, 'layers', message)];
     if (!specifier.startsWith('.')) {
       if (specifier === 'shoal' || specifier.startsWith('shoal/')) return report('the package does not import itself by name');
@@ -150,7 +152,12 @@ function checkLayers(file: ParsedFile, table: LayerTable, known: ReadonlySet<str
     const other = layerOf(source, table);
     if (own === undefined) return [];
     if (other === undefined) return report(`${own.folder} must not import ${specifier}, which is above all layers`);
-    if (other.folder === own.folder || other.rank < own.rank) return [];
+    if (other.folder === own.folder) return [];
+    if (other.loadedBy !== undefined) {
+      if (isLazy && other.loadedBy.includes(file.path)) return [];
+      return report(`${other.folder} is optional: only ${other.loadedBy.join(' and ')} load it, by import()`);
+    }
+    if (other.rank < own.rank) return [];
     return report(`${own.folder} (rank ${own.rank}) must not import ${other.folder} (rank ${other.rank})`);
   });
 }

@@ -2,13 +2,13 @@
 // of its own for each target, so that neither disturbs the other and a second build compiles only changed files.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { nativeSources } from './native-interface.mjs';
 
 export const root = dirname(dirname(fileURLToPath(import.meta.url)));
-const sources = join(root, 'native');
 
 /** File names of the binaries: in build/Release, and in prebuilds/<platform>-<arch> as node-gyp-build looks for them. */
 export const binaries = { built: ['shoal.node', 'shoal-rank'], prebuilt: ['shoal.napi.glibc.node', 'shoal-rank'] };
@@ -24,9 +24,9 @@ export function compileNative({ arch, portable, target, names, environment = {} 
   if (nodeGyp === undefined) return { reason: 'node-gyp is not installed', missing: ['node-gyp'] };
   const folder = join(root, 'build', `native-${process.platform}-${arch}`);
   const copy = join(folder, 'native');
-  mkdirSync(copy, { recursive: true });
-  for (const name of sourceNames(copy)) if (!existsSync(join(sources, name))) rmSync(join(copy, name));
-  for (const name of sourceNames(sources)) cpSync(join(sources, name), join(copy, name), { preserveTimestamps: true });
+  for (const name of ['native', 'src']) mkdirSync(join(folder, name), { recursive: true });
+  for (const path of nativeSources(folder)) if (!existsSync(join(root, path))) rmSync(join(folder, path));
+  for (const path of nativeSources(root)) cpSync(join(root, path), join(folder, path), { preserveTimestamps: true });
   cpSync(join(root, 'scripts/native-interface.mjs'), join(folder, 'scripts/native-interface.mjs'));
 
   const headers = headersPrefix();
@@ -63,7 +63,7 @@ export function compileNative({ arch, portable, target, names, environment = {} 
 /** A hash of the sources. N-API keeps one binary valid over Node versions, so Node is not in it. */
 export function sourcesHash() {
   const hash = createHash('sha256');
-  for (const name of sourceNames(sources)) hash.update(`${name}\n`).update(readFileSync(join(sources, name)));
+  for (const path of nativeSources(root)) hash.update(`${path}\n`).update(readFileSync(join(root, path)));
   return hash.digest('hex');
 }
 
@@ -89,12 +89,6 @@ export function unportable(file, { floor = glibcFloor, objdump = 'objdump' } = {
 function answers(command) {
   const [program, ...options] = command.split(' ');
   return spawnSync(program, [...options, '--version'], { stdio: 'ignore' }).status === 0;
-}
-
-function sourceNames(folder) {
-  return readdirSync(folder, { recursive: true, encoding: 'utf8' })
-    .filter((name) => /\.(cc|h|gyp)$/.test(name) && !name.startsWith('build'))
-    .sort();
 }
 
 /** Path of node-gyp: the project's, that of the package manager that runs us, or of the npm that came with Node.js. */

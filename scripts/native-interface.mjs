@@ -8,12 +8,20 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 
+/** Paths of the addon's sources: in native/, and for each optional carrier in a folder of that name beside its TypeScript. */
+export function nativeSources(folder) {
+  const paths = ['native', 'src'].flatMap((top) =>
+    readdirSync(join(folder, top), { recursive: true, encoding: 'utf8' }).map((name) => join(top, name)),
+  );
+  return paths.filter((path) => basename(dirname(path)) === 'native' && /\.(cc|h|gyp)$/.test(path)).sort();
+}
+
 export function nativeInterface() {
-  const read = (name) => readFileSync(join(root, 'native', name), 'utf8');
-  const parts = [read('step_machine.h'), /^enum Opcode.*$/m.exec(read('step_machine.cc'))?.[0] ?? ''];
-  const names = readdirSync(join(root, 'native'), { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('.cc'));
-  for (const name of names.sort((a, b) => (basename(a) < basename(b) ? -1 : 1))) {
-    const text = read(name);
+  const read = (path) => readFileSync(join(root, path), 'utf8');
+  const parts = [read('native/step_machine.h'), /^enum Opcode.*$/m.exec(read('native/step_machine.cc'))?.[0] ?? ''];
+  const paths = nativeSources(root).filter((path) => path.endsWith('.cc'));
+  for (const path of paths.sort((a, b) => (basename(a) < basename(b) ? -1 : 1))) {
+    const text = read(path);
     for (const [line, called] of text.matchAll(/^\/\/\/ (\w+)\(.*(?:\n\/\/\/ .*)*/gm)) if (text.includes(`"${called}"`)) parts.push(line);
     for (const [, called] of text.matchAll(/set_function\(env, \w+, ("\w+")/g)) parts.push(called);
   }

@@ -8,6 +8,7 @@ import { hostGuest } from '../comm/caller/comm-thread.ts';
 import { parseSelection } from '../collectives/select.ts';
 import { checkBackend, checkTimeout } from './caller/call-arguments.ts';
 import { CommClient } from './caller/comm-client.ts';
+import { chosenBackend } from './shared/call/collective-libraries.ts';
 import type { Command, CommEvent, WorldPlan } from './shared/comm-protocol.ts';
 import { detectWorld } from '../store/environment.ts';
 import { openWorldGroup } from './api/open-world.ts';
@@ -73,7 +74,7 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     environment: variables,
     joinTimeoutMs,
     settings,
-    ...(options.backend === 'mpi' ? { backend: 'mpi' } : {}),
+    library: chosenBackend(options.backend).library,
     tuning: settings.tuningFile === '' ? undefined : (await import('./shared/call/tuning-file.ts')).loadTuning(settings.tuningFile),
   };
   let client: CommClient | undefined;
@@ -117,10 +118,9 @@ function descriptorsOf({ size, settings }: WorldPlan): number {
 
 function settingsOf(options: InitOptions, environment: Environment): Settings {
   const read = readSettings(environment);
-  const backend = options.backend ?? 'auto';
-  checkBackend(backend);
-  const chosen =
-    backend === 'auto' || backend === 'mpi' ? read.algorithms : [read.algorithms, `*:${backend}`].filter((part) => part !== '').join(';');
+  checkBackend(options.backend ?? 'auto');
+  const { backend = 'auto' } = chosenBackend(options.backend);
+  const chosen = backend === 'auto' ? read.algorithms : [read.algorithms, `*:${backend}`].filter((part) => part !== '').join(';');
   parseSelection(chosen);
   return { ...read, algorithms: chosen, timeoutMs: options.timeoutMs ?? read.timeoutMs };
 }

@@ -12,8 +12,6 @@ import { execCommand } from '../base/settings/install-commands.ts';
 import { packageFile } from '../base/packages/package-root.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { nativeInterface } from './native-interface.ts';
-import type { NativeMpi } from './native-mpi.ts';
-import type { NativeOfi } from './native-ofi.ts';
 import type { NativeWire } from './native-wire.ts';
 import type { Repetition } from './step-machine.ts';
 
@@ -76,8 +74,8 @@ export interface NativeParameterLoops {
   decodeHalf(target: Float32Array, source: Uint8Array): void;
 }
 
-/** Functions of the addon. The loops directly on it are the best that this CPU can run. */
-export interface Native extends NativeLoops, NativeMpi, NativeOfi, NativeWire {
+/** Functions of the addon, without those of the optional carriers, whose folders declare them. The loops directly on it are the best that this CPU can run. */
+export interface Native extends NativeLoops, NativeWire {
   readonly version: string;
   /** All other loops that this CPU can run, down to those for any CPU of this architecture; for tests. */
   readonly others: readonly NativeLoops[];

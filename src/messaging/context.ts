@@ -17,7 +17,7 @@ import {
 } from '../base/schema.ts';
 import { systemRandom, type Random } from '../base/random.ts';
 import type { Backend } from './backend.ts';
-import { messagingBackends } from './backends.ts';
+import { messagingBackends, type MessagingBackend } from './backends.ts';
 import type { FabricEndpoint } from './backends/fabric.ts';
 import { FramePlaces } from './backends/frame-places.ts';
 import type { ThreadGate } from './thread-gate.ts';
@@ -83,7 +83,7 @@ export class MessagingContext implements AsyncDisposable {
   /** Memory that peers may write frames to; undefined without a fabric. */
   readonly places: FramePlaces | undefined;
   readonly #options: MessagingOptions;
-  readonly #backends = new Map<string, Backend>();
+  readonly #backends = new Map<MessagingBackend, Backend>();
   #closed = false;
 
   /** @throws ShoalError `usage` for options that cannot be, and for limits that are no positive integers. */
@@ -110,10 +110,8 @@ export class MessagingContext implements AsyncDisposable {
       const all = messagingBackends.flatMap(({ schemes }) => schemes).map((each) => `${each}://`);
       throw new ShoalError('usage', `'${url}' is not an endpoint; there are ${all.join(', ')}`);
     }
-    const made = this.#backends.get(known.name);
+    const made = this.#backends.get(known);
     if (made !== undefined) return made;
-    const reason = await known.unavailable();
-    if (reason !== undefined) throw new ShoalError('unsupported', `${scheme}:// cannot be used: ${reason}`);
     const { clock, random, limits, places } = this;
     const backend = await known.create({
       ...this.#options,
@@ -124,13 +122,13 @@ export class MessagingContext implements AsyncDisposable {
       ...(places && { places }),
     });
     // Another call may have been faster, and `close` too.
-    const first = this.#backends.get(known.name);
+    const first = this.#backends.get(known);
     if (first !== undefined || this.#closed) {
       await backend.close();
       if (first === undefined) throw contextClosed();
       return first;
     }
-    this.#backends.set(known.name, backend);
+    this.#backends.set(known, backend);
     return backend;
   }
 

@@ -7,7 +7,7 @@ import { describe, expect, it, type TestContext } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { groupChecks } from '../../src/group/conformance.ts';
 import { nativeUnavailableReason } from '../../src/memory/native.ts';
-import { mpiUnavailable } from '../../src/memory/mpi-endpoint.ts';
+import { mpiUnavailable } from '../../src/mpi/mpi-endpoint.ts';
 import { start, type Running } from '../fixtures/launch-harness.ts';
 import { fixtureCommand } from '../support/fixtures.ts';
 import { mpirunFolder } from '../support/mpirun-folder.ts';
@@ -103,7 +103,7 @@ describe("process groups with backend 'mpi'", () => {
 describe('a machine', () => {
   const names = ['libmpi.so.40', 'libmpi.so.20', 'libmpi.so.12', 'libmpich.so.12', 'libmpi.so'];
   const program = `
-    const { mpiUnavailable } = await import('./src/memory/mpi-endpoint.ts');
+    const { mpiUnavailable } = await import('./src/mpi/mpi-endpoint.ts');
     const { MessagingContext, Router } = await import('./src/messaging/index.ts');
     const context = new MessagingContext({ world: 'w', secret: Buffer.from('s') });
     const refusal = await new Router(context).bind('mpi://*').catch((error) => error);

@@ -7,12 +7,12 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { usableDevices } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
-import { loadNative } from '../../src/memory/native.ts';
+import { loadNativeWithOfi } from '../../src/fabric/providers/libfabric/native-ofi.ts';
 import { shoalRun, start, type Ended } from '../fixtures/launch-harness.ts';
 
 const tool = spawnSync('unshare', ['--mount', 'sh', '-c', 'mount -t tmpfs tmpfs /mnt'], { encoding: 'utf8' });
 const why = tool.status === 0 ? '' : ` (skipped: no mount namespace: ${(tool.stderr ?? '').trim() || 'unshare is missing'})`;
-const native = loadNative({ enabled: true });
+const native = loadNativeWithOfi();
 const hasShm = native !== undefined && usableDevices(native).some(({ provider }) => provider === 'shm');
 const main = 'dist/tools/cli/main.js';
 const folder = temporaryFolder('no-room', afterAll);

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
-import { mpiUnavailable } from '../../src/memory/mpi-endpoint.ts';
+import { mpiUnavailable } from '../../src/mpi/mpi-endpoint.ts';
 import { checkParts, messagingChecks } from '../../src/messaging/testing/role-checks.ts';
 import { fixtureCommand } from '../support/fixtures.ts';
 import { mpirunFolder } from '../support/mpirun-folder.ts';

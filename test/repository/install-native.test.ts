@@ -10,7 +10,7 @@ import { repositoryRoot } from '../../scripts/repository.ts';
 import { nativeBinary, rankProgram } from '../../src/memory/native.ts';
 
 const root = temporaryFolder('install', afterAll);
-for (const part of ['native', 'scripts', 'package.json']) cpSync(join(repositoryRoot, part), join(root, part), { recursive: true });
+for (const part of ['native', 'scripts', 'src', 'package.json']) cpSync(join(repositoryRoot, part), join(root, part), { recursive: true });
 symlinkSync(join(repositoryRoot, 'node_modules'), join(root, 'node_modules'));
 
 function install(env: Record<string, string>): { status: number | null; lines: string[] } {

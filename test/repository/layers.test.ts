@@ -65,6 +65,21 @@ describe('layers', () => {
     expect(found[0]).toContain(expected);
   });
 
+  it('load an optional one where it is registered, by import() alone', () => {
+    const optional = { folder: 'mpi', rank: 3, purpose: '', linesMax: 50, loadedBy: ['src/base/carriers.ts'] };
+    const load = "export const load = () => import('../mpi/mpi.ts');";
+    const found = (path: string, text: string): string[] => {
+      const files = { ...skeleton, 'src/mpi/mpi.ts': "import '../group/group.ts';", [path]: text };
+      const sources = Object.entries(files).map(([one, body]) => ({ path: one, text: `// what it is\n${body}` }));
+      return checkSources(sources, { ...table, layers: [...table.layers, optional] }).map(({ message }) => message);
+    };
+    expect(found('src/base/carriers.ts', load)).toEqual([]);
+    const refused = 'mpi is optional: only src/base/carriers.ts load it, by import()';
+    expect(found('src/base/carriers.ts', "import '../mpi/mpi.ts';")).toEqual([refused]);
+    expect(found('src/base/carriers.ts', "import type { M } from '../mpi/mpi.ts';")).toEqual([refused]);
+    expect(found('src/group/carriers.ts', load)).toEqual([refused]);
+  });
+
   it('refuse a table with a layer that does not exist', () => {
     const files = Object.entries(skeleton).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
     const more = { ...table, layers: [...table.layers, { folder: 'ghost', rank: 9, purpose: '', linesMax: 50 }] };

@@ -82,7 +82,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
   };
   const world: WorldHandle = {
     settings,
-    backend: plan.backend,
+    library: plan.library,
     client,
     allocator,
     memory,

@@ -8,6 +8,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, checkArgument } from '../../base/schema.ts';
 import { checkBackend } from '../caller/call-arguments.ts';
+import { chosenBackend } from '../shared/call/collective-libraries.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
 import { groupNumbersWords, type GroupNumbers } from '../caller/group-numbers.ts';
 import { restrictHosts, type GroupSpec, type Scheduling, groupIdMax } from '../shared/call/group-spec.ts';
@@ -21,6 +22,8 @@ export interface ParentGroup extends Pick<ProcessGroup, 'name' | 'rank' | 'size'
 
 /** Its world, as this rank knows it. */
 export interface ParentWorld {
+  /** The library of groups that ask for no backend. */
+  readonly library?: string | undefined;
   readonly client: { readonly groupNumbers: GroupNumbers };
   readonly info: Pick<WorldInfo, 'topology'>;
 }
@@ -150,9 +153,9 @@ function joined(parts: readonly Int32Array[]): Int32Array {
 /** Its number is used from now on. @param ranks Those of the parent, in the new order. */
 function specOf(
   parent: ParentGroup,
-  { info, client }: ParentWorld,
+  { info, client, library }: ParentWorld,
   ranks: readonly number[],
-  { id, ...given }: Pick<GroupSpec, 'name' | 'backend' | 'scheduling'> & { readonly id: number | undefined },
+  { id, backend, ...given }: Pick<GroupSpec, 'name' | 'backend' | 'scheduling'> & { readonly id: number | undefined },
 ): GroupSpec {
   if (id === undefined)
     throw new ShoalError(
@@ -163,6 +166,7 @@ function specOf(
   const globalRanks = ranks.map((rank) => parent.globalRanks[rank]);
   return {
     ...given,
+    ...chosenBackend(backend, library),
     id,
     parent: parent.id,
     globalRanks,

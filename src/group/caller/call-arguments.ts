@@ -2,6 +2,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { algorithms } from '../../collectives/registry.ts';
 import { checkReduceOp, ReduceOp } from '../../memory/reduce-op.ts';
+import { collectiveLibraries } from '../shared/call/collective-libraries.ts';
 import type { Operand } from './call-buffers.ts';
 import type { Place } from '../shared/call/contract.ts';
 import type { CollectiveData, CountsOptions, ReduceOptions } from './types.ts';
@@ -112,8 +113,8 @@ export function localPlace(hosts: readonly (readonly number[])[], rank: number):
   return { localRank: host.indexOf(rank), localSize: host.length };
 }
 
-/** An algorithm's name, `auto`, or `mpi`. */
+/** An algorithm's or a library's name, or `auto`. */
 export function checkBackend(backend: string): void {
-  const known = ['auto', 'mpi', ...algorithms.map((algorithm) => algorithm.name)];
+  const known = ['auto', ...Object.keys(collectiveLibraries), ...algorithms.map((algorithm) => algorithm.name)];
   if (!known.includes(backend)) throw new ShoalError('usage', `unknown backend '${backend}'; use ${known.join(', ')}`);
 }

@@ -17,7 +17,7 @@ import type { CommClient } from './comm-client.ts';
 import type { WorldHandle } from './world-handle.ts';
 import type { Command, SharedBuffer } from '../shared/comm-protocol.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
-import { usesMpi, type GroupSpec } from '../shared/call/group-spec.ts';
+import type { GroupSpec } from '../shared/call/group-spec.ts';
 import { TensorBlock } from './tensor-block.ts';
 import type { FastOperation, FastPath, FastRequest, OpenFastPath } from './fast-path.ts';
 import { mayRepeat, route, type GroupFacts } from '../shared/call/route.ts';
@@ -81,7 +81,7 @@ export interface DeviceStarter {
 }
 
 export interface CallDispatchOptions {
-  readonly world: Pick<WorldHandle, 'client' | 'memory' | 'backend'>;
+  readonly world: Pick<WorldHandle, 'client' | 'memory'>;
   readonly spec: GroupSpec;
   readonly planner: GroupFacts['planner'];
   /** The group's fast path. Default: it has none. */
@@ -104,12 +104,12 @@ export class CallDispatch {
   readonly #numbers: Float64Array;
 
   constructor({ world, spec, planner, path, devices }: CallDispatchOptions) {
-    const { client, memory, backend } = world;
+    const { client, memory } = world;
     this.#spec = spec;
     this.#devices = devices;
     this.#client = client;
     this.#memory = memory;
-    this.#facts = { planner, ...path, isScheduled: spec.scheduling !== undefined, usesMpi: usesMpi(spec.backend, backend) };
+    this.#facts = { planner, ...path, isScheduled: spec.scheduling !== undefined, usesLibrary: spec.library !== undefined };
     this.#fast = path?.fast;
     this.#numbers = path?.fast.numbers ?? new Float64Array(1);
     this.#numbers[RepetitionNumber.Runs] = spec.callsBefore ?? 0;
@@ -181,7 +181,7 @@ export class CallDispatch {
       const command = { type: 'scheduled', group, ...task, call, buffer: buffers.data as SharedBuffer, timeoutMs } as const;
       return this.#client.start(command, `${call.kind} of '${task.name}' of group '${name}'`, reach.pend());
     }
-    const path = way.path === 'exchange' || way.path === 'mpi' ? way.path : 'engine';
+    const path = way.path === 'exchange' || way.path === 'library' ? way.path : 'engine';
     // Ranks tell each other their splits first: a call of its own.
     const sequence = this.#nextSequence(path === 'exchange' ? 2 : 1);
     const site = this.#sites.current();

@@ -15,8 +15,8 @@ import type { TensorMemory } from './tensor-memory.ts';
 
 export interface WorldHandle {
   readonly settings: Settings;
-  /** The backend of groups that name none. Default: chosen per call. */
-  readonly backend?: string | undefined;
+  /** The library that runs collectives of groups that name no backend. Default: none. */
+  readonly library?: string | undefined;
   readonly client: CommClient;
   readonly allocator: RegionAllocator;
   readonly memory: TensorMemory;

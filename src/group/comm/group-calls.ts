@@ -60,7 +60,8 @@ export class GroupCalls implements GroupContext {
   readonly links: readonly (PeerLink | undefined)[];
   readonly members: Members;
   readonly blocks: readonly ControlBlock[];
-  readonly plans: Plans;
+  /** The plans of Shoal, until a library has opened the group for its calls. */
+  plans: Plans;
   readonly spinMs: number;
   readonly networkPath: NetworkPathQueue;
   readonly inquiry: Inquiry;
@@ -87,7 +88,7 @@ export class GroupCalls implements GroupContext {
     const hosts = this.members.hostPeers.length;
     this.spinMs = hosts + 1 > cpus ? 0 : settings.spinMicroseconds / 1000;
     const loadStore = this.links.map((link) => link === undefined || link.loadStore);
-    this.plans = world.mpiPlans(spec) ?? plannerOf(world.planning, spec, loadStore);
+    this.plans = plannerOf(world.planning, spec, loadStore);
     this.#history = new CallHistory(this.members.own, { callsMax });
     this.inquiry = this.#createInquiry();
     this.#operations = new OperationQueue(this);

@@ -12,6 +12,7 @@ import type { TakeDescriptor } from '../../fabric/fabric.ts';
 import type { HostPathCall } from '../host-path/host-path-queue.ts';
 import type { NetworkPathCommand } from '../network-path/network-path-queue.ts';
 import type { GroupSpec } from '../shared/call/group-spec.ts';
+import type { Plans } from '../shared/call/planner.ts';
 import { lossOf, reasonSaidBy } from './diagnosis/departures.ts';
 import type { Wait } from './diagnosis/wait-chain.ts';
 import type { CallQueue } from './engine/call-queue.ts';
@@ -194,6 +195,11 @@ export class GroupEngine implements GroupLife {
   }
 
   // ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** A library runs its calls from now on. */
+  usePlans(plans: Plans): void {
+    this.#calls.plans = plans;
+  }
 
   /** @throws ShoalError why it is not taken; then nothing is known of it. */
   submit(request: SubmittedCall): void {

@@ -15,9 +15,10 @@ import type { CostModel } from '../../plan/cost.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import { GroupEngine } from './group-engine.ts';
 import type { WorldEnvironment } from './engine/environment.ts';
-import { usesMpi, type GroupSpec } from '../shared/call/group-spec.ts';
-import { MpiCollectives } from './mpi/mpi-collectives.ts';
-import type { Plans, WorldPlanning } from '../shared/call/planner.ts';
+import { collectiveLibraries } from '../shared/call/collective-libraries.ts';
+import type { CollectiveLibrary } from '../shared/call/collective-library.ts';
+import type { GroupSpec } from '../shared/call/group-spec.ts';
+import type { WorldPlanning } from '../shared/call/planner.ts';
 import { Arbiter } from '../../scheduler/arbiter.ts';
 import { LastWords } from './last-words.ts';
 import { LinkProbe } from './links/link-probe.ts';
@@ -49,7 +50,8 @@ export class World {
   networkPathRates: NetworkPathRates | undefined;
   /** The user's rules for choosing algorithms. */
   readonly #selection: readonly SelectionRule[];
-  readonly #mpi: MpiCollectives;
+  /** Libraries that groups have asked for, by name. */
+  readonly #libraries = new Map<string, CollectiveLibrary>();
   readonly #waitChains: WaitChains;
   readonly #links = new Map<number, PeerLink>();
   readonly #groups = new Map<number, GroupEngine>();
@@ -63,14 +65,13 @@ export class World {
 
   constructor(env: WorldEnvironment) {
     this.env = env;
-    const { rank, size, clock, kernels, settings, allocator, fabrics } = env;
+    const { rank, clock, kernels, settings, allocator, fabrics } = env;
     this.rank = rank;
     this.arbiter = env.arbiter ?? new Arbiter();
     for (const { sockets } of fabrics) {
       if (sockets) sockets.onSocket = (peer, group, accept) => this.#groups.get(group)?.onSocket(peer.rank, accept);
     }
     this.#selection = parseSelection(settings.algorithms);
-    this.#mpi = new MpiCollectives({ rank, size, clock, kernels, native: settings.native });
     this.regions = new SharedRegions(allocator, fabrics, () => (this.#unlinking ? [] : this.#links.values()));
     this.scratch = new ScratchPool(this.regions, settings.stagingBytes);
     this.#waitChains = new WaitChains({
@@ -154,7 +155,7 @@ export class World {
     if (failure) group.fail(failure);
     try {
       await group.open(timeoutMs);
-      if (usesMpi(spec.backend, this.env.backend)) await this.#mpi.openGroup(spec, timeoutMs);
+      if (spec.library !== undefined) group.usePlans(await (await this.#libraryOf(spec.library)).openGroup(spec, timeoutMs));
     } catch (thrown) {
       group.fail(ShoalError.from(thrown));
       await this.closeGroup(spec.id, 0);
@@ -202,9 +203,12 @@ export class World {
     this.lastWords.tell(ranks, { type: 'trouble', error });
   }
 
-  /** Plans that run the calls of a group whose collectives are MPI's. */
-  mpiPlans(spec: GroupSpec): Plans | undefined {
-    return usesMpi(spec.backend, this.env.backend) ? this.#mpi.plans(spec) : undefined;
+  async #libraryOf(name: string): Promise<CollectiveLibrary> {
+    const Library = await collectiveLibraries[name]();
+    const { rank, size, clock, kernels, settings } = this.env;
+    const library = this.#libraries.get(name) ?? new Library({ rank, size, clock, kernels, native: settings.native });
+    this.#libraries.set(name, library);
+    return library;
   }
 
   group(id: number): GroupEngine | undefined {
@@ -218,7 +222,7 @@ export class World {
     // Whoever closes its world may have been waiting, too.
     if (!this.#groups.delete(id)) return;
     this.schedules.close(id);
-    if (group.failure === undefined) this.#mpi.closeGroup(group.spec);
+    if (group.failure === undefined) this.#libraries.get(group.spec.library ?? '')?.closeGroup(group.spec);
     this.env.recorder.removeGroup(group.spec);
     this.#leaving.set(id, group);
     this.#endIfDeserted(group);
@@ -253,7 +257,7 @@ export class World {
     await left;
     await unlinked;
     await Promise.all(this.env.fabrics.map((fabric) => fabric.close()));
-    this.#mpi.close();
+    for (const library of this.#libraries.values()) library.close();
     this.schedules.end();
     this.#waitChains.close();
     this.regions.close();

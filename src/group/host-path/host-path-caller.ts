@@ -25,7 +25,7 @@ import type { TakeBack } from '../../comm/caller/comm-host.ts';
 import type { Command } from '../shared/comm-protocol.ts';
 import { waitName, workName } from '../shared/call/collective-spans.ts';
 import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
-import { signalMaxOf, usesMpi, type GroupSpec } from '../shared/call/group-spec.ts';
+import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
 import {
   hasPrivate,
   HostPath,
@@ -371,7 +371,7 @@ export function openHostPath(world: WorldHandle, spec: GroupSpec): OpenFastPath 
   const { settings, client, allocator } = world;
   const shares = client.hostPathBlocks(spec.id);
   const size = spec.globalRanks.length;
-  if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, world.backend)) return undefined;
+  if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || spec.library !== undefined) return undefined;
   const regions = openAll(allocator, shares);
   if (!regions) return undefined;
   const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(size) };

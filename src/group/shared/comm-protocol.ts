@@ -26,8 +26,8 @@ export interface WorldPlan {
   readonly environment: Environment;
   readonly joinTimeoutMs: number;
   readonly settings: Settings;
-  /** `mpi`: what groups of this world use unless they say otherwise. */
-  readonly backend?: string;
+  /** The library that runs collectives of groups that name no backend. Default: none. */
+  readonly library?: string;
   /** The same as in GroupSpec, for the group of all ranks. */
   readonly callsBefore?: number;
   /** The file of `shoal tune`, where there is one. */

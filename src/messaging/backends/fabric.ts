@@ -75,7 +75,21 @@ const offersMost = 65_536;
 /** The time that packets posted before the end are given. */
 const goodbyeMs = 200;
 
-export class FabricBackend implements Backend {
+export interface FabricBackendOptions extends BackendOptions {
+  readonly fabric?: FabricEndpoint;
+  /** Memory that peers may write to, over that fabric. */
+  readonly places?: FramePlaces;
+}
+
+/** @throws ShoalError `usage` without a fabric. */
+export async function createFabricBackend(options: FabricBackendOptions): Promise<Backend> {
+  const { fabric, places } = options;
+  if (fabric === undefined || places === undefined)
+    throw new ShoalError('usage', 'fabric:// needs a fabric: give the messaging context the option fabric');
+  return new FabricBackend(options, fabric, places);
+}
+
+class FabricBackend implements Backend {
   readonly #endpoint: FabricEndpoint;
   readonly #landing: LandingOptions;
   readonly #pipes = new Set<FabricPipe>();

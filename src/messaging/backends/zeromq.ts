@@ -63,28 +63,27 @@ const hiccupOption = 114;
 const up = 1;
 const down = 2;
 
-/** @throws ShoalError `out-of-memory`: a package whose files cannot be opened is said not to be there. */
-export async function zeromqUnavailable(): Promise<string | undefined> {
+/** @throws ShoalError `unsupported`; `out-of-memory`: a package whose files cannot be opened is said not to be there. */
+export async function createZeromqBackend(options: ZeromqOptions): Promise<Backend> {
   checkDescriptors('this process', socketDescriptors, 'loading the package zeromq');
+  const zmq = await loadPackage();
+  const missing = (['curve', 'draft'] as const).filter((name) => zmq.capability[name] !== true);
+  if (missing.length > 0) throw unusable(`this build of the package zeromq lacks ${missing.join(' and ')}`);
+  return withinGate(options.gate, () => new ZeromqBackend(zmq, options));
+}
+
+async function loadPackage(): Promise<Package> {
   try {
-    const { capability } = await import('zeromq');
-    const missing = (['curve', 'draft'] as const).filter((name) => capability[name] !== true);
-    return missing.length === 0 ? undefined : `this build of the package zeromq lacks ${missing.join(' and ')}`;
+    return await import('zeromq');
   } catch (error) {
     if (isNotInstalled(error, 'zeromq'))
-      return `it needs the package zeromq, which is not installed; run ${installCommand(process.env, 'zeromq')}`;
-    return `the package zeromq cannot be loaded: ${messageOf(error)}`;
+      throw unusable(`it needs the package zeromq, which is not installed; run ${installCommand(process.env, 'zeromq')}`);
+    throw unusable(`the package zeromq cannot be loaded: ${messageOf(error)}`);
   }
 }
 
-export async function createZeromqBackend(options: ZeromqOptions): Promise<Backend> {
-  const { gate } = options;
-  if (gate?.enter() === false) throw new ShoalError('closed', 'this thread is about to be ended');
-  try {
-    return new ZeromqBackend(await import('zeromq'), options);
-  } finally {
-    gate?.leave();
-  }
+function unusable(why: string): ShoalError {
+  return new ShoalError('unsupported', `ZeroMQ (tcp://, ipc://) cannot be used: ${why}`);
 }
 
 class ZeromqBackend implements Backend {
@@ -108,7 +107,7 @@ class ZeromqBackend implements Backend {
     this.#checkUrl(url);
     const path = ipcPath(url);
     if (path !== undefined && (await answers(url))) throw new ShoalError('system', `${url} is bound by another router already`);
-    return this.#withinGate(() => {
+    return withinGate(this.#options.gate, () => {
       checkDescriptors('this process', socketDescriptors, `listening at ${url}`);
       if (this.#options.encryption === 'curve') this.#guard();
       const socket = this.#bind(url, path);
@@ -126,7 +125,7 @@ class ZeromqBackend implements Backend {
     const { clock } = this.#options;
     const deadlineMs = clock.now() + timeoutMs;
     await this.#listened(url, timeoutMs, signal);
-    const pipe = this.#withinGate(() => {
+    const pipe = withinGate(this.#options.gate, () => {
       checkDescriptors('this process', socketDescriptors, `connecting to ${url}`);
       const pipe: DealerPipe = new DealerPipe(
         this.#dealerSocket(url),
@@ -161,11 +160,6 @@ class ZeromqBackend implements Backend {
     await Promise.all([...this.#open].map((each) => each.close(0)));
     this.#zap?.close(0);
     this.#zap = undefined;
-  }
-
-  #withinGate<T>(calls: () => T): T {
-    const { gate } = this.#options;
-    return gate === undefined ? calls() : gate.pass(calls);
   }
 
   #pipeOptions(url: string, onClosed: () => void): PipeOptions {
@@ -495,6 +489,10 @@ class RouterPipe implements Pipe {
     const error = isShoalError(cause) ? cause : new ShoalError('peer-lost', `${this.description} is gone: ${messageOf(cause)}`, { cause });
     this.#handlers?.onClose(error);
   }
+}
+
+function withinGate<T>(gate: ThreadGate | undefined, calls: () => T): T {
+  return gate === undefined ? calls() : gate.pass(calls);
 }
 
 function setOption(socket: Zmq.Socket, option: number, value: number | Buffer): void {

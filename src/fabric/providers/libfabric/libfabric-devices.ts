@@ -2,8 +2,8 @@
 import { readdirSync } from 'node:fs';
 import { messageOf } from '../../../base/errors.ts';
 import type { Settings } from '../../../base/settings/settings.ts';
-import { loadNative, nativeUnavailableReason, type Native } from '../../../memory/native.ts';
-import { ofiAddressFormats, ofiTotalOrder, type OfiDeviceFacts } from '../../../memory/native-ofi.ts';
+import { nativeUnavailableReason } from '../../../memory/native.ts';
+import { loadNativeWithOfi, ofiAddressFormats, ofiTotalOrder, type NativeWithOfi, type OfiDeviceFacts } from './native-ofi.ts';
 import type { WriteOrder } from './libfabric-connection-options.ts';
 
 /** A choice among libfabric's providers and devices. */
@@ -29,7 +29,7 @@ const sequencedBytes = 8;
 
 /** The reason why libfabric cannot be used here, or undefined when it can. */
 export function libfabricUnavailable(choice: LibfabricChoice = {}): string | undefined {
-  const native = loadNative({ enabled: true });
+  const native = loadNativeWithOfi();
   if (native === undefined) return nativeUnavailableReason();
   const chosen = chooseDevice(native, choice);
   return typeof chosen === 'string' ? chosen : undefined;
@@ -56,7 +56,7 @@ export function hasRdmaDevice(): boolean {
 }
 
 /** Usable devices, best first, each device of a provider once. @throws NativeError. */
-export function usableDevices(native: Native, { provider = '', device = '' }: LibfabricChoice = {}): OfiDeviceFacts[] {
+export function usableDevices(native: NativeWithOfi, { provider = '', device = '' }: LibfabricChoice = {}): OfiDeviceFacts[] {
   const wanted = fullNames[provider] ?? provider;
   const isUsable = (facts: OfiDeviceFacts): boolean =>
     facts.immediateBytes >= immediateBytes && facts.keyBytes <= 8 && (device === '' || facts.device === device);
@@ -75,7 +75,7 @@ export function usableDevices(native: Native, { provider = '', device = '' }: Li
 }
 
 /** The device to use, or the reason why there is none. */
-export function chooseDevice(native: Native, choice: LibfabricChoice): OfiDeviceFacts | string {
+export function chooseDevice(native: NativeWithOfi, choice: LibfabricChoice): OfiDeviceFacts | string {
   const { provider = '', device = '' } = choice;
   const wanted = [provider === '' ? '' : `provider '${provider}'`, device === '' ? '' : `device '${device}'`].filter(Boolean).join(' and ');
   try {

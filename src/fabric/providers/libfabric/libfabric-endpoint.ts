@@ -1,14 +1,14 @@
 /** An endpoint of libfabric with its slots: messages to send and to receive, and operations under way. It must not know what
  *  messages mean. It calls its listener from `poll` only. */
-import type { Native } from '../../../memory/native.ts';
 import {
   ofiAgain,
   ofiEvents,
   ofiEventWords,
+  type NativeWithOfi,
   type OfiDeviceHandle,
   type OfiEndpointHandle,
   type OfiRegistrationHandle,
-} from '../../../memory/native-ofi.ts';
+} from './native-ofi.ts';
 
 /** Bytes of a message with its header: as many as `shm` and `ofi_rxm` take at once, so that none overtakes another. */
 export const slotBytes = 2048;
@@ -26,7 +26,7 @@ export interface EndpointListener {
 }
 
 export interface EndpointOptions {
-  readonly native: Native;
+  readonly native: NativeWithOfi;
   readonly device: OfiDeviceHandle;
   readonly source: string;
   readonly receives: number;
@@ -49,7 +49,7 @@ export class LibfabricEndpoint {
   readonly receivedView: DataView;
   readonly sending: Buffer;
   readonly sendingView: DataView;
-  readonly #native: Native;
+  readonly #native: NativeWithOfi;
   readonly #handle: OfiEndpointHandle;
   readonly #free: number[];
   readonly #transmits: number;

@@ -8,7 +8,7 @@ import { seededRandom, systemRandom } from '../../../base/random.ts';
 import { reservePort } from '../../../base/testing/reserved-port.ts';
 import { UnhurriedClock } from '../../../base/testing/unhurried-clock.ts';
 import { loadNative } from '../../../memory/native.ts';
-import { ofiAddressFormats } from '../../../memory/native-ofi.ts';
+import { loadNativeWithOfi, ofiAddressFormats } from './native-ofi.ts';
 import type { Region } from '../../../memory/region.ts';
 import { createRegionAllocator } from '../../../memory/regions/allocator.ts';
 import { abortConnection } from '../../abortable.ts';
@@ -249,7 +249,7 @@ describe('libfabric', () => {
     const libfabric = { provider: 'tcp;ofi_rxm' };
     const [a, b] = [fabricOf(0, { libfabric }), fabricOf(1, { libfabric, onRefused: (error) => refused.push(error) })];
     const { atA, atB } = await connected(a, b);
-    const native = loadNative({ enabled: true })!;
+    const native = loadNativeWithOfi()!;
     const device = native.ofiOpen('tcp;ofi_rxm', '', ofiAddressFormats.ipv4, 16, 16, 0, true);
     const stranger = new LibfabricEndpoint({ native, device: device.handle, source: '127.0.0.1', receives: 16, transmits: 16 });
     onTestFinished(() => {

@@ -17,8 +17,15 @@ import net from 'node:net';
 import { setServedTimer, type Timer } from '../../../base/clock.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../../base/exhaustion.ts';
-import { loadNative, nativeUnavailableReason, type Native } from '../../../memory/native.ts';
-import { ofiLocalRegistration, type OfiDeviceFacts, type OfiDeviceHandle, type OfiRegistrationHandle } from '../../../memory/native-ofi.ts';
+import { nativeUnavailableReason } from '../../../memory/native.ts';
+import {
+  loadNativeWithOfi,
+  ofiLocalRegistration,
+  type NativeWithOfi,
+  type OfiDeviceFacts,
+  type OfiDeviceHandle,
+  type OfiRegistrationHandle,
+} from './native-ofi.ts';
 import type { WatchHandle } from '../../../memory/native-wire.ts';
 import type { Region } from '../../../memory/region.ts';
 import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricProvider } from '../../fabric.ts';
@@ -103,7 +110,7 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
   /** Name of libfabric's provider. */
   readonly provider: string;
   readonly order: WriteOrder;
-  readonly #native: Native;
+  readonly #native: NativeWithOfi;
   readonly #device: OpenDevice;
   #depth = defaultQueueDepth;
   readonly #hostId: string;
@@ -116,7 +123,7 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
   /** @throws ShoalError `unsupported` without a usable provider, `out-of-memory` when a resource of the system is used up. */
   constructor(options: LibfabricOptions) {
     super(options);
-    const native = loadNative({ enabled: true });
+    const native = loadNativeWithOfi();
     if (native === undefined) throw new ShoalError('unsupported', `libfabric needs the native addon: ${nativeUnavailableReason()}`);
     this.#native = native;
     this.#device = this.#openDevice();
@@ -338,7 +345,7 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
     return registered.grant;
   }
 
-  #register(region: Region, remote: boolean): ReturnType<Native['ofiRegister']> {
+  #register(region: Region, remote: boolean): ReturnType<NativeWithOfi['ofiRegister']> {
     const { random, identity } = this.options;
     const { handle, facts } = this.#device;
     const key = Buffer.from(random.bytes(8)).readBigUInt64LE() >> BigInt(8 * (8 - facts.keyBytes));

@@ -29,8 +29,6 @@ export interface GroupWorld {
   tellFailure(group: GroupSpec, error: ShoalError): void;
   /** The link to another world rank. */
   link(rank: number): PeerLink;
-  /** Plans that run the calls of a group whose collectives are MPI's; undefined: they are the group's own. */
-  mpiPlans(spec: GroupSpec): Plans | undefined;
   recordFailure(group: GroupSpec, error: ShoalError): void;
   /** Finds who is to blame that this rank waits for ranks of the world. */
   findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;

@@ -34,8 +34,10 @@ export interface GroupSpec {
   readonly rank: number;
   /** Hosts, in group ranks. */
   readonly topology: Topology;
-  /** Algorithm that is taken wherever it can be, `auto`, or `mpi`. Default: as in the world. */
+  /** Algorithm that is taken wherever it can be, or `auto`. Default: as in the world. */
   readonly backend?: string;
+  /** Library that runs its collectives (collective-libraries.ts). Default: none, they are Shoal's own. */
+  readonly library?: string;
   /** Calls that count as made when the group opens, for tests of what comes after many. The same on all ranks. Default: none. */
   readonly callsBefore?: number;
   /** Number of the group that it is made of: if that fails while this one opens, this one does. */
@@ -61,11 +63,11 @@ export const worldGroupId = 0;
 
 /** The group of all ranks. */
 export function worldSpec(
-  { rank, size, callsBefore }: { readonly rank: number; readonly size: number; readonly callsBefore?: number },
+  { rank, size, callsBefore, library }: { readonly rank: number; readonly size: number } & Pick<GroupSpec, 'callsBefore' | 'library'>,
   topology: Topology,
 ): GroupSpec {
   const globalRanks = Array.from({ length: size }, (_, each) => each);
-  return { id: worldGroupId, name: 'world', globalRanks, rank, topology, callsBefore };
+  return { id: worldGroupId, name: 'world', globalRanks, rank, topology, callsBefore, library };
 }
 
 /** True if this rank tells people: the first of those that see others being late does. Where nobody is, each may be the only one that sees something.
@@ -80,11 +82,6 @@ export function restrictHosts(hosts: readonly (readonly number[])[], globalRanks
     .map((host) => globalRanks.flatMap((global, rank) => (host.includes(global) ? [rank] : [])))
     .filter((host) => host.length > 0)
     .sort((a, b) => a[0] - b[0]);
-}
-
-/** The collectives of a group are Open MPI's. @param ofWorld what holds for groups that say nothing. */
-export function usesMpi(ofGroup: string | undefined, ofWorld: string | undefined): boolean {
-  return (ofGroup ?? ofWorld) === 'mpi';
 }
 
 /** The scheduling of programs that say nothing. */

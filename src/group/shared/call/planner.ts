@@ -110,10 +110,10 @@ export function plannerOf(world: WorldPlanning, group: GroupSpec, loadStore?: re
   });
 }
 
-/** The rules of a group: its own backend's before those of its world; `auto`, and `mpi`, which runs no plans: none. */
+/** The rules of a group: its own backend's before those of its world; `auto`: none. */
 function groupRules(backend: string | undefined, world: readonly SelectionRule[]): readonly SelectionRule[] {
   if (backend === undefined) return world;
-  return backend === 'auto' || backend === 'mpi' ? [] : [...parseSelection(`*:${backend}`), ...world];
+  return backend === 'auto' ? [] : [...parseSelection(`*:${backend}`), ...world];
 }
 
 /** The reach of ranks on a path, and the rules by which plans are selected there. */

@@ -7,7 +7,7 @@
  *      some data lies in a device's memory                                          device: pieces, as calls of a group of their own
  *      an all-reduce of a scheduled group                                           schedule: parts, in the order of all ranks
  *      an all-to-all with splits, of which a rank knows only its own                exchange: the splits first, then the engine
- *      the group's collectives are Open MPI's                                       mpi: the engine compares the call, MPI runs it
+ *      the group's collectives are a library's, such as Open MPI                    library: the engine compares the call, the library runs it
  *      all ranks share memory; the plan runs whole; small, or for private arrays    host
  *      ranks on several hosts; small; the plan only sends                           network
  *      any other call                                                               engine
@@ -28,7 +28,7 @@ export interface GroupFacts {
   /** Most bytes on the network path, where ranks of several hosts have agreed on one: larger calls take the engine. */
   readonly networkBytesMax?: number;
   readonly isScheduled?: boolean;
-  readonly usesMpi?: boolean;
+  readonly usesLibrary?: boolean;
 }
 
 export type Route =
@@ -37,7 +37,7 @@ export type Route =
   | { readonly path: 'device' | 'schedule' | EnginePath };
 
 /** Ways through the engine. */
-export type EnginePath = 'engine' | 'exchange' | 'mpi';
+export type EnginePath = 'engine' | 'exchange' | 'library';
 
 /** Most bytes of a call that is packed with others: two copies of larger data cost more than a call. */
 const packedBytesMax = 32_768;
@@ -45,11 +45,11 @@ const packedBytesMax = 32_768;
 /** @param isOnDevice some data lies in a device's memory.
  *  @throws ShoalError `usage`, `unsupported` when there is no plan for the call. */
 export function route(call: CollectiveCall, facts: GroupFacts, { isOnDevice }: { readonly isOnDevice: boolean }): Route {
-  const { planner, hostBytesMax, networkBytesMax, isScheduled, usesMpi } = facts;
+  const { planner, hostBytesMax, networkBytesMax, isScheduled, usesLibrary } = facts;
   if (isOnDevice) return { path: 'device' };
   if (isScheduled) return { path: 'schedule' };
   if (call.parts !== undefined) return { path: 'exchange' };
-  if (usesMpi) return { path: 'mpi' };
+  if (usesLibrary) return { path: 'library' };
   const bytes = call.count * dtypeInfo(call.dtype).bytes;
   if (hostBytesMax !== undefined) {
     const { hostPath: plans } = planner.prepare(call);

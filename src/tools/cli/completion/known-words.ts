@@ -6,6 +6,7 @@ import { measuredOps, opNameOf, typeNameOf } from '../../timing/options.ts';
 import { collectives } from '../../../collectives/build.ts';
 import { algorithms } from '../../../collectives/registry.ts';
 import { fusePolicies } from '../../../graph/passes/fuse-policy.ts';
+import { collectiveLibraries } from '../../../group/shared/call/collective-libraries.ts';
 import { dtypes } from '../../../memory/dtype.ts';
 import { presets } from '../../simulate/model.ts';
 
@@ -20,7 +21,7 @@ const words: Readonly<Record<string, Readonly<Record<string, readonly string[]>>
     '--datatype': dtypeNames.map(typeNameOf),
     '--op': measuredOps.map(opNameOf),
     '--algorithms': ['all', ...algorithmNames],
-    '--backend': [...algorithmNames, 'mpi'],
+    '--backend': [...algorithmNames, ...Object.keys(collectiveLibraries)],
   },
   tune: { '--collectives': comparable },
   plan: { '': collectives, '--algorithm': algorithmNames, '--dtype': dtypeNames },

@@ -16,7 +16,8 @@ import {
 import { detectWorld, launchVariables, type WorldSpec } from '../../../store/environment.ts';
 import { clusterVariables } from '../../../graph/cluster/environment.ts';
 import { placeVariables } from '../../../kvstore/job/environment.ts';
-import { loadNative, nativeUnavailableReason, type Native } from '../../../memory/native.ts';
+import { loadNativeWithOfi, type NativeWithOfi } from '../../../fabric/providers/libfabric/native-ofi.ts';
+import { nativeUnavailableReason } from '../../../memory/native.ts';
 import { availableMemory } from '../../../memory/regions/available-memory.ts';
 
 /** Incremented when a field changes its meaning or goes away. */
@@ -69,7 +70,7 @@ export interface Info {
 export function gatherInfo(environment: Environment): Info {
   const resolved = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables, ...clusterVariables] });
   const { settings } = resolved;
-  const native = loadNative({ enabled: settings.native });
+  const native = loadNativeWithOfi({ enabled: settings.native });
   const warnings = [...resolved.warnings];
   const memory = availableMemory();
   return {
@@ -104,7 +105,7 @@ export function gatherInfo(environment: Environment): Info {
   };
 }
 
-function libfabricOf(native: Native | undefined, choice: LibfabricChoice): Info['libfabric'] {
+function libfabricOf(native: NativeWithOfi | undefined, choice: LibfabricChoice): Info['libfabric'] {
   if (native === undefined) return { version: null, reason: 'the native addon is not loaded', devices: [] };
   try {
     const version = native.ofiVersion();

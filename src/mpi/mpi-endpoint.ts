@@ -2,17 +2,22 @@
  *  endpoints, in any thread; all share the MPI of the process. It must not know the meaning of messages or groups. */
 import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { loadNative, nativeUnavailableReason, type Native } from './native.ts';
-import { mpiEvents, type MpiEventBatch, type MpiHandle } from './native-mpi.ts';
+import { loadNative, nativeUnavailableReason, type Native, type NativeOptions } from '../memory/native.ts';
+import { mpiEvents, type MpiEventBatch, type MpiHandle, type NativeMpi } from './native-mpi.ts';
 
 /** The reason why this machine has no usable MPI, with the next step; undefined when it has one. */
-export function mpiUnavailable(options: { enabled: boolean } = { enabled: true }): string | undefined {
-  const native = loadNative(options);
+export function mpiUnavailable(options: NativeOptions = { enabled: true }): string | undefined {
+  const native = loadMpi(options);
   if (native === undefined) return nativeUnavailableReason(options);
   const reason = native.mpiUnavailable();
   return reason === ''
     ? undefined
     : `${reason}; install Open MPI (Debian: apt-get install openmpi-bin) and start the processes with mpirun`;
+}
+
+/** The addon, which has the functions for Open MPI beside all others. */
+function loadMpi(options: NativeOptions): NativeMpi | undefined {
+  return loadNative(options) as (Native & NativeMpi) | undefined;
 }
 
 /** Parts of messages below this size are copied when they are sent. */
@@ -46,7 +51,7 @@ interface Pending {
 }
 
 export class MpiEndpoint {
-  readonly #native: Native;
+  readonly #native: NativeMpi;
   readonly #handle: MpiHandle;
   readonly #ports = new Map<number, MpiPort>();
   readonly #pending = new Map<number, Pending>();
@@ -59,16 +64,16 @@ export class MpiEndpoint {
   /** Called when MPI ended under its users. */
   onFailed: ((error: ShoalError) => void) | undefined;
 
-  private constructor(native: Native) {
+  private constructor(native: NativeMpi) {
     this.#native = native;
     this.#handle = native.mpiOpen((events) => this.#onEvents(events));
   }
 
   /** Starts MPI in this process unless it runs already. The endpoint keeps the event loop alive: see `ref`.
    *  @throws ShoalError `unsupported` when this machine has no MPI that can be used, with the reason. */
-  static async open(options: { enabled: boolean } = { enabled: true }): Promise<MpiEndpoint> {
+  static async open(options: NativeOptions = { enabled: true }): Promise<MpiEndpoint> {
     const reason = mpiUnavailable(options);
-    const native = loadNative(options);
+    const native = loadMpi(options);
     if (reason !== undefined || native === undefined) throw new ShoalError('unsupported', `MPI cannot be used: ${reason}`);
     const endpoint = new MpiEndpoint(native);
     await new Promise<void>((resolve, reject) => {

@@ -1,5 +1,7 @@
 /** The addon's interface to libfabric, typed: flat functions over a library that is found at run time. Their behaviour is
- *  described in native/libfabric/ofi.cc; their user is src/fabric/providers/libfabric/libfabric.ts. A status is 0 or a negative error number. */
+ *  described in native/ofi.cc. A status is 0 or a negative error number. */
+import { loadNative, type Native, type NativeOptions } from '../../../memory/native.ts';
+
 declare const opaque: unique symbol;
 interface Handle<Name extends string> {
   readonly [opaque]: Name;
@@ -101,4 +103,12 @@ export interface NativeOfi {
   /** Reads events and returns their number; −1: no event yet, but more to do: poll again. */
   ofiPoll(endpoint: OfiEndpointHandle, events: Float64Array): number;
   ofiClose(endpoint: OfiEndpointHandle): void;
+}
+
+/** The addon with its functions for libfabric. */
+export type NativeWithOfi = Native & NativeOfi;
+
+/** The addon, where it can be loaded. */
+export function loadNativeWithOfi(options: NativeOptions = { enabled: true }): NativeWithOfi | undefined {
+  return loadNative(options) as NativeWithOfi | undefined;
 }

@@ -1,12 +1,12 @@
-/** mpi:// within one process: the conformance suite, strangers, endpoints. Between processes: test/messaging-mpi.test.ts. */
+/** mpi:// within one process: the conformance suite, strangers, endpoints. Between processes: test/group/mpirun.test.ts, test/messaging/messaging-processes.test.ts. */
 import { describe, expect, it } from 'vitest';
-import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
-import { mpiUnavailable } from '../../memory/mpi-endpoint.ts';
-import { describeMessaging } from '../conformance.ts';
-import { MessagingContext } from '../context.ts';
-import { Dealer } from '../dealer.ts';
-import { Msg } from '../msg.ts';
-import { Router } from '../router.ts';
+import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
+import { mpiUnavailable } from './mpi-endpoint.ts';
+import { describeMessaging } from '../messaging/conformance.ts';
+import { MessagingContext } from '../messaging/context.ts';
+import { Dealer } from '../messaging/dealer.ts';
+import { Msg } from '../messaging/msg.ts';
+import { Router } from '../messaging/router.ts';
 
 const secret = new TextEncoder().encode('secret of the job');
 const clock = new UnhurriedClock();

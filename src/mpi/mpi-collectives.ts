@@ -1,23 +1,23 @@
-/** Backend `mpi`: the collectives of a group are Open MPI's. Everything else stays as it is: the contract is compared before
- *  MPI hears of a call, tensors lie in shared memory, messages between two ranks and failures go over the links.
+/** Backend `mpi` of groups: their collectives are Open MPI's.
  *
  *      announced ─▶ contracts agree ─▶ MPI_Iallreduce … on the group's communicator ─▶ done
  *
  *  MPI wants a communicator's operations started in one order on all ranks; contracts may be seen to agree in any. It adds in
  *  an order of its own: equal on all ranks, but not the bits of Shoal's algorithms. It must not know links or slots. */
-import { assert, must } from '../../../base/assert.ts';
-import type { Clock, Timer } from '../../../base/clock.ts';
-import { ShoalError } from '../../../base/errors.ts';
-import type { ExecutionContext } from '../../../collectives/executor.ts';
-import type { Lowered } from '../../../collectives/lower.ts';
-import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
-import type { Kernels } from '../../../memory/kernels.ts';
-import { MpiEndpoint } from '../../../memory/mpi-endpoint.ts';
-import { combineOpOf, reduceOpCode } from '../../../memory/reduce-op.ts';
-import type { BufferName, Collective, Plan } from '../../../plan/ir.ts';
-import { collectiveCode, type CollectiveCall } from '../../shared/call/contract.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
-import type { Plans, PreparedPlan, RunningPlan } from '../../shared/call/planner.ts';
+import { assert, must } from '../base/assert.ts';
+import type { Timer } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { ExecutionContext } from '../collectives/executor.ts';
+import type { Lowered } from '../collectives/lower.ts';
+import { dtypeInfo, type DType } from '../memory/dtype.ts';
+import type { Kernels } from '../memory/kernels.ts';
+import { MpiEndpoint } from './mpi-endpoint.ts';
+import { combineOpOf, reduceOpCode } from '../memory/reduce-op.ts';
+import type { BufferName, Collective, Plan } from '../plan/ir.ts';
+import type { CollectiveLibrary, CollectiveLibraryOptions } from '../group/shared/call/collective-library.ts';
+import { collectiveCode, type CollectiveCall } from '../group/shared/call/contract.ts';
+import type { GroupSpec } from '../group/shared/call/group-spec.ts';
+import type { Plans, PreparedPlan, RunningPlan } from '../group/shared/call/planner.ts';
 
 const elementsMost = 2 ** 31 - 1;
 const nothing = new Uint8Array(0);
@@ -34,43 +34,29 @@ const noSteps: Lowered = {
   movements: [],
 };
 
-export interface MpiCollectivesOptions {
-  /** The rank of this process in Shoal's world, which must be MPI's. */
-  readonly rank: number;
-  readonly size: number;
-  readonly clock: Clock;
-  readonly kernels: Kernels;
-  /** The settings allow the addon. */
-  readonly native: boolean;
-}
-
-/** MPI for the groups of one world, on the comm thread; started by the first that needs it. */
-export class MpiCollectives {
-  readonly #options: MpiCollectivesOptions;
+/** MPI for the groups of one world; started by the first that needs it. Ranks of that world are those of MPI's. */
+export class MpiCollectives implements CollectiveLibrary {
+  readonly #options: CollectiveLibraryOptions;
   #endpoint: Promise<MpiEndpoint> | undefined;
   #open: MpiEndpoint | undefined;
 
-  constructor(options: MpiCollectivesOptions) {
+  constructor(options: CollectiveLibraryOptions) {
     this.#options = options;
   }
 
-  /** What runs a group's calls, once its communicator is made. */
-  plans(spec: GroupSpec): Plans {
-    const { kernels } = this.#options;
-    return new MpiPlans(spec, kernels, () => must(this.#open, () => 'a group is used when it is open'));
-  }
-
-  /** Collective over the group's ranks, all of which are there. @throws ShoalError `unsupported`, `config`, `timeout`, `system`. */
-  async openGroup(spec: GroupSpec, timeoutMs: number): Promise<void> {
+  async openGroup(spec: GroupSpec, timeoutMs: number): Promise<Plans> {
     const text = `group '${spec.name}' has no MPI communicator after ${timeoutMs} ms; do all its ranks use backend 'mpi'?`;
-    const made = this.#start().then((endpoint) => endpoint.createGroup(spec.id, spec.globalRanks));
+    const made = this.#start().then(async (endpoint) => {
+      await endpoint.createGroup(spec.id, spec.globalRanks);
+      return new MpiPlans(spec, this.#options.kernels, endpoint);
+    });
     let timer: Timer | undefined;
     const late = new Promise<never>((_, reject) => {
       const fail = (): void => reject(new ShoalError('timeout', text, { timeoutMs }));
       timer = this.#options.clock.setTimer(timeoutMs, fail, { keepAlive: true });
     });
     try {
-      await Promise.race([made, late]);
+      return await Promise.race([made, late]);
     } finally {
       timer?.cancel();
     }
@@ -97,7 +83,7 @@ export class MpiCollectives {
       );
     }
     this.#open = endpoint;
-    // What is under way keeps the process alive by itself.
+    // Operations under way keep the process alive by themselves.
     endpoint.ref(false);
     return endpoint;
   }
@@ -123,11 +109,11 @@ class MpiPlan implements PreparedPlan {
 class MpiPlans implements Plans {
   readonly #spec: GroupSpec;
   readonly #kernels: Kernels;
-  readonly #endpoint: () => MpiEndpoint;
-  /** In the order of the calls: those that MPI has not heard of. */
+  readonly #endpoint: MpiEndpoint;
+  /** Operations that MPI has not heard of, in the order of the calls. */
   readonly #waiting: MpiExecution[] = [];
 
-  constructor(spec: GroupSpec, kernels: Kernels, endpoint: () => MpiEndpoint) {
+  constructor(spec: GroupSpec, kernels: Kernels, endpoint: MpiEndpoint) {
     this.#spec = spec;
     this.#kernels = kernels;
     this.#endpoint = endpoint;
@@ -152,7 +138,7 @@ class MpiPlans implements Plans {
     const execution = new MpiExecution(prepared, {
       group: { id, rank, size: globalRanks.length },
       kernels: this.#kernels,
-      endpoint: this.#endpoint(),
+      endpoint: this.#endpoint,
       onReady: () => this.#startReady(),
     });
     this.#waiting.push(execution);
@@ -233,7 +219,7 @@ class MpiExecution implements RunningPlan {
   /** MPI cannot take back what it has started. */
   abandon(): void {}
 
-  /** What this rank gives and gets; the same view where a result takes the place of an input. */
+  /** Memory that this rank gives and gets; the same view where a result takes the place of an input. */
   #buffers(): { input: Uint8Array; output: Uint8Array } {
     const { kind, root } = this.#plan.call;
     const isRoot = root === this.#options.group.rank;

@@ -12,13 +12,13 @@
  *
  *  MPI's own flow control bounds what is under way to a process that does not receive, the windows of the links the rest. */
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
-import { within } from '../../base/clock.ts';
-import { Layout } from '../../base/bytes.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { retry } from '../../base/connections/retry.ts';
-import { MpiEndpoint } from '../../memory/mpi-endpoint.ts';
-import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
-import { packetBytesMost } from '../limits.ts';
+import { within } from '../base/clock.ts';
+import { Layout } from '../base/bytes.ts';
+import { ShoalError } from '../base/errors.ts';
+import { retry } from '../base/connections/retry.ts';
+import { MpiEndpoint, mpiUnavailable } from './mpi-endpoint.ts';
+import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../messaging/backend.ts';
+import { packetBytesMost } from '../messaging/limits.ts';
 
 const kind = { part: 0, lastPart: 1, control: 2 } as const;
 const control = { connect: 1, accept: 2, refuse: 3, close: 4 } as const;
@@ -32,7 +32,10 @@ const defaultName = 'router';
 const partsMost = 70_000;
 const answerMs = 50;
 
+/** @throws ShoalError `unsupported` when this machine has no MPI that can be used. */
 export async function createMpiBackend(options: BackendOptions): Promise<Backend> {
+  const reason = mpiUnavailable();
+  if (reason !== undefined) throw new ShoalError('unsupported', `mpi:// cannot be used: ${reason}`);
   return new MpiBackend(await MpiEndpoint.open(), options);
 }
 

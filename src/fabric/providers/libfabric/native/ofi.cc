@@ -1,5 +1,5 @@
 // libfabric for JavaScript: devices, registered memory and endpoints as flat functions; their user is
-// src/fabric/providers/libfabric.ts. Every number is checked here; results are status codes: 0, or a negative error number.
+// ../libfabric.ts. Every number is checked here; results are status codes: 0, or a negative error number.
 #include "ofi.h"
 
 #include <arpa/inet.h>

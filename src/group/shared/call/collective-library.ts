@@ -1,0 +1,25 @@
+/** A library that runs collectives of groups instead of Shoal's plans. Ranks compare the contracts of calls before it hears of them; tensors
+ *  lie in shared memory, messages between two ranks and failures go over the links, as in any group. */
+import type { Clock } from '../../../base/clock.ts';
+import type { Kernels } from '../../../memory/kernels.ts';
+import type { GroupSpec } from './group-spec.ts';
+import type { Plans } from './planner.ts';
+
+export interface CollectiveLibraryOptions {
+  /** The rank of this process in Shoal's world, and its number of ranks. */
+  readonly rank: number;
+  readonly size: number;
+  readonly clock: Clock;
+  readonly kernels: Kernels;
+  /** The settings allow the addon. */
+  readonly native: boolean;
+}
+
+/** The library as one world uses it, on the comm thread. */
+export interface CollectiveLibrary {
+  /** What runs the group's calls. Collective over the group's ranks, all of which are there.
+   *  @throws ShoalError `unsupported`, `config`, `timeout`, `system`. */
+  openGroup(spec: GroupSpec, timeoutMs: number): Promise<Plans>;
+  closeGroup(spec: GroupSpec): void;
+  close(): void;
+}
