@@ -6,7 +6,7 @@
 import * as grpc from '@grpc/grpc-js';
 import { ShoalError, type ErrorCode, type ErrorData } from '../../src/base/errors.ts';
 import type { TensorCarrier } from '../../src/rendezvous/protocol/tensor-carrier.ts';
-import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-channel.ts';
+import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-connection.ts';
 import type { FusedWaiter, SlotOutcome } from '../../src/rendezvous/protocol/tensor-carrier.ts';
 import type { Cancel, Waiter } from '../../src/rendezvous/table/rendezvous.ts';
 import { hostValue, isStaged, type SentValue } from '../../src/rendezvous/value/staged-tensor.ts';

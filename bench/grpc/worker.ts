@@ -1,6 +1,6 @@
 /** A rendezvous worker whose tensors travel over gRPC: the part of `RendezvousWorker` that benchmarks use, on the same tables of steps. */
 import { systemClock } from '../../src/base/clock.ts';
-import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-channel.ts';
+import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-connection.ts';
 import { WorkerCore } from '../../src/rendezvous/carriers/worker-core.ts';
 import { WorkerDevices } from '../../src/rendezvous/device/worker-devices.ts';
 import { WorkerStep } from '../../src/rendezvous/worker-step.ts';
@@ -20,7 +20,7 @@ export class GrpcWorker {
   /** @param host to listen on. */
   static async start(rank: number, host: string, stepsMax = 1024): Promise<GrpcWorker> {
     const core = new WorkerCore({ rank, device: `/job:worker/task:${rank}/device:CPU:0`, incarnation: BigInt(rank + 1) }, { stepsMax });
-    return new GrpcWorker(core, await serveTensors(`${host}:0`, core.self, (...request) => core.steps.take(...request)));
+    return new GrpcWorker(core, await serveTensors(`${host}:0`, core.self, (...request) => core.take(...request)));
   }
 
   get address(): string {

@@ -4,7 +4,7 @@
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock } from '../../src/base/clock.ts';
-import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-channel.ts';
+import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-connection.ts';
 import { GrpcWorker } from '../grpc/worker.ts';
 import { contestants, replayLayers, schedule, type ReplayPlan, type Samples } from './replay-plan.ts';
 import { consume, start, type Contestant, type Worker } from './workload.ts';

@@ -3,7 +3,7 @@ import type { FabricOptions } from '../../src/fabric/fabric.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
 import { systemEnvironment } from '../../src/rendezvous/environment.ts';
 import { RendezvousWorker } from '../../src/rendezvous/rendezvous-worker.ts';
-import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-channel.ts';
+import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-connection.ts';
 import type { ReceivedTensor } from '../../src/rendezvous/worker-step.ts';
 import { GrpcWorker } from '../grpc/worker.ts';
 import { stagedFabric } from './staged-fabric.ts';

@@ -14,7 +14,7 @@ import { joinPieces } from './rpc/rpc.ts';
 import type { GraphBuilder } from './structure/builder.ts';
 import type { Output } from './structure/graph-node.ts';
 import type { Value } from './structure/value.ts';
-import { decodeMessage, encodeMessage } from './wire/graphs.ts';
+import { decodeMessage, encodeMessage } from './wire/messages.ts';
 
 const magic = Buffer.from('shoalgr1');
 const headBytes = magic.length + 32;
@@ -101,7 +101,7 @@ async function readValues(path: string): Promise<Map<string, Value>> {
   if (!bytes.subarray(magic.length, headBytes).equals(digest(content))) throw new ShoalError('protocol', `${path} is damaged`);
   const { fields, values } = decodeMessage(content);
   const { names } = fields as { readonly names: readonly string[] };
-  return new Map(names.map((name, k) => [name, values[k] as Value]));
+  return new Map(names.map((name, k) => [name, values[k]]));
 }
 
 function digest(content: Uint8Array): Buffer {

@@ -5,13 +5,12 @@ import { ShoalError } from '../base/errors.ts';
 import { isCount } from '../base/bytes.ts';
 import { anyList, anyNumber, anyText, anything, checkFields, describeValue, optionTable } from '../base/schema.ts';
 import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
-import type { WorkerIdentity } from './carriers/tensor-channel.ts';
-import { WorkerCore } from './carriers/worker-core.ts';
+import type { WorkerIdentity } from './carriers/tensor-connection.ts';
+import { checkStepId, WorkerCore } from './carriers/worker-core.ts';
 import { WorkerNetwork } from './carriers/worker-network.ts';
 import { WorkerDevices } from './device/worker-devices.ts';
 import { systemEnvironment, type RendezvousEnvironment } from './environment.ts';
 import type { TensorCounters } from './protocol/counters.ts';
-import { checkStepId } from './table/step-table.ts';
 import { defaultSlabBytes, PooledMemory } from './protocol/pooled-memory.ts';
 import { formatWorkerAddress, parseWorkerAddress } from './worker-address.ts';
 import { tensorKey, WorkerStep } from './worker-step.ts';
@@ -67,7 +66,8 @@ export interface StandingOptions {
 const standingKeys = optionTable<StandingOptions>({ firstStep: anyNumber, depth: anyNumber });
 const gibibyte = 2 ** 30;
 
-type Settled = Required<Omit<RendezvousWorkerOptions, 'stepsMax' | 'parkedMax' | 'carriers' | 'secret'>> & { readonly secret: Uint8Array };
+type Settled = Required<Omit<RendezvousWorkerOptions, 'stepsMax' | 'parkedMax' | 'carriers' | 'secret'>> &
+  Pick<RendezvousWorkerOptions, 'stepsMax' | 'parkedMax' | 'carriers'> & { readonly secret: Uint8Array };
 
 /** A process that sends tensors to others by name and step, into their memory, as TensorFlow's rendezvous does; it needs no process
  *  group.
@@ -79,77 +79,37 @@ type Settled = Required<Omit<RendezvousWorkerOptions, 'stepsMax' | 'parkedMax' |
  *      using gradient = await step.recv(other, 'gradient');
  *      step.end(); */
 export class RendezvousWorker {
-  /** To give to others, which connect to it. */
-  readonly address: string;
   readonly #options: Settled;
   readonly #environment: RendezvousEnvironment;
   readonly #core: WorkerCore;
+  readonly #fabrics: Fabric[] = [];
   readonly #network: WorkerNetwork;
-  readonly #peers: Peers;
+  /** Workers that have connected, by rank. */
+  readonly #known = new Map<number, WorkerIdentity>();
+  /** Callers that wait for a worker. */
+  readonly #awaited = new Set<() => void>();
   readonly #devices = new WorkerDevices();
+  #address = '';
   #closed: Promise<void> | undefined;
 
-  private constructor(parts: {
-    address: string;
-    options: Settled;
-    environment: RendezvousEnvironment;
-    core: WorkerCore;
-    network: WorkerNetwork;
-    peers: Peers;
-  }) {
-    this.address = parts.address;
-    this.#options = parts.options;
-    this.#environment = parts.environment;
-    this.#core = parts.core;
-    this.#network = parts.network;
-    this.#peers = parts.peers;
-  }
-
-  /** Listens. @throws ShoalError `usage` for options, `unsupported` for a carrier that is not possible here. */
-  static async start(
-    options: RendezvousWorkerOptions,
-    environment: RendezvousEnvironment = systemEnvironment(),
-  ): Promise<RendezvousWorker> {
-    checkFields('RendezvousWorker.start', options, optionKeys);
-    const { stepsMax, parkedMax, carriers, ...rest } = options;
-    if (!Number.isInteger(options.rank) || options.rank < 0)
-      throw new ShoalError('usage', `a rendezvous worker needs a rank from 0, not ${options.rank}`);
-    const least = { memoryBytesMax: defaultSlabBytes, reconnectMs: 1, stepsMax: 1, parkedMax: 1 } as const;
-    for (const name of Object.keys(least) as (keyof typeof least)[]) {
-      const value = options[name];
-      if (value === undefined || (Number.isSafeInteger(value) && value >= least[name])) continue;
-      throw new ShoalError('usage', `RendezvousWorker.start: ${name} must be a whole number from ${least[name]}, not ${value}`);
-    }
-    const secret = typeof options.secret === 'string' ? Buffer.from(options.secret) : options.secret;
-    if (!(secret instanceof Uint8Array) || secret.length === 0)
-      throw new ShoalError('usage', 'a rendezvous worker needs a secret: a text or bytes that all workers know');
-    const settled: Settled = {
-      world: 'rendezvous',
-      device: `/job:worker/task:${options.rank}/device:CPU:0`,
-      listenHosts: ['127.0.0.1'],
-      timeoutMs: 300_000,
-      reconnectMs: 2000,
-      memoryBytesMax: 4 * gibibyte,
-      ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)),
-      rank: options.rank,
-      secret,
-    };
-    const { rank, device, world, timeoutMs, reconnectMs, memoryBytesMax } = settled;
+  private constructor(options: Settled, environment: RendezvousEnvironment) {
+    this.#options = options;
+    this.#environment = environment;
+    const { rank, device, world, timeoutMs, reconnectMs, memoryBytesMax, stepsMax, parkedMax } = options;
     const incarnation = Buffer.from(environment.random.bytes(8)).readBigUInt64LE();
     const core = new WorkerCore({ rank, device, incarnation }, { ...(stepsMax && { stepsMax }), ...(parkedMax && { parkedMax }) });
-    const fabrics: Fabric[] = [];
     const budget = { bytesMax: memoryBytesMax, bytes: 0 };
-    const peers: Peers = { known: new Map(), awaited: new Set() };
-    const network = new WorkerNetwork({
+    this.#core = core;
+    this.#network = new WorkerNetwork({
       clock: environment.clock,
       random: environment.random,
       connectMs: timeoutMs,
       reconnectMs,
       world,
       self: core.self,
-      fabrics,
-      sent: core.steps,
-      channel: (fabric) => ({
+      fabrics: this.#fabrics,
+      sent: core,
+      protocol: (fabric) => ({
         timeoutMs,
         announcesApart: fabric.capabilities.loadStore,
         memory: new PooledMemory({
@@ -158,30 +118,48 @@ export class RendezvousWorker {
           budget,
         }),
       }),
-      onGreeted(worker, remote) {
+      onGreeted: (worker, remote) => {
         core.attach(worker, remote);
-        peers.known.set(worker.rank, worker);
-        for (const look of [...peers.awaited]) look();
+        this.#known.set(worker.rank, worker);
+        for (const look of [...this.#awaited]) look();
       },
-      onLost: (_, remote, cause) => core.detach(remote, cause),
+      onLost: (worker, cause) => core.detach(worker, cause),
     });
+  }
+
+  /** Listens. @throws ShoalError `usage` for options, `unsupported` for a carrier that is not possible here. */
+  static async start(
+    options: RendezvousWorkerOptions,
+    environment: RendezvousEnvironment = systemEnvironment(),
+  ): Promise<RendezvousWorker> {
+    const worker = new RendezvousWorker(settled(options), environment);
     try {
-      for (const name of carriersOf(carriers, environment)) {
-        const provider = environment.providers.find((each) => each.name === name)!;
-        const fabric = provider.create(fabricOptions(settled, environment));
-        fabrics.push(fabric);
-        if (fabric.capabilities.maxImmediate < 0xffffffff)
-          throw new ShoalError(
-            'unsupported',
-            `carrier ${name} cannot announce writes by 32-bit immediates, which are the numbers of requests; use another`,
-          );
-      }
-      const address = formatWorkerAddress({ rank, fabrics: await network.listen() });
-      return new RendezvousWorker({ address, options: settled, environment, core, network, peers });
+      await worker.#listen();
+      return worker;
     } catch (thrown) {
-      await network.close();
-      throw ShoalError.from(thrown, 'system', { operation: `rendezvous of ${world}` });
+      await worker.#network.close();
+      throw ShoalError.from(thrown, 'system', { operation: `rendezvous of ${worker.#options.world}` });
     }
+  }
+
+  async #listen(): Promise<void> {
+    const { rank, carriers } = this.#options;
+    for (const name of carriersOf(carriers, this.#environment)) {
+      const provider = this.#environment.providers.find((each) => each.name === name)!;
+      const fabric = provider.create(fabricOptions(this.#options, this.#environment));
+      this.#fabrics.push(fabric);
+      if (fabric.capabilities.maxImmediate < 0xffffffff)
+        throw new ShoalError(
+          'unsupported',
+          `carrier ${name} cannot announce writes by 32-bit immediates, which are the numbers of requests; use another`,
+        );
+    }
+    this.#address = formatWorkerAddress({ rank, fabrics: await this.#network.listen() });
+  }
+
+  /** To give to others, which connect to it. */
+  get address(): string {
+    return this.#address;
   }
 
   /** This worker, as its peers know it. */
@@ -209,15 +187,15 @@ export class RendezvousWorker {
     const { timeoutMs } = this.#options;
     return new Promise((resolve, reject) => {
       const look = (): void => {
-        const peer = this.#peers.known.get(rank);
+        const peer = this.#known.get(rank);
         if (peer === undefined && this.#closed === undefined) return;
-        this.#peers.awaited.delete(look);
+        this.#awaited.delete(look);
         timer.cancel();
         if (peer !== undefined) resolve(peer);
         else reject(new ShoalError('closed', `worker ${this.self.rank} was closed before worker ${rank} connected to it`, { peer: rank }));
       };
       const timer = setServedTimer(this.#environment.clock, timeoutMs, () => {
-        this.#peers.awaited.delete(look);
+        this.#awaited.delete(look);
         reject(
           new ShoalError(
             'timeout',
@@ -226,7 +204,7 @@ export class RendezvousWorker {
           ),
         );
       });
-      this.#peers.awaited.add(look);
+      this.#awaited.add(look);
       look();
     });
   }
@@ -263,7 +241,7 @@ export class RendezvousWorker {
   /** Ends its steps and connections. Tensors that were received stay readable. Idempotent. */
   close(): Promise<void> {
     this.#closed ??= this.#close();
-    for (const look of [...this.#peers.awaited]) look();
+    for (const look of [...this.#awaited]) look();
     return this.#closed;
   }
 
@@ -274,10 +252,31 @@ export class RendezvousWorker {
   }
 }
 
-/** Workers that have connected, by rank, and callers that wait for one. */
-interface Peers {
-  readonly known: Map<number, WorkerIdentity>;
-  readonly awaited: Set<() => void>;
+/** @throws ShoalError `usage`. */
+function settled(options: RendezvousWorkerOptions): Settled {
+  checkFields('RendezvousWorker.start', options, optionKeys);
+  const { rank } = options;
+  if (!Number.isInteger(rank) || rank < 0) throw new ShoalError('usage', `a rendezvous worker needs a rank from 0, not ${rank}`);
+  const least = { memoryBytesMax: defaultSlabBytes, reconnectMs: 1, stepsMax: 1, parkedMax: 1 } as const;
+  for (const name of Object.keys(least) as (keyof typeof least)[]) {
+    const value = options[name];
+    if (value === undefined || (Number.isSafeInteger(value) && value >= least[name])) continue;
+    throw new ShoalError('usage', `RendezvousWorker.start: ${name} must be a whole number from ${least[name]}, not ${value}`);
+  }
+  const secret = typeof options.secret === 'string' ? Buffer.from(options.secret) : options.secret;
+  if (!(secret instanceof Uint8Array) || secret.length === 0)
+    throw new ShoalError('usage', 'a rendezvous worker needs a secret: a text or bytes that all workers know');
+  return {
+    world: 'rendezvous',
+    device: `/job:worker/task:${rank}/device:CPU:0`,
+    listenHosts: ['127.0.0.1'],
+    timeoutMs: 300_000,
+    reconnectMs: 2000,
+    memoryBytesMax: 4 * gibibyte,
+    ...Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)),
+    rank,
+    secret,
+  };
 }
 
 /** @throws ShoalError `unsupported` for one that is asked for and not possible. */

@@ -6,11 +6,12 @@ import { checkDevice, isOnDevice, type DeviceTensor } from '../memory/device/dev
 import type { GpuDevice } from '../memory/device/gpu.ts';
 import { dtypeOfArray, type TypedArray } from '../memory/dtype.ts';
 import type { StepRendezvous } from './carriers/step-rendezvous.ts';
-import type { WorkerIdentity } from './carriers/tensor-channel.ts';
+import type { WorkerIdentity } from './carriers/tensor-connection.ts';
 import type { WorkerCore } from './carriers/worker-core.ts';
 import { receiveOnDevice, type ArrivalTarget } from './device/device-arrival.ts';
 import type { WorkerDevices } from './device/worker-devices.ts';
 import type { RecvOptions } from './table/rendezvous.ts';
+import type { SentValue } from './value/staged-tensor.ts';
 import { checkTensorValue, type Release, type TensorValue } from './value/tensor-value.ts';
 
 /** A value that can be sent: a tensor of Shoal or anything with its fields; one of a device; a typed array, as a vector; a string or several. */
@@ -46,7 +47,7 @@ export class WorkerStep {
   readonly #core: WorkerCore;
   readonly #devices: WorkerDevices;
   readonly #limits: SendLimits;
-  readonly #rendezvous: StepRendezvous;
+  readonly #rendezvous: StepRendezvous<TensorValue, SentValue>;
 
   constructor(core: WorkerCore, devices: WorkerDevices, stepId: number, limits: SendLimits) {
     this.#core = core;

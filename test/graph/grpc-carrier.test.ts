@@ -43,7 +43,7 @@ describe('gRPC', () => {
     sender.send(x, { ...dense([1, 2]), release: () => void released++ });
     const both = receiver.recvFused([x, y], { signal: over.signal });
     // The request is there, and has x.
-    await expect.poll(() => a.steps.find(1)?.awaited).toEqual([y]);
+    await expect.poll(() => sender.awaited).toEqual([y]);
     expect(released).toBe(0);
     over.abort();
     await expect(both).rejects.toMatchObject({ code: 'aborted' });

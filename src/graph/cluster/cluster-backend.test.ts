@@ -6,12 +6,11 @@ import { placeholder } from '../ops/array.ts';
 import { neg } from '../ops/math.ts';
 import type { RpcLink } from '../rpc/rpc.ts';
 import { GraphBuilder } from '../structure/builder.ts';
-import { encodeMessage } from '../wire/graphs.ts';
+import { encodeMessage } from '../wire/messages.ts';
 import { joinPieces } from '../rpc/rpc.ts';
 import { ClusterBackend } from './cluster-backend.ts';
-import { Method } from './methods.ts';
 import { TaskTrace } from './task-trace.ts';
-import type { WorkerService } from './worker-service.ts';
+import { Method, type WorkerService } from './worker-service.ts';
 
 it('what one task cannot run stays registered with no other', async () => {
   const [good, bad] = ['/job:good/task:0', '/job:bad/task:0'];

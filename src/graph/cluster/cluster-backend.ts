@@ -1,21 +1,19 @@
 /** Runs the steps of a session on the tasks of a cluster: partitions are registered with the tasks of their devices once, then every step
  *  is one request per task. The first that fails ends the step on all of them, with its cause. */
-import { setMaxListeners } from 'node:events';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { PreparedRun, PreparedStep, StepBackend } from '../execute/session.ts';
-import { cancelledStep, type StepOutcome } from '../execute/step.ts';
+import { endTogether, type StepOutcome } from '../execute/step.ts';
 import type { Flow } from '../execute/step-state.ts';
 import type { Partition, PartitionedGraph } from '../partition/partition.ts';
 import type { RpcLink } from '../rpc/rpc.ts';
 import { taskOf } from '../structure/device-name.ts';
 import type { Value } from '../structure/value.ts';
-import { decodeMessage, encodeMessage, graphData } from '../wire/graphs.ts';
-import type { Slot } from '../wire/values.ts';
+import { graphData } from '../wire/graphs.ts';
+import { decodeMessage, encodeMessage } from '../wire/messages.ts';
 import { parse } from '../../base/schema.ts';
-import { Method, ranSchema } from './methods.ts';
 import type { TaskTrace } from './task-trace.ts';
-import { ownCaller, type WorkerService } from './worker-service.ts';
+import { Method, ownCaller, ranSchema, type WorkerService } from './worker-service.ts';
 
 export interface ClusterBackendOptions {
   readonly clock: Clock;
@@ -85,7 +83,7 @@ export class ClusterBackend implements StepBackend {
   async #remoteShare(task: string, partitions: readonly Partition[]): Promise<Share> {
     const { linkTo, nextHandle, interOpParallelism } = this.#options;
     const handle = nextHandle();
-    const values: Slot[] = [];
+    const values: Value[] = [];
     const graphs = partitions.map(({ device, graph }) => ({ device: device.name, nodes: graphData(graph, values) }));
     const link = await linkTo(task);
     await link.call(Method.register, encodeMessage({ handle, interOpParallelism, partitions: graphs }, values));
@@ -163,54 +161,34 @@ class ClusterStep implements PreparedStep {
   async run(given: PreparedRun): Promise<StepOutcome> {
     const { clock, nextStepId, trace, keep } = this.#options;
     const startMs = trace.now();
-    const { timeoutMs, fetchCount, signal } = given;
+    const { timeoutMs, signal } = given;
     const stepId = nextStepId();
-    const abort = new AbortController();
-    // One for every task.
-    setMaxListeners(0, abort.signal);
     const unanswered = new Set(this.#shares);
-    let fail: (cause: ShoalError) => void = () => {};
-    const failed = new Promise<never>((_, reject) => {
-      fail = (cause) => {
-        if (abort.signal.aborted) return;
-        reject(cause);
-        for (const share of this.#shares) share.abort(stepId, cause);
-        abort.abort(cause);
-      };
-    });
-    failed.catch(() => {});
-    const onAbort = (): void => fail(cancelledStep(stepId, signal));
-    const timer = clock.setTimer(
-      timeoutMs + marginMs,
-      () => {
-        const tasks = [...unanswered].map(({ task }) => task).join(', ');
-        fail(new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: no answer from ${tasks}`, { timeoutMs }));
-      },
-      { keepAlive: true },
-    );
-    signal.addEventListener('abort', onAbort, { once: true });
-    try {
-      if (signal.aborted) onAbort();
+    const timedOut = (): ShoalError => {
+      const tasks = [...unanswered].map(({ task }) => task).join(', ');
+      return new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: no answer from ${tasks}`, { timeoutMs });
+    };
+    const onEnd = (cause: ShoalError): void => {
+      for (const share of this.#shares) share.abort(stepId, cause);
+    };
+    const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signal, timedOut, onEnd }, (ending, fail) => {
       const outcomes = this.#shares.map(async (share) => {
-        const outcome = await share.run(stepId, { ...given, signal: abort.signal });
+        const outcome = await share.run(stepId, { ...given, signal: ending });
         unanswered.delete(share);
         return outcome;
       });
       for (const outcome of outcomes) outcome.catch((thrown: unknown) => fail(ShoalError.from(thrown)));
-      const all = await Promise.race([failed, Promise.all(outcomes).catch(() => failed)]);
-      for (const share of this.#shares) share.end(stepId);
-      const results: Flow[] = Array.from({ length: fetchCount });
-      for (const outcome of all)
-        outcome.results.forEach((value, fetch) => {
-          if (value !== undefined) results[fetch] ??= keep(value);
-        });
-      const total = all.reduce((sum, { requests }) => sum + requests, 0);
-      trace.step(stepId, startMs, total);
-      return { results, requests: total };
-    } finally {
-      timer.cancel();
-      signal.removeEventListener('abort', onAbort);
-    }
+      return Promise.all(outcomes);
+    });
+    for (const share of this.#shares) share.end(stepId);
+    const results: Flow[] = Array.from({ length: given.fetchCount });
+    for (const outcome of all)
+      outcome.results.forEach((value, fetch) => {
+        if (value !== undefined) results[fetch] ??= keep(value);
+      });
+    const requests = all.reduce((sum, outcome) => sum + outcome.requests, 0);
+    trace.step(stepId, startMs, requests);
+    return { results, requests };
   }
 
   release(): void {

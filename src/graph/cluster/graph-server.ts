@@ -61,8 +61,6 @@ export interface GraphServerOptions {
   readonly rank?: number;
   /** True: `close` closes the store. */
   readonly closeStore?: boolean;
-  /** Time limit for the start of other tasks. Default 5 minutes. */
-  readonly joinTimeoutMs?: number;
 }
 
 /** `SessionOptions` without those that the server itself brings: devices, kernels, clock. */
@@ -83,6 +81,8 @@ export interface GraphServerStats {
 }
 
 const foreverMs = 2 ** 31 - 1;
+/** Time limit for the start of other tasks. */
+const joinMs = 300_000;
 const stepsPerStart = 2 ** 32;
 const startsMax = 2 ** 21;
 
@@ -97,7 +97,7 @@ export class GraphServer implements AsyncDisposable {
   readonly job: string;
   /** Number of the task in its job, 0-based. */
   readonly task: number;
-  readonly #options: GraphServerOptions & { readonly joinTimeoutMs: number };
+  readonly #options: GraphServerOptions;
   readonly #service: WorkerService;
   readonly #carrier: FabricCarrier;
   readonly #tensors: TaskTensors;
@@ -115,7 +115,7 @@ export class GraphServer implements AsyncDisposable {
     const { job, task, clock, random, parameterKernels, kernels = {}, functions, recvSome = false, trace = new TaskTrace() } = options;
     this.job = job;
     this.task = task;
-    this.#options = { joinTimeoutMs: 300_000, ...options };
+    this.#options = options;
     this.#trace = trace;
     const { createFabric, identity, arbiter, reconnectMs, Tensors = TaskTensors } = options;
     const connections = { ...identity, clock, random, ...(reconnectMs !== undefined && { reconnectMs }) };
@@ -278,8 +278,8 @@ export class GraphServer implements AsyncDisposable {
   }
 
   async #records(tasks: readonly string[]): Promise<TaskRecord[]> {
-    const { store, joinTimeoutMs } = this.#options;
-    const texts = await this.#unlessEnded((signal) => store.multiGet(tasks.map(recordKey), { timeoutMs: joinTimeoutMs, signal }));
+    const { store } = this.#options;
+    const texts = await this.#unlessEnded((signal) => store.multiGet(tasks.map(recordKey), { timeoutMs: joinMs, signal }));
     return texts.map((text, k) => readRecord(tasks[k], text));
   }
 

@@ -6,14 +6,18 @@ import type { Random } from '../../base/random.ts';
 import type { Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
 import { WorkerNetwork, type WorkerNetworkOptions } from '../../rendezvous/carriers/worker-network.ts';
+import { failureOf, type ShoalError } from '../../base/errors.ts';
 import { ArenaMemory } from '../../rendezvous/protocol/arena-memory.ts';
 import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
-import type { TensorCarrier } from '../../rendezvous/protocol/tensor-carrier.ts';
+import type { FusedWaiter, SlotOutcome, TensorCarrier } from '../../rendezvous/protocol/tensor-carrier.ts';
+import type { Cancel, Waiter } from '../../rendezvous/table/rendezvous.ts';
+import { checkTensorValue, type TensorDType, type TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { Arbiter } from '../../scheduler/arbiter.ts';
 import { taskOf } from '../structure/device-name.ts';
 import type { Value } from '../structure/value.ts';
-import { tensorOf } from '../wire/tensors.ts';
-import { TaskReceives, type ReceiveStats } from './task-receives.ts';
+import { Reference } from '../execute/variable-store.ts';
+import { elementsOf } from '../structure/elements.ts';
+import { ReceiveWindow } from './receive-window.ts';
 import type { RequestWatch, TaskTrace } from './task-trace.ts';
 
 export interface TaskTensorsOptions {
@@ -33,7 +37,6 @@ export interface TaskTensorsOptions {
   readonly trace: TaskTrace;
   /** True: fusion at run time. */
   readonly recvSome: boolean;
-  readonly connectMs?: number | undefined;
   /** Time limit for making a broken connection again. Default 2000. */
   readonly reconnectMs?: number | undefined;
   /** @returns what `listen` of that task gave. */
@@ -46,6 +49,16 @@ export interface TensorAddress {
   readonly tensors: FabricAddress;
 }
 
+export interface ReceiveStats {
+  /** Number of requests that were sent. */
+  requests: number;
+  /** Number of tensors that came. */
+  tensors: number;
+  bytes: number;
+}
+
+/** Time limit of the first connection to a task. */
+const connectMs = 10_000;
 /** Steps have time limits, which end their receives. */
 const foreverMs = 2 ** 31 - 1;
 /** Tensors of one connection that are asked for. All of them may be written at once, and a connection has so many operations pending. */
@@ -62,7 +75,6 @@ export class TaskTensors {
   readonly stats: ReceiveStats = { requests: 0, tensors: 0, bytes: 0 };
   readonly #options: TaskTensorsOptions;
   readonly #network: WorkerNetwork;
-  readonly #receives = new Map<string, TaskReceives>();
   readonly #tasks = new Map<string, string>();
 
   constructor(options: TaskTensorsOptions) {
@@ -73,7 +85,7 @@ export class TaskTensors {
       {
         values: { check: (value) => value, received: (value) => value },
         workerOf: (device) => this.#taskOf(device),
-        find: (worker) => this.#receivesFrom(worker),
+        find: (worker) => new TaskReceives(worker, this.carrierTo(worker), this, options),
         keeps: true,
         prepare: tensorOf,
         onDropped: () => undefined,
@@ -87,10 +99,10 @@ export class TaskTensors {
       world,
       clock,
       random,
-      connectMs: options.connectMs ?? 10_000,
+      connectMs,
       reconnectMs: options.reconnectMs ?? 2000,
       sent,
-      channel: (_, connection) => ({
+      protocol: (_, connection) => ({
         memory: new ArenaMemory({ register: (region) => fabric.register(region), budget }),
         counters: this.counters,
         arbiter,
@@ -103,11 +115,7 @@ export class TaskTensors {
         limits: { requestsMax, regionsMax },
         ...(onAnswered && { onAnswered }),
       }),
-      onLost: (worker, _, cause) => {
-        const receives = this.#receives.get(worker);
-        this.#receives.delete(worker);
-        if (receives !== undefined) this.core.detach(receives, cause);
-      },
+      onLost: (worker, cause) => this.core.detach(worker, cause),
     });
   }
 
@@ -125,25 +133,10 @@ export class TaskTensors {
   /** The way to a task. */
   protected carrierTo(task: string): TensorCarrier {
     const { addressOf, fabric } = this.#options;
-    return this.#network.reach(task, async (timeoutMs, signal) => {
+    return this.#network.reach(task, async (...given) => {
       const { rank, tensors } = await addressOf(task);
-      return this.#network.dialOf(fabric, tensors, rank)(timeoutMs, signal);
+      return this.#network.dialOf(fabric, tensors, rank)(...given);
     });
-  }
-
-  #receivesFrom(task: string): TaskReceives {
-    const { clock, recvSome, trace } = this.#options;
-    const receives = new TaskReceives({
-      task,
-      carrier: this.carrierTo(task),
-      clock,
-      recvSome,
-      trace,
-      stats: this.stats,
-      onRequest: (stepId) => this.core.countRequest(stepId),
-    });
-    this.#receives.set(task, receives);
-    return receives;
   }
 
   #taskOf(device: string): string {
@@ -151,6 +144,14 @@ export class TaskTensors {
     if (task === undefined) this.#tasks.set(device, (task = device.startsWith('/') ? taskOf(device) : device));
     return task;
   }
+}
+
+/** A value as it is written from its memory into the receiver's. The elements are not copied. @throws ShoalError `unsupported` when they cannot be read at once, `usage` when they are not what the value says. */
+function tensorOf(given: Value): TensorValue {
+  const value = given instanceof Reference ? given.read() : given;
+  const { dtype, shape } = value;
+  const data = dtype === 'string' ? (value.data as readonly string[]) : elementsOf(value);
+  return checkTensorValue({ dtype: dtype as TensorDType, shape, data });
 }
 
 /** Records how long the requests of other tasks wait here. */
@@ -193,4 +194,131 @@ function watched(
       watches.delete(name);
     },
   };
+}
+
+/** Keys of one request at most. */
+const keysMax = 100_000;
+
+/** A key that waits for its request, or for its tensor. */
+interface Item {
+  readonly stepId: number;
+  readonly key: string;
+  readonly startMs: number;
+  readonly settle: (outcome: SlotOutcome) => void;
+  cancel: Cancel;
+}
+
+/** Receives from one other task, for all steps of this one: counts and records them. *Direct*: a request per receive, answered when all its
+ *  keys are there (RecvTensor, FuseRecvTensor). *recvSome*: receives gather for a moment and go as one request; the sender gives what is
+ *  ready, each key by itself. */
+class TaskReceives implements TensorCarrier {
+  readonly #task: string;
+  readonly #carrier: TensorCarrier;
+  readonly #tensors: TaskTensors;
+  readonly #options: TaskTensorsOptions;
+  readonly #window: ReceiveWindow<Item>;
+
+  constructor(task: string, carrier: TensorCarrier, tensors: TaskTensors, options: TaskTensorsOptions) {
+    this.#task = task;
+    this.#carrier = carrier;
+    this.#tensors = tensors;
+    this.#options = options;
+    this.#window = new ReceiveWindow<Item>({ clock: options.clock, itemsMax: keysMax, send: (items) => this.#request(items) });
+  }
+
+  get description(): string {
+    return this.#carrier.description;
+  }
+
+  recv(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel {
+    const { trace, recvSome } = this.#options;
+    const fail = (cause: ShoalError): void => waiter.fail(this.#named(cause));
+    const startMs = trace.now();
+    if (recvSome) return this.#gather(stepId, key, (outcome) => ('cause' in outcome ? fail(outcome.cause) : waiter.receive(outcome.value)));
+    this.#count(stepId);
+    return this.#carrier.recv(stepId, key, {
+      fail,
+      receive: (value) => {
+        this.#came(stepId, key, startMs, { value });
+        trace.request('RecvTensor', this.#task, startMs, 1);
+        waiter.receive(value);
+      },
+    });
+  }
+
+  recvFused(stepId: number, keys: readonly string[], waiter: FusedWaiter): Cancel {
+    const { trace, recvSome } = this.#options;
+    const startMs = trace.now();
+    if (recvSome) {
+      const outcomes: SlotOutcome[] = [];
+      let missing = keys.length;
+      const cancels = keys.map((key, slot) =>
+        this.#gather(stepId, key, (outcome) => {
+          outcomes[slot] = outcome;
+          if (--missing === 0) waiter.receive(outcomes);
+        }),
+      );
+      return () => cancels.forEach((cancel) => cancel());
+    }
+    this.#count(stepId);
+    return this.#carrier.recvFused(stepId, keys, {
+      fail: (cause) => waiter.fail(this.#named(cause)),
+      receive: (outcomes) => {
+        outcomes.forEach((outcome, slot) => this.#came(stepId, keys[slot], startMs, outcome));
+        trace.request('FuseRecvTensor', this.#task, startMs, keys.length);
+        waiter.receive(outcomes);
+      },
+    });
+  }
+
+  endStep(stepId: number): void {
+    this.#carrier.endStep(stepId);
+  }
+
+  close(): Promise<void> {
+    return this.#carrier.close();
+  }
+
+  #gather(stepId: number, key: string, settle: Item['settle']): Cancel {
+    const item: Item = { stepId, key, settle, startMs: this.#options.trace.now(), cancel: () => void this.#window.remove(item) };
+    this.#window.add(item);
+    return () => item.cancel();
+  }
+
+  #request(items: readonly Item[]): void {
+    const { clock, trace } = this.#options;
+    this.#count(items[0].stepId);
+    const startMs = clock.now();
+    let missing = items.length;
+    let isFirst = true;
+    for (const item of items) {
+      const { stepId, key, startMs: askedMs, settle } = item;
+      const came = (outcome: SlotOutcome): void => {
+        if (isFirst) this.#window.observeRoundTrip(clock.now() - startMs);
+        isFirst = false;
+        this.#came(stepId, key, askedMs, outcome);
+        if (--missing === 0) trace.request('RecvSome', this.#task, startMs, items.length);
+        settle(outcome);
+      };
+      item.cancel = this.#carrier.recv(stepId, key, { receive: (value) => came({ value }), fail: (cause) => came({ cause }) });
+    }
+  }
+
+  #count(stepId: number): void {
+    this.#tensors.stats.requests++;
+    this.#tensors.core.countRequest(stepId);
+  }
+
+  #came(stepId: number, key: string, startMs: number, outcome: SlotOutcome): void {
+    const { stats } = this.#tensors;
+    const data = 'value' in outcome ? outcome.value?.data : undefined;
+    const bytes = ArrayBuffer.isView(data) ? data.byteLength : 0;
+    stats.tensors++;
+    stats.bytes += bytes;
+    this.#options.trace.received(key, stepId, startMs, bytes);
+  }
+
+  #named(cause: ShoalError): ShoalError {
+    return cause.code === 'peer-lost' ? failureOf(`${this.#task} is lost`, cause) : cause;
+  }
 }

@@ -10,17 +10,16 @@ import { structuralKernels } from '../execute/structural-kernels.ts';
 import { VariableStore } from '../execute/variable-store.ts';
 import { placeholder } from '../ops/array.ts';
 import { neg } from '../ops/math.ts';
-import type { StepTable } from '../../rendezvous/table/step-table.ts';
+import type { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
 import { joinPieces } from '../rpc/rpc.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import type { Value } from '../structure/value.ts';
 import { numbersOf, scalarOf, testKernels } from '../testing/kernels.ts';
-import { encodeMessage, graphData } from '../wire/graphs.ts';
-import type { Slot } from '../wire/values.ts';
-import { Method } from './methods.ts';
+import { graphData } from '../wire/graphs.ts';
+import { encodeMessage } from '../wire/messages.ts';
 import { TaskTrace } from './task-trace.ts';
 import { TaskTensors } from './task-tensors.ts';
-import { WorkerService } from './worker-service.ts';
+import { Method, WorkerService } from './worker-service.ts';
 
 const [task, worker] = ['/job:ps/task:0', '/job:worker/task:0/device:CPU:0'];
 const device = `${task}/device:CPU:0`;
@@ -29,10 +28,10 @@ const key = (name: string, parts: { from?: string; of?: string; to?: string } = 
   [parts.from ?? device, parts.of ?? '0000000000000007', parts.to ?? worker, name, '0:0'].join(';');
 
 let service: WorkerService;
-let steps: StepTable<Value>;
+let core: WorkerCore<Value, Value>;
 
 beforeEach(() => {
-  const { core } = new TaskTensors({
+  ({ core } = new TaskTensors({
     task,
     rank: 0,
     incarnation,
@@ -48,8 +47,7 @@ beforeEach(() => {
     recvSome: false,
     trace: new TaskTrace(),
     addressOf: (name) => Promise.reject(new ShoalError('usage', `${name} is not in the cluster`)),
-  });
-  steps = core.steps;
+  }));
   service = new WorkerService({
     core,
     clock: systemClock,
@@ -62,17 +60,17 @@ function ask(method: number, body: Uint8Array, { caller = 'a', signal = new Abor
   return service.handle({ method, body, caller, signal }).then((pieces) => joinPieces(pieces));
 }
 
-const send = (method: number, fields: unknown, values: readonly Slot[] = [], caller = 'a'): Promise<Uint8Array> =>
+const send = (method: number, fields: unknown, values: readonly Value[] = [], caller = 'a'): Promise<Uint8Array> =>
   ask(method, joinPieces(encodeMessage(fields, values)), { caller });
 
 /** The ps's part of `z = −(−x)`, whose outer half is on the worker. */
-function partition(): { nodes: unknown; values: Slot[] } {
+function partition(): { nodes: unknown; values: Value[] } {
   const g = new GraphBuilder();
   const x = placeholder(g, 'float32', [], { name: 'x', device });
   const z = neg(g, neg(g, x, { name: 'y', device }), { name: 'z', device: worker });
   const devices = [{ name: device, incarnation }, worker];
   const { partitions } = new Session(g.finish(), { devices, kernels: testKernels }).partitions([x], [z]);
-  const values: Slot[] = [];
+  const values: Value[] = [];
   const own = partitions.find((each) => each.device.name === device);
   return { nodes: graphData((own as (typeof partitions)[number]).graph, values), values };
 }
@@ -88,7 +86,7 @@ const run = (stepId: number, fields: object = {}, values: readonly Value[] = [sc
 /** A tensor that another task asks for. */
 const receive = (stepId: number, asked: string): Promise<Value | undefined> =>
   new Promise((resolve, reject) => {
-    steps.take(stepId, asked, { receive: resolve, fail: reject }, { worker: service, isOver: false });
+    core.take(stepId, asked, { receive: resolve, fail: reject }, { worker: service, isOver: false });
   });
 
 /** A whole step, as a session has it. */

@@ -11,10 +11,44 @@ import { runStep, type StepOutcome } from '../execute/step.ts';
 import type { Pieces, RpcCall, RpcService } from '../rpc/rpc.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
-import { decodeMessage, encodeMessage, graphOf } from '../wire/graphs.ts';
-import type { Slot } from '../wire/values.ts';
-import { parse, type ValueOf } from '../../base/schema.ts';
-import { abortSchema, handleSchema, Method, type ranSchema, registerSchema, runSchema, stepSchema } from './methods.ts';
+import { graphOf } from '../wire/graphs.ts';
+import { decodeMessage, encodeMessage } from '../wire/messages.ts';
+import { anyList, count, integer, list, number, object, parse, text, type ValueOf } from '../../base/schema.ts';
+
+// ── calls between tasks ────────────────────────────────────────────────────────────────────────────────────────────
+
+export const Method = { register: 1, deregister: 2, run: 3, endStep: 4, abortStep: 5 } as const;
+
+const stepId = count;
+const name = text(10_000);
+
+const registerSchema = object({
+  handle: name,
+  interOpParallelism: integer({ min: 1 }),
+  /** Graphs as data; their values are the values of the message. */
+  partitions: list(object({ device: name, nodes: anyList })),
+});
+
+const handleSchema = object({ handle: name });
+
+const runSchema = object({
+  handle: name,
+  stepId,
+  timeoutMs: number({ above: 0 }),
+  fetchCount: count,
+  /** The number of the feed that each value of the message is. */
+  feeds: list(count),
+});
+
+export const ranSchema = object({
+  requests: integer(),
+  /** The number of the fetch that each value of the message is. */
+  fetches: list(count),
+});
+
+const stepSchema = object({ stepId });
+
+const abortSchema = object({ stepId, code: name, message: name });
 
 export interface WorkerServiceOptions {
   /** The steps of this task, and the tensors that it exchanges with others. */
@@ -106,7 +140,7 @@ export class WorkerService implements RpcService {
 
   close(cause: ShoalError): void {
     for (const stepId of this.#running.keys()) this.abortStep(stepId, cause);
-    this.#options.core.steps.close(cause);
+    this.#options.core.endSteps(cause);
     this.#graphs.clear();
   }
 
@@ -141,7 +175,7 @@ export class WorkerService implements RpcService {
     }
   };
 
-  #register(call: RpcCall, fields: unknown, values: readonly Slot[]): Pieces {
+  #register(call: RpcCall, fields: unknown, values: readonly Value[]): Pieces {
     const { handle, interOpParallelism, partitions } = parse('a graph', registerSchema, fields);
     if (this.#graphs.size >= this.#options.graphsMax)
       throw new ShoalError('out-of-memory', `${this.task} has ${this.#graphs.size} graphs of sessions already; close some`);
@@ -151,7 +185,7 @@ export class WorkerService implements RpcService {
     return encodeMessage({});
   }
 
-  async #run(call: RpcCall, fields: unknown, values: readonly Slot[]): Promise<Pieces> {
+  async #run(call: RpcCall, fields: unknown, values: readonly Value[]): Promise<Pieces> {
     const { handle, stepId, timeoutMs, fetchCount, feeds } = parse('a request for a step', runSchema, fields);
     const { caller, signal } = call;
     const graph = this.#graphs.get(graphKey(call, handle));
@@ -166,8 +200,10 @@ export class WorkerService implements RpcService {
     const { results, requests } = await this.runStep(graph.executors, { stepId, timeoutMs, fetchCount, feeds: fed, signal, caller });
     const fetches = results.flatMap((value, fetch) => (value === undefined ? [] : [fetch]));
     const ran = { requests, fetches } satisfies ValueOf<typeof ranSchema>;
-    const fetched = fetches.map((fetch) => results[fetch]);
-    return encodeMessage(ran, fetched);
+    return encodeMessage(
+      ran,
+      fetches.map((fetch) => results[fetch]!),
+    );
   }
 }
 

@@ -19,7 +19,7 @@ import {
   flag,
   optionTable,
 } from '../../base/schema.ts';
-import { LocalRendezvous } from '../../rendezvous/table/local-rendezvous.ts';
+import { StepRendezvous } from '../../rendezvous/carriers/step-rendezvous.ts';
 import { partitionGraph, type PartitionedGraph } from '../partition/partition.ts';
 import { prune } from '../partition/prune.ts';
 import type { FuseOptions, UnfusedReceive } from '../passes/fuse-recv.ts';
@@ -295,8 +295,10 @@ class LocalBackend implements StepBackend {
   async prepare({ partitions }: PartitionedGraph): Promise<PreparedStep> {
     const { clock, interOpParallelism, rendezvousKeysMax: keysMax } = this.#options;
     const executors = partitions.map(({ graph }) => new Executor(graph, { kernels: this.#kernels, interOpParallelism }));
-    const run = (given: PreparedRun): Promise<StepOutcome> =>
-      runStep(executors, { ...given, stepId: ++this.#stepId, clock, rendezvous: new LocalRendezvous<Value>({ keysMax }) });
+    const run = (given: PreparedRun): Promise<StepOutcome> => {
+      const stepId = ++this.#stepId;
+      return runStep(executors, { ...given, stepId, clock, rendezvous: new StepRendezvous<Value>(stepId, { keysMax }) });
+    };
     return { run, release: () => {} };
   }
 

@@ -1,21 +1,14 @@
 /** One step over partitions of this process: all of them start at once and meet in one rendezvous. The first that fails ends the step on
  *  all of them, with its cause; so do the caller's signal and the time limit. What kernels give later is not looked at. */
+import { setMaxListeners } from 'node:events';
 import type { Clock } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
-import type { Rendezvous } from '../../rendezvous/table/rendezvous.ts';
 import { describeKey } from '../../rendezvous/table/rendezvous-key.ts';
+import type { StepRendezvous } from '../../rendezvous/carriers/step-rendezvous.ts';
 import { describeNode } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import type { Executor } from './executor.ts';
 import type { Flow } from './step-state.ts';
-
-/** Where the partitions of a step meet each other, and those of other processes. */
-export interface StepRendezvous extends Rendezvous<Value> {
-  /** Keys that are asked for and have not come. */
-  readonly awaited: readonly string[];
-  /** Requests so far: a fused receive counts once. */
-  readonly requests: number;
-}
 
 export interface StepOptions {
   readonly stepId: number;
@@ -24,7 +17,8 @@ export interface StepOptions {
   readonly timeoutMs: number;
   readonly clock: Clock;
   readonly signal?: AbortSignal;
-  readonly rendezvous: StepRendezvous;
+  /** The meeting of the partitions with each other, and with those of other processes. */
+  readonly rendezvous: StepRendezvous<Value>;
 }
 
 export interface StepOutcome {
@@ -35,23 +29,11 @@ export interface StepOutcome {
 }
 
 /** @throws ShoalError that names the step: what failed first, `timeout` with what was waited for, `aborted` by the signal. */
-export async function runStep(executors: readonly Executor[], options: StepOptions): Promise<StepOutcome> {
-  const { stepId, feeds, fetchCount, timeoutMs, clock, signal, rendezvous } = options;
-  const abort = new AbortController();
+export function runStep(executors: readonly Executor[], options: StepOptions): Promise<StepOutcome> {
+  const { stepId, feeds, fetchCount, timeoutMs, clock, rendezvous } = options;
   const results: Flow[] = Array.from({ length: fetchCount });
   const deadlineMs = clock.now() + timeoutMs;
   const runs: ReturnType<Executor['start']>[] = [];
-  let stop: (cause: ShoalError) => void = () => {};
-  const stopped = new Promise<never>((_, reject) => {
-    stop = (cause) => {
-      if (abort.signal.aborted) return;
-      // The failures of receives must not be the first to be heard.
-      reject(cause);
-      abort.abort(cause);
-      rendezvous.startAbort(cause);
-    };
-  });
-  stopped.catch(() => {});
   const timedOut = (): ShoalError => {
     const waiting = [
       ...rendezvous.awaited.map((key) => `for ${describeKey(key)} (${key})`),
@@ -61,35 +43,63 @@ export async function runStep(executors: readonly Executor[], options: StepOptio
     ];
     return new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: it waits ${listed(waiting)}`, { timeoutMs });
   };
-  const onAbort = (): void => stop(cancelledStep(stepId, signal));
-  const timer = clock.setTimer(timeoutMs, () => stop(timedOut()), { keepAlive: true });
+  return endTogether({ ...options, timedOut, onEnd: (cause) => rendezvous.startAbort(cause) }, async (signal, fail) => {
+    const checkTime = (): void => {
+      if (clock.now() > deadlineMs) fail(timedOut());
+    };
+    for (const executor of executors) {
+      if (signal.aborted) break;
+      const run = executor.start({ stepId, rendezvous, signal, feeds, results, checkTime });
+      runs.push(run);
+      run.finished.catch((thrown: unknown) => fail(failureOf(`step ${stepId} failed`, ShoalError.from(thrown))));
+    }
+    await Promise.all(runs.map(({ finished }) => finished));
+    return { results, requests: rendezvous.requests };
+  });
+}
+
+export interface EndTogetherOptions extends Pick<StepOptions, 'stepId' | 'clock' | 'timeoutMs' | 'signal'> {
+  readonly timedOut: () => ShoalError;
+  /** Tells the parts why they end. */
+  readonly onEnd: (cause: ShoalError) => void;
+}
+
+/** Runs the parts of a step. The first failure ends all of them; so do the caller's signal and the time limit.
+ *  @param run is given the signal of the end, and what begins it. */
+export async function endTogether<T>(
+  { stepId, clock, timeoutMs, signal, timedOut, onEnd }: EndTogetherOptions,
+  run: (signal: AbortSignal, fail: (cause: ShoalError) => void) => Promise<T>,
+): Promise<T> {
+  const abort = new AbortController();
+  // One for every part.
+  setMaxListeners(0, abort.signal);
+  let isOver = false;
+  let fail!: (cause: ShoalError) => void;
+  const failed = new Promise<never>((_, reject) => {
+    fail = (cause) => {
+      if (isOver) return;
+      isOver = true;
+      // The failures of the parts must not be the first to be heard.
+      reject(cause);
+      onEnd(cause);
+      abort.abort(cause);
+    };
+  });
+  failed.catch(() => {});
+  const onAbort = (): void => fail(new ShoalError('aborted', `step ${stepId} was cancelled by its signal`, { cause: signal?.reason }));
+  const timer = clock.setTimer(timeoutMs, () => fail(timedOut()), { keepAlive: true });
   signal?.addEventListener('abort', onAbort, { once: true });
   try {
     if (signal?.aborted === true) onAbort();
-    const checkTime = (): void => {
-      if (clock.now() > deadlineMs) stop(timedOut());
-    };
-    for (const executor of executors) {
-      if (abort.signal.aborted) break;
-      const run = executor.start({ stepId, rendezvous, signal: abort.signal, feeds, results, checkTime });
-      runs.push(run);
-      run.finished.catch((thrown: unknown) => stop(named(stepId, ShoalError.from(thrown))));
-    }
-    await Promise.race([stopped, Promise.all(runs.map(({ finished }) => finished)).catch(() => stopped)]);
-    return { results, requests: rendezvous.requests };
+    const all = run(abort.signal, fail).catch((thrown: unknown) => {
+      fail(ShoalError.from(thrown));
+      return failed;
+    });
+    return await Promise.race([failed, all]);
   } finally {
     timer.cancel();
     signal?.removeEventListener('abort', onAbort);
   }
-}
-
-/** The caller's signal ended the step; with the cause where it is one. */
-export function cancelledStep(stepId: number, signal: AbortSignal | undefined): ShoalError {
-  return new ShoalError('aborted', `step ${stepId} was cancelled by its signal`, { cause: signal?.reason });
-}
-
-function named(stepId: number, cause: ShoalError): ShoalError {
-  return failureOf(`step ${stepId} failed`, cause);
 }
 
 const listedMax = 8;

@@ -15,8 +15,7 @@ import { MessagingContext } from '../../messaging/context.ts';
 import { Dealer } from '../../messaging/dealer.ts';
 import { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
-import { aborted, decodeError, describeLoss, encodeError, joinPieces } from './rpc.ts';
-import type { CallOptions, Pieces, RpcLink, RpcService, RpcStats } from './rpc.ts';
+import { decodeError, encodeError, joinPieces, type Pieces, type RpcLink, type RpcService, type RpcStats } from './rpc.ts';
 
 export interface FabricCarrierOptions {
   /** Carries the calls. The carrier closes it. */
@@ -147,10 +146,10 @@ class FabricLink implements RpcLink {
     this.#drain();
   }
 
-  call(method: number, body: Pieces, { signal }: CallOptions = {}): Promise<Uint8Array> {
+  call(method: number, body: Pieces, { signal }: { readonly signal?: AbortSignal } = {}): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
       if (this.#end !== undefined) throw this.#end;
-      const cancelled = (): ShoalError => aborted(this.#task, signal);
+      const cancelled = (): ShoalError => new ShoalError('aborted', `a call of ${this.#task} was cancelled`, { cause: signal?.reason });
       if (signal?.aborted === true) throw cancelled();
       const call = this.#next++;
       const onAbort = (): void => {
@@ -189,9 +188,8 @@ class FabricLink implements RpcLink {
       for (let msg = this.#dealer.tryReceive(); msg !== undefined; msg = this.#dealer.tryReceive()) this.#onMessage(msg);
     } catch (thrown) {
       const error = ShoalError.from(thrown);
-      this.#fail(
-        error.code === 'protocol' ? error : new ShoalError('peer-lost', describeLoss(this.#task, error.message), { cause: error }),
-      );
+      const isLost = error.code !== 'protocol';
+      this.#fail(isLost ? new ShoalError('peer-lost', `${this.#task} is lost: ${error.message}`, { cause: error }) : error);
     }
   }
 

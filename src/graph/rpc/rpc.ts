@@ -19,23 +19,17 @@ export interface RpcCall {
   readonly signal: AbortSignal;
 }
 
-/** Rejections travel to the caller. */
-export type RpcHandler = (call: RpcCall) => Promise<Pieces>;
-
 export interface RpcService {
-  readonly handle: RpcHandler;
+  /** Rejections travel to the caller. */
+  readonly handle: (call: RpcCall) => Promise<Pieces>;
   /** A caller has gone: cleanly, or for longer than connections may take to come back. */
   readonly callerGone: (caller: string) => void;
-}
-
-export interface CallOptions {
-  readonly signal?: AbortSignal;
 }
 
 /** The way to one task. */
 export interface RpcLink {
   /** @throws ShoalError what the handler threw; `peer-lost` naming the task when it cannot be reached any more; `aborted` by the signal. */
-  call(method: number, body: Pieces, options?: CallOptions): Promise<Uint8Array>;
+  call(method: number, body: Pieces, options?: { readonly signal?: AbortSignal }): Promise<Uint8Array>;
   /** Resolves when it has ended, however. */
   readonly lost: Promise<void>;
   close(): Promise<void>;
@@ -47,16 +41,6 @@ export interface RpcStats {
   /** Bytes of its own calls and of those that it answered. */
   bytesSent: number;
   bytesReceived: number;
-}
-
-/** A call was given up by its signal. */
-export function aborted(task: string, signal: AbortSignal | undefined): ShoalError {
-  return new ShoalError('aborted', `a call of ${task} was cancelled`, { cause: signal?.reason });
-}
-
-/** The text of an error about a task that went. */
-export function describeLoss(task: string, why: string): string {
-  return `${task} is lost: ${why}`;
 }
 
 export function encodeError(error: ShoalError): Uint8Array {
@@ -71,16 +55,10 @@ export function decodeError(body: Uint8Array): ShoalError {
   }
 }
 
-export function piecesBytes(pieces: Pieces): number {
-  let bytes = 0;
-  for (const piece of pieces) bytes += piece.byteLength;
-  return bytes;
-}
-
-/** One after the other, behind `offset` free bytes. */
-export function joinPieces(pieces: Pieces, offset = 0): Uint8Array {
-  const joined = new Uint8Array(offset + piecesBytes(pieces));
-  let at = offset;
+/** One after the other, in memory of their own. */
+export function joinPieces(pieces: Pieces): Uint8Array {
+  const joined = new Uint8Array(pieces.reduce((sum, { byteLength }) => sum + byteLength, 0));
+  let at = 0;
   for (const piece of pieces) {
     joined.set(piece, at);
     at += piece.byteLength;

@@ -5,7 +5,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { anyList, anyObject, anyText, checkArgument, checkFields, optionTable } from '../../base/schema.ts';
 import { checkName, GraphBuilder } from './builder.ts';
 import type { Attribute, Attributes, OpDefinition } from './definition.ts';
-import { digraph } from './digraph.ts';
+import { circleThrough, components, digraph, type Digraph } from './digraph.ts';
 import type { Graph } from './graph.ts';
 import { describeNode, nodeError, type Node, type Output } from './graph-node.ts';
 
@@ -146,35 +146,19 @@ function inputsFirst(
     if (other === undefined) throw nodeError(each, `colocateWith '${each.colocateWith}' is not there`);
     edges.push(index, other);
   });
-  const { starts, targets } = digraph(nodes.length, edges);
-  const position = starts.slice(0, nodes.length);
+  const graph = digraph(nodes.length, edges);
+  const { of } = components(graph);
   const order: number[] = [];
-  /** An edge from a node to one that it needs. */
-  const way: number[] = [];
-  const state = new Uint8Array(nodes.length);
-  for (const first of nodes.keys()) {
-    if (state[first] === placed) continue;
-    way.push(first);
-    while (way.length > 0) {
-      const node = way[way.length - 1];
-      state[node] = onTheWay;
-      if (position[node] === starts[node + 1]) {
-        state[node] = placed;
-        order.push(node);
-        way.pop();
-        continue;
-      }
-      const needed = targets[position[node]++];
-      if (state[needed] === onTheWay) throw circle(nodes, [...way.slice(way.indexOf(needed)), needed]);
-      if (state[needed] !== placed) way.push(needed);
-    }
-  }
+  const own = edges.findIndex((from, at) => at % 2 === 0 && from === edges[at + 1]);
+  if (own >= 0) throw circle(nodes, graph, edges[own]);
+  of.forEach((component, node) => {
+    if (order[component] !== undefined) throw circle(nodes, graph, order[component]);
+    order[component] = node;
+  });
   return order;
 }
 
-const [onTheWay, placed] = [1, 2];
-
-function circle(nodes: readonly NodeData[], way: readonly number[]): ShoalError {
-  const names = way.map((index) => nodes[index].name).reverse();
+function circle(nodes: readonly NodeData[], graph: Digraph, on: number): ShoalError {
+  const names = (circleThrough(graph, on) ?? []).map((index) => nodes[index].name).reverse();
   return new ShoalError('usage', `importNodes: the graph has a circle: ${names.join(' → ')}; only NextIteration to Merge goes back`);
 }

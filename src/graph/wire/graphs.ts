@@ -1,50 +1,18 @@
-/** Graphs as bytes between tasks: nodes as JSON, the values of their attributes beside it. */
-import { ByteReader, Layout, textOf } from '../../base/bytes.ts';
+/** Graphs as bytes between tasks, and in files: nodes as JSON, the values of their attributes beside it. */
 import { describeValue } from '../../base/schema.ts';
 import { checkedGraph } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { joinPieces, type Pieces } from '../rpc/rpc.ts';
+import { joinPieces } from '../rpc/rpc.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Attribute } from '../structure/definition.ts';
 import { exportNodes, importNodes, type NodeData } from '../structure/node-data.ts';
 import { isValue, type Value } from '../structure/value.ts';
 import { operations } from '../ops/registry.ts';
-import { decodeSlots, encodeSlots, type Slot } from './values.ts';
-
-/** A request or an answer with values beside it. */
-export interface Message<T> {
-  readonly fields: T;
-  readonly values: readonly Slot[];
-}
-
-const format = 'a message of a task';
-const messageHead = new Layout(format, { bytes: 'u32', zero: 'u32' });
-
-export function encodeMessage(fields: unknown, values: readonly Slot[] = []): Pieces {
-  const json = Buffer.from(JSON.stringify(fields));
-  const head = messageHead.encode({ bytes: json.byteLength });
-  const padding = new Uint8Array(-json.byteLength & 7);
-  return [head, json, padding, ...(values.length === 0 ? [] : encodeSlots(values))];
-}
-
-/** @throws ShoalError `protocol`. */
-export function decodeMessage(body: Uint8Array): Message<unknown> {
-  const reader = new ByteReader(body, format);
-  const { bytes } = reader.record(messageHead);
-  const json = reader.bytes(bytes);
-  reader.bytes(-bytes & 7);
-  let fields: unknown;
-  try {
-    fields = JSON.parse(textOf(json));
-  } catch (cause) {
-    throw new ShoalError('protocol', `${format} is not well formed: no JSON`, { cause });
-  }
-  return { fields, values: reader.done ? [] : decodeSlots(reader.bytes(reader.left)) };
-}
+import { decodeMessage, encodeMessage, malformed } from './messages.ts';
 
 /** A graph as a file holds it. @throws ShoalError `unsupported` for functions that are not named. */
 export function encodeGraph(graph: Graph): Uint8Array {
-  const values: Slot[] = [];
+  const values: Value[] = [];
   const nodes = graphData(checkedGraph('encodeGraph', graph), values);
   return joinPieces(encodeMessage({ nodes }, values));
 }
@@ -58,7 +26,7 @@ export function decodeGraph(bytes: Uint8Array): Graph {
 }
 
 /** A graph as JSON that refers to `values`. @throws ShoalError `unsupported` for functions: they are called by name on other tasks. */
-export function graphData(graph: Graph, values: Slot[]): unknown {
+export function graphData(graph: Graph, values: Value[]): unknown {
   return exportNodes(graph).map(({ attributes = {}, ...node }) => ({
     ...node,
     attributes: Object.fromEntries(Object.entries(attributes).map(([key, each]) => [key, encodeAttribute(each, values)])),
@@ -66,7 +34,7 @@ export function graphData(graph: Graph, values: Slot[]): unknown {
 }
 
 /** @throws ShoalError `protocol` and whatever `importNodes` refuses. */
-export function graphOf(data: unknown, values: readonly Slot[]): Graph {
+export function graphOf(data: unknown, values: readonly Value[]): Graph {
   if (!Array.isArray(data)) throw malformed('a graph is a list of nodes');
   const nodes = data.map((each: unknown): NodeData => {
     if (typeof each !== 'object' || each === null) throw malformed('a node is an object');
@@ -82,7 +50,7 @@ export function graphOf(data: unknown, values: readonly Slot[]): Graph {
   return importNodes(nodes, operations);
 }
 
-function encodeAttribute(value: Attribute, values: Slot[]): unknown {
+function encodeAttribute(value: Attribute, values: Value[]): unknown {
   if (typeof value === 'bigint') return { bigint: value.toString() };
   if (Array.isArray(value)) return { list: value.map((each) => encodeAttribute(each as Attribute, values)) };
   if (value === Infinity || value === -Infinity) return { number: String(value) };
@@ -91,17 +59,13 @@ function encodeAttribute(value: Attribute, values: Slot[]): unknown {
   return { value: values.length - 1 };
 }
 
-function decodeAttribute(data: unknown, values: readonly Slot[]): Attribute {
+function decodeAttribute(data: unknown, values: readonly Value[]): Attribute {
   if (typeof data !== 'object' || data === null) return data as Attribute;
   const { bigint, list, number, value } = data as Record<string, unknown>;
   if (typeof bigint === 'string' && /^-?\d{1,20}$/.test(bigint)) return BigInt(bigint);
   if (Array.isArray(list)) return list.map((each) => decodeAttribute(each, values)) as never;
   if (number === 'Infinity' || number === '-Infinity') return Number(number);
   const found = typeof value === 'number' ? values[value] : undefined;
-  if (found === undefined || found instanceof ShoalError) throw malformed('an attribute is not one');
-  return found satisfies Value;
-}
-
-function malformed(why: string): ShoalError {
-  return new ShoalError('protocol', `${format} is not well formed: ${why}`);
+  if (found === undefined) throw malformed('an attribute is not one');
+  return found;
 }

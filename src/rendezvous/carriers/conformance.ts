@@ -7,6 +7,7 @@ import { testsBut, type Skip } from '../../base/testing/skips.ts';
 import { dtypes, viewOf } from '../../memory/dtype.ts';
 import { formatRendezvousKey, parseRendezvousKey } from '../table/rendezvous-key.ts';
 import type { PieceSink } from '../protocol/tensor-carrier.ts';
+import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import { stagedTensor } from '../testing/staged-tensor.ts';
 import type { StepRendezvous } from './step-rendezvous.ts';
@@ -25,7 +26,7 @@ export interface RendezvousWorld {
   close(): Promise<void>;
 }
 
-type Step = StepRendezvous;
+type Step = StepRendezvous<TensorValue, SentValue>;
 
 export function dense(data: ArrayLike<number>, shape: readonly number[] = [data.length]): TensorValue {
   return { dtype: 'float32', shape, data: Float32Array.from(data) };

@@ -48,7 +48,7 @@ describe.each(fabrics)('late writes over %s', (_, create, reason) => {
     await new Promise((resolve) => setImmediate(resolve));
     abort.abort();
     await expect(waiting).rejects.toMatchObject({ code: 'aborted' });
-    await vi.waitFor(() => expect(b.channel.unanswered.here).toBe(0), { timeout: 60_000, interval: 1 });
+    await vi.waitFor(() => expect(b.tensors.unanswered.here).toBe(0), { timeout: 60_000, interval: 1 });
     return { pair, place: allocate.mock.results[0].value as ReceiveBuffer };
   }
 

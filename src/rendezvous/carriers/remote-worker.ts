@@ -13,23 +13,15 @@ import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { StandingRequest } from '../protocol/standing-request.ts';
-import { missing, type FusedWaiter, type PieceSink, type TensorCarrier, type Unanswered } from '../protocol/tensor-carrier.ts';
+import { unanswered, type FusedWaiter, type PieceSink, type TensorCarrier, type Unanswered } from '../protocol/tensor-carrier.ts';
 import { describeKey } from '../table/rendezvous-key.ts';
 import type { Asker, Cancel, Waiter } from '../table/rendezvous.ts';
 import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
-import type { TensorChannel, WorkerIdentity } from './tensor-channel.ts';
+import type { TensorConnection, WorkerIdentity } from './tensor-connection.ts';
 
 /** Makes a connection to the worker; resolves when the worker has greeted over it. */
 export type Dial = (timeoutMs: number, signal?: AbortSignal) => Promise<WorkerIdentity>;
-
-/** One connection. */
-export interface Line {
-  readonly channel: TensorChannel;
-  readonly asker: Asker;
-  /** Makes the connection again; undefined: the other worker has made it. */
-  readonly dial: Dial | undefined;
-}
 
 export interface RemoteWorkerOptions {
   readonly clock: Clock;
@@ -58,7 +50,7 @@ interface Standing {
   /** The first step that the next connection asks for, unless `request` says. */
   firstStep: number;
   request: StandingRequest | undefined;
-  channel: TensorChannel | undefined;
+  connection: TensorConnection | undefined;
   /** That of the connection before, with what had come and was not read. */
   before: StandingRequest | undefined;
 }
@@ -71,9 +63,10 @@ export class RemoteWorker implements TensorCarrier {
   /** Undefined before its first greeting. */
   identity: WorkerIdentity | undefined;
   readonly #options: RemoteWorkerOptions;
-  #lines: readonly Line[] = [];
+  /** Open connections, with what makes each again; undefined: the other worker has made it. */
+  readonly #connections = new Map<TensorConnection, Dial | undefined>();
   /** The one that is asked. */
-  #channel: TensorChannel | undefined;
+  #asked: TensorConnection | undefined;
   /** Requests that wait for a connection, in their order. */
   readonly #waiting = new Set<Unanswered>();
   readonly #standing = new Map<string, Standing>();
@@ -90,7 +83,7 @@ export class RemoteWorker implements TensorCarrier {
   }
 
   get description(): string {
-    return this.#channel?.description ?? this.#options.name;
+    return this.#asked?.description ?? this.#options.name;
   }
 
   recv(stepId: number, key: string, waiter: Waiter<TensorValue>, sink?: PieceSink): Cancel {
@@ -99,29 +92,22 @@ export class RemoteWorker implements TensorCarrier {
       if (before?.covers(stepId) === true) return before.recv(stepId, waiter);
       if (request?.covers(stepId) === true) return request.recv(stepId, waiter);
     }
-    if (this.#channel !== undefined) return this.#channel.recv(stepId, key, waiter, sink);
-    return this.#wait({
-      ask: (carrier) => carrier.recv(stepId, key, waiter, sink),
-      fail: (cause) => waiter.fail(missing(describeKey(key), stepId, cause)),
-      cancel: nothingToCancel,
-    });
+    if (this.#asked !== undefined) return this.#asked.recv(stepId, key, waiter, sink);
+    return this.#wait(unanswered([key], stepId, waiter, (carrier) => carrier.recv(stepId, key, waiter, sink)));
   }
 
   recvFused(stepId: number, keys: readonly string[], waiter: FusedWaiter): Cancel {
-    if (this.#channel !== undefined) return this.#channel.recvFused(stepId, keys, waiter);
-    return this.#wait({
-      ask: (carrier) => carrier.recvFused(stepId, keys, waiter),
-      fail: (cause) => waiter.fail(missing(`${keys.length} tensors, the first of them ${describeKey(keys[0])},`, stepId, cause)),
-      cancel: nothingToCancel,
-    });
+    if (this.#asked !== undefined) return this.#asked.recvFused(stepId, keys, waiter);
+    return this.#wait(unanswered(keys, stepId, waiter, (carrier) => carrier.recvFused(stepId, keys, waiter)));
   }
 
   /** Asks for a key in every step from `firstStep` on, `depth` steps ahead. @throws ShoalError as `TensorReceiver.stand`. */
   stand(key: string, firstStep: number, depth: number): { stop(): void } {
     if (this.#lost !== undefined) throw this.#lost;
     if (this.#standing.has(key)) throw new ShoalError('usage', `${describeKey(key)} has a standing request already`);
-    const channel = this.#channel;
-    const standing: Standing = { key, depth, firstStep, request: channel?.stand(key, firstStep, depth), channel, before: undefined };
+    const connection = this.#asked;
+    const request = connection?.stand(key, firstStep, depth);
+    const standing: Standing = { key, depth, firstStep, request, connection, before: undefined };
     this.#standing.set(key, standing);
     return {
       stop: () => {
@@ -132,14 +118,14 @@ export class RemoteWorker implements TensorCarrier {
   }
 
   endStep(stepId: number): void {
-    for (const { channel } of this.#lines) channel.endStep(stepId);
+    for (const connection of this.#connections.keys()) connection.endStep(stepId);
     for (const { before } of this.#standing.values()) before?.endStep(stepId);
   }
 
   /** Ends the connections in order. */
   async close(): Promise<void> {
     this.#end(new ShoalError('closed', `the connection to ${this.#options.name} was closed`));
-    await Promise.all(this.#lines.map(({ channel }) => channel.close()));
+    await Promise.all([...this.#connections.keys()].map((connection) => connection.close()));
   }
 
   /** It will not come back: what waits for it fails. */
@@ -147,35 +133,36 @@ export class RemoteWorker implements TensorCarrier {
     if (this.#lost !== undefined) return;
     this.#options.onLost(cause);
     this.#end(cause);
-    for (const { channel } of this.#lines) channel.abort(cause);
+    for (const connection of [...this.#connections.keys()]) connection.abort(cause);
   }
 
   // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** The worker has greeted over a connection. */
-  attach(line: Line): void {
+  attach(connection: TensorConnection, dial: Dial | undefined): void {
     this.#timer?.cancel();
-    const replaced = line.dial === undefined ? this.#lines.filter(({ dial }) => dial === undefined) : [];
-    this.#lines = [...this.#lines, line];
-    this.#channel ??= line.channel;
+    const replaced = dial === undefined ? [...this.#connections].filter(([, each]) => each === undefined) : [];
+    this.#connections.set(connection, dial);
+    this.#asked ??= connection;
     this.#standAgain();
     // The worker has dialled again: its connection before has broken, which this end may not know yet.
-    for (const { channel } of replaced) channel.break(new ShoalError('peer-lost', `${this.#options.name} has connected anew`));
-    for (const asked of this.#waiting) asked.cancel = asked.ask(this.#channel);
+    for (const [before] of replaced) before.break(new ShoalError('peer-lost', `${this.#options.name} has connected anew`));
+    for (const asked of this.#waiting) asked.cancel = asked.ask(this.#asked);
     this.#waiting.clear();
   }
 
   /** A connection is over. @returns what takes over the requests that it leaves; undefined: they fail. */
-  detach(line: Line, error: ShoalError | undefined): ((asked: Unanswered) => void) | undefined {
-    this.#lines = this.#lines.filter((each) => each !== line);
-    if (this.#channel === line.channel) this.#channel = this.#lines.at(-1)?.channel;
+  detach(connection: TensorConnection, error: ShoalError | undefined): ((asked: Unanswered) => void) | undefined {
+    const dial = this.#connections.get(connection);
+    this.#connections.delete(connection);
+    if (this.#asked === connection) this.#asked = [...this.#connections.keys()].at(-1);
     this.#unsettled++;
     if (this.#lost !== undefined) return undefined;
     if (error?.code !== 'peer-lost') {
       this.lose(error ?? new ShoalError('closed', `the connection to ${this.#options.name} was closed by that worker`));
       return undefined;
     }
-    if (this.#channel === undefined) this.#reconnect(line.dial, error);
+    if (this.#asked === undefined) this.#reconnect(dial, error);
     else this.#standAgain();
     return (asked) => void this.#wait(asked);
   }
@@ -213,24 +200,24 @@ export class RemoteWorker implements TensorCarrier {
       asked.fail(this.#lost);
       return nothingToCancel;
     }
-    if (this.#channel === undefined) {
+    if (this.#asked === undefined) {
       asked.cancel = () => this.#waiting.delete(asked);
       this.#waiting.add(asked);
       const { dial, connectMs } = this.#options;
       if (dial !== undefined && this.identity === undefined) void this.#dial(dial, connectMs, undefined);
-    } else asked.cancel = asked.ask(this.#channel);
+    } else asked.cancel = asked.ask(this.#asked);
     return () => asked.cancel();
   }
 
   /** Standing requests of connections that are over go on with the present one. */
   #standAgain(): void {
-    const channel = this.#channel!;
+    const connection = this.#asked!;
     for (const standing of this.#standing.values()) {
       const { key, depth, request } = standing;
-      if (this.#lines.some((line) => line.channel === standing.channel)) continue;
+      if (standing.connection !== undefined && this.#connections.has(standing.connection)) continue;
       try {
-        standing.request = channel.stand(key, request?.firstAsked ?? standing.firstStep, depth);
-        standing.channel = channel;
+        standing.request = connection.stand(key, request?.firstAsked ?? standing.firstStep, depth);
+        standing.connection = connection;
         standing.before = request;
       } catch {
         // Without memory for it, its tensors are asked for one by one.
@@ -261,7 +248,7 @@ export class RemoteWorker implements TensorCarrier {
     } as const;
     const outcome = await retry(options, (signal, leftMs) => dial(leftMs, signal));
     this.#dialling = undefined;
-    if (this.#lost !== undefined || this.#channel !== undefined) return;
+    if (this.#lost !== undefined || this.#asked !== undefined) return;
     this.#giveUp(broken, 'value' in outcome ? undefined : outcome.error);
   }
 

@@ -18,7 +18,7 @@ describe('a tensor in pieces', () => {
     const tensor = stagedTensor(value, { turn: (at) => new Promise((resolve) => gates.set(at, resolve)) });
     const told: number[] = [];
     const box = inbox();
-    const cancel = pair.b.channel.recv(1, pair.key('x'), box, {
+    const cancel = pair.b.tensors.recv(1, pair.key('x'), box, {
       pieceBytes,
       expected: { dtype: 'float32', shape: value.shape, bytes: 4 * value.shape[0] },
       receive: (_, at, bytes) => {
@@ -59,7 +59,7 @@ describe('a tensor in pieces', () => {
       const { messages, writes, immediates } = pair.a.connection.sent;
       // The last piece is not told apart from others: four indices are for four of five. What is read last tells of all.
       expect([messages - sent.messages, writes - sent.writes, immediates - sent.immediates]).toEqual([0, 5, 4]);
-      expect([pair.a.channel.unanswered, pair.b.channel.unanswered]).toEqual([
+      expect([pair.a.tensors.unanswered, pair.b.tensors.unanswered]).toEqual([
         { here: 0, there: 0 },
         { here: 0, there: 0 },
       ]);
@@ -75,7 +75,7 @@ describe('a tensor in pieces', () => {
     const { writes } = pair.a.connection.sent;
     cancel();
     pair.settle();
-    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.b.tensors.unanswered).toEqual({ here: 0, there: 0 });
     await read(1, 2, 3);
     expect([pair.a.connection.sent.writes, begun(), box.told, tensor.released]).toEqual([writes, [0, 1, 2, 3], [], [undefined]]);
     expect([pair.a.memory.usage.inUse, pair.b.memory.usage.inUse]).toEqual([0, 0]);
@@ -85,19 +85,19 @@ describe('a tensor in pieces', () => {
     const broken = fakePair();
     const box = inbox();
     const expected = { dtype: 'float32', shape: five.shape, bytes: 5 * pieceBytes } as const;
-    broken.b.channel.recv(1, broken.key('x'), box, { pieceBytes, expected, receive() {} });
+    broken.b.tensors.recv(1, broken.key('x'), box, { pieceBytes, expected, receive() {} });
     broken.a.core.beginStep(1).send(broken.key('x'), stagedTensor(five, { fails: new ShoalError('system', 'lost') }));
     broken.settle();
     for (let k = 0; k < 4; k++) await turn();
     broken.settle();
-    expect([box.told, broken.b.memory.usage.inUse, broken.b.channel.unanswered.here]).toEqual([['system'], 0, 0]);
+    expect([box.told, broken.b.memory.usage.inUse, broken.b.tensors.unanswered.here]).toEqual([['system'], 0, 0]);
     const late = fakePair({ timeoutMs: 1000 });
     const first = await asked(late);
     await first.read(0);
     late.clock.advance(1000);
     late.settle();
     await first.read(1, 2, 3);
-    expect([first.box.told, first.told, late.b.channel.unanswered.here, late.b.memory.usage.inUse]).toEqual([['timeout'], [0], 0, 0]);
+    expect([first.box.told, first.told, late.b.tensors.unanswered.here, late.b.memory.usage.inUse]).toEqual([['timeout'], [0], 0, 0]);
     const lost = fakePair();
     const second = await asked(lost);
     await second.read(0);

@@ -3,8 +3,8 @@ import { setServedTimer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
-import { RemoteWorker, type Dial, type Line, type RemoteWorkerOptions } from './remote-worker.ts';
-import { TensorChannel, type TensorChannelOptions, type WorkerIdentity } from './tensor-channel.ts';
+import { RemoteWorker, type Dial, type RemoteWorkerOptions } from './remote-worker.ts';
+import { TensorConnection, type TensorConnectionOptions, type WorkerIdentity } from './tensor-connection.ts';
 
 export interface WorkerNetworkOptions extends Pick<RemoteWorkerOptions, 'clock' | 'random' | 'connectMs' | 'reconnectMs' | 'sent'> {
   readonly self: WorkerIdentity;
@@ -12,18 +12,18 @@ export interface WorkerNetworkOptions extends Pick<RemoteWorkerOptions, 'clock' 
   readonly world: string;
   readonly fabrics: readonly Fabric[];
   /** Parameters of the protocol on a connection. */
-  channel(
+  protocol(
     fabric: Fabric,
     connection: Connection,
-  ): Pick<TensorChannelOptions, 'memory' | 'timeoutMs' | 'announcesApart'> & Partial<TensorChannelOptions>;
+  ): Pick<TensorConnectionOptions, 'memory' | 'timeoutMs' | 'announcesApart'> & Partial<TensorConnectionOptions>;
   /** A worker has greeted for the first time. @throws ShoalError that ends the connection. */
   onGreeted?(worker: WorkerIdentity, remote: RemoteWorker): void;
-  onLost(worker: string, remote: RemoteWorker, cause: ShoalError): void;
+  onLost(worker: string, cause: ShoalError): void;
 }
 
 export class WorkerNetwork {
   readonly #options: WorkerNetworkOptions;
-  readonly #channels = new Set<TensorChannel>();
+  readonly #connections = new Set<TensorConnection>();
   /** Workers that are not lost, by name. */
   readonly #remotes = new Map<string, RemoteWorker>();
 
@@ -34,7 +34,7 @@ export class WorkerNetwork {
   /** The sums of the open connections' counters. */
   get counters(): TensorCounters {
     const sum = tensorCounters();
-    for (const { counters } of this.#channels) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += counters[key];
+    for (const { counters } of this.#connections) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += counters[key];
     return sum;
   }
 
@@ -86,7 +86,7 @@ export class WorkerNetwork {
   /** Ends the connections, and the fabrics with them. */
   async close(): Promise<void> {
     await Promise.all([...this.#remotes.values()].map((remote) => remote.close()));
-    await Promise.all([...this.#channels].map((channel) => channel.close()));
+    await Promise.all([...this.#connections].map((connection) => connection.close()));
     await Promise.all(this.#options.fabrics.map((fabric) => fabric.close()));
   }
 
@@ -95,39 +95,36 @@ export class WorkerNetwork {
     const { clock, self, connectMs } = this.#options;
     return new Promise((resolve, reject) => {
       let remote: RemoteWorker | undefined;
-      let line: Line | undefined;
-      const channel: TensorChannel = new TensorChannel({
-        ...this.#options.channel(fabric, connection),
+      const made: TensorConnection = new TensorConnection({
+        ...this.#options.protocol(fabric, connection),
         connection,
         self,
         clock,
-        take: (stepId, key, waiter) => remote!.take(stepId, key, waiter, line!.asker),
+        take: (stepId, key, waiter) => remote!.take(stepId, key, waiter, made),
         giveBack: (stepId, key, value) => remote!.giveBack(stepId, key, value),
         onHello: (identity) => {
           silence.cancel();
           remote = this.#remoteOf(identity);
-          line = { channel, dial, asker: { worker: remote, isOver: false } };
-          remote.attach(line);
+          made.worker = remote;
+          remote.attach(made, dial);
           resolve(identity);
         },
         onClose: (error) => {
           silence.cancel();
-          this.#channels.delete(channel);
+          this.#connections.delete(made);
           reject(error ?? new ShoalError('closed', `the connection to worker ${connection.peer.rank} was closed`));
-          if (line === undefined) return undefined;
-          line.asker.isOver = true;
-          return remote!.detach(line, error);
+          return remote?.detach(made, error);
         },
         onSettled: () => remote?.settled(),
       });
-      this.#channels.add(channel);
+      this.#connections.add(made);
       const silence = setServedTimer(clock, connectMs, () => {
         reject(
           new ShoalError('timeout', `worker ${connection.peer.rank} has connected and said nothing within ${connectMs} ms`, {
             timeoutMs: connectMs,
           }),
         );
-        void channel.close();
+        void made.close();
       });
     });
   }
@@ -151,7 +148,7 @@ export class WorkerNetwork {
   #makeRemote(worker: string, dial?: Dial): RemoteWorker {
     const onEnd = (cause: ShoalError): void => {
       if (this.#remotes.get(worker) === remote) this.#remotes.delete(worker);
-      this.#options.onLost(worker, remote, cause);
+      this.#options.onLost(worker, cause);
     };
     const remote: RemoteWorker = new RemoteWorker({ ...this.#options, name: worker, onLost: onEnd, ...(dial && { dial }) });
     this.#remotes.set(worker, remote);

@@ -1,14 +1,17 @@
 /** Several tensors that are asked for by one request: a slot for each, and a status for those that are not simply written. */
 import type { ByteReader } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { describeKey } from '../table/rendezvous-key.ts';
+import type { Indexed } from './pending-table.ts';
 import { MetadataNext, readError, readMetadata, SlotStatus } from './records.ts';
-import { missing, type FusedWaiter, type SlotOutcome, type Unanswered } from './tensor-carrier.ts';
-import type { ReceiveMemory } from './pooled-memory.ts';
+import { unanswered, type FusedWaiter, type SlotOutcome, type Unanswered } from './tensor-carrier.ts';
+import type { ReceiveBuffer, ReceiveMemory } from './pooled-memory.ts';
 import type { TensorRequest } from './tensor-request.ts';
 
-export class FusedRequest {
+export class FusedRequest implements Indexed {
   readonly kind = 'fused';
+  readonly index: number;
+  readonly indices = 1;
+  readonly stepId: number;
   readonly slots: readonly TensorRequest[];
   readonly waiter: FusedWaiter;
   readonly deadlineMs: number;
@@ -17,17 +20,37 @@ export class FusedRequest {
   readonly #outcomes: (SlotOutcome | undefined)[];
 
   constructor(slots: readonly TensorRequest[], waiter: FusedWaiter, deadlineMs: number) {
+    [{ index: this.index, stepId: this.stepId }] = slots;
     this.slots = slots;
     this.waiter = waiter;
     this.deadlineMs = deadlineMs;
     this.#outcomes = slots.map(() => undefined);
   }
 
+  get keys(): readonly string[] {
+    return this.slots.map(({ key }) => key);
+  }
+
+  get count(): number {
+    return this.slots.length;
+  }
+
+  get buffers(): readonly ReceiveBuffer[] {
+    return this.slots.flatMap(({ buffers }) => buffers);
+  }
+
+  /** Its connection has ended. */
+  unanswered(): Unanswered {
+    const { stepId, keys, waiter } = this;
+    this.moved = unanswered(keys, stepId, waiter, (carrier) => carrier.recvFused(stepId, keys, waiter));
+    return this.moved;
+  }
+
   /** The slot, which has no outcome yet. @throws ShoalError `protocol` for another. */
-  openSlot(slot: number, index: number): TensorRequest {
+  openSlot(slot: number): TensorRequest {
     const request = this.slots[slot] as TensorRequest | undefined;
     if (request === undefined || this.#outcomes[slot] !== undefined)
-      throw new ShoalError('protocol', `a status for slot ${slot} of request ${index}`);
+      throw new ShoalError('protocol', `a status for slot ${slot} of request ${this.index}`);
     return request;
   }
 
@@ -60,7 +83,7 @@ export function readFusedStatus(
   for (let count = reader.u16(); count > 0; count--) {
     const slot = reader.u16();
     const status = reader.u8();
-    const request = fused?.openSlot(slot, index);
+    const request = fused?.openSlot(slot);
     if (status === SlotStatus.Metadata) {
       const next = reader.u8();
       const metadata = readMetadata(reader);
@@ -81,28 +104,4 @@ export function readFusedStatus(
     } else throw new ShoalError('protocol', `slot ${slot} of request ${index} has status ${status}`);
   }
   return { wanting, lack };
-}
-
-/** A text for messages: the tensor that is asked for, and the step. */
-export function describeRequest(pending: TensorRequest | FusedRequest): [what: string, stepId: number] {
-  if (pending.kind === 'plain') return [describeKey(pending.key), pending.stepId];
-  const { slots } = pending;
-  return [`${slots.length} tensors, the first of them ${describeKey(slots[0].key)},`, slots[0].stepId];
-}
-
-/** The connection of the request has ended. */
-export function unanswered(pending: TensorRequest | FusedRequest): Unanswered {
-  const { waiter } = pending;
-  const asked: Unanswered = {
-    ask(carrier) {
-      if (pending.kind === 'plain') return carrier.recv(pending.stepId, pending.key, pending.waiter!, pending.sink);
-      const { slots } = pending;
-      const keys = slots.map(({ key }) => key);
-      return carrier.recvFused(slots[0].stepId, keys, pending.waiter);
-    },
-    fail: (cause) => waiter!.fail(missing(...describeRequest(pending), cause)),
-    cancel: () => {},
-  };
-  pending.moved = asked;
-  return asked;
 }

@@ -1,9 +1,16 @@
-/** Unanswered requests by index. Indices are 32-bit numbers that wrap; those in use are skipped. A request may have several in a row, and
- *  counts as several. */
+/** Unanswered requests by index. Indices are 32-bit numbers that wrap; those in use are skipped. */
 import { assert } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 
-export class PendingTable<T> {
+/** A request by the first of its indices, which are in a row. */
+export interface Indexed {
+  readonly index: number;
+  readonly indices: number;
+  /** Number of tensors that are asked for. */
+  readonly count: number;
+}
+
+export class PendingTable<T extends Indexed> {
   readonly #pending = new Map<number, T>();
   readonly #countMax: number;
   readonly #peer: () => string;
@@ -22,8 +29,9 @@ export class PendingTable<T> {
     return this.#pending.size;
   }
 
-  entries(): [index: number, pending: T][] {
-    return [...this.#pending];
+  /** All requests, in their order. */
+  all(): Set<T> {
+    return new Set(this.#pending.values());
   }
 
   get(index: number): T | undefined {
@@ -59,22 +67,18 @@ export class PendingTable<T> {
     return 0;
   }
 
-  /** @param indices of the request. @param count that it counts as. */
-  add(index: number, pending: T, indices: number, count: number): void {
-    this.replace(index, pending, indices);
-    this.#count += count;
+  add(pending: T): void {
+    this.replace(pending);
+    this.#count += pending.count;
   }
 
-  /** Another takes over the indices. */
-  replace(index: number, pending: T, indices: number): void {
-    this.#pending.set(index, pending);
-    for (let k = 1; k < indices; k++) this.#pending.set((index + k) >>> 0, pending);
+  /** Takes over the indices of another. */
+  replace(pending: T): void {
+    for (let k = 0; k < pending.indices; k++) this.#pending.set((pending.index + k) >>> 0, pending);
   }
 
-  /** Removes a request with all of its indices. @param count that it counted as. */
-  remove(index: number, indices: number, count: number): void {
-    this.#pending.delete(index);
-    for (let k = 1; k < indices; k++) this.#pending.delete((index + k) >>> 0);
+  remove({ index, indices, count }: T): void {
+    for (let k = 0; k < indices; k++) this.#pending.delete((index + k) >>> 0);
     this.#count -= count;
   }
 

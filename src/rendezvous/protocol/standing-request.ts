@@ -9,12 +9,12 @@
  *  written late, and are renewed in order. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
-import { describeKey } from '../table/rendezvous-key.ts';
 import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { ReceiveMemory, ReceiveBuffer } from './pooled-memory.ts';
 import type { TensorName } from './name-table.ts';
-import { missing, type Unanswered } from './tensor-carrier.ts';
+import { unanswered, type Unanswered } from './tensor-carrier.ts';
+import type { Indexed } from './pending-table.ts';
 import { TensorPlace } from './tensor-request.ts';
 
 interface StandingRequestOptions {
@@ -32,7 +32,7 @@ interface StandingRequestOptions {
 /** free: read and released, to be renewed. */
 type SlotState = 'asked' | 'came' | 'read' | 'free';
 
-class Slot extends TensorPlace {
+class StandingPlace extends TensorPlace {
   stepId: number;
   state: SlotState = 'asked';
   waiter: Waiter<TensorValue> | undefined;
@@ -49,18 +49,14 @@ class Slot extends TensorPlace {
     this.buffer = buffer;
     this.metadata = metadata;
   }
-
-  protected override wrongly(bytes: number, placeBytes: number): string {
-    return `a tensor of ${bytes} bytes is announced wrongly for a standing request with ${placeBytes}`;
-  }
 }
 
-export class StandingRequest {
+export class StandingRequest implements Indexed {
   readonly kind = 'standing';
   readonly index: number;
   readonly key: string;
   readonly #options: StandingRequestOptions;
-  readonly #slots: readonly Slot[];
+  readonly #slots: readonly StandingPlace[];
   /** The slot that is renewed next, and the step it is for then. */
   #oldest = 0;
   #nextStep: number;
@@ -70,11 +66,15 @@ export class StandingRequest {
     this.#options = options;
     this.index = options.index;
     this.key = options.key;
-    this.#slots = options.buffers.map((buffer, k) => new Slot(options.name, options.firstStep + k, buffer, options.metadata));
+    this.#slots = options.buffers.map((buffer, k) => new StandingPlace(options.name, options.firstStep + k, buffer, options.metadata));
     this.#nextStep = options.firstStep + this.#slots.length;
   }
 
-  get depth(): number {
+  get indices(): number {
+    return this.#slots.length;
+  }
+
+  get count(): number {
     return this.#slots.length;
   }
 
@@ -101,7 +101,7 @@ export class StandingRequest {
     };
   }
 
-  slotOf(index: number): Slot {
+  slotOf(index: number): StandingPlace {
     return this.#slots[(index - this.index) >>> 0];
   }
 
@@ -137,13 +137,8 @@ export class StandingRequest {
       const { stepId } = slot;
       const waiter = this.#takeWaiter(slot);
       if (waiter === undefined) return [];
-      const asked: Unanswered = {
-        ask: (carrier) => carrier.recv(stepId, this.key, waiter),
-        fail: (cause) => waiter.fail(missing(describeKey(this.key), stepId, cause)),
-        cancel: () => {},
-      };
-      slot.moved = asked;
-      return [asked];
+      slot.moved = unanswered([this.key], stepId, waiter, (carrier) => carrier.recv(stepId, this.key, waiter));
+      return [slot.moved];
     });
   }
 
@@ -160,13 +155,13 @@ export class StandingRequest {
     return left;
   }
 
-  #takeWaiter(slot: Slot): Waiter<TensorValue> | undefined {
+  #takeWaiter(slot: StandingPlace): Waiter<TensorValue> | undefined {
     const { waiter } = slot;
     slot.waiter = undefined;
     return waiter;
   }
 
-  #came(index: number, slot: Slot, end: Slot['end']): void {
+  #came(index: number, slot: StandingPlace, end: StandingPlace['end']): void {
     if (slot.state !== 'asked') throw new ShoalError('protocol', `request ${index} is answered twice in step ${slot.stepId}`);
     slot.state = 'came';
     slot.end = end;
@@ -178,7 +173,7 @@ export class StandingRequest {
   }
 
   /** @returns why what has come is no tensor; the waiter has been told. */
-  #deliver(slot: Slot): ShoalError | undefined {
+  #deliver(slot: StandingPlace): ShoalError | undefined {
     const { waiter, end, metadata } = slot;
     let value: TensorValue | undefined;
     let malformed: ShoalError | undefined;
@@ -196,7 +191,7 @@ export class StandingRequest {
   }
 
   /** A value that stays in the slot until it is released has a `release`. */
-  #read(slot: Slot, metadata: TensorMetadata): TensorValue {
+  #read(slot: StandingPlace, metadata: TensorMetadata): TensorValue {
     const { buffer } = slot;
     if (buffer === undefined) return readTensor(metadata, { buffer: new ArrayBuffer(0), offset: 0 });
     const value = readTensor(metadata, { buffer: buffer.registered.region.buffer, offset: buffer.offset });
@@ -212,7 +207,7 @@ export class StandingRequest {
     return { ...value, release };
   }
 
-  #free(slot: Slot): void {
+  #free(slot: StandingPlace): void {
     slot.state = 'free';
     slot.isUnwanted = false;
     let count = 0;
@@ -227,7 +222,7 @@ export class StandingRequest {
     this.#options.renew(count);
   }
 
-  #slotOfStep(stepId: number): Slot | undefined {
+  #slotOfStep(stepId: number): StandingPlace | undefined {
     const ahead = this.#nextStep - 1 - stepId;
     if (ahead < 0 || ahead >= this.#slots.length) return undefined;
     const slot = this.#slots[(this.#oldest + this.#slots.length - 1 - ahead) % this.#slots.length];

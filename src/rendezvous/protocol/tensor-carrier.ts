@@ -1,7 +1,8 @@
-/** The way by which tensors of one other worker come: one connection (TensorChannel), or one after the other (RemoteWorker). The conformance
+/** The way by which tensors of one other worker come: one connection (TensorConnection), or one after the other (RemoteWorker). The conformance
  *  suite runs on every carrier of this package, and on the benchmarks' gRPC. */
 import { failureOf, type ShoalError } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
+import { describeKeys } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 
@@ -48,7 +49,13 @@ export interface Unanswered {
   cancel: Cancel;
 }
 
-/** The connection has ended, and there will be no other. */
-export function missing(what: string, stepId: number, cause: ShoalError): ShoalError {
-  return failureOf(`${what} did not come in step ${stepId}`, cause);
+/** @param ask as `Unanswered.ask`. */
+export function unanswered(
+  keys: readonly string[],
+  stepId: number,
+  waiter: { fail(cause: ShoalError): void },
+  ask: Unanswered['ask'],
+): Unanswered {
+  const fail = (cause: ShoalError): void => waiter.fail(failureOf(`${describeKeys(keys)} did not come in step ${stepId}`, cause));
+  return { ask, fail, cancel: () => {} };
 }

@@ -6,14 +6,14 @@
 import type { Clock, Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
-import { describeKey } from '../table/rendezvous-key.ts';
+import { describeKey, describeKeys } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
 import type { ReceiveMemory, ReceiveBuffer } from './pooled-memory.ts';
-import { describeRequest, FusedRequest, readFusedStatus, unanswered } from './fused-request.ts';
+import { FusedRequest, readFusedStatus } from './fused-request.ts';
 import { NameTable } from './name-table.ts';
-import { PendingTable } from './pending-table.ts';
+import { PendingTable, type Indexed } from './pending-table.ts';
 import type { Outbox } from './outbox.ts';
 import type { ByteReader } from '../../base/bytes.ts';
 import {
@@ -54,13 +54,9 @@ export interface TensorReceiverOptions {
 type Pending = TensorRequest | FusedRequest | StandingRequest | Cancelling;
 
 /** Nobody waits for it; the sender may still write. */
-interface Cancelling {
+interface Cancelling extends Indexed {
   readonly kind: 'cancelling';
   readonly buffers: readonly ReceiveBuffer[];
-  /** Number of requests that it counts as. */
-  readonly count: number;
-  /** Indices that answers may still come for. */
-  readonly indices: number;
 }
 
 export class TensorReceiver {
@@ -109,7 +105,7 @@ export class TensorReceiver {
     } catch (thrown) {
       return fail(waiter, ShoalError.from(thrown));
     }
-    this.#pending.add(request.index, request, request.indices, request.indices);
+    this.#pending.add(request);
     this.#options.counters.requests++;
     this.#announce(request);
     const { outbox } = this.#options;
@@ -118,7 +114,7 @@ export class TensorReceiver {
     writer.u32(request.index);
     writer.varint(stepId);
     request.write(writer);
-    return () => this.#cancel(request.index, request);
+    return () => this.#cancel(request);
   }
 
   recvFused(stepId: number, keys: readonly string[], waiter: FusedWaiter): Cancel {
@@ -128,10 +124,9 @@ export class TensorReceiver {
     const { memory, counters, outbox } = this.#options;
     const slots: TensorRequest[] = [];
     const deadlineMs = this.#deadline();
-    let index: number;
     try {
       this.#pending.checkRoom(keys.length);
-      index = this.#pending.takeIndex(1);
+      const index = this.#pending.takeIndex(1);
       for (const { name, suffix } of this.#names.findAll(keys)) {
         const slot = new TensorRequest({ index, stepId, name, suffix, deadlineMs, waiter: undefined });
         slot.start(memory);
@@ -142,15 +137,15 @@ export class TensorReceiver {
       return fail(waiter, ShoalError.from(thrown));
     }
     const fused = new FusedRequest(slots, waiter, deadlineMs);
-    this.#pending.add(index, fused, 1, slots.length);
+    this.#pending.add(fused);
     counters.requests++;
     for (const slot of slots) this.#announce(slot);
     const writer = outbox.record(RecordType.FusedRequest);
-    writer.u32(index);
+    writer.u32(fused.index);
     writer.varint(stepId);
     writer.u16(slots.length);
     for (const slot of slots) slot.write(writer);
-    return () => this.#cancel(index, fused);
+    return () => this.#cancel(fused);
   }
 
   /** Asks for a key in every step from `firstStep` on, `depth` steps ahead. Metadata must be known: the key was received before.
@@ -188,7 +183,7 @@ export class TensorReceiver {
       stop: () => this.#stop(standing),
     });
     this.#standing.set(key, standing);
-    this.#pending.add(index, standing, depth, depth);
+    this.#pending.add(standing);
     counters.requests++;
     for (const buffer of buffers) this.#tellRegion(buffer);
     this.#names.tell(name);
@@ -243,12 +238,12 @@ export class TensorReceiver {
     if (pending.kind === 'standing') return pending.onContent(index);
     if (pending.kind === 'fused') {
       const received = pending.complete(memory);
-      this.#pending.remove(index, 1, pending.slots.length);
+      this.#pending.remove(pending);
       return pending.waiter.receive(received);
     }
     if (index !== pending.index) return pending.recvPiece(index);
     const value = pending.recvTensorContent(memory);
-    this.#pending.remove(index, pending.indices, pending.indices);
+    this.#pending.remove(pending);
     pending.waiter!.receive(value);
   }
 
@@ -257,12 +252,12 @@ export class TensorReceiver {
     if (this.#closed !== undefined) return;
     this.#closed = cause;
     this.#timer?.cancel();
-    const all = new Set(this.#pending.entries().map(([, pending]) => pending));
+    const all = this.#pending.all();
     this.#pending.clear();
     this.#standing.clear();
     for (const pending of all) {
       if (pending.kind === 'cancelling') continue;
-      for (const asked of pending.kind === 'standing' ? pending.close() : [unanswered(pending)])
+      for (const asked of pending.kind === 'standing' ? pending.close() : [pending.unanswered()])
         if (takeOver === undefined) asked.fail(cause);
         else takeOver(asked);
     }
@@ -282,7 +277,7 @@ export class TensorReceiver {
       const cause = ShoalError.from(thrown);
       if (cause.code === 'protocol') throw cause;
       if (pending.kind === 'standing') pending.stop(cause);
-      else this.#cancel(index, pending, cause);
+      else this.#cancel(pending, cause);
       return;
     }
     if (next === MetadataNext.Empty) return this.onImmediate(index);
@@ -300,7 +295,7 @@ export class TensorReceiver {
     if (pending.kind === 'fused') throw new ShoalError('protocol', `an answer to request ${index} as to a plain one; it is fused`);
     if (pending.kind === 'standing') return pending.onEnd(index, cause);
     checkWhole(pending, index);
-    this.#pending.remove(index, pending.indices, pending.indices);
+    this.#pending.remove(pending);
     if (pending.buffer !== undefined) this.#options.memory.free(pending.buffer);
     if (cause === undefined) pending.waiter!.receive(undefined);
     else pending.waiter!.fail(cause);
@@ -314,7 +309,7 @@ export class TensorReceiver {
     const fused = pending.kind === 'fused' ? pending : undefined;
     const { wanting, lack } = readFusedStatus(reader, index, fused, this.#options);
     if (fused === undefined) return;
-    if (lack !== undefined) return this.#cancel(index, fused, lack);
+    if (lack !== undefined) return this.#cancel(fused, lack);
     if (wanting.length === 0) return;
     counters.rerequests++;
     for (const slot of wanting) this.#tellRegion(fused.slots[slot].buffer);
@@ -331,30 +326,28 @@ export class TensorReceiver {
     const pending = this.#pending.get(index);
     if (pending?.kind !== 'cancelling')
       throw new ShoalError('protocol', `request ${index} is said to be cancelled, which nobody has asked for`);
-    this.#pending.remove(index, pending.indices, pending.count);
+    this.#pending.remove(pending);
     for (const buffer of pending.buffers) this.#options.memory.revoke(buffer);
   }
 
   // ── requests ───────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** @param cause that the waiter is told; undefined when it has lost interest by itself. */
-  #cancel(index: number, pending: TensorRequest | FusedRequest, cause?: ShoalError): void {
-    if (this.#pending.get(index) !== pending) return pending.moved?.cancel();
-    const slots = pending.kind === 'fused' ? pending.slots : [pending];
-    const buffers = slots.flatMap(({ buffer }) => (buffer === undefined ? [] : [buffer]));
-    const count = pending.kind === 'fused' ? slots.length : pending.indices;
-    const indices = pending.kind === 'fused' ? 1 : count;
-    this.#pending.replace(index, { kind: 'cancelling', buffers, count, indices }, indices);
-    this.#options.outbox.record(RecordType.Cancel).u32(index);
+  #cancel(pending: TensorRequest | FusedRequest, cause?: ShoalError): void {
+    if (this.#pending.get(pending.index) !== pending) return pending.moved?.cancel();
+    this.#quarantine(pending, pending.buffers);
     if (cause !== undefined) pending.waiter!.fail(cause);
   }
 
   #stop(standing: StandingRequest): void {
-    const { index, depth, key } = standing;
-    if (this.#standing.get(key) !== standing) return;
-    this.#standing.delete(key);
-    const cancelling: Cancelling = { kind: 'cancelling', buffers: standing.quarantined(), count: depth, indices: depth };
-    this.#pending.replace(index, cancelling, depth);
+    if (this.#standing.get(standing.key) !== standing) return;
+    this.#standing.delete(standing.key);
+    this.#quarantine(standing, standing.quarantined());
+  }
+
+  /** @param buffers that the sender may still write to. */
+  #quarantine({ index, indices, count }: Indexed, buffers: readonly ReceiveBuffer[]): void {
+    this.#pending.replace({ kind: 'cancelling', index, indices, count, buffers });
     this.#options.outbox.record(RecordType.Cancel).u32(index);
   }
 
@@ -400,21 +393,19 @@ export class TensorReceiver {
     this.#timerMs = Infinity;
     const nowMs = this.#options.clock.now();
     let nextMs = Infinity;
-    for (const [index, pending] of this.#pending.entries()) {
+    for (const pending of this.#pending.all()) {
       if (pending.kind === 'cancelling' || pending.kind === 'standing') continue;
-      if (pending.kind === 'plain' && pending.index !== index) continue;
       if (pending.deadlineMs > nowMs) nextMs = Math.min(nextMs, pending.deadlineMs);
-      else this.#cancel(index, pending, this.#late(pending));
+      else this.#cancel(pending, this.#late(pending));
     }
     if (nextMs < Infinity) this.#setTimer(nextMs);
   }
 
   #late(pending: TensorRequest | FusedRequest): ShoalError {
     const { timeoutMs, peer } = this.#options;
-    const [what, stepId] = describeRequest(pending);
-    return new ShoalError('timeout', `${what} did not come from ${peer()} within ${timeoutMs} ms of step ${stepId}; was it sent?`, {
-      timeoutMs,
-    });
+    const { keys, stepId } = pending;
+    const message = `${describeKeys(keys)} did not come from ${peer()} within ${timeoutMs} ms of step ${stepId}; was it sent?`;
+    return new ShoalError('timeout', message, { timeoutMs });
   }
 }
 

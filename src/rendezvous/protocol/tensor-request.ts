@@ -8,7 +8,8 @@ import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { ReceiveBuffer, ReceiveMemory } from './pooled-memory.ts';
 import type { KeySuffix, TensorName } from './name-table.ts';
-import type { PieceSink } from './tensor-carrier.ts';
+import type { Indexed } from './pending-table.ts';
+import { unanswered, type PieceSink, type Unanswered } from './tensor-carrier.ts';
 import type { ByteWriter } from '../../base/bytes.ts';
 import { MetadataNext, writeDestination, writeMetadata } from './records.ts';
 
@@ -26,7 +27,7 @@ interface TensorRequestOptions {
 }
 
 /** Where one tensor is to come, and what is known of it: others may change what is known by its name meanwhile. */
-export abstract class TensorPlace {
+export class TensorPlace {
   readonly name: TensorName;
   metadata: TensorMetadata | undefined;
   buffer: ReceiveBuffer | undefined;
@@ -35,16 +36,13 @@ export abstract class TensorPlace {
     this.name = name;
   }
 
-  /** Says that metadata cannot be for this place. */
-  protected abstract wrongly(bytes: number, placeBytes: number): string;
-
   /** The tensor is another than expected. Its place is made larger where the sender asks for that.
    *  @throws ShoalError `protocol` when what is said to fit does not, `out-of-memory`. */
   recvTensorMetadata(memory: ReceiveMemory, metadata: TensorMetadata, next: number): void {
     const placeBytes = this.buffer?.bytes ?? 0;
     const isFitting = metadata.bytes <= placeBytes;
     if (isFitting !== (next !== MetadataNext.Rerequest) || (next === MetadataNext.Empty) !== (metadata.bytes === 0))
-      throw new ShoalError('protocol', this.wrongly(metadata.bytes, placeBytes));
+      throw new ShoalError('protocol', `a tensor of ${metadata.bytes} bytes for a place of ${placeBytes} is announced wrongly`);
     this.metadata = metadata;
     this.name.metadata = metadata;
     if (next !== MetadataNext.Rerequest) return;
@@ -63,7 +61,7 @@ export abstract class TensorPlace {
   }
 }
 
-export class TensorRequest extends TensorPlace {
+export class TensorRequest extends TensorPlace implements Indexed {
   readonly kind = 'plain';
   readonly index: number;
   readonly stepId: number;
@@ -73,7 +71,7 @@ export class TensorRequest extends TensorPlace {
   readonly indices: number;
   readonly sink: PieceSink | undefined;
   /** The request that goes on after the connection has ended. */
-  moved: { cancel(): void } | undefined;
+  moved: Unanswered | undefined;
   readonly #suffix: KeySuffix;
 
   constructor({ index, stepId, name, suffix, deadlineMs, waiter, sink, indices = 1 }: TensorRequestOptions) {
@@ -89,6 +87,26 @@ export class TensorRequest extends TensorPlace {
 
   get key(): string {
     return `${this.name.text};${this.#suffix.frame}:${this.#suffix.iteration}`;
+  }
+
+  get keys(): readonly string[] {
+    return [this.key];
+  }
+
+  get count(): number {
+    return this.indices;
+  }
+
+  get buffers(): readonly ReceiveBuffer[] {
+    return this.buffer === undefined ? [] : [this.buffer];
+  }
+
+  /** Its connection has ended. */
+  unanswered(): Unanswered {
+    const { stepId, key, sink } = this;
+    const waiter = this.waiter!;
+    this.moved = unanswered([key], stepId, waiter, (carrier) => carrier.recv(stepId, key, waiter, sink));
+    return this.moved;
   }
 
   /** A place for the tensor as it was the last time. @throws ShoalError `out-of-memory`. */
@@ -119,10 +137,6 @@ export class TensorRequest extends TensorPlace {
     const metadata = this.contentOf(this.index);
     this.buffer = undefined;
     return receivedValue(memory, metadata, buffer);
-  }
-
-  protected override wrongly(bytes: number, placeBytes: number): string {
-    return `a tensor of ${bytes} bytes for request ${this.index}, which has a place for ${placeBytes}, is announced wrongly`;
   }
 }
 

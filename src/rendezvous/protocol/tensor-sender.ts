@@ -153,14 +153,7 @@ export class TensorSender {
   #onRerequest(reader: ByteReader): void {
     const request = reader.u32();
     const destination = readDestination(reader, this.#regions);
-    const response = this.#responses.get(request);
-    if (response?.offered === undefined) throw new ShoalError('protocol', `request ${request} waits for no destination`);
-    response.destination = destination;
-    const { offered } = response;
-    response.offered = undefined;
-    if (!fits(offered.tensor, destination))
-      throw new ShoalError('protocol', `the re-request ${request} has no room for the tensor it was told of`);
-    this.#write(response, offered.value, offered.tensor);
+    this.#writeTo(this.#responses.get(request), destination, `request ${request}`);
   }
 
   #onCancel(request: number): void {
@@ -211,15 +204,7 @@ export class TensorSender {
     for (let k = 0; k < count; k++) {
       const slot = reader.u16();
       const destination = readDestination(reader, this.#regions);
-      const response = group?.slots[slot];
-      if (response?.offered === undefined)
-        throw new ShoalError('protocol', `slot ${slot} of the fused request ${request} waits for no destination`);
-      const { value, tensor } = response.offered;
-      if (!fits(tensor, destination))
-        throw new ShoalError('protocol', `slot ${slot} of the fused request ${request} has no room for the tensor it was told of`);
-      response.offered = undefined;
-      response.destination = destination;
-      this.#write(response, value, tensor);
+      this.#writeTo(group?.slots[slot], destination, `slot ${slot} of the fused request ${request}`);
     }
     if (group?.hasDestinations !== true)
       throw new ShoalError('protocol', `the fused request ${request} has destinations for some of its slots only`);
@@ -354,6 +339,16 @@ export class TensorSender {
     writer.u32(response.request);
     writeError(writer, cause);
     this.#answered(response);
+  }
+
+  /** The receiver has made room. @throws ShoalError `protocol` for one that waits for none, or needs more. */
+  #writeTo(response: TensorResponse | undefined, destination: Destination, what: string): void {
+    if (response?.offered === undefined) throw new ShoalError('protocol', `${what} waits for no destination`);
+    const { value, tensor } = response.offered;
+    if (!fits(tensor, destination)) throw new ShoalError('protocol', `${what} has no room for the tensor it was told of`);
+    response.offered = undefined;
+    response.destination = destination;
+    this.#write(response, value, tensor);
   }
 
   /** Into the destination. Then the request is answered, if it is not one of several slots. */

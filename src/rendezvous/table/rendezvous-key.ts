@@ -59,6 +59,11 @@ export function describeKey(key: string): string {
   return `'${name}' from ${sendDevice}`;
 }
 
+/** The keys of one request in messages. */
+export function describeKeys(keys: readonly string[]): string {
+  return keys.length === 1 ? describeKey(keys[0]) : `${keys.length} tensors, the first of them ${describeKey(keys[0])},`;
+}
+
 /** An incarnation, as keys have it. */
 export function incarnationText(incarnation: bigint): string {
   return incarnation.toString(16).padStart(16, '0');

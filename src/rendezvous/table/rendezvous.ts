@@ -1,5 +1,5 @@
-/** The interface in which a Send meets its receive, in one step, whether the other end is local or remote. The local table and the
- *  rendezvous with other workers both keep this contract, and one suite checks them (conformance.ts).
+/** The interface in which a Send meets its receive, in one step, whether the other end is local or remote. One suite
+ *  checks it, within one worker and between two (conformance.ts).
  *
  *  - A key is sent once and received once in a step, in either order. A receive that was cancelled before its key was sent may
  *    be repeated; later the value may have gone with it, and the repeated one fails.
@@ -38,7 +38,7 @@ export interface Asker {
   /** The worker: one object for all of its connections. */
   readonly worker: object;
   /** The connection has ended: what was on its way over it may be asked for again. */
-  isOver: boolean;
+  readonly isOver: boolean;
 }
 
 /** The incarnation of a device that sends from here; undefined: no such device is here. */

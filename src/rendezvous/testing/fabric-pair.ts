@@ -6,15 +6,14 @@ import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection, Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
-import { TensorChannel, type TensorChannelOptions, type WorkerIdentity } from '../carriers/tensor-channel.ts';
-import { WorkerCore } from '../carriers/worker-core.ts';
+import { TensorConnection, type TensorConnectionOptions, type WorkerIdentity } from '../carriers/tensor-connection.ts';
+import { WorkerCore, type StepBounds } from '../carriers/worker-core.ts';
 import { PooledMemory, type MemoryBudget } from '../protocol/pooled-memory.ts';
-import type { StepTableOptions } from '../table/step-table.ts';
 
 export interface FabricSide {
   readonly core: WorkerCore;
   readonly fabric: Fabric;
-  readonly channel: TensorChannel;
+  readonly tensors: TensorConnection;
   readonly connection: Connection;
   readonly memory: PooledMemory;
   readonly budget: MemoryBudget;
@@ -27,12 +26,12 @@ export interface FabricPair {
   close(): Promise<void>;
 }
 
-export interface FabricPairOptions extends Partial<Pick<TensorChannelOptions, 'timeoutMs' | 'limits' | 'firstRequest' | 'atEndOfTurn'>> {
+export interface FabricPairOptions extends Partial<Pick<TensorConnectionOptions, 'timeoutMs' | 'limits' | 'firstRequest' | 'atEndOfTurn'>> {
   readonly create: (options: FabricOptions) => Fabric;
   readonly region: (bytes: number) => Region;
   readonly clock?: Clock;
   readonly bytesMax?: number;
-  readonly steps?: StepTableOptions;
+  readonly steps?: StepBounds;
   /** The incarnation of `a`; that of `b` is 2. Default 1. */
   readonly incarnation?: bigint;
 }
@@ -59,7 +58,7 @@ export async function fabricPair(options: FabricPairOptions): Promise<FabricPair
     const budget = { bytesMax, bytes: 0 };
     const fabric = fabrics[rank];
     const memory = new PooledMemory({ create: region, register: (each) => fabric.register(each), budget });
-    const channel: TensorChannel = new TensorChannel({
+    const tensors: TensorConnection = new TensorConnection({
       timeoutMs: 120_000,
       ...options,
       clock,
@@ -67,16 +66,16 @@ export async function fabricPair(options: FabricPairOptions): Promise<FabricPair
       self,
       memory,
       announcesApart: fabric.capabilities.loadStore,
-      take: (stepId, key, waiter) => core.steps.take(stepId, key, waiter),
+      take: (stepId, key, waiter) => core.take(stepId, key, waiter),
       onHello: (peer) => {
-        core.attach(peer, channel);
+        core.attach(peer, tensors);
         if (--waiting === 0) greeted();
       },
       onClose: (error: ShoalError | undefined) => {
-        if (error !== undefined) core.detach(channel, error);
+        if (error !== undefined) core.detach(identities[1 - rank].device, error);
       },
     });
-    return { core, fabric, channel, connection, memory, budget };
+    return { core, fabric, tensors, connection, memory, budget };
   };
   let arrive!: (side: FabricSide) => void;
   const arrived = new Promise<FabricSide>((resolve) => {

@@ -3,7 +3,7 @@ import { VirtualClock } from '../../base/clock.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { threadRegion } from '../../fabric/testing/regions.ts';
 import { plain } from '../carriers/conformance.ts';
-import { TensorChannel, type TensorChannelOptions } from '../carriers/tensor-channel.ts';
+import { TensorConnection, type TensorConnectionOptions } from '../carriers/tensor-connection.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
 import { PooledMemory } from '../protocol/pooled-memory.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
@@ -11,7 +11,7 @@ import { fakeConnections, type FakeConnection } from './fake-connection.ts';
 
 export interface FakeSide {
   readonly core: WorkerCore;
-  readonly channel: TensorChannel;
+  readonly tensors: TensorConnection;
   readonly connection: FakeConnection;
   readonly memory: PooledMemory;
   /** The running turn ends: what was posted in it leaves. */
@@ -28,7 +28,7 @@ export interface FakePair {
   key(name: string): string;
 }
 
-type Options = Partial<Pick<TensorChannelOptions, 'timeoutMs' | 'limits' | 'firstRequest' | 'announcesApart'>> & {
+type Options = Partial<Pick<TensorConnectionOptions, 'timeoutMs' | 'limits' | 'firstRequest' | 'announcesApart'>> & {
   readonly bytesMax?: number;
   readonly slabBytes?: number;
 };
@@ -47,7 +47,7 @@ export function fakePair(options: Options = {}): FakePair {
       budget: { bytesMax, bytes: 0 },
       ...(slabBytes !== undefined && { slabBytes }),
     });
-    const channel: TensorChannel = new TensorChannel({
+    const tensors: TensorConnection = new TensorConnection({
       timeoutMs: 1000,
       announcesApart: false,
       ...options,
@@ -55,16 +55,16 @@ export function fakePair(options: Options = {}): FakePair {
       self,
       memory,
       clock,
-      take: (stepId, key, waiter) => core.steps.take(stepId, key, waiter),
+      take: (stepId, key, waiter) => core.take(stepId, key, waiter),
       atEndOfTurn: (callback) => due.push(callback),
-      onHello: (peer) => core.attach(peer, channel),
+      onHello: (peer) => core.attach(peer, tensors),
       onClose: (error) => {
-        if (error !== undefined) core.detach(channel, error);
+        if (error !== undefined) core.detach(`/job:worker/task:${1 - rank}/device:CPU:0`, error);
       },
     });
     return {
       core,
-      channel,
+      tensors,
       connection,
       memory,
       endTurn() {
@@ -103,7 +103,7 @@ export function inbox() {
 
 export function recv({ b, key }: FakePair, stepId: number, name: string) {
   const box = inbox();
-  const cancel = b.channel.recv(stepId, key(name), box);
+  const cancel = b.tensors.recv(stepId, key(name), box);
   return { ...box, cancel };
 }
 

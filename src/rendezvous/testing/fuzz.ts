@@ -55,15 +55,15 @@ function play(random: Random, count: FuzzCount): void {
   };
   for (let stepId = 1; stepId <= 6; stepId++) {
     const step = pair.a.core.beginStep(stepId);
-    pair.b.channel.recv(stepId, pair.key('pieces'), waiter(), { pieceBytes: 65_536, expected: inPieces, receive() {} });
-    const cancels = [0, 1, 2].map((k) => pair.b.channel.recv(stepId, pair.key(`k${k}`), waiter()));
-    pair.b.channel.recvFused(
+    pair.b.tensors.recv(stepId, pair.key('pieces'), waiter(), { pieceBytes: 65_536, expected: inPieces, receive() {} });
+    const cancels = [0, 1, 2].map((k) => pair.b.tensors.recv(stepId, pair.key(`k${k}`), waiter()));
+    pair.b.tensors.recvFused(
       stepId,
       [3, 4].map((k) => pair.key(`k${k}`)),
       waiter(),
     );
-    if (stepId === 2) pair.b.channel.stand(pair.key('standing'), 3, 2);
-    if (stepId > 2) pair.b.channel.recv(stepId, pair.key('standing'), waiter());
+    if (stepId === 2) pair.b.tensors.stand(pair.key('standing'), 3, 2);
+    if (stepId > 2) pair.b.tensors.recv(stepId, pair.key('standing'), waiter());
     for (const k of [0, 1, 2, 3, 4]) step.send(pair.key(`k${k}`), random.integer(4) === 0 ? undefined : values[(k + stepId) % 3]);
     step.send(pair.key('standing'), values[0]);
     step.send(pair.key('pieces'), { ...inPieces, data: new Uint8Array(inPieces.bytes) });

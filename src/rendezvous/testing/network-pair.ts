@@ -6,12 +6,12 @@ import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection, Fabric, FabricAddress, FabricOptions } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
-import type { TensorChannelOptions } from '../carriers/tensor-channel.ts';
+import type { TensorConnectionOptions } from '../carriers/tensor-connection.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
 import { WorkerNetwork } from '../carriers/worker-network.ts';
 import { PooledMemory } from '../protocol/pooled-memory.ts';
 
-export interface NetworkPairOptions extends Partial<Pick<TensorChannelOptions, 'limits'>> {
+export interface NetworkPairOptions extends Partial<Pick<TensorConnectionOptions, 'limits'>> {
   readonly create: (options: FabricOptions) => Fabric;
   readonly region: (bytes: number) => Region;
   readonly clock?: Clock;
@@ -81,15 +81,15 @@ export async function networkPair(options: NetworkPairOptions): Promise<NetworkP
       self: core.self,
       world: 'w',
       fabrics: [fabric],
-      sent: core.steps,
-      channel: () => ({
+      sent: core,
+      protocol: () => ({
         timeoutMs: 120_000,
         announcesApart: fabric.capabilities.loadStore,
         ...(limits && { limits }),
         memory: new PooledMemory({ create: region, register: (each) => fabric.register(each), budget: { bytesMax: 2 ** 28, bytes: 0 } }),
       }),
       onGreeted: (worker, remote) => core.attach(worker, remote),
-      onLost: (_, remote, cause) => core.detach(remote, cause),
+      onLost: (worker, cause) => core.detach(worker, cause),
     });
     const made: Process = { core, network, isDead: false };
     started.push(made);

@@ -1,23 +1,20 @@
 /** RecvTensor over one connection of a fabric, both ways: the two state machines, their shared state, and the connection. It belongs to
  *  the thread that made the fabric. */
-import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection } from '../../fabric/fabric.ts';
 import { Arbiter, type CreditAccount, type SharedResource } from '../../scheduler/arbiter.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
-import type { ReceiveMemory } from '../protocol/pooled-memory.ts';
 import { Outbox } from '../protocol/outbox.ts';
 import { ByteReader } from '../../base/bytes.ts';
 import { nameBytesMax, RecordType } from '../protocol/records.ts';
 import type { StandingRequest } from '../protocol/standing-request.ts';
-import { TensorReceiver } from '../protocol/tensor-receiver.ts';
+import { TensorReceiver, type TensorReceiverOptions } from '../protocol/tensor-receiver.ts';
 import type { FusedWaiter, PieceSink, TensorCarrier, Unanswered } from '../protocol/tensor-carrier.ts';
 import { bytesOf } from '../protocol/tensor-request.ts';
 import type { Staging } from '../protocol/piece-writer.ts';
-import { TensorSender } from '../protocol/tensor-sender.ts';
-import type { Cancel, Waiter } from '../table/rendezvous.ts';
-import type { SentValue } from '../value/staged-tensor.ts';
+import { TensorSender, type TensorSenderOptions } from '../protocol/tensor-sender.ts';
+import type { Asker, Cancel, Waiter } from '../table/rendezvous.ts';
 import type { Release, TensorValue } from '../value/tensor-value.ts';
 
 /** A worker, as its first message says. */
@@ -30,27 +27,17 @@ export interface WorkerIdentity {
   readonly incarnation: bigint;
 }
 
-export interface TensorChannelOptions {
+export interface TensorConnectionOptions
+  extends
+    Pick<TensorReceiverOptions, 'memory' | 'clock' | 'timeoutMs' | 'firstRequest'>,
+    Pick<TensorSenderOptions, 'take' | 'giveBack' | 'onAnswered' | 'onSettled'> {
   readonly connection: Connection;
   readonly self: WorkerIdentity;
-  readonly memory: ReceiveMemory;
-  readonly clock: Clock;
-  /** The meeting of the peer's requests with the Sends of this worker. */
-  take(stepId: number, key: string, waiter: Waiter<SentValue>): Cancel;
-  /** Takes back a value that the connection's end has kept from leaving. @returns false, as by default: it fails. */
-  giveBack?(stepId: number, key: string, value: SentValue): boolean;
-  /** Called once after `onClose`, when nothing of what was sent over the connection is read any more. */
-  onSettled?(): void;
-  /** A tensor of this worker is on its way, with all that it was asked for with. */
-  onAnswered?(stepId: number, key: string): void;
   /** Default: counters of its own. */
   readonly counters?: TensorCounters;
-  /** Time limit of a request. */
-  readonly timeoutMs: number;
   /** Peer memory is mapped: announcing a write costs a message of its own. */
   readonly announcesApart: boolean;
-  readonly limits?: Partial<ChannelLimits>;
-  readonly firstRequest?: number;
+  readonly limits?: Partial<TensorLimits>;
   /** The arbiter of all that this process sends. Default: one for this connection. */
   readonly arbiter?: Arbiter;
   /** The resource that tensors share with other traffic. Default: none. */
@@ -63,21 +50,18 @@ export interface TensorChannelOptions {
   onClose?(error: ShoalError | undefined): ((asked: Unanswered) => void) | undefined;
 }
 
-export interface ChannelLimits {
-  /** Requests of one side that are not answered, slots counted. */
-  readonly requestsMax: number;
-  /** Tensors whose names and metadata are kept. */
-  readonly namesMax: number;
-  readonly regionsMax: number;
+export interface TensorLimits extends Pick<TensorSenderOptions, 'requestsMax' | 'namesMax' | 'regionsMax'> {
   /** Bytes of tensors on their way to the peer, at most; one larger part may be alone. */
   readonly creditBytes: number;
 }
 
-const defaultLimits: ChannelLimits = { requestsMax: 65_536, namesMax: 65_536, regionsMax: 65_536, creditBytes: 16 * 2 ** 20 };
+const defaultLimits: TensorLimits = { requestsMax: 65_536, namesMax: 65_536, regionsMax: 65_536, creditBytes: 16 * 2 ** 20 };
 
-export class TensorChannel implements TensorCarrier {
+export class TensorConnection implements TensorCarrier, Asker {
+  /** The worker at the other end. */
+  worker: object = this;
   readonly counters: TensorCounters;
-  readonly #options: TensorChannelOptions;
+  readonly #options: TensorConnectionOptions;
   readonly #account: CreditAccount;
   readonly #outbox: Outbox;
   readonly #receiver: TensorReceiver;
@@ -85,7 +69,7 @@ export class TensorChannel implements TensorCarrier {
   #peer: WorkerIdentity | undefined;
   #closed = false;
 
-  constructor(options: TensorChannelOptions) {
+  constructor(options: TensorConnectionOptions) {
     this.#options = options;
     const { connection, memory, announcesApart, counters = tensorCounters() } = options;
     this.counters = counters;
@@ -124,6 +108,11 @@ export class TensorChannel implements TensorCarrier {
   get description(): string {
     const { connection } = this.#options;
     return `${this.#peer?.device ?? `worker ${connection.peer.rank}`} (${connection.description})`;
+  }
+
+  /** The connection has ended. */
+  get isOver(): boolean {
+    return this.#closed;
   }
 
   /** Requests that are not answered: of this side, and of the peer. */

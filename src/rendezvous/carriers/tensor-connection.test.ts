@@ -26,7 +26,7 @@ describe('a send whose receiver is lost', () => {
       { code: 'peer-lost', peer: 1, message: "'x' for /job:worker/task:1/device:CPU:0 was not taken in step 1: gone" },
     ]);
     const back = fakePair();
-    pair.a.core.attach({ ...back.b.core.self, incarnation: 9n }, back.a.channel);
+    pair.a.core.attach({ ...back.b.core.self, incarnation: 9n }, back.a.tensors);
     pair.a.core.endStep(1);
     expect(told).toHaveLength(1);
   });
@@ -60,7 +60,7 @@ describe('sizes that alternate', () => {
   const sizes = [1000, 1300, 1600, 1000, 1600, 1300, 0, 1600];
   const value = (stepId: number): TensorValue => dense(new Float32Array(sizes[stepId % sizes.length]).fill(stepId));
   const steps = (first: number, last: number): number[] => Array.from({ length: last - first + 1 }, (_, k) => first + k);
-  const roundTrips = ({ b }: FakePair): number => b.channel.counters.requests + b.channel.counters.rerequests;
+  const roundTrips = ({ b }: FakePair): number => b.tensors.counters.requests + b.tensors.counters.rerequests;
 
   it('cost one round trip each when the largest has come once', () => {
     const pair = fakePair();
@@ -76,7 +76,7 @@ describe('sizes that alternate', () => {
     const { a, b, key } = pair;
     const run = (stepId: number): void => {
       const box = inbox();
-      b.channel.recvFused(stepId, [key('x'), key('y')], {
+      b.tensors.recvFused(stepId, [key('x'), key('y')], {
         receive: (slots) => slots.forEach((slot) => 'value' in slot && box.receive(slot.value)),
         fail: box.fail,
       });
@@ -92,10 +92,10 @@ describe('sizes that alternate', () => {
     const before = roundTrips(pair);
     steps(3, 22).forEach(run);
     expect(roundTrips(pair) - before).toBe(20);
-    b.channel.stand(key('x'), 23, 4);
+    b.tensors.stand(key('x'), 23, 4);
     steps(23, 42).forEach((stepId) => {
       expect(exchange(pair, stepId, { x: value(stepId) })).toEqual([plain(value(stepId))]);
-      b.channel.endStep(stepId);
+      b.tensors.endStep(stepId);
     });
     expect(roundTrips(pair) - before).toBe(21);
   });
@@ -153,9 +153,9 @@ describe('RecvTensor', () => {
         writes: 1,
         immediates: 1,
       });
-    for (const { channel } of [pair.a, pair.b]) expect(channel.counters).toMatchObject({ bytesCopied: 0, bytesSerialized: 0 });
-    expect(pair.a.channel.counters.bytesWritten).toBe(12 * 19);
-    expect(pair.b.channel.counters).toMatchObject({ requests: 19, rerequests: 1 });
+    for (const { tensors } of [pair.a, pair.b]) expect(tensors.counters).toMatchObject({ bytesCopied: 0, bytesSerialized: 0 });
+    expect(pair.a.tensors.counters.bytesWritten).toBe(12 * 19);
+    expect(pair.b.tensors.counters).toMatchObject({ requests: 19, rerequests: 1 });
     expect(pair.b.memory.usage.inUse).toBe(0);
   });
 
@@ -172,14 +172,14 @@ describe('RecvTensor', () => {
       expect(costOf(pair, () => expect(exchange(pair, k + 2, { x: value })).toEqual([plain(value)]))).toEqual(cost),
     );
     for (let k = 0; k < 10; k++) expect(costOf(pair, () => exchange(pair, 20 + k, { s: strings('a'.repeat(261 + k * 5)) })).writes).toBe(1);
-    expect(pair.b.channel.counters.rerequests).toBe(2);
+    expect(pair.b.tensors.counters.rerequests).toBe(2);
     exchange(pair, 40, { e: dense([], [0, 3]) });
     expect(costOf(pair, () => expect(exchange(pair, 41, { e: dense([], [0, 3]) })).toEqual([plain(dense([], [0, 3]))]))).toEqual({
       messages: 1,
       writes: 0,
       immediates: 1,
     });
-    expect(pair.a.channel.counters.emptyTensors).toBe(2);
+    expect(pair.a.tensors.counters.emptyTensors).toBe(2);
   });
 
   it('puts requests of one turn into one message, and answers of one turn into one announcement where that saves messages', () => {
@@ -200,7 +200,7 @@ describe('RecvTensor', () => {
       const step = pair.a.core.beginStep(stepId);
       let slots: unknown;
       const cost = costOf(pair, () => {
-        pair.b.channel.recvFused(stepId, keys, {
+        pair.b.tensors.recvFused(stepId, keys, {
           receive: (outcomes) => (slots = outcomes.map((each) => ('value' in each ? plain(each.value) : each.cause.code))),
           fail: () => undefined,
         });
@@ -222,7 +222,7 @@ describe('RecvTensor', () => {
     const held = recv(pair, 1000, 'never');
     const standing = fakePair({ firstRequest: 0xfffffffe });
     exchange(standing, 1, { x: dense([1]) });
-    standing.b.channel.stand(standing.key('x'), 2, 8);
+    standing.b.tensors.stand(standing.key('x'), 2, 8);
     for (let stepId = 2; stepId < 40; stepId++)
       expect(exchange(standing, stepId, { x: dense([stepId]) })).toEqual([plain(dense([stepId]))]);
     expect(held.told).toEqual([]);
@@ -241,11 +241,11 @@ describe('RecvTensor', () => {
     x.cancel();
     const y = recv(pair, 2, 'y');
     step.send(pair.key('y'), dense([7, 7]));
-    expect(pair.b.channel.unanswered.here).toBe(2);
+    expect(pair.b.tensors.unanswered.here).toBe(2);
     pair.settle();
     expect([x.told, y.told]).toEqual([[], [plain(dense([7, 7]))]]);
     expect(plain(y.values[0])).toEqual(plain(dense([7, 7])));
-    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.b.tensors.unanswered).toEqual({ here: 0, there: 0 });
     expect(pair.b.memory.usage.inUse).toBe(64);
   });
 
@@ -264,14 +264,14 @@ describe('RecvTensor', () => {
     offered.cancel();
     pair.settle();
     const parked = recv(pair, 2, 'x');
-    const fused = pair.b.channel.recvFused(1, [pair.key('y'), pair.key('z')], inbox() as never);
+    const fused = pair.b.tensors.recvFused(1, [pair.key('y'), pair.key('z')], inbox() as never);
     pair.settle();
     step.send(pair.key('y'), value());
     parked.cancel();
     fused();
     pair.settle();
-    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
-    expect(pair.a.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.b.tensors.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.a.tensors.unanswered).toEqual({ here: 0, there: 0 });
     expect([offered.told, parked.told, released]).toEqual([[], [], 2]);
     expect(pair.b.memory.usage.inUse).toBe(0);
   });
@@ -291,7 +291,7 @@ describe('RecvTensor', () => {
     pair.settle();
     expect([early.told, later.told]).toEqual([['timeout'], [plain(dense([3]))]]);
     pair.clock.advance(10_000);
-    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.b.tensors.unanswered).toEqual({ here: 0, there: 0 });
   });
 
   it('fails one receive, and no other, when there is no memory for it', () => {
@@ -299,7 +299,7 @@ describe('RecvTensor', () => {
     const values = { large: dense(new Float32Array(1 << 21)), small: dense([1]) };
     expect(exchange(pair, 1, values)).toEqual(['out-of-memory', plain(values.small)]);
     expect(exchange(pair, 2, { small: dense([2]) })).toEqual([plain(dense([2]))]);
-    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.b.tensors.unanswered).toEqual({ here: 0, there: 0 });
   });
 
   it('sends no more messages than it has credits for, and the rest when they come back', () => {
@@ -315,7 +315,7 @@ describe('RecvTensor', () => {
     boxes.forEach((_, k) => step.send(pair.key(`x${k}`), dense([k])));
     pair.settle();
     expect(boxes.map(({ told }) => told)).toEqual(boxes.map((_, k) => [plain(dense([k]))]));
-    expect(pair.a.channel.counters.creditMessagesSent + pair.b.channel.counters.creditMessagesSent).toBeLessThan(6);
+    expect(pair.a.tensors.counters.creditMessagesSent + pair.b.tensors.counters.creditMessagesSent).toBeLessThan(6);
   });
 
   it('forgets the oldest names beyond its bound, at the cost of a first request', () => {
@@ -324,7 +324,7 @@ describe('RecvTensor', () => {
       const values = Object.fromEntries(Array.from({ length: 7 }, (_, k) => [`n${k}`, dense([k, stepId])]));
       expect(exchange(pair, stepId, values)).toEqual(Object.values(values).map(plain));
     }
-    expect(pair.b.channel.counters.rerequests).toBe(21);
+    expect(pair.b.tensors.counters.rerequests).toBe(21);
   });
 
   it('forgets no name that a fused request has found already', () => {
@@ -338,7 +338,7 @@ describe('RecvTensor', () => {
     ]) {
       const step = pair.a.core.beginStep(names.length);
       let told: unknown;
-      pair.b.channel.recvFused(names.length, names.map(pair.key), {
+      pair.b.tensors.recvFused(names.length, names.map(pair.key), {
         receive: (slots) => (told = slots.map((slot) => ('value' in slot ? plain(slot.value) : slot.cause.code))),
         fail: ({ code }) => (told = code),
       });
@@ -348,7 +348,7 @@ describe('RecvTensor', () => {
     }
     let cause: unknown;
     const tooMany = ['a', 'b', 'c', 'd', 'e'].map(pair.key);
-    pair.b.channel.recvFused(9, tooMany, { receive: () => undefined, fail: ({ code }) => (cause = code) });
+    pair.b.tensors.recvFused(9, tooMany, { receive: () => undefined, fail: ({ code }) => (cause = code) });
     expect(cause).toBe('usage');
     expect(exchange(pair, 10, values(10))).toEqual(Object.values(values(10)).map(plain));
   });
@@ -373,7 +373,7 @@ describe('a standing request', () => {
   it('costs one write per step, and a message each few steps', () => {
     const pair = fakePair();
     exchange(pair, 1, { x: dense([0, 0]) });
-    const standing = pair.b.channel.stand(pair.key('x'), 2, 8);
+    const standing = pair.b.tensors.stand(pair.key('x'), 2, 8);
     pair.settle();
     const cost = costOf(pair, () => {
       for (let stepId = 2; stepId < 66; stepId++)
@@ -382,7 +382,7 @@ describe('a standing request', () => {
     expect(cost).toEqual({ messages: 16, writes: 64, immediates: 64 });
     standing.stop();
     pair.settle();
-    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.b.tensors.unanswered).toEqual({ here: 0, there: 0 });
     expect(pair.b.memory.usage.inUse).toBe(0);
     expect(exchange(pair, 66, { x: dense([5, 5]) })).toEqual([plain(dense([5, 5]))]);
   });
@@ -390,7 +390,7 @@ describe('a standing request', () => {
   it('brings the tensor before it is asked for', () => {
     const pair = fakePair();
     exchange(pair, 1, { x: dense([0]) });
-    pair.b.channel.stand(pair.key('x'), 2, 4);
+    pair.b.tensors.stand(pair.key('x'), 2, 4);
     pair.settle();
     pair.a.core.beginStep(2).send(pair.key('x'), dense([2]));
     pair.settle();
@@ -399,10 +399,9 @@ describe('a standing request', () => {
 
   it('takes other metadata, dead tensors, steps without it and steps that nobody reads', () => {
     const pair = fakePair();
-    pair.b.channel.stand(pair.key('x'), 1, 4);
+    pair.b.tensors.stand(pair.key('x'), 1, 4);
     for (let stepId = 1; stepId < 60; stepId++) {
-      pair.a.core.beginStep(stepId);
-      const step = pair.a.core.steps.find(stepId)!;
+      const step = pair.a.core.beginStep(stepId);
       const kind = stepId % 5;
       const box = kind === 4 ? undefined : recv(pair, stepId, 'x');
       const value =
@@ -413,7 +412,7 @@ describe('a standing request', () => {
       pair.settle();
       expect(box?.told).toEqual(kind === 4 ? undefined : kind === 3 ? ['aborted'] : [plain(value)]);
       box?.values[0]?.release?.();
-      pair.b.channel.endStep(stepId);
+      pair.b.tensors.endStep(stepId);
     }
     expect(pair.b.memory.usage.inUse).toBeLessThan(4 * 20_000);
   });
@@ -421,7 +420,7 @@ describe('a standing request', () => {
   it.each(['asked for', 'on its way'])('tells who waits when what has come is no tensor, asked for when it was %s', (when) => {
     const pair = fakePair();
     exchange(pair, 1, { x: strings('abc') });
-    pair.b.channel.stand(pair.key('x'), 2, 4);
+    pair.b.tensors.stand(pair.key('x'), 2, 4);
     pair.settle();
     const early = when === 'asked for' ? recv(pair, 2, 'x') : undefined;
     pair.a.core.beginStep(2).send(pair.key('x'), strings('xyz'));
@@ -436,13 +435,13 @@ describe('a standing request', () => {
 
   it('ends with its connection, and refuses what it cannot be', () => {
     const pair = fakePair();
-    expect(() => pair.b.channel.stand(pair.key('x'), 1, 0)).toThrow(/1 to 1024 steps/);
-    pair.b.channel.stand(pair.key('x'), 1, 2);
-    expect(() => pair.b.channel.stand(pair.key('x'), 1, 2)).toThrow(/a standing request already/);
+    expect(() => pair.b.tensors.stand(pair.key('x'), 1, 0)).toThrow(/1 to 1024 steps/);
+    pair.b.tensors.stand(pair.key('x'), 1, 2);
+    expect(() => pair.b.tensors.stand(pair.key('x'), 1, 2)).toThrow(/a standing request already/);
     const waiting = recv(pair, 1, 'x');
     pair.b.connection.lose(new ShoalError('peer-lost', 'gone'));
     expect(waiting.told).toEqual(['peer-lost']);
-    expect(() => pair.b.channel.stand(pair.key('y'), 1, 2)).toThrow('gone');
+    expect(() => pair.b.tensors.stand(pair.key('y'), 1, 2)).toThrow('gone');
   });
 });
 

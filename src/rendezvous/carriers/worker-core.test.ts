@@ -1,8 +1,9 @@
 /** Steps begin and end; requests that come first wait for their step, up to a bound; what comes late fails at once. */
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
-import { formatRendezvousKey } from './rendezvous-key.ts';
-import { StepTable } from './step-table.ts';
+import { formatRendezvousKey } from '../table/rendezvous-key.ts';
+import { dense } from './conformance.ts';
+import { WorkerCore, type WorkerCoreOptions } from './worker-core.ts';
 
 const ps = '/job:ps/task:0/device:CPU:0';
 const key = (name: string, incarnation = 1n): string =>
@@ -14,90 +15,96 @@ function waiter(): { told: unknown[]; receive: (value: string | undefined) => vo
   return { told, receive: (value) => told.push(value), fail: ({ code }) => told.push(code) };
 }
 
-describe('a table of steps', () => {
+/** A worker whose values are texts. */
+function coreOf(options: Partial<WorkerCoreOptions<string, string>> = {}, incarnation = 1n): WorkerCore<string, string> {
+  const values = { check: (value: string) => value, received: (value: string) => value };
+  return new WorkerCore({ rank: 0, device: ps, incarnation }, { values, ...options });
+}
+
+describe('the steps of a worker', () => {
   it('parks what comes before its step, and serves it when the step begins and the key is sent', () => {
-    const table = new StepTable<string>();
+    const core = coreOf();
     const [early, later] = [waiter(), waiter()];
-    table.take(7, key('a'), early);
-    table.take(8, key('a'), later);
-    expect(table.parked).toBe(2);
-    table.begin(7).send(key('a'), 'seven');
-    expect([early.told, later.told, table.parked]).toEqual([['seven'], [], 1]);
-    table.begin(8).send(key('a'), 'eight');
+    core.take(7, key('a'), early);
+    core.take(8, key('a'), later);
+    expect(core.parked).toBe(2);
+    core.beginStep(7).send(key('a'), 'seven');
+    expect([early.told, later.told, core.parked]).toEqual([['seven'], [], 1]);
+    core.beginStep(8).send(key('a'), 'eight');
     expect(later.told).toEqual(['eight']);
   });
 
   it('forgets what is cancelled, parked or waiting, and takes the key again', () => {
-    const table = new StepTable<string>();
+    const core = coreOf();
     const [first, second, third] = [waiter(), waiter(), waiter()];
-    table.take(7, key('a'), first)();
-    expect(table.parked).toBe(0);
-    const cancel = table.take(7, key('a'), second);
-    const step = table.begin(7);
+    core.take(7, key('a'), first)();
+    expect(core.parked).toBe(0);
+    const cancel = core.take(7, key('a'), second);
+    const step = core.beginStep(7);
     cancel();
     cancel();
-    table.take(7, key('a'), third);
+    core.take(7, key('a'), third);
     step.send(key('a'), 'x');
     expect([first.told, second.told, third.told]).toEqual([[], [], ['x']]);
   });
 
   it('parks no more than it may', () => {
-    const table = new StepTable<string>({ parkedMax: 1 });
+    const core = coreOf({ parkedMax: 1 });
     const [first, second] = [waiter(), waiter()];
-    table.take(7, key('a'), first);
-    table.take(8, key('a'), second);
+    core.take(7, key('a'), first);
+    core.take(8, key('a'), second);
     expect(second.told).toEqual(['out-of-memory']);
-    table.begin(7);
-    table.take(8, key('a'), second);
-    expect(table.parked).toBe(1);
+    core.beginStep(7);
+    core.take(8, key('a'), second);
+    expect(core.parked).toBe(1);
   });
 
   it('holds no more steps than it may, and begins none twice', () => {
-    const table = new StepTable<string>({ stepsMax: 1 });
-    table.begin(1);
-    expect(() => table.begin(1)).toThrow('step 1 has begun already');
-    expect(() => table.begin(2)).toThrow(expect.objectContaining({ code: 'out-of-memory' }));
-    table.end(1);
-    expect(() => table.begin(1)).toThrow('step 1 cannot begin: step 1 has ended');
-    table.begin(2);
-    expect(table.size).toBe(1);
-    for (const bad of [-1, 0.5, 2 ** 53, Number.NaN]) expect(() => table.begin(bad)).toThrow(/no step id/);
+    const core = coreOf({ stepsMax: 1 });
+    core.beginStep(1);
+    expect(() => core.beginStep(1)).toThrow('step 1 has begun already');
+    expect(() => core.beginStep(2)).toThrow(expect.objectContaining({ code: 'out-of-memory' }));
+    core.endStep(1);
+    expect(() => core.beginStep(1)).toThrow('step 1 cannot begin: step 1 has ended');
+    core.beginStep(2);
+    expect(() => core.beginStep(3)).toThrow(expect.objectContaining({ code: 'out-of-memory' }));
+    for (const bad of [-1, 0.5, 2 ** 53, Number.NaN]) expect(() => core.beginStep(bad)).toThrow(/no step id/);
   });
 
   it('fails what waits, what is parked and what comes late with the cause of the abort', async () => {
-    const table = new StepTable<string>({ endedMax: 2 });
+    const core = coreOf({ endedMax: 2 });
     const [waiting, parked, late, much] = [waiter(), waiter(), waiter(), waiter()];
-    const step = table.begin(1);
-    table.take(1, key('a'), waiting);
-    table.take(2, key('a'), parked);
-    for (const stepId of [1, 2]) table.abort(stepId, new ShoalError('timeout', 'too late'));
-    table.take(1, key('b'), late);
+    const step = core.beginStep(1);
+    core.take(1, key('a'), waiting);
+    core.take(2, key('a'), parked);
+    for (const stepId of [1, 2]) core.endStep(stepId, new ShoalError('timeout', 'too late'));
+    core.take(1, key('b'), late);
     expect([waiting.told, parked.told, late.told]).toEqual([['timeout'], ['timeout'], ['timeout']]);
     await expect(step.recvAsync(key('c'))).rejects.toThrow('too late');
-    expect(() => table.begin(2)).toThrow('step 2 cannot begin: too late');
-    table.end(3);
-    table.take(1, key('b'), much);
+    expect(() => core.beginStep(2)).toThrow('step 2 cannot begin: too late');
+    core.endStep(3);
+    core.take(1, key('b'), much);
     expect(much.told, 'only the last two are remembered').toEqual([]);
   });
 
   it('ends all steps when it is closed', () => {
-    const table = new StepTable<string>();
+    const core = coreOf();
     const [waiting, parked, late] = [waiter(), waiter(), waiter()];
-    table.begin(1);
-    table.take(1, key('a'), waiting);
-    table.take(2, key('a'), parked);
-    table.close(new ShoalError('closed', 'the worker is closed'));
-    table.take(3, key('a'), late);
+    core.beginStep(1);
+    core.take(1, key('a'), waiting);
+    core.take(2, key('a'), parked);
+    core.endSteps(new ShoalError('closed', 'the worker is closed'));
+    core.take(3, key('a'), late);
     expect([waiting.told, parked.told, late.told]).toEqual([['closed'], ['closed'], ['closed']]);
-    expect(() => table.begin(4)).toThrow('the worker is closed');
+    expect(() => core.beginStep(4)).toThrow('the worker is closed');
   });
 
   it('refuses keys of another incarnation of a device, and of devices that are elsewhere', () => {
-    const table = new StepTable<string>({ incarnations: (device) => (device === ps ? 2n : undefined) });
-    const step = table.begin(1);
+    const core = coreOf({}, 2n);
+    const step = core.beginStep(1);
     const [old, other] = [waiter(), waiter()];
-    table.take(1, key('a', 1n), old);
-    table.take(1, key('a', 2n).replaceAll('ps', 'chief'), other);
+    core.take(1, key('a', 1n), old);
+    core.take(1, key('a', 2n).replaceAll('ps', 'chief'), other);
     expect([old.told, other.told]).toEqual([['mismatch'], ['usage']]);
     expect(() => step.send(key('a', 1n), 'x')).toThrow(
       /incarnation 0000000000000001 of .*, which is now 0000000000000002: its process has restarted/,
@@ -108,13 +115,13 @@ describe('a table of steps', () => {
 
 describe('a tensor that another worker was given', () => {
   const given = (keeps: boolean, prepare?: (value: string) => string) => {
-    const steps = new StepTable<string>({ keeps, ...(prepare && { prepare }) });
+    const steps = coreOf({ keeps, ...(prepare && { prepare }) });
     const ask = (asker: { worker: object; isOver: boolean }) => {
       const asked = waiter();
       const cancel = steps.take(1, key('x'), asked, asker);
       return { told: asked.told, cancel };
     };
-    return { steps, step: steps.begin(1), ask };
+    return { steps, step: steps.beginStep(1), ask };
   };
   const [worker, other] = [{}, {}];
   const over = (connection: { isOver: boolean }): void => void (connection.isOver = true);
@@ -134,7 +141,7 @@ describe('a tensor that another worker was given', () => {
     expect(ask(second).told).toEqual([expected]);
     over(second);
     expect(ask(third).told).toEqual([expected]);
-    steps.end(1);
+    steps.endStep(1);
     over(third);
     expect(ask({ worker, isOver: false }).told).toEqual(['aborted']);
   });
@@ -168,4 +175,16 @@ describe('a tensor that another worker was given', () => {
     step.send(key('x'), 'value');
     expect(ask({ worker, isOver: false }).told).toEqual(['unsupported']);
   });
+});
+
+it('a fused receive that cannot read one of its tensors gives the others back', async () => {
+  const core = new WorkerCore({ rank: 0, device: '/job:worker/task:0/device:CPU:0', incarnation: 1n });
+  const step = core.beginStep(1);
+  const [x, y] = ['x', 'y'].map((name) => core.key(name, core.self, core.self));
+  let released = 0;
+  step.send(x, { ...dense([1, 2]), release: () => void released++ });
+  const read = (): Promise<void> => Promise.reject(new ShoalError('system', 'the device is lost'));
+  step.send(y, { dtype: 'float32', shape: [1], bytes: 4, read, release: () => void released++ });
+  await expect(step.recvFused([x, y])).rejects.toMatchObject({ code: 'system', message: expect.stringContaining('slot 1 of 2') as string });
+  await expect.poll(() => released).toBe(2);
 });
