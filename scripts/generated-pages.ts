@@ -3,6 +3,7 @@ import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type 
 import type { LayerTable } from './house-rules.ts';
 import { graphTable } from './graph-table.ts';
 import { formatTable, selectionTable } from '../src/collectives/select.ts';
+import { systemTables } from './system-tables.ts';
 import { hostTable, kvstoreTable, networkTable, performanceTables, type ReadResult } from './performance-tables.ts';
 
 export interface Page {
@@ -44,7 +45,7 @@ export function generatedPages({ layers, result, nativeInterface, read }: PageSo
     { path: 'src/memory/native-interface.ts', text: nativeInterfaceFile(nativeInterface) },
     withParts('ARCHITECTURE.md', { layers: layersTable(layers) }),
     withParts('README.md', { 'one-host': hostTable(result), 'between-hosts': networkTable(result) }),
-    withParts('docs/performance.md', { results: performanceTables(result), graphs, kvstore }),
+    withParts('docs/performance.md', { results: performanceTables(result), graphs, kvstore, systems: systemTables(result) }),
     withParts('docs/algorithms.md', { selection }),
   ];
 }

@@ -236,12 +236,12 @@ function shareText(size: ComparedSize): string {
   return size.boundUs === null || us === undefined ? '' : `${((100 * size.boundUs) / us).toFixed(0)} %`;
 }
 
-function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const line = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`;
   return [line(head), `|${head.map(() => '---:').join('|')}|`, ...rows.map(line)].join('\n');
 }
 
-function sizeText(bytes: number): string {
+export function sizeText(bytes: number): string {
   return formatBytes(bytes).replace(/(\d)([KMG]iB)$/, '$1 $2');
 }
 
