@@ -17,7 +17,7 @@ interface FabricReport {
 }
 
 function libfabric(read: ReadResult): string[] {
-  return reported<FabricReport>(read, 'fabric-libfabric', ({ results }) => {
+  return reported(read, 'fabric-libfabric', ({ results }: FabricReport) => {
     const medians = results.map(({ fabric, bytes, gigabytesPerSecond, latencyUs }) => ({
       fabric,
       case: latencyUs === undefined ? `${sizeText(bytes)}, bandwidth` : `${bytes} bytes, latency`,
@@ -34,7 +34,7 @@ function libfabric(read: ReadResult): string[] {
 }
 
 function messages(read: ReadResult): string[] {
-  return reported<{ readonly ratios: Readonly<Record<string, number>> }>(read, 'messaging', ({ ratios }) => {
+  return reported(read, 'messaging', ({ ratios }: { readonly ratios: Readonly<Record<string, number>> }) => {
     const rows = Object.entries(ratios).map(([name, value]) => [
       name.replace('1048576 B', '1 MiB').replace('roundTripUs', 'round trip'),
       ratio(value),
@@ -104,7 +104,7 @@ interface TrainingReport {
 }
 
 function training(read: ReadResult): string[] {
-  return reported<TrainingReport>(read, 'scheduler-training', ({ results }) => {
+  return reported(read, 'scheduler-training', ({ results }: TrainingReport) => {
     const orders = results[0].rows.map(({ order }) => order);
     const rows = results.map(({ exchange, rateMbit, rows: turns, gains }) => [
       `${exchange}, ${rateMbit} Mbit/s`,
@@ -123,7 +123,7 @@ interface ReplayReport {
 }
 
 function replayed(read: ReadResult): string[] {
-  return reported<ReplayReport>(read, 'scheduler-replay', ({ rows: replays, published }) => {
+  return reported(read, 'scheduler-replay', ({ rows: replays, published }: ReplayReport) => {
     const models = [...new Set(replays.map(({ model }) => model))];
     const all = (model: string, exchange: string): number[] =>
       replays.filter((each) => each.model === model && each.exchange === exchange).map(({ speedup }) => speedup);
@@ -146,11 +146,11 @@ const titles: Readonly<Record<string, string>> = {
 };
 
 /** A section of one result, with its title, if it begins one, and the file. */
-function reported<Report>(read: ReadResult, name: string, text: (report: Report) => string): string[] {
+function reported(read: ReadResult, name: string, text: (report: never) => string): string[] {
   const found = read(name);
   return found === undefined
     ? []
-    : [`${titles[name] ?? ''}${text(JSON.parse(found) as Report)}\n\n([${name}.json](../bench/results/${name}.json))`];
+    : [`${titles[name] ?? ''}${text(JSON.parse(found) as never)}\n\n([${name}.json](../bench/results/${name}.json))`];
 }
 
 function ratio(value: number): string {
