@@ -2,9 +2,9 @@
  *  keys. No sockets, no threads: the share of the work that is the protocol's.
  *
  *    npx tsx bench/kvstore/cores.ts */
-import { ServerCore } from '../../src/kvstore/server/core.ts';
-import { ClientCore } from '../../src/kvstore/client/core.ts';
-import { addingOptimizer } from '../../src/kvstore/testing/simulated-cluster.ts';
+import { ServerCore } from '../../src/kvstore/server/server-core.ts';
+import { ClientCore } from '../../src/kvstore/client/client-core.ts';
+import { addingOptimizer, clientSettings, serverSettings, SimulatedDisk } from '../../src/kvstore/testing/simulated-cluster.ts';
 import { MappedValues, MemoryValues, type RegionRegistry } from '../../src/kvstore/testing/memory-values.ts';
 import { systemClock } from '../../src/base/clock.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
@@ -42,12 +42,13 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
     };
     const place = { topology, group: 0, server, incarnation: 1 + server, mode: 'primary', term: 1 } as const;
     const parts = { clock: systemClock, kernels, parameterKernels, createOptimizer: addingOptimizer, codecOf: () => undefined };
-    servers.push(await ServerCore.start({ ...place, ...parts, send, valuesOf }));
+    const storeAt = (): SimulatedDisk => new SimulatedDisk();
+    servers.push(await ServerCore.start({ ...serverSettings, ...place, ...parts, send, valuesOf, storeAt }));
   }
   const memory = [0, 1].map((worker) => new MemoryValues(`client ${worker}`, registry, { mappable: true }));
   for (const [firstWorker, values] of memory.entries()) {
     const place = { topology, workerGroup: 0, firstWorker, localWorkers: 1 };
-    clients.push(new ClientCore({ ...place, clock: systemClock, kernels, parameterKernels, values, send, timeoutMs: 60_000 }));
+    clients.push(new ClientCore({ ...clientSettings, ...place, clock: systemClock, kernels, parameterKernels, values, send }));
   }
   for (const client of clients) for (const server of [0, 1]) client.serverUp(server);
   const blocks = memory.map((values) => values.allocate(keys * stride));

@@ -6,7 +6,7 @@ export { ScheduledKVStore } from './scheduled/scheduled-kvstore.ts';
 export type { ScheduledKVStoreOptions } from './scheduled/scheduled-backend.ts';
 export type { CompressionSpec } from './compression/codec.ts';
 export type { OptimizerSpec } from './optimizers/optimizer.ts';
-export type { ClientTicket } from './client/protocol.ts';
+export type { ClientTicket } from './client/commands.ts';
 export type {
   Blob,
   Key,

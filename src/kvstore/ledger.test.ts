@@ -5,7 +5,7 @@
 import { describe, expect, it } from 'vitest';
 import type { ShoalError } from '../base/errors.ts';
 import { seededRandom, type Random } from '../base/random.ts';
-import type { TransferEntry } from './client/options.ts';
+import type { TransferEntry } from './client/client-options.ts';
 import { SimulatedCluster, type ClusterServer } from './testing/simulated-cluster.ts';
 import type { KVTopology } from './protocol/topology.ts';
 import type { ValueBlock } from './protocol/value-space.ts';

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, viewOf } from '../memory/dtype.ts';
 import { Arbiter } from '../scheduler/arbiter.ts';
-import type { ClientOptions, TransferEntry } from './client/options.ts';
+import type { ClientOptions, TransferEntry } from './client/client-options.ts';
 import type { SnapshotStore } from '../checkpoint/snapshot.ts';
 import { SimulatedDisk, testCodec } from './testing/simulated-cluster.ts';
 import type { KVTopology } from './protocol/topology.ts';
@@ -232,7 +232,7 @@ describe.each([
       const gradient = 1 + round / 1000;
       total += 2 * gradient;
       const outcomes = [0, 1].map((worker) =>
-        bench.begin(worker, [{ key: 'w', push: bench.block(worker, new Float32Array(5).fill(gradient)).ref, codec: testCodec }]),
+        bench.begin(worker, [{ key: 'w', push: bench.block(worker, new Float32Array(5).fill(gradient)).ref }], { codec: testCodec }),
       );
       await bench.cluster.settle();
       expect(outcomes.map(({ done, error }) => [done, error])).toEqual([

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
-import type { TransferEntry } from './client/options.ts';
+import type { TransferEntry } from './client/client-options.ts';
 import type { SnapshotStore } from '../checkpoint/snapshot.ts';
 import { SimulatedCluster, SimulatedDisk } from './testing/simulated-cluster.ts';
 import { serverAddress, type KVTopology } from './protocol/topology.ts';

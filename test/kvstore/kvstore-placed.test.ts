@@ -7,7 +7,7 @@ import type { Environment } from '../../src/base/settings/settings.ts';
 import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { openNode, type NodeContext } from '../../src/kvstore/job/node-context.ts';
 import type { ValueCounters } from '../../src/kvstore/protocol/value-space.ts';
-import { ServerNode } from '../../src/kvstore/server/node.ts';
+import { ServerNode } from '../../src/kvstore/server/server-node.ts';
 import type { KVStore } from '../../src/kvstore/values/types.ts';
 import { openInlineStore } from '../../src/kvstore/testing/inline-store.ts';
 import type { FrameCounters } from '../../src/messaging/backends/frame-places.ts';

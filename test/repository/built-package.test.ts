@@ -107,7 +107,7 @@ describe('the built code', () => {
   });
 
   it('is one in the comm thread: its guests share their common code', () => {
-    const [world, client] = ['group/comm/world-guest.js', 'kvstore/client/client-guest.js'].map((entry) => filesOf(builtEntry(entry)));
+    const [world, client] = ['group/comm/world-guest.js', 'kvstore/client/client-node.js'].map((entry) => filesOf(builtEntry(entry)));
     const common = new Set([...world].filter((file) => client.has(file)));
     for (const source of ['src/base/errors.ts', 'src/memory/native.ts', 'src/memory/kernels/create-kernels.ts']) {
       expect(sourcesOf(common)).toContain(source);

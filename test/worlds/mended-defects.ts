@@ -119,7 +119,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'requests that a lost connection took with it are not sent again',
-    file: 'src/kvstore/client/link.ts',
+    file: 'src/kvstore/client/server-connection.ts',
     mended: 'entry.accepted = false;\n      this.#transmit(entry);',
     broken: 'entry.accepted = false;',
     shaped: (plan) => ({
@@ -130,7 +130,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a server that has taken over without the state is taken for one that has it',
-    file: 'src/kvstore/client/link.ts',
+    file: 'src/kvstore/client/server-connection.ts',
     mended: 'const forgotten = before !== 0 && lineage !== before;',
     broken: 'const forgotten = before !== 0 && lineage < 0;',
     shaped: losesBoth,
@@ -138,7 +138,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a server that takes over afresh forgets clients that have greeted it already',
-    file: 'src/kvstore/server/node.ts',
+    file: 'src/kvstore/server/server-node.ts',
     mended: 'for (const msg of [...hellos, ...this.#early.splice(0)])',
     broken: 'for (const msg of [...this.#early.splice(0)])',
     shaped: losesBoth,
@@ -174,7 +174,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'workers begin while a server has no standby yet, and lose their state with it',
-    file: 'src/kvstore/client/node.ts',
+    file: 'src/kvstore/client/client-node.ts',
     mended: 'if (topology.replicas === 2) {',
     broken: 'if (Number(topology.replicas) === 3) {',
     seed: 1505,

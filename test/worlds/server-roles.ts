@@ -5,7 +5,7 @@ import { LoopbackNetwork, type LoopbackFabric } from '../../src/fabric/testing/l
 import { InProcessMemory } from '../../src/group/testing/in-process-memory.ts';
 import type { NodeContext } from '../../src/kvstore/job/node-context.ts';
 import { ServerRecords } from '../../src/kvstore/job/server-records.ts';
-import { ServerNode } from '../../src/kvstore/server/node.ts';
+import { ServerNode } from '../../src/kvstore/server/server-node.ts';
 import { openInlineStore } from '../../src/kvstore/testing/inline-store.ts';
 import type { KVStore } from '../../src/kvstore/values/types.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';

@@ -22,7 +22,12 @@ export class RepeatedCalls<P> {
 
   find({ keys, values, outs }: TransferCall): P | undefined {
     if (!Array.isArray(keys)) return undefined;
-    return this.#remembered.find(({ call }) => same(call.keys, keys) && same(call.values, values) && same(call.outs, outs))?.prepared;
+    for (const { call, prepared } of this.#remembered) {
+      // In place, the outputs are the values.
+      const sameOuts = outs === values ? call.outs === call.values : same(call.outs, outs);
+      if (sameOuts && same(call.keys, keys) && same(call.values, values)) return prepared;
+    }
+    return undefined;
   }
 
   /** Whether a call is one that can be remembered: it pushes, and has a list of keys, and of tensors or lists of tensors. */

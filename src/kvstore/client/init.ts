@@ -3,15 +3,14 @@
 import { ShoalError } from '../../base/errors.ts';
 import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory } from '../protocol/parameter-directory.ts';
 import { Placer } from '../protocol/placement.ts';
-import { answered, type ClientLink } from './link.ts';
-import type { ClientOperation } from './operation.ts';
-import type { ClientOptions, InitEntry } from './options.ts';
-import { controlRequest, type ClientRequest } from './request.ts';
-import { Plan, type ClientContext } from './transfers.ts';
+import type { ServerConnection } from './server-connection.ts';
+import type { ClientOperation } from './client-operation.ts';
+import type { ClientOptions, InitEntry } from './client-options.ts';
+import { answered, controlRequest, type ClientRequest } from './client-request.ts';
+import { Plan, type ClientContext } from './client-transfers.ts';
 import { Fields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
-const sliceBytesDefault = 4 * 2 ** 20;
 /** First values go before everything else but control. */
 const putPriority = Number.MAX_VALUE;
 
@@ -25,7 +24,7 @@ export class ClientInit {
   readonly #context: ClientContext;
   readonly #options: ClientOptions;
   readonly #directory: ParameterDirectory;
-  readonly #links: readonly ClientLink[];
+  readonly #connections: readonly ServerConnection[];
   readonly #placer: Placer;
   /** Keys that each local worker has initialised. */
   readonly #initialised: Set<string>[];
@@ -38,14 +37,14 @@ export class ClientInit {
   readonly #asked: (ClientRequest | undefined)[];
 
   constructor(context: ClientContext) {
-    const { options, directory, links } = context;
+    const { options, directory, connections } = context;
     this.#context = context;
     this.#options = options;
     this.#directory = directory;
-    this.#links = links;
-    this.#placer = new Placer({ servers: links.length, sliceBytes: options.sliceBytes ?? sliceBytesDefault });
+    this.#connections = connections;
+    this.#placer = new Placer({ servers: connections.length, sliceBytes: options.sliceBytes });
     this.#initialised = Array.from({ length: options.localWorkers }, () => new Set<string>());
-    this.#asked = links.map(() => undefined);
+    this.#asked = connections.map(() => undefined);
   }
 
   /** @throws ShoalError `usage`; then nothing has changed. */
@@ -65,8 +64,8 @@ export class ClientInit {
     } else {
       this.#waiting.push({ worker, operation, entries });
       // A server that cannot be reached is not asked.
-      operation.localWait = () => this.#links.find(({ trouble }) => trouble !== undefined)?.trouble;
-      for (const [server, request] of this.#asked.entries()) if (request !== undefined) operation.watch(request, this.#links[server]);
+      operation.localWait = () => this.#connections.find(({ trouble }) => trouble !== undefined)?.trouble;
+      for (const [server, request] of this.#asked.entries()) if (request !== undefined) operation.watch(request, this.#connections[server]);
       this.progress();
     }
   }
@@ -77,18 +76,18 @@ export class ClientInit {
       if (waiting.operation.finished || this.#settle(waiting)) this.#waiting.splice(this.#waiting.indexOf(waiting), 1);
     }
     if (this.#waiting.length === 0) return;
-    for (const [server, link] of this.#links.entries()) {
-      const known = server === 0 ? this.#directory.batches : link.committed;
-      const behind = server === 0 ? !this.#knowsAll() : link.committed < this.#directory.batches;
-      if (!link.isUp || this.#asked[server] !== undefined || !behind) continue;
-      this.#ask(link, server, known);
+    for (const [server, connection] of this.#connections.entries()) {
+      const known = server === 0 ? this.#directory.batches : connection.committed;
+      const behind = server === 0 ? !this.#knowsAll() : connection.committed < this.#directory.batches;
+      if (!connection.isUp || this.#asked[server] !== undefined || !behind) continue;
+      this.#ask(connection, server, known);
     }
   }
 
   #knowsAll(): boolean {
     return (
       this.#waiting.every(({ entries }) => entries.every(({ key }) => this.#directory.find(key) >= 0)) &&
-      this.#links[0].committed >= this.#directory.batches
+      this.#connections[0].committed >= this.#directory.batches
     );
   }
 
@@ -102,12 +101,12 @@ export class ClientInit {
       operation.arrive(new ShoalError('mismatch', `${message}; init must be the same everywhere`));
       return true;
     }
-    if (this.#links.some(({ committed }) => committed < this.#directory.batches)) return false;
+    if (this.#connections.some(({ committed }) => committed < this.#directory.batches)) return false;
     operation.arrive();
     return true;
   }
 
-  #ask(link: ClientLink, server: number, known: number): void {
+  #ask(connection: ServerConnection, server: number, known: number): void {
     const request: ClientRequest = controlRequest(KVMessage.lookup, { known }, (error, msg) => {
       this.#asked[server] = undefined;
       for (const { operation } of this.#waiting) operation.unwatch(request);
@@ -116,15 +115,15 @@ export class ClientInit {
         const { committed, batches = [] } = answered(msg, Fields.lookedUp);
         // Worker 0 may be of this process: then the batch is known already.
         for (const [k, batch] of batches.entries()) if (known + k === this.#directory.batches) this.#directory.add(unpackBatch(batch));
-        link.committed = Math.max(link.committed, committed);
+        connection.committed = Math.max(connection.committed, committed);
       } catch (thrown) {
         return this.#failAll(ShoalError.from(thrown));
       }
       return this.progress();
     });
     this.#asked[server] = request;
-    for (const { operation } of this.#waiting) operation.watch(request, link);
-    link.ask(request);
+    for (const { operation } of this.#waiting) operation.watch(request, connection);
+    connection.ask(request);
   }
 
   #failAll(error: ShoalError): void {
@@ -156,17 +155,18 @@ export class ClientInit {
       waiting--;
       if (waiting > 0) return;
       if (failure !== undefined) finish(failure);
-      else operation.ask(this.#links, { type: KVMessage.commit, fields: {}, repeats: true }, committed);
+      else operation.ask(this.#connections, { type: KVMessage.commit, fields: {}, repeats: true }, committed);
     };
     const committed = (error: ShoalError | undefined): void => {
-      if (error === undefined) for (const link of this.#links) link.committed = Math.max(link.committed, this.#directory.batches);
+      if (error === undefined)
+        for (const connection of this.#connections) connection.committed = Math.max(connection.committed, this.#directory.batches);
       finish(error);
     };
-    operation.ask(this.#links, { type: KVMessage.declare, fields: { batch: packBatch(batch) }, repeats: true }, arrive);
+    operation.ask(this.#connections, { type: KVMessage.declare, fields: { batch: packBatch(batch) }, repeats: true }, arrive);
     const plan = new Plan(this.#context, { priority: putPriority, type: KVMessage.put });
     for (const { key, value } of entries) plan.add({ parameter: this.#directory.find(key), round: 0, push: value });
     waiting += plan.launch([operation], arrive);
-    for (const link of this.#links) link.pump();
+    for (const connection of this.#connections) connection.pump();
     arrive(undefined);
   }
 }

@@ -2,9 +2,10 @@
  *  of a parameter leaves when the last local worker has pushed it. */
 import type { DType } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
+import type { GradientCodec } from '../compression/codec.ts';
 import { sumDevices } from '../values/device-values.ts';
-import type { ClientOperation } from './operation.ts';
-import type { RowsRequest, TransferEntry } from './options.ts';
+import type { ClientOperation } from './client-operation.ts';
+import type { RowsRequest, TransferEntry } from './client-options.ts';
 import type { OwnValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
 
 export interface LocalPart {
@@ -13,6 +14,7 @@ export interface LocalPart {
   /** One of both. */
   readonly entry?: TransferEntry;
   readonly rows?: RowsRequest;
+  readonly codec?: GradientCodec | undefined;
 }
 
 /** A round that every local worker has pushed. */

@@ -3,19 +3,15 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { rowBytesOf, rowsOf } from '../protocol/placement.ts';
-import { sumRows, type Rows } from '../values/sparse-rows.ts';
-import type { ClientOperation } from './operation.ts';
-import type { RowsRequest } from './options.ts';
-import { fixedRequest } from './request.ts';
-import type { ClientContext } from './transfers.ts';
+import { rowsByPart, sumRows, type PartRows, type Rows } from '../values/sparse-rows.ts';
+import type { ClientOperation } from './client-operation.ts';
+import type { RowsRequest } from './client-options.ts';
+import { fixedRequest } from './client-request.ts';
+import type { ClientContext } from './client-transfers.ts';
 import { alignedBytes, encodeRuns, KVMessage, rowNumbersBytes, SourceKind, TargetKind, type Run } from '../protocol/wire.ts';
 
-interface PieceRows {
+interface PieceRows extends PartRows {
   readonly slot: number;
-  /** Within the piece. */
-  readonly rows: Uint32Array;
-  /** The positions of these rows among those of the request. */
-  readonly positions: Uint32Array;
 }
 
 export class ClientRows {
@@ -72,13 +68,13 @@ export class ClientRows {
       for (const piece of pieces) {
         const frame = rowFrame(piece.rows, rowBytes);
         const at = rowNumbersBytes(piece.rows.length);
-        for (const [k, position] of piece.positions.entries()) {
-          frame.set(values.subarray(position * rowBytes, (position + 1) * rowBytes), at + k * rowBytes);
+        for (const [k, place] of piece.places.entries()) {
+          frame.set(values.subarray(place * rowBytes, (place + 1) * rowBytes), at + k * rowBytes);
         }
         frames.push(frame);
         runs.push({ ...rowRun(piece, round, SourceKind.rows, frames.length, frame.byteLength), nonFinite });
       }
-      const link = this.#context.links[server];
+      const connection = this.#context.connections[server];
       const { batches } = this.#context.directory;
       const request = fixedRequest({
         type: KVMessage.update,
@@ -91,13 +87,13 @@ export class ClientRows {
           for (const operation of operations) operation.arrive(error, request);
         },
       });
-      for (const operation of operations) operation.attach(request, link);
-      link.enqueue(request);
+      for (const operation of operations) operation.attach(request, connection);
+      connection.enqueue(request);
     }
   }
 
   pull(operation: ClientOperation, localWorker: number, { key, rows, values, priority }: RowsRequest): void {
-    const { directory, links, options, rounds } = this.#context;
+    const { directory, connections, options, rounds } = this.#context;
     const parameter = directory.find(key);
     const round = rounds[localWorker][parameter] ?? 0;
     const rowBytes = rowBytesOf(directory.parameter(parameter));
@@ -115,8 +111,8 @@ export class ClientRows {
           operation.arrive(error, request);
         },
       });
-      operation.attach(request, links[server]);
-      links[server].enqueue(request);
+      operation.attach(request, connections[server]);
+      connections[server].enqueue(request);
     }
     operation.arrive();
   }
@@ -124,9 +120,9 @@ export class ClientRows {
   #place(msg: Msg | undefined, pieces: readonly PieceRows[], out: Uint8Array, rowBytes: number): void {
     const payload = msg?.frames[1];
     let at = 0;
-    for (const { positions } of pieces) {
-      for (const position of positions) {
-        out.set(payload!.subarray(at, at + rowBytes), position * rowBytes);
+    for (const { places } of pieces) {
+      for (const place of places) {
+        out.set(payload!.subarray(at, at + rowBytes), place * rowBytes);
         at += rowBytes;
       }
       at = alignedBytes(at);
@@ -137,24 +133,17 @@ export class ClientRows {
   #byServer(parameter: number, rows: Uint32Array, { all }: { readonly all: boolean }): Map<number, PieceRows[]> {
     const { directory } = this.#context;
     const { shape } = directory.parameter(parameter);
+    const first = directory.firstPiece[parameter];
+    const firsts = [0];
+    for (let piece = first; piece < directory.firstPiece[parameter + 1] - 1; piece++)
+      firsts.push(firsts[firsts.length - 1] + rowsOf(shape, directory.pieceElements[piece]));
     const servers = new Map<number, PieceRows[]>();
-    // Rows of a pull come in any order: find them by piece through a sorted list of positions.
-    const order = Uint32Array.from(rows, (_, k) => k).sort((a, b) => rows[a] - rows[b]);
-    let next = 0;
-    let firstRow = 0;
-    for (let piece = directory.firstPiece[parameter]; piece < directory.firstPiece[parameter + 1]; piece++) {
-      const endRow = firstRow + rowsOf(shape, directory.pieceElements[piece]);
-      const start = next;
-      while (next < order.length && rows[order[next]] < endRow) next++;
-      if (all || next > start) {
-        const positions = order.slice(start, next);
-        const server = directory.pieceServer[piece];
-        const within = Uint32Array.from(positions, (position) => rows[position] - firstRow);
-        const pieces = servers.get(server) ?? [];
-        pieces.push({ slot: directory.pieceSlot[piece], rows: within, positions });
-        servers.set(server, pieces);
-      }
-      firstRow = endRow;
+    for (const [k, part] of rowsByPart(firsts, rows).entries()) {
+      if (!all && part.rows.length === 0) continue;
+      const server = directory.pieceServer[first + k];
+      const pieces = servers.get(server) ?? [];
+      pieces.push({ slot: directory.pieceSlot[first + k], ...part });
+      servers.set(server, pieces);
     }
     return servers;
   }

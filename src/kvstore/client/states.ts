@@ -4,9 +4,9 @@
  *      prepare ▶ all        the save is whole, and of the same parameters       else the one before it
  *      load  ▶ all          values change */
 import { ShoalError } from '../../base/errors.ts';
-import { answered } from './link.ts';
-import type { ClientOperation } from './operation.ts';
-import type { ClientContext } from './transfers.ts';
+import { answered } from './client-request.ts';
+import type { ClientOperation } from './client-operation.ts';
+import type { ClientContext } from './client-transfers.ts';
 import { Fields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
@@ -20,12 +20,12 @@ export class ClientStates {
 
   save(operation: ClientOperation, folder: string): void {
     const save = `${this.#context.options.clock.wallNow()}-${++this.#saves}`;
-    operation.ask(this.#context.links, { type: KVMessage.saveState, fields: { folder, save } });
+    operation.ask(this.#context.connections, { type: KVMessage.saveState, fields: { folder, save } });
   }
 
   load(operation: ClientOperation, folder: string): void {
     operation.expect();
-    operation.ask(this.#context.links.slice(0, 1), { type: KVMessage.listState, fields: { folder } }, (error, answer) => {
+    operation.ask(this.#context.connections.slice(0, 1), { type: KVMessage.listState, fields: { folder } }, (error, answer) => {
       if (error !== undefined) return operation.arrive(error);
       return this.#loadFirst(operation, folder, answered(answer, Fields.listed).saves, undefined);
     });
@@ -38,12 +38,12 @@ export class ClientStates {
       return operation.arrive(failure ?? new ShoalError('usage', none));
     }
     const fields = { folder, save };
-    return operation.ask(this.#context.links, { type: KVMessage.prepareState, fields }, (error) => {
+    return operation.ask(this.#context.connections, { type: KVMessage.prepareState, fields }, (error) => {
       // Damaged, or not of all servers.
       if (error?.code === 'protocol' || error?.code === 'usage') return this.#loadFirst(operation, folder, older, failure ?? error);
       if (error !== undefined) return operation.arrive(error);
       const load = { type: KVMessage.loadState, fields, repeats: true };
-      return operation.ask(this.#context.links, load, (failed) => operation.arrive(failed));
+      return operation.ask(this.#context.connections, load, (failed) => operation.arrive(failed));
     });
   }
 }

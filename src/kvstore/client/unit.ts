@@ -17,8 +17,8 @@ import {
   type Run,
   type RunState,
 } from '../protocol/wire.ts';
-import { frameBytesDefault } from './options.ts';
-import type { Reach, ClientRequest } from './request.ts';
+import { frameBytesDefault } from './client-options.ts';
+import type { Reach, ClientRequest } from './client-request.ts';
 
 /** Below it a copy into the message is cheaper than a reference. */
 const referenceBytes = 8 * 1024;
@@ -35,10 +35,10 @@ export interface Column {
   readonly out: ValueRef | undefined;
   /** The offset of this piece within `push` and `out`. */
   readonly offset: number;
-  /** True when the whole of `push` holds NaN or infinity. Default false. */
-  readonly nonFinite?: boolean;
+  /** True when the whole of `push` holds NaN or infinity. */
+  readonly nonFinite: boolean;
   /** Instead of `push`: a compressed gradient, and how. */
-  readonly encoded?: { readonly code: number; readonly bytes: Uint8Array };
+  readonly encoded: { readonly code: number; readonly bytes: Uint8Array } | undefined;
 }
 
 export interface UnitOptions {
@@ -116,7 +116,7 @@ export class ClientUnit implements ClientRequest {
     return [...regions];
   }
 
-  add({ slot, slab, round, bytes, push, out, offset, nonFinite = false, encoded }: Column): void {
+  add({ slot, slab, round, bytes, push, out, offset, nonFinite, encoded }: Column): void {
     const source = encoded === undefined ? push : undefined;
     const sourceRegion = source?.region ?? noRegion;
     const sourceOffset = source === undefined ? 0 : source.offset + offset;
@@ -159,8 +159,8 @@ export class ClientUnit implements ClientRequest {
     });
   }
 
-  encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[] {
-    const wanted = how.values === 'wanted' && !this.#abandoned;
+  encode(reach: Reach): Uint8Array[] {
+    const wanted = reach.values === 'wanted' && !this.#abandoned;
     const frames = new ValueFrames(this.#options, this.#frameBytes, this.#smallBytes(reach));
     const runs: Run[] = [];
     let ownFrame = firstOwnFrame;
@@ -306,7 +306,7 @@ export class ClientUnit implements ClientRequest {
 
 /** The kind of a source or target, by reference or inline: both have the same numbers. */
 function kindOf(region: number, bytes: number, reach: Reach): number {
-  return bytes >= referenceBytes && reach.attached(region) ? SourceKind.region : SourceKind.inline;
+  return bytes >= referenceBytes && reach.regions.isAttached(region) ? SourceKind.region : SourceKind.inline;
 }
 
 /** True when the stretch goes on where the one before it ends, which ends the last run. */

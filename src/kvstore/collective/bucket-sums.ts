@@ -5,7 +5,7 @@ import { balancedTree, type Kernels } from '../../memory/kernels.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import type { Bucket, BucketMember } from './buckets.ts';
 import type { GradientCodec } from '../compression/codec.ts';
-import { Residuals, sumDevices } from '../values/device-values.ts';
+import { sumDevices, type Residuals } from '../values/device-values.ts';
 import type { Parameter } from '../values/parameter-table.ts';
 import type { Staging, StagingTensors } from './staging-tensors.ts';
 import type { Value } from '../values/types.ts';
@@ -24,6 +24,7 @@ export interface BucketSumsOptions {
   readonly group: ProcessGroup;
   readonly kernels: Kernels;
   readonly staging: StagingTensors;
+  readonly residuals: Residuals;
 }
 
 export interface BucketSum {
@@ -35,15 +36,9 @@ export interface BucketSum {
 
 export class BucketSums {
   readonly #options: BucketSumsOptions;
-  readonly #residuals = new Residuals();
 
   constructor(options: BucketSumsOptions) {
     this.#options = options;
-  }
-
-  /** Another codec begins without what the last one lost. */
-  forgetResiduals(): void {
-    this.#residuals.clear();
   }
 
   /** Sums by an all-reduce: of a parameter alone in its output, if it has one, else of a staging tensor. */
@@ -67,7 +62,7 @@ export class BucketSums {
 
   /** Everyone's encodings to everyone, who decode and sum them in the order of ranks. */
   startEncoded(codec: GradientCodec, bucket: Bucket, pushes: readonly PlannedPush[], call: CallOptions): BucketSum {
-    const { group, kernels, staging: memory } = this.#options;
+    const { group, kernels, staging: memory, residuals } = this.#options;
     const places = new Map<BucketMember, { at: number; bytes: number }>();
     let ownBytes = 0;
     for (const member of bucket.members) {
@@ -81,7 +76,7 @@ export class BucketSums {
       const { parameter, sources } = pushes[member.index];
       const sum = new Float32Array(member.count);
       sumDevices(kernels, 'float32', sum, sources);
-      this.#residuals.encode(codec, parameter.key, sum, own.tensor.data.subarray(at, at + bytes));
+      residuals.encode(codec, parameter.key, sum, own.tensor.data.subarray(at, at + bytes));
     }
     const sumOf = (member: BucketMember): TypedArray => {
       const { at, bytes } = places.get(member)!;

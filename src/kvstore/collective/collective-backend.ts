@@ -10,37 +10,19 @@
  *  with its own order of calls. Priorities have no effect here. */
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../../base/errors.ts';
-import { silentLogger } from '../../base/log.ts';
 import type { CallOptions, ProcessGroup, Work } from '../../group/caller/types.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import { countOf, type Tensor } from '../../memory/tensor.ts';
-import type {
-  Answer,
-  Backend,
-  FirstValue,
-  Question,
-  RowTransfer,
-  Setting,
-  StorePlace,
-  Surroundings,
-  Transfer,
-  TransferLists,
-  ValueLists,
-} from '../calls/operation.ts';
-import { BlobBox } from '../values/blob-box.ts';
+import type { BlobData, FirstValue, RowTransfer, Surroundings, Transfer, TransferLists, ValueLists } from '../calls/operation.ts';
+import { LocalBackend, type Announcement } from './local-backend.ts';
 import { BucketSums, partOf, type BucketSum, type PlannedPush } from './bucket-sums.ts';
 import { planBuckets, type Bucket } from './buckets.ts';
-import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
-import type { GradientCodec } from '../compression/codec.ts';
-import { createCodec } from '../compression/registry.ts';
 import { ControlBarrier } from './control-barrier.ts';
 import { copyElements, emptyLike } from '../values/device-values.ts';
 import { GroupBlobs } from './group-blobs.ts';
-import { createOptimizer } from '../optimizers/registry.ts';
 import { OrderedOperations } from './ordered-operations.ts';
 import { rowBytesOf } from '../protocol/placement.ts';
 import { elements } from '../protocol/value-space.ts';
-import { ParameterTable } from '../values/parameter-table.ts';
 import { gatherRows, sumRows } from '../values/sparse-rows.ts';
 import { StagingTensors } from './staging-tensors.ts';
 import type { KVWork, Value } from '../values/types.ts';
@@ -65,42 +47,34 @@ export interface CollectiveBackendOptions extends Surroundings {
 const MiB = 2 ** 20;
 const bucketing = { bucketBytes: 4 * MiB, aloneBytes: MiB / 2 };
 const operationsMax = 65_536;
-const blobsMax = 1024;
 
-export class CollectiveBackend implements Backend {
-  readonly place: StorePlace;
+export class CollectiveBackend extends LocalBackend {
   readonly #options: CollectiveBackendOptions;
   readonly #group: ProcessGroup;
   /** The group for operations of several steps. */
   readonly #steps: ProcessGroup;
-  readonly #table: ParameterTable;
   readonly #operations: OrderedOperations;
   readonly #staging: StagingTensors;
   readonly #sums: BucketSums;
-  readonly #box: BlobBox;
   readonly #blobs: GroupBlobs;
   readonly #control: ControlBarrier;
   /** Plans of lists that come again. */
   #plans = new WeakMap<TransferLists, PushPlan>();
   /** Keys of each operation that has not taken effect. */
   readonly #unfinished = new Set<readonly string[]>();
-  #codec: GradientCodec | undefined;
 
   private constructor(options: CollectiveBackendOptions, steps: ProcessGroup) {
-    const { group, clock, timeoutMs } = options;
+    const { group, clock } = options;
     const { rank, size } = group;
-    const numbers = { rank, numWorkers: size, numServers: 0, workerGroup: 0, workersPerGroup: size };
-    this.place = { type: 'collective', role: 'worker', ...numbers, timeoutMs };
+    super(options, { type: 'collective', role: 'worker', rank, numWorkers: size, numServers: 0, workerGroup: 0, workersPerGroup: size });
     this.#options = options;
     this.#group = group;
     this.#steps = steps;
-    this.#table = new ParameterTable(options);
     this.#operations = new OrderedOperations({ clock, operationsMax });
     this.#staging = new StagingTensors(group, { idleBytesMax: 64 * MiB });
-    this.#sums = new BucketSums({ group, kernels: options.kernels, staging: this.#staging });
-    this.#box = new BlobBox({ clock, waitingMax: blobsMax });
-    this.#blobs = new GroupBlobs(group, this.#box);
-    this.#control = new ControlBarrier(steps, this.#table, { onRestored: () => this.#forgetPlans() });
+    this.#sums = new BucketSums({ group, kernels: options.kernels, staging: this.#staging, residuals: this.residuals });
+    this.#blobs = new GroupBlobs(group, this.box);
+    this.#control = new ControlBarrier(steps, this.table, { onRestored: () => this.#forgetPlans() });
   }
 
   /** Every rank of the group calls it. */
@@ -111,12 +85,12 @@ export class CollectiveBackend implements Backend {
     return new CollectiveBackend(options, steps as ProcessGroup);
   }
 
-  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
+  override tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
     return this.#group.tensor(dtype, shape);
   }
 
   /** Every operation is begun in the order of the calls; a worker that made another call hears of it by the name. */
-  start(operation: Transfer | RowTransfer): KVWork {
+  override start(operation: Transfer | RowTransfer): KVWork {
     this.#operations.checkRoom();
     switch (operation.type) {
       case 'push':
@@ -131,50 +105,9 @@ export class CollectiveBackend implements Backend {
     }
   }
 
-  async ask(question: Question): Promise<Answer> {
-    switch (question.type) {
-      case 'init':
-        await this.#spread(question.entries);
-        return undefined;
-      case 'barrier':
-        this.#operations.checkRoom();
-        await this.#operations.start({ what: 'barrier', works: [], effect: () => this.#control.run() });
-        return undefined;
-      case 'optimizer': {
-        const { spec } = createOptimizer(question.spec, this.#options.parameterKernels);
-        if (this.place.numWorkers === 1) this.#table.setOptimizer(spec);
-        else this.#control.announce({ optimizer: spec });
-        return undefined;
-      }
-      case 'state': {
-        const folder = SnapshotFolder.warning(question.folder, this.#options.log ?? silentLogger);
-        await (question.direction === 'save' ? this.#save(folder) : this.#load(folder));
-        return undefined;
-      }
-      case 'info': {
-        const { key, dtype, shape, version } = this.#table.get(question.key);
-        const ahead = [...this.#unfinished].filter((keys) => keys.includes(key)).length;
-        // Every version holds a push of this worker: there is no update by others alone.
-        return { dtype, shape, version, ahead, staleness: 0 };
-      }
-      case 'send-blob':
-        await this.#blobs.send(question.worker, question.blob);
-        return undefined;
-      case 'receive-blob':
-        return this.#blobs.receive(question.worker, question.name, question.timeoutMs);
-    }
-  }
-
-  set(setting: Setting): void {
-    if (setting.type === 'updater') this.#table.setUpdater(setting.updater);
-    if (setting.type !== 'compression') return;
-    this.#codec = createCodec(setting.spec, this.#options.parameterKernels);
-    this.#sums.forgetResiduals();
-  }
-
-  async close(): Promise<void> {
+  override async close(): Promise<void> {
     await this.#operations.idle();
-    this.#box.close(new ShoalError('closed', 'the store was closed'));
+    await super.close();
     await this.#steps.destroy();
     await this.#options.onClosed?.();
   }
@@ -182,8 +115,8 @@ export class CollectiveBackend implements Backend {
   // ── operations ──────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Worker 0's values become everyone's. */
-  async #spread(firsts: readonly FirstValue[]): Promise<void> {
-    for (const { key } of firsts) this.#table.checkNew(key);
+  protected override async init(firsts: readonly FirstValue[]): Promise<undefined> {
+    for (const { key } of firsts) this.table.checkNew(key);
     const described = firsts.map(({ key, dtype, shape }) => `${key} ${dtype}[${shape.join(',')}]`);
     const more = described.length > 1 ? ` and ${described.length - 1} more` : '';
     const name = this.#named(`init of ${described[0]}${more}`, digest(described));
@@ -197,10 +130,10 @@ export class CollectiveBackend implements Backend {
       return { bucket, staging, work: this.#group.broadcast(staging.tensor, { root: 0, name, timeoutMs: this.place.timeoutMs }) };
     });
     const add = (): void => {
-      for (const { key } of firsts) this.#table.checkNew(key);
+      for (const { key } of firsts) this.table.checkNew(key);
       for (const { bucket, staging } of parts) {
         for (const { index, from, count } of bucket.members)
-          this.#table.add(parameters[index]).data.set(partOf(staging, from, count) as never);
+          this.table.add(parameters[index]).data.set(partOf(staging, from, count) as never);
         staging.giveBack();
       }
     };
@@ -215,7 +148,7 @@ export class CollectiveBackend implements Backend {
       return known;
     }
     const pushes = keys.map((key, k): PlannedPush => {
-      const parameter = this.#table.get(key);
+      const parameter = this.table.get(key);
       const elements = (value: Value): TypedArray => fittingElements(parameter, value);
       const places = outs?.[k] ?? [];
       return { parameter, sources: values![k].map(elements), outs: places, targets: places.map(elements) };
@@ -237,11 +170,9 @@ export class CollectiveBackend implements Backend {
     const what = `${type} of ${listedKeys(keys)}`;
     const options = { name: this.#named(what, ofKeys), timeoutMs };
     // Before sums take their place.
-    const refused = pushes.filter(({ parameter, sources }) =>
-      sources.some((source) => this.#table.refusedAt(parameter.dtype, source) >= 0),
-    );
+    const refused = pushes.filter(({ parameter, sources }) => sources.some((source) => this.table.refusedAt(parameter.dtype, source) >= 0));
     const start = (bucket: Bucket): KVWork => {
-      const compressed = bucket.dtype === 'float32' ? this.#codec : undefined;
+      const compressed = bucket.dtype === 'float32' ? this.codec : undefined;
       const { work, sumOf, giveBack } =
         compressed === undefined ? this.#sums.start(bucket, pushes, options) : this.#sums.startEncoded(compressed, bucket, pushes, options);
       const effect = (): Effect => this.#update(bucket, pushes, { sumOf, giveBack, refused, call: options });
@@ -272,10 +203,10 @@ export class CollectiveBackend implements Backend {
       const { parameter, targets } = push;
       try {
         const sum = sumOf(member);
-        if (this.#table.refusedAt(parameter.dtype, sum) >= 0) culprit ??= failure === undefined ? push : undefined;
-        const value = this.#table.update(parameter.key, sum);
+        if (this.table.refusedAt(parameter.dtype, sum) >= 0) culprit ??= failure === undefined ? push : undefined;
+        const value = this.table.update(parameter.key, sum);
         for (const target of targets) {
-          if (target !== sum || !this.#table.assigns) copyElements(this.#options.kernels, target, value);
+          if (target !== sum || !this.table.assigns) copyElements(this.#options.kernels, target, value);
         }
       } catch (thrown) {
         // The others take effect: on every worker the same ones.
@@ -310,23 +241,23 @@ export class CollectiveBackend implements Backend {
   }
 
   #pull({ keys, outs = [] }: TransferLists): KVWork {
-    const targets = keys.map((key, k) => outs[k].map((out) => fittingElements(this.#table.get(key), out)));
+    const targets = keys.map((key, k) => outs[k].map((out) => fittingElements(this.table.get(key), out)));
     return this.#locally(`pull of ${listedKeys(keys)}`, outs, () => {
-      for (const [k, key] of keys.entries()) for (const target of targets[k]) target.set(this.#table.get(key).data as never);
+      for (const [k, key] of keys.entries()) for (const target of targets[k]) target.set(this.table.get(key).data as never);
     });
   }
 
   #pullRows({ key, rows, value }: RowTransfer): KVWork {
-    const parameter = this.#table.get(key);
+    const parameter = this.table.get(key);
     const ids = rowIdsOf(parameter, rows, { ascending: false });
     const target = bytesOf(fittingRows(parameter, value, ids.length));
     return this.#locally(`rowSparsePull of '${key}'`, [[value]], () => {
-      target.set(gatherRows(bytesOf(this.#table.get(key).data), ids, rowBytesOf(parameter)));
+      target.set(gatherRows(bytesOf(this.table.get(key).data), ids, rowBytesOf(parameter)));
     });
   }
 
   #pushRows({ key, rows, value, timeoutMs = this.place.timeoutMs }: RowTransfer): KVWork {
-    const parameter = this.#table.get(key);
+    const parameter = this.table.get(key);
     const { dtype } = parameter;
     const ids = rowIdsOf(parameter, rows, { ascending: true });
     const own = { rows: ids, values: copyOf(dtype, fittingRows(parameter, value, ids.length)) };
@@ -339,13 +270,13 @@ export class CollectiveBackend implements Backend {
         const whole = parts.map((part) => ({ rows: part.rows, values: bytesOf(part.values) }));
         const sum = sumRows(this.#options.kernels, dtype, rowBytesOf(parameter), whole);
         const sums = elements(dtype, sum.values);
-        if (this.#table.refusedAt(dtype, sums) >= 0) {
+        if (this.table.refusedAt(dtype, sums) >= 0) {
           throw refusal(
             key,
-            parts.map(({ values }) => this.#table.refusedAt(dtype, values) >= 0),
+            parts.map(({ values }) => this.table.refusedAt(dtype, values) >= 0),
           );
         }
-        this.#table.updateRows(key, sum.rows, sums);
+        this.table.updateRows(key, sum.rows, sums);
       } finally {
         this.#unfinished.delete(keys);
       }
@@ -353,19 +284,38 @@ export class CollectiveBackend implements Backend {
     return this.#operations.start({ what, works: [], effect: effect.bind(this) });
   }
 
-  async #save(folder: SnapshotFolder): Promise<void> {
-    await this.#operations.idle();
-    await folder.save(this.#table.snapshot());
+  protected override async barrier(): Promise<undefined> {
+    this.#operations.checkRoom();
+    await this.#operations.start({ what: 'barrier', works: [], effect: () => this.#control.run() });
   }
 
-  /** Takes effect, on all workers, at the next `barrier`; only worker 0 reads the folder. */
-  async #load(folder: SnapshotFolder): Promise<void> {
-    const snapshot = await folder.loadSaved();
+  protected override ahead(key: string): number {
+    return [...this.#unfinished].filter((keys) => keys.includes(key)).length;
+  }
+
+  protected override idle(): Promise<void> {
+    return this.#operations.idle();
+  }
+
+  /** Takes effect, on all workers, at the next `barrier`. */
+  protected override announce(announcement: Announcement): void {
+    const { snapshot } = announcement;
+    if (this.place.numWorkers === 1) {
+      super.announce(announcement);
+      if (snapshot !== undefined) this.#forgetPlans();
+      return;
+    }
     // It is refused here, not on all workers at the barrier.
-    this.#table.check(snapshot);
-    if (this.place.numWorkers > 1) return this.#control.announce({ snapshot });
-    this.#table.restore(snapshot);
-    return this.#forgetPlans();
+    if (snapshot !== undefined) this.table.check(snapshot);
+    this.#control.announce(announcement);
+  }
+
+  protected override async send(worker: number, blob: BlobData): Promise<undefined> {
+    await this.#blobs.send(worker, blob);
+  }
+
+  protected override receive(worker: number, name: string, timeoutMs: number): Promise<TypedArray> {
+    return this.#blobs.receive(worker, name, timeoutMs);
   }
 
   #forgetPlans(): void {
@@ -381,7 +331,7 @@ export class CollectiveBackend implements Backend {
 
   /** The name that ranks compare: the call, all its keys, and whatever decides how they are treated. */
   #named(what: string, ofKeys: string): string {
-    const codec = this.#codec === undefined ? '' : `, compressed ${JSON.stringify(this.#codec.spec)}`;
+    const codec = this.codec === undefined ? '' : `, compressed ${JSON.stringify(this.codec.spec)}`;
     const unannounced = this.#control.pending ? ', before the barrier that announces what worker 0 has set' : '';
     return `${what}, ${ofKeys}${codec}${unannounced}`;
   }

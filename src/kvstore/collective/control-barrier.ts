@@ -9,12 +9,8 @@ import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { Announcement } from './local-backend.ts';
 import type { ParameterTable } from '../values/parameter-table.ts';
-
-export interface Announcement {
-  readonly optimizer?: OptimizerSpec;
-  readonly snapshot?: Snapshot;
-}
 
 /** An announcement as it travels. */
 interface Message {

@@ -62,9 +62,9 @@ export function detectPlace(environment: Environment, { async, localWorkers }: P
       `a process with ${localWorkers} workers would belong to two groups of ${workersPerGroup}; choose SHOAL_WORKER_GROUPS so that each group is whole processes`,
     );
   }
-  const replicas = count(environment, 'SHOAL_REPLICAS', 1);
-  const topology: KVTopology = { workerGroups, workersPerGroup, serverGroups, serversPerGroup, replicas: replicas === 2 ? 2 : 1 };
-  checkTopology({ ...topology, replicas: replicas as 1 | 2 });
+  const replicas = count(environment, 'SHOAL_REPLICAS', 1) as KVTopology['replicas'];
+  const topology: KVTopology = { workerGroups, workersPerGroup, serverGroups, serversPerGroup, replicas };
+  checkTopology(topology);
   const index = role === 'worker' ? 0 : natural(environment, 'SHOAL_SERVER');
   if (index >= servers) throw new ShoalError('config', `SHOAL_SERVER=${index} must be below SHOAL_SERVERS=${servers}`);
   const directory = environment['SHOAL_CHECKPOINT_DIR'];

@@ -3,12 +3,11 @@ import { describe, expect, it } from 'vitest';
 import { withoutStacks } from '../../base/testing/without-stacks.ts';
 import { errorCodes, isShoalError, ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
-import type { TransferEntry } from '../client/options.ts';
+import type { TransferEntry } from '../client/client-options.ts';
 import { SimulatedCluster } from '../testing/simulated-cluster.ts';
 import { encodeControl, Fields, readControl } from './wire-control.ts';
 import {
-  decodeFailure,
-  decodeOptimizer,
+  decodeAnswer,
   decodeResponse,
   decodeRuns,
   encodeFailure,
@@ -81,9 +80,8 @@ describe('wire', () => {
       { version: 2 ** 40, settled: 0 },
     ];
     expect(decodeResponse([encodeResponse(notice, states)], 2)).toEqual(states);
-    expect(decodeOptimizer([encodeResponse(notice, states)])).toEqual(notice);
-    expect(decodeFailure([encodeResponse(notice, states)])).toBe(undefined);
-    expect(decodeFailure(encodeFailure(new ShoalError('mismatch', 'ä')))).toMatchObject({ code: 'mismatch', message: 'ä' });
+    expect(decodeAnswer([encodeResponse(notice, states)])).toEqual(notice);
+    expect(decodeAnswer(encodeFailure(new ShoalError('mismatch', 'ä')))).toMatchObject({ code: 'mismatch', message: 'ä' });
     expect(outcome(() => decodeResponse([encodeResponse(notice, states)], 3))).toBe('refused');
   });
 
@@ -117,7 +115,7 @@ describe('wire', () => {
       for (let flips = 1 + random.integer(4); flips > 0; flips--) target[random.integer(target.length)] = random.integer(256);
       const cut = random.integer(8) === 0 ? target.subarray(0, random.integer(target.length)) : target;
       if (k % 3 === 0) seen[outcome(() => decodeRuns([cut, new Uint8Array(64)]))]++;
-      else if (k % 3 === 1) seen[outcome(() => [decodeFailure([cut, new Uint8Array(3)]), decodeResponse([cut], 1)])]++;
+      else if (k % 3 === 1) seen[outcome(() => [decodeAnswer([cut, new Uint8Array(3)]), decodeResponse([cut], 1)])]++;
       else seen[outcome(() => [readControl(cut, Fields.declare), readControl(cut, Fields.lookup)])]++;
     }
     // Both happen often: neither is everything damaged nor is anything taken.

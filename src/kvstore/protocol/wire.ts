@@ -252,23 +252,13 @@ export function encodeFailure(error: ShoalError): Uint8Array[] {
   return [answerHead.encode({ error: code, refuses: 0, optimizer: 0 }), Buffer.from(error.message, 'utf8')];
 }
 
-/** The error of an answer; undefined when it is none. @throws ShoalError `protocol`. */
-export function decodeFailure(frames: readonly Uint8Array[]): ShoalError | undefined {
-  const { error } = answerHeadOf(frames);
-  if (error === 0) return undefined;
-  const [code, text] = [errorCodes[error - 1], frames[1]];
+/** The error that an answer is, or the notice in it. @throws ShoalError `protocol`. */
+export function decodeAnswer([head = new Uint8Array(0), text]: readonly Uint8Array[]): ShoalError | OptimizerNotice {
+  const { error, optimizer, refuses } = answerHead.decode(head);
+  if (error === 0) return { version: optimizer, refuses: refuses === 1 };
+  const code = errorCodes[error - 1];
   if (code === undefined || text === undefined) throw malformed(`an answer with the unknown error ${error}`);
   return new ShoalError(code, textOf(text));
-}
-
-/** The notice in an answer that is no error. */
-export function decodeOptimizer(frames: readonly Uint8Array[]): OptimizerNotice {
-  const { optimizer, refuses } = answerHeadOf(frames);
-  return { version: optimizer, refuses: refuses === 1 };
-}
-
-function answerHeadOf([head = new Uint8Array(0)]: readonly Uint8Array[]): { error: number; refuses: number; optimizer: number } {
-  return answerHead.decode(head);
 }
 
 /** The states in an answer to `count` runs. @throws ShoalError `protocol`. */

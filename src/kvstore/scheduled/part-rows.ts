@@ -6,6 +6,7 @@ import { must } from '../../base/assert.ts';
 import { dtypeInfo, type TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { RowTransfer } from '../calls/operation.ts';
+import { rowsByPart, type PartRows } from '../values/sparse-rows.ts';
 import type { Value } from '../values/types.ts';
 import { elementsOf, fittingRows, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
 import type { PartCall } from './part-calls.ts';
@@ -28,7 +29,7 @@ export function rowPushes(table: TableKey | undefined, push: RowTransfer): RowCa
   const ids = rowIdsOf(table, push.rows, { ascending: true });
   fittingRows(table, push.value, ids.length);
   if (table.parts.length === 1) return { calls: [wholeCall(push)] };
-  const calls = rowsByPart(table.parts, ids).map((each): PartCall => {
+  const calls = rowsOfParts(table.parts, ids).map((each): PartCall => {
     const own = must(rowsView(push.value, each), () => 'ascending rows of a part are beside each other');
     return partCall(table, push, each, own);
   });
@@ -41,8 +42,8 @@ export function rowPulls(table: TableKey | undefined, pull: RowTransfer): RowCal
   const { value: out } = pull;
   const ids = rowIdsOf(table, pull.rows, { ascending: false });
   fittingRows(table, out, ids.length);
-  const all = rowsByPart(table.parts, ids);
-  const apart: { readonly each: PartRows; readonly rows: Value }[] = [];
+  const all = rowsOfParts(table.parts, ids);
+  const apart: { readonly each: RowsOfPart; readonly rows: Value }[] = [];
   const asked = ids.length === 0 ? all.slice(0, 1) : all.filter(({ rows }) => rows.length > 0);
   const calls = asked.map((each): PartCall => {
     const view = table.parts.length === 1 ? out : rowsView(out, each);
@@ -60,7 +61,7 @@ function wholeCall(operation: RowTransfer): PartCall {
   return { bytes: elementsOf(operation.value).data.byteLength, operation };
 }
 
-function partCall(table: TableKey, whole: RowTransfer, { part, rows }: PartRows, value: Value): PartCall {
+function partCall(table: TableKey, whole: RowTransfer, { part, rows }: RowsOfPart, value: Value): PartCall {
   return { bytes: bytesOfRows(table, rows.length), operation: { ...whole, key: part.key, rows, value } };
 }
 
@@ -68,29 +69,19 @@ function bytesOfRows({ dtype, shape }: TableKey, rows: number): number {
   return rows * countOf(shape.slice(1)) * dtypeInfo(dtype).bytes;
 }
 
-interface PartRows {
+interface RowsOfPart extends PartRows {
   readonly part: KeyPart;
-  /** Counted from the part's first. */
-  readonly rows: Uint32Array;
-  /** The place of each among all that were asked for; ascending. */
-  readonly places: Uint32Array;
 }
 
 /** The rows of every part, also of parts without any. @param ids rows that the parameter has. */
-function rowsByPart(parts: readonly KeyPart[], ids: Uint32Array): PartRows[] {
-  const lists = parts.map(() => ({ rows: [] as number[], places: [] as number[] }));
+function rowsOfParts(parts: readonly KeyPart[], ids: Uint32Array): RowsOfPart[] {
   const width = widthOf(parts[0]);
   const firsts = parts.map(({ offset }) => offset / width);
-  for (const [place, id] of ids.entries()) {
-    const at = lastNotAbove(firsts, id);
-    lists[at].rows.push(id - firsts[at]);
-    lists[at].places.push(place);
-  }
-  return lists.map(({ rows, places }, at) => ({ part: parts[at], rows: Uint32Array.from(rows), places: Uint32Array.from(places) }));
+  return rowsByPart(firsts, ids).map((rows, at) => ({ part: parts[at], ...rows }));
 }
 
 /** The part's rows of a value that has all of them, if they are beside each other there: the same memory. */
-function rowsView(value: Value, { part, places }: PartRows): Value | undefined {
+function rowsView(value: Value, { part, places }: RowsOfPart): Value | undefined {
   const count = places.length;
   const first = count === 0 ? 0 : places[0];
   if (count > 0 && places[count - 1] - first + 1 !== count) return undefined;
@@ -99,7 +90,7 @@ function rowsView(value: Value, { part, places }: PartRows): Value | undefined {
 }
 
 /** Room for the part's rows. */
-function rowsApart(value: Value, { part, places }: PartRows): Value {
+function rowsApart(value: Value, { part, places }: RowsOfPart): Value {
   const shape = [places.length, ...part.shape.slice(1)];
   if (!(value instanceof Tensor)) return new (value.constructor as new (count: number) => TypedArray)(countOf(shape));
   return new Tensor(
@@ -111,7 +102,7 @@ function rowsApart(value: Value, { part, places }: PartRows): Value {
 }
 
 /** Copies the part's rows to their places in the value that has all. */
-function scatterRows(value: Value, from: Value, { part, places }: PartRows): void {
+function scatterRows(value: Value, from: Value, { part, places }: RowsOfPart): void {
   const [target, source] = [value, from].map((each) => (each instanceof Tensor ? each.data : each) as Float32Array);
   const width = widthOf(part);
   for (const [at, place] of places.entries()) target.set(source.subarray(at * width, (at + 1) * width), place * width);
@@ -119,15 +110,4 @@ function scatterRows(value: Value, from: Value, { part, places }: PartRows): voi
 
 function widthOf({ shape }: KeyPart): number {
   return countOf(shape.slice(1));
-}
-
-/** Index of the part that has the row. */
-function lastNotAbove(firsts: readonly number[], row: number): number {
-  let [low, high] = [0, firsts.length - 1];
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (firsts[middle] <= row) low = middle;
-    else high = middle - 1;
-  }
-  return low;
 }

@@ -37,7 +37,7 @@ import { initCalls, runsOf, totalBytes, transferCalls, type KeyTransfer, type Pa
 import { rowPulls, rowPushes, type TableKey } from './part-rows.ts';
 import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
 import { StoreScheduling } from './store-scheduling.ts';
-import { Transfers, whenAll } from './transfers.ts';
+import { PartTransfers, whenAll } from './part-transfers.ts';
 
 /** The cutting and ordering of pushes and pulls. */
 export interface ScheduledKVStoreOptions {
@@ -86,7 +86,7 @@ export class ScheduledBackend implements Backend {
   /** One push of a key at most. They are let go when the turn of the event loop ends. */
   readonly #buffer = new Map<string, BufferedPush>();
   readonly #variables = new WeakMap<object, Variable>();
-  readonly #transfers: Transfers;
+  readonly #transfers: PartTransfers;
   /** The limit of an operation that names none. Undefined: the store's. */
   readonly #timeoutMs: number | undefined;
   /** Works of operations that have not ended. */
@@ -117,7 +117,7 @@ export class ScheduledBackend implements Backend {
     this.#inner = inner;
     this.#closeInner = close;
     this.#timeoutMs = options.timeoutMs;
-    this.#transfers = new Transfers(inner);
+    this.#transfers = new PartTransfers(inner);
     this.#timelines = timelinesOf(place, clock, settings);
     const limitMs = Math.ceil(timeoutMs) + laterMs;
     this.core = new Core({

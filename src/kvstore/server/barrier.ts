@@ -2,7 +2,7 @@
  *  All messages carry the highest number so far, so that repeating them is harmless and no worker is released twice. */
 import { describeWorkers } from './state/rounds.ts';
 import type { ServerSession } from './state/client-session.ts';
-import type { ServerState } from './state/state.ts';
+import type { ServerState } from './state/server-state.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { packNotice } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
@@ -30,7 +30,7 @@ export class ServerBarrier {
     const { group } = this.#state.options;
     const own = this.#ownReached();
     if (group === 0) this.reached(0, own);
-    else if (own > 0) this.#state.actions.send(serverAddress(0, 0), { type: KVMessage.barrierReached, request: own, epoch: 0, frames: [] });
+    else if (own > 0) this.#state.actions.send(serverAddress(0, 0), { type: KVMessage.barrierReached, request: own });
   }
 
   /** Group 0: what another group says. */
@@ -39,8 +39,7 @@ export class ServerBarrier {
     const released = Math.min(...this.#reached);
     this.released(released);
     for (let g = 1; g < this.#reached.length; g++) {
-      const message = { type: KVMessage.barrierReleased, request: this.#released, epoch: 0, frames: [] };
-      if (this.#released > 0) this.#state.actions.send(serverAddress(g, 0), message);
+      if (this.#released > 0) this.#state.actions.send(serverAddress(g, 0), { type: KVMessage.barrierReleased, request: this.#released });
     }
   }
 

@@ -2,15 +2,13 @@
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Timer } from '../../base/clock.ts';
 import { durableRequests, takeSnapshot } from './snapshot.ts';
-import type { ServerState } from './state/state.ts';
+import type { ServerState } from './state/server-state.ts';
 
-const everyMsDefault = 60_000;
 /** Reasons of failures that are remembered, so that none is reported twice. */
 const reasonsMax = 16;
 
 export class ServerCheckpoints {
   readonly #state: ServerState;
-  readonly #everyMs: number;
   /** The reasons for which attempts have failed since the last that succeeded. */
   readonly #reasons = new Set<string>();
   #failure: ShoalError | undefined;
@@ -23,7 +21,6 @@ export class ServerCheckpoints {
 
   constructor(state: ServerState) {
     this.#state = state;
-    this.#everyMs = state.options.checkpointEveryMs ?? everyMsDefault;
   }
 
   /** The reason why the latest snapshot could not be written, in words; empty when it could. */
@@ -34,9 +31,9 @@ export class ServerCheckpoints {
   /** Periodically, if something has changed. A failure is reported and tried again with the next period: the latest snapshot
    *  stays. */
   schedule(): void {
-    const { snapshots, clock } = this.#state.options;
+    const { snapshots, clock, checkpointEveryMs } = this.#state.options;
     if (snapshots === undefined || this.#closed || this.#timer !== undefined) return;
-    this.#timer = clock.setTimer(this.#everyMs, () => {
+    this.#timer = clock.setTimer(checkpointEveryMs, () => {
       this.#timer = undefined;
       if (this.#state.dirty) this.save().catch(() => undefined);
       this.schedule();
@@ -91,7 +88,7 @@ export class ServerCheckpoints {
 
   /** Once per reason; that it works again, once as well. */
   #report(error: ShoalError | undefined): void {
-    const { onCheckpoint } = this.#state.options;
+    const { onCheckpoint, checkpointEveryMs: againMs } = this.#state.options;
     const recovered = error === undefined && this.#failure !== undefined;
     this.#failure = error;
     if (error === undefined) {
@@ -99,7 +96,7 @@ export class ServerCheckpoints {
       if (recovered) onCheckpoint?.({ state: 'recovered' });
     } else if (!this.#reasons.has(error.message) && this.#reasons.size < reasonsMax) {
       this.#reasons.add(error.message);
-      onCheckpoint?.({ state: 'failed', error, againMs: this.#everyMs });
+      onCheckpoint?.({ state: 'failed', error, againMs });
     }
   }
 }

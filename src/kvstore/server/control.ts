@@ -10,7 +10,7 @@ import type { ServerFollowers } from './followers.ts';
 import type { ServerSession } from './state/client-session.ts';
 import { ServerFiles } from './files.ts';
 import type { ServerGroups } from './groups.ts';
-import type { ServerState } from './state/state.ts';
+import type { ServerState } from './state/server-state.ts';
 import { checkControl, Fields, packError, packNotice, readControl, unpackError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 

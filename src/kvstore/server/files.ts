@@ -6,7 +6,7 @@ import { fits, reslice } from './reslice.ts';
 import type { ServerGroups } from './groups.ts';
 import type { ServerSession } from './state/client-session.ts';
 import { replaceValues, takeSnapshot } from './snapshot.ts';
-import type { ServerState } from './state/state.ts';
+import type { ServerState } from './state/server-state.ts';
 import { packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
 
 /** A state that all servers saved together. */
@@ -28,11 +28,11 @@ export class ServerFiles {
     this.#groups = groups;
   }
 
-  /** @throws ShoalError `unsupported`. */
   save(session: ServerSession, request: number, { folder, save }: Save): void {
     // Its primary writes the files.
     if (this.#state.actions.isSilent()) return;
-    const store = this.#storesAt(folder)(this.#state.options.server);
+    const { storeAt, server } = this.#state.options;
+    const store = storeAt(folder, server);
     this.#groups.gather((error) => {
       const snapshot = takeSnapshot(this.#state, { exchanges: false });
       void this.#answer(session, request, async () => {
@@ -45,7 +45,7 @@ export class ServerFiles {
 
   /** The saves that server 0 has a part of, the latest first. */
   list(session: ServerSession, request: number, folder: string): void {
-    const store = this.#storesAt(folder)(0);
+    const store = this.#state.options.storeAt(folder, 0);
     void this.#answer(session, request, async () => ({ saves: await store.saves() }));
   }
 
@@ -108,9 +108,9 @@ export class ServerFiles {
   }
 
   async #read({ folder, save }: Save): Promise<Snapshot> {
-    const stores = this.#storesAt(folder);
-    const own = await stores(this.#state.options.server).load(save);
-    return own !== undefined && fits(this.#state, own) ? own : reslice(this.#state, stores, { folder, save });
+    const { storeAt, server } = this.#state.options;
+    const own = await storeAt(folder, server).load(save);
+    return own !== undefined && fits(this.#state, own) ? own : reslice(this.#state, { folder, save });
   }
 
   async #answer(session: ServerSession, request: number, fields: () => Promise<ControlFields>): Promise<void> {
@@ -119,12 +119,5 @@ export class ServerFiles {
     } catch (error) {
       this.#state.actions.reply(session, request, { error: packError(ShoalError.from(error)) });
     }
-  }
-
-  /** The place where each server of the group saves in a folder. */
-  #storesAt(folder: string): (server: number) => SnapshotStore {
-    const { storeAt } = this.#state.options;
-    if (storeAt === undefined) throw new ShoalError('unsupported', 'this server has no place for files');
-    return (server) => storeAt(folder, server);
   }
 }

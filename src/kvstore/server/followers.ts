@@ -4,7 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
 import { cutsOf } from './state/cuts.ts';
-import type { ServerState } from './state/state.ts';
+import type { ServerState } from './state/server-state.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, readControl } from '../protocol/wire-control.ts';
 import { KVMessage, malformed } from '../protocol/wire.ts';
@@ -80,7 +80,7 @@ export class ServerFollowers {
   }
 
   #tell(group: number, fields: Record<string, unknown>, frames: Uint8Array[]): void {
-    const message = { type: KVMessage.followed, request: 0, epoch: 0, frames: [encodeControl(fields), ...frames] };
+    const message = { type: KVMessage.followed, frames: [encodeControl(fields), ...frames] };
     this.#state.actions.send(serverAddress(group, this.#state.options.server), message);
   }
 
@@ -91,7 +91,7 @@ export class ServerFollowers {
     const { options, committed, optimizerVersion } = this.#state;
     if (options.group === 0) return;
     const frames = [encodeControl({ batches: committed, optimizer: optimizerVersion, again: how.again })];
-    this.#state.actions.send(serverAddress(0, options.server), { type: KVMessage.follow, request: 0, epoch: 0, frames });
+    this.#state.actions.send(serverAddress(0, options.server), { type: KVMessage.follow, frames });
   }
 
   receiveFollowed(msg: Msg): void {

@@ -11,7 +11,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { ValueOf } from '../../base/schema.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { cutsOf } from './state/cuts.ts';
-import type { ServerState } from './state/state.ts';
+import type { ServerState } from './state/server-state.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, packError, readControl, unpackError } from '../protocol/wire-control.ts';
 import { KVMessage, malformed } from '../protocol/wire.ts';
@@ -260,7 +260,7 @@ export class ServerGroups {
   }
 
   #tell(group: number, type: number, frames: Uint8Array[]): void {
-    this.#state.actions.send(serverAddress(group, this.#state.options.server), { type, request: 0, epoch: 0, frames });
+    this.#state.actions.send(serverAddress(group, this.#state.options.server), { type, frames });
   }
 }
 

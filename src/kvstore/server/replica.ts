@@ -7,7 +7,6 @@
  *
  *  A later standby gets the state first, then the messages that are not settled yet: a *stream*, named by the term of its primary
  *  and the number at which it begins. A standby follows the latest stream and drops all earlier ones. */
-import { ShoalError } from '../../base/errors.ts';
 import { dtypes, dtypeInfo } from '../../memory/dtype.ts';
 import { Msg } from '../../messaging/msg.ts';
 import { cutsOf } from './state/cuts.ts';
@@ -42,18 +41,10 @@ const tensorBytesLeast = stateBytesMax / 4096;
 /** The primary's side: messages that the standby has not acknowledged, in order. */
 export class DelayLine {
   readonly #queue: { readonly number: number; readonly msg: Msg }[] = [];
-  #number: number;
 
-  /** Numbers go on from `last`: what an earlier standby says about its messages is not about these. */
-  constructor(last: number) {
-    this.#number = last;
-  }
-
-  /** @returns its number. */
-  add(msg: Msg): number {
-    this.#number++;
-    this.#queue.push({ number: this.#number, msg });
-    return this.#number;
+  /** Numbers ascend. */
+  add(number: number, msg: Msg): void {
+    this.#queue.push({ number, msg });
   }
 
   /** The message that comes next when it has this number. */
@@ -125,8 +116,4 @@ export class StateReceiver {
     if (metadata === undefined) return undefined;
     return { snapshot: { tensors: this.#tensors, metadata: metadata as Record<string, string> }, terms, regions };
   }
-}
-
-export function notAStandby(): ShoalError {
-  return new ShoalError('protocol', 'a message for a standby reached a server that is none');
 }

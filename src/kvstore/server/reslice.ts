@@ -8,11 +8,11 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { ValueOf } from '../../base/schema.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
-import type { Snapshot, SnapshotStore, SnapshotTensor } from '../../checkpoint/snapshot.ts';
+import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { ParameterDirectory, unpackBatch, type DeclaredParameter } from '../protocol/parameter-directory.ts';
 import { checkSame } from '../values/same-parameters.ts';
 import { countsOf, damaged, fieldsOf, metadataOf, numbers, packBatches, savedPlacement, slotName } from './snapshot.ts';
-import type { ServerState } from './state/state.ts';
+import type { ServerState } from './state/server-state.ts';
 
 type Placement = ValueOf<typeof savedPlacement>;
 
@@ -35,18 +35,13 @@ export function fits({ directory, options }: ServerState, snapshot: Snapshot): b
   return same && JSON.stringify(batches) === JSON.stringify(packBatches(directory));
 }
 
-/** @param stores of all servers that saved, by number
- *  @returns what `replaceValues` takes.
+/** @returns what `replaceValues` takes.
  *  @throws ShoalError `usage` when files are missing, `mismatch` when the parameters are others. */
-export async function reslice(
-  state: ServerState,
-  stores: (server: number) => SnapshotStore,
-  { folder, save }: { folder: string; save: string },
-): Promise<Snapshot> {
+export async function reslice(state: ServerState, { folder, save }: { folder: string; save: string }): Promise<Snapshot> {
   const own = new OwnParts(state);
   let fields: Placement | undefined;
   for (let server = 0, servers = 1; server < servers; server++) {
-    const snapshot = await stores(server).load(save);
+    const snapshot = await state.options.storeAt(folder, server).load(save);
     if (snapshot === undefined) {
       const what = server === 0 ? 'no saved state' : `no state of server ${server} of the ${servers} that saved`;
       throw new ShoalError('usage', `there is ${what} in ${folder}; every server must see the folder that saveState wrote`);

@@ -1,7 +1,7 @@
 /** Entry of a process that the launcher starts as a server or as the standby of one. It serves until all workers have left
  *  or the launcher says SIGTERM; one whose place another has taken ends with code 1, so that it is started again, as standby. */
 import { ShoalError } from '../../base/errors.ts';
-import { ServerNode } from './node.ts';
+import { ServerNode } from './server-node.ts';
 
 const stopped = new AbortController();
 for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => stopped.abort());

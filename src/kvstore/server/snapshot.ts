@@ -14,7 +14,7 @@ import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import type { Optimizer } from '../optimizers/optimizer.ts';
 import type { Exchange } from './state/group-sync.ts';
 import { packBatch, unpackBatch, type ParameterDirectory } from '../protocol/parameter-directory.ts';
-import type { ServerState } from './state/state.ts';
+import type { ServerState } from './state/server-state.ts';
 import { encodeControl, packedSpec, readControl, type ControlFields } from '../protocol/wire-control.ts';
 import { stateNames, stateType } from '../values/mixed-precision.ts';
 

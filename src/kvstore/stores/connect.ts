@@ -16,12 +16,12 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import type { Backend, ServerStore } from '../calls/operation.ts';
 import { CollectiveBackend } from '../collective/collective-backend.ts';
 import { DistBackend } from './dist-backend.ts';
-import { LocalBackend, type LocalBackendOptions } from './local-backend.ts';
+import { LocalBackend, type LocalBackendOptions } from '../collective/local-backend.ts';
 import { detectPlace } from '../job/environment.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
-import { ServerNode } from '../server/node.ts';
-import { serverStore } from '../server/store.ts';
-import type { ClientChannel, ClientPlan, ClientTicket } from '../client/protocol.ts';
+import { ServerNode } from '../server/server-node.ts';
+import { serverStore } from '../server/server-store.ts';
+import type { ClientChannel, ClientPlan, ClientTicket } from '../client/commands.ts';
 import type { KVStoreType } from '../values/types.ts';
 
 export function openLocal(environment: Environment): Backend {
@@ -50,7 +50,7 @@ export async function connect(
   const place = detectPlace(environment, { async: type === 'dist_async', localWorkers });
   if (place.role !== 'worker') return { end: serverStore(await ServerNode.start(environment), type), tickets: [] };
   const plan: ClientPlan = { environment: { ...environment }, async: type === 'dist_async', localWorkers };
-  const guest = { entry: 'kvstore/client/client-guest.js', plan, who: 'this process' };
+  const guest = { entry: 'kvstore/client/client-node.js', plan, who: 'this process' };
   // With other workers, it ends when the last of them has left.
   const channel: ClientChannel = new CommChannel((handlers) =>
     hostGuest({ ...guest, ends: localWorkers > 1 ? 'itself' : 'left' }, handlers),
@@ -89,7 +89,7 @@ async function openDist(type: KVStoreType, channel: ClientChannel, local: number
 }
 
 /** This thread's memory, kernels and limits, by the settings. @param speaker for the log. */
-function surroundings(environment: Environment, speaker: string): LocalBackendOptions {
+function surroundings(environment: Environment, speaker: string): Required<LocalBackendOptions> {
   const { native: enabled, sharedMemoryMax, timeoutMs, logLevel: level } = readSettings(environment);
   const native = loadNative({ enabled });
   return {

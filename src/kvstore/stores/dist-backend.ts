@@ -22,9 +22,9 @@ import type {
 import { createCodec } from '../compression/registry.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import type { ProcessValues } from '../protocol/process-values.ts';
-import { StagedValues } from './staged-values.ts';
-import type { BatchEntry, ClientChannel, WorkerInfo } from '../client/protocol.ts';
-import type { InitEntry } from '../client/options.ts';
+import { StagedValues, type StagedPlace } from './staged-values.ts';
+import type { ClientChannel, WorkerInfo } from '../client/commands.ts';
+import type { InitEntry, TransferEntry } from '../client/client-options.ts';
 import { sumDevices } from '../values/device-values.ts';
 import { workerCount } from '../protocol/topology.ts';
 import type { KVStoreType, Value } from '../values/types.ts';
@@ -50,7 +50,6 @@ export class DistBackend implements Backend {
   readonly #parameters = new Map<string, NamedParameter>();
   /** Lists that the client knows by a number, the oldest first. */
   readonly #batches = new Map<TransferLists, number>();
-  #compresses = false;
   #nextBatch = 1;
 
   constructor(options: DistBackendOptions) {
@@ -79,7 +78,7 @@ export class DistBackend implements Backend {
     // A spec is refused here, before any server hears of it.
     if (question.type === 'optimizer') createOptimizer(question.spec, this.#options.parameterKernels);
     let found: Answer;
-    await this.#channel.start(question, describe(question), { onSuccess: (answer) => (found = answer as Answer) });
+    await this.#channel.start(question, question.type, { onSuccess: (answer) => (found = answer as Answer) });
     return found;
   }
 
@@ -88,9 +87,7 @@ export class DistBackend implements Backend {
     if (setting.type === 'credit') this.#channel.post(setting);
     if (setting.type !== 'compression') return;
     createCodec(setting.spec, this.#options.parameterKernels);
-    for (const lists of this.#batches.keys()) this.#forget(lists);
     this.#channel.post(setting);
-    this.#compresses = true;
   }
 
   async close(): Promise<void> {
@@ -105,14 +102,14 @@ export class DistBackend implements Backend {
   // ── operations ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   async #init({ entries }: Extract<Question, { type: 'init' }>): Promise<undefined> {
-    const { staged, built } = this.#stage((staging) =>
+    const expected = entries.reduce((sum, { data }) => sum + data.byteLength, 0);
+    const { staged, built } = this.#stage(expected, (staging) =>
       entries.map(({ key, dtype, shape, value, data }): InitEntry => {
         if (this.#parameters.has(key)) throw new ShoalError('usage', `parameter '${key}' exists already; init names a parameter once`);
-        return { key, dtype, shape, value: this.#ownRef(value) ?? staging.copyIn(bytesOf(data)).ref };
+        return { key, dtype, shape, value: this.#ownRef(value) ?? staging.copyIn(bytesOf(data), dtypeInfo(dtype).bytes).ref };
       }),
     );
-    const what = `init of ${listedKeys(entries.map(({ key }) => key))}`;
-    await this.#channel.start({ type: 'init', entries: built }, what, { onSettled: (_, error) => staged.free(error) });
+    await this.#channel.start({ type: 'init', entries: built }, 'init', { onSettled: (_, error) => staged.free(error) });
     for (const { key, dtype, shape } of built) this.#parameters.set(key, { key, dtype, shape, count: countOf(shape) });
   }
 
@@ -120,7 +117,11 @@ export class DistBackend implements Backend {
     const what = `${type} of ${listedKeys(lists.keys)}`;
     const batch = this.#batches.get(lists);
     if (batch !== undefined) return this.#channel.start({ type: 'transfer', entries: batch, priority, timeoutMs }, what);
-    const { staged, built } = this.#stage((staging) => lists.keys.map((_, k) => this.#entry(lists, k, staging)));
+    const parameters = lists.keys.map((key) => this.#parameter(key));
+    const times = lists.values === undefined || lists.outs === undefined || lists.outs === lists.values ? 1 : 2;
+    let expected = 0;
+    for (const { dtype, count } of parameters) expected += times * count * dtypeInfo(dtype).bytes;
+    const { staged, built } = this.#stage(expected, (staging) => parameters.map((each, k) => this.#entry(each, lists, k, staging)));
     if (lists.recurs && staged.empty) this.#remember(lists, built);
     return this.#begin({ type: 'transfer', entries: built, priority, timeoutMs }, what, staged);
   }
@@ -130,11 +131,12 @@ export class DistBackend implements Backend {
     const pushes = type === 'rowSparsePush';
     const ids = rowIdsOf(parameter, rows, { ascending: pushes });
     const data = bytesOf(fittingRows(parameter, value, ids.length));
-    const { staged, built } = this.#stage((staging) => {
-      if (pushes) return staging.copyIn(data).ref;
-      return this.#ownRef(value) ?? staging.result(staging.take(data.byteLength), value, data);
+    const { bytes } = dtypeInfo(parameter.dtype);
+    const { staged, built } = this.#stage(data.byteLength, (staging) => {
+      if (pushes) return staging.copyIn(data, bytes).ref;
+      return this.#ownRef(value) ?? staging.result(staging.take(data.byteLength, bytes), value, data);
     });
-    const request = { key, rows: ids, values: built, priority, ...(timeoutMs === undefined ? {} : { timeoutMs }) };
+    const request = { key, rows: ids, values: built, priority, timeoutMs };
     return this.#begin({ type: 'rows', direction: pushes ? 'push' : 'pull', request }, `${type} of '${key}'`, staged);
   }
 
@@ -157,7 +159,7 @@ export class DistBackend implements Backend {
     next();
   }
 
-  #remember(lists: TransferLists, entries: readonly BatchEntry[]): void {
+  #remember(lists: TransferLists, entries: readonly TransferEntry[]): void {
     const batch = this.#nextBatch++;
     this.#batches.set(lists, batch);
     this.#channel.post({ type: 'batch', batch, entries });
@@ -179,8 +181,8 @@ export class DistBackend implements Backend {
   }
 
   /** Staged memory is given back when `build` throws, else by the caller. */
-  #stage<T>(build: (staged: StagedValues) => T): { staged: StagedValues; built: T } {
-    const staged = new StagedValues((bytes) => this.#values.allocate(bytes));
+  #stage<T>(expectedBytes: number, build: (staged: StagedValues) => T): { staged: StagedValues; built: T } {
+    const staged = new StagedValues(this.#values, expectedBytes);
     try {
       return { staged, built: build(staged) };
     } catch (error) {
@@ -190,65 +192,39 @@ export class DistBackend implements Backend {
   }
 
   /** A copy of the sum of a list. */
-  #copyOf(parameter: NamedParameter, list: readonly Value[], staged: StagedValues): ValueRef {
-    const sources = list.map((value) => bytesOf(fittingElements(parameter, value)));
-    const block = staged.take(sources[0].byteLength);
-    sumDevices(this.#options.kernels, parameter.dtype, block.view, sources);
-    return block.ref;
+  #copyOf({ dtype }: NamedParameter, sources: readonly TypedArray[], staged: StagedValues): StagedPlace {
+    const place = staged.take(sources[0].byteLength, dtypeInfo(dtype).bytes);
+    sumDevices(this.#options.kernels, dtype, place.view, sources.map(bytesOf));
+    return place;
   }
 
   /** The first output, and what is copied from it to the others. */
   #outsOf(parameter: NamedParameter, [first, ...others]: readonly Value[], staged: StagedValues): ValueRef {
     const result = bytesOf(fittingElements(parameter, first));
-    const out = this.#ownRef(first) ?? staged.result(staged.take(result.byteLength), first, result);
+    const out = this.#ownRef(first) ?? staged.result(staged.take(result.byteLength, dtypeInfo(parameter.dtype).bytes), first, result);
     for (const other of others) staged.spread(result, other, bytesOf(fittingElements(parameter, other)));
     return out;
   }
 
-  #entry({ keys, values, outs }: TransferLists, k: number, staged: StagedValues): BatchEntry {
-    const { [k]: key } = keys;
-    const parameter = this.#parameter(key);
+  #entry(parameter: NamedParameter, { values, outs }: TransferLists, k: number, staged: StagedValues): TransferEntry {
+    const { key } = parameter;
     if (values === undefined) return { key, out: this.#outsOf(parameter, outs![k], staged) };
     const { [k]: list } = values;
+    const sources = list.map((value) => fittingElements(parameter, value));
+    if (outs === undefined) return { key, push: this.#copyOf(parameter, sources, staged).ref };
     const [first] = list;
-    const encoding = this.#encoding(parameter);
-    if (outs === undefined) return { key, push: this.#copyOf(parameter, list, staged), ...encoding };
-    if (list.length > 1)
-      return { key, push: this.#copyOf(parameter, list, staged), out: this.#outsOf(parameter, outs[k], staged), ...encoding };
-    const data = bytesOf(fittingElements(parameter, first));
-    const own = this.#ownRef(first);
-    if (own !== undefined || outs[k].length > 1 || outs[k][0] !== first)
-      return { key, push: own ?? staged.copyIn(data).ref, out: this.#outsOf(parameter, outs[k], staged), ...encoding };
+    const own = list.length === 1 ? this.#ownRef(first) : undefined;
+    if (own !== undefined) return { key, push: own, out: this.#outsOf(parameter, outs[k], staged) };
+    const place = this.#copyOf(parameter, sources, staged);
     // A staged value that is its own result comes back where it went in.
-    const block = staged.copyIn(data);
-    return { key, push: block.ref, out: staged.result(block, first, data), ...encoding };
-  }
-
-  #encoding({ dtype }: NamedParameter): Pick<BatchEntry, 'encoding'> {
-    return this.#compresses && dtype === 'float32' ? { encoding: 'compressed' } : {};
+    const isResult = list.length === 1 && outs[k].length === 1 && outs[k][0] === first;
+    const out = isResult ? staged.result(place, first, bytesOf(sources[0])) : this.#outsOf(parameter, outs[k], staged);
+    return { key, push: place.ref, out };
   }
 
   #parameter(key: string): NamedParameter {
     const parameter = this.#parameters.get(key);
     if (parameter !== undefined) return parameter;
     throw new ShoalError('usage', `there is no parameter '${key}'; every worker calls init (or broadcast) for it first`);
-  }
-}
-
-/** An operation's name, for people. */
-function describe(question: Exclude<Question, { type: 'init' }>): string {
-  switch (question.type) {
-    case 'barrier':
-      return 'barrier';
-    case 'optimizer':
-      return 'setOptimizer';
-    case 'state':
-      return `${question.direction}State ${question.direction === 'save' ? 'to' : 'from'} ${question.folder}`;
-    case 'info':
-      return `info of '${question.key}'`;
-    case 'send-blob':
-      return `sendBlob '${question.blob.name}' to worker ${question.worker}`;
-    case 'receive-blob':
-      return `receiveBlob '${question.name}' from worker ${question.worker}`;
   }
 }

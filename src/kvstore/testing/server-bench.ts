@@ -5,7 +5,7 @@ import { seededRandom } from '../../base/random.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { elementsOf } from '../protocol/placement.ts';
 import type { KeylessInfo } from '../calls/operation.ts';
-import type { TransferEntry } from '../client/options.ts';
+import type { TransferEntry, TransferRequest } from '../client/client-options.ts';
 import { SimulatedCluster, type ClusterOptions } from './simulated-cluster.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { ValueBlock } from '../protocol/value-space.ts';
@@ -61,7 +61,7 @@ export class Bench {
     expect(open).toBe(0);
   }
 
-  begin(worker: number, entries: readonly TransferEntry[], options: { priority?: number; timeoutMs?: number } = {}): Outcome {
+  begin(worker: number, entries: readonly TransferEntry[], options: Partial<Omit<TransferRequest, 'entries'>> = {}): Outcome {
     const outcome: Outcome = { done: false, error: undefined };
     this.cluster.clientOf(worker).core.transfer(worker, { entries, priority: 0, ...options }, (error) => {
       outcome.done = true;

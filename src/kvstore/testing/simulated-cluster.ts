@@ -15,14 +15,18 @@ import type { Snapshot, SnapshotStore } from '../../checkpoint/snapshot.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import type { SharedResource } from '../../scheduler/arbiter.ts';
-import { ServerCore } from '../server/core.ts';
-import type { ServerOptions } from '../server/state/options.ts';
-import { ClientCore } from '../client/core.ts';
-import type { ClientOptions } from '../client/options.ts';
+import { ServerCore } from '../server/server-core.ts';
+import type { ServerOptions } from '../server/state/server-options.ts';
+import { ClientCore } from '../client/client-core.ts';
+import type { ClientOptions } from '../client/client-options.ts';
 import { serverAddress, serverGroupOf, clientAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
 import { MappedValues, MemoryValues, type PlaceRegistry, type RegionRegistry } from './memory-values.ts';
 
 const parameterKernels = createParameterKernels();
+
+/** The settings by default. */
+export const serverSettings = { checkpointEveryMs: 60_000, syncEvery: 1, syncMs: 500 } as const;
+export const clientSettings = { timeoutMs: 60_000, replayBytes: 2 ** 30, creditBytes: 16 * 2 ** 20, sliceBytes: 4 * 2 ** 20 } as const;
 
 /** Role of standbys in this network. */
 const standbyRole = 200;
@@ -416,6 +420,7 @@ export class SimulatedCluster {
       term: mode === 'primary' ? place.term : 0,
       onFault: (source, error) => this.faults.push({ source, error }),
       onServed: () => this.served.add(`${group}/${server}`),
+      ...serverSettings,
       ...this.#options.server,
     });
     node.deliver = (msg) => core.receive(msg);
@@ -437,7 +442,7 @@ export class SimulatedCluster {
       parameterKernels,
       values,
       send: (server, msg) => this.#send(node, this.#nodeOf(server), msg),
-      timeoutMs: 60_000,
+      ...clientSettings,
       ...this.#options.client,
     });
     node.deliver = (msg) => core.receive(msg);

@@ -22,17 +22,17 @@ export function copyElements(kernels: Kernels, target: TypedArray, source: Typed
   else kernels.copy(bytesOf(target), bytesOf(source));
 }
 
-/** An array of its own. */
+/** An array of its own: zeros. */
 export function emptyLike(dtype: DType, count: number): TypedArray {
   return viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count);
 }
 
-/** The loss of compression so far, per parameter. */
+/** The loss of compression so far, per parameter, or part of one. */
 export class Residuals {
-  readonly #arrays = new Map<string, Float32Array>();
+  readonly #arrays = new Map<string | number, Float32Array>();
 
   /** The encoding of a gradient and what was lost of those before it. */
-  encode(codec: GradientCodec, key: string, gradient: Float32Array, target: Uint8Array): void {
+  encode(codec: GradientCodec, key: string | number, gradient: Float32Array, target: Uint8Array): void {
     let residual = this.#arrays.get(key);
     if (residual === undefined) {
       residual = new Float32Array(gradient.length);

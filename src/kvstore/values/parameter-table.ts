@@ -8,7 +8,7 @@ import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
-import { copyElements } from './device-values.ts';
+import { copyElements, emptyLike } from './device-values.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import { rowBytesOf } from '../protocol/placement.ts';
@@ -60,7 +60,7 @@ export class ParameterTable {
   /** Zeros, until they are set. */
   add(parameter: NamedParameter): Parameter {
     this.checkNew(parameter.key);
-    const entry: Entry = { ...parameter, data: zeros(parameter), states: [], version: 0, steps: 0 };
+    const entry: Entry = { ...parameter, data: emptyLike(parameter.dtype, parameter.count), states: [], version: 0, steps: 0 };
     this.#entries.set(parameter.key, entry);
     return entry;
   }
@@ -213,13 +213,9 @@ export class ParameterTable {
   #statesOf(entry: Entry): TypedArray[] {
     const { dtype, count } = entry;
     const states = stateNames(this.#optimizer, dtype).length;
-    while (entry.states.length < states) entry.states.push(zeros({ dtype: stateType(dtype), count }));
+    while (entry.states.length < states) entry.states.push(emptyLike(stateType(dtype), count));
     return entry.states;
   }
-}
-
-function zeros({ dtype, count }: Pick<NamedParameter, 'dtype' | 'count'>): TypedArray {
-  return viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count);
 }
 
 /** The elements in memory of their own. */

@@ -37,6 +37,34 @@ export function sumRows(kernels: Kernels, dtype: DType, rowBytes: number, parts:
   return { rows, values };
 }
 
+/** Rows of one part: counted from its first; and their places among all rows, ascending. */
+export interface PartRows {
+  readonly rows: Uint32Array;
+  readonly places: Uint32Array;
+}
+
+/** Rows, in any order, of each part of a parameter that was cut between its rows. @param firsts the first row of each part, ascending. */
+export function rowsByPart(firsts: readonly number[], all: Uint32Array): PartRows[] {
+  const lists = firsts.map(() => ({ rows: [] as number[], places: [] as number[] }));
+  for (const [place, row] of all.entries()) {
+    const at = lastNotAbove(firsts, row);
+    lists[at].rows.push(row - firsts[at]);
+    lists[at].places.push(place);
+  }
+  return lists.map(({ rows, places }) => ({ rows: Uint32Array.from(rows), places: Uint32Array.from(places) }));
+}
+
+/** Index of the part that has the row. */
+function lastNotAbove(firsts: readonly number[], row: number): number {
+  let [low, high] = [0, firsts.length - 1];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (firsts[middle] <= row) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
 /** Arrays that have the same rows, each of its own width, in bytes. */
 export interface RowArray {
   readonly bytes: Uint8Array;

@@ -16,21 +16,18 @@
  *  SINGA sends differences since the last exchange and forgets changes made while one is in flight. Totals cannot be lost
  *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart
  *  from an older snapshot is put right by the next. */
-import { ByteReader, ByteWriter, Layout } from '../../../base/bytes.ts';
 import type { Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import type { Msg } from '../../../messaging/msg.ts';
-import type { ServerParts } from './options.ts';
+import type { ServerParts } from './server-options.ts';
+import { decodeSlotTable, encodeSlotTable, type SlotCount } from './slot-table.ts';
 import { masterGroupOf, serverAddress } from '../../protocol/topology.ts';
 import { elements } from '../../protocol/value-space.ts';
 import { KVMessage, malformed } from '../../protocol/wire.ts';
 
-const syncMsDefault = 500;
 /** Values of one request. The rest waits for the next. */
 const requestBytesMax = 64 * 2 ** 20;
-const tableHead = new Layout('a table of slots', { generation: 'f53' });
-const tableEntry = new Layout('a table of slots', { slot: 'u32', zero: 'u32', count: 'f53' });
 /** (target + plus) − minus would lose more bits than target + (plus − minus). */
 const differenceTree = [0, 1, 2, -1, -1];
 
@@ -114,7 +111,7 @@ export class GroupSync {
       this.own[slot]++;
       this.#since[slot]++;
       if (!this.requests) continue;
-      if (this.#since[slot] >= (this.#parts.options.syncEvery ?? 1)) this.#due.add(slot);
+      if (this.#since[slot] >= this.#parts.options.syncEvery) this.#due.add(slot);
       else this.#late.add(slot);
     }
     this.#wake();
@@ -122,7 +119,7 @@ export class GroupSync {
 
   /** Before long `#tick`. */
   #wake(): void {
-    const { clock, syncMs = syncMsDefault } = this.#parts.options;
+    const { clock, syncMs } = this.#parts.options;
     if (this.#active) this.#timer ??= clock.setTimer(syncMs, () => this.#tick());
   }
 
@@ -146,12 +143,7 @@ export class GroupSync {
       if (stale.length === 0) continue;
       const versions = stale.map((slot) => slots.version[slot]);
       for (const [k, slot] of stale.entries()) told[slot] = versions[k];
-      actions.send(serverAddress(other, server), {
-        type: KVMessage.syncNotice,
-        request: 0,
-        epoch: 0,
-        frames: [this.#table(stale, versions)],
-      });
+      actions.send(serverAddress(other, server), { type: KVMessage.syncNotice, frames: [this.#table(stale, versions)] });
     }
   }
 
@@ -221,7 +213,7 @@ export class GroupSync {
       this.#late.delete(slot);
       this.#since[slot] = 0;
       const values = slots.values(slot, slot + 1);
-      const target = this.#alignedScratch(values.byteLength);
+      const target = new Uint8Array(values.byteLength);
       this.#addDifference(slots.dtype(slot), target, values, this.#part(this.base, slot));
       own.set(target, at);
       at += values.byteLength;
@@ -239,7 +231,7 @@ export class GroupSync {
 
   /** A standby: what its primary sends. @throws ShoalError `protocol`. */
   adopt(msg: Msg): void {
-    const { generation, entries } = readTable(msg.frames[0]);
+    const { generation, entries } = decodeSlotTable(msg.frames[0]);
     if (generation !== this.generation) return;
     this.#readValues(msg.frames[1], entries);
     for (const { slot } of entries) {
@@ -287,7 +279,7 @@ export class GroupSync {
   /** @throws ShoalError `protocol`; nothing has changed. */
   receiveRequest(group: number, msg: Msg, batchSlots: number): void {
     const { slots, actions, options } = this.#parts;
-    const { generation, entries } = readTable(msg.frames[0]);
+    const { generation, entries } = decodeSlotTable(msg.frames[0]);
     // It will hear of the present one.
     if (generation < this.generation) return;
     if (generation > this.generation || entries.some(({ slot }) => slot >= batchSlots)) {
@@ -314,19 +306,13 @@ export class GroupSync {
       answer.push(Uint8Array.from(value));
     }
     this.#parts.actions.onExchanged();
-    const versions = entries.map(({ slot }) => slots.version[slot]);
-    const frames = [
-      this.#table(
-        entries.map(({ slot }) => slot),
-        versions,
-      ),
-      Buffer.concat(answer),
-    ];
+    const asked = entries.map(({ slot }) => slot);
+    const versions = asked.map((slot) => slots.version[slot]);
     actions.send(serverAddress(group, options.server), {
       type: KVMessage.syncResponse,
       request: msg.targetValue,
       epoch: msg.targetVersion,
-      frames,
+      frames: [this.#table(asked, versions), Buffer.concat(answer)],
     });
     // The other groups may not know it yet.
     this.#wake();
@@ -343,7 +329,7 @@ export class GroupSync {
 
   /** The master has changed slots. @throws ShoalError `protocol`; nothing has changed. */
   receiveNotice(msg: Msg, batchSlots: number): void {
-    const { generation, entries } = readTable(msg.frames[0]);
+    const { generation, entries } = decodeSlotTable(msg.frames[0]);
     // All slots of a later generation will be asked for.
     if (generation !== this.generation) return;
     for (const { slot } of entries) {
@@ -355,7 +341,7 @@ export class GroupSync {
   /** @throws ShoalError `protocol`; nothing has changed. */
   receiveResponse(msg: Msg): void {
     const exchange = this.#exchange;
-    const { generation, entries } = readTable(msg.frames[0]);
+    const { generation, entries } = decodeSlotTable(msg.frames[0]);
     if (generation !== this.generation) return;
     if (exchange === undefined || msg.targetValue !== exchange.number || msg.targetVersion !== exchange.incarnation) {
       // The question was repeated: the master believes that we have these values.
@@ -371,7 +357,7 @@ export class GroupSync {
     for (const [k, { slot, count }] of entries.entries()) {
       const dtype = slots.dtype(slot);
       const base = this.#part(this.base, slot);
-      const sent = this.#alignedScratch(base.byteLength);
+      const sent = new Uint8Array(base.byteLength);
       sent.set(exchange.own.subarray(at, at + base.byteLength));
       at += base.byteLength;
       const fresh = new Uint8Array(base.byteLength);
@@ -416,7 +402,7 @@ export class GroupSync {
   }
 
   #table(slots: readonly number[], counts: readonly number[]): Uint8Array {
-    return table(this.generation, slots, counts);
+    return encodeSlotTable(this.generation, slots, counts);
   }
 
   #part(slabs: readonly Uint8Array[], slot: number): Uint8Array {
@@ -424,28 +410,24 @@ export class GroupSync {
     return slabs[slots.slab[slot]].subarray(slots.start[slot], slots.end[slot]);
   }
 
-  #readValues(frame: Uint8Array | undefined, entries: readonly Entry[]): Uint8Array[] {
+  #readValues(frame: Uint8Array | undefined, entries: readonly SlotCount[]): Uint8Array[] {
     const { slots } = this.#parts;
     const total = entries.reduce((sum, { slot }) => (slot < slots.count ? sum + slots.end[slot] - slots.start[slot] : NaN), 0);
     if (frame === undefined || frame.byteLength !== total) throw malformed(`${total} bytes of values in ${frame?.byteLength ?? 0}`);
     let at = 0;
     return entries.map(({ slot }) => {
-      const part = this.#alignedScratch(slots.end[slot] - slots.start[slot]);
+      const part = new Uint8Array(slots.end[slot] - slots.start[slot]);
       part.set(frame.subarray(at, at + part.byteLength));
       at += part.byteLength;
       return part;
     });
   }
 
-  #alignedScratch(bytes: number): Uint8Array {
-    return new Uint8Array(new ArrayBuffer(bytes));
-  }
-
   /** target += plus − minus. */
   #addDifference(dtype: DType, target: Uint8Array, plus: Uint8Array, minus: Uint8Array): void {
     const { kernels } = this.#parts.options;
     if (dtype === 'bool') throw new ShoalError('unsupported', 'bool parameters cannot be kept by several server groups');
-    const negative = new Uint8Array(new ArrayBuffer(minus.byteLength));
+    const negative = new Uint8Array(minus.byteLength);
     if (dtypeInfo(dtype).kind === 'float') kernels.scale(dtype, negative, minus, -1);
     else negate(dtype, negative, minus);
     kernels.reduce(dtype, 'sum', [target], [target, plus, negative], differenceTree);
@@ -456,31 +438,4 @@ function negate(dtype: DType, target: Uint8Array, source: Uint8Array): void {
   const to = elements(dtype, target) as Int32Array;
   const from = elements(dtype, source) as Int32Array;
   for (let k = 0; k < to.length; k++) to[k] = -from[k];
-}
-
-interface Entry {
-  readonly slot: number;
-  readonly count: number;
-}
-
-/** Frame 0: a head, then an entry per slot. Frame 1, except of notices: their values. */
-function table(generation: number, slots: readonly number[], counts: readonly number[]): Uint8Array {
-  const writer = new ByteWriter();
-  writer.record(tableHead, { generation });
-  for (const [k, slot] of slots.entries()) writer.record(tableEntry, { slot, count: counts[k] });
-  return writer.bytes;
-}
-
-function readTable(frame: Uint8Array = new Uint8Array(0)): { generation: number; entries: Entry[] } {
-  const reader = new ByteReader(frame, 'a table of slots');
-  const { generation } = reader.record(tableHead);
-  const entries: Entry[] = [];
-  const seen = new Set<number>();
-  do {
-    const entry = reader.record(tableEntry);
-    if (seen.has(entry.slot)) throw reader.malformed(`slot ${entry.slot} twice`);
-    seen.add(entry.slot);
-    entries.push(entry);
-  } while (!reader.done);
-  return { generation, entries };
 }

@@ -142,10 +142,15 @@ export class GroupRounds<Request> {
   stretchEnd(from: number, to: number, slab: readonly number[], steps: readonly number[]): number {
     let slot = from + 1;
     while (slot < to && this.weight[slot] === this.workers && slab[slot] === slab[from] && steps[slot] === steps[from]) {
-      if (!this.members.every(({ held }) => held[slot] === held[from])) break;
+      if (!this.#areHeldAlike(slot, from)) break;
       slot++;
     }
     return slot;
+  }
+
+  #areHeldAlike(one: number, other: number): boolean {
+    for (const { held } of this.members) if (held[one] !== held[other]) return false;
+    return true;
   }
 
   /** Moves the stretch on to its next round. @returns true when later contributions were there already. */
@@ -157,8 +162,8 @@ export class GroupRounds<Request> {
     }
     for (const member of this.members) {
       for (let slot = from; slot < to; slot++) {
-        const [held, settled] = [member.held[slot], this.settled[slot]];
-        if (held === undefined && member.received[slot] < settled) {
+        const settled = this.settled[slot];
+        if (member.held[slot] === undefined && member.received[slot] < settled) {
           member.received[slot] = settled;
           member.missed.set(slot, settled);
         }

@@ -7,17 +7,17 @@
  *  Credit bounds the bytes that a server has not accepted, and so the time that an urgent request waits behind others. It returns when the
  *  request is accepted, not when it is answered: a reply may need other workers, which may wait for ours. */
 import { ShoalError } from '../../base/errors.ts';
-import { must } from '../../base/assert.ts';
-import type { Shape } from '../../base/schema.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { Arbiter, CreditAccount, SharedResource } from '../../scheduler/arbiter.ts';
-import { controlRequest, type ClientRequest } from './request.ts';
+import { AnnouncedRegions } from './announced-regions.ts';
+import type { ClientRequest } from './client-request.ts';
+import { WaitingRequests, type Waiting } from './waiting-requests.ts';
 import type { OwnValues } from '../protocol/value-space.ts';
 import { encodeControl, Fields, readControl, unpackError, unpackNotice } from '../protocol/wire-control.ts';
-import { decodeFailure, decodeOptimizer, KVMessage, makeMessage, type OptimizerNotice } from '../protocol/wire.ts';
+import { decodeAnswer, KVMessage, makeMessage, type OptimizerNotice } from '../protocol/wire.ts';
 
-export interface LinkOptions {
+export interface ServerConnectionOptions {
   readonly address: Address;
   readonly server: Address;
   /** The server's name for people. */
@@ -37,7 +37,7 @@ export interface LinkOptions {
   readonly onForgotten: (error: ShoalError) => void;
   /** The server has said how many batches can be used. */
   readonly onCommitted: () => void;
-  /** Knowledge that all links of the client share. */
+  /** Knowledge that all connections of the client share. */
   readonly knowledge: OptimizerKnowledge;
   /** Worker 0 is of this process. */
   readonly leads: boolean;
@@ -53,10 +53,8 @@ export interface OptimizerKnowledge {
 
 const survival = 'start servers with --checkpoint-dir <folder>, or with --replicas 2';
 
-interface Entry {
-  readonly request: ClientRequest;
+interface Entry extends Waiting {
   id: number;
-  sent: boolean;
   /** It is in flight, and counts. */
   holdsCredit: boolean;
   accepted: boolean;
@@ -66,12 +64,10 @@ interface Entry {
   keptBytes: number;
   /** The optimiser's version that we knew when it was sent first; 0 when we knew of none. */
   optimizer: number;
-  /** Requests that push to the same slots and were enqueued before, when they had not been sent. */
-  after: Entry[];
 }
 
-export class ClientLink implements Disposable {
-  readonly options: LinkOptions;
+export class ServerConnection implements Disposable {
+  readonly options: ServerConnectionOptions;
   #state: 'down' | 'greeting' | 'up' | 'over' = 'down';
   #epoch = 0;
   #lineage = 0;
@@ -82,7 +78,7 @@ export class ClientLink implements Disposable {
   #logs = false;
   #downReason = 'it has not been reached yet';
   #nextId = 1;
-  readonly #waiting: Entry[] = [];
+  readonly #waiting = new WaitingRequests<Entry>();
   /** Requests by number, ascending: sent and not answered, or answered and not durable. */
   readonly #sent = new Map<number, Entry>();
   #creditBytes: number;
@@ -95,19 +91,19 @@ export class ClientLink implements Disposable {
   #logFull = false;
   /** Batches that can be used on this server. */
   committed = 0;
-  /** The last request that pushes to each slot. */
-  readonly #lastPush: Entry[] = [];
-  readonly #regions = new Map<number, 'asking' | 'attached' | 'unattached'>();
+  readonly #regions: AnnouncedRegions;
 
-  constructor(options: LinkOptions) {
+  constructor(options: ServerConnectionOptions) {
     this.options = options;
     this.#creditBytes = options.creditBytes;
+    this.#regions = new AnnouncedRegions(options.values, (request) => this.#sendNow(request));
     this.#account = options.arbiter.open({ creditBytes: () => this.#creditBytes, isDestination: true, onRoom: () => this.#onRoom() });
   }
 
-  /** Sets the credit; requests on their way go on to count. The next `pump` sends what has room. */
+  /** Sets the credit; requests on their way go on to count. */
   setCredit(creditBytes: number): void {
     this.#creditBytes = creditBytes;
+    this.pump();
   }
 
   get isUp(): boolean {
@@ -138,9 +134,7 @@ export class ClientLink implements Disposable {
 
   /** Requests are sent by the next `pump`. */
   enqueue(request: ClientRequest): void {
-    const entry = this.#entry(request);
-    this.#waiting.push(entry);
-    this.#followPushes(entry);
+    this.#waiting.add(this.#entry(request));
   }
 
   /** Enqueues a request, and sends what may be sent. */
@@ -149,35 +143,17 @@ export class ClientLink implements Disposable {
     this.pump();
   }
 
-  /** Pushes of a slot keep their order: an urgent one makes those before it as urgent. */
-  #followPushes(entry: Entry): void {
-    const { pushed, priority } = entry.request;
-    if (pushed === undefined) return;
-    for (const { firstSlot, slots } of pushed) {
-      for (let slot = firstSlot; slot < firstSlot + slots; slot++) {
-        const before = this.#lastPush[slot];
-        this.#lastPush[slot] = entry;
-        if (before === undefined || before === entry || before.sent || entry.after.at(-1) === before) continue;
-        entry.after.push(before);
-      }
-    }
-    for (const before of entry.after) raise(before, priority);
-  }
-
   /** Takes a request back that has not been sent. @returns false when it has. */
   withdraw(request: ClientRequest): boolean {
-    const index = this.#waiting.findIndex((entry) => entry.request === request);
-    if (index < 0) return false;
-    this.#waiting.splice(index, 1);
-    if (this.#waiting.length === 0) this.#account.withdraw();
-    return true;
+    const waited = this.#waiting.delete(request);
+    if (waited && this.#waiting.length === 0) this.#account.withdraw();
+    return waited;
   }
 
   /** Has a request answered that was sent, where the server may write to this process's memory for it. @returns whether it will be. */
   recall(request: ClientRequest): boolean {
     const entry = [...this.#sent.values()].find((each) => each.request === request && !each.answered);
-    if (entry === undefined || this.#state !== 'up' || !request.regions.some((region) => this.#regions.get(region) === 'attached'))
-      return false;
+    if (entry === undefined || this.#state !== 'up' || !request.regions.some((region) => this.#regions.isAttached(region))) return false;
     this.#send(KVMessage.recall, entry.id, []);
     return true;
   }
@@ -210,7 +186,7 @@ export class ClientLink implements Disposable {
   [Symbol.dispose](): void {
     for (const { request } of this.#sent.values()) request.drop();
     this.#sent.clear();
-    this.#waiting.length = 0;
+    this.#waiting.clear();
     this.#account[Symbol.dispose]();
   }
 
@@ -242,7 +218,7 @@ export class ClientLink implements Disposable {
   #welcome(msg: Msg): void {
     const welcome = readControl(msg.frames[0], Fields.welcome);
     const { term, lineage, durable } = welcome;
-    // Another process has become the server since; the link will find it.
+    // Another process has become the server since; the dialer will find it.
     if (term < this.#term) return;
     this.#term = term;
     const before = this.#lineage;
@@ -279,7 +255,7 @@ export class ClientLink implements Disposable {
   #onForgotten(state: 'up' | 'over', message: string): void {
     for (const { request } of this.#sent.values()) request.drop();
     this.#sent.clear();
-    this.#waiting.length = 0;
+    this.#waiting.clear();
     this.#regions.clear();
     this.#releaseCredit();
     this.#state = state;
@@ -310,9 +286,9 @@ export class ClientLink implements Disposable {
 
   #sendWaiting(): void {
     this.#logFull = false;
-    while (this.#state === 'up' && this.#waiting.length > 0) {
-      const index = this.#mostUrgent();
-      const entry = this.#waiting[index];
+    for (;;) {
+      const entry = this.#state === 'up' ? this.#waiting.mostUrgent() : undefined;
+      if (entry === undefined) return;
       const { request } = entry;
       if (needsCredit(request) && !this.#account.admits(request.bytes, -request.priority)) return;
       if (request.repeats && this.#logs && entry.keptBytes === 0) {
@@ -322,20 +298,10 @@ export class ClientLink implements Disposable {
         this.#keptBytes += entry.keptBytes;
         if (this.#keptBytes > this.options.replayBytes / 2) this.#askForCheckpoint();
       }
-      if (this.#asksForRegions(request.regions)) return;
-      this.#waiting.splice(index, 1);
-      entry.id = this.#nextId++;
-      this.#sent.set(entry.id, entry);
-      this.#transmit(entry);
+      if (this.#regions.announce(request.regions, this.#account.resource)) return;
+      this.#waiting.delete(request);
+      this.#sendFirst(entry);
     }
-  }
-
-  #mostUrgent(): number {
-    let best = 0;
-    for (let k = 1; k < this.#waiting.length; k++) {
-      if (this.#waiting[k].request.priority > this.#waiting[best].request.priority) best = k;
-    }
-    return best;
   }
 
   #transmit(entry: Entry): void {
@@ -347,11 +313,8 @@ export class ClientLink implements Disposable {
     // Pushes of worker 0 from before it set an optimiser do not wait for that; the knowledge of others may be out of date.
     if (!entry.sent || (entry.optimizer === 0 && !leads)) entry.optimizer = knowledge.version;
     entry.sent = true;
-    const reach = {
-      attached: (region: number) => this.#regions.get(region) === 'attached',
-      optimizer: entry.optimizer,
-    };
-    this.#send(request.type, entry.id, request.encode(reach, { values: entry.answered ? 'none' : 'wanted' }));
+    const reach = { regions: this.#regions, optimizer: entry.optimizer, values: entry.answered ? 'none' : 'wanted' } as const;
+    this.#send(request.type, entry.id, request.encode(reach));
   }
 
   #accept(entry: Entry): void {
@@ -390,16 +353,16 @@ export class ClientLink implements Disposable {
 
   #readAnswer(msg: Msg): ShoalError | undefined {
     if (msg.type !== KVMessage.done) {
-      const error = decodeFailure(msg.frames);
-      if (error === undefined) this.#learn(decodeOptimizer(msg.frames));
-      return error;
+      const answer = decodeAnswer(msg.frames);
+      if (answer instanceof ShoalError) return answer;
+      return this.#learn(answer);
     }
     const done = readControl(msg.frames[0], Fields.done);
     this.#learn(unpackNotice(done));
     return unpackError(done.error);
   }
 
-  #learn(notice: OptimizerNotice | undefined): void {
+  #learn(notice: OptimizerNotice | undefined): undefined {
     const { knowledge } = this.options;
     if (notice !== undefined && notice.version > knowledge.version) Object.assign(knowledge, notice);
   }
@@ -441,54 +404,17 @@ export class ClientLink implements Disposable {
     this.#send(KVMessage.checkpoint, 0, []);
   }
 
-  // ── memory ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-  /** True while the server has not said whether it can map them. */
-  #asksForRegions(regions: readonly number[]): boolean {
-    const { values } = this.options;
-    const unknown: [number, string, number][] = [];
-    let asking = false;
-    for (const region of regions) {
-      const known = this.#regions.get(region);
-      asking ||= known === 'asking';
-      if (known !== undefined) continue;
-      // A server on another host could only map memory of somebody else there.
-      const handle = this.#account.resource === 'network' ? undefined : values.handleOf(region);
-      this.#regions.set(region, handle === undefined ? 'unattached' : 'asking');
-      if (handle !== undefined) unknown.push([region, handle, values.bytesOf(region)]);
-    }
-    if (unknown.length > 0) this.#announce(unknown);
-    return asking || unknown.length > 0;
-  }
-
-  #announce(regions: readonly [number, string, number][]): void {
-    const epoch = this.#epoch;
-    const finish = (error: ShoalError | undefined, msg: Msg | undefined): void => {
-      if (epoch !== this.#epoch) return;
-      const attached = error === undefined && msg !== undefined ? readControl(msg.frames[0], Fields.announced).attached : [];
-      for (const [k, [region]] of regions.entries()) {
-        // Freed since.
-        if (!this.#regions.has(region)) {
-          if (attached[k]) this.#detach(region);
-        } else this.#regions.set(region, attached[k] ? 'attached' : 'unattached');
-      }
-    };
-    this.#sendNow(controlRequest(KVMessage.announce, { regions }, finish));
-  }
-
   /** A region is about to be freed. */
   forgetRegion(region: number): void {
-    if (this.#regions.get(region) === 'attached' && this.#state === 'up') this.#detach(region);
-    this.#regions.delete(region);
-  }
-
-  #detach(region: number): void {
-    this.#sendNow(controlRequest(KVMessage.detach, { regions: [region] }, () => undefined));
+    this.#regions.forget(region, { isUp: this.isUp });
   }
 
   /** Past the queue, over a connection that is up. */
   #sendNow(request: ClientRequest): void {
-    const entry = this.#entry(request);
+    this.#sendFirst(this.#entry(request));
+  }
+
+  #sendFirst(entry: Entry): void {
     entry.id = this.#nextId++;
     this.#sent.set(entry.id, entry);
     this.#transmit(entry);
@@ -518,15 +444,4 @@ export class ClientLink implements Disposable {
 /** A request that waits for no credit does not count: a server may keep it until other workers are there. */
 function needsCredit({ priority }: ClientRequest): boolean {
   return priority !== Infinity;
-}
-
-function raise(entry: Entry, priority: number): void {
-  if (entry.sent || entry.request.priority >= priority) return;
-  entry.request.priority = priority;
-  for (const before of entry.after) raise(before, priority);
-}
-
-/** Fields of an answer. @throws ShoalError `protocol`. */
-export function answered<T>(msg: Msg | undefined, shape: Shape<T>): T {
-  return readControl(must(msg, () => 'an answer without error has a message').frames[0], shape);
 }

@@ -3,7 +3,7 @@
 import { ShoalError } from '../../../base/errors.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { Applier } from './apply.ts';
-import type { ServerActions, ServerParts } from './options.ts';
+import type { ServerParts } from './server-options.ts';
 import type { SourceReader } from './sources.ts';
 import { describeWorkers, type Contribution, type GroupRounds, type Waiter } from './rounds.ts';
 import type { RunSource, ServerRequest, ServerSession } from './client-session.ts';
@@ -20,9 +20,9 @@ const waitsMax = 3;
  *  another connection and perhaps from other memory; or for the first time. */
 type Standing = 'settled' | 'known' | 'again' | 'next';
 
-export class Transfers {
+export class ServerTransfers {
+  readonly #parts: ServerParts;
   readonly #slots: ServerSlots;
-  readonly #actions: ServerActions;
   readonly #applier: Applier;
   readonly #sources: SourceReader;
   /** Several worker groups push to the same parameters: a push without optimiser would undo the others'. */
@@ -31,12 +31,12 @@ export class Transfers {
   /** Requests that wait, in the order they came. */
   readonly pending = new Set<ServerRequest>();
 
-  constructor({ options, actions, slots }: ServerParts, applier: Applier, sources: SourceReader) {
-    this.#slots = slots;
-    this.#actions = actions;
+  constructor(parts: ServerParts, applier: Applier, sources: SourceReader) {
+    this.#parts = parts;
+    this.#slots = parts.slots;
     this.#applier = applier;
     this.#sources = sources;
-    this.#isShared = options.topology.workerGroups > 1;
+    this.#isShared = parts.options.topology.workerGroups > 1;
   }
 
   grow(): void {
@@ -263,7 +263,7 @@ export class Transfers {
     }
     const more = group.settle(from, to);
     if (error !== undefined) group.refused.set(from, { round: group.settled[from], error });
-    else this.#actions.onApplied(from, to);
+    else this.#parts.applied(from, to);
     for (const { request, run } of contributions) {
       this.#release({ request }, to - from);
       if (!request.answered) this.#satisfy(group, request, run, from, to, error);
@@ -356,7 +356,7 @@ export class Transfers {
   #answer(request: ServerRequest): void {
     request.answered = true;
     this.pending.delete(request);
-    this.#actions.respond(request);
+    this.#parts.actions.respond(request);
     this.#letGo(request);
   }
 

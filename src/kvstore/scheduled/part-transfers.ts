@@ -23,7 +23,7 @@ export function whenAll(count: number, onEnd: (error?: ShoalError) => void): OnC
   };
 }
 
-export class Transfers {
+export class PartTransfers {
   readonly #inner: Backend;
   /** The oldest first. */
   readonly #underWay = new Set<Transfer>();

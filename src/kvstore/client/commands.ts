@@ -5,9 +5,8 @@ import type { CommChannel } from '../../comm/caller/comm-channel.ts';
 import type { GuestEvent, PortEnd } from '../../comm/shared/thread-protocol.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import type { Answer, Question, Setting } from '../calls/operation.ts';
-import type { InitEntry, RowsRequest } from './options.ts';
+import type { InitEntry, RowsRequest, TransferEntry } from './client-options.ts';
 import type { KVTopology } from '../protocol/topology.ts';
-import type { ValueRef } from '../protocol/value-space.ts';
 
 /** A process's part in the job. */
 export interface ClientPlan {
@@ -24,15 +23,6 @@ export interface ClientTicket extends PortEnd {
   readonly local: number;
 }
 
-/** A list of transfers that is made again and again, known to the client by a number. */
-export interface BatchEntry {
-  readonly key: string;
-  readonly push?: ValueRef;
-  readonly out?: ValueRef;
-  /** Encoding of the push. Default `plain`. */
-  readonly encoding?: 'plain' | 'compressed';
-}
-
 interface Timed {
   readonly work: number;
   readonly priority: number;
@@ -44,9 +34,10 @@ export type ClientCommand =
   | { readonly type: 'unmap'; readonly region: number }
   | Extract<Setting, { readonly type: 'credit' | 'compression' }>
   | { readonly type: 'init'; readonly work: number; readonly entries: readonly InitEntry[] }
-  | { readonly type: 'batch'; readonly batch: number; readonly entries: readonly BatchEntry[] }
+  /** A list of transfers that is made again and again, known to the client by a number. */
+  | { readonly type: 'batch'; readonly batch: number; readonly entries: readonly TransferEntry[] }
   | { readonly type: 'forget-batch'; readonly batch: number }
-  | ({ readonly type: 'transfer'; readonly entries: readonly BatchEntry[] | number } & Timed)
+  | ({ readonly type: 'transfer'; readonly entries: readonly TransferEntry[] | number } & Timed)
   | { readonly type: 'rows'; readonly work: number; readonly direction: 'push' | 'pull'; readonly request: RowsRequest }
   | (Exclude<Question, { readonly type: 'init' }> & { readonly work: number })
   /** Another thread of this process is a worker, too. */

@@ -1,4 +1,4 @@
-/** The whole state of a server, and changes that span its parts. server/core.ts decides which messages are handled. */
+/** The whole state of a server, and changes that span its parts. server/message-handler.ts acts on it. */
 import { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
@@ -6,12 +6,12 @@ import { GroupSync } from './group-sync.ts';
 import type { OptimizerSpec } from '../../optimizers/optimizer.ts';
 import { ParameterDirectory, type DeclaredParameter } from '../../protocol/parameter-directory.ts';
 import { Applier } from './apply.ts';
-import type { ServerActions, ServerOptions, ServerParts } from './options.ts';
+import type { ServerActions, ServerOptions, ServerParts } from './server-options.ts';
 import { GroupRounds } from './rounds.ts';
 import { type ServerRequest, ServerSession } from './client-session.ts';
 import { ServerSlots } from './slots.ts';
 import { SourceReader } from './sources.ts';
-import { Transfers } from './transfers.ts';
+import { ServerTransfers } from './server-transfers.ts';
 import { serverGroupOf } from '../../protocol/topology.ts';
 import type { OptimizerNotice } from '../../protocol/wire.ts';
 
@@ -22,7 +22,7 @@ export class ServerState implements ServerParts {
   readonly slots: ServerSlots;
   readonly applier: Applier;
   readonly sources: SourceReader;
-  readonly transfers: Transfers;
+  readonly transfers: ServerTransfers;
   readonly sync: GroupSync;
   readonly sessions = new Map<Address, ServerSession>();
   /** Batches that can be used, and their slots. */
@@ -50,7 +50,7 @@ export class ServerState implements ServerParts {
     this.sync = new GroupSync(this);
     this.sources = new SourceReader(this.slots, options.valuesOf, options.codecOf);
     this.sources.writes = options.mode === 'primary' ? 'targets' : 'nothing';
-    this.transfers = new Transfers(this, this.applier, this.sources);
+    this.transfers = new ServerTransfers(this, this.applier, this.sources);
     for (let g = 0; g < topology.workerGroups; g++) {
       if (serverGroupOf(topology, g) === group) this.transfers.groups.set(g, new GroupRounds<ServerRequest>(g, topology.workersPerGroup));
     }

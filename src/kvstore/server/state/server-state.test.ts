@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../../base/errors.ts';
 import { elementsOf } from '../../protocol/placement.ts';
-import type { CheckpointEvent } from './options.ts';
+import type { CheckpointEvent } from './server-options.ts';
 import type { SimulatedCluster } from '../../testing/simulated-cluster.ts';
 import { Bench, sandblaster, small, type Outcome, type Parameter } from '../../testing/server-bench.ts';
 

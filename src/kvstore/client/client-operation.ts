@@ -2,9 +2,8 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import type { ClientLink } from './link.ts';
-import { answered } from './link.ts';
-import { controlRequest, type ClientRequest } from './request.ts';
+import type { ServerConnection } from './server-connection.ts';
+import { answered, controlRequest, type ClientRequest } from './client-request.ts';
 import { Fields, type ControlFields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
@@ -17,7 +16,7 @@ const reasonsMax = 4;
 
 export interface OperationOptions {
   /** The operation's name for people: `pushPull of 'w1' and 24 others by worker 3`. */
-  readonly name: string;
+  readonly name: () => string;
   readonly clock: Clock;
   readonly timeoutMs: number;
   readonly done: (error: ShoalError | undefined) => void;
@@ -40,9 +39,9 @@ export type QuestionEnd = (error: ShoalError | undefined, answer: Msg | undefine
 export class ClientOperation {
   readonly options: OperationOptions;
   /** The requests that it waits for. */
-  readonly #requests = new Map<ClientRequest, ClientLink>();
+  readonly #requests = new Map<ClientRequest, ServerConnection>();
   /** Requests of others that it waits for too: for errors. */
-  readonly #watched = new Map<ClientRequest, ClientLink>();
+  readonly #watched = new Map<ClientRequest, ServerConnection>();
   readonly #reasons = new Map<ClientRequest, string>();
   #waiting = 0;
   /** The requests that it still waits for after its deadline. */
@@ -67,7 +66,7 @@ export class ClientOperation {
     return this.#finished;
   }
 
-  get requests(): ReadonlyMap<ClientRequest, ClientLink> {
+  get requests(): ReadonlyMap<ClientRequest, ServerConnection> {
     return this.#requests;
   }
 
@@ -76,17 +75,17 @@ export class ClientOperation {
     this.#waiting++;
   }
 
-  attach(request: ClientRequest, link: ClientLink): void {
+  attach(request: ClientRequest, connection: ServerConnection): void {
     this.#waiting++;
-    this.#requests.set(request, link);
+    this.#requests.set(request, connection);
   }
 
   /** Asks several servers the same. @param finish once all have answered: with the first error, or the last answer. Default: they are what the
    *  operation waits for. */
-  ask(links: readonly ClientLink[], { type, fields, repeats = false }: Question, finish?: QuestionEnd): void {
-    let waiting = links.length;
+  ask(connections: readonly ServerConnection[], { type, fields, repeats = false }: Question, finish?: QuestionEnd): void {
+    let waiting = connections.length;
     let failure: ShoalError | undefined;
-    for (const link of links) {
+    for (const connection of connections) {
       const end: ClientRequest['finish'] = (error, msg) => {
         failure ??= error;
         waiting--;
@@ -94,13 +93,13 @@ export class ClientOperation {
         this.arrive(finish === undefined ? error : undefined, request);
       };
       const request: ClientRequest = controlRequest(type, fields, end, { repeats });
-      this.attach(request, link);
-      link.ask(request);
+      this.attach(request, connection);
+      connection.ask(request);
     }
   }
 
-  watch(request: ClientRequest, link: ClientLink): void {
-    this.#watched.set(request, link);
+  watch(request: ClientRequest, connection: ServerConnection): void {
+    this.#watched.set(request, connection);
   }
 
   unwatch(request: ClientRequest): void {
@@ -128,31 +127,32 @@ export class ClientOperation {
   }
 
   #inquire(): void {
-    for (const [request, link] of [...this.#requests, ...this.#watched].slice(0, reasonsMax)) {
-      const about = link.isUp ? (link.holds(request) ?? (link.awaitsSnapshot ? 0 : undefined)) : undefined;
+    for (const [request, connection] of [...this.#requests, ...this.#watched].slice(0, reasonsMax)) {
+      const about = connection.isUp ? (connection.holds(request) ?? (connection.awaitsSnapshot ? 0 : undefined)) : undefined;
       if (about === undefined) continue;
       const finish: ClientRequest['finish'] = (error, msg) => {
         if (error === undefined) this.#reasons.set(request, answered(msg, Fields.inquired).text);
       };
-      link.ask(controlRequest(KVMessage.inquire, { request: about }, finish));
+      connection.ask(controlRequest(KVMessage.inquire, { request: about }, finish));
     }
   }
 
-  #reasonOf(request: ClientRequest, link: ClientLink): string {
-    const { name, replayBytes } = link.options;
+  #reasonOf(request: ClientRequest, connection: ServerConnection): string {
+    const { name, replayBytes } = connection.options;
     const said = this.#reasons.get(request) ?? '';
-    if (link.holds(request) !== undefined) return said === '' ? `${name} has not answered` : said;
-    if (!link.awaitsSnapshot) return `${name} has not taken it`;
+    if (connection.holds(request) !== undefined) return said === '' ? `${name} has not answered` : said;
+    if (!connection.awaitsSnapshot) return `${name} has not taken it`;
     const full = `${name} must save a checkpoint first, the ${replayBytes} bytes for pushes since the last one are full`;
     return said === '' ? full : `${full}; ${said}`;
   }
 
   #expire(): void {
     if (this.#finished) return;
-    const { name, timeoutMs, clock } = this.options;
+    const { timeoutMs, clock } = this.options;
+    const name = this.options.name();
     const reasons = new Set<string>();
-    for (const [request, link] of [...this.#requests, ...this.#watched]) {
-      reasons.add(link.trouble ?? this.#reasonOf(request, link));
+    for (const [request, connection] of [...this.#requests, ...this.#watched]) {
+      reasons.add(connection.trouble ?? this.#reasonOf(request, connection));
       if (reasons.size === reasonsMax) break;
     }
     const local = this.localWait?.();

@@ -1,12 +1,12 @@
 /** The client of a process, through which its workers reach the servers: a guest of the comm thread. Around the client core it has a
- *  link to each server, and channels to the workers, which are threads of this process.
+ *  dialer for each server, and channels to the workers, which are threads of this process.
  *
- *      worker ── channel ──┐                     ┌── link ──▶ server 0
- *      worker ── channel ──┼──▶ core (one) ──────┼── link ──▶ server 1
+ *      worker ── channel ──┐                     ┌── dialer ──▶ server 0
+ *      worker ── channel ──┼──▶ core (one) ──────┼── dialer ──▶ server 1
  *                          └──▶ blobs ───────────┴── dealers ──▶ other processes */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { GuestPort, type CommThreadContext } from '../../comm/thread/guest.ts';
+import { GuestPort, type CommThreadContext, type StartGuest } from '../../comm/thread/guest.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import { detectWorld } from '../../store/environment.ts';
@@ -18,10 +18,10 @@ import { createCodec } from '../compression/registry.ts';
 import { detectPlace } from '../job/environment.ts';
 import { openNode, type NodeContext } from '../job/node-context.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
-import { ServerLink } from '../job/server-link.ts';
-import { ClientCore } from './core.ts';
-import type { Done, TransferEntry } from './options.ts';
-import type { BatchEntry, ClientCommand, ClientEvent, ClientPlan, WorkerInfo } from './protocol.ts';
+import { ServerDialer } from '../job/server-dialer.ts';
+import { ClientCore } from './client-core.ts';
+import type { InfoDone, TransferEntry } from './client-options.ts';
+import type { ClientCommand, ClientEvent, ClientPlan, WorkerInfo } from './commands.ts';
 import { serverAddress, serverGroupOf, clientAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
 
 const closeMs = 2000;
@@ -53,7 +53,7 @@ export class ClientNode {
   readonly #parts: ClientParts;
   readonly #values: ProcessValues;
   readonly #core: ClientCore;
-  readonly #links = new Map<Address, ServerLink>();
+  readonly #dialers = new Map<Address, ServerDialer>();
   readonly #channels = new Set<WorkerChannel>();
   #closing: Promise<void> | undefined;
 
@@ -76,12 +76,12 @@ export class ClientNode {
       ...{ topology, workerGroup, firstWorker, localWorkers, timeoutMs, replayBytes, creditBytes, sliceBytes },
       ...(arbiter && { arbiter }),
       values: this.#values,
-      send: (server, msg) => this.#links.get(server)?.send(msg),
+      send: (server, msg) => this.#dialers.get(server)?.send(msg),
     });
     const own = clientAddress(workerGroup, firstWorker);
     const group = serverGroupOf(topology, workerGroup);
     for (let server = 0; server < topology.serversPerGroup; server++) {
-      const link = new ServerLink({
+      const dialer = new ServerDialer({
         node,
         group,
         server,
@@ -93,7 +93,7 @@ export class ClientNode {
         // It may have been stopped while it wrote here.
         onReplaced: (former) => node.processes.end(node.clock, former),
       });
-      this.#links.set(serverAddress(group, server), link);
+      this.#dialers.set(serverAddress(group, server), dialer);
     }
   }
 
@@ -146,65 +146,46 @@ export class ClientNode {
     const core = this.#core;
     switch (command.type) {
       case 'map':
-        this.#values.adopt(command.region, command.share);
-        return;
+        return this.#values.adopt(command.region, command.share);
       case 'unmap':
         core.forgetRegion(command.region);
-        this.#values.release(command.region);
-        return;
+        return this.#values.release(command.region);
       case 'attach':
-        this.attach(command.ticket.local, new GuestPort(command.ticket));
-        return;
+        return this.attach(command.ticket.local, new GuestPort(command.ticket));
       case 'credit':
-        core.setCredit(command.creditBytes);
-        return;
+        return core.setCredit(command.creditBytes);
       case 'compression':
         channel.codec = createCodec(command.spec, this.#node.parameterKernels);
-        return;
+        return undefined;
       case 'batch':
-        channel.batches.set(command.batch, entriesOf(command.entries, channel.codec));
-        return;
+        channel.batches.set(command.batch, command.entries);
+        return undefined;
       case 'forget-batch':
         channel.batches.delete(command.batch);
-        return;
+        return undefined;
       case 'init':
-        core.init(worker, command.entries, channel.done(command.work));
-        return;
+        return core.init(worker, command.entries, channel.done(command.work));
       case 'transfer': {
-        const { entries, priority, timeoutMs, work } = command;
-        const list =
-          typeof entries === 'number'
-            ? must(channel.batches.get(entries), () => `batch ${entries} was given before`)
-            : entriesOf(entries, channel.codec);
-        core.transfer(worker, { entries: list, priority, ...(timeoutMs === undefined ? {} : { timeoutMs }) }, channel.done(work));
-        return;
+        const { entries: given, priority, timeoutMs, work } = command;
+        const entries = typeof given === 'number' ? must(channel.batches.get(given), () => `batch ${given} was given before`) : given;
+        return core.transfer(worker, { entries, priority, timeoutMs, codec: channel.codec }, channel.done(work));
       }
       case 'rows':
-        core.rows(worker, command.direction, command.request, channel.done(command.work));
-        return;
+        return core.rows(worker, command.direction, command.request, channel.done(command.work));
       case 'barrier':
-        core.barrier(worker, channel.done(command.work));
-        return;
+        return core.barrier(worker, channel.done(command.work));
       case 'optimizer':
-        core.setOptimizer(worker, command.spec, channel.done(command.work));
-        return;
+        return core.setOptimizer(worker, command.spec, channel.done(command.work));
       case 'state':
-        core.state(worker, command.direction, command.folder, channel.done(command.work));
-        return;
+        return core.state(worker, command.direction, command.folder, channel.done(command.work));
       case 'info':
-        core.info(worker, command.key, (error, info) => channel.port.settle(command.work, error, info));
-        return;
+        return core.info(worker, command.key, channel.done(command.work));
       case 'send-blob':
-        channel.answer(
-          command.work,
-          this.#parts.blobs.send(worker, command.worker, command.blob).then(() => undefined),
-        );
-        return;
+        return channel.answer(command.work, this.#parts.blobs.send(worker, command.worker, command.blob));
       case 'receive-blob':
-        channel.answer(command.work, this.#parts.blobs.receive(command.worker, worker, command));
-        return;
+        return channel.answer(command.work, this.#parts.blobs.receive(command.worker, worker, command));
       case 'close':
-        void this.#leave(channel, worker, command.work);
+        return void this.#leave(channel, worker, command.work);
     }
   }
 
@@ -228,11 +209,18 @@ export class ClientNode {
     this.#parts.over.abort();
     this.#core.close(closed);
     await this.#parts.blobs.close(closed);
-    await Promise.all([...this.#links.values()].map((link) => link.close(closeMs)));
+    await Promise.all([...this.#dialers.values()].map((dialer) => dialer.close(closeMs)));
     this.#values.close();
     await this.#node.close();
   }
 }
+
+/** The client as a guest of the comm thread. */
+export const startGuest: StartGuest<ClientCommand, ClientEvent> = async ({ plan, port, thread, left }) => {
+  const node = await ClientNode.start(plan as ClientPlan, { thread, onEnded: left });
+  node.attach(0, port);
+  return node;
+};
 
 function openNodeIn(thread: ClientSurroundings['thread']): (environment: Environment) => Promise<NodeContext> {
   return (environment) => openNode(environment, thread);
@@ -257,19 +245,14 @@ class WorkerChannel {
     });
   }
 
-  done(work: number): Done {
-    return (error) => this.port.settle(work, error);
+  done(work: number): InfoDone {
+    return (error, answer) => this.port.settle(work, error, answer);
   }
 
-  answer(work: number, result: Promise<TypedArray | undefined>): void {
+  answer(work: number, result: Promise<TypedArray | void>): void {
     result.then(
-      (values) => this.port.settle(work, undefined, values),
+      (values) => this.port.settle(work, undefined, values ?? undefined),
       (thrown: unknown) => this.port.settle(work, ShoalError.from(thrown)),
     );
   }
-}
-
-function entriesOf(entries: readonly BatchEntry[], codec: GradientCodec | undefined): readonly TransferEntry[] {
-  if (codec === undefined) return entries;
-  return entries.map((entry) => (entry.encoding === 'compressed' ? { ...entry, codec } : entry));
 }

@@ -2,30 +2,29 @@
  *  repeats requests that servers may have lost. A state machine; it must not know sockets or threads. */
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
-import { groupOf, idOf, roleOf } from '../../messaging/address.ts';
+import { idOf } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Arbiter, type SharedResource } from '../../scheduler/arbiter.ts';
+import type { KeylessInfo } from '../calls/operation.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import { ClientInit } from './init.ts';
-import { ClientLink, type OptimizerKnowledge } from './link.ts';
+import { ServerConnection, type OptimizerKnowledge } from './server-connection.ts';
 import { LocalRounds } from './local-sums.ts';
-import { ClientOperation } from './operation.ts';
-import type { Done, InfoDone, InitEntry, RowsRequest, ClientOptions, TransferRequest } from './options.ts';
-import { controlRequest, type ClientRequest } from './request.ts';
+import { ClientOperation } from './client-operation.ts';
+import type { ClientOptions, Done, InfoDone, InitEntry, RowsRequest, TransferEntry, TransferRequest } from './client-options.ts';
+import { controlRequest, type ClientRequest } from './client-request.ts';
 import { ClientRows } from './rows.ts';
 import { ClientStates } from './states.ts';
-import { ClientTransfers } from './transfers.ts';
+import { ClientTransfers } from './client-transfers.ts';
 import { ClientUnit } from './unit.ts';
-import { Role } from '../protocol/singa.ts';
 import { serverAddress, serverGroupOf, clientAddress } from '../protocol/topology.ts';
 import type { ValueCounters } from '../protocol/value-space.ts';
 import { packError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
+import { Residuals } from '../values/device-values.ts';
 import { firstNonFinite } from '../values/mixed-precision.ts';
 
-const creditBytesDefault = 16 * 2 ** 20;
-const replayBytesDefault = 2 ** 30;
 /** Keys that an error names. */
 const keysNamed = 2;
 
@@ -34,7 +33,7 @@ const keysNamed = 2;
 export class ClientCore {
   readonly #options: ClientOptions;
   readonly #directory: ParameterDirectory;
-  readonly #links: ClientLink[];
+  readonly #connections: ServerConnection[];
   readonly #local: LocalRounds;
   readonly #rounds: number[][];
   readonly #init: ClientInit;
@@ -62,16 +61,16 @@ export class ClientCore {
     const address = clientAddress(workerGroup, firstWorker);
     const { arbiter = new Arbiter() } = options;
     this.#directory = new ParameterDirectory(topology.serversPerGroup);
-    this.#links = Array.from({ length: topology.serversPerGroup }, (_, server) => {
+    this.#connections = Array.from({ length: topology.serversPerGroup }, (_, server) => {
       const destination = serverAddress(group, server);
-      return new ClientLink({
+      return new ServerConnection({
         address,
         server: destination,
         name: topology.serverGroups === 1 ? `server ${server}` : `server ${server} of group ${group}`,
         values: options.values,
-        creditBytes: options.creditBytes ?? creditBytesDefault,
+        creditBytes: options.creditBytes,
         arbiter,
-        replayBytes: (options.replayBytes ?? replayBytesDefault) / topology.serversPerGroup,
+        replayBytes: options.replayBytes / topology.serversPerGroup,
         send: (msg) => options.send(destination, msg),
         greeting: () => this.#greeting(),
         onFailed: (error) => this.#breakDown(error),
@@ -89,10 +88,11 @@ export class ClientCore {
     const context = {
       options,
       directory: this.#directory,
-      links: this.#links,
+      connections: this.#connections,
       local: this.#local,
       rounds: this.#rounds,
       counters: this.counters,
+      residuals: new Residuals(),
       isRefused: (dtype: DType, values: Uint8Array) => this.#isRefused(dtype, values),
       breakDown: (error: ShoalError) => this.#breakDown(error),
     };
@@ -107,10 +107,10 @@ export class ClientCore {
   /** Takes a message from a server of this client's server group; others' messages are ignored. A message that no server sends ends the client:
    *  what it was about cannot be known. */
   receive(msg: Msg): void {
-    const link = this.#links[idOf(msg.source)];
-    if (link === undefined || roleOf(msg.source) !== Role.server || groupOf(msg.source) !== groupOf(link.options.server)) return;
+    const connection = this.#connections[idOf(msg.source)];
+    if (connection?.options.server !== msg.source) return;
     try {
-      link.receive(msg);
+      connection.receive(msg);
     } catch (error) {
       this.#breakDown(ShoalError.from(error));
     }
@@ -119,126 +119,117 @@ export class ClientCore {
   /** A connection with a server of this client's server group, by its number in the group, has been made (again).
    *  @param resource what the way to it takes. Default: nothing that others need. */
   serverUp(server: number, resource?: SharedResource): void {
-    this.#links[server]?.up(resource);
+    this.#connections[server]?.up(resource);
   }
 
   /** The connection is lost, or the process has ended. Operations wait for `serverUp` within their deadlines, if what the server knew can
    *  come back. */
   serverDown(server: number, error: ShoalError, how: 'lost' | 'ended' = 'lost'): void {
-    this.#links[server]?.down(error, how);
+    this.#connections[server]?.down(error, how);
   }
 
   // ── operations ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   init(worker: number, entries: readonly InitEntry[], done: Done): void {
-    this.#run(`init of ${nameKeys(entries)} by worker ${worker}`, done, undefined, (operation) => {
-      this.#init.start(worker, operation, entries);
-    });
+    this.#run(
+      () => `init of ${nameKeys(entries)} by worker ${worker}`,
+      done,
+      undefined,
+      (operation) => {
+        this.#init.start(worker, operation, entries);
+      },
+    );
   }
 
-  /** Sets the credit of the link to each server, from now on. */
+  /** Sets the credit of the connection to each server, from now on. */
   setCredit(creditBytes: number): void {
-    for (const link of this.#links) {
-      link.setCredit(creditBytes);
-      link.pump();
-    }
+    for (const connection of this.#connections) connection.setCredit(creditBytes);
   }
 
   /** Push, pull or both, of any number of keys, as one operation. */
   transfer(worker: number, request: TransferRequest, done: Done): void {
-    const pushes = request.entries.some(({ push }) => push !== undefined);
-    const pulls = request.entries.some(({ out }) => out !== undefined);
-    const what = pushes ? (pulls ? 'push and pull' : 'push') : 'pull';
-    this.#run(`${what} of ${nameKeys(request.entries)} by worker ${worker}`, done, request.timeoutMs, (operation) => {
-      this.#transfers.start(operation, worker - this.#options.firstWorker, request);
-    });
+    const { entries, timeoutMs } = request;
+    this.#run(
+      () => `${nameTransfer(entries)} of ${nameKeys(entries)} by worker ${worker}`,
+      done,
+      timeoutMs,
+      (operation) => {
+        this.#transfers.start(operation, worker - this.#options.firstWorker, request);
+      },
+    );
   }
 
   rows(worker: number, direction: 'push' | 'pull', request: RowsRequest, done: Done): void {
-    this.#run(`${direction} of rows of '${request.key}' by worker ${worker}`, done, request.timeoutMs, (operation) => {
-      this.#rows.check(request);
-      this.#rows[direction](operation, worker - this.#options.firstWorker, request);
-    });
+    this.#run(
+      () => `${direction} of rows of '${request.key}' by worker ${worker}`,
+      done,
+      request.timeoutMs,
+      (operation) => {
+        this.#rows.check(request);
+        this.#rows[direction](operation, worker - this.#options.firstWorker, request);
+      },
+    );
   }
 
   /** A barrier of all workers of the job. */
   barrier(worker: number, done: Done): void {
-    this.#run(`barrier of worker ${worker}`, done, undefined, (operation) => {
-      const local = worker - this.#options.firstWorker;
-      this.#barriers[local]++;
-      operation.expect();
-      this.#barrierWaits.push({ barrier: this.#barriers[local], operation });
-      const all = Math.min(...this.#barriers);
-      if (all <= this.#barrierSent) return;
-      this.#barrierSent = all;
-      this.#askBarrier(all);
-    });
+    this.#run(
+      () => `barrier of worker ${worker}`,
+      done,
+      undefined,
+      (operation) => {
+        const local = worker - this.#options.firstWorker;
+        this.#barriers[local]++;
+        operation.expect();
+        this.#barrierWaits.push({ barrier: this.#barriers[local], operation });
+        const all = Math.min(...this.#barriers);
+        if (all <= this.#barrierSent) return;
+        this.#barrierSent = all;
+        this.#askBarrier(all);
+      },
+    );
   }
 
   setOptimizer(worker: number, spec: OptimizerSpec, done: Done): void {
     // Pushes may follow before the servers have answered.
     this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
-    this.#run(`setOptimizer by worker ${worker}`, done, undefined, (operation) =>
-      operation.ask(this.#links, { type: KVMessage.setOptimizer, fields: { spec }, repeats: true }),
+    this.#run(
+      () => `setOptimizer by worker ${worker}`,
+      done,
+      undefined,
+      (operation) => operation.ask(this.#connections, { type: KVMessage.setOptimizer, fields: { spec }, repeats: true }),
     );
   }
 
   /** @param folder as the servers see it. */
   state(worker: number, direction: 'save' | 'load', folder: string, done: Done): void {
-    const name = `${direction}State ${direction === 'save' ? 'to' : 'from'} ${folder} by worker ${worker}`;
+    const name = (): string => `${direction}State ${direction === 'save' ? 'to' : 'from'} ${folder} by worker ${worker}`;
     this.#run(name, done, undefined, (operation) => this.#states[direction](operation, folder));
   }
 
   info(worker: number, key: string, done: InfoDone): void {
-    const directory = this.#directory;
-    const index = directory.find(key);
-    const result = { version: Infinity, settled: Infinity, staleness: 0 };
-    const finish = (error: ShoalError | undefined): void => {
-      if (error !== undefined) return done(error);
-      const { dtype, shape } = directory.parameter(index);
-      const pushed = this.#rounds[worker - this.#options.firstWorker][index] ?? 0;
-      const { version, settled, staleness } = result;
-      return done(undefined, { dtype, shape, version, ahead: Math.max(0, pushed - settled), staleness });
-    };
-    this.#run(`info of '${key}' by worker ${worker}`, finish, undefined, (operation) => {
-      directory.require(key);
-      for (let piece = directory.firstPiece[index]; piece < directory.firstPiece[index + 1]; piece++) {
-        const { [piece]: server } = directory.pieceServer;
-        const { [piece]: slot } = directory.pieceSlot;
-        const unit = new ClientUnit({
-          values: this.#options.values,
-          priority: Infinity,
-          batches: directory.batches,
-          counters: this.counters,
-          finish: (error, _, states) => {
-            for (const { version, settled } of states) {
-              result.version = Math.min(result.version, version);
-              result.settled = Math.min(result.settled, settled);
-              const seen = this.#transfers.pulledVersion[server][slot];
-              // Own updates are no news.
-              const own = settled - this.#transfers.pulledSettled[server][slot];
-              if (seen !== undefined) result.staleness = Math.max(result.staleness, version - seen - own);
-            }
-            operation.arrive(error, unit);
-          },
-        });
-        unit.add({ slot, slab: directory.pieceSlab[piece], round: 0, bytes: 0, push: undefined, out: undefined, offset: 0 });
-        operation.attach(unit, this.#links[server]);
-        this.#links[server].enqueue(unit);
-      }
-    });
+    let read: (() => KeylessInfo) | undefined;
+    const finish: Done = (error) => done(error, error === undefined ? read?.() : undefined);
+    this.#run(
+      () => `info of '${key}' by worker ${worker}`,
+      finish,
+      undefined,
+      (operation) => {
+        read = this.#transfers.info(operation, worker - this.#options.firstWorker, key);
+      },
+    );
   }
 
   /** This worker calls nothing any more; `done` when the servers know. With a reason, others who wait for it fail with it. */
   leave(worker: number, done: Done, reason?: ShoalError): void {
     this.#left[worker - this.#options.firstWorker] = true;
-    const name = `leave of worker ${worker}`;
+    const name = (): string => `leave of worker ${worker}`;
     this.#run(name, done, undefined, (operation) => this.#sayLeft(operation, reason), { broken: 'allowed' });
   }
 
   /** A region of `values` is about to be freed: no value of a pending operation lies in it. */
   forgetRegion(region: number): void {
-    for (const link of this.#links) link.forgetRegion(region);
+    for (const connection of this.#connections) connection.forgetRegion(region);
   }
 
   /** Pending operations fail with the error; nothing works any more. */
@@ -251,14 +242,14 @@ export class ClientCore {
     this.#closed = true;
     this.#failure = new ShoalError('closed', 'the store is closed');
     for (const operation of [...this.#operations]) this.#end(operation, error);
-    for (const link of this.#links) link[Symbol.dispose]();
+    for (const connection of this.#connections) connection[Symbol.dispose]();
   }
 
   // ── parts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Makes an operation of what `begin` asks for. What `begin` throws is its result. */
   #run(
-    name: string,
+    name: () => string,
     done: Done,
     timeoutMs: number | undefined,
     begin: (operation: ClientOperation) => void,
@@ -281,19 +272,19 @@ export class ClientCore {
     } catch (thrown) {
       return operation.end(ShoalError.from(thrown));
     }
-    for (const link of this.#links) link.pump();
+    for (const connection of this.#connections) connection.pump();
     return operation.arrive();
   }
 
   #askBarrier(barrier: number): void {
-    const [link] = this.#links;
+    const [connection] = this.#connections;
     const request = controlRequest(KVMessage.barrier, { barrier }, (error) => {
       const due = this.#barrierWaits.filter((wait) => wait.barrier <= barrier);
       this.#barrierWaits = this.#barrierWaits.filter((wait) => wait.barrier > barrier);
       for (const { operation } of due) operation.arrive(error);
     });
-    for (const { operation } of this.#barrierWaits) operation.watch(request, link);
-    link.ask(request);
+    for (const { operation } of this.#barrierWaits) operation.watch(request, connection);
+    connection.ask(request);
   }
 
   /** Whether servers refuse a gradient with these values. */
@@ -304,7 +295,7 @@ export class ClientCore {
   #sayLeft(operation: ClientOperation, reason: ShoalError | undefined): void {
     const workers = this.#left.filter(Boolean).length;
     const fields = { workers, ...(reason ? { reason: packError(reason) } : {}) };
-    const there = this.#links.filter((link) => !link.isOver);
+    const there = this.#connections.filter((connection) => !connection.isOver);
     operation.ask(there, { type: KVMessage.leave, fields });
   }
 
@@ -324,8 +315,8 @@ export class ClientCore {
   #giveUp(operation: ClientOperation, error: ShoalError): Set<ClientRequest> {
     let lost = this.#local.describeWait(operation) !== undefined;
     const recalled = new Set<ClientRequest>();
-    for (const [request, link] of operation.requests) {
-      if (!link.withdraw(request) && link.recall(request)) recalled.add(request);
+    for (const [request, connection] of operation.requests) {
+      if (!connection.withdraw(request) && connection.recall(request)) recalled.add(request);
       if (request instanceof ClientUnit) request.abandon();
       lost ||= request.pushed !== undefined;
     }
@@ -337,12 +328,18 @@ export class ClientCore {
   #breakDown(error: ShoalError, besides?: ClientOperation): void {
     this.#failure ??= new ShoalError('aborted', `the store cannot be used any more: ${error.message}`, { cause: error });
     for (const operation of [...this.#operations]) if (operation !== besides) this.#end(operation, error);
-    for (const link of this.#links) {
-      if (link.isOver) continue;
+    for (const connection of this.#connections) {
+      if (connection.isOver) continue;
       const fields = { workers: this.#left.filter(Boolean).length, reason: packError(error) };
-      link.ask(controlRequest(KVMessage.leave, fields, () => undefined));
+      connection.ask(controlRequest(KVMessage.leave, fields, () => undefined));
     }
   }
+}
+
+function nameTransfer(entries: readonly TransferEntry[]): string {
+  const pushes = entries.some(({ push }) => push !== undefined);
+  const pulls = entries.some(({ out }) => out !== undefined);
+  return pushes ? (pulls ? 'push and pull' : 'push') : 'pull';
 }
 
 function nameKeys(entries: readonly { readonly key: string }[]): string {

@@ -1,4 +1,4 @@
-/** The connection to one server, found through the job's records, and made again when it breaks or when
+/** Dials one server: finds it through the job's records, connects, and does so again when the connection breaks or when
  *  another process becomes the server. Messages that a broken connection loses, and messages sent without one, are repeated by the protocol
  *  above; only a standby's connection is resumed, because the standby would need the whole state again. Messages sent
  *  during connecting wait, because the other end is ready first, and may send requests over its own connection.
@@ -16,7 +16,7 @@ import type { NodeContext } from './node-context.ts';
 import type { ServerRecord, ServerSeat } from './server-records.ts';
 import { lookMs, Silence } from './silence.ts';
 
-export interface ServerLinkOptions {
+export interface ServerDialerOptions {
   readonly node: Pick<NodeContext, 'clock' | 'settings' | 'records' | 'messaging' | 'processes'>;
   readonly group: number;
   readonly server: number;
@@ -39,8 +39,8 @@ const firstPauseMs = 100;
 /** The dealer of a standby gives up soon: the standby may be elsewhere. */
 const reconnectMs = 1000;
 
-export class ServerLink {
-  readonly #options: ServerLinkOptions;
+export class ServerDialer {
+  readonly #options: ServerDialerOptions;
   readonly #stopped = new AbortController();
   #dealer: Dealer | undefined;
   /** The silence of the server that is connected. */
@@ -52,7 +52,7 @@ export class ServerLink {
   #former: ServerRecord | undefined;
   #state: 'lost' | 'ended' = 'lost';
 
-  constructor(options: ServerLinkOptions) {
+  constructor(options: ServerDialerOptions) {
     this.#options = options;
     void this.#run();
   }
@@ -161,6 +161,6 @@ export class ServerLink {
   }
 }
 
-function gone({ group, server, seat = 'server' }: ServerLinkOptions, how: string): ShoalError {
+function gone({ group, server, seat = 'server' }: ServerDialerOptions, how: string): ShoalError {
   return new ShoalError('peer-lost', `${seat} ${server} of group ${group} ${how}`);
 }

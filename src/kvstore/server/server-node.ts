@@ -1,8 +1,8 @@
 /** A process that is a server, or the standby of one: sockets around a server core, and its fencing.
  *
  *      clients, other servers ── dealers ──▶ router ─▶ core ─┬▶ router ──▶ clients, other servers
- *                                                          ├▶ link to the standby          (primary)
- *                                                          └▶ links to the master groups   (several server groups)
+ *                                                          ├▶ dialer of the standby         (primary)
+ *                                                          └▶ dialers of the master groups  (several server groups)
  *
  *  Fencing. The job's store decides which process is the primary (server-seat.ts): a standby that has lost its primary, and a primary that
  *  has lost its standby, both compare and swap the server's view; only one of them succeeds, the other ends. Until then a primary
@@ -26,9 +26,9 @@ import { openNode, type NodeContext } from '../job/node-context.ts';
 import type { Pulse } from '../job/pulse.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import { PeerValues } from '../protocol/process-values.ts';
-import { ServerCore } from './core.ts';
-import { ServerLink, type ServerLinkOptions } from '../job/server-link.ts';
-import type { CheckpointEvent } from './state/options.ts';
+import { ServerCore } from './server-core.ts';
+import { ServerDialer, type ServerDialerOptions } from '../job/server-dialer.ts';
+import type { CheckpointEvent } from './state/server-options.ts';
 import type { ServerRecord } from '../job/server-records.ts';
 import { ServerSeat } from '../job/server-seat.ts';
 import { lookMs, Silence } from '../job/silence.ts';
@@ -49,10 +49,12 @@ export interface ServerStart {
 export class ServerNode {
   readonly #node: NodeContext;
   readonly #place: KVPlace;
+  /** The address of the server that this process is, or stands by for. */
+  readonly #own: Address;
   readonly #log: Logger;
   readonly #router: Router;
   readonly #values = new Map<Address, PeerValues>();
-  readonly #links = new Map<Address, ServerLink>();
+  readonly #dialers = new Map<Address, ServerDialer>();
   /** The silence of each peer; a peer that has left, or is lost, has none. */
   readonly #peers = new Map<Address, Silence>();
   /** The silence of a standby's primary, from when it was heard of last, or waited for. */
@@ -77,7 +79,8 @@ export class ServerNode {
     const { role, serverGroup, server } = place;
     this.#node = node;
     this.#place = place;
-    this.#primary = this.#silenceOf(serverAddress(serverGroup, server));
+    this.#own = serverAddress(serverGroup, server);
+    this.#primary = this.#silenceOf(this.#own);
     this.#primary.isConnected = false;
     this.#log = createLogger({ level: node.settings.logLevel, clock: node.clock, speaker: `${role} ${server} of group ${serverGroup}` });
     this.#router = new Router(node.messaging, { onPeer: (event) => this.#onPeer(event) });
@@ -173,7 +176,7 @@ export class ServerNode {
         );
       },
       ...(checkpointDir !== undefined ? { snapshots: folderOf(checkpointDir, server) } : {}),
-      ...(twin !== undefined ? { standby: twin, primary: serverAddress(group, server) } : {}),
+      ...(twin !== undefined ? { standby: twin } : {}),
       onStandbyInformed: () => this.#onStandbyInformed(),
       checkpointEveryMs: settings.checkpointEveryMs,
       syncEvery: settings.syncEvery,
@@ -201,21 +204,21 @@ export class ServerNode {
   #serveAsPrimary({ incarnation }: ServerRecord): void {
     const { serverGroup, server } = this.#place;
     const { topology } = this;
-    if (topology.replicas === 2) this.#linkToStandby(incarnation);
+    if (topology.replicas === 2) this.#dialStandby(incarnation);
     // Exchanges go to the master group; first values, optimisers and barriers come from group 0.
-    for (const group of new Set([masterGroupOf(topology, server), 0])) if (group !== serverGroup) this.#linkToGroup(group);
+    for (const group of new Set([masterGroupOf(topology, server), 0])) if (group !== serverGroup) this.#dialGroup(group);
   }
 
-  #linkToGroup(group: number): void {
+  #dialGroup(group: number): void {
     const to = serverAddress(group, this.#place.server);
     // It comes back.
-    this.#link(to, { group, onUp: () => this.#core?.peerUp(to), onDown: () => undefined });
+    this.#dial(to, { group, onUp: () => this.#core?.peerUp(to), onDown: () => undefined });
   }
 
-  #linkToStandby(incarnation: number): void {
+  #dialStandby(incarnation: number): void {
     const { serverGroup: group, server } = this.#place;
     const to = standbyAddress(group, server);
-    this.#link(to, {
+    this.#dial(to, {
       group,
       seat: 'standby',
       except: incarnation,
@@ -224,11 +227,10 @@ export class ServerNode {
     });
   }
 
-  #link(to: Address, options: Omit<ServerLinkOptions, 'node' | 'server' | 'own' | 'onMessage'>): void {
-    const { serverGroup, server } = this.#place;
-    const own = serverAddress(serverGroup, server);
-    const link = new ServerLink({ ...options, node: this.#node, server, own, onMessage: (msg) => this.#core?.receive(msg) });
-    this.#links.set(to, link);
+  #dial(to: Address, options: Omit<ServerDialerOptions, 'node' | 'server' | 'own' | 'onMessage'>): void {
+    const { server } = this.#place;
+    const ends = { node: this.#node, server, own: this.#own };
+    this.#dialers.set(to, new ServerDialer({ ...options, ...ends, onMessage: (msg) => this.#core?.receive(msg) }));
   }
 
   #next(turn: () => Promise<void> | void): void {
@@ -299,9 +301,9 @@ export class ServerNode {
   // ── peers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #send(destination: Address, msg: Msg): void {
-    const link = this.#links.get(destination);
-    if (link !== undefined) {
-      link.send(msg);
+    const dialer = this.#dialers.get(destination);
+    if (dialer !== undefined) {
+      dialer.send(msg);
       return;
     }
     try {
@@ -342,8 +344,7 @@ export class ServerNode {
   #peer(address: Address): Silence {
     let peer = this.#peers.get(address);
     if (peer === undefined) {
-      const { serverGroup, server } = this.#place;
-      peer = address === serverAddress(serverGroup, server) ? this.#primary : this.#silenceOf(address);
+      peer = address === this.#own ? this.#primary : this.#silenceOf(address);
       this.#peers.set(address, peer);
     }
     return peer;
@@ -361,9 +362,8 @@ export class ServerNode {
 
   #onLeft(address: Address): void {
     this.#forget(address);
-    const { serverGroup, server } = this.#place;
     // A primary that says goodbye when all workers have left has no more use for its standby.
-    const ofPrimary = this.#mode === 'standby' && address === serverAddress(serverGroup, server);
+    const ofPrimary = this.#mode === 'standby' && address === this.#own;
     if (this.#isDone || (this.#served && ofPrimary)) void this.stop();
   }
 
@@ -426,7 +426,7 @@ export class ServerNode {
   }
 
   async #close(): Promise<void> {
-    await Promise.all([...this.#links.values()].map((link) => link.close(flushMs)));
+    await Promise.all([...this.#dialers.values()].map((dialer) => dialer.close(flushMs)));
     await this.#router.close({ timeoutMs: flushMs });
     for (const values of this.#values.values()) values.close();
     this.#values.clear();

@@ -33,14 +33,14 @@ export interface ClientOptions {
   readonly send: (server: Address, msg: Msg) => void;
   /** The timeout of calls that name none. */
   readonly timeoutMs: number;
-  /** Bytes of pushes kept for servers that restart from a checkpoint, all servers together. Default 1 GiB. */
-  readonly replayBytes?: number;
-  /** Bytes on their way to one server that it has not taken yet. Default 16 MiB; one larger message goes alone. */
-  readonly creditBytes?: number;
+  /** Bytes of pushes kept for servers that restart from a checkpoint, all servers together. */
+  readonly replayBytes: number;
+  /** Bytes on their way to one server that it has not taken yet; one larger message goes alone. */
+  readonly creditBytes: number;
   /** The arbiter of what else this process sends. Default: its own. */
   readonly arbiter?: Arbiter;
-  /** Larger parameters are cut. Default 4 MiB. */
-  readonly sliceBytes?: number;
+  /** Larger parameters are cut. */
+  readonly sliceBytes: number;
   /** Counts what is copied. Default: its own. */
   readonly counters?: ValueCounters;
   /** Values from it on are frames of their own. Default 256 KiB. */
@@ -64,15 +64,15 @@ export interface TransferEntry {
   readonly push?: ValueRef;
   /** Where the new value goes, whole; may be `push` itself. */
   readonly out?: ValueRef;
-  /** Encodes the sum of this process's gradients; float32 only. */
-  readonly codec?: GradientCodec;
 }
 
 export interface TransferRequest {
   readonly entries: readonly TransferEntry[];
   /** Larger first. */
   readonly priority: number;
-  readonly timeoutMs?: number;
+  readonly timeoutMs?: number | undefined;
+  /** Encodes the sums of this process's gradients of float32. Default: they travel as they are. */
+  readonly codec?: GradientCodec | undefined;
 }
 
 export interface RowsRequest {
@@ -82,7 +82,7 @@ export interface RowsRequest {
   /** `rows.length × width` elements: of a push the gradients, of a pull where the rows go. */
   readonly values: ValueRef;
   readonly priority: number;
-  readonly timeoutMs?: number;
+  readonly timeoutMs?: number | undefined;
 }
 
 export type InfoDone = (error: ShoalError | undefined, info?: KeylessInfo) => void;

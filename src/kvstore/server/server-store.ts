@@ -3,7 +3,7 @@
 import type { ServerStore } from '../calls/operation.ts';
 import { workerCount } from '../protocol/topology.ts';
 import type { KVStoreType } from '../values/types.ts';
-import type { ServerNode } from './node.ts';
+import type { ServerNode } from './server-node.ts';
 
 export function serverStore(node: ServerNode, type: KVStoreType): ServerStore {
   const { topology, number: rank } = node;

@@ -1,15 +1,19 @@
 /** A client's request to one server: any message with a reply. A request is kept until it is answered and, if it changes
  *  state that the server may lose, until the server has it in a durable snapshot. */
+import { must } from '../../base/assert.ts';
 import type { ShoalError } from '../../base/errors.ts';
+import type { Shape } from '../../base/schema.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import { encodeControl, type ControlFields } from '../protocol/wire-control.ts';
+import { encodeControl, readControl, type ControlFields } from '../protocol/wire-control.ts';
 
-/** The parts of our memory that a server can reach, and the optimiser that we know of. */
+/** The state for which a request is encoded: the parts of our memory that the server can reach, and the optimiser that we know of. */
 export interface Reach {
-  /** Whether the server has mapped the region. */
-  attached(region: number): boolean;
+  /** The regions that the server has mapped. */
+  readonly regions: { isAttached(region: number): boolean };
   /** The number of times the optimiser has been set, as far as we know. */
   readonly optimizer: number;
+  /** `none`: nobody waits for values any more. */
+  readonly values: 'wanted' | 'none';
 }
 
 export interface ClientRequest {
@@ -24,9 +28,8 @@ export interface ClientRequest {
   readonly regions: readonly number[];
   /** Slots that it pushes to; undefined when it pushes nothing. */
   readonly pushed: readonly { readonly firstSlot: number; readonly slots: number }[] | undefined;
-  /** Frames for the server as it is now; called again when it is sent again. With `values: 'none'`, nobody waits for
-   *  values any more. */
-  encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[];
+  /** Frames for the server as it is now; called again when it is sent again. */
+  encode(reach: Reach): Uint8Array[];
   /** Copies what may change after the answer, because the request must be kept longer. @returns bytes of memory taken. */
   retain(): number;
   /** Gives memory of `retain` back. */
@@ -69,4 +72,9 @@ export function controlRequest(
   { repeats = false }: { readonly repeats?: boolean } = {},
 ): ClientRequest {
   return fixedRequest({ type, repeats, frames: [encodeControl(fields)], finish });
+}
+
+/** Fields of an answer. @throws ShoalError `protocol`. */
+export function answered<T>(msg: Msg | undefined, shape: Shape<T>): T {
+  return readControl(must(msg, () => 'an answer without error has a message').frames[0], shape);
 }

@@ -9,7 +9,7 @@ import { HashStore } from '../../store/hash-store.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { lookMs } from './silence.ts';
 import type { Pulse } from './pulse.ts';
-import { ServerLink } from './server-link.ts';
+import { ServerDialer } from './server-dialer.ts';
 import { systemProcesses } from './server-process.ts';
 import { ServerRecords, type ServerSeat } from './server-records.ts';
 
@@ -23,16 +23,16 @@ function message(text: string): Msg {
   return msg;
 }
 
-/** The messages that the other end receives: of a message sent when it has been reached and the link does not know yet, and of one sent when the link is up. */
+/** The messages that the other end receives: of a message sent when it has been reached and the dialer does not know yet, and of one sent when the dialer is up. */
 async function received(seat: ServerSeat): Promise<string[]> {
-  await using messaging = new MessagingContext({ world: 'links', secret: new Uint8Array(32), encryption: 'none' });
+  await using messaging = new MessagingContext({ world: 'dialers', secret: new Uint8Array(32), encryption: 'none' });
   const store = new HashStore({ clock: systemClock });
   const records = new ServerRecords(store);
   const heard: string[] = [];
   const last = new EventEmitter();
   const over = once(last, 'heard');
   // The router says that a dealer is there before the dealer hears its answer.
-  const router = new Router(messaging, { onPeer: ({ state }) => state === 'connected' && link.send(message('early')) });
+  const router = new Router(messaging, { onPeer: ({ state }) => state === 'connected' && dialer.send(message('early')) });
   router.watch(() => {
     if (heard.at(-1) === 'up') return;
     for (let msg = router.tryReceive(); msg !== undefined; msg = router.tryReceive()) heard.push(Buffer.from(msg.frames[0]).toString());
@@ -43,28 +43,28 @@ async function received(seat: ServerSeat): Promise<string[]> {
   if (seat === 'standby') await records.changeCandidate(0, 0, { expected: undefined, next: record });
   else await records.changeView(0, 0, { expected: undefined, next: { term: 1, primary: record, standby: null } });
   const node = { clock: systemClock, settings: readSettings({}), records, messaging, processes };
-  const link = new ServerLink({
+  const dialer = new ServerDialer({
     node,
     group: 0,
     server: 0,
     seat,
     own,
     onMessage: () => undefined,
-    onUp: () => link.send(message('up')),
+    onUp: () => dialer.send(message('up')),
     onDown: () => undefined,
   });
   await over;
-  await link.close();
+  await dialer.close();
   await router.close();
   await store.close();
   return heard;
 }
 
-test('what is sent when the server has been reached, and the link is not up yet, arrives', async () => {
+test('what is sent when the server has been reached, and the dialer is not up yet, arrives', async () => {
   expect(await received('server')).toEqual(['early', 'up']);
 });
 
-test('a standby is sent nothing before its link is up', async () => {
+test('a standby is sent nothing before its dialer is up', async () => {
   expect(await received('standby')).toEqual(['up']);
 });
 
@@ -83,7 +83,7 @@ test.each([
   const downs: [string, string][] = [];
   const isUp = new EventEmitter();
   const up = once(isUp, 'up');
-  const link = new ServerLink({
+  const dialer = new ServerDialer({
     node,
     group: 0,
     server: 0,
@@ -98,7 +98,7 @@ test.each([
     for (let turn = 0; turn < 3; turn++) await new Promise(setImmediate);
   }
   expect(downs).toEqual(said);
-  await link.close();
+  await dialer.close();
   await router.close();
   await store.close();
 });

@@ -37,25 +37,23 @@ export interface ServerOptions {
   readonly valuesOf: (source: Address) => RemoteValues;
   /** The place where the latest state is kept. Without it (and without standby) nothing survives the process. */
   readonly snapshots?: SnapshotStore;
-  /** Milliseconds between snapshots of a changed state. Default 60,000. */
-  readonly checkpointEveryMs?: number;
+  /** Milliseconds between snapshots of a changed state. */
+  readonly checkpointEveryMs: number;
   /** A snapshot could not be written, for a reason that is new; or can be again. */
   readonly onCheckpoint?: (event: CheckpointEvent) => void;
   /** The files of a server of this group in a folder; for `saveState` and `loadState`. */
-  readonly storeAt?: (folder: string, server: number) => SnapshotStore;
+  readonly storeAt: (folder: string, server: number) => SnapshotStore;
   /** Primary: where the standby is reached. */
   readonly standby?: Address;
-  /** A standby: where the primary is reached. */
-  readonly primary?: Address;
   readonly mode: 'primary' | 'standby';
   /** The number of processes that have been this server, with this one; of a standby, 0: it learns its primary's. */
   readonly term: number;
   /** Primary: the standby has the whole state, and from now on whatever is answered for. */
   readonly onStandbyInformed?: () => void;
-  /** Updates of a slot between two exchanges with the master group. Default 1. */
-  readonly syncEvery?: number;
-  /** Milliseconds until less than that is exchanged, and until other groups hear of changes. Default 500. */
-  readonly syncMs?: number;
+  /** Updates of a slot between two exchanges with the master group. */
+  readonly syncEvery: number;
+  /** Milliseconds until less than that is exchanged, and until other groups hear of changes. */
+  readonly syncMs: number;
   /** Counts what is copied. Default: its own. */
   readonly counters?: ValueCounters;
   /** A peer sent what no correct peer sends; nothing has changed. Close its connection. */
@@ -67,9 +65,11 @@ export interface ServerOptions {
 /** A message to another server, without its addresses. */
 export interface Outbound {
   readonly type: number;
-  readonly request: number;
-  readonly epoch: number;
-  readonly frames: Uint8Array[];
+  /** Default 0, as of `epoch`. */
+  readonly request?: number;
+  readonly epoch?: number;
+  /** Default: none. */
+  readonly frames?: readonly Uint8Array[];
 }
 
 /** Actions that the parts of a server ask of its core. */
@@ -91,8 +91,6 @@ export interface ServerActions {
   readonly tellDurable: (session: ServerSession) => void;
   /** Memory cannot be mapped here. */
   readonly onUnattached: () => void;
-  /** Slots have a new value. */
-  readonly onApplied: (from: number, to: number) => void;
   /** Something can be sent to another server group. */
   readonly onDue: () => void;
   /** Values of other groups' workers have come, or the master has ours. */
@@ -108,4 +106,6 @@ export interface ServerParts {
   readonly options: ServerOptions;
   readonly actions: ServerActions;
   readonly slots: ServerSlots;
+  /** Slots have a new value. */
+  applied(from: number, to: number): void;
 }

@@ -1,24 +1,28 @@
 /** Pushes and pulls of whole parameters: checked, aggregated over local workers, cut into pieces, put into units. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
+import type { KeylessInfo } from '../calls/operation.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ParameterDirectory } from '../protocol/parameter-directory.ts';
-import type { ClientLink } from './link.ts';
+import type { ServerConnection } from './server-connection.ts';
 import { sumLocally, type LocalRound, type LocalRounds } from './local-sums.ts';
-import type { ClientOperation } from './operation.ts';
-import { unitBytes, type ClientOptions, type TransferRequest } from './options.ts';
-import { ClientUnit } from './unit.ts';
+import type { ClientOperation } from './client-operation.ts';
+import { unitBytes, type ClientOptions, type TransferRequest } from './client-options.ts';
+import { ClientUnit, type Column } from './unit.ts';
+import type { Residuals } from '../values/device-values.ts';
 import type { ValueBlock, ValueCounters, ValueRef } from '../protocol/value-space.ts';
 import type { RunState } from '../protocol/wire.ts';
 
 export interface ClientContext {
   readonly options: ClientOptions;
   readonly directory: ParameterDirectory;
-  readonly links: readonly ClientLink[];
+  readonly connections: readonly ServerConnection[];
   readonly local: LocalRounds;
   /** The pushes so far, by local worker and parameter. */
   readonly rounds: readonly number[][];
   readonly counters: ValueCounters;
+  /** The loss of compression so far, by piece. */
+  readonly residuals: Residuals;
   /** True for values that servers refuse as a gradient: they hold NaN or infinity. */
   readonly isRefused: (dtype: DType, values: Uint8Array) => boolean;
   /** Ends the client: some rounds will never be complete. */
@@ -36,36 +40,34 @@ interface Bundle {
 export class ClientTransfers {
   readonly #context: ClientContext;
   /** The version and the settled round that were pulled last, by server and slot. */
-  readonly pulledVersion: number[][];
-  readonly pulledSettled: number[][];
-  /** The loss of compression so far, by server and slot. */
-  readonly #residuals: Map<number, Float32Array>[];
+  readonly #pulledVersion: number[][];
+  readonly #pulledSettled: number[][];
 
   constructor(context: ClientContext) {
     this.#context = context;
-    this.pulledVersion = context.links.map(() => []);
-    this.pulledSettled = context.links.map(() => []);
-    this.#residuals = context.links.map(() => new Map<number, Float32Array>());
+    this.#pulledVersion = context.connections.map(() => []);
+    this.#pulledSettled = context.connections.map(() => []);
   }
 
   /** @throws ShoalError `usage` for a parameter that is not known; then nothing has changed. */
-  start(operation: ClientOperation, localWorker: number, { entries, priority }: TransferRequest): void {
+  start(operation: ClientOperation, localWorker: number, { entries, priority, codec }: TransferRequest): void {
     const { directory, local, rounds, options } = this.#context;
     const own = rounds[localWorker];
     const parameters = entries.map(({ key }) => directory.require(key));
     const plan = new Plan(this.#context, { priority });
     const complete: LocalRound[] = [];
-    for (const [k, entry] of entries.entries()) {
-      const { key, push, out, codec } = entry;
-      const { [k]: parameter } = parameters;
+    for (let k = 0; k < entries.length; k++) {
+      const entry = entries[k];
+      const parameter = parameters[k];
+      const { key, push, out } = entry;
       if (push !== undefined) own[parameter] = (own[parameter] ?? 0) + 1;
       const round = own[parameter] ?? 0;
       if (push === undefined || options.localWorkers === 1) {
-        plan.add({ parameter, round, push, out, encode: this.#encoder(codec) });
+        plan.add({ parameter, round, push, out, codec });
         continue;
       }
       operation.expect();
-      const whole = local.add(parameter, round, localWorker, { operation, key, entry });
+      const whole = local.add(parameter, round, localWorker, { operation, key, entry, codec });
       if (whole !== undefined) complete.push(whole);
     }
     plan.launch([operation], (_, unit, server, states) => this.#note(unit, server, states));
@@ -92,10 +94,10 @@ export class ClientTransfers {
         entries.map(({ push }) => push!),
       );
       blocks.push(block);
-      const [{ codec }] = entries;
-      const alike = entries.every((entry) => entry.codec?.code === codec?.code);
+      const [{ codec }] = parts;
+      const alike = parts.every((part) => part.codec?.code === codec?.code);
       const out = entries.find((entry) => entry.out !== undefined)?.out;
-      plan.add({ parameter, round, push: block.ref, out, encode: this.#encoder(alike ? codec : undefined) });
+      plan.add({ parameter, round, push: block.ref, out, codec: alike ? codec : undefined });
     }
     const operations = [...new Set(complete.flatMap(({ parts }) => parts.map(({ operation }) => operation)))];
     const bundle: Bundle = { rounds: complete, blocks, units: 0, error: undefined };
@@ -123,7 +125,7 @@ export class ClientTransfers {
   /** Remembers what a worker has seen, for staleness. */
   #note(unit: ClientUnit, server: number, states: readonly RunState[]): void {
     if (!unit.pulls) return;
-    const [versions, settled] = [this.pulledVersion[server], this.pulledSettled[server]];
+    const [versions, settled] = [this.#pulledVersion[server], this.#pulledSettled[server]];
     for (const [k, state] of states.entries()) {
       const { firstSlot, slots } = unit.stretches[k];
       for (let slot = firstSlot; slot < firstSlot + slots; slot++) {
@@ -133,32 +135,38 @@ export class ClientTransfers {
     }
   }
 
-  /** Compresses a piece of a gradient; what is lost is added to the next one. */
-  #encoder(codec: GradientCodec | undefined): PieceEncoder | undefined {
-    if (codec === undefined) return undefined;
-    return (server, slot, ref) => {
-      const bytes = this.#context.options.values.view(ref);
-      const gradient = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
-      let residual = this.#residuals[server].get(slot);
-      if (residual === undefined) {
-        residual = new Float32Array(gradient.length);
-        this.#residuals[server].set(slot, residual);
+  /** Asks for the state of a parameter. @returns what reads it when the operation has succeeded. */
+  info(operation: ClientOperation, localWorker: number, key: string): () => KeylessInfo {
+    const { directory, rounds } = this.#context;
+    const parameter = directory.require(key);
+    let [version, settled, staleness] = [Infinity, Infinity, 0];
+    const plan = new Plan(this.#context, { priority: Infinity });
+    plan.add({ parameter, round: 0, push: undefined, out: undefined });
+    plan.launch([operation], (_, unit, server, states) => {
+      for (const [k, state] of states.entries()) {
+        const { firstSlot: slot } = unit.stretches[k];
+        version = Math.min(version, state.version);
+        settled = Math.min(settled, state.settled);
+        const seen = this.#pulledVersion[server][slot];
+        // Own updates are no news.
+        const own = state.settled - this.#pulledSettled[server][slot];
+        if (seen !== undefined) staleness = Math.max(staleness, state.version - seen - own);
       }
-      const encoded = new Uint8Array(new ArrayBuffer(codec.encodedBytes(gradient.length)));
-      codec.encode(encoded, gradient, residual);
-      return { code: codec.code, bytes: encoded };
+    });
+    return () => {
+      const { dtype, shape } = directory.parameter(parameter);
+      const pushed = rounds[localWorker][parameter] ?? 0;
+      return { dtype, shape, version, ahead: Math.max(0, pushed - settled), staleness };
     };
   }
 }
-
-type PieceEncoder = (server: number, slot: number, ref: ValueRef) => { code: number; bytes: Uint8Array };
 
 interface Planned {
   readonly parameter: number;
   readonly round: number;
   readonly push: ValueRef | undefined;
   readonly out?: ValueRef | undefined;
-  readonly encode?: PieceEncoder | undefined;
+  readonly codec?: GradientCodec | undefined;
 }
 
 interface PlanOptions {
@@ -179,10 +187,10 @@ export class Plan {
   constructor(context: ClientContext, options: PlanOptions) {
     this.#context = context;
     this.#options = options;
-    this.#open = context.links.map(() => undefined);
+    this.#open = context.connections.map(() => undefined);
   }
 
-  add({ parameter, round, push, out, encode }: Planned): void {
+  add({ parameter, round, push, out, codec }: Planned): void {
     const { directory, options, isRefused } = this.#context;
     const { dtype } = directory.parameter(parameter);
     const elementBytes = dtypeInfo(dtype).bytes;
@@ -197,9 +205,9 @@ export class Plan {
       const bytes = directory.pieceElements[piece] * elementBytes;
       let unit = this.#open[server];
       if (unit === undefined || unit.bytes + bytes > unitBytes) unit = this.#openUnit(server);
-      const part = encode === undefined || push === undefined ? undefined : { ...push, offset: push.offset + offset, bytes };
-      const encoded = part && encode!(server, slot, part);
-      unit.add({ slot, slab: directory.pieceSlab[piece], round, bytes, push, out, offset, nonFinite, ...(encoded ? { encoded } : {}) });
+      const encodes = codec !== undefined && push !== undefined && dtype === 'float32';
+      const encoded = encodes ? this.#encode(codec, piece, { ...push, offset: push.offset + offset, bytes }) : undefined;
+      unit.add({ slot, slab: directory.pieceSlab[piece], round, bytes, push, out, offset, nonFinite, encoded });
       offset += bytes;
     }
   }
@@ -209,14 +217,24 @@ export class Plan {
     operations: readonly ClientOperation[],
     finish: (error: ShoalError | undefined, unit: ClientUnit, server: number, states: readonly RunState[]) => void,
   ): number {
-    const { links } = this.#context;
+    const { connections } = this.#context;
     this.#operations = operations;
     this.#finish = finish;
     for (const { unit, server } of this.#units) {
-      for (const operation of operations) operation.attach(unit, links[server]);
-      links[server].enqueue(unit);
+      for (const operation of operations) operation.attach(unit, connections[server]);
+      connections[server].enqueue(unit);
     }
     return this.#units.length;
+  }
+
+  /** Compresses a piece of a gradient; what is lost is added to the next one. */
+  #encode(codec: GradientCodec, piece: number, ref: ValueRef): Column['encoded'] {
+    const { options, residuals } = this.#context;
+    const bytes = options.values.view(ref);
+    const gradient = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+    const encoded = new Uint8Array(codec.encodedBytes(gradient.length));
+    residuals.encode(codec, piece, gradient, encoded);
+    return { code: codec.code, bytes: encoded };
   }
 
   #openUnit(server: number): ClientUnit {
