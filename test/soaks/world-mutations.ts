@@ -22,9 +22,14 @@ interface Found {
 
 const seeds = given.seeds ?? '1000';
 const chosen = [...mendedDefects.entries()].filter(([index]) => given.only === undefined || Number(given.only) === index);
-const found = chosen.map(([index, defect]) => find(defect, index));
-for (const { defect, seed, problem } of found)
-  console.log(`${seed === undefined ? 'NOT FOUND' : `seed ${seed}`}: ${defect}${problem === undefined ? '' : `\n  ${problem}`}`);
+const found = chosen.map(([index, defect]) => {
+  const result = find(defect, index);
+  const { seed, problem } = result;
+  console.log(
+    `${index}: ${seed === undefined ? 'NOT FOUND' : `seed ${seed}`}: ${defect.name}${problem === undefined ? '' : `\n  ${problem}`}`,
+  );
+  return result;
+});
 if (given.result !== undefined) writeFileSync(given.result, `${JSON.stringify(found, null, 2)}\n`);
 process.exitCode = found.every(({ seed }) => seed !== undefined) ? 0 : 1;
 

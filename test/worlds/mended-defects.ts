@@ -37,6 +37,18 @@ function losesBoth(plan: WorldPlan): WorldPlan {
   };
 }
 
+/** A rank of at least four is killed, in a world in which messages take time. */
+function killsOne(plan: WorldPlan): WorldPlan {
+  return {
+    ...plan,
+    ...withoutServers,
+    delayedOneIn: 4,
+    delayMs: 50,
+    ranks: Math.max(4, plan.ranks),
+    faults: [{ kind: 'kill', who: `rank ${plan.seed % 4}`, after: 'joined', at: 1 + (plan.seed % 150) }],
+  };
+}
+
 /** Two ranks have a group of their own beside the common one, and one of them is stopped for longer than others wait. */
 function stopsOneOfTwo(plan: WorldPlan): WorldPlan {
   return {
@@ -58,14 +70,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/comm/comm-core.ts',
     mended: 'if (engine?.failure === undefined) refuse();',
     broken: 'if (engine !== null) refuse();',
-    shaped: (plan) => ({
-      ...plan,
-      ...withoutServers,
-      delayedOneIn: 4,
-      delayMs: 50,
-      ranks: Math.max(4, plan.ranks),
-      faults: [{ kind: 'kill', who: `rank ${plan.seed % 4}`, after: 'joined', at: 1 + (plan.seed % 150) }],
-    }),
+    shaped: killsOne,
     seed: 20,
   },
   {
@@ -73,7 +78,8 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/comm/group-engine.ts',
     mended: 'await this.world.lastWords.heard();\n    this.#endAll(error);',
     broken: 'this.#endAll(error);',
-    seed: 77,
+    shaped: killsOne,
+    seed: 4,
   },
   {
     name: 'the launcher blames the rank whose end it sees first',
@@ -90,8 +96,11 @@ export const mendedDefects: readonly MendedDefect[] = [
     shaped: (plan) => ({
       ...plan,
       ...withoutServers,
-      delayedOneIn: 100,
+      ranks: Math.max(4, plan.ranks),
+      maxRestarts: 0,
+      delayedOneIn: 10,
       delayMs: 2500,
+      actions: plan.actions.flatMap<Action>((action) => (action.on === 'group' ? [{ ...action, root: 0 }] : [])),
       faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 90), forMs: 20_000 }],
     }),
     seed: 194,
@@ -101,6 +110,11 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/launch/node-agreement.ts',
     mended: 'await reportEnded(this.#ranksPart(generation), rank, { ending, because });',
     broken: 'void [ending, because];',
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      faults: [{ kind: 'exit', who: 'rank 1', after: 'start', at: 1 + (plan.seed % 100), code: 0 }],
+    }),
     seed: 3,
   },
   {
@@ -126,7 +140,7 @@ export const mendedDefects: readonly MendedDefect[] = [
       ...withServers(plan),
       faults: [{ kind: 'kill', who: 'server 0', after: 'joined', at: 1 + (plan.seed % 400) }],
     }),
-    seed: 100,
+    seed: 86,
   },
   {
     name: 'a server that has taken over without the state is taken for one that has it',
@@ -141,8 +155,8 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/kvstore/server/server-node.ts',
     mended: 'for (const msg of [...hellos, ...this.#early.splice(0)])',
     broken: 'for (const msg of [...this.#early.splice(0)])',
-    shaped: losesBoth,
-    seed: 10,
+    shaped: (plan) => ({ ...losesBoth(plan), ranks: 2, delayedOneIn: 2 }),
+    seed: 60,
   },
   {
     name: 'a rank that leaves without its calls is waited for until the limit of time',
@@ -156,6 +170,17 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/comm/world.ts',
     mended: "if (message.type === 'abort' || message.type === 'abort-elsewhere') link.failure = message.error;",
     broken: '',
+    shaped: (plan) => {
+      const { actions, ...rest } = stopsOneOfTwo(plan);
+      // The others come to the common group's call while the two still wait for each other.
+      const late = [0, 0, ...Array.from({ length: rest.ranks - 2 }, () => 400)];
+      return {
+        ...rest,
+        delayMs: 50,
+        actions: actions.map((action) => (action.on === 'group' ? { ...action, late } : action)),
+        faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + ((7 * plan.seed) % 400), forMs: 20_000 }],
+      };
+    },
     seed: 290,
   },
   {
@@ -163,7 +188,16 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/comm/diagnosis/inquiry.ts',
     mended: 'arrived: calls > sequence,',
     broken: 'arrived: false,',
-    seed: 70145,
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      ranks: 8,
+      delayedOneIn: 4,
+      delayMs: 1,
+      actions: plan.actions.flatMap<Action>((action) => (action.on === 'group' ? [{ ...action, kind: 'broadcast', root: 0 }] : [])),
+      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + ((7 * plan.seed) % 300), forMs: 20_000 }],
+    }),
+    seed: 12,
   },
   {
     name: 'a rank that waits for the data of one that is stopped waits for nobody',
@@ -177,7 +211,12 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/kvstore/client/client-node.ts',
     mended: 'if (topology.replicas === 2) {',
     broken: 'if (Number(topology.replicas) === 3) {',
-    seed: 1505,
+    shaped: (plan) => ({
+      ...withServers(plan),
+      delayedOneIn: 4,
+      faults: [{ kind: 'kill', who: 'server 0', after: 'joined', at: 1 + (plan.seed % 100) }],
+    }),
+    seed: 16,
   },
   {
     name: 'a send that a lost connection breaks off ends before the others have heard why',
@@ -191,7 +230,7 @@ export const mendedDefects: readonly MendedDefect[] = [
       actions: [8192, 1, 20_000, 8196].map((count) => ({ on: 'ring', count })),
       faults: [{ kind: 'kill', who: `rank ${plan.seed % plan.ranks}`, after: 'joined', at: 1 + (plan.seed % 90) }],
     }),
-    seed: 959,
+    seed: 32,
   },
   {
     name: 'a rank that ends because of a group that others are not in is the reason for them',
@@ -209,7 +248,7 @@ export const mendedDefects: readonly MendedDefect[] = [
           : [],
       ),
     }),
-    seed: 20,
+    seed: 60,
   },
   {
     name: 'a rank that waits in a transfer is taken for one that waits for nobody',
@@ -227,12 +266,13 @@ export const mendedDefects: readonly MendedDefect[] = [
     shaped: (plan) => ({
       ...plan,
       ...withoutServers,
-      delayedOneIn: 8,
+      ranks: 2,
+      delayedOneIn: 4,
       delayMs: 50,
       actions: Array.from({ length: 12 }, () => ({ on: 'store' })),
-      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 400), forMs: 3000 }],
+      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + ((37 * plan.seed) % 900), forMs: 3000 }],
     }),
-    seed: 175,
+    seed: 14,
   },
   {
     name: 'a wait that its client has given up is never answered',
@@ -246,7 +286,19 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/comm/group-calls.ts',
     mended: 'else this.networkPath.rest();',
     broken: '',
-    seed: 8935,
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      path: 'network fast path',
+      ranks: Math.max(4, plan.ranks),
+      delayedOneIn: 0,
+      actions: plan.actions.flatMap<Action>((action) => (action.on === 'group' ? [{ ...action, root: 0 }] : [])),
+      faults: [
+        { kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 60), forMs: 3000 },
+        { kind: 'kill', who: 'rank 0', after: 'joined', at: 1 + ((7 * plan.seed) % 90) },
+      ],
+    }),
+    seed: 5,
   },
   {
     name: 'of ranks that blame each other the launcher names the one whose end it sees first',
@@ -262,13 +314,22 @@ export const mendedDefects: readonly MendedDefect[] = [
       actions: plan.actions.flatMap((action) => (action.on === 'group' ? [{ ...action, root: 0 }] : [])),
       faults: [{ kind: 'stop', who: 'rank 0', after: 'start', at: 16 + (plan.seed % 300), forMs: 20_000 }],
     }),
-    seed: 121,
+    seed: 82,
   },
   {
     name: 'a group that a rank was lost from before it opened fails before the others have heard why',
     file: 'src/group/comm/group-engine.ts',
     mended: 'void this.#endAllHeard(this.#failure);\n        return;',
     broken: 'reject(this.#failure);\n        return;',
+    shaped: (plan) => ({
+      ...killsOne(plan),
+      path: plan.seed % 2 === 0 ? 'network fast path' : 'host',
+      delayedOneIn: 8,
+      actions: plan.actions.flatMap<Action>((action) =>
+        action.on === 'group' ? [{ on: 'subgroup', members: [0, 1, 2, 3], step: { ...action, root: 0 } }] : [],
+      ),
+      faults: [{ kind: 'kill', who: `rank ${plan.seed % 4}`, after: 'joined', at: 1 + (plan.seed % 40) }],
+    }),
     seed: 68121,
   },
   {
@@ -276,6 +337,12 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/comm/comm-core.ts',
     mended: 'this.#world?.lastWords.tellStore(told);',
     broken: 'void told;',
-    seed: 80213,
+    shaped: (plan) => ({
+      ...killsOne(plan),
+      ranks: 3,
+      actions: plan.actions.flatMap<Action>((action) => (action.on === 'group' ? [{ ...action, root: 0 }] : [])),
+      faults: [{ kind: 'cut', who: 'rank 2', what: 'link', index: plan.seed % 2, after: 'joined', at: 1 + (plan.seed % 100) }],
+    }),
+    seed: 181,
   },
 ];

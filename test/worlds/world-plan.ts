@@ -32,7 +32,8 @@ export type Fault = Moment & Harm;
 
 type Harm =
   /** A fault of the process that then runs under that name: `rank 2`, `server 0`, `standby 0`, `launcher 1`. */
-  | { readonly kind: 'kill' | 'exit'; readonly who: string }
+  | { readonly kind: 'kill'; readonly who: string }
+  | { readonly kind: 'exit'; readonly who: string; /** Default: 3. */ readonly code?: number }
   | { readonly kind: 'stop'; readonly who: string; readonly forMs: number }
   /** A cut of one of its connections: between ranks, to the job's store, or between workers and servers. */
   | {

@@ -224,7 +224,7 @@ class Run {
         return;
       case 'exit':
         hit();
-        process.exit(3);
+        process.exit(fault.code ?? 3);
         return;
       case 'stop':
         hit();
