@@ -1,5 +1,6 @@
 /** The pages, and parts of pages, that are written from the sources: settings, the table of layers, measurements. */
-import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type SettingDefinition } from '../src/base/settings/settings.ts';
+import { describeAccepted, formatSetting, type SettingDefinition } from '../src/base/settings/setting.ts';
+import { settingDefinitions, settingKeys } from '../src/base/settings/settings.ts';
 import type { LayerTable } from './house-rules.ts';
 import { graphTable } from './graph-table.ts';
 import { formatTable, selectionTable } from '../src/collectives/select.ts';

@@ -69,8 +69,15 @@ export function seededRandom(seed: number): Random {
 
 /** The numbers 0…count−1 in random order. */
 export function shuffled(count: number, random: Random): number[] {
-  const order = Array.from({ length: count }, (_, index) => index);
-  for (let left = count - 1; left > 0; left--) {
+  return shuffle(
+    Array.from({ length: count }, (_, index) => index),
+    random,
+  );
+}
+
+/** Brings numbers into random order, in place: Fisher and Yates. */
+export function shuffle<Numbers extends number[] | Uint32Array>(order: Numbers, random: Random): Numbers {
+  for (let left = order.length - 1; left > 0; left--) {
     const other = random.integer(left + 1);
     [order[left], order[other]] = [order[other], order[left]];
   }

@@ -2,16 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { isShoalError, type ShoalError } from '../errors.ts';
 import { formatBytes, parseBytes, parseMilliseconds } from './quantity.ts';
-import {
-  defaultSettings,
-  describeSettings,
-  formatSetting,
-  readSettings,
-  resolveSettings,
-  settingDefinitions,
-  settingKeys,
-  type SettingDefinition,
-} from './settings.ts';
+import { formatSetting, type SettingDefinition } from './setting.ts';
+import { defaultSettings, describeSettings, readSettings, resolveSettings, settingDefinitions, settingKeys } from './settings.ts';
 
 const definitions: readonly SettingDefinition[] = settingKeys.map((key) => settingDefinitions[key]);
 

@@ -1,116 +1,27 @@
 /** Every setting of the project, once: name, type, default, range, meaning. The environment is read here and nowhere else; all
  *  other code receives the resulting `Settings`, which is plain data and may be cloned to another thread. `docs/settings.md` is
  *  generated from this table. The effects of settings are not known here. */
-import { ShoalError } from '../errors.ts';
 import { nearestName } from './nearest-name.ts';
-import { bytesSyntax, formatBytes, millisecondsSyntax, parseBytes, parseMilliseconds } from './quantity.ts';
+import {
+  bytes,
+  choice,
+  flag,
+  formatSetting,
+  integer,
+  itemsOf,
+  list,
+  milliseconds,
+  parseFlag,
+  resolveSetting,
+  section,
+  text,
+  type SettingDefinition,
+  type SettingSource,
+  type Unplaced,
+} from './setting.ts';
 
 /** Environment variables, as in `process.env`. */
 export type Environment = Readonly<Record<string, string | undefined>>;
-
-export type SettingKind = 'integer' | 'bytes' | 'milliseconds' | 'flag' | 'choice' | 'text' | 'list';
-
-export type SettingSection =
-  | 'collectives'
-  | 'network'
-  | 'memory'
-  | 'training'
-  | 'scheduling'
-  | 'parameter server'
-  | 'diagnostics'
-  | 'execution';
-
-export type SettingValue = number | boolean | string | readonly string[];
-
-/** Another name that a setting is read from, for users of another system. */
-export interface SettingAlias {
-  readonly name: string;
-  /** Turns the other system's spelling into ours. Default: unchanged. */
-  readonly translate?: (text: string) => string;
-}
-
-/** One setting. `V` is the type of its value. */
-export interface SettingDefinition<V extends SettingValue = SettingValue> {
-  readonly name: `SHOAL_${string}`;
-  readonly kind: SettingKind;
-  readonly section: SettingSection;
-  readonly fallback: V;
-  /** One line, for people. */
-  readonly description: string;
-  /** Further names, read in order, when the setting's own name is not set. */
-  readonly aliases: readonly SettingAlias[];
-  /** Inclusive range of numbers. */
-  readonly least?: number;
-  readonly most?: number;
-  /** Factor that numbers must be multiples of. Default: 1. */
-  readonly multipleOf?: number;
-  /** Allows 0 below `least`, with a meaning of its own. */
-  readonly orZero?: true;
-  /** Allowed values, for kind `choice` only. */
-  readonly choices?: readonly string[];
-  /** The value is never printed. */
-  readonly sensitive: boolean;
-}
-
-interface Extras {
-  readonly aliases?: readonly SettingAlias[];
-  readonly sensitive?: boolean;
-}
-
-interface Range extends Extras {
-  readonly least?: number;
-  readonly most?: number;
-  readonly multipleOf?: number;
-  readonly orZero?: true;
-}
-
-type Name = `SHOAL_${string}`;
-type Unplaced<V extends SettingValue> = Omit<SettingDefinition<V>, 'section'>;
-
-/** The settings of one section. */
-function section<const D extends Readonly<Record<string, Unplaced<SettingValue>>>>(
-  name: SettingSection,
-  definitions: D,
-): { readonly [K in keyof D]: D[K] & { readonly section: SettingSection } } {
-  const placed = Object.entries(definitions).map(([key, definition]) => [key, { ...definition, section: name }]);
-  return Object.fromEntries(placed) as { [K in keyof D]: D[K] & { section: SettingSection } };
-}
-
-function define<V extends SettingValue>(
-  kind: SettingKind,
-  name: Name,
-  fallback: V,
-  description: string,
-  extras: Range & { choices?: readonly string[] } = {},
-): Unplaced<V> {
-  return { name, kind, fallback, description, aliases: [], sensitive: false, ...extras };
-}
-
-const integer = (name: Name, fallback: number, description: string, range: Range = {}): Unplaced<number> =>
-  define('integer', name, fallback, description, { least: 0, ...range });
-
-const bytes = (name: Name, fallback: number, description: string, range: Range = {}): Unplaced<number> =>
-  define('bytes', name, fallback, description, { least: 0, ...range });
-
-const milliseconds = (name: Name, fallback: number, description: string, range: Range = {}): Unplaced<number> =>
-  define('milliseconds', name, fallback, description, { least: 1, most: 0x7fffffff, ...range });
-
-const flag = (name: Name, fallback: boolean, description: string, extras: Extras = {}): Unplaced<boolean> =>
-  define('flag', name, fallback, description, extras);
-
-const text = (name: Name, fallback: string, description: string, extras: Extras = {}): Unplaced<string> =>
-  define('text', name, fallback, description, extras);
-
-const list = (name: Name, description: string, extras: Extras = {}): Unplaced<readonly string[]> =>
-  define<readonly string[]>('list', name, [], description, extras);
-
-const choice = <const C extends string>(
-  name: Name,
-  choices: readonly C[],
-  fallback: NoInfer<C>,
-  description: string,
-  extras: Extras = {},
-): Unplaced<C> => define('choice', name, fallback, description, { choices, ...extras });
 
 /** Bytes of an element of the widest dtype: slices have whole elements. */
 const elementBytesMax = 8;
@@ -132,8 +43,8 @@ function fromParameters(text: string): string {
 
 /** Level for ByteScheduler's debug switch; text that is not a switch stays unchanged, to be refused. */
 function fromDebugSwitch(text: string): string {
-  if (/^(1|true|yes|on)$/i.test(text.trim())) return 'debug';
-  return /^(0|false|no|off)$/i.test(text.trim()) ? 'warn' : text;
+  const isOn = parseFlag(text.trim());
+  return isOn === undefined ? text : isOn ? 'debug' : 'warn';
 }
 
 /** The registry. A new setting is one entry here; the documentation follows. */
@@ -141,12 +52,10 @@ export const settingDefinitions = {
   ...section('collectives', {
     algorithms: text(
       'SHOAL_ALGORITHMS',
-      '',
       'Overrides the choice of algorithm per collective and size range: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Empty: automatic.',
     ),
     tuningFile: text(
       'SHOAL_TUNING_FILE',
-      '',
       'File of `shoal tune` with the fastest algorithms for shapes of a world; the same on all ranks. Empty: none.',
     ),
     calibration: choice(
@@ -223,12 +132,10 @@ export const settingDefinitions = {
     ),
     libfabricProvider: text(
       'SHOAL_LIBFABRIC_PROVIDER',
-      '',
       'Provider of libfabric that the fabric `libfabric` uses: `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, or another one. Empty: the best one available.',
     ),
     libfabricDevice: text(
       'SHOAL_LIBFABRIC_DEVICE',
-      '',
       "Device of that provider, as `shoal info` shows it: `mlx5_0`, `eth0`. Empty: the provider's first.",
       { aliases: [{ name: 'RDMA_DEVICE' }] },
     ),
@@ -246,11 +153,10 @@ export const settingDefinitions = {
     ),
     hostId: text(
       'SHOAL_HOST_ID',
-      '',
       'Overrides the identity of this host, so that one machine can simulate several in tests. Processes with one identity still share only memory that they can map. Empty: probed.',
     ),
     connectTimeoutMs: milliseconds('SHOAL_CONNECT_TIMEOUT_MS', 30_000, 'Ends an attempt to reach the store or a peer.'),
-    secret: text('SHOAL_SECRET', '', 'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.', {
+    secret: text('SHOAL_SECRET', 'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.', {
       sensitive: true,
     }),
     insecure: flag('SHOAL_INSECURE', false, 'Allows a job over several hosts without a secret.'),
@@ -307,12 +213,10 @@ export const settingDefinitions = {
     ),
     scheduleTuningDir: text(
       'SHOAL_SCHEDULE_TUNING_DIR',
-      '',
       'Folder that keeps tuned points for the next run, a file for each model, world and network. Empty: `shoal/schedule` in the cache folder of the user; `-`: none.',
     ),
     scheduleTimeline: text(
       'SHOAL_SCHEDULE_TIMELINE',
-      '',
       "File for the timeline of rank 0's scheduler alone: a span for each task in the queue and in flight, and the credit. Empty: none. `SHOAL_TRACE` has the same for all ranks, beside all other events.",
       { aliases: [{ name: 'BYTESCHEDULER_TIMELINE' }] },
     ),
@@ -393,7 +297,7 @@ export const settingDefinitions = {
       'Least severe messages to print. `BYTESCHEDULER_DEBUG=1` is `debug`.',
       { aliases: [{ name: 'BYTESCHEDULER_DEBUG', translate: fromDebugSwitch }] },
     ),
-    traceDir: text('SHOAL_TRACE', '', 'Folder for one Chrome trace per rank. Empty: tracing is off.'),
+    traceDir: text('SHOAL_TRACE', 'Folder for one Chrome trace per rank. Empty: tracing is off.'),
     traceEvents: integer('SHOAL_TRACE_EVENTS', 65_536, 'Events per thread that the trace keeps; older ones are dropped.', {
       least: 16,
       most: 1 << 24,
@@ -407,7 +311,7 @@ export const settingDefinitions = {
     flightRecorderSize: integer('SHOAL_FLIGHT_RECORDER', 256, 'Operations per rank that the flight recorder keeps. 0: off.', {
       most: 1 << 20,
     }),
-    flightRecorderDir: text('SHOAL_FLIGHT_RECORDER_DIR', '', 'Folder into which a failing rank writes its last operations. Empty: none.'),
+    flightRecorderDir: text('SHOAL_FLIGHT_RECORDER_DIR', 'Folder into which a failing rank writes its last operations. Empty: none.'),
   }),
 };
 
@@ -426,13 +330,6 @@ export const settingKeys = Object.keys(settingDefinitions) as readonly SettingKe
 
 /** The settings of an empty environment. */
 export const defaultSettings: Settings = readSettings({});
-
-/** Origin of a value: the default, the setting's own variable, or another system's. */
-export interface SettingSource {
-  readonly from: 'default' | 'environment' | 'alias';
-  /** The variable that was read; the setting's own name for defaults. */
-  readonly variable: string;
-}
 
 export interface ResolvedSettings {
   readonly settings: Settings;
@@ -455,16 +352,10 @@ export function resolveSettings(environment: Environment, options: { reserved?: 
 
 /** Resolves without checking other variables: ranks have many, and finding the nearest name of each takes milliseconds. */
 function resolvedValues(environment: Environment): Omit<ResolvedSettings, 'warnings'> {
-  const settings: Partial<Record<SettingKey, SettingValue>> = {};
-  const sources: Partial<Record<SettingKey, SettingSource>> = {};
-  for (const key of settingKeys) {
-    const { value, source } = resolveOne(settingDefinitions[key], environment);
-    settings[key] = value;
-    sources[key] = source;
-  }
+  const resolved = settingKeys.map((key) => [key, resolveSetting(settingDefinitions[key], environment)] as const);
   return {
-    settings: settings as Settings,
-    sources: sources as Record<SettingKey, SettingSource>,
+    settings: Object.fromEntries(resolved.map(([key, { value }]) => [key, value])) as unknown as Settings,
+    sources: Object.fromEntries(resolved.map(([key, { source }]) => [key, source])) as Record<SettingKey, SettingSource>,
   };
 }
 
@@ -491,89 +382,6 @@ export function describeSettings(resolved: ResolvedSettings): SettingRow[] {
       source: resolved.sources[key],
     };
   });
-}
-
-/** A value as it would be written in the environment; `(set)` for a sensitive one. */
-export function formatSetting(definition: SettingDefinition, value: SettingValue): string {
-  if (definition.sensitive && value !== '') return '(set)';
-  if (definition.kind === 'bytes') return formatBytes(value as number);
-  if (definition.kind === 'flag') return value === true ? '1' : '0';
-  return typeof value === 'object' ? value.join(',') : String(value);
-}
-
-/** The values that a setting accepts, in words. */
-export function describeAccepted(definition: SettingDefinition): string {
-  const { kind } = definition;
-  if (kind === 'flag') return '1, true, yes, on or 0, false, no, off';
-  if (kind === 'choice') return (definition.choices ?? []).join(' | ');
-  if (kind === 'list') return 'a comma-separated list';
-  if (kind === 'text') return 'text';
-  const syntax = kind === 'integer' ? 'a whole number' : kind === 'bytes' ? bytesSyntax : millisecondsSyntax;
-  return `${syntax}${describeRange(definition)}`;
-}
-
-function describeRange({ kind, least, most, multipleOf, orZero }: SettingDefinition): string {
-  const show = (value: number): string => (kind === 'bytes' ? formatBytes(value) : String(value));
-  if (least === undefined) return '';
-  const range = `${orZero ? ', 0 or' : ','} ${most === undefined ? `at least ${show(least)}` : `from ${show(least)} to ${show(most)}`}`;
-  return multipleOf === undefined ? range : `${range}, a multiple of ${multipleOf}`;
-}
-
-function resolveOne(definition: SettingDefinition, environment: Environment): { value: SettingValue; source: SettingSource } {
-  const own = environment[definition.name];
-  if (own !== undefined && own !== '') {
-    return { value: parseSetting(definition, own, definition.name), source: { from: 'environment', variable: definition.name } };
-  }
-  for (const { name, translate } of definition.aliases) {
-    const other = environment[name];
-    if (other === undefined || other === '') continue;
-    const value = parseSetting(definition, translate === undefined ? other : translate(other), name, other);
-    return { value, source: { from: 'alias', variable: name } };
-  }
-  return { value: definition.fallback, source: { from: 'default', variable: definition.name } };
-}
-
-/** @param written text in the environment; `text` is its meaning here. */
-function parseSetting(definition: SettingDefinition, text: string, variable: string, written = text): SettingValue {
-  const value = parseValue(definition, text.trim());
-  if (value !== undefined) return value;
-  const shown = definition.sensitive ? 'its value' : JSON.stringify(written);
-  throw new ShoalError('config', `${variable}: ${shown} is not valid; expected ${describeAccepted(definition)}`);
-}
-
-function parseValue(definition: SettingDefinition, written: string): SettingValue | undefined {
-  switch (definition.kind) {
-    case 'flag':
-      if (/^(1|true|yes|on)$/i.test(written)) return true;
-      return /^(0|false|no|off)$/i.test(written) ? false : undefined;
-    case 'choice':
-      return definition.choices?.find((one) => one === written.toLowerCase());
-    case 'list':
-      return itemsOf(written);
-    case 'text':
-      return written;
-    case 'integer':
-      return inRange(definition, /^\d+$/.test(written) ? Number(written) : undefined);
-    case 'bytes':
-      return inRange(definition, parseBytes(written));
-    case 'milliseconds':
-      return inRange(definition, parseMilliseconds(written));
-  }
-}
-
-function inRange(
-  { least = 0, most = Number.MAX_SAFE_INTEGER, multipleOf = 1, orZero }: SettingDefinition,
-  value: number | undefined,
-): number | undefined {
-  if (value === 0 && orZero) return value;
-  return value !== undefined && value >= least && value <= most && value % multipleOf === 0 ? value : undefined;
-}
-
-function itemsOf(written: string): string[] {
-  return written
-    .split(',')
-    .map((item) => item.trim())
-    .filter((item) => item !== '');
 }
 
 function unknownNames(environment: Environment, reserved: readonly string[]): string[] {
