@@ -8,50 +8,29 @@ import { convertJs } from './js-convert.ts';
 import { reduceJs, scaleJs } from './js-reduce.ts';
 import { Scratch } from './js-scratch.ts';
 
+/** One per thread: the twin owns its scratch memory. */
 export function createKernels({ native }: { readonly native?: Native | undefined } = {}): Kernels {
-  return native === undefined ? jsKernels() : nativeKernels(native);
-}
-
-function nativeKernels(native: Native): Kernels {
-  return {
-    reduce(dtype, op, targets, sources, tree, divisor) {
-      checkReduce(dtype, op, targets, sources, tree, divisor);
-      native.reduce(dtypeInfo(dtype).code, reduceOpCode(op), targets, sources, tree, divisor ?? NaN);
-    },
-    scale(dtype, target, source, factor) {
-      checkScale(dtype, target, source, factor);
-      native.scale(dtypeInfo(dtype).code, target, source, factor);
-    },
-    convert(targetType, target, sourceType, source) {
-      checkConvert(targetType, target, sourceType, source);
-      native.convert(dtypeInfo(targetType).code, target, dtypeInfo(sourceType).code, source);
-    },
-    copy(target, source) {
-      checkCopy(target, source);
-      native.copy(target, source);
-    },
-  };
-}
-
-/** One per thread: it owns its scratch memory. */
-function jsKernels(): Kernels {
   const scratch = new Scratch();
   return {
     reduce(dtype, op, targets, sources, tree, divisor) {
       checkReduce(dtype, op, targets, sources, tree, divisor);
-      reduceJs(scratch, dtype, op, targets, sources, tree, divisor);
+      if (native === undefined) reduceJs(scratch, dtype, op, targets, sources, tree, divisor);
+      else native.reduce(dtypeInfo(dtype).code, reduceOpCode(op), targets, sources, tree, divisor ?? NaN);
     },
     scale(dtype, target, source, factor) {
       checkScale(dtype, target, source, factor);
-      scaleJs(scratch, dtype, target, source, factor);
+      if (native === undefined) scaleJs(scratch, dtype, target, source, factor);
+      else native.scale(dtypeInfo(dtype).code, target, source, factor);
     },
     convert(targetType, target, sourceType, source) {
       checkConvert(targetType, target, sourceType, source);
-      convertJs(scratch, targetType, target, sourceType, source);
+      if (native === undefined) convertJs(scratch, targetType, target, sourceType, source);
+      else native.convert(dtypeInfo(targetType).code, target, dtypeInfo(sourceType).code, source);
     },
     copy(target, source) {
       checkCopy(target, source);
-      target.set(source);
+      if (native === undefined) target.set(source);
+      else native.copy(target, source);
     },
   };
 }

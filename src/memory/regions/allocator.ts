@@ -1,11 +1,12 @@
 /** Picks the allocator of this thread: shared memory with the addon, SharedArrayBuffers without. */
+import { ShoalError } from '../../base/errors.ts';
 import { systemRandom, type Random } from '../../base/random.ts';
 import type { Native } from '../native.ts';
-import type { RegionAllocator, RegionShare } from '../region.ts';
+import type { RegionAllocator } from '../region.ts';
 import { availableMemory, type AvailableMemory } from './available-memory.ts';
 import { RegionBudget } from './region-budget.ts';
-import { SharedRegionAllocator } from './shared.ts';
-import { ThreadRegionAllocator } from './thread.ts';
+import { createSharedRegion, openSharedRegion } from './shared.ts';
+import { createThreadRegion, threadRegion } from './thread.ts';
 
 export interface RegionAllocatorOptions {
   readonly native?: Native | undefined;
@@ -22,14 +23,26 @@ export interface RegionAllocatorOptions {
 /** Makes the allocator. `open` accepts both kinds of share, when it can. */
 export function createRegionAllocator(options: RegionAllocatorOptions = {}): RegionAllocator {
   const { native, owner = 'this process', random = systemRandom, available = () => availableMemory() } = options;
-  const budget = new RegionBudget({ available, owner, ...(options.budget === undefined ? {} : { budget: options.budget }) });
-  const thread = new ThreadRegionAllocator({ budget, random });
-  if (native === undefined) return thread;
-  const shared = new SharedRegionAllocator({ native, budget, random, owner });
+  const budget = new RegionBudget({ available, owner, budget: options.budget });
+  const shared = native && { native, random, owner };
   return {
-    kind: 'shared',
-    create: (bytes) => shared.create(bytes),
-    checkBudget: (bytes: number) => budget.check(bytes),
-    open: (share: RegionShare) => (share.kind === 'thread' ? thread : shared).open(share),
+    kind: shared ? 'shared' : 'thread',
+    create(bytes) {
+      budget.take(bytes);
+      const giveBack = (): void => budget.giveBack(bytes);
+      try {
+        return shared ? createSharedRegion(shared, bytes, giveBack) : createThreadRegion(random, bytes, giveBack);
+      } catch (thrown) {
+        giveBack();
+        throw thrown;
+      }
+    },
+    checkBudget: (bytes) => budget.check(bytes),
+    open(share) {
+      if (share.kind === 'thread') return threadRegion(share, () => {});
+      if (shared) return openSharedRegion(shared, share);
+      const what = `region ${share.id} is shared memory, which needs the native addon to be mapped`;
+      throw new ShoalError('unsupported', `${what}; shoal info says why it is not loaded`);
+    },
   };
 }

@@ -6,33 +6,30 @@ import type { AvailableMemory } from './available-memory.ts';
 
 export interface RegionBudgetOptions {
   /** Most bytes that all open regions of the allocator may have together. Default: no limit of its own. */
-  readonly budget?: number;
+  readonly budget?: number | undefined;
   readonly available: () => AvailableMemory;
   /** Owner of the memory, for people. */
   readonly owner: string;
 }
 
 export class RegionBudget {
-  readonly #budget: number;
-  readonly #available: () => AvailableMemory;
-  readonly #owner: string;
+  readonly #options: RegionBudgetOptions;
   #usedBytes = 0;
 
   constructor(options: RegionBudgetOptions) {
-    this.#budget = options.budget ?? Infinity;
-    this.#available = options.available;
-    this.#owner = options.owner;
+    this.#options = options;
   }
 
   /** Counts `bytes` as used, or throws: `usage`, `unsupported` or `out-of-memory` as in RegionAllocator.create. */
   take(bytes: number): void {
     checkRegionBytes(bytes);
     this.check(bytes);
-    const { bytes: availableBytes, limitedBy } = this.#available();
+    const { owner, available } = this.#options;
+    const { bytes: availableBytes, limitedBy } = available();
     if (bytes > availableBytes) {
       throw new ShoalError(
         'out-of-memory',
-        `${this.#owner} ran out of memory: a region of ${bytes} bytes does not fit, ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`,
+        `${owner} ran out of memory: a region of ${bytes} bytes does not fit, ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`,
         { bytes, resource: 'memory' },
       );
     }
@@ -41,10 +38,11 @@ export class RegionBudget {
 
   /** @throws ShoalError `out-of-memory` when all would be more than the budget. */
   check(bytes: number): void {
-    if (bytes > this.#budget - this.#usedBytes) {
+    const { owner, budget = Infinity } = this.#options;
+    if (bytes > budget - this.#usedBytes) {
       throw new ShoalError(
         'out-of-memory',
-        `${this.#owner} ran out of shared memory: a region of ${bytes} bytes does not fit the budget, ${this.#usedBytes} of ${this.#budget} bytes are in use; release tensors or raise the budget (SHOAL_SHARED_MEMORY_MAX)`,
+        `${owner} ran out of shared memory: a region of ${bytes} bytes does not fit the budget, ${this.#usedBytes} of ${budget} bytes are in use; release tensors or raise the budget (SHOAL_SHARED_MEMORY_MAX)`,
         { bytes, resource: 'shared memory' },
       );
     }

@@ -9,13 +9,12 @@
 import { ShoalError, messageOf } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import type { Random } from '../../base/random.ts';
-import type { Native, NativeError, NativeMapping } from '../native.ts';
-import type { Region, RegionAllocator, RegionShare } from '../region.ts';
-import { checkRegionBytes, type RegionBudget } from './region-budget.ts';
+import type { Native, NativeMapping } from '../native.ts';
+import type { Region, RegionShare } from '../region.ts';
+import { checkRegionBytes } from './region-budget.ts';
 
 export interface SharedRegionOptions {
   readonly native: Native;
-  readonly budget: RegionBudget;
   readonly random: Random;
   /** Name of the memory's owner, for people. */
   readonly owner: string;
@@ -23,74 +22,37 @@ export interface SharedRegionOptions {
 
 type SharedShare = Extract<RegionShare, { kind: 'shared' }>;
 
-export class SharedRegionAllocator implements RegionAllocator {
-  readonly kind = 'shared';
-  readonly #native: Native;
-  readonly #budget: RegionBudget;
-  readonly #random: Random;
-  readonly #owner: string;
-
-  constructor(options: SharedRegionOptions) {
-    this.#native = options.native;
-    this.#budget = options.budget;
-    this.#random = options.random;
-    this.#owner = options.owner;
+/** @param onClose called once, when the region is closed. */
+export function createSharedRegion({ native, random, owner }: SharedRegionOptions, bytes: number, onClose: () => void): Region {
+  const doing = `making shared memory of ${bytes} bytes`;
+  let mapping: NativeMapping;
+  try {
+    // The region keeps one descriptor; another thread that maps it needs one for a moment.
+    checkDescriptors(owner, 2, doing, { bytes });
+    mapping = native.createRegion(Math.max(bytes, 1));
+  } catch (error) {
+    const ranOut = exhaustion(owner, error, doing, { bytes });
+    throw ranOut ?? new ShoalError('system', `a region of ${bytes} bytes cannot be created: ${messageOf(error)}`, { bytes, cause: error });
   }
+  const nonce = Buffer.from(random.bytes(8)).toString('hex');
+  const id = `${mapping.device}:${mapping.inode}:${nonce}`;
+  return new SharedRegion(native, mapping, { kind: 'shared', id, pid: process.pid, fd: mapping.fd, bytes }, onClose);
+}
 
-  create(bytes: number): Region {
-    this.#budget.take(bytes);
-    let mapping: NativeMapping;
-    try {
-      // The region keeps one descriptor; another thread that maps it needs one for a moment.
-      checkDescriptors(this.#owner, 2, `making shared memory of ${bytes} bytes`, { bytes });
-      mapping = this.#native.createRegion(Math.max(bytes, 1));
-    } catch (error) {
-      this.#budget.giveBack(bytes);
-      throw this.#createError(error as NativeError, bytes);
-    }
-    const nonce = Buffer.from(this.#random.bytes(8)).toString('hex');
-    const id = `${mapping.device}:${mapping.inode}:${nonce}`;
-    const share: RegionShare = { kind: 'shared', id, pid: process.pid, fd: mapping.fd, bytes };
-    return new SharedRegion(this.#native, mapping, share, () => this.#budget.giveBack(bytes));
-  }
-
-  checkBudget(bytes: number): void {
-    this.#budget.check(bytes);
-  }
-
-  open(share: RegionShare): Region {
-    if (share.kind !== 'shared') {
-      throw new ShoalError('unsupported', `region ${share.id} belongs to the threads of one process and cannot be mapped as shared memory`);
-    }
-    checkRegionBytes(share.bytes);
-    const [device, inode] = share.id.split(':').map(Number);
-    if (
-      !Number.isSafeInteger(share.pid) ||
-      !Number.isSafeInteger(share.fd) ||
-      !Number.isSafeInteger(device) ||
-      !Number.isSafeInteger(inode)
-    ) {
-      throw new ShoalError('usage', `region ${share.id} has a malformed share: pid ${share.pid}, descriptor ${share.fd}`);
-    }
-    try {
-      const mapping = this.#native.openRegion(`/proc/${share.pid}/fd/${share.fd}`, Math.max(share.bytes, 1), device, inode);
-      return new SharedRegion(this.#native, mapping, share, () => {});
-    } catch (error) {
-      throw this.#openError(error as NativeError, share);
-    }
-  }
-
-  #createError(error: NativeError, bytes: number): ShoalError {
-    const ranOut = exhaustion(this.#owner, error, `making shared memory of ${bytes} bytes`, { bytes });
-    return ranOut ?? new ShoalError('system', `a region of ${bytes} bytes cannot be created: ${messageOf(error)}`, { bytes, cause: error });
-  }
-
-  #openError(error: NativeError, share: SharedShare): ShoalError {
-    const { id, bytes, fd, pid } = share;
-    const ranOut = exhaustion(this.#owner, error, `mapping shared memory of ${bytes} bytes`, { bytes });
-    if (ranOut) return ranOut;
+/** Maps another thread's or process' region. */
+export function openSharedRegion({ native, owner }: SharedRegionOptions, share: SharedShare): Region {
+  const { id, bytes, fd, pid } = share;
+  checkRegionBytes(bytes);
+  const [device, inode] = id.split(':').map(Number);
+  if (![pid, fd, device, inode].every(Number.isSafeInteger))
+    throw new ShoalError('usage', `region ${id} has a malformed share: pid ${pid}, descriptor ${fd}`);
+  try {
+    return new SharedRegion(native, native.openRegion(`/proc/${pid}/fd/${fd}`, Math.max(bytes, 1), device, inode), share, () => {});
+  } catch (error) {
+    const ranOut = exhaustion(owner, error, `mapping shared memory of ${bytes} bytes`, { bytes });
+    if (ranOut) throw ranOut;
     const message = `region ${id} (${bytes} bytes, descriptor ${fd} of process ${pid}) cannot be mapped: ${messageOf(error)}; it must belong to a living process of this host, container and user`;
-    return new ShoalError('unsupported', message, { bytes, cause: error });
+    throw new ShoalError('unsupported', message, { bytes, cause: error });
   }
 }
 
