@@ -24,10 +24,6 @@ import type { EventPolling } from './event-polling.ts';
 export interface FabricCapabilities {
   /** Peer memory can be mapped: `Connection.map` works, loads and stores replace writes. */
   readonly loadStore: boolean;
-  /** Largest immediate, inclusive. */
-  readonly maxImmediate: number;
-  readonly maxMessageBytes: number;
-  readonly maxWriteBytes: number;
 }
 
 /** Everything about a registered region that a peer needs to write to it or map it; plain data, goes over the wire. */
@@ -87,7 +83,7 @@ export interface Connection {
   setHandlers(handlers: ConnectionHandlers): void;
   send(message: Uint8Array): Promise<void>;
   /** `source.bytes` may be 0; then only the immediate travels, and, as in verbs, the target's region is not checked. Immediates
-   *  are integers 0…maxImmediate. */
+   *  are integers 0…2³²−1. */
   write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
   /** One write from several sources, whose bytes land one behind the other: the gather list of verbs. With providers that have
    *  it, many small writes to one place cost hardly more than one. */

@@ -1,19 +1,15 @@
 /** Limits that all providers share, and the errors of operations; no I/O. */
 import { ShoalError } from '../base/errors.ts';
-import type { FabricCapabilities, PeerIdentity, Span } from './fabric.ts';
+import type { PeerIdentity, Span } from './fabric.ts';
 
 export const defaultMaxQueuedBytes: number = 64 * 1024 * 1024;
 export const maxMessageBytes: number = 16 * 1024 * 1024;
-export const maxImmediate = 0xffffffff;
+const maxImmediate = 0xffffffff;
 /** Most operations posted on one connection whose promises are pending. */
 export const maxPendingOperations = 131_072;
 /** Time that `close` flushes unless told otherwise. */
 export const defaultCloseTimeoutMs = 1000;
 export const defaultListenHosts: readonly string[] = ['127.0.0.1'];
-
-export function capabilitiesOf(options: { loadStore: boolean }): FabricCapabilities {
-  return { loadStore: options.loadStore, maxImmediate, maxMessageBytes, maxWriteBytes: Number.MAX_SAFE_INTEGER };
-}
 
 /** @throws ShoalError `usage` when the span is not inside its region or the immediate not a uint32. */
 export function checkSource(source: Span, immediate: number | undefined): void {

@@ -3,7 +3,6 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock, VirtualClock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
-import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
 import { libfabricUnavailable } from '../fabric/providers/libfabric/libfabric-devices.ts';
 import { shmUnavailable } from '../fabric/providers/shm.ts';
 import { TcpFabric } from '../fabric/providers/tcp.ts';
@@ -159,21 +158,6 @@ describe('rendezvous workers', () => {
     const ended = new Promise((resolve) => connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose: resolve }));
     expect(await ended).toBeUndefined();
     await mute.close();
-  });
-
-  it('refuse a fabric that cannot announce writes', async () => {
-    const environment = systemEnvironment();
-    const [tcp] = environment.providers.filter(({ name }) => name === 'tcp');
-    const mute = {
-      ...tcp,
-      create: (options: FabricOptions): Fabric =>
-        Object.assign(tcp.create(options), { capabilities: { loadStore: false, maxImmediate: 0, maxMessageBytes: 1, maxWriteBytes: 1 } }),
-    };
-    const started = RendezvousWorker.start({ rank: 0, secret: 's', carriers: ['tcp'] }, { ...environment, providers: [mute] });
-    await expect(started).rejects.toMatchObject({
-      code: 'unsupported',
-      message: expect.stringMatching(/cannot announce writes/) as string,
-    });
   });
 
   it('say what is wrong', async () => {

@@ -146,13 +146,7 @@ export class RendezvousWorker {
     const { rank, carriers } = this.#options;
     for (const name of carriersOf(carriers, this.#environment)) {
       const provider = this.#environment.providers.find((each) => each.name === name)!;
-      const fabric = provider.create(fabricOptions(this.#options, this.#environment));
-      this.#fabrics.push(fabric);
-      if (fabric.capabilities.maxImmediate < 0xffffffff)
-        throw new ShoalError(
-          'unsupported',
-          `carrier ${name} cannot announce writes by 32-bit immediates, which are the numbers of requests; use another`,
-        );
+      this.#fabrics.push(provider.create(fabricOptions(this.#options, this.#environment)));
     }
     this.#address = formatWorkerAddress({ rank, fabrics: await this.#network.listen() });
   }

@@ -197,23 +197,13 @@ export class ShmConnection extends StreamConnection {
 
   override place(header: Readonly<FrameHeader>): Uint8Array {
     this.#checkOpening(header);
-    return super.place(header);
+    const isText = header.type === FrameType.Probe || header.type === FrameType.Grant;
+    return isText && header.bytes <= controlTextBytes ? this.#controlText.subarray(0, header.bytes) : super.place(header);
   }
 
   override onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
     this.#checkOpening(header);
-    super.onFrame(header, payload);
-  }
-
-  protected override placeOther(header: Readonly<FrameHeader>): Uint8Array {
-    if ((header.type !== FrameType.Probe && header.type !== FrameType.Grant) || header.bytes > controlTextBytes)
-      return super.placeOther(header);
-    return this.#controlText.subarray(0, header.bytes);
-  }
-
-  protected override onOtherFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
     const { type, flags, rkey, offset, bytes } = header;
-    const text = payload === undefined ? '' : Buffer.from(payload).toString('latin1');
     switch (type) {
       case FrameType.Written:
         this.#options.regions.locate(rkey, offset, bytes);
@@ -223,14 +213,14 @@ export class ShmConnection extends StreamConnection {
         this.#onClaim(rkey, flags === flagSet);
         break;
       case FrameType.Grant:
-        this.#onGrant(rkey, text);
+        this.#onGrant(rkey, textOf(payload));
         break;
       case FrameType.Withdraw:
         this.#mappings.get(rkey)?.region.close();
         this.#mappings.delete(rkey);
         break;
       case FrameType.Probe:
-        this.#onProbe(text);
+        this.#onProbe(textOf(payload));
         break;
       case FrameType.Probed:
         this.#onProbed(flags === flagSet);
@@ -239,7 +229,7 @@ export class ShmConnection extends StreamConnection {
         this.#onOpen();
         break;
       default:
-        super.onOtherFrame(header, payload);
+        super.onFrame(header, payload);
     }
   }
 
@@ -340,4 +330,8 @@ export class ShmConnection extends StreamConnection {
     this.stream.hold(); // until the handlers are set
     opening.ready();
   }
+}
+
+function textOf(payload: Uint8Array | undefined): string {
+  return payload === undefined ? '' : Buffer.from(payload).toString('latin1');
 }

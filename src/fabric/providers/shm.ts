@@ -20,11 +20,10 @@ import { ShoalError } from '../../base/errors.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import type { ConnectOptions, Connection, FabricAddress, FabricProvider } from '../fabric.ts';
+import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricProvider } from '../fabric.ts';
 import { FrameType } from '../stream/frame.ts';
 import type { FramedSocket } from '../stream/framed-socket.ts';
 import { hostIdentity } from '../host-identity.ts';
-import { capabilitiesOf } from '../limits.ts';
 import { encodeHandle } from '../region-handle.ts';
 import { StreamFabric, type StreamFabricOptions } from '../stream/stream-fabric.ts';
 import { nonceBytes, ShmConnection, type Opening } from './shm-connection.ts';
@@ -51,7 +50,7 @@ export const shmProvider: FabricProvider = {
 
 export class ShmFabric extends StreamFabric<ShmConnection, ShmOptions> {
   readonly name = 'shm';
-  readonly capabilities = capabilitiesOf({ loadStore: true });
+  readonly capabilities: FabricCapabilities = { loadStore: true };
   readonly #hostId: string;
   readonly #allocator: RegionAllocator;
   /** Memory of peers whose connection has ended; unmapped when the fabric closes. */

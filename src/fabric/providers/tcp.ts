@@ -10,6 +10,7 @@ import type {
   ConnectOptions,
   Connection,
   FabricAddress,
+  FabricCapabilities,
   FabricProvider,
   RemoteSpan,
   SocketSource,
@@ -21,7 +22,7 @@ import type { FramedSocket } from '../stream/framed-socket.ts';
 import type { StreamCounters } from '../stream/stream-counters.ts';
 import { connect } from '../stream/stream-network.ts';
 import { hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
-import { capabilitiesOf, checkSource, defaultListenHosts } from '../limits.ts';
+import { checkSource, defaultListenHosts } from '../limits.ts';
 import type { RegionTable } from '../region-table.ts';
 import { StreamFabric, type StreamFabricOptions } from '../stream/stream-fabric.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
@@ -55,7 +56,7 @@ export const tcpProvider: FabricProvider = {
 
 export class TcpFabric extends StreamFabric<StreamConnection, TcpOptions> {
   readonly name = 'tcp';
-  readonly capabilities = capabilitiesOf({ loadStore: false });
+  readonly capabilities: FabricCapabilities = { loadStore: false };
   readonly sockets: { -readonly [K in keyof SocketSource]: SocketSource[K] } = {
     candidates: [],
     open: (...args) => this.#openSocket(...args),
@@ -218,21 +219,13 @@ class TcpConnection extends StreamConnection {
 
   override place(header: Readonly<FrameHeader>): Uint8Array {
     this.#checkOpen(header);
-    return super.place(header);
-  }
-
-  override onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
-    this.#checkOpen(header);
-    super.onFrame(header, payload);
-  }
-
-  protected override placeOther(header: Readonly<FrameHeader>): Uint8Array {
-    if (header.type !== FrameType.Write) return super.placeOther(header);
+    if (header.type !== FrameType.Write) return super.place(header);
     this.#receivingRkey = header.rkey;
     return this.#regions.locate(header.rkey, header.offset, header.bytes);
   }
 
-  protected override onOtherFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+  override onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+    this.#checkOpen(header);
     if (header.type === FrameType.Write && payload !== undefined) {
       this.#receivingRkey = 0;
       this.deliverImmediate(header);
@@ -241,7 +234,7 @@ class TcpConnection extends StreamConnection {
       this.#onOpen = undefined;
       onOpen(header);
     } else {
-      super.onOtherFrame(header, payload);
+      super.onFrame(header, payload);
     }
   }
 

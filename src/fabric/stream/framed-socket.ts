@@ -1,13 +1,7 @@
 /** An authenticated stream of frames over one socket (TCP or Unix), receiving straight into memory that its owner names. It must
  *  not know regions or rkeys; its owner decides where a payload goes and what a frame means.
  *
- *  Node's sockets ask for the next buffer before every read (`onread.buffer`). This one is asked for
- *
- *     handshake bytes still missing │ 32 header bytes │ exactly the payload, at its destination │ 32 header bytes │ …
- *
- *  so that no byte of a write passes through a buffer of ours. The kernel's copy is the only one. Where no writes come, but
- *  messages, which stay in buffers of ours anyway, small frames are read ahead: a header and the bytes behind it are one read,
- *  and are copied from there. Sending is frame-sender.ts.
+ *  Here are the handshake, the phases and the end; frames come in by frame-reader.ts, and go out by frame-sender.ts.
  *
  *     opening ──authenticate──▶ held ──start──▶ open ──close──▶ closing ──▶ closed
  *                                │                │ refuse(): ERROR frame, then what still comes is drained unread
@@ -21,22 +15,19 @@ import { exhaustion } from '../../base/exhaustion.ts';
 import type { PeerIdentity } from '../fabric.ts';
 import type { EventPolling } from '../event-polling.ts';
 import { FrameSender, type OutgoingFrame } from './frame-sender.ts';
-import { decodeHeader, emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
+import { FrameReader } from './frame-reader.ts';
+import { emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';
 import type { WireTap } from './wire-tap.ts';
 
 const errorTextBytes = 512;
 const keepAliveMs = 10_000;
-/** After this many frames without a write among them, no write is expected. */
-const othersInRow = 16;
 
 /** A resolved promise: its `then` is a microtask, whereas node's `queueMicrotask` makes an `AsyncResource` each time. */
 const settled = Promise.resolve();
 /** Buffer for bytes that nobody reads, shared by all sockets that are closing. */
 const dropped = Buffer.allocUnsafeSlow(64 * 1024);
-/** Buffer to read ahead into where no write is expected, shared by all sockets: it is parsed before anything else is read. */
-const usualAhead = Buffer.allocUnsafeSlow(headerBytes + 288);
 
 export interface FramedSocketOptions {
   readonly rank: number;
@@ -50,12 +41,12 @@ export interface FramedSocketOptions {
   /** Buffer to read ahead into from the first frame on, for a stream that is known to have small frames only. Several sockets may
    *  share it. Default: frames are read to their destinations until some in a row have not been writes. */
   readonly readAhead?: Buffer;
-  /** Further operations that are lost with the stream, besides its frames. */
-  readonly inFlight?: () => InFlight;
 }
 
 /** The owner of a stream, which decides what to do with frames. Called on the socket's turn, never inside a call to the stream. */
 export interface FrameReceiver {
+  /** Operations that are lost with the stream, where they are not its frames. */
+  readonly inFlight?: InFlight;
   /** The destination of the payload of `header.bytes` > 0, exactly that long. @throws ShoalError to refuse the frame. */
   place(header: Readonly<FrameHeader>): Uint8Array;
   /** The frame is complete; `payload` is the destination that `place` gave, undefined for none. @throws ShoalError to refuse it. */
@@ -85,16 +76,7 @@ export class FramedSocket {
 
   // Receiving.
   readonly #scratch = Buffer.allocUnsafe(handshakeBytesMax);
-  readonly #headerBuffer = Buffer.allocUnsafe(headerBytes);
-  readonly #headerView = new DataView(this.#headerBuffer.buffer, this.#headerBuffer.byteOffset, headerBytes);
-  readonly #header = emptyHeader();
-  #headerFilled = 0;
-  #payload: Uint8Array | undefined;
-  #payloadFilled = 0;
-  #othersInRow = 0;
-  #holding = false;
-  /** Bytes that were already read ahead when the stream was held. */
-  #kept: Buffer | undefined;
+  readonly #reader: FrameReader;
 
   // Sending.
   readonly #sender: FrameSender;
@@ -113,7 +95,15 @@ export class FramedSocket {
       this.#onEnded = resolve;
     });
     this.#socket = makeSocket({ buffer: () => this.#nextBuffer(), callback: (bytes, buffer) => this.#onRead(bytes, buffer) });
-    const { maxQueuedBytes, counters, wire } = options;
+    const { maxQueuedBytes, counters, wire, polling, readAhead } = options;
+    this.#reader = new FrameReader({
+      counters,
+      polling,
+      readAhead,
+      isOpen: () => this.#phase === 'open',
+      place: (header) => this.#place(header),
+      onFrame: (header, payload) => this.#onFrame(header, payload),
+    });
     this.#sender = new FrameSender(this.#socket, { maxQueuedBytes, counters, onCut: () => this.abort(), wire });
     this.#socket.setNoDelay(true);
     this.#socket.setKeepAlive(true, keepAliveMs);
@@ -145,10 +135,6 @@ export class FramedSocket {
     return this.#phase === 'open' || this.#phase === 'held';
   }
 
-  get inFlight(): InFlight {
-    return this.#options.inFlight?.() ?? this.#sender.inFlight;
-  }
-
   /** Address of this end; undefined for a socket that is not IP. */
   get localAddress(): string | undefined {
     return this.#socket.localAddress;
@@ -167,7 +153,7 @@ export class FramedSocket {
 
   /** The destination being filled now; undefined between payloads. */
   get receivingInto(): Uint8Array | undefined {
-    return this.#payload;
+    return this.#reader.receivingInto;
   }
 
   /** Runs the handshake; afterwards the stream is held until `start`. Bounded by the caller through `fail`.
@@ -194,25 +180,23 @@ export class FramedSocket {
     assert(this.#phase === 'held', () => `start of a stream that is ${this.#phase}`);
     this.#receiver = receiver;
     this.#phase = 'open';
-    if (!this.#holding) this.#socket.resume();
+    if (!this.#reader.isHolding) this.#socket.resume();
   }
 
   /** Stops delivery after the current frame, until `release`. */
   hold(): void {
-    this.#holding = true;
+    this.#reader.isHolding = true;
   }
 
   release(): void {
-    this.#holding = false;
-    if (this.#kept !== undefined) void settled.then(() => this.#onKept());
+    this.#reader.isHolding = false;
+    if (this.#reader.kept !== undefined) void settled.then(() => this.#onKept());
     else if (this.#phase !== 'closed') this.#socket.resume();
   }
 
   #onKept(): void {
-    const kept = this.#kept;
-    if (kept === undefined || this.#holding) return;
-    this.#kept = undefined;
-    if (this.#onAhead(kept, kept.length) && this.#phase !== 'closed') this.#socket.resume();
+    const { kept, isHolding } = this.#reader;
+    if (kept !== undefined && !isHolding && this.#onFrameBytes(kept.length, kept)) this.#socket.resume();
   }
 
   /** Sends a frame after all earlier ones. Resolves when the kernel has taken it: `payload` may change then. It is not
@@ -248,7 +232,7 @@ export class FramedSocket {
       this.#closing = this.#ended;
       if (this.#phase === 'open' || this.#phase === 'held') {
         this.#phase = 'closing';
-        this.#holding = false;
+        this.#reader.isHolding = false;
         this.#timer = this.#options.clock.setTimer(timeoutMs, () => this.#finish(undefined), { keepAlive: true });
         const sent = (): void => {
           this.#goodbyeSent = true;
@@ -264,7 +248,7 @@ export class FramedSocket {
         });
         this.#socket.resume();
       } else if (this.#phase === 'opening') {
-        this.fail(connectionClosed(this.#options.rank, this.#peer.rank));
+        this.fail(this.#closed());
       }
     }
     return this.#closing;
@@ -304,7 +288,7 @@ export class FramedSocket {
     encodeHeader(new DataView(frame.buffer, frame.byteOffset), 0, { ...emptyHeader(), type: FrameType.Error, bytes: text.length });
     text.copy(frame, headerBytes);
     this.#phase = 'refusing';
-    this.#payload = undefined;
+    this.#reader.stop();
     this.#timer = this.#options.clock.setTimer(defaultCloseTimeoutMs, () => this.#socket.destroy());
     this.#settle(error);
     this.#socket.end(frame);
@@ -313,19 +297,19 @@ export class FramedSocket {
   /** Gives the socket away: `take` duplicates its descriptor, and nothing is read or written here any more. Must be called between frames.
    *  @throws ShoalError `unsupported` where sockets have no descriptors. */
   giveAway(take: (descriptor: number) => number): number {
-    const { fd = -1 } = (this.#socket as unknown as { _handle?: { fd?: number } })._handle ?? {};
-    if (fd < 0) throw new ShoalError('unsupported', `${this.#options.description} has no descriptor that could be given away`);
-    const taken = take(fd);
+    const { descriptor } = this;
+    if (descriptor === undefined)
+      throw new ShoalError('unsupported', `${this.#options.description} has no descriptor that could be given away`);
+    const taken = take(descriptor);
     this.#receiver = undefined;
     this.#finish(undefined);
     return taken;
   }
 
   #post(frame: Omit<OutgoingFrame, 'resolve' | 'reject'>): Promise<void> {
-    const { rank, maxQueuedBytes } = this.#options;
-    if (!this.open) return Promise.reject(connectionClosed(rank, this.#peer.rank));
+    if (!this.open) return Promise.reject(this.#closed());
     try {
-      checkBacklog(this.#peer, this.#sender.inFlight, maxQueuedBytes);
+      checkBacklog(this.#peer, this.#sender.inFlight, this.#options.maxQueuedBytes);
     } catch (error) {
       return Promise.reject(error);
     }
@@ -342,13 +326,8 @@ export class FramedSocket {
         return this.#scratch.subarray(0, Math.max(1, wanted));
       }
       case 'held':
-      case 'open': {
-        const ahead = this.#ahead;
-        if (ahead !== undefined && this.#missingBytes < ahead.length) return ahead;
-        if (this.#payload === undefined)
-          return this.#headerFilled === 0 ? this.#headerBuffer : this.#headerBuffer.subarray(this.#headerFilled);
-        return this.#payloadFilled === 0 ? this.#payload : this.#payload.subarray(this.#payloadFilled);
-      }
+      case 'open':
+        return this.#reader.nextBuffer();
       default:
         return dropped;
     }
@@ -360,9 +339,7 @@ export class FramedSocket {
       case 'opening':
         return this.#onHandshakeBytes(buffer.subarray(0, bytes));
       case 'open':
-        return buffer === usualAhead || buffer === this.#options.readAhead
-          ? this.#onAhead(buffer, bytes)
-          : this.#onFrameBytes(bytes, buffer);
+        return this.#onFrameBytes(bytes, buffer);
       case 'held':
         throw new Error('assertion failed: a held stream was read');
       default:
@@ -387,92 +364,46 @@ export class FramedSocket {
     }
   }
 
-  get #ahead(): Buffer | undefined {
-    return this.#options.readAhead ?? (this.#othersInRow < othersInRow ? undefined : usualAhead);
-  }
-
-  /** Bytes still missing of the header or payload that is being received. */
-  get #missingBytes(): number {
-    return this.#payload === undefined ? headerBytes - this.#headerFilled : this.#payload.length - this.#payloadFilled;
-  }
-
-  /** Handles bytes that were read ahead as if each part had been read by itself. @returns false to stop reading. */
-  #onAhead(ahead: Uint8Array, bytes: number): boolean {
-    let reads = true;
-    for (let at = 0; at < bytes && this.#phase === 'open';) {
-      if (this.#holding) {
-        this.#kept = Buffer.from(ahead.subarray(at, bytes));
-        return false;
-      }
-      const taken = Math.min(this.#missingBytes, bytes - at);
-      const filled = this.#payload === undefined ? this.#headerFilled : this.#payloadFilled;
-      (this.#payload ?? this.#headerBuffer).set(ahead.subarray(at, at + taken), filled);
-      reads = this.#onFrameBytes(taken, ahead);
-      at += taken;
-    }
-    return reads;
-  }
-
+  /** @returns false to stop reading. */
   #onFrameBytes(bytes: number, buffer: Uint8Array): boolean {
     try {
-      if (this.#payload === undefined) {
-        this.#headerFilled += bytes;
-        if (this.#headerFilled === headerBytes) {
-          this.#headerFilled = 0;
-          this.#onHeader();
-        }
-      } else {
-        this.#payloadFilled += bytes;
-        const { counters } = this.#options;
-        if (this.#header.type === FrameType.Write) {
-          // Compares with the buffer that the kernel was really given, not with the one that was intended.
-          if (buffer.buffer === this.#payload.buffer) counters.bytesReceivedInPlace += bytes;
-          else counters.bytesCopied += bytes;
-        }
-        if (this.#payloadFilled === this.#payload.length) this.#onPayload(this.#payload);
-      }
+      this.#reader.onRead(bytes, buffer);
     } catch (thrown) {
       if (!(thrown instanceof ShoalError)) throw thrown;
       this.refuse(thrown);
     }
     if (this.#phase === 'closed') return false;
-    return this.#phase !== 'open' || !this.#holding;
+    return this.#phase !== 'open' || !this.#reader.isHolding;
   }
 
-  #onHeader(): void {
-    const header = this.#header;
-    decodeHeader(this.#headerView, 0, header);
-    this.#options.counters.framesReceived++;
-    this.#options.polling?.onFrame();
-    this.#othersInRow = header.type === FrameType.Write ? 0 : this.#othersInRow + 1;
-    if (header.type === FrameType.Goodbye) {
-      this.#finish(undefined);
-    } else if (header.bytes > 0 && header.type !== FrameType.Written) {
-      if (header.type === FrameType.Error && header.bytes > errorTextBytes)
-        throw new ShoalError('protocol', `error frame of ${header.bytes} bytes`);
-      const destination = header.type === FrameType.Error ? Buffer.alloc(header.bytes) : this.#receiver!.place(header);
-      assert(destination.length === header.bytes, () => `destination of ${destination.length} bytes for a payload of ${header.bytes}`);
-      this.#payload = destination;
-      this.#payloadFilled = 0;
-    } else {
-      if (header.type === FrameType.Error) throw new ShoalError('protocol', 'error frame without text');
-      this.#receiver!.onFrame(header, undefined);
+  #place(header: Readonly<FrameHeader>): Uint8Array {
+    if (header.type !== FrameType.Error) return this.#receiver!.place(header);
+    if (header.bytes > errorTextBytes) throw new ShoalError('protocol', `error frame of ${header.bytes} bytes`);
+    return Buffer.alloc(header.bytes);
+  }
+
+  #onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+    switch (header.type) {
+      case FrameType.Goodbye:
+        this.#finish(undefined);
+        break;
+      case FrameType.Error:
+        this.#onRefused(payload);
+        break;
+      default:
+        this.#receiver!.onFrame(header, payload);
     }
   }
 
-  #onPayload(payload: Uint8Array): void {
-    this.#payload = undefined;
-    if (this.#header.type === FrameType.Error) {
-      const text = Buffer.from(payload)
-        .toString('utf8')
-        .replace(/[^\x20-\x7e]/g, '?');
-      const fields = { rank: this.#options.rank, peer: this.#peer.rank };
-      this.#finish(
-        new ShoalError('protocol', `rank ${this.#peer.rank} (${this.#options.description}) closed the connection: ${text}`, fields),
-      );
-    } else {
-      this.#receiver!.onFrame(this.#header, payload);
-    }
+  /** The peer has refused a frame of this end, and says why. */
+  #onRefused(reason: Uint8Array | undefined): void {
+    if (reason === undefined) throw new ShoalError('protocol', 'error frame without text');
+    const text = Buffer.from(reason)
+      .toString('utf8')
+      .replace(/[^\x20-\x7e]/g, '?');
+    const { rank, description } = this.#options;
+    const peer = this.#peer.rank;
+    this.#finish(new ShoalError('protocol', `rank ${peer} (${description}) closed the connection: ${text}`, { rank, peer }));
   }
 
   #onStreamEnd(): void {
@@ -485,9 +416,10 @@ export class FramedSocket {
 
   #lost(): ShoalError {
     const { rank, description } = this.#options;
+    const inFlight = this.#receiver?.inFlight ?? this.#sender.inFlight;
     if (this.#exhausted) return this.#exhausted;
     if (this.#phase === 'opening') return new ShoalError('peer-lost', `rank ${rank}, ${description}, handshake: ${this.#reason}`, { rank });
-    return peerLost({ rank, peer: this.#peer.rank, description, inFlight: this.inFlight, reason: this.#reason });
+    return peerLost({ rank, peer: this.#peer.rank, description, inFlight, reason: this.#reason });
   }
 
   #closed(): ShoalError {
@@ -498,7 +430,7 @@ export class FramedSocket {
     if (this.#phase === 'closed') return;
     const settled = this.#phase === 'refusing';
     this.#phase = 'closed';
-    this.#payload = undefined;
+    this.#reader.stop();
     this.#timer?.cancel();
     if (!settled) this.#settle(error);
     this.#socket.destroy();

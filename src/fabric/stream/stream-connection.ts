@@ -16,7 +16,7 @@ const smallMessageLeast = 512;
 export abstract class StreamConnection implements Connection, FrameReceiver {
   protected readonly stream: FramedSocket;
   protected readonly counters: StreamCounters;
-  #handlers: ConnectionHandlers | undefined;
+  protected handlers: ConnectionHandlers | undefined;
   #ended: { error: ShoalError | undefined } | undefined;
   #onEnded: (() => void) | undefined;
   #small: Buffer | undefined;
@@ -37,14 +37,16 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
   }
 
   setHandlers(handlers: ConnectionHandlers): void {
-    assert(this.#handlers === undefined, () => 'handlers of a connection are set once');
-    this.#handlers = handlers;
-    if (this.#ended === undefined) {
-      this.stream.release();
-    } else {
-      const { error } = this.#ended;
-      queueMicrotask(() => handlers.onClose(error));
-    }
+    assert(this.handlers === undefined, () => 'handlers of a connection are set once');
+    this.handlers = handlers;
+    if (this.#ended === undefined) return this.onHandlers();
+    const { error } = this.#ended;
+    queueMicrotask(() => handlers.onClose(error));
+  }
+
+  /** Deliveries have waited for the handlers. */
+  protected onHandlers(): void {
+    this.stream.release();
   }
 
   async send(message: Uint8Array): Promise<void> {
@@ -77,16 +79,13 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
 
   // ── FrameReceiver ──────────────────────────────────────────────────────────────────────────────────────────────
 
+  /** Providers have frames of their own, and leave all others to this. @throws ShoalError `protocol`. */
   place(header: Readonly<FrameHeader>): Uint8Array {
-    switch (header.type) {
-      case FrameType.Message:
-        if (header.bytes > maxMessageBytes)
-          throw new ShoalError('protocol', `message of ${header.bytes} bytes; at most ${maxMessageBytes} are allowed`);
-        if (header.bytes > smallMessageBytes) return Buffer.alloc(header.bytes);
-        return this.#smallBuffer(header.bytes).subarray(0, header.bytes);
-      default:
-        return this.placeOther(header);
-    }
+    if (header.type !== FrameType.Message) throw unexpected(header);
+    if (header.bytes > maxMessageBytes)
+      throw new ShoalError('protocol', `message of ${header.bytes} bytes; at most ${maxMessageBytes} are allowed`);
+    if (header.bytes > smallMessageBytes) return Buffer.alloc(header.bytes);
+    return this.#smallBuffer(header.bytes).subarray(0, header.bytes);
   }
 
   #smallBuffer(bytes: number): Buffer {
@@ -98,13 +97,13 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
   onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
     switch (header.type) {
       case FrameType.Message:
-        this.#handlers!.onMessage(payload ?? new Uint8Array(0));
+        this.handlers!.onMessage(payload ?? new Uint8Array(0));
         break;
       case FrameType.Immediate:
-        this.#handlers!.onImmediate(header.immediate);
+        this.handlers!.onImmediate(header.immediate);
         break;
       default:
-        this.onOtherFrame(header, payload);
+        throw unexpected(header);
     }
   }
 
@@ -112,18 +111,8 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
     this.#ended = { error };
     this.#onEnded?.();
     this.#onEnded = undefined;
-    this.#handlers?.onClose(error);
+    this.handlers?.onClose(error);
     this.onEnded(error);
-  }
-
-  /** The destination of the payload of a frame that is the provider's own. @throws ShoalError `protocol`. */
-  protected placeOther(header: Readonly<FrameHeader>): Uint8Array {
-    throw new ShoalError('protocol', `frame of type ${header.type} with ${header.bytes} bytes is not expected here`);
-  }
-
-  /** Handles a frame that is the provider's own. @throws ShoalError `protocol`. */
-  protected onOtherFrame(header: Readonly<FrameHeader>, _payload: Uint8Array | undefined): void {
-    throw new ShoalError('protocol', `frame of type ${header.type} is not expected here`);
   }
 
   protected onEnded(_error: ShoalError | undefined): void {}
@@ -140,6 +129,10 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
 
   /** Called when the write of a frame has arrived and is in place. */
   protected deliverImmediate(header: Readonly<FrameHeader>): void {
-    if ((header.flags & flagSet) !== 0) this.#handlers!.onImmediate(header.immediate);
+    if ((header.flags & flagSet) !== 0) this.handlers!.onImmediate(header.immediate);
   }
+}
+
+export function unexpected({ type, bytes }: Readonly<FrameHeader>): ShoalError {
+  return new ShoalError('protocol', `frame of type ${type} with ${bytes} bytes is not expected here`);
 }

@@ -1,6 +1,7 @@
 /** The common part of fabrics whose connections begin on a framed socket: registered regions, listening, dialling, the end. A provider adds
  *  its addresses, and the exchange that makes a connection of an authenticated stream. */
 import type net from 'node:net';
+import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
 import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricCapabilities, FabricOptions, RegisteredRegion } from '../fabric.ts';
@@ -8,7 +9,6 @@ import { connectionClosed, defaultMaxQueuedBytes } from '../limits.ts';
 import type { Abortable } from '../abortable.ts';
 import { RegionTable } from '../region-table.ts';
 import { Acceptor, type AcceptorOptions } from './acceptor.ts';
-import { authenticated } from './authenticated.ts';
 import { dial } from './dial.ts';
 import { FramedSocket, type FramedSocketOptions } from './framed-socket.ts';
 import { emptyCounters, type StreamCounters } from './stream-counters.ts';
@@ -88,15 +88,35 @@ export abstract class StreamFabric<C extends Ended, Options extends StreamFabric
   }
 
   protected makeStream(
-    parts: Pick<FramedSocketOptions, 'description' | 'readAhead' | 'polling' | 'inFlight'>,
+    parts: Pick<FramedSocketOptions, 'description' | 'readAhead' | 'polling'>,
     makeSocket: (onread: net.OnReadOpts) => net.Socket,
   ): FramedSocket {
     const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
     return new FramedSocket({ rank: identity.rank, clock, maxQueuedBytes, counters: this.counters, wire, ...parts }, makeSocket);
   }
 
-  /** The handshake of `authenticated`, for one attempt. */
-  protected meet<T>(stream: FramedSocket, peer: ConnectOptions['peer'], signal: AbortSignal, exchange: () => T | Promise<T>): Promise<T> {
-    return authenticated(stream, { ...this.options, purpose: `fabric-${this.name}`, peer }, signal, exchange);
+  /** Turns a dialled socket into a stream on which both sides have proved the secret, and that into a provider's connection: an attempt
+   *  of `dial`. A failure leaves nothing behind. @param exchange has to succeed on the stream before it counts. */
+  protected async meet<T>(
+    stream: FramedSocket,
+    peer: ConnectOptions['peer'],
+    signal: AbortSignal,
+    exchange: () => T | Promise<T>,
+  ): Promise<T> {
+    const { identity, secret, random } = this.options;
+    const options = { secret, purpose: `fabric-${this.name}`, world: identity.world, rank: identity.rank, random };
+    const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
+    signal.addEventListener('abort', onAbort, { once: true });
+    try {
+      await stream.authenticate(new Handshake({ role: 'dialer', expectedPeer: peer.rank, ...options }), peer.world);
+      const met = await exchange();
+      if (signal.aborted) throw new ShoalError('timeout', 'answered too late');
+      return met;
+    } catch (thrown) {
+      stream.abort();
+      throw thrown;
+    } finally {
+      signal.removeEventListener('abort', onAbort);
+    }
   }
 }

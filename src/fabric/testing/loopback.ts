@@ -9,6 +9,7 @@ import type {
   ConnectionHandlers,
   Fabric,
   FabricAddress,
+  FabricCapabilities,
   FabricOptions,
   PeerIdentity,
   RegisteredRegion,
@@ -18,7 +19,6 @@ import type {
 } from '../fabric.ts';
 import { Fifo } from '../../base/fifo.ts';
 import {
-  capabilitiesOf,
   checkBacklog,
   checkMessage,
   checkSource,
@@ -74,7 +74,7 @@ export class LoopbackNetwork {
 
 export class LoopbackFabric implements Fabric {
   readonly name = 'loopback';
-  readonly capabilities = capabilitiesOf({ loadStore: true });
+  readonly capabilities: FabricCapabilities = { loadStore: true };
   readonly options: FabricOptions;
   readonly regions: RegionTable;
   readonly #network: LoopbackNetwork;

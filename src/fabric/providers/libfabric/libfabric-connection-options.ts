@@ -25,6 +25,11 @@ export interface Grant {
 }
 
 export interface LibfabricConnectionOptions {
+  readonly dials: boolean;
+  /** Name of libfabric's provider. */
+  readonly provider: string;
+  /** Token that the peer's messages begin with. */
+  readonly token: Uint8Array;
   readonly clock: Clock;
   readonly maxQueuedBytes: number;
   /** Announcements and messages that one end accepts before it has delivered them. */
@@ -38,6 +43,8 @@ export interface LibfabricConnectionOptions {
   grantOf(rkey: number): Grant | undefined;
   /** Called when both ends have reached each other over the endpoints. */
   onReady(): void;
+  /** Called when the connection has ended, before `onEnded`; without effect unless it ended before it was ready. */
+  onFailed(error: ShoalError): void;
   /** Called when something was posted, so that the endpoint is polled. */
   onActive(): void;
   /** Starts or stops watching the endpoint's descriptor. */

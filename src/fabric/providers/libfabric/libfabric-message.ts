@@ -1,4 +1,5 @@
-/** Messages between the two ends of a libfabric connection, and the data that a write announces; pure.
+/** Messages between the two ends of a libfabric connection, the data that a write announces, and the probe by which each end tells the
+ *  other on the stream where its endpoint is; pure.
  *
  *    byte 0      1        2          4          8                16      20      24
  *         │kind  │0       │credits   │sequence  │token of the    │a      │b      │ payload …
@@ -18,6 +19,7 @@
 import { Layout } from '../../../base/bytes.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { maxMessageBytes } from '../../limits.ts';
+import type { Probe } from './libfabric-connection-options.ts';
 
 export const tokenBytes = 8;
 const layout = new Layout('a libfabric message', {
@@ -107,6 +109,20 @@ export function decodeSequenced(data: number, expected: number): Sequenced {
   const upper = Math.floor(data / immediateRange);
   const ahead = ((upper >>> 1) - expected) & sequenceMask;
   return { sequence: (expected + ahead) >>> 0, immediate: upper % 2 === 0 ? undefined : data % immediateRange };
+}
+
+export const probeTextBytes = 1024;
+
+export function probeText({ provider, name, token, credits }: Probe): Buffer {
+  return Buffer.from([provider, Buffer.from(name).toString('hex'), Buffer.from(token).toString('hex'), credits].join(' '));
+}
+
+/** @throws ShoalError `protocol`. */
+export function parseProbe(text: string): Probe {
+  const parts = /^(\S{1,128}) ((?:[0-9a-f]{2}){1,255}) ([0-9a-f]{16}) (\d{1,5})$/.exec(text);
+  if (parts === null) throw new ShoalError('protocol', `'${text.slice(0, 40)}' does not say where an endpoint is`);
+  const [, provider, name, token, credits] = parts;
+  return { provider, name: Buffer.from(name, 'hex'), token: Buffer.from(token, 'hex'), credits: Number(credits) };
 }
 
 /** Puts messages longer than one slot together from their parts. */

@@ -30,13 +30,11 @@ import type { WatchHandle } from '../../../memory/native-wire.ts';
 import type { Region } from '../../../memory/region.ts';
 import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricProvider } from '../../fabric.ts';
 import { hostIdentity } from '../../host-identity.ts';
-import { capabilitiesOf, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes, type InFlight } from '../../limits.ts';
+import { defaultListenHosts, defaultMaxQueuedBytes } from '../../limits.ts';
 import { hostsToListenOn, parseCandidate, type ListenHost } from '../../stream/candidates.ts';
-import { FrameType, type FrameHeader } from '../../stream/frame.ts';
 import type { FramedSocket } from '../../stream/framed-socket.ts';
-import { type FrameReceiver } from '../../stream/framed-socket.ts';
 import { connect } from '../../stream/stream-network.ts';
-import type { Grant, Probe, WriteOrder } from './libfabric-connection-options.ts';
+import type { Grant, LibfabricConnectionOptions, WriteOrder } from './libfabric-connection-options.ts';
 import { LibfabricConnection } from './libfabric-connection.ts';
 import {
   chooseDevice,
@@ -60,7 +58,6 @@ const spareReceives = 8;
 const writeBytesMax = 2 ** 30;
 /** Descriptors that an endpoint may need. */
 const endpointDescriptors = 12;
-const probeTextBytes = 1024;
 /** Time in which peers confirm that they do not write to a region any more. */
 const confirmMs = 10_000;
 
@@ -106,7 +103,7 @@ interface OpenDevice {
 
 export class LibfabricFabric extends StreamFabric<LibfabricConnection, LibfabricOptions> {
   readonly name = 'libfabric';
-  readonly capabilities: FabricCapabilities = capabilitiesOf({ loadStore: false });
+  readonly capabilities: FabricCapabilities = { loadStore: false };
   /** Name of libfabric's provider. */
   readonly provider: string;
   readonly order: WriteOrder;
@@ -206,18 +203,17 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
   }
 
   /** @throws ShoalError. */
-  #newConnection(stream: FramedSocket, dials: boolean, onReady: () => void): LibfabricConnection {
-    const { clock, identity, random, onRefused, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
-    const { facts, handle, order } = this.#device;
+  #newEndpoint(stream: FramedSocket): LibfabricEndpoint {
+    const { identity, random } = this.options;
+    const { facts, handle } = this.#device;
     const source = this.#sharesHost
       ? sharedMemoryName(random)
       : isSocketProvider(facts)
         ? (stream.localAddress ?? '').replace(/^::ffff:/, '')
         : '';
-    let endpoint: LibfabricEndpoint;
     try {
       const receives = this.#depth + spareReceives;
-      endpoint = new LibfabricEndpoint({ native: this.#native, device: handle, source, receives, transmits: this.#depth });
+      return new LibfabricEndpoint({ native: this.#native, device: handle, source, receives, transmits: this.#depth });
     } catch (thrown) {
       const who = `rank ${identity.rank}`;
       const doing = `making an endpoint of ${facts.provider} for rank ${stream.peer.rank}`;
@@ -226,32 +222,42 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
       if (ranOut === undefined) checkDescriptors(who, endpointDescriptors, doing);
       throw ranOut ?? new ShoalError('system', `${who}, ${doing}: ${messageOf(thrown)}`, { cause: thrown });
     }
+  }
+
+  /** @throws ShoalError with which the stream has ended. */
+  #newConnection(stream: FramedSocket, opening: Pick<LibfabricConnectionOptions, 'dials' | 'onReady' | 'onFailed'>): LibfabricConnection {
+    const { clock, random, onRefused, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
+    const { facts, order } = this.#device;
+    let endpoint: LibfabricEndpoint;
+    try {
+      endpoint = this.#newEndpoint(stream);
+    } catch (thrown) {
+      stream.fail(ShoalError.from(thrown));
+      throw thrown;
+    }
     let watch: WatchHandle | undefined;
-    const connection: LibfabricConnection = new LibfabricConnection(
-      stream,
-      endpoint,
-      { dials, provider: facts.provider, token: random.bytes(tokenBytes) },
-      {
-        clock,
-        maxQueuedBytes,
-        credits: this.#depth,
-        order,
-        maxWriteBytes: Math.min(writeBytesMax, facts.maxMessageBytes),
-        sourceOf: (region) => this.#sourceOf(region),
-        grantOf: (rkey) => this.#grantOf(rkey),
-        onReady,
-        onActive: () => this.#progress.wake(connection),
-        watch: (on) => {
-          if (watch !== undefined) this.#native.setWatching(watch, on);
-        },
-        onEnded: () => {
-          if (watch !== undefined) this.#native.closeWatch(watch);
-          this.#progress.forget(connection);
-          this.connections.delete(connection);
-        },
-        onStrange: (error) => onRefused?.(error),
+    const connection: LibfabricConnection = new LibfabricConnection(stream, this.counters, endpoint, {
+      ...opening,
+      provider: facts.provider,
+      token: random.bytes(tokenBytes),
+      clock,
+      maxQueuedBytes,
+      credits: this.#depth,
+      order,
+      maxWriteBytes: Math.min(writeBytesMax, facts.maxMessageBytes),
+      sourceOf: (region) => this.#sourceOf(region),
+      grantOf: (rkey) => this.#grantOf(rkey),
+      onActive: () => this.#progress.wake(connection),
+      watch: (on) => {
+        if (watch !== undefined) this.#native.setWatching(watch, on);
       },
-    );
+      onEnded: () => {
+        if (watch !== undefined) this.#native.closeWatch(watch);
+        this.#progress.forget(connection);
+        this.connections.delete(connection);
+      },
+      onStrange: (error) => onRefused?.(error),
+    });
     if (endpoint.waitFd >= 0) {
       watch = this.#native.watchDescriptor(endpoint.waitFd, () => this.#progress.onReadable(connection));
       this.#native.setWatching(watch, true);
@@ -264,19 +270,11 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
 
   async #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<LibfabricConnection> {
     const { host, port } = this.#parseCandidate(candidate, peer.rank);
-    let met: LibfabricConnection | undefined;
     const description = `libfabric ${net.isIP(host) === 6 ? `[${host}]` : host}:${port}`;
-    const inFlight = (): InFlight => met?.inFlight ?? { operations: 0, bytes: 0 };
-    const stream = this.makeStream({ description, inFlight }, (onread) => connect({ host, port, onread }));
+    const stream = this.makeStream({ description }, (onread) => connect({ host, port, onread }));
     const exchange = (): Promise<LibfabricConnection> =>
       new Promise((resolve, reject) => {
-        const introduction = new Introduction(stream, (probe) => made.meet(probe), reject);
-        const made = this.#newConnection(stream, true, () => resolve(made));
-        met = made;
-        introduction.connection = made;
-        stream.start(introduction);
-        stream.postControl(FrameType.Open, {});
-        stream.postControl(FrameType.Probe, {}, probeText(made.probe));
+        const made = this.#newConnection(stream, { dials: true, onReady: () => resolve(made), onFailed: reject });
       });
     this.#opening.add(stream);
     try {
@@ -288,20 +286,11 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
 
   #awaitPeer(stream: FramedSocket, onConnection: (connection: Connection) => void): Promise<void> {
     return new Promise((resolve, reject) => {
-      const introduction = new Introduction(
-        stream,
-        (probe) => {
-          const connection = this.#newConnection(stream, false, () => {
-            resolve();
-            onConnection(connection);
-          });
-          introduction.connection = connection;
-          stream.postControl(FrameType.Probe, {}, probeText(connection.probe));
-          connection.meet(probe);
-        },
-        reject,
-      );
-      stream.start(introduction);
+      const onReady = (): void => {
+        resolve();
+        onConnection(connection);
+      };
+      const connection = this.#newConnection(stream, { dials: false, onReady, onFailed: reject });
     });
   }
 
@@ -375,65 +364,6 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
     for (const connection of this.connections) if (connection.withdraw(rkey, done)) writers++;
     if (writers > 1) late = setServedTimer(this.options.clock, confirmMs, () => this.#native.ofiRevoke(handle), { keepAlive: false });
     done();
-  }
-}
-
-function probeText({ provider, name, token, credits }: Probe): Buffer {
-  return Buffer.from([provider, Buffer.from(name).toString('hex'), Buffer.from(token).toString('hex'), credits].join(' '));
-}
-
-/** @throws ShoalError `protocol`. */
-function parseProbe(text: string): Probe {
-  const parts = /^(\S{1,128}) ((?:[0-9a-f]{2}){1,255}) ([0-9a-f]{16}) (\d{1,5})$/.exec(text);
-  if (parts === null) throw new ShoalError('protocol', `'${text.slice(0, 40)}' does not say where an endpoint is`);
-  const [, provider, name, token, credits] = parts;
-  return { provider, name: Buffer.from(name, 'hex'), token: Buffer.from(token, 'hex'), credits: Number(credits) };
-}
-
-/** Receives the frames before the endpoints have met: one probe, and after that only the stream's end. */
-class Introduction implements FrameReceiver {
-  connection: LibfabricConnection | undefined;
-  readonly #stream: FramedSocket;
-  readonly #onProbe: (probe: Probe) => void;
-  readonly #failed: (error: ShoalError) => void;
-  readonly #text = Buffer.alloc(probeTextBytes);
-  #probed = false;
-
-  constructor(stream: FramedSocket, onProbe: (probe: Probe) => void, failed: (error: ShoalError) => void) {
-    this.#stream = stream;
-    this.#onProbe = onProbe;
-    this.#failed = failed;
-  }
-
-  place({ type, bytes }: Readonly<FrameHeader>): Uint8Array {
-    if (type !== FrameType.Probe || bytes > probeTextBytes || this.#probed)
-      throw new ShoalError('protocol', `frame of type ${type} with ${bytes} bytes is not expected here`);
-    return this.#text.subarray(0, bytes);
-  }
-
-  onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
-    const { type } = header;
-    if (this.#probed && this.connection !== undefined) {
-      this.connection.onFrame(header);
-      return;
-    }
-    if (type === FrameType.Open && !this.#probed && this.connection === undefined) return;
-    if (type !== FrameType.Probe || payload === undefined) throw new ShoalError('protocol', `frame of type ${type} is not expected here`);
-    this.#probed = true;
-    const probe = parseProbe(Buffer.from(payload).toString('latin1'));
-    try {
-      this.#onProbe(probe);
-    } catch (thrown) {
-      const error = ShoalError.from(thrown);
-      if (error.code === 'protocol') throw error;
-      // The peer has done nothing wrong, so the stream fails with this error, not as `protocol`.
-      this.#stream.fail(error);
-    }
-  }
-
-  onClose(error: ShoalError | undefined): void {
-    this.#failed(error ?? connectionClosed(this.#stream.rank, this.#stream.peer.rank));
-    this.connection?.onClose(error);
   }
 }
 
