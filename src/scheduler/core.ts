@@ -8,9 +8,10 @@
 import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { failureOf } from '../base/failure.ts';
-import { anyNumber, anyObject, anyText, checkFields, describeValue, optionTable } from '../base/schema.ts';
-import { Arbiter, type SharedResource } from './arbiter.ts';
-import { SchedulerLink, type LinkOrder } from './scheduler-link.ts';
+import { anyNumber, anyObject, checkFields, describeValue, optionTable } from '../base/schema.ts';
+import { Arbiter } from './arbiter.ts';
+import { RunningTasks } from './running-tasks.ts';
+import { linkOptions, SchedulerLink, type LinkOptions, type LinkOrder, type LinkStatus } from './scheduler-link.ts';
 import { describeTask, type Task, type TaskListener } from './task.ts';
 import { TaskList } from './task-list.ts';
 
@@ -41,25 +42,6 @@ export interface CoreObserver {
   onEnded?(task: Task, error: ShoalError | undefined): void;
 }
 
-export interface LinkStatus {
-  readonly creditBytes: number;
-  readonly inFlightBytes: number;
-  /** Number of tasks in flight. */
-  readonly inFlight: number;
-  readonly queued: number;
-}
-
-export interface LinkOptions {
-  /** Credit of this link alone. Default: the core's. */
-  readonly creditBytes?: number;
-  /** Partition of tensors that are posted for this link from now on. Default: the core's. */
-  readonly partitionBytes?: number;
-  /** Order in which ready tasks start. Default: `priority`. `arrival` is for orders that are agreed on elsewhere. */
-  readonly order?: LinkOrder;
-  /** Resource that the link shares with other accounts of the core's arbiter. Default: none. */
-  readonly resource?: SharedResource;
-}
-
 /** `drain`: everything posted is done. `abort`: tasks that have not started are given up. */
 export type ShutdownMode = 'drain' | 'abort';
 
@@ -74,7 +56,6 @@ const coreOptions = optionTable<CoreOptions>({
   observer: anyObject,
   arbiter: anyObject,
 });
-const linkOptions = optionTable<LinkOptions>({ creditBytes: anyNumber, partitionBytes: anyNumber, order: anyText, resource: anyText });
 /** Tasks that an error names. */
 const namedMax = 4;
 
@@ -101,11 +82,9 @@ export class Core implements TaskListener {
   readonly #links = new Map<string, SchedulerLink>();
   /** Tasks that are posted or queued. */
   readonly #waiting = new TaskList<Task>();
-  /** Running tasks, in the order in which they started, which is that of their deadlines. */
-  readonly #running = new TaskList<Task>();
+  readonly #running: RunningTasks;
   #started = false;
   #closing: Closing | undefined;
-  #timer: Timer | undefined;
   #drainTimer: Timer | undefined;
   #sequence = 0;
   #arrival = 0;
@@ -119,6 +98,7 @@ export class Core implements TaskListener {
     this.#creditBytes = this.#checkBytes('Core: creditBytes', options.creditBytes);
     this.#partitionBytes = this.#checkBytes('Core: partitionBytes', options.partitionBytes);
     this.#timeoutMs = checkPositive('Core: timeoutMs', options.timeoutMs ?? 300_000);
+    this.#running = new RunningTasks(this.#clock, this.#timeoutMs, (task) => this.#endOverdue(task));
     this.#tasksMax = checkPositive('Core: tasksMax', options.tasksMax ?? 2 ** 20);
     this.#linksMax = checkPositive('Core: linksMax', options.linksMax ?? 4096);
     this.#observer = options.observer ?? {};
@@ -137,9 +117,8 @@ export class Core implements TaskListener {
   statusOf(name: string): LinkStatus {
     const link = this.#links.get(name);
     if (link === undefined) return { creditBytes: this.#creditBytes, inFlightBytes: 0, inFlight: 0, queued: 0 };
-    const { account, queued } = link;
-    const { creditBytes, inFlightBytes, inFlight } = account;
-    return { creditBytes, inFlightBytes, inFlight, queued };
+    const { creditBytes, inFlightBytes, inFlight } = link.account;
+    return { creditBytes, inFlightBytes, inFlight, queued: link.queue.length };
   }
 
   // ── life ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,9 +177,6 @@ export class Core implements TaskListener {
     const { creditBytes, partitionBytes, order, resource } = options;
     if (creditBytes !== undefined) this.#checkBytes('setLink: creditBytes', creditBytes);
     if (partitionBytes !== undefined) this.#checkBytes('setLink: partitionBytes', partitionBytes);
-    if (order !== undefined && order !== 'priority' && order !== 'arrival') {
-      throw new ShoalError('usage', `setLink: order is 'priority' or 'arrival', not ${describeValue(order)}`);
-    }
     const known = this.#links.get(name);
     if (known !== undefined && order !== undefined && order !== known.order) {
       throw new ShoalError('usage', `setLink: link '${name}' is in use, in the order of ${known.order}; set it before its first task`);
@@ -222,9 +198,9 @@ export class Core implements TaskListener {
   }
 
   #isIdle(link: SchedulerLink): boolean {
-    for (let task = link.peek(); task !== undefined; task = link.peek()) {
+    for (let task = link.queue.peek(); task !== undefined; task = link.queue.peek()) {
       if (task.state !== 'ended') return false;
-      link.pop();
+      link.queue.pop();
       this.#leftQueued--;
     }
     return true;
@@ -240,7 +216,7 @@ export class Core implements TaskListener {
     if (task.state !== 'new' || task.parent !== undefined) {
       throw new ShoalError('usage', `post: ${describeTask(task)} was posted before; make a new task`);
     }
-    const tasks = this.#waiting.size + this.#running.size + this.#leftQueued;
+    const tasks = this.#waiting.size + this.#running.tasks.size + this.#leftQueued;
     const partitionBytes = this.#links.get(task.link)?.ownPartitionBytes ?? this.#partitionBytes;
     const count = task.countParts(partitionBytes);
     if (tasks + count > this.#tasksMax) {
@@ -300,7 +276,7 @@ export class Core implements TaskListener {
     task.state = 'queued';
     task.arrival = this.#arrival++;
     const link = this.#linkOf(task.link);
-    link.push(task);
+    link.queue.push(task);
     this.#observer.onQueued?.(task);
     this.#pump(link);
   }
@@ -316,17 +292,17 @@ export class Core implements TaskListener {
     if (!this.#started || link.isPumping) return;
     link.isPumping = true;
     let thrown: Thrown | undefined;
-    for (let task = link.peek(); task !== undefined; task = link.peek()) {
+    for (let task = link.queue.peek(); task !== undefined; task = link.queue.peek()) {
       if (task.state === 'ended') this.#leftQueued--;
       else if (!link.account.admits(task.bytes, task.priority)) break;
-      link.pop();
+      link.queue.pop();
       try {
         if (task.state !== 'ended') this.#start(link, task);
       } catch (error) {
         thrown ??= { error };
       }
     }
-    if (link.queued === 0) link.account.withdraw();
+    if (link.queue.length === 0) link.account.withdraw();
     link.isPumping = false;
     if (thrown !== undefined) throw thrown.error;
   }
@@ -343,9 +319,7 @@ export class Core implements TaskListener {
   }
 
   #noteStart(task: Task): void {
-    task.startedMs = this.#clock.now();
     this.#running.add(task);
-    this.#timer ??= this.#clock.setTimer(this.#timeoutMs, this.#onTimer);
     this.#observer.onStarted?.(task);
   }
 
@@ -355,7 +329,7 @@ export class Core implements TaskListener {
     task.state = 'ended';
     task.failure = error;
     this.#waiting.delete(task);
-    const hadCredit = this.#running.delete(task) && !(task.parent ?? task).isImmediate;
+    const hadCredit = this.#running.tasks.delete(task) && !(task.parent ?? task).isImmediate;
     const link = hadCredit ? this.#links.get(task.link) : undefined;
     link?.account.finished(task.bytes);
     try {
@@ -383,27 +357,16 @@ export class Core implements TaskListener {
 
   // ── ends that do not come by themselves ────────────────────────────────────────────────────────────────────────
 
-  readonly #onTimer = (): void => {
-    this.#timer = undefined;
-    this.endOverdue();
-    const { first } = this.#running;
-    if (first !== undefined) this.#timer ??= this.#clock.setTimer(this.#leftMs(first), this.#onTimer);
-  };
-
   /** Ends tasks that should have finished, as the timer does: for threads that wait without their event loop. */
   endOverdue(): void {
-    for (let task = this.#running.first; task !== undefined && this.#leftMs(task) <= 0; task = this.#running.first) {
-      const message = `${describeTask(task)} did not finish within ${this.#timeoutMs} ms`;
-      const next = `${task.link === '' ? '' : `link '${task.link}'; `}its credit is given back; is its peer alive?`;
-      this.#end(
-        task,
-        new ShoalError('timeout', `${message}: ${next}`, { operation: task.name, bytes: task.bytes, timeoutMs: this.#timeoutMs }),
-      );
-    }
+    this.#running.endOverdue();
   }
 
-  #leftMs(task: Task): number {
-    return task.startedMs + this.#timeoutMs - this.#clock.now();
+  #endOverdue(task: Task): void {
+    const message = `${describeTask(task)} did not finish within ${this.#timeoutMs} ms`;
+    const next = `${task.link === '' ? '' : `link '${task.link}'; `}its credit is given back; is its peer alive?`;
+    const fields = { operation: task.name, bytes: task.bytes, timeoutMs: this.#timeoutMs };
+    this.#end(task, new ShoalError('timeout', `${message}: ${next}`, fields));
   }
 
   /** The rest of a shutdown: resolves when nothing is left, and starts the timer that ends it when nothing moves. */
@@ -411,20 +374,19 @@ export class Core implements TaskListener {
     if (this.#closing === undefined) return;
     this.#drainTimer?.cancel();
     this.#drainTimer = undefined;
-    if (this.#running.size > 0) return;
+    if (this.#running.tasks.size > 0) return;
     if (this.#waiting.size > 0) {
       this.#drainTimer = this.#clock.setTimer(this.#timeoutMs, this.#onDrainTimer, { keepAlive: true });
       return;
     }
-    this.#timer?.cancel();
-    this.#timer = undefined;
+    this.#running.stopTimer();
     this.#closing.end();
   }
 
   readonly #onDrainTimer = (): void => {
     this.#drainTimer = undefined;
     // A tensor became ready meanwhile, and its task runs.
-    if (this.#running.size > 0) return;
+    if (this.#running.tasks.size > 0) return;
     const names = this.#waiting.toArray().map(describeTask);
     const shown = names.slice(0, namedMax).join('; ');
     const more = names.length > namedMax ? `; and ${names.length - namedMax} more` : '';

@@ -3,11 +3,38 @@
  *  Admission is exact: a task starts when its bytes and those in flight are within the credit, or when nothing is in flight. Only the
  *  first task is considered: a smaller one behind it does not pass, or large ones would starve. */
 import { PriorityQueue } from '../base/priority-queue.ts';
-import type { CreditAccount } from './arbiter.ts';
+import { anyNumber, anyText, literal, optionTable } from '../base/schema.ts';
+import type { CreditAccount, SharedResource } from './arbiter.ts';
 import { hasArrivedSooner, isSooner, type Task } from './task.ts';
 
 /** Order of the ready tasks of a link: by priority, or by the time at which they became ready. */
 export type LinkOrder = 'priority' | 'arrival';
+
+export interface LinkOptions {
+  /** Credit of this link alone. Default: the core's. */
+  readonly creditBytes?: number;
+  /** Partition of tensors that are posted for this link from now on. Default: the core's. */
+  readonly partitionBytes?: number;
+  /** Order in which ready tasks start. Default: `priority`. `arrival` is for orders that are agreed on elsewhere. */
+  readonly order?: LinkOrder;
+  /** Resource that the link shares with other accounts of the core's arbiter. Default: none. */
+  readonly resource?: SharedResource;
+}
+
+export const linkOptions = optionTable<LinkOptions>({
+  creditBytes: anyNumber,
+  partitionBytes: anyNumber,
+  order: literal('priority', 'arrival'),
+  resource: anyText,
+});
+
+export interface LinkStatus {
+  readonly creditBytes: number;
+  readonly inFlightBytes: number;
+  /** Number of tasks in flight. */
+  readonly inFlight: number;
+  readonly queued: number;
+}
 
 export class SchedulerLink {
   readonly order: LinkOrder;
@@ -17,28 +44,12 @@ export class SchedulerLink {
   readonly account: CreditAccount;
   /** True while the core starts the link's tasks: it sees tasks that become ready meanwhile. */
   isPumping = false;
-  readonly #queue: PriorityQueue<Task>;
+  /** Tasks that wait, with those that ended while they did and have not reached the front. */
+  readonly queue: PriorityQueue<Task>;
 
   constructor(order: LinkOrder, open: (link: SchedulerLink) => CreditAccount) {
     this.account = open(this);
     this.order = order;
-    this.#queue = new PriorityQueue(order === 'priority' ? isSooner : hasArrivedSooner);
-  }
-
-  /** Number of tasks that wait, with those that ended while they did and have not reached the front. */
-  get queued(): number {
-    return this.#queue.length;
-  }
-
-  push(task: Task): void {
-    this.#queue.push(task);
-  }
-
-  peek(): Task | undefined {
-    return this.#queue.peek();
-  }
-
-  pop(): Task | undefined {
-    return this.#queue.pop();
+    this.queue = new PriorityQueue(order === 'priority' ? isSooner : hasArrivedSooner);
   }
 }

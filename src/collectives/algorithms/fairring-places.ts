@@ -18,9 +18,10 @@ export class FairringPlaces {
   readonly #ranksPerHost: number;
   /** Index of every host in its group. */
   readonly #indexOf: readonly number[];
-  readonly #owners = new Map<number, readonly number[]>();
-  readonly #owned = new Map<number, readonly number[]>();
-  readonly #others = new Map<number, readonly number[]>();
+  // Found when they are first asked for: a rank asks for few.
+  readonly #owners: (readonly number[])[] = [];
+  readonly #owned: (readonly number[])[] = [];
+  readonly #others: (readonly number[])[] = [];
 
   constructor(layout: FairringLayout, ranksPerHost: number) {
     this.#layout = layout;
@@ -35,13 +36,8 @@ export class FairringPlaces {
 
   /** The other hosts of the group, beginning with the next one. */
   othersOf(host: number): readonly number[] {
-    let others = this.#others.get(host);
-    if (others === undefined) {
-      const group = this.groupWith(host);
-      others = group.slice(1).map((_, k) => group[(this.#indexOf[host] + 1 + k) % group.length]);
-      this.#others.set(host, others);
-    }
-    return others;
+    const group = this.groupWith(host);
+    return (this.#others[host] ??= group.slice(1).map((_, k) => group[(this.#indexOf[host] + 1 + k) % group.length]));
   }
 
   /** Number of hosts by which `to` comes after `from` in their group. */
@@ -53,30 +49,18 @@ export class FairringPlaces {
   /** Hosts that own the shard, by group. With fewer owners than hosts, owners of different rails are different hosts. */
   ownersOf(rail: number, index: number): readonly number[] {
     const [D, E] = [this.#ranksPerHost, this.#layout.owners];
-    const key = rail * E + index;
-    let owners = this.#owners.get(key);
-    if (owners === undefined) {
-      owners = this.#layout.groups.map((group) => {
-        const B = group.length;
-        return group[(Math.floor((index * B) / E) + Math.floor((rail * B) / (D * Math.min(E, B)))) % B];
-      });
-      this.#owners.set(key, owners);
-    }
-    return owners;
+    return (this.#owners[rail * E + index] ??= this.#layout.groups.map((group) => {
+      const B = group.length;
+      return group[(Math.floor((index * B) / E) + Math.floor((rail * B) / (D * Math.min(E, B)))) % B];
+    }));
   }
 
   /** Indices of the shards of a rail that the host owns. */
   ownedBy(host: number, rail: number): readonly number[] {
-    const key = host * this.#ranksPerHost + rail;
-    let owned = this.#owned.get(key);
-    if (owned === undefined) {
-      const group = this.groupOf[host];
-      owned = Array.from({ length: this.#layout.owners }, (_, index) => index).filter(
-        (index) => this.ownersOf(rail, index)[group] === host,
-      );
-      this.#owned.set(key, owned);
-    }
-    return owned;
+    const group = this.groupOf[host];
+    return (this.#owned[host * this.#ranksPerHost + rail] ??= Array.from({ length: this.#layout.owners }, (_, index) => index).filter(
+      (index) => this.ownersOf(rail, index)[group] === host,
+    ));
   }
 
   // ── signals of the rank at host `to` ────────────────────────────────────────────────────────────────────────────

@@ -27,6 +27,7 @@ import type { Topology } from '../../plan/topology.ts';
 import type { Algorithm } from './algorithm.ts';
 import { fairringLayout, wholeLines, type FairringLayout } from './fairring-layout.ts';
 import { FairringPlaces } from './fairring-places.ts';
+import { FairringShards, rotated, runsOf, type Part, type Shard } from './fairring-shards.ts';
 
 export const fairring: Algorithm = {
   name: 'fairring',
@@ -44,83 +45,28 @@ export const fairring: Algorithm = {
 const runBytes = 256 * 1024;
 const channels = { send: 0, own: 1, gather: 2, root: 3, pass: 4 } as const;
 
-/** One of the parts in which a shard is reduced. */
-interface Part {
-  /** Group whose owner of the shard is the root. */
-  readonly group: number;
-  readonly range: Range;
-  /** The part that had its place in the root's staging before. */
-  readonly before: Part | undefined;
-  /** Arrivals at the root, by the sending owner's group. */
-  readonly contributed: Arrival[];
-  /** Arrivals at the owners, by their group. */
-  readonly finished: Arrival[];
-  /** Arrivals at the hosts that own nothing of it, by host. */
-  readonly returned: Arrival[];
-}
-
-interface Shard {
-  /** Index, in every host, of the ranks that exchange it. */
-  readonly rail: number;
-  /** Index of the shard in its slot. */
-  readonly index: number;
-  readonly range: Range;
-  /** Index of its place in its owners' staging; `before` is the shard that had that place before. */
-  readonly place: number;
-  readonly before: Shard | undefined;
-  /** Owning hosts, by group. */
-  readonly owners: readonly number[];
-  readonly parts: readonly Part[];
-  /** Arrivals at the owner of the sending host's group, by host. */
-  readonly contributed: Arrival[];
-}
-
-/** Shards that adjoin each other, and the range that they cover. */
-interface Run {
-  readonly shards: Shard[];
-  range: Range;
-}
-
-/** Joins shards that adjoin each other, in their order, until each run covers `least` elements. */
-function runsOf(shards: readonly Shard[], least: number): Run[] {
-  const runs: Run[] = [];
-  for (const shard of shards) {
-    const { offset, count } = shard.range;
-    const last = runs.at(-1);
-    const after = last !== undefined && last.range.offset + last.range.count === offset;
-    const before = last !== undefined && offset + count === last.range.offset;
-    if (last === undefined || last.range.count >= least || !(after || before)) {
-      runs.push({ shards: [shard], range: shard.range });
-      continue;
-    }
-    last.shards.push(shard);
-    last.range = { offset: after ? last.range.offset : offset, count: last.range.count + count };
-  }
-  return runs;
-}
-
 class Fairring {
   readonly #b: PlanBuilder;
   readonly #hosts: Topology['hosts'];
   readonly #layout: FairringLayout;
   readonly #places: FairringPlaces;
+  readonly #shards: FairringShards;
   /** The host and the rail of the only rank whose program is kept; undefined: all are kept. Then only its rail is considered, and
    *  on it only its own steps and the messages to it. */
   readonly #only: { readonly host: number; readonly rail: number } | undefined;
   /** Fewest elements that ranks of a host sum or copy at a time. */
   readonly #runCount: number;
-  /** The last shard in each place, by rail, index and place. */
-  readonly #last = new Map<string, Shard>();
   /** Trees by host: its ranks' contributions → the host's. */
-  readonly #hostTrees = new Map<number, ReduceTree>();
+  readonly #hostTrees: ReduceTree[] = [];
   /** Trees by host: its ranks' contributions, then the sums of its group's other hosts, beginning with the next one → the group's. */
-  readonly #groupTrees = new Map<number, ReduceTree>();
+  readonly #groupTrees: ReduceTree[] = [];
 
   constructor(b: PlanBuilder) {
     this.#b = b;
     this.#hosts = b.topology.hosts;
     this.#layout = fairringLayout(b.request);
     this.#places = new FairringPlaces(this.#layout, this.#hosts[0].length);
+    this.#shards = new FairringShards(this.#layout, this.#places);
     this.#runCount = Math.min(b.request.pieceCount ?? runBytes, runBytes / (b.request.elementBytes ?? 8));
     const { onlyRank } = b;
     if (onlyRank !== undefined) {
@@ -139,7 +85,7 @@ class Fairring {
       const slots = split(slice.count, this.#hosts[0].length);
       for (const rail of rails) {
         const slot = { offset: slice.offset + slots[rail].offset, count: slots[rail].count };
-        const shards = this.#shardsOf(slot, { rail, place: index % this.#layout.inFlight });
+        const shards = this.#shards.of(slot, { rail, place: index % this.#layout.inFlight });
         b.onChannel(channels.send, () => this.#send(shards));
         b.onChannel(channels.own, () => shards.forEach((shard) => this.#own(shard)));
         if (groups.length > 1) {
@@ -153,39 +99,6 @@ class Fairring {
   }
 
   // ── ownership ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-  /** The shards of a slot, with their places and parts. */
-  #shardsOf(slot: Range, { rail, place }: { readonly rail: number; readonly place: number }): Shard[] {
-    return split(slot.count, this.#layout.owners).flatMap((own, index): Shard[] => {
-      if (own.count === 0) return [];
-      const range = { offset: slot.offset + own.offset, count: own.count };
-      const key = `${rail} ${index} ${place}`;
-      const before = this.#last.get(key);
-      const owners = this.#places.ownersOf(rail, index);
-      const parts = this.#partsOf(range, { rail, index, before });
-      const shard: Shard = { rail, index, range, place, before, owners, parts, contributed: [] };
-      this.#last.set(key, shard);
-      return [shard];
-    });
-  }
-
-  #partsOf(range: Range, { rail, index, before }: Pick<Shard, 'rail' | 'index' | 'before'>): Part[] {
-    const { parts, groups } = this.#layout;
-    return split(range.count, parts).flatMap((part, p): Part[] => {
-      if (part.count === 0) return [];
-      const group = (Math.floor((p * groups.length) / parts) + rail + index) % groups.length;
-      return [
-        {
-          group,
-          range: { offset: range.offset + part.offset, count: part.count },
-          before: before?.parts.find((each) => each.group === group),
-          contributed: [],
-          finished: [],
-          returned: [],
-        },
-      ];
-    });
-  }
 
   #rankOf(host: number, { rail }: Pick<Shard, 'rail'>): number {
     return this.#hosts[host][rail];
@@ -211,7 +124,7 @@ class Fairring {
   #send(shards: readonly Shard[]): void {
     const b = this.#b;
     for (const m of this.#only === undefined ? this.#hosts.keys() : this.#places.groupWith(this.#only.host)) {
-      for (const { shards: run, range } of runsOf(this.#turn(shards, m, 'to owners'), this.#runCount)) {
+      for (const { items: run, range } of runsOf(this.#turn(shards, m, 'to owners'), this.#runCount)) {
         if (this.#keeps(m)) this.#sumHost(this.#rankOf(m, run[0]), span('data', range));
         for (const shard of run) {
           const owner = this.#ownerFor(m, shard);
@@ -321,8 +234,8 @@ class Fairring {
   #passOn(shard: Shard): void {
     shard.owners.forEach((m, group) => {
       if (this.#heard(m, this.#places.groupWith(m)).length === 0) return;
-      for (const parts of neighbours(rotated(shard.parts, group).filter((part) => part.group !== group))) {
-        const range = { offset: parts[0].range.offset, count: parts.reduce((sum, part) => sum + part.range.count, 0) };
+      const foreign = rotated(shard.parts, group).filter((part) => part.group !== group);
+      for (const { items: parts, range } of runsOf(foreign, Infinity)) {
         if (this.#keeps(m)) for (const part of parts) this.#b.wait(part.finished[group]);
         this.#return(shard, { range, parts }, { from: m, channel: channels.pass });
         if (this.#keeps(m)) this.#spread(this.#rankOf(m, shard), range);
@@ -346,7 +259,7 @@ class Fairring {
   /** Channel 2 of every rank: copies results as they come back, in runs, into the data of the host's other ranks. */
   #gather(shards: readonly Shard[]): void {
     for (const m of this.#only === undefined ? this.#hosts.keys() : [this.#only.host]) {
-      for (const { shards: run, range } of runsOf(this.#turn(shards, m, 'from owners'), this.#runCount)) {
+      for (const { items: run, range } of runsOf(this.#turn(shards, m, 'from owners'), this.#runCount)) {
         for (const { parts } of run) for (const part of parts) this.#b.wait(part.returned[m]);
         this.#spread(this.#rankOf(m, run[0]), range);
       }
@@ -443,52 +356,22 @@ class Fairring {
   }
 
   #hostTree(m: number): ReduceTree {
-    return kept(this.#hostTrees, m, () => {
-      const host = this.#hosts[m];
-      return postfix(canonicalTree({ hosts: [host] }), (rank) => host.indexOf(rank));
-    });
+    const host = this.#hosts[m];
+    return (this.#hostTrees[m] ??= postfix(canonicalTree({ hosts: [host] }), (rank) => host.indexOf(rank)));
   }
 
   #groupTree(m: number): ReduceTree {
-    return kept(this.#groupTrees, m, () => {
-      const group = this.#places.groupWith(m);
-      return balancedTree(group.length).flatMap((entry) => {
-        if (entry === -1) return -1;
-        const distance = this.#places.distance(m, group[entry]);
-        return distance === 0 ? [...this.#hostTree(m)] : this.#hosts[m].length + distance - 1;
-      });
-    });
+    const group = this.#places.groupWith(m);
+    return (this.#groupTrees[m] ??= balancedTree(group.length).flatMap((entry) => {
+      if (entry === -1) return -1;
+      const distance = this.#places.distance(m, group[entry]);
+      return distance === 0 ? [...this.#hostTree(m)] : this.#hosts[m].length + distance - 1;
+    }));
   }
-}
-
-function kept<V>(known: Map<number, V>, key: number, make: () => V): V {
-  let value = known.get(key);
-  if (value === undefined) {
-    value = make();
-    known.set(key, value);
-  }
-  return value;
 }
 
 /** The other ranks of a host, beginning with the next one. */
 function after(host: readonly number[], rank: number): number[] {
   const index = host.indexOf(rank);
   return [...host.slice(index + 1), ...host.slice(0, index)];
-}
-
-/** Runs of parts that follow each other in the shard. */
-function neighbours(parts: readonly Part[]): Part[][] {
-  const runs: Part[][] = [];
-  for (const part of parts) {
-    const last = runs.at(-1)?.at(-1)?.range;
-    if (last && last.offset + last.count === part.range.offset) runs.at(-1)?.push(part);
-    else runs.push([part]);
-  }
-  return runs;
-}
-
-/** The parts beginning after `start`, so that no root receives from all at once. */
-function rotated(parts: readonly Part[], start: number): Part[] {
-  const after = parts.filter(({ group }) => group > start);
-  return [...after, ...parts.filter(({ group }) => group <= start)];
 }

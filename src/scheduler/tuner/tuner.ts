@@ -7,7 +7,7 @@
  *  Schedule, search space and margin are ByteScheduler's. */
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
-import { anyNumber, anyObject, checkFields, describeValue, optionTable } from '../../base/schema.ts';
+import { anyNumber, anyObject, checkFields, describeValue, integer, optionTable } from '../../base/schema.ts';
 import { Finals } from './finals.ts';
 import { BayesianSearch, type Range } from './search.ts';
 
@@ -55,24 +55,25 @@ export interface TunerOptions extends TuningSpec {
   readonly random: Random;
 }
 
-const tunerOptions = optionTable<TunerOptions>({
-  space: anyObject,
-  random: anyObject,
-  points: anyNumber,
-  coveringPoints: anyNumber,
-  stepsPerPoint: anyNumber,
-  stepsAhead: anyNumber,
-  margin: anyNumber,
-  finalists: anyNumber,
-  finalRounds: anyNumber,
-  driftShare: anyNumber,
-});
-const spaceOptions = optionTable<SearchSpace>({ creditBytes: anyObject, partitionBytes: anyObject });
-
 /** Steps at the beginning and at the end of a point that do not count, as they run half under another one. */
 const firstSteps = 3;
 const lastSteps = 2;
 export const stepsPerPointMin = firstSteps + lastSteps + 1;
+
+const tunerOptions = optionTable<TunerOptions>({
+  space: anyObject,
+  random: anyObject,
+  points: integer({ min: 2 }),
+  coveringPoints: integer({ min: 1 }),
+  stepsPerPoint: integer({ min: stepsPerPointMin }),
+  stepsAhead: integer({ min: 1 }),
+  margin: anyNumber,
+  finalists: integer({ min: 1 }),
+  finalRounds: integer({ min: 1 }),
+  driftShare: anyNumber,
+});
+const spaceOptions = optionTable<SearchSpace>({ creditBytes: anyObject, partitionBytes: anyObject });
+
 /** ByteScheduler's documents count in parameters of float32, 4 bytes each. */
 const million = 4e6;
 
@@ -155,18 +156,6 @@ export class Tuner {
     const { points = 15, coveringPoints = 10, stepsPerPoint = 100, stepsAhead = 10, margin = 0.1, driftShare = 0.25 } = options;
     const { finalists = 4, finalRounds = 3 } = options;
     this.#options = { ...options, points, coveringPoints, stepsPerPoint, stepsAhead, margin, finalists, finalRounds, driftShare };
-    for (const [name, value, least] of [
-      ['points', points, 2],
-      ['coveringPoints', coveringPoints, 1],
-      ['stepsPerPoint', stepsPerPoint, stepsPerPointMin],
-      ['stepsAhead', stepsAhead, 1],
-      ['finalists', finalists, 1],
-      ['finalRounds', finalRounds, 1],
-    ] as const) {
-      if (!Number.isSafeInteger(value) || value < least) {
-        throw new ShoalError('usage', `Tuner: ${name} must be an integer from ${least}, not ${describeValue(value)}`);
-      }
-    }
     if (!(margin >= 0) || !(driftShare > 0)) throw new ShoalError('usage', 'Tuner: margin is at least 0, and driftShare larger than 0');
     this.#names = (['creditBytes', 'partitionBytes'] as const).filter((name) => options.space[name] !== undefined);
     if (this.#names.length === 0) throw new ShoalError('usage', 'Tuner: the space has neither creditBytes nor partitionBytes');
