@@ -51,7 +51,9 @@ describe('assignBuckets', () => {
   });
 
   test('refuses limits that are not positive integers', () => {
-    expect(() => assignBuckets([], { firstBucketBytes: 0, bucketBytes: 1 })).toThrow(/firstBucketBytes is 0/);
+    expect(() => assignBuckets([], { firstBucketBytes: 0, bucketBytes: 1 })).toThrow(
+      /'firstBucketBytes' must be a whole number from 1, not 0/,
+    );
   });
 
   test('every parameter once, in order, aligned, within limits, disjoint; greedy', () => {

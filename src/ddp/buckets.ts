@@ -10,7 +10,7 @@
  *   bucket 2     [p0]                              larger than a bucket: alone */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { anyList, anyNumber, anyObject, anyText, checkArgument, checkFields, optionTable } from '../base/schema.ts';
+import { anyList, anyObject, anyText, checkArgument, checkFields, integer, optionTable } from '../base/schema.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { countOf } from '../memory/tensor.ts';
 
@@ -57,7 +57,7 @@ export interface BucketLimits {
   readonly bucketBytes: number;
 }
 
-const bucketLimits = optionTable<BucketLimits>({ firstBucketBytes: anyNumber, bucketBytes: anyNumber });
+const bucketLimits = optionTable<BucketLimits>({ firstBucketBytes: integer({ min: 1 }), bucketBytes: integer({ min: 1 }) });
 
 interface OpenBucket {
   readonly limit: number;
@@ -70,11 +70,6 @@ interface OpenBucket {
  *  @throws ShoalError `usage` for duplicate names, invalid shapes and limits; `unsupported` for a dtype that is not a float. */
 export function assignBuckets(parameters: readonly ParameterSpec[], limits: BucketLimits): Bucket[] {
   checkFields('assignBuckets', limits, bucketLimits);
-  for (const setting of ['firstBucketBytes', 'bucketBytes'] as const) {
-    const bytes = limits[setting];
-    if (!Number.isSafeInteger(bytes) || bytes <= 0)
-      throw new ShoalError('usage', `${setting} is ${bytes}; it must be a positive integer of bytes`);
-  }
   checkSpecs(parameters);
   const buckets: Bucket[] = [];
   const open = new Map<DType, OpenBucket>();

@@ -15,13 +15,13 @@ import { dirname, join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
 import {
-  anyNumber,
   anyObject,
   anyText,
   checkArgument,
   checkFields,
   checkOptions,
   describeValue,
+  integer,
   isPlainObject,
   noOptions,
   optionTable,
@@ -42,6 +42,8 @@ import {
   type DescribedTensor,
 } from './checkpoint.ts';
 
+import { checkGroup } from './reducer-options.ts';
+
 /** The part of a process group that checkpoints use. */
 export type CheckpointGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGatherObject' | 'broadcastObject'>;
 
@@ -61,9 +63,8 @@ export interface CheckpointContents {
   readonly state?: CheckpointState;
 }
 
-const checkpointsOptions = optionTable<CheckpointsOptions>({ keep: anyNumber });
+const checkpointsOptions = optionTable<CheckpointsOptions>({ keep: integer({ min: 1, max: 1000 }) });
 const contentFields = optionTable<CheckpointContents>({ tensors: anyObject, owned: anyObject, state: anyObject });
-const keepMax = 1000;
 const pattern = /^checkpoint-(\d{8,})$/;
 const partName = 'checkpoint.part';
 const depthMax = 64;
@@ -87,14 +88,11 @@ export class Checkpoints {
 
   /** @param folder on a file system that all ranks share; made by the first `save`. */
   constructor(group: CheckpointGroup, folder: string, options: CheckpointsOptions = noOptions) {
-    if (typeof group?.allGatherObject !== 'function')
-      throw new ShoalError('usage', `Checkpoints: the first argument is the process group, not ${describeValue(group)}`);
+    checkGroup('Checkpoints', group, 'allGatherObject');
     checkArgument('Checkpoints: folder', folder, anyText);
     checkOptions('Checkpoints', options, checkpointsOptions);
     const { keep = 2 } = options;
     if (folder === '') throw new ShoalError('usage', 'Checkpoints: folder must not be empty');
-    if (!Number.isInteger(keep) || keep < 1 || keep > keepMax)
-      throw new ShoalError('usage', `Checkpoints: keep must be 1 to ${keepMax}, not ${keep}`);
     this.#group = group;
     this.#folder = resolve(folder);
     this.#keep = keep;

@@ -24,7 +24,8 @@ export {
   type OptimizerParameter,
   type SGDOptions,
 } from './optimizers.ts';
-export { Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats, type StepResult, type Weighting } from './reducer.ts';
+export { Reducer } from './reducer.ts';
+export type { ReducerGroup, ReducerOptions, ReducerStats, StepResult, Weighting } from './reducer-options.ts';
 export { type GradientSource, ZeroRedundancyOptimizer, type ZeroGroup } from './zero-redundancy-optimizer.ts';
 export { DistributedSampler, type SamplerOptions, type SamplerState } from './sampler.ts';
 /** The generator that the sampler uses: for initial parameters that are the same on every machine. */

@@ -11,6 +11,7 @@ import { anyList, anyNumber, callback, checkArgument, checkOptions, describeValu
 import type { ProcessGroup } from '../group/caller/types.ts';
 import type { TypedArray } from '../memory/dtype.ts';
 import { rangesText } from './rank-text.ts';
+import { checkGroup } from './reducer-options.ts';
 
 /** The work that a rank does for the others after its own inputs are over. */
 export interface JoinHook {
@@ -70,8 +71,7 @@ export async function join<T>(
   step: (input: T) => unknown,
   options: JoinOptions = noOptions,
 ): Promise<JoinResult> {
-  if (typeof group?.allGather !== 'function')
-    throw new ShoalError('usage', `join: the first argument is the process group, not ${describeValue(group)}`);
+  checkGroup('join', group, 'allGather');
   checkArgument('join: joinables', joinables, anyList);
   for (const each of joinables)
     if (typeof each?.joinHook !== 'function')
@@ -83,7 +83,7 @@ export async function join<T>(
   const { throwOnEarlyTermination = false, parameters = [], timeoutMs } = options;
   for (const array of parameters)
     if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `join: parameters are arrays, not ${describeForeign(array)}`);
-  const call = timeoutMs === undefined ? {} : { timeoutMs };
+  const call = { timeoutMs };
   const active = new Uint8Array(group.size);
   const hooks = joinables.map((each) => each.joinHook());
 

@@ -4,14 +4,15 @@ import { describeForeign } from '../memory/foreign-value.ts';
 import { ShoalError } from '../base/errors.ts';
 import {
   anyList,
-  anyNumber,
   anyText,
   checkArgument,
   checkOptions,
   describeValue,
   flag,
   isPlainObject,
+  list,
   noOptions,
+  number,
   optionTable,
   type OptionTable,
 } from '../base/schema.ts';
@@ -66,8 +67,16 @@ export interface AdamOptions {
   readonly decoupled?: boolean;
 }
 
-const sgdOptions = optionTable<SGDOptions>({ lr: anyNumber, momentum: anyNumber, weightDecay: anyNumber, nesterov: flag });
-const adamOptions = optionTable<AdamOptions>({ lr: anyNumber, betas: anyList, eps: anyNumber, weightDecay: anyNumber, decoupled: flag });
+const fromZero = number({ min: 0 });
+const beta = number({ min: 0, below: 1 });
+const sgdOptions = optionTable<SGDOptions>({ lr: fromZero, momentum: fromZero, weightDecay: fromZero, nesterov: flag });
+const adamOptions = optionTable<AdamOptions>({
+  lr: fromZero,
+  betas: list(beta, { min: 2, max: 2 }),
+  eps: fromZero,
+  weightDecay: fromZero,
+  decoupled: flag,
+});
 
 /** Stochastic gradient descent with momentum: Sutskever et al., ICML 2013, as torch.optim.SGD has it without dampening. */
 export class SGD implements Optimizer {
@@ -82,7 +91,6 @@ export class SGD implements Optimizer {
   constructor(parameters: readonly OptimizerParameter[], options: SGDOptions = noOptions) {
     this.#parameters = checkedParameters('SGD', parameters, options, sgdOptions);
     const { lr = 1e-3, momentum = 0, weightDecay = 0, nesterov = false } = options;
-    checkNotNegative('SGD', { lr, momentum, weightDecay });
     if (nesterov && momentum === 0) throw new ShoalError('usage', 'SGD: nesterov needs a momentum');
     this.lr = lr;
     this.#options = { lr, momentum, weightDecay, nesterov };
@@ -131,9 +139,6 @@ export class Adam implements Optimizer {
   constructor(parameters: readonly OptimizerParameter[], options: AdamOptions = noOptions) {
     this.#parameters = checkedParameters('Adam', parameters, options, adamOptions);
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0, decoupled = false } = options;
-    checkNotNegative('Adam', { lr, eps, weightDecay });
-    if (betas.length !== 2 || !betas.every((beta) => beta >= 0 && beta < 1))
-      throw new ShoalError('usage', `Adam: betas must be two numbers from 0 and below 1, not [${betas.map(String).join(', ')}]`);
     this.lr = lr;
     this.#options = { lr, betas: [...betas] as [number, number], eps, weightDecay, decoupled };
     this.#moments = parameters.map(({ name, data }) => {
@@ -212,11 +217,6 @@ function checkedParameters<Options extends object>(
   checkParameters(call, parameters);
   checkOptions(call, options, known);
   return [...parameters];
-}
-
-function checkNotNegative(call: string, values: Readonly<Record<string, number>>): void {
-  for (const [name, value] of Object.entries(values))
-    if (!(value >= 0 && value < Infinity)) throw new ShoalError('usage', `${call}: ${name} must be a finite number from 0, not ${value}`);
 }
 
 function isFloats(value: unknown): value is Float32Array | Float64Array {

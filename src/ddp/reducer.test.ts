@@ -4,7 +4,8 @@ import { VirtualClock } from '../base/clock.ts';
 import { seededRandom } from '../base/random.ts';
 import type { TypedArray } from '../memory/dtype.ts';
 import type { ParameterSpec } from './buckets.ts';
-import { Reducer, type ReducerOptions } from './reducer.ts';
+import { Reducer } from './reducer.ts';
+import type { ReducerOptions } from './reducer-options.ts';
 import { LocalWorld, onEveryRank } from './testing/local-world.ts';
 
 const floats = (...values: number[]): Float32Array => Float32Array.from(values);

@@ -96,12 +96,12 @@ describe('DistributedSampler', () => {
   });
 
   test.each([
-    [() => new DistributedSampler(-1), /length is -1/],
-    [() => new DistributedSampler(1.5), /length is 1\.5/],
-    [() => new DistributedSampler(1, { seed: -1 }), /seed -1/],
+    [() => new DistributedSampler(-1), /length must be a whole number from 0 to 4294967295, not -1/],
+    [() => new DistributedSampler(1.5), /length must be .*, not 1\.5/],
+    [() => new DistributedSampler(1, { seed: -1 }), /'seed' must be .*, not -1/],
     [() => new DistributedSampler(1, { group: { rank: 2, size: 2 } }), /rank 2 of 2/],
     [() => new DistributedSampler(3).at(3), /position 3 .* 3 items/],
-    [() => new DistributedSampler(3).setEpoch(-1), /epoch -1/],
+    [() => new DistributedSampler(3).setEpoch(-1), /epoch must be .*, not -1/],
     [() => [...new DistributedSampler(3).batches(0)], /batch size 0/],
   ])('refuses %s', (call, message) => {
     expect(call).toThrow(expect.objectContaining({ code: 'usage', message: expect.stringMatching(message) as string }));

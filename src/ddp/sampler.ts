@@ -7,8 +7,8 @@
  *  Batch k of size B on N ranks together is batch k of size N·B on one rank. A position is the number of items of the permutation
  *  that all ranks have seen together: the rest from there on can be dealt out anew, to any number of ranks. */
 import { ShoalError } from '../base/errors.ts';
-import { anyNumber, anyObject, checkFields, checkOptions, flag, noOptions, optionTable } from '../base/schema.ts';
-import { seededRandom } from '../base/random.ts';
+import { anyNumber, anyObject, checkArgument, checkFields, checkOptions, flag, integer, noOptions, optionTable } from '../base/schema.ts';
+import { seededRandom, shuffle } from '../base/random.ts';
 
 /** Options of a sampler; all but the rank are the same on all ranks. */
 export interface SamplerOptions {
@@ -42,15 +42,16 @@ export interface SamplerState {
   readonly position: number;
 }
 
+const uint32 = integer({ min: 0, max: 0xffffffff });
 const samplerState = optionTable<SamplerState>({
   items: anyNumber,
   seed: anyNumber,
   shuffle: flag,
-  epoch: anyNumber,
-  position: anyNumber,
+  epoch: uint32,
+  position: uint32,
 });
 
-const samplerOptions = optionTable<SamplerOptions>({ group: anyObject, seed: anyNumber, shuffle: flag, dropLast: flag });
+const samplerOptions = optionTable<SamplerOptions>({ group: anyObject, seed: uint32, shuffle: flag, dropLast: flag });
 
 /** Selects the items of a data set that this rank sees in an epoch, like torch's `DistributedSampler`: every rank derives the
  *  same permutation from seed and epoch, without communication, and takes every size-th item of it.
@@ -79,9 +80,7 @@ export class DistributedSampler implements Iterable<number> {
   constructor(items: number, options: SamplerOptions = noOptions) {
     checkOptions('DistributedSampler', options, samplerOptions);
     const { group: { rank, size } = { rank: 0, size: 1 }, seed = 0, shuffle = true, dropLast = false } = options;
-    if (!isUint32(items))
-      throw new ShoalError('usage', `sampler: the data set's length is ${items}; it must be an integer from 0 to 4294967295`);
-    if (!isUint32(seed)) throw new ShoalError('usage', `sampler: seed ${seed} must be an integer from 0 to 4294967295`);
+    checkArgument("sampler: the data set's length", items, uint32);
     if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
       throw new ShoalError('usage', `sampler: rank ${rank} of ${size} is not a rank`);
     }
@@ -106,7 +105,7 @@ export class DistributedSampler implements Iterable<number> {
 
   /** Selects the permutation of the following iterations. Call it with the same epoch on every rank. */
   setEpoch(epoch: number): void {
-    if (!isUint32(epoch)) throw new ShoalError('usage', `sampler: epoch ${epoch} must be an integer from 0 to 4294967295`);
+    checkArgument('sampler: epoch', epoch, uint32);
     if (epoch !== this.#epoch) this.#begin(epoch, 0);
   }
 
@@ -129,7 +128,7 @@ export class DistributedSampler implements Iterable<number> {
         throw new ShoalError('usage', `sampler: the state has ${key} ${saved}, this sampler ${value}; use the one that was saved`);
     }
     const { epoch, position } = state;
-    if (!isUint32(epoch) || !isUint32(position) || position > this.#items)
+    if (position > this.#items)
       throw new ShoalError('usage', `sampler: epoch ${epoch}, position ${position} is no place in ${this.#items} items`);
     this.#begin(epoch, position);
   }
@@ -173,21 +172,10 @@ export class DistributedSampler implements Iterable<number> {
     }
   }
 
-  /** Fisher–Yates shuffle, with a random stream of its own for each (seed, epoch). */
+  /** A shuffle with a random stream of its own for each (seed, epoch). */
   #permutation(): Uint32Array {
     const order = Uint32Array.from({ length: this.#items }, (_, i) => i);
     if (!this.#shuffle) return order;
-    const random = seededRandom((this.#seed ^ Math.imul(this.#epoch + 1, 0x9e3779b1)) >>> 0);
-    for (let last = order.length - 1; last > 0; last--) {
-      const other = random.integer(last + 1);
-      const item = order[last];
-      order[last] = order[other];
-      order[other] = item;
-    }
-    return order;
+    return shuffle(order, seededRandom((this.#seed ^ Math.imul(this.#epoch + 1, 0x9e3779b1)) >>> 0));
   }
-}
-
-function isUint32(value: number): boolean {
-  return Number.isInteger(value) && value >= 0 && value <= 0xffffffff;
 }

@@ -117,7 +117,9 @@ describe('what is wrong', () => {
     expect(() => new ZeroRedundancyOptimizer(group, [{ name: 'x', data: new Int32Array(1) as never }], SGD)).toThrow(
       /the data of 'x' must be a Float32Array/,
     );
-    expect(() => new ZeroRedundancyOptimizer(group, parameters, SGD, { lr: -1 })).toThrow(/SGD: lr must be a finite number from 0, not -1/);
+    expect(() => new ZeroRedundancyOptimizer(group, parameters, SGD, { lr: -1 })).toThrow(
+      /SGD: option 'lr' must be a number from 0, not -1/,
+    );
     expect(() => new ZeroRedundancyOptimizer(group, parameters, SGD, { learningRate: 1 } as never)).toThrow(/no option 'learningRate'/);
     const whole = new Float32Array(8);
     const tied = [whole.subarray(4), whole.subarray(0, 4), whole.subarray(3, 4)].map((data, k) => ({ name: `t${k}`, data }));

@@ -8,12 +8,13 @@
  *      rank 2   p2    ─ optimiser ─▶ p2    ┘
  *
  *  Every element is updated by the same arithmetic as without sharding, so bits are equal. It must not know what the optimiser does. */
-import { isShoalError, ShoalError } from '../base/errors.ts';
+import { ShoalError } from '../base/errors.ts';
 import { anyNumber, checkOptions, describeValue, noOptions, optionTable } from '../base/schema.ts';
 import type { ProcessGroup, Work } from '../group/caller/types.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import type { JoinHook, Joinable } from './join.ts';
 import { checkGradients, checkParameters, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
+import { checkGroup } from './reducer-options.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 
 /** The part of a process group that the optimiser uses. */
@@ -63,8 +64,7 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
    *  @param optimizerClass the class of each rank's own optimiser: `SGD`, `Adam`, or any other that treats each parameter alone.
    *  @throws ShoalError `usage`; `out-of-memory`; errors of the class. */
   constructor(group: ZeroGroup, parameters: readonly OptimizerParameter[], optimizerClass: OptimizerClass<Options>, options?: Options) {
-    if (typeof group?.allGather !== 'function')
-      throw new ShoalError('usage', `ZeroRedundancyOptimizer: the first argument is the process group, not ${describeValue(group)}`);
+    checkGroup('ZeroRedundancyOptimizer', group, 'allGather');
     checkParameters('ZeroRedundancyOptimizer', parameters);
     checkApart(parameters);
     if (typeof optimizerClass !== 'function' || optimizerClass.prototype === undefined)
@@ -184,7 +184,7 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
 
   /** Remembers the failure for good: parameters may be updated on some ranks only. */
   #fail(thrown: unknown): ShoalError {
-    this.#failure ??= isShoalError(thrown) ? thrown : ShoalError.from(thrown, 'system', { rank: this.#group.rank, operation: 'ddp/zero' });
+    this.#failure ??= ShoalError.from(thrown, 'system', { rank: this.#group.rank, operation: 'ddp/zero' });
     return this.#failure;
   }
 }

@@ -9,8 +9,11 @@ import type { CallOptions, ScheduledGroup, Work } from '../../group/caller/types
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { ParameterSpec } from '../buckets.ts';
-import { gradBucket, HookRun, type BoundHook, type BucketPlace } from '../hooks/comm-hook.ts';
-import { Reducer, type ReducerGroup, type ReducerOptions } from '../reducer.ts';
+import { BucketAverages } from '../hooks/bucket-averages.ts';
+import type { BoundHook, HookRun } from '../hooks/comm-hook.ts';
+import { withoutGradient } from '../gradients.ts';
+import { Reducer } from '../reducer.ts';
+import type { ReducerGroup, ReducerOptions } from '../reducer-options.ts';
 
 export interface Exchange {
   /** `finish` does not wait: `take` does, for one gradient. */
@@ -68,22 +71,21 @@ class ScheduledExchange implements Exchange {
   readonly #parameters: readonly ParameterSpec[];
   readonly #tensors: readonly Tensor<'float32'>[];
   readonly #works: (Work | HookRun | undefined)[];
-  readonly #hook: BoundHook | undefined;
-  /** Tensors that the hook has allocated; released by `close`. */
-  readonly #hookTensors: Tensor[] = [];
+  /** A bucket for each parameter: what follows the first work of its hook runs when the forward pass needs it. */
+  readonly #averages: BucketAverages;
   readonly #findUnused: boolean;
   readonly #call: CallOptions;
   /** The error that ended the group; every later `take` throws it again. */
   #failure: unknown;
 
   constructor(group: ScheduledGroup, parameters: readonly ParameterSpec[], { findUnused = false, timeoutMs, hook }: ExchangeOptions) {
-    this.#hook = hook;
+    this.#averages = new BucketAverages(group, hook);
     this.#group = group;
     this.#parameters = parameters;
     this.#tensors = parameters.map(({ shape }) => group.tensor('float32', shape));
     this.#works = parameters.map(() => undefined);
     this.#findUnused = findUnused;
-    this.#call = timeoutMs === undefined ? {} : { timeoutMs };
+    this.#call = { timeoutMs };
   }
 
   gradientReady(index: number, values: Float32Array): void {
@@ -103,13 +105,7 @@ class ScheduledExchange implements Exchange {
     if (missing.length > 0 && !this.#findUnused) {
       // This step is given up: nobody has forgotten to wait for the rest of it.
       for (const work of this.#works) void Promise.resolve(work).catch(() => undefined);
-      const names = missing.slice(0, 8).map(({ name }) => `'${name}'`);
-      const { rank } = this.#group;
-      throw new ShoalError(
-        'usage',
-        `ddp: rank ${rank} has no gradient for ${names.join(', ')}; give each one, or pass findUnused: true to count missing ones as zeros`,
-        { rank },
-      );
+      throw withoutGradient(this.#group.rank, missing);
     }
     for (const { index } of missing) {
       this.#tensors[index].data.fill(0);
@@ -131,33 +127,15 @@ class ScheduledExchange implements Exchange {
   }
 
   close(): void {
-    for (const tensor of [...this.#tensors, ...this.#hookTensors]) if (!tensor.released) this.#group.release(tensor);
+    for (const tensor of this.#tensors) if (!tensor.released) this.#group.release(tensor);
+    this.#averages.close();
   }
 
   /** Priority is the parameter's index: the next forward pass needs layers that come first before the others. */
   #start(index: number): void {
     const { name, shape } = this.#parameters[index];
-    const call = { ...this.#call, priority: index };
     const tensor = this.#tensors[index];
-    if (!this.#hook) {
-      this.#works[index] = this.#group.allReduce(tensor, { ...call, op: ReduceOp.Avg, name: `ddp/${name}` });
-      return;
-    }
-    // A bucket for each parameter: what follows the first work of its hook runs when the forward pass needs it.
-    const place: BucketPlace = {
-      index,
-      name: `ddp/${name}`,
-      isLast: index === 0,
-      size: this.#group.size,
-      buffer: tensor,
-      parts: [{ name, shape, gradient: tensor.data }],
-      newTensor: (dtype, dimensions) => {
-        const own = this.#group.tensor(dtype, dimensions);
-        this.#hookTensors.push(own);
-        return own;
-      },
-      allReduce: (data, options) => this.#group.allReduce(data, { ...call, ...options }),
-    };
-    this.#works[index] = new HookRun(this.#hook(gradBucket(place)));
+    const bucket = { index, name: `ddp/${name}`, isLast: index === 0, tensor, parts: [{ name, shape, gradient: tensor.data }] };
+    this.#works[index] = this.#averages.start(bucket, { ...this.#call, priority: index, op: ReduceOp.Avg });
   }
 }

@@ -22,10 +22,10 @@ import {
 import type { CallOptions, ScheduledGroup } from '../../group/caller/types.ts';
 import { checkSpecs, type ParameterSpec } from '../buckets.ts';
 import { bindHook, type BoundHook, type CommHook } from '../hooks/comm-hook.ts';
-import { checkGroup, type ReducerGroup } from '../reducer.ts';
+import { checkGroup, type ReducerGroup } from '../reducer-options.ts';
 import { registrationText, verifyRegistration } from '../registration.ts';
 import { verifyReplicas } from '../replicas.ts';
-import { exchangeOf, isScheduled, type Exchange } from './exchange.ts';
+import { isScheduled } from './exchange.ts';
 import { arrayOf, checkHost, leafSpecs, readOnce, type ArrayTree } from './jax-js-trees.ts';
 import { LayerUpdates, type Layer } from './layer-updates.ts';
 
@@ -73,7 +73,7 @@ export async function distributeStages(
   stages: readonly Stage[],
   options: StagesOptions,
 ): Promise<StagedModel> {
-  checkGroup('distributeStages', group);
+  checkGroup('distributeStages', group, 'allReduce');
   checkOptions('distributeStages', options, stagesOptions);
   checkArgument('distributeStages: optimizer', options?.optimizer, callback);
   checkStages(stages);
@@ -91,7 +91,7 @@ export async function distributeStages(
     specs.push(...own);
   }
   checkSpecs(specs);
-  const call = timeoutMs === undefined ? {} : { timeoutMs };
+  const call = { timeoutMs };
   const settings = {
     stages: isScheduled(group) ? 'scheduled' : 'buckets',
     names: stages.map(({ name }) => name),
@@ -150,7 +150,6 @@ export class StagedModel {
   readonly #options: StagesOptions;
   readonly #call: CallOptions;
   #hook: BoundHook | undefined;
-  #exchange: Exchange | undefined;
   #updates: LayerUpdates | undefined;
   #isClosed = false;
 
@@ -246,7 +245,7 @@ export class StagedModel {
     if (this.#isClosed) return;
     this.drain();
     this.#isClosed = true;
-    this.#exchange?.close();
+    this.#updates?.close();
     for (const { parameters, forward, backward } of this.#stages) {
       tree.dispose(parameters);
       forward.dispose();
@@ -260,12 +259,11 @@ export class StagedModel {
     this.#checkOpen();
     if (this.#updates) return this.#updates;
     const { bucketBytes, firstBucketBytes, timeoutMs } = this.#options;
-    const options = { bucketBytes, firstBucketBytes, timeoutMs, hook: this.#hook };
-    this.#exchange = exchangeOf(this.#group, this.#specs, options);
     this.#updates = new LayerUpdates({
       group: this.#group,
       layers: this.#layers,
-      exchange: this.#exchange,
+      parameters: this.#specs,
+      exchange: { bucketBytes, firstBucketBytes, timeoutMs, hook: this.#hook },
       apply: (index, averages) => this.#apply(index, averages),
     });
     return this.#updates;

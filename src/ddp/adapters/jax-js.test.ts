@@ -1,6 +1,6 @@
 import { defaultDevice, DType, init, jit, numpy as np, tree, valueAndGrad } from '@jax-js/jax';
 import { beforeAll, describe, expect, test } from 'vitest';
-import type { ReducerOptions } from '../reducer.ts';
+import type { ReducerOptions } from '../reducer-options.ts';
 import { LocalWorld, onEveryRank } from '../testing/local-world.ts';
 import { distribute, type DistributedModel } from './jax-js.ts';
 

@@ -24,7 +24,8 @@ import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { ParameterSpec } from '../buckets.ts';
 import { checksum } from '../checksum.ts';
 import type { CommHook } from '../hooks/comm-hook.ts';
-import { checkGroup, Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer.ts';
+import { Reducer } from '../reducer.ts';
+import { checkGroup, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer-options.ts';
 
 import { arrayOf, checkHost, isOnWebGpu, leafSpecs, readOnce, type ArrayTree, type Elements } from './jax-js-trees.ts';
 
@@ -49,7 +50,7 @@ export async function distribute<T extends ArrayTree>(
   params: T,
   options: ReducerOptions = noOptions,
 ): Promise<DistributedModel<T>> {
-  checkGroup('distribute', group);
+  checkGroup('distribute', group, 'allReduce');
   const specs = leafSpecs(params);
   const structure = tree.structure<np.Array>(params);
   const reducer = new Reducer(group, specs, options);

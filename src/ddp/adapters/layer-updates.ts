@@ -6,8 +6,10 @@
  *      use(l)     forward pass: waits for the layer's averages, and applies them; drain(): of all layers
  *
  *  Each of these is a span on the timeline, by which `shoal tune --scheduler --predict` knows what the layers' passes take. */
-import type { ProcessGroup } from '../../group/caller/types.ts';
-import type { Exchange } from './exchange.ts';
+import type { ScheduledGroup } from '../../group/caller/types.ts';
+import type { ParameterSpec } from '../buckets.ts';
+import type { ReducerGroup } from '../reducer-options.ts';
+import { exchangeOf, type Exchange, type ExchangeOptions } from './exchange.ts';
 
 export interface Layer {
   readonly name: string;
@@ -19,11 +21,13 @@ export interface Layer {
 export interface LayerUpdatesOptions {
   /** All layers, in the order of the forward pass. */
   readonly layers: readonly Layer[];
-  readonly exchange: Exchange;
+  /** All parameters of all layers. */
+  readonly parameters: readonly ParameterSpec[];
+  readonly exchange: ExchangeOptions;
   /** Applies one step of the optimiser to this layer alone. `averages` are those of its parameters, valid until their next gradients. */
   readonly apply: (layer: number, averages: readonly Float32Array[]) => void;
-  /** The group, on whose timeline the spans are drawn. */
-  readonly group: Partial<Pick<ProcessGroup, 'span'>>;
+  /** The group that averages, and on whose timeline the spans are drawn. */
+  readonly group: ReducerGroup | ScheduledGroup;
 }
 
 type Details = Readonly<Record<string, string | number>>;
@@ -38,6 +42,7 @@ interface Marks {
 
 export class LayerUpdates {
   readonly #options: LayerUpdatesOptions;
+  readonly #exchange: Exchange;
   readonly #marks: readonly Marks[];
   /** Layers whose last averages are not applied yet. */
   readonly #pending = new Set<number>();
@@ -48,6 +53,7 @@ export class LayerUpdates {
 
   constructor(options: LayerUpdatesOptions) {
     this.#options = options;
+    this.#exchange = exchangeOf(options.group, options.parameters, options.exchange);
     this.#marks = options.layers.map(({ name, bytes }, layer) => ({
       name: name.slice(0, 200),
       wait: { phase: 'wait', layer, bytes },
@@ -87,11 +93,10 @@ export class LayerUpdates {
 
   /** Copies the gradients of the layer's parameters; undefined stands for a parameter that has none. */
   give(layer: number, gradients: readonly (Float32Array | undefined)[]): void {
-    const { layers, exchange } = this.#options;
-    const { parameters } = layers[layer];
+    const { parameters } = this.#options.layers[layer];
     const { name, gradient: details } = this.#marks[layer];
     const given = (): void => {
-      for (const [at, gradient] of gradients.entries()) if (gradient) exchange.gradientReady(parameters[at], gradient);
+      for (const [at, gradient] of gradients.entries()) if (gradient) this.#exchange.gradientReady(parameters[at], gradient);
     };
     this.#span(`gradient of ${name}`, given, details);
   }
@@ -99,9 +104,9 @@ export class LayerUpdates {
   /** The backward pass is over. @returns the averages of all parameters, to be applied now; undefined when scheduled.
    *  @throws ShoalError `usage` for parameters without gradient; the error that ended the group. */
   finish(): readonly Float32Array[] | undefined {
-    const { layers, exchange } = this.#options;
-    this.#span('gradients averaged', () => exchange.finish(), { phase: 'finish' });
-    if (!exchange.isScheduled) return layers.flatMap(({ parameters }) => parameters.map((index) => exchange.take(index)));
+    const { layers } = this.#options;
+    this.#span('gradients averaged', () => this.#exchange.finish(), { phase: 'finish' });
+    if (!this.#exchange.isScheduled) return layers.flatMap(({ parameters }) => parameters.map((index) => this.#exchange.take(index)));
     for (const layer of layers.keys()) this.#pending.add(layer);
     return undefined;
   }
@@ -111,11 +116,14 @@ export class LayerUpdates {
     for (const layer of [...this.#pending].sort((a, b) => a - b)) this.use(layer);
   }
 
+  close(): void {
+    this.#exchange.close();
+  }
+
   /** The layer's averages, after waiting for them; undefined when none is on its way. */
   #take(layer: number): readonly Float32Array[] | undefined {
     if (!this.#pending.has(layer)) return undefined;
-    const { layers, exchange } = this.#options;
-    const averages = layers[layer].parameters.map((index) => exchange.take(index));
+    const averages = this.#options.layers[layer].parameters.map((index) => this.#exchange.take(index));
     this.#pending.delete(layer);
     return averages;
   }

@@ -2,7 +2,7 @@
 import { must } from '../../base/assert.ts';
 import { seededRandom } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { anyNumber, checkOptions, describeValue, flag, noOptions, optionTable } from '../../base/schema.ts';
+import { anyNumber, checkOptions, count, describeValue, flag, integer, noOptions, optionTable } from '../../base/schema.ts';
 import { readSettings } from '../../base/settings/settings.ts';
 import { sum } from '../../base/numbers.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -74,12 +74,12 @@ export interface PowerSGDOptions {
 }
 
 const powerOptions = optionTable<PowerSGDOptions>({
-  matrixApproximationRank: anyNumber,
-  startIteration: anyNumber,
+  matrixApproximationRank: integer({ min: 1 }),
+  startIteration: count,
   minCompressionRate: anyNumber,
   useErrorFeedback: flag,
   warmStart: flag,
-  randomSeed: anyNumber,
+  randomSeed: count,
 });
 
 interface Approximated {
@@ -118,14 +118,6 @@ export class PowerSGDState {
     const { matrixApproximationRank = 1, startIteration = 1000, minCompressionRate = 2 } = options;
     const { useErrorFeedback = true, warmStart = true, randomSeed = 0 } = options;
     this.#options = { matrixApproximationRank, startIteration, minCompressionRate, useErrorFeedback, warmStart, randomSeed };
-    for (const [name, value, least] of [
-      ['matrixApproximationRank', matrixApproximationRank, 1],
-      ['startIteration', startIteration, 0],
-      ['randomSeed', randomSeed, 0],
-    ] as const) {
-      if (!Number.isSafeInteger(value) || value < least)
-        throw new ShoalError('usage', `PowerSGDState: ${name} is an integer from ${least}, not ${describeValue(value)}`);
-    }
     if (!(minCompressionRate >= 1))
       throw new ShoalError('usage', `PowerSGDState: minCompressionRate is at least 1, not ${describeValue(minCompressionRate)}`);
   }

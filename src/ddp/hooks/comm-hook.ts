@@ -117,31 +117,3 @@ export class HookRun implements PromiseLike<void> {
     }
   }
 }
-
-/** The parts of a bucket's all-reduces that its owner decides, the same on all ranks. */
-export interface BucketPlace {
-  readonly index: number;
-  readonly name: string;
-  readonly isLast: boolean;
-  readonly size: number;
-  readonly buffer: Tensor<'float32'>;
-  readonly parts: readonly GradPart[];
-  newTensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D>;
-  allReduce(data: TensorLike, options: ReduceOptions): Work;
-}
-
-/** A bucket for the hook of one step. */
-export function gradBucket(place: BucketPlace): GradBucket {
-  let stage = 0;
-  return {
-    index: () => place.index,
-    buffer: () => place.buffer.data,
-    parts: () => place.parts,
-    isLast: () => place.isLast,
-    size: place.size,
-    tensor: (dtype, count) => place.newTensor(dtype, [count]),
-    // The buffer itself is shared memory: data that is the whole buffer needs no copy.
-    allReduce: (data, { op = 'avg' } = {}) =>
-      place.allReduce(data === place.buffer.data ? place.buffer : data, { op, name: `${place.name}/hook-${stage++}` }),
-  };
-}

@@ -8,7 +8,7 @@ import { checkReduceOp, ReduceOp } from '../../memory/reduce-op.ts';
 import type { Region } from '../../memory/region.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { CallOptions, CountsOptions, ReduceOptions, RootOptions, TensorLike, Work } from '../../group/caller/types.ts';
-import type { ReducerGroup } from '../reducer.ts';
+import type { ReducerGroup } from '../reducer-options.ts';
 
 /** An operation as one rank entered it. */
 interface Entry {

@@ -10,12 +10,12 @@
 import * as tf from '@tensorflow/tfjs';
 import { ShoalError } from '../../../base/errors.ts';
 import { anyNumber, checkOptions, describeValue, flag, noOptions, optionTable } from '../../../base/schema.ts';
-import type { CallOptions, ScheduledGroup } from '../../../group/caller/types.ts';
+import type { ScheduledGroup } from '../../../group/caller/types.ts';
 import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
 import { registrationText, verifyRegistrationSync } from '../../registration.ts';
-import { checkGroup, type ReducerGroup } from '../../reducer.ts';
+import { checkGroup, type ReducerGroup } from '../../reducer-options.ts';
 import { verifyReplicas } from '../../replicas.ts';
-import { exchangeOf, isScheduled, type Exchange } from '../exchange.ts';
+import { isScheduled } from '../exchange.ts';
 import { LayerUpdates } from '../layer-updates.ts';
 import { elementsOf } from './heap-view.ts';
 import { bindHook, type BoundHook, type CommHook } from '../../hooks/comm-hook.ts';
@@ -58,7 +58,7 @@ export function distribute(
   optimizer: tf.Optimizer,
   options: DistributeOptions = noOptions,
 ): DistributedOptimizer {
-  checkGroup('distribute', group);
+  checkGroup('distribute', group, 'allReduce');
   if (typeof optimizer !== 'object' || optimizer === null || !(optimizer instanceof tf.Optimizer))
     throw new ShoalError('usage', `distribute: the second argument is an optimizer of TensorFlow.js, not ${describeValue(optimizer)}`);
   checkOptions('distribute', options, distributeOptions);
@@ -78,7 +78,6 @@ export function distribute(
 /** The variables of a model, once they are known. */
 interface Registration {
   readonly variables: readonly tf.Variable[];
-  readonly exchange: Exchange;
   /** Each variable is a layer. */
   readonly updates: LayerUpdates;
   readonly hooks: VariableHooks;
@@ -166,7 +165,7 @@ export class DistributedOptimizer extends tf.Optimizer {
     if (registered === undefined) throw new ShoalError('usage', 'verifyReplicas: after the first step, which makes the replicas equal');
     this.drain();
     const named = registered.variables.map((variable) => ({ name: variable.name, array: variable.dataSync<'float32'>() }));
-    return verifyReplicas(this.#group, named, callOf(this.#options));
+    return verifyReplicas(this.#group, named, { timeoutMs: this.#options.timeoutMs });
   }
 
   override get iterations(): number {
@@ -198,7 +197,7 @@ export class DistributedOptimizer extends tf.Optimizer {
   override dispose(): void {
     this.drain();
     this.#registered?.hooks.close();
-    this.#registered?.exchange.close();
+    this.#registered?.updates.close();
     this.#registered = undefined;
     this.#shared.release();
     this.#inner.dispose();
@@ -247,7 +246,7 @@ export class DistributedOptimizer extends tf.Optimizer {
     const specs = variables.map(specOf);
     checkSpecs(specs);
     const { bucketBytes, firstBucketBytes, findUnused, timeoutMs } = this.#options;
-    const call = callOf(this.#options);
+    const call = { timeoutMs };
     const how = isScheduled(this.#group) ? 'scheduled' : 'buckets';
     const settings = { tfjs: how, optimizer: this.getClassName(), options: this.getConfig() };
     verifyRegistrationSync(this.#group, registrationText(specs, settings), call);
@@ -256,11 +255,10 @@ export class DistributedOptimizer extends tf.Optimizer {
       this.#group.broadcast(values, { ...call, root: 0 }).waitSync();
       tf.tidy(() => variable.assign(tf.tensor(values, variable.shape, 'float32')));
     }
-    const options = { bucketBytes, firstBucketBytes, findUnused, timeoutMs, hook: this.#hook };
-    const exchange = exchangeOf(this.#group, specs, options);
     const updates = new LayerUpdates({
       group: this.#group,
-      exchange,
+      parameters: specs,
+      exchange: { bucketBytes, firstBucketBytes, findUnused, timeoutMs, hook: this.#hook },
       layers: variables.map(({ name, size }, index) => ({ name, bytes: 4 * size, parameters: [index] })),
       apply: (index, [average]) => hooks.unrecorded(() => this.#apply(variables, index, average)),
     });
@@ -270,7 +268,7 @@ export class DistributedOptimizer extends tf.Optimizer {
       onUse: (index) => updates.use(index),
       onGradient: (index, gradient) => updates.give(index, [elementsOf(tf.backend(), gradient)]),
     });
-    this.#registered = { variables, exchange, updates, hooks };
+    this.#registered = { variables, updates, hooks };
     return this.#registered;
   }
 }
@@ -279,10 +277,6 @@ export class DistributedOptimizer extends tf.Optimizer {
 function trainable(varList: readonly tf.Variable[] | undefined): tf.Variable[] {
   const variables = varList ?? Object.values(tf.engine().registeredVariables);
   return variables.filter((variable) => variable.trainable);
-}
-
-function callOf({ timeoutMs }: DistributeOptions): CallOptions {
-  return timeoutMs === undefined ? {} : { timeoutMs };
 }
 
 function specOf({ name, shape, dtype }: tf.Variable): ParameterSpec {
