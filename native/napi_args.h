@@ -47,46 +47,24 @@ inline bool get_descriptor(napi_env env, napi_value value, int& out) { return ge
 
 inline bool get(napi_env env, napi_value value, bool& out) { return napi_get_value_bool(env, value, &out) == napi_ok; }
 
-struct Bytes {
-  uint8_t* data;
+/// The elements of a typed array over any kind of buffer.
+template <class T, napi_typedarray_type kType>
+struct Elements {
+  T* data;
   size_t size;
 };
 
-/// Reads the bytes of a Uint8Array over any kind of buffer.
-inline bool get(napi_env env, napi_value value, Bytes& out) {
+using Bytes = Elements<uint8_t, napi_uint8_array>;
+using Doubles = Elements<double, napi_float64_array>;
+using Words = Elements<uint32_t, napi_uint32_array>;
+
+template <class T, napi_typedarray_type kType>
+bool get(napi_env env, napi_value value, Elements<T, kType>& out) {
   napi_typedarray_type type;
   void* data = nullptr;
   size_t length = 0;
-  if (napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr) != napi_ok || type != napi_uint8_array) return false;
-  out = {static_cast<uint8_t*>(data), length};
-  return true;
-}
-
-struct Doubles {
-  double* data;
-  size_t size;
-};
-
-inline bool get(napi_env env, napi_value value, Doubles& out) {
-  napi_typedarray_type type;
-  void* data = nullptr;
-  size_t length = 0;
-  if (napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr) != napi_ok || type != napi_float64_array) return false;
-  out = {static_cast<double*>(data), length};
-  return true;
-}
-
-struct Words {
-  uint32_t* data;
-  size_t size;
-};
-
-inline bool get(napi_env env, napi_value value, Words& out) {
-  napi_typedarray_type type;
-  void* data = nullptr;
-  size_t length = 0;
-  if (napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr) != napi_ok || type != napi_uint32_array) return false;
-  out = {static_cast<uint32_t*>(data), length};
+  if (napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr) != napi_ok || type != kType) return false;
+  out = {static_cast<T*>(data), length};
   return true;
 }
 

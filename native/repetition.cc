@@ -14,19 +14,32 @@
 namespace shoal {
 namespace {
 
-/// Layout shared with src/memory/step-machine.ts (`RepetitionNumbers`).
-enum Number : size_t { kRuns, kOrdinal, kClosed, kNumbers };
+/// Layout shared with src/memory/step-machine.ts (`RepetitionNumber`).
+enum Number : size_t { kOrdinal, kClosed, kNumbers };
 
 constexpr size_t kTurns = 2;
 constexpr int32_t kNotStarted = 5;
 
+/// A program of one turn. It is prepared when it runs on the same memory once more: a run on other memory each time costs no preparation.
+struct TurnProgram {
+  Program program;
+  std::unique_ptr<PreparedProgram> prepared;
+  uint64_t version = 0;
+
+  Status run(Registers& registers) {
+    if (program.segments->version == version) return prepared->run(registers);
+    version = program.segments->version;
+    return run_steps(program, registers);
+  }
+};
+
 struct Repetition {
-  std::unique_ptr<PreparedProgram> programs[kTurns];
+  TurnProgram programs[kTurns];
   Registers* registers;
   Doubles code;
   Words operands;
   Doubles numbers;
-  Doubles published;
+  Doubles runs;
   Words stop;
   Words record;
   Words log;
@@ -44,10 +57,9 @@ napi_value start(napi_env env, napi_callback_info info) {
   double* numbers = own.numbers.data;
   int32_t status = kNotStarted;
   if (numbers[kClosed] == 0 && __atomic_load_n(own.stop.data, __ATOMIC_RELAXED) == 0 && own.unmaps == unmaps()) {
-    const double runs = numbers[kRuns] + 1, ordinal = numbers[kOrdinal];
-    numbers[kRuns] = runs;
+    const double runs = own.runs.data[0] + 1, ordinal = numbers[kOrdinal];
+    own.runs.data[0] = runs;
     numbers[kOrdinal] = ordinal + 1;
-    own.published.data[0] = runs;
     const auto serial = static_cast<uint32_t>(static_cast<uint64_t>(runs));
     uint32_t* record = own.record.data;
     const size_t words = own.record.size;
@@ -59,7 +71,7 @@ napi_value start(napi_env env, napi_callback_info info) {
     for (size_t k = 0; k < own.operands.size; k++) own.code.data[own.operands.data[k]] = ordinal + 1;
     own.registers->pc() = 0;
     own.registers->wait(own.spin_ns, own.yields);
-    status = static_cast<int32_t>(own.programs[static_cast<uint64_t>(ordinal) % kTurns]->run(*own.registers));
+    status = static_cast<int32_t>(own.programs[static_cast<uint64_t>(ordinal) % kTurns].run(*own.registers));
     if (status == static_cast<int32_t>(Status::kDone)) return nullptr;
   }
   napi_value result;
@@ -69,19 +81,19 @@ napi_value start(napi_env env, napi_callback_info info) {
 bool read_operands(napi_env env, napi_value (&values)[13], Repetition& out) {
   Program* programs[kTurns];
   if (!get_external(env, values[0], programs[0]) || !get_external(env, values[1], programs[1]) || !get_external(env, values[2], out.registers) || !get(env, values[3], out.code) || !get(env, values[4], out.operands) ||
-      !get(env, values[5], out.numbers) || !get(env, values[6], out.published) || !get(env, values[7], out.stop) ||
+      !get(env, values[5], out.numbers) || !get(env, values[6], out.runs) || !get(env, values[7], out.stop) ||
       !get(env, values[8], out.record) || !get(env, values[9], out.log) || !get(env, values[10], out.spin_ns) ||
       !get(env, values[11], out.yields)) {
     return false;
   }
-  for (size_t k = 0; k < kTurns; k++) out.programs[k] = std::make_unique<PreparedProgram>(*programs[k], out.registers->peer_limit());
+  for (size_t k = 0; k < kTurns; k++) out.programs[k] = {*programs[k], std::make_unique<PreparedProgram>(*programs[k], out.registers->peer_limit())};
   for (size_t k = 0; k < out.operands.size; k++)
     if (out.operands.data[k] >= out.code.size) return false;
-  return out.numbers.size == kNumbers && out.published.size == 1 && out.stop.size == 1 && out.record.size > 1 &&
+  return out.numbers.size == kNumbers && out.runs.size == 1 && out.stop.size == 1 && out.record.size > 1 &&
          out.log.size >= out.record.size;
 }
 
-/// createRepetition(program, program, registers, code, operands, numbers, published, stop, record, log, spinNs, yields, kept): a function
+/// createRepetition(program, program, registers, code, operands, numbers, runs, stop, record, log, spinNs, yields, kept): a function
 napi_value create_repetition(napi_env env, napi_callback_info info) {
   napi_value values[13], function;
   auto own = std::make_unique<Repetition>();

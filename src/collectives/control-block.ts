@@ -182,9 +182,9 @@ export class ControlBlock {
   }
 
   /** The memory that a repetition writes and reads before each run. */
-  get callWords(): { readonly published: Float64Array; readonly stop: Uint32Array; readonly log: Uint32Array } {
+  get callWords(): { readonly runs: Float64Array; readonly stop: Uint32Array; readonly log: Uint32Array } {
     const { buffer, byteOffset } = this.#whole;
-    return { published: this.#called, stop: new Uint32Array(buffer, byteOffset + headerFailedOffset, 1), log: this.#log };
+    return { runs: this.#called, stop: new Uint32Array(buffer, byteOffset + headerFailedOffset, 1), log: this.#log };
   }
 
   /** The contract of a call, while its place in the log has not been used again. */

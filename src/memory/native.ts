@@ -112,7 +112,7 @@ export interface Native extends NativeLoops, NativeWire {
     code: Float64Array,
     operands: Uint32Array,
     numbers: Float64Array,
-    published: Float64Array,
+    runs: Float64Array,
     stop: Uint32Array,
     record: Uint32Array,
     log: Uint32Array,

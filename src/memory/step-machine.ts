@@ -65,12 +65,10 @@ export interface MachineState {
 
 /** Numbers that a repetition shares with its owner, who may change them between runs. */
 export const RepetitionNumber = {
-  /** Runs so far of whatever shares the numbers; a run's own number is one more. */
-  Runs: 0,
   /** Runs so far on the same pair of segments. */
-  Ordinal: 1,
+  Ordinal: 0,
   /** Not 0: nothing is started. */
-  Closed: 2,
+  Closed: 1,
 } as const;
 
 /** A program that runs again and again under ascending numbers, with what is written before each run. */
@@ -83,8 +81,8 @@ export interface RepetitionOptions {
   readonly numbers: Float64Array;
   /** Places in the code that hold the run's ordinal, counted from 1. */
   readonly operands: Uint32Array;
-  /** One number: the run's. */
-  readonly published: Float64Array;
+  /** One number: the runs so far of whatever shares it; a run's own number is one more. */
+  readonly runs: Float64Array;
   /** One word. Not 0: nothing is started. */
   readonly stop: Uint32Array;
   /** Its first word becomes the run's number; all of it is copied to the log, run s to place (s − 1) modulo the log's records. */

@@ -391,14 +391,13 @@ export class CommGroup implements ProcessGroup {
     await this.#parts.devices?.end(timeoutMs);
     for (const block of this.#parts.blocks.values()) block.leave();
     this.#parts.blocks.clear();
-    this.#dispatch.close();
-    if (this.spec.id === worldGroupId) {
-      await this.#world.close(timeoutMs);
-      this.#dispatch.end();
-      return;
+    const { client } = this.#world;
+    try {
+      if (this.spec.id === worldGroupId) await this.#world.close(timeoutMs);
+      else await client.start({ type: 'close-group', group: this.spec.id, timeoutMs }, `destroying group '${this.name}'`);
+    } finally {
+      this.#dispatch.close();
     }
-    await this.#world.client.start({ type: 'close-group', group: this.spec.id, timeoutMs }, `destroying group '${this.name}'`);
-    this.#dispatch.end();
   }
 
   // ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,18 +4,21 @@ import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/schema.ts';
 import { checkTimeout, reductionOf } from '../caller/call-arguments.ts';
-import { onHost, operand } from '../caller/call-buffers.ts';
-import { CallDispatch, type CheckedCall } from '../caller/call-dispatch.ts';
+import { CallBuffers, onHost, operand, type Operand } from '../caller/call-buffers.ts';
 import { destroyOptions, scheduledReduceOptions } from '../caller/call-options.ts';
 import type { ScheduledGroup, ScheduledReduceOptions, SchedulingOptions, SchedulingStatus, TensorLike, Work } from '../caller/types.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
+import type { SettlingWork } from '../../comm/caller/work.ts';
+import type { CollectiveCall } from '../shared/call/contract.ts';
 import { scheduledNameMax, type GroupSpec } from '../shared/call/group-spec.ts';
-import { plannerOf } from '../shared/call/planner.ts';
+import type { Command, SharedBuffer } from '../shared/comm-protocol.ts';
 import { CallSignals } from './call-signals.ts';
 import { CommGroup } from './process-group.ts';
 import { checkedScheduling } from './scheduling.ts';
 
 const destroyTimeoutMs = 10_000;
+
+type ScheduledCommand = Extract<Command, { readonly type: 'scheduled' }>;
 
 export interface ScheduledCommGroupOptions {
   readonly world: WorldHandle;
@@ -29,7 +32,6 @@ export interface ScheduledCommGroupOptions {
 
 export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
   readonly #options: ScheduledCommGroupOptions;
-  readonly #reduces: CallDispatch;
   readonly #stops: CallSignals;
   /** The status before the first point of a tuner. */
   #set: SchedulingStatus;
@@ -41,7 +43,6 @@ export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
     const { world, group, spec } = options;
     super(world, group.spec, group);
     this.#options = options;
-    this.#reduces = new CallDispatch({ world, spec, planner: plannerOf(world.planning, spec) });
     this.#stops = new CallSignals(world.client, spec);
     const { creditBytes, partitionBytes, tuning } = must(spec.scheduling, () => 'the group is scheduled');
     this.#set = { creditBytes, partitionBytes, tuning: tuning === undefined ? 'fixed' : 'tuning', sinceStep: 0 };
@@ -56,17 +57,24 @@ export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
       throw new ShoalError('usage', `allReduce: priority must be a finite number, not ${describeValue(priority)}`);
     const name = this.#nameOf(options.name);
     const { world } = this.#options;
-    const checked: CheckedCall = {
-      call: { kind: 'all-reduce', dtype: target.dtype, count: target.count, name, ...reductionOf(target, options) },
-      uses: [{ name: 'data', operand: target, reads: true, writes: true }],
-      options,
-      timeoutMs: checkTimeout(options.timeoutMs ?? world.settings.timeoutMs),
-      task: { name, isNamed: options.name !== undefined, priority },
-    };
+    const call: CollectiveCall = { kind: 'all-reduce', dtype: target.dtype, count: target.count, name, ...reductionOf(target, options) };
+    const timeoutMs = checkTimeout(options.timeoutMs ?? world.settings.timeoutMs);
     this.#stops.check(signal, 'all-reduce');
-    const work = this.#reduces.start(checked);
+    const work = this.#post(target, { name, isNamed: options.name !== undefined, priority, call, timeoutMs });
     work.countIn(world.unheeded);
     return this.#stops.watch(work, signal, 'all-reduce');
+  }
+
+  #post(target: Operand, task: Pick<ScheduledCommand, 'name' | 'isNamed' | 'priority' | 'call' | 'timeoutMs'>): SettlingWork {
+    const { world, spec } = this.#options;
+    const { client, memory } = world;
+    try {
+      const reach = new CallBuffers(memory, [{ name: 'data', operand: target, reads: true, writes: true }]);
+      const command = { type: 'scheduled', group: spec.id, ...task, buffer: reach.share().data as SharedBuffer } as const;
+      return client.start(command, `all-reduce of '${task.name}' of group '${spec.name}'`, reach.pend());
+    } catch (thrown) {
+      throw client.tellExhaustion(spec.id, thrown);
+    }
   }
 
   setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void {

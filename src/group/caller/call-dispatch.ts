@@ -1,16 +1,14 @@
 /** Dispatches the main thread's calls to their paths, and numbers them among the group's calls.
  *
  *      the same collective on the same data as before ─▶ its earlier binding          nothing is prepared
- *      collective ─▶ route ─▶ the group's fast path, the engine, its schedule, or its device calls
+ *      collective ─▶ route ─▶ the group's fast path, the engine, or its device calls
  *      message ────────────▶ the engine
  *
  *  Arguments have been checked before. It must not know how a call runs. */
 import { must } from '../../base/assert.ts';
 import { CallSites } from '../../base/call-site.ts';
-import { isExhaustion } from '../../base/exhaustion.ts';
 import { isOnDevice } from '../../memory/device/device-tensor.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
-import { notStarted, RepetitionNumber } from '../../memory/step-machine.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { CallBuffers, onHost, type BufferUse } from './call-buffers.ts';
 import type { CommClient } from './comm-client.ts';
@@ -20,7 +18,7 @@ import type { CollectiveCall } from '../shared/call/contract.ts';
 import type { GroupSpec } from '../shared/call/group-spec.ts';
 import { TensorBlock } from './tensor-block.ts';
 import type { FastOperation, FastPath, FastRequest, OpenFastPath } from './fast-path.ts';
-import { mayRepeat, route, type GroupFacts } from '../shared/call/route.ts';
+import { mayRepeat, route, type EnginePath, type GroupFacts } from '../shared/call/route.ts';
 import type { TensorMemory } from './tensor-memory.ts';
 import type { CollectiveData, ReduceOptions, RootOptions, TensorLike } from './types.ts';
 import { CompletedWork, completedWork, type SettlingWork } from '../../comm/caller/work.ts';
@@ -36,8 +34,6 @@ export interface CheckedCall {
   /** The options as the user gave them. `op`, `factor`: only of calls that reduce; `root`: only of those that have one. */
   readonly options: RepeatableOptions;
   readonly timeoutMs: number;
-  /** The task that a scheduled call is. Default: the call is not scheduled. */
-  readonly task?: Pick<Extract<Command, { type: 'scheduled' }>, 'name' | 'isNamed' | 'priority'>;
 }
 
 /** A send or receive whose arguments have been checked. */
@@ -45,10 +41,11 @@ export type CheckedMessage = Pick<Extract<Command, { type: 'message' }>, 'direct
   readonly use: BufferUse & { readonly name: 'data' };
 };
 
-/** A checked call whose buffers are known. */
-interface PreparedCall extends CheckedCall {
-  readonly reach: CallBuffers;
-}
+/** The way of a call, and its arguments where that needs them. */
+type PreparedCall =
+  | { readonly path: 'device' }
+  | { readonly path: EnginePath; readonly reach: CallBuffers }
+  | { readonly path: 'host' | 'network'; readonly reach: CallBuffers; readonly fast: FastPath; readonly operation: FastOperation };
 
 /** A call that needs no more preparation. */
 interface BoundCall {
@@ -86,8 +83,8 @@ export interface CallDispatchOptions {
   readonly planner: GroupFacts['planner'];
   /** The group's fast path. Default: it has none. */
   readonly path?: OpenFastPath | undefined;
-  /** Called by each call on tensors of a device. Default: there are no such calls. */
-  readonly devices?: () => DeviceStarter;
+  /** Called by each call on tensors of a device. */
+  readonly devices: () => DeviceStarter;
 }
 
 export class CallDispatch {
@@ -100,8 +97,8 @@ export class CallDispatch {
   readonly #sites = new CallSites();
   /** The latest call of each kind that was bound on the fast path, by its first tensor or array. */
   readonly #bound = new WeakMap<object, BoundCall>();
-  /** `RepetitionNumber.Runs`: the collectives called, whichever way they went. */
-  readonly #numbers: Float64Array;
+  /** As `FastPath.called`. */
+  readonly #called: Float64Array;
 
   constructor({ world, spec, planner, path, devices }: CallDispatchOptions) {
     const { client, memory } = world;
@@ -109,10 +106,9 @@ export class CallDispatch {
     this.#devices = devices;
     this.#client = client;
     this.#memory = memory;
-    this.#facts = { planner, ...path, isScheduled: spec.scheduling !== undefined, usesLibrary: spec.library !== undefined };
+    this.#facts = { planner, ...path, usesLibrary: spec.library !== undefined };
     this.#fast = path?.fast;
-    this.#numbers = path?.fast.numbers ?? new Float64Array(1);
-    this.#numbers[RepetitionNumber.Runs] = spec.callsBefore ?? 0;
+    this.#called = path?.fast.called ?? Float64Array.of(spec.callsBefore ?? 0);
   }
 
   /** Runs a call as it was bound to the same data before, unchecked; undefined when it has not been, or not like this.
@@ -126,7 +122,7 @@ export class CallDispatch {
     try {
       return this.#repeat(kind, options, first, second);
     } catch (thrown) {
-      throw this.#told(thrown);
+      throw this.#client.tellExhaustion(this.#spec.id, thrown);
     }
   }
 
@@ -142,50 +138,60 @@ export class CallDispatch {
     if (!bound || !mayRepeat(options) || options.op !== bound.op || options.root !== bound.root) return undefined;
     if (!isAsBound(first, bound.first) || !isAsBound(second, bound.second)) return undefined;
     const { operation, buffers, request } = bound;
-    if (operation.repetition !== undefined && operation.buffers === buffers) {
-      const status = operation.repetition();
-      if (status === undefined) return completedWork;
-      if (status !== notStarted && this.#fast.goOn) return this.#fast.goOn(operation, status, request);
-      operation.repetition = undefined;
-    }
-    const work = this.#run(this.#fast, operation, request, buffers);
-    if (work === completedWork && operation.repetition === undefined) this.#fast.makeRepeatable?.(operation);
-    return work;
+    if (operation.repetition === undefined || operation.buffers !== buffers) return this.#fast.run(operation, request, buffers);
+    const status = operation.repetition();
+    return status === undefined ? completedWork : this.#fast.run(operation, request, buffers, status);
   }
 
   /** @throws ShoalError `usage` when a result lies over another argument; `out-of-memory`, `unsupported` when there is no room to
    *          stage private arguments. */
   start(checked: CheckedCall): SettlingWork {
-    // Copying arguments takes as long as it takes: whom others wait for in the meantime has called.
-    this.#announce(this.#calls + 1);
     try {
-      return this.#start(checked);
+      return this.#start(checked, this.#prepare(checked));
     } catch (thrown) {
-      throw this.#told(thrown);
-    } finally {
-      this.#announce(this.#calls);
+      throw this.#client.tellExhaustion(this.#spec.id, thrown);
     }
   }
 
-  #start(checked: CheckedCall): SettlingWork {
-    const { call, uses, timeoutMs } = checked;
-    const way = route(call, this.#facts, { isOnDevice: uses.some(({ operand }) => isOnDevice(operand.value)) });
-    if (way.path === 'device' && this.#devices) return this.#devices().start(checked);
-    const reach = new CallBuffers(this.#memory, uses);
-    if (this.#fast && (way.path === 'host' || way.path === 'network'))
-      return this.#startFast(this.#fast, this.#fast.bind(call, way, reach), { ...checked, reach });
-    const { id: group, name } = this.#spec;
-    const buffers = reach.share();
-    if (way.path === 'schedule') {
-      const task = must(checked.task, () => 'a call of a scheduled group is a task');
-      const command = { type: 'scheduled', group, ...task, call, buffer: buffers.data as SharedBuffer, timeoutMs } as const;
-      return this.#client.start(command, `${call.kind} of '${task.name}' of group '${name}'`, reach.pend());
+  /** Finds the way of a call, and makes its arguments reachable. That takes as long as it takes: whom others wait for in the meantime has
+   *  called. */
+  #prepare({ call, uses }: CheckedCall): PreparedCall {
+    this.#called[0] += 1;
+    try {
+      const way = route(call, this.#facts, { isOnDevice: uses.some(({ operand }) => isOnDevice(operand.value)) });
+      if (way.path === 'device') return { path: 'device' };
+      const reach = new CallBuffers(this.#memory, uses);
+      if (way.path === 'host' || way.path === 'network') {
+        const fast = must(this.#fast, () => `a group whose calls take the ${way.path} path has one`);
+        return { path: way.path, reach, fast, operation: fast.bind(call, way, reach) };
+      }
+      reach.share();
+      return { path: way.path, reach };
+    } finally {
+      this.#called[0] -= 1;
     }
-    const path = way.path === 'exchange' || way.path === 'library' ? way.path : 'engine';
+  }
+
+  #start(checked: CheckedCall, prepared: PreparedCall): SettlingWork {
+    if (prepared.path === 'device') return this.#devices().start(checked);
+    const { reach } = prepared;
+    if ('fast' in prepared) return this.#startFast(prepared.fast, prepared.operation, checked, reach);
+    const { call, timeoutMs } = checked;
+    const { id: group, name } = this.#spec;
     // Ranks tell each other their splits first: a call of its own.
-    const sequence = this.#nextSequence(path === 'exchange' ? 2 : 1);
+    const sequence = this.#called[0];
+    this.#called[0] += prepared.path === 'exchange' ? 2 : 1;
+    const way = { path: prepared.path };
     const site = this.#sites.current();
-    const command = { type: 'collective', group, path, sequence, call: { ...call, site: site() }, buffers, timeoutMs } as const;
+    const command = {
+      type: 'collective',
+      group,
+      way,
+      sequence,
+      call: { ...call, site: site() },
+      buffers: reach.share(),
+      timeoutMs,
+    } as const;
     return this.#client.start(command, `${call.kind} of group '${name}'`, { ...reach.pend(), site });
   }
 
@@ -194,7 +200,7 @@ export class CallDispatch {
     try {
       return this.#startMessage(message);
     } catch (thrown) {
-      throw this.#told(thrown);
+      throw this.#client.tellExhaustion(this.#spec.id, thrown);
     }
   }
 
@@ -209,23 +215,13 @@ export class CallDispatch {
     return work;
   }
 
-  /** No call follows. What was called before goes on. */
+  /** All that was called has ended. */
   close(): void {
     this.#fast?.close();
   }
 
-  /** All that was called has ended. */
-  end(): void {
-    this.#fast?.end();
-  }
-
-  /** Where this process has run out of something, others would wait for its part of the call in vain. */
-  #told(thrown: unknown): unknown {
-    if (isExhaustion(thrown)) void this.#client.failGroup(this.#spec.id, thrown);
-    return thrown;
-  }
-
-  #startFast(fast: FastPath, operation: FastOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): SettlingWork {
+  #startFast(fast: FastPath, operation: FastOperation, checked: CheckedCall, reach: CallBuffers): SettlingWork {
+    const { call, uses, options, timeoutMs } = checked;
     const { buffers } = operation;
     const requestWith = (own: CallBuffers): FastRequest => {
       const shared = own.share();
@@ -238,7 +234,7 @@ export class CallDispatch {
       const { op, root } = options;
       this.#keep(first?.value ?? this, { kind: call.kind, next: undefined, op, root, first, second, operation, buffers, request });
     }
-    const work = this.#run(fast, operation, () => requestWith(reach), buffers);
+    const work = fast.run(operation, () => requestWith(reach), buffers);
     if (work instanceof CompletedWork) reach.end();
     return work;
   }
@@ -255,29 +251,6 @@ export class CallDispatch {
     while (before.next && before.next.kind !== bound.kind) before = before.next;
     bound.next = before.next?.next;
     before.next = bound;
-  }
-
-  /** When peers are late, what is private must be staged: whether there is room for that is found before anything is announced. */
-  #run(fast: FastPath, operation: FastOperation, request: () => FastRequest, buffers: unknown): SettlingWork {
-    if (operation.isPrivate) fast.checkRoom(operation, buffers);
-    return fast.run(operation, this.#nextSequence(), request, buffers);
-  }
-
-  get #calls(): number {
-    return this.#numbers[RepetitionNumber.Runs];
-  }
-
-  /** @param operations of the call. */
-  #nextSequence(operations = 1): number {
-    const sequence = this.#calls;
-    this.#numbers[RepetitionNumber.Runs] = sequence + operations;
-    this.#announce(this.#calls);
-    return sequence;
-  }
-
-  /** Notes for other ranks that this one has made so many calls. */
-  #announce(calls: number): void {
-    this.#fast?.announce(calls);
   }
 }
 

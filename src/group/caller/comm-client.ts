@@ -2,19 +2,19 @@
  *  One per world. It must not know the meaning of collectives. */
 import type { SchedulingStatus } from '../shared/call/group-spec.ts';
 import type { ShoalError } from '../../base/errors.ts';
+import { isExhaustion } from '../../base/exhaustion.ts';
 import { CommChannel, type Unnumbered } from '../../comm/caller/comm-channel.ts';
 import type { TraceSnapshot } from '../../trace/recorder.ts';
-import type { RegionShare } from '../../memory/region.ts';
 import type { PeerRegions } from './peer-regions.ts';
-import type { Command, NetworkPathShare, WorldInfo, WorldTold } from '../shared/comm-protocol.ts';
+import type { Command, FastPathShare, WorldInfo, WorldTold } from '../shared/comm-protocol.ts';
 import { GroupNumbers } from './group-numbers.ts';
 
 /** The time that the comm thread may take to tell other ranks something. */
 const tellMs = 2000;
 
 export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
-  readonly #networkPaths = new Map<number, NetworkPathShare>();
-  readonly #hostPathBlocks = new Map<number, readonly RegionShare[]>();
+  /** The fast paths of groups that have one. */
+  readonly fastPaths = new Map<number, FastPathShare>();
   /** Memory of other ranks of this host; given once the world is open. */
   peerRegions: PeerRegions | undefined;
   /** Announcements that came before. */
@@ -28,6 +28,12 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
   /** This rank cannot go on with the group: all its ranks are told why. */
   failGroup(group: number, error: ShoalError): Promise<void> {
     return this.#tell({ type: 'fail-group', group, error: error.toData() });
+  }
+
+  /** Where this process has run out of something, others would wait for its part of a call in vain. @returns what was thrown. */
+  tellExhaustion(group: number, thrown: unknown): unknown {
+    if (isExhaustion(thrown)) void this.failGroup(group, thrown);
+    return thrown;
   }
 
   /** Tells all ranks what may be the reason if this process ends now, which happens when nobody catches the error. */
@@ -78,23 +84,10 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
     for (const { rank, key, share } of this.#earlyRegions.splice(0)) regions.update(rank, key, share);
   }
 
-  /** The shares by which the control blocks of a group are mapped; undefined unless its ranks share memory. */
-  hostPathBlocks(group: number): readonly RegionShare[] | undefined {
-    return this.#hostPathBlocks.get(group);
-  }
-
-  /** The network path of a group; undefined where there is none. */
-  networkPath(group: number): NetworkPathShare | undefined {
-    return this.#networkPaths.get(group);
-  }
-
   protected override onTold(event: WorldTold): void {
     switch (event.type) {
-      case 'host-path':
-        this.#hostPathBlocks.set(event.group, event.blocks);
-        return;
-      case 'network-path':
-        this.#networkPaths.set(event.group, event.share);
+      case 'fast-path':
+        this.fastPaths.set(event.group, event.share);
         return;
       case 'peer-region':
         if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
@@ -105,8 +98,7 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
         return;
       case 'group-ended':
         this.schedulings.delete(event.group);
-        this.#hostPathBlocks.delete(event.group);
-        this.#networkPaths.delete(event.group);
+        this.fastPaths.delete(event.group);
         this.groupNumbers.free(event.group);
     }
   }

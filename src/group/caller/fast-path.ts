@@ -2,31 +2,36 @@
  *  path: host-path-caller.ts, network-path-caller.ts.
  *
  *      bind ─▶ run ─▶ all came in time ─▶ completed work
- *                └─▶ late: the engine continues the run ─▶ work; later calls queue behind it there */
+ *                └─▶ late: the comm thread continues the run ─▶ work; later calls queue behind it there */
 import type { CallSite } from '../../base/call-site.ts';
+import type { Unnumbered } from '../../comm/caller/comm-channel.ts';
+import type { SettlingWork, WorkHooks, WorkWaiter } from '../../comm/caller/work.ts';
+import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
 import type { Repetition } from '../../memory/step-machine.ts';
 import type { BufferName } from '../../plan/ir.ts';
+import type { TraceRecorder } from '../../trace/recorder.ts';
+import type { Movement } from '../../trace/traffic.ts';
+import { waitName, workName, type CallSpan } from '../shared/call/collective-spans.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
+import type { GroupSpec } from '../shared/call/group-spec.ts';
 import type { GroupFacts, Route } from '../shared/call/route.ts';
-import type { SettlingWork } from '../../comm/caller/work.ts';
-import type { SharedBuffer } from '../shared/comm-protocol.ts';
-import type { WorkHooks, WorkWaiter } from '../../comm/caller/work.ts';
+import type { CallWay, Command, SharedBuffer } from '../shared/comm-protocol.ts';
 import type { CallBuffers } from './call-buffers.ts';
 
 /** A call bound to its buffers; may be run again and again, one run at a time. */
 export interface FastOperation {
   /** The buffers that it runs on now. */
   readonly buffers: unknown;
-  /** They are the caller's own, which the engine cannot reach. */
+  /** They are the caller's own, which the comm thread cannot reach. */
   readonly isPrivate: boolean;
   /** Runs it once more on these buffers, as the group's next call, by one call of native code. Undefined: it cannot. */
-  repetition?: Repetition | undefined;
+  readonly repetition?: Repetition | undefined;
 }
 
-/** A call as the engine goes on with it; made only when it must. */
+/** A call as the comm thread goes on with it; made only when it must. */
 export interface FastRequest {
   readonly call: CollectiveCall;
-  /** The buffers where the engine reaches them. */
+  /** The buffers where the comm thread reaches them. */
   readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
   readonly timeoutMs: number;
   /** The place in the program where the call was made. */
@@ -35,25 +40,17 @@ export interface FastRequest {
 }
 
 export interface FastPath<Operation extends FastOperation = FastOperation> {
-  /** The collectives called on the group, whichever way they went: `RepetitionNumber.Runs` of its repetitions. */
-  readonly numbers: Float64Array;
+  /** One number: the collectives called on the group, whichever way they went. Other ranks see it, and are told of it when they wait in vain. */
+  readonly called: Float64Array;
   /** The operation for a call whose route is this path; may stage private arrays. */
   bind(call: CollectiveCall, route: Route, reach: CallBuffers): Operation;
-  /** Checks that there is room for what the engine would need for the operation. @throws ShoalError `out-of-memory`, `unsupported`. */
-  checkRoom(operation: Operation, buffers: Operation['buffers']): void;
-  /** Runs the operation as call number `sequence` of the group. `request` is asked for only when the engine must take over.
-   *  @param buffers what it runs on, when that may not be what it last ran on. */
-  run(operation: Operation, sequence: number, request: () => FastRequest, buffers: Operation['buffers']): SettlingWork;
-  /** The operation is being repeated: from now on by a repetition, if it can be. */
-  makeRepeatable?(operation: Operation): void;
-  /** Goes on with a run that the operation's repetition has begun. @param status its answer, which is not `notStarted`. */
-  goOn?(operation: Operation, status: number, request: () => FastRequest): SettlingWork;
-  /** Notes for other ranks that this one has made so many calls: what they are told when they wait in vain. */
-  announce(calls: number): void;
-  /** No call follows. What has begun goes on in the engine. */
-  close(): void;
+  /** Runs the operation as the group's next call. `request` is asked for only when the comm thread must take over.
+   *  @param buffers what it runs on, when that may not be what it last ran on.
+   *  @param status what the operation's repetition has come to. Default: it has not been tried, or has not started.
+   *  @throws ShoalError `out-of-memory`, `unsupported` when there is no room for what the comm thread would need; then nothing is announced. */
+  run(operation: Operation, request: () => FastRequest, buffers: Operation['buffers'], status?: number): SettlingWork;
   /** All that was called has ended. */
-  end(): void;
+  close(): void;
 }
 
 /** A fast path that is open to the calls of a group, and which of them it is for. */
@@ -61,18 +58,69 @@ export interface OpenFastPath extends Omit<GroupFacts, 'planner'> {
   readonly fast: FastPath;
 }
 
-/** Operations that the engine may have while the calling thread goes on without looking. */
+/** Operations that the comm thread may have while the calling thread goes on without looking. */
 const unseenMax = 16;
 
-/** A call is about to queue behind operations that the engine has. A script that never looks at its works sees no end of them, so
- *  they are looked for here; and beyond a few the engine is given time, or all later calls would take the long way, and their queue
+/** A call is about to queue behind operations that the comm thread has. A script that never looks at its works sees no end of them, so
+ *  they are looked for here; and beyond a few the comm thread is given time, or all later calls would take the long way, and their queue
  *  would grow for as long as the script goes on. Waits no longer than a call does for late ranks when nothing ends.
- *  @param count how many the engine has. */
+ *  @param count how many the comm thread has. */
 export function catchUp(engine: Pick<WorkWaiter, 'drain' | 'pump'>, count: () => number, spinNs: number): void {
   engine.drain();
   if (count() <= unseenMax) return;
   for (let before = Infinity; count() > 0 && count() < before;) {
     before = count();
     if (!engine.pump(spinNs / 1e6)) return;
+  }
+}
+
+/** The command by which the comm thread goes on with a call. */
+export function handOverCommand(
+  { id: group }: GroupSpec,
+  { call, buffers, timeoutMs, site }: FastRequest,
+  sequence: number,
+  way: CallWay,
+): Unnumbered<Extract<Command, { readonly type: 'collective' }>> {
+  return { type: 'collective', group, way, sequence, call: { ...call, site: site() }, buffers, timeoutMs };
+}
+
+/** The hooks of such a call's work. @param hasBegun other ranks may be at its buffers. */
+export function handOverHooks({ hooks, site }: FastRequest, hasBegun: () => boolean, onSettled: () => void): WorkHooks {
+  return {
+    ...hooks,
+    site,
+    onSettled: (touched, error) => {
+      onSettled();
+      hooks.onSettled?.(touched || (error !== undefined && hasBegun()), error);
+    },
+  };
+}
+
+/** A run of a call on this thread. */
+interface Run {
+  readonly sequence: number;
+  readonly startMs: number;
+  /** `late`: it has only waited here, for this world rank where it is known, and the comm thread draws the rest. */
+  readonly outcome: { readonly text: string; readonly movements: readonly Movement[] } | { readonly late: number | undefined };
+}
+
+export function drawRun(trace: TraceRecorder, spec: GroupSpec, span: CallSpan, { sequence, startMs, outcome }: Run): void {
+  if ('late' in outcome) {
+    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, outcome.late ?? Number.NaN);
+    return;
+  }
+  trace.complete(workName(trace, spec, span, outcome.text), startMs, 0, sequence);
+  trace.moved(spec.globalRanks, outcome.movements);
+}
+
+/** Maps all shares, or none. @throws what kept it from that. */
+export function openRegions(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] {
+  const regions: Region[] = [];
+  try {
+    for (const share of shares) regions.push(allocator.open(share));
+    return regions;
+  } catch (thrown) {
+    for (const region of regions) region.close();
+    throw thrown;
   }
 }

@@ -109,13 +109,7 @@ export class CommCore {
         this.#attempt(command, () => this.#scheduled(command));
         return;
       case 'schedule':
-        this.#open.schedules.setScheduling(command.group, command.scheduling);
-        return;
-      case 'host-path':
-        this.#attempt(command, () => this.#hostPath(command));
-        return;
-      case 'network-path':
-        this.#attempt(command, () => this.#networkPath(command));
+        this.#open.group(command.group)?.schedule?.setScheduling(command.scheduling);
         return;
       case 'ring':
         this.#open.group(command.group)?.ring(command.doorbells);
@@ -211,38 +205,14 @@ export class CommCore {
     return must(this.#world, () => 'commands come after ready');
   }
 
-  #collective(command: Extract<Command, { type: 'collective' }>): void {
-    const { work, path, sequence, call, timeoutMs } = command;
-    const buffers = this.#buffers(command.buffers);
-    this.#group(command.group).submit({ path, sequence, call, buffers, timeoutMs, complete: (error, how) => this.#done(work, error, how) });
+  #collective({ work, group, ...call }: Extract<Command, { type: 'collective' }>): void {
+    const complete: Complete = (error, how) => this.#done(work, error, how);
+    this.#group(group).submit({ ...call, buffers: this.#buffers(call.buffers), complete });
   }
 
   #scheduled({ work, group, buffer, ...call }: Extract<Command, { type: 'scheduled' }>): void {
     const complete: Complete = (error, how) => this.#done(work, error, how);
-    this.#open.schedules.post(group, { ...call, buffer: this.#bound(buffer), complete });
-  }
-
-  #networkPath(command: Extract<Command, { type: 'network-path' }>): void {
-    const { work, sequence, ordinal, progress, call, timeoutMs } = command;
-    const buffers = this.#buffers(command.buffers);
-    const complete = (error?: ShoalError): void => this.#done(work, error);
-    this.#group(command.group).submitNetworkPath({ sequence, ordinal, progress, call, buffers, timeoutMs, complete });
-  }
-
-  #hostPath(command: Extract<Command, { type: 'host-path' }>): void {
-    const { work, sequence, hostPath, ordinal, position, call, announced, timeoutMs } = command;
-    const buffers = this.#buffers(command.buffers);
-    this.#group(command.group).submitHostPath({
-      sequence,
-      hostPath,
-      ordinal,
-      position,
-      call,
-      buffers,
-      announced,
-      timeoutMs,
-      complete: (error) => this.#done(work, error),
-    });
+    this.#group(group).scheduled.post({ ...call, buffer: this.#bound(buffer), complete });
   }
 
   #buffers(shared: Partial<Record<BufferName, SharedBuffer>>): Buffers {

@@ -13,8 +13,8 @@ import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { RemoteSpan, Span } from '../../fabric/fabric.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { HostPathName } from '../host-path/host-path.ts';
-import { HostPathQueue, type HostPathCall, type HostPathEntry } from '../host-path/host-path-queue.ts';
-import { NetworkPathQueue, type NetworkPathCommand, type NetworkPathEntry } from '../network-path/network-path-queue.ts';
+import { HostPathQueue, type HostPathEntry } from '../host-path/host-path-queue.ts';
+import { NetworkPathQueue, type NetworkPathEntry } from '../network-path/network-path-queue.ts';
 import { describeCall, type CollectiveCall } from '../shared/call/contract.ts';
 import { speaksOf, type GroupSpec } from '../shared/call/group-spec.ts';
 import { plannerOf, type Plans, type PreparedPlan } from '../shared/call/planner.ts';
@@ -27,6 +27,7 @@ import { secondsText, Watchdog } from './diagnosis/watchdog.ts';
 import { AdaptiveSpin } from './engine/adaptive-spin.ts';
 import type { CallQueue } from './engine/call-queue.ts';
 import type { GroupContext, GroupWorld } from './engine/group-context.ts';
+import type { HandedOver } from './engine/late-calls.ts';
 import { Members } from './engine/members.ts';
 import type { Operation, SubmittedCall } from './engine/operation.ts';
 import { OperationQueue } from './engine/operation-queue.ts';
@@ -71,7 +72,7 @@ export class GroupCalls implements GroupContext {
   readonly #exchange: SplitExchange;
   readonly #hostPathQueues: Readonly<Record<HostPathName, HostPathQueue>>;
   /** One queue for each way that a call can take in this thread. */
-  readonly #queues: CallQueue<PendingCall>[];
+  readonly #queues: readonly CallQueue<PendingCall>[];
   readonly #watchdog: Watchdog<PendingCall>;
   readonly #progress: ProgressLoop;
 
@@ -128,10 +129,12 @@ export class GroupCalls implements GroupContext {
 
   /** @throws ShoalError why it is not taken; then nothing is known of it. */
   submit(request: SubmittedCall): void {
-    const { call, sequence, path } = request;
-    const splits = path === 'exchange' ? must(call.parts, () => 'calls with splits have them') : undefined;
+    const { call, sequence, way } = request;
+    const splits = way.path === 'exchange' ? must(call.parts, () => 'calls with splits have them') : undefined;
     try {
       if (splits) this.#exchange.submit(request, splits);
+      else if (way.path === 'host') this.#takeOver({ ...request, way }, this.#hostPathQueues[way.hostPath]);
+      else if (way.path === 'network') this.#takeOver({ ...request, way }, this.networkPath);
       else this.enqueue(request, this.plans.prepare(call));
     } catch (thrown) {
       throw ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind });
@@ -147,44 +150,24 @@ export class GroupCalls implements GroupContext {
     return operation;
   }
 
-  /** Takes over an operation of the host path where the calling thread left it. Only its head runs. @throws as `submit`. */
-  submitHostPath(request: HostPathCall): void {
-    this.#takeOver(request, (taken, nowMs) => {
-      const plans = must(this.plans.prepare(request.call).hostPath, () => 'operations of the host path run whole');
-      return this.#hostPathQueues[request.hostPath].add(taken, plans, nowMs);
-    });
-  }
-
-  /** Takes over an operation of the network path where the calling thread left it. Only its head runs. @throws as `submit`. */
-  submitNetworkPath(request: NetworkPathCommand): void {
-    this.#takeOver(request, (taken, nowMs) => this.networkPath.add(taken, nowMs));
-  }
-
   /** Records and watches from here on what the calling thread has begun. */
-  #takeOver<Call extends HostPathCall | NetworkPathCommand>(
-    request: Call,
-    add: (request: Call, nowMs: number) => HostPathEntry | NetworkPathEntry,
+  #takeOver<Path extends 'host' | 'network'>(
+    request: HandedOver<Path>,
+    queue: { add(request: HandedOver<Path>, nowMs: number): HostPathEntry | NetworkPathEntry },
   ): void {
     const { recorder, clock } = this.world.env;
-    const complete: Call['complete'] = (error) => {
+    const complete = (error?: ShoalError): void => {
       recorder.finished(this.spec, entry, error);
       request.complete(error);
     };
-    const entry = add({ ...request, complete }, clock.now());
+    const entry = queue.add({ ...request, complete }, clock.now());
     recorder.created(this.spec, entry);
     this.#watchdog.watch(entry);
-    this.#remember(entry.sequence, entry.call);
-    this.pump();
   }
 
   #remember(sequence: number, call: CollectiveCall): void {
     this.#history.remember(sequence, call);
     this.inquiry.onCalled(sequence);
-  }
-
-  /** Adds a queue whose calls come here later: it is given up first. */
-  attach(queue: CallQueue<PendingCall>): void {
-    this.#queues.unshift(queue);
   }
 
   /** The oldest first, whichever way they have taken. */

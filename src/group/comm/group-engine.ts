@@ -9,13 +9,11 @@ import { setServedTimer, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { TakeDescriptor } from '../../fabric/fabric.ts';
-import type { HostPathCall } from '../host-path/host-path-queue.ts';
-import type { NetworkPathCommand } from '../network-path/network-path-queue.ts';
 import type { GroupSpec } from '../shared/call/group-spec.ts';
+import type { NetworkPathOpening } from '../network-path/network-path-opening.ts';
 import type { Plans } from '../shared/call/planner.ts';
 import { lossOf, reasonSaidBy } from './diagnosis/departures.ts';
 import type { Wait } from './diagnosis/wait-chain.ts';
-import type { CallQueue } from './engine/call-queue.ts';
 import type { GroupWorld } from './engine/group-context.ts';
 import type { Members } from './engine/members.ts';
 import type { SubmittedCall } from './engine/operation.ts';
@@ -23,6 +21,7 @@ import { GroupCalls, type GroupLife } from './group-calls.ts';
 import type { ControlMessage } from './links/control-message.ts';
 import type { PeerLink } from './links/peer-link.ts';
 import type { BeginHeader } from './links/wire.ts';
+import type { Schedule } from './schedule/schedule.ts';
 
 /** An error of this rank's own may be the echo of a dying peer, whose end is known by its connection: wait this long for that to close.
  *  A busy host does not keep it from closing for longer. */
@@ -35,6 +34,8 @@ export class GroupEngine implements GroupLife {
   readonly links: readonly (PeerLink | undefined)[];
   readonly departed = (peer: number | undefined): ShoalError | undefined => this.#failure ?? this.#members.departed(peer);
   readonly world: GroupWorld;
+  /** The order of its calls, where it is a scheduled group. */
+  schedule: Schedule | undefined;
   readonly #calls: GroupCalls;
   readonly #members: Members;
   #status: GroupStatus = 'opening';
@@ -52,6 +53,10 @@ export class GroupEngine implements GroupLife {
     this.#calls = new GroupCalls(world, spec, this);
     this.links = this.#calls.links;
     this.#members = this.#calls.members;
+  }
+
+  get #opening(): NetworkPathOpening {
+    return this.#calls.networkPath.opening;
   }
 
   get failure(): ShoalError | undefined {
@@ -81,7 +86,7 @@ export class GroupEngine implements GroupLife {
         return;
       }
       const { id: group, name } = this.spec;
-      const networkPath = [...this.#calls.networkPath.candidates];
+      const networkPath = [...this.#opening.candidates];
       this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, networkPath });
       this.#openTimer = this.world.env.clock.setTimer(timeoutMs, () => this.#onOpenTimeout(timeoutMs));
       this.#checkOpen();
@@ -105,7 +110,7 @@ export class GroupEngine implements GroupLife {
   /** World ranks that keep the group from opening. */
   #absent(): number[] {
     const { missing } = this.#members;
-    return missing.length > 0 ? missing : this.#members.worldRanks(this.#calls.networkPath.awaited);
+    return missing.length > 0 ? missing : this.#members.worldRanks(this.#opening.awaited);
   }
 
   /** The wait of this rank in the group that has lasted longest; undefined: there is none. */
@@ -203,24 +208,15 @@ export class GroupEngine implements GroupLife {
 
   /** @throws ShoalError why it is not taken; then nothing is known of it. */
   submit(request: SubmittedCall): void {
-    this.#checkTakes();
+    const refusal = this.refusal();
+    if (refusal) throw refusal;
     this.#calls.submit(request);
   }
 
-  /** @throws as `submit`. */
-  submitHostPath(request: HostPathCall): void {
-    this.#checkTakes();
-    this.#calls.submitHostPath(request);
-  }
-
-  /** @throws as `submit`. */
-  submitNetworkPath(request: NetworkPathCommand): void {
-    this.#checkTakes();
-    this.#calls.submitNetworkPath(request);
-  }
-
-  attach(queue: CallQueue<never>): void {
-    this.#calls.attach(queue);
+  /** @throws ShoalError `closed` when it is no scheduled group. */
+  get scheduled(): Schedule {
+    if (this.schedule) return this.schedule;
+    throw new ShoalError('closed', `group '${this.spec.name}' is not scheduled`);
   }
 
   pump(): void {
@@ -238,14 +234,10 @@ export class GroupEngine implements GroupLife {
     return undefined;
   }
 
-  #checkTakes(): void {
-    const refusal = this.refusal();
-    if (refusal) throw refusal;
-  }
-
   /** There are calls in flight: leaving takes more than this turn. */
   get waitsToLeave(): boolean {
-    return this.#status === 'open' && (!this.#calls.isEmpty || this.world.pointToPoint.isSending(this));
+    if (this.#status !== 'open') return false;
+    return !this.#calls.isEmpty || (this.schedule?.size ?? 0) > 0 || this.world.pointToPoint.isSending(this);
   }
 
   /** Wakes callers of `leave` when this rank can leave. */
@@ -274,7 +266,7 @@ export class GroupEngine implements GroupLife {
     switch (message.type) {
       case 'group-open':
         this.#members.join(rank, message.key, message.offset);
-        this.#calls.networkPath.onJoined(rank, message.networkPath);
+        this.#opening.note(rank, message.networkPath);
         this.#checkOpen();
         return;
       case 'leave':
@@ -282,13 +274,22 @@ export class GroupEngine implements GroupLife {
         // Where the group has failed, the transfers end for that reason, as soon as all ranks have heard of it.
         if (this.#failure === undefined) this.world.pointToPoint.abandon(this, this.#members.leftError(rank), this.#members.left);
         this.#reconsider();
+        this.schedule?.onLeft(rank);
         return;
       case 'abort':
         this.fail(reasonSaidBy(this.spec.globalRanks[rank], message.error));
         return;
       case 'network-path-ready':
+        this.#opening.onReady(rank, message);
+        return;
       case 'network-path-timed':
-        this.#calls.networkPath.onControl(rank, message);
+        this.#opening.onTimed(rank, message.timings);
+        return;
+      case 'order':
+        this.scheduled.onOrder(rank, message);
+        return;
+      case 'tuned':
+        this.schedule?.onTuned(rank, message);
         return;
       case 'report':
         this.#calls.inquiry.onReport(rank, message);
@@ -330,7 +331,7 @@ export class GroupEngine implements GroupLife {
     this.#calls.networkPath.settle(() => {
       this.#status = 'open';
       const shares = this.world.env.allocator.kind === 'shared' ? this.#members.shares() : undefined;
-      if (shares) this.world.env.tell({ type: 'host-path', group: this.spec.id, blocks: shares });
+      if (shares) this.world.env.tell({ type: 'fast-path', group: this.spec.id, share: { path: 'host', blocks: shares } });
       this.#openTimer?.cancel();
       this.#opened?.resolve();
       this.#opened = undefined;
@@ -340,10 +341,12 @@ export class GroupEngine implements GroupLife {
 
   /** Another rank has opened a socket for the network path. */
   onSocket(worldRank: number, accept: (take: TakeDescriptor) => number): void {
-    if (this.#status === 'opening') this.#calls.networkPath.onSocket(worldRank, accept);
+    const rank = this.spec.globalRanks.indexOf(worldRank);
+    if (this.#status === 'opening' && rank >= 0) this.#opening.onSocket(rank, accept);
   }
 
   #abandonAll(error: ShoalError): void {
+    this.schedule?.abandon(error);
     this.#calls.abandon(error);
     this.world.pointToPoint.abandon(this, error);
     this.#endWaits();

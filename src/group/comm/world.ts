@@ -142,7 +142,7 @@ export class World {
     const made = this.#newGroup(spec);
     const group = made instanceof GroupEngine ? made : await made;
     this.#groups.set(spec.id, group);
-    this.schedules.open(group);
+    group.schedule = this.schedules.open(group);
     this.env.recorder.addGroup(spec);
     const early = this.#early.get(spec.id) ?? [];
     this.#early.delete(spec.id);
@@ -221,7 +221,7 @@ export class World {
     await group.leave(timeoutMs);
     // Whoever closes its world may have been waiting, too.
     if (!this.#groups.delete(id)) return;
-    this.schedules.close(id);
+    group.schedule?.close();
     if (group.failure === undefined) this.#libraries.get(group.spec.library ?? '')?.closeGroup(group.spec);
     this.env.recorder.removeGroup(group.spec);
     this.#leaving.set(id, group);
@@ -272,7 +272,8 @@ export class World {
 
   /** The wait that has lasted longest. */
   get wait(): Wait | undefined {
-    const waits = [this.pointToPoint.wait, this.schedules.wait, ...[...this.#groups.values()].map((group) => group.wait)];
+    const groups = [...this.#groups.values()];
+    const waits = [this.pointToPoint.wait, ...groups.map(({ schedule }) => schedule?.wait), ...groups.map(({ wait }) => wait)];
     return waits.find((wait) => wait !== undefined);
   }
 
@@ -359,7 +360,7 @@ export class World {
       default: {
         const group = this.#groups.get(message.group);
         const leaving = this.#leaving.get(message.group);
-        if (group) this.#onGroupControl(group, link, message);
+        if (group) group.onControl(this.#groupRank(group, link), message);
         else if (leaving) this.#onLeavingGroup(leaving, link, message);
         else this.#keepEarly(link, message);
       }
@@ -369,16 +370,6 @@ export class World {
   /** A rank of this host has announced a region, or withdrawn it. */
   #tellRegion({ rank }: PeerLink, key: number, share: RegionShare | undefined): void {
     this.env.tell({ type: 'peer-region', rank, key, share });
-  }
-
-  #onGroupControl(group: GroupEngine, link: PeerLink, message: ControlMessage & { group: number }): void {
-    const rank = this.#groupRank(group, link);
-    if (message.type === 'order' || message.type === 'tuned') {
-      this.schedules.onControl(message.group, rank, message);
-      return;
-    }
-    group.onControl(rank, message);
-    if (message.type === 'leave') this.schedules.onLeft(message.group, rank);
   }
 
   /** Told of answers to pings; used while clocks are compared. */

@@ -2,30 +2,39 @@
  *  and come back complete. Which calls take it follows from what all ranks agree on (kind, dtype, size, group), never from local facts;
  *  on which thread it ends is a local matter: when peers are late, the comm thread takes over.
  *
- *      call ─▶ host path.start ──── done ──▶ completed work                        0.2–1 µs for small operations
+ *      call ─▶ operation.start ──── done ──▶ completed work                        0.2–1 µs for small operations
  *                   └─ waiting ─▶ comm thread: host path.resume … ─▶ work        a later call queues behind it there
  *      large call on shared buffers ─▶ comm thread, after a delay; this thread takes it back if the script only waits for it
  *
  *  A call without a wait makes progress whatever this thread does next, and whatever it did before.
  *  Private arrays are used in place; if the comm thread must take over, they are first copied to memory that it reaches. */
+import { assert } from '../../base/assert.ts';
 import { BoundedCache } from '../../base/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../base/call-site.ts';
-import type { ControlBlock } from '../../collectives/control-block.ts';
-import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
-import { machineStatuses, RepetitionNumber } from '../../memory/step-machine.ts';
-import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { allowedCpus } from '../../base/files/allowed-cpus.ts';
+import type { ControlBlock } from '../../collectives/control-block.ts';
+import type { TakeBack } from '../../comm/caller/comm-host.ts';
+import { completedWork, PendingWork, type SettlingWork } from '../../comm/caller/work.ts';
+import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
+import { machineStatuses, notStarted, RepetitionNumber, type Repetition } from '../../memory/step-machine.ts';
 import type { CallBuffers } from '../caller/call-buffers.ts';
-import { catchUp, type FastPath, type FastRequest, type OpenFastPath } from '../caller/fast-path.ts';
+import {
+  catchUp,
+  drawRun,
+  handOverCommand,
+  handOverHooks,
+  openRegions,
+  type FastPath,
+  type FastRequest,
+  type OpenFastPath,
+} from '../caller/fast-path.ts';
 import { largestBlockBytes } from '../caller/tensor-memory.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
-import { assert } from '../../base/assert.ts';
-import type { Unnumbered } from '../../comm/caller/comm-channel.ts';
-import type { TakeBack } from '../../comm/caller/comm-host.ts';
-import type { Command } from '../shared/comm-protocol.ts';
-import { waitName, workName } from '../shared/call/collective-spans.ts';
 import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
 import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
+import type { HostPathPlans } from '../shared/call/planner.ts';
+import type { Route } from '../shared/call/route.ts';
 import {
   hasPrivate,
   HostPath,
@@ -36,12 +45,9 @@ import {
   type HostPathOperation,
   type HostPathOptions,
   type HostPathPosition,
+  type HostPathRest,
   type HostPathStatus,
 } from './host-path.ts';
-import type { HostPathPlans } from '../shared/call/planner.ts';
-import type { Route } from '../shared/call/route.ts';
-import type { SettlingWork } from '../../comm/caller/work.ts';
-import { completedWork, PendingWork } from '../../comm/caller/work.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
@@ -80,8 +86,6 @@ const nsPerAwaitedByte = 0.05;
 /** Larger ones would keep the event loop for longer than their wait is shortened by: a hand-over is a few percent of them. */
 const awaitedBytesMax = 64 * 1024 * 1024;
 
-type HostPathCommand = Extract<Command, { readonly type: 'host-path' }>;
-
 /** An operation that the comm thread has, or will have in a moment, and has not finished. */
 interface HandedOver extends Place {
   readonly operation: HostPathOperation;
@@ -104,6 +108,7 @@ interface Track {
 }
 
 export class HostPathCaller implements FastPath<HostPathOperation> {
+  readonly called: Float64Array;
   readonly #options: HostPathCallerOptions;
   readonly #tracks: Readonly<Record<HostPathName, Track>>;
   readonly #own: ControlBlock;
@@ -116,12 +121,13 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const { world, spec, blocks, yields } = options;
     const { client, planning, settings } = world;
     this.#own = blocks[spec.rank];
+    this.called = this.#own.callWords.runs;
     const size = spec.globalRanks.length;
     const place = { rank: spec.rank, size, blocks, slotCount: settings.inFlightMax, machine: planning.machine, yields };
     const peerRegion: HostPathOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
     const track = (name: HostPathName): Track => ({
       hostPath: new HostPath({ ...place, name, peerRegion }),
-      numbers: new Float64Array(3),
+      numbers: new Float64Array(2),
       handedOver: [],
     });
     this.#tracks = { small: track('small'), large: track('large') };
@@ -143,85 +149,70 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     return this.#bound.put(key, hostPath.bind(call, plans, buffers));
   }
 
-  get numbers(): Float64Array {
-    return this.#tracks.small.numbers;
+  run(operation: HostPathOperation, request: () => FastRequest, buffers: HostPathBuffers, status = notStarted): SettlingWork {
+    const track = this.#tracks[operation.hostPath];
+    if (status !== notStarted) return this.#goOn(track, operation, status, request, 0);
+    this.#checkRoom(operation, buffers);
+    if (buffers !== operation.buffers) track.hostPath.rebindOwn(operation, buffers);
+    const work = this.#run(track, operation, request);
+    if (operation.privateBytes > keptBytesMax) track.hostPath.rebindOwn(operation, {});
+    return work;
   }
 
-  announce(calls: number): void {
-    this.#own.called = calls;
-  }
-
-  checkRoom({ privateBytes }: HostPathOperation, buffers: HostPathBuffers): void {
+  /** When peers are late, what is private must be staged. @throws ShoalError when there is no room for that. */
+  #checkRoom({ privateBytes }: HostPathOperation, buffers: HostPathBuffers): void {
     if (privateBytes <= largestBlockBytes) return;
     for (const { view } of Object.values(buffers)) this.#options.world.memory.checkFits(view.length);
   }
 
-  run(operation: HostPathOperation, sequence: number, request: () => FastRequest, buffers: HostPathBuffers): SettlingWork {
-    const track = this.#tracks[operation.hostPath];
-    const ordinal = track.numbers[RepetitionNumber.Ordinal]++;
-    const { hostPath } = track;
-    if (buffers !== operation.buffers) hostPath.rebindOwn(operation, buffers);
-    const work = this.#run(track, operation, sequence, ordinal, request);
-    if (operation.privateBytes > keptBytesMax) hostPath.rebindOwn(operation, {});
-    return work;
+  #run(track: Track, operation: HostPathOperation, request: () => FastRequest): SettlingWork {
+    const { client, trace } = this.#options.world;
+    const { handedOver, numbers } = track;
+    const isCommThreads = operation.hostPath === 'large' && !operation.isPrivate;
+    if (handedOver.length > 0) catchUp(client, () => handedOver.length, this.#options.spinNs);
+    const startMs = trace.enabled ? trace.now() : 0;
+    const status = isCommThreads || handedOver.length > 0 ? notStarted : this.#start(track, operation);
+    if (status !== notStarted) return this.#goOn(track, operation, status, request, startMs);
+    const position: HostPathPosition = { code: operation.isPrivate ? 'private' : 'shared', pc: 0 };
+    const [sequence, ordinal] = [this.called[0]++, numbers[RepetitionNumber.Ordinal]++];
+    return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);
   }
 
-  makeRepeatable(operation: HostPathOperation): void {
+  /** As a repetition has it; `notStarted`: the group has failed. */
+  #start(track: Track, operation: HostPathOperation): number | undefined {
+    operation.start ??= this.#repetitionOf(track, operation);
+    const status = operation.start();
+    if (status !== notStarted || this.#own.failed) return status;
+    // Memory of this process has been unmapped since it was made.
+    operation.start = this.#repetitionOf(track, operation);
+    return operation.start();
+  }
+
+  #repetitionOf({ hostPath, numbers }: Track, operation: HostPathOperation): Repetition {
     const { world, yields } = this.#options;
-    const { trace, planning } = world;
-    const { bound, contract } = operation;
-    const { hostPath, numbers } = this.#tracks.small;
-    if (operation.hostPath !== 'small' || trace.enabled || bound.whole.signalCount > 0) return;
-    operation.repetition = planning.machine.repetition({
-      ...{ code: bound.code, segments: bound.segments, state: hostPath.state, operands: Uint32Array.from(bound.whole.ordinalOperands) },
-      ...{ numbers, ...this.#own.callWords, record: contract, spinNs: this.#patienceNs(operation), yields },
+    const { code, segments, whole } = operation.bound;
+    const repetition = world.planning.machine.repetition({
+      ...{ code, segments, state: hostPath.state, operands: Uint32Array.from(whole.ordinalOperands) },
+      ...{ numbers, ...this.#own.callWords, record: operation.contract, spinNs: this.#patienceNs(operation), yields },
     });
+    operation.repetition = world.trace.enabled || whole.signalCount > 0 ? undefined : repetition;
+    return repetition;
   }
 
-  goOn(operation: HostPathOperation, status: number, request: () => FastRequest): SettlingWork {
-    const track = this.#tracks.small;
+  /** Goes on with the latest call, which its repetition has begun. @param status as that has it. */
+  #goOn(track: Track, operation: HostPathOperation, status: number | undefined, request: () => FastRequest, startMs: number): SettlingWork {
     const { hostPath, numbers } = track;
-    const [sequence, ordinal] = [numbers[RepetitionNumber.Runs] - 1, numbers[RepetitionNumber.Ordinal] - 1];
+    const [sequence, ordinal] = [this.called[0] - 1, numbers[RepetitionNumber.Ordinal] - 1];
     const patienceNs = this.#patienceNs(operation);
-    const now = hostPath.goOn(operation, ordinal, machineStatuses[status], patienceNs);
-    if (this.#ended(hostPath, operation, sequence, ordinal, patienceNs, now)) return completedWork;
+    const come = hostPath.goOn(operation, ordinal, status === undefined ? 'done' : machineStatuses[status], patienceNs);
+    const ended = this.#ended(hostPath, operation, sequence, ordinal, patienceNs, come);
+    this.#draw(ended, operation, sequence, ordinal, startMs);
+    if (ended) return completedWork;
     return this.#handOver(track, operation, { sequence, ordinal, position: hostPath.positionOf(operation), begun: true }, request);
   }
 
   #patienceNs({ privateBytes }: HostPathOperation): number {
     return this.#options.spinNs + privateBytes * nsPerPrivateByte;
-  }
-
-  #run(track: Track, operation: HostPathOperation, sequence: number, ordinal: number, request: () => FastRequest): SettlingWork {
-    const { hostPath } = track;
-    const commThreads = operation.hostPath === 'large' && !hasPrivate(operation.buffers);
-    if (track.handedOver.length > 0) catchUp(this.#options.world.client, () => track.handedOver.length, this.#options.spinNs);
-    if (commThreads || track.handedOver.length > 0 || this.#own.failed) {
-      const position: HostPathPosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
-      return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);
-    }
-    const patienceNs = this.#patienceNs(operation);
-    if (this.#attempt(hostPath, operation, sequence, ordinal, patienceNs)) return completedWork;
-    return this.#handOver(track, operation, { sequence, ordinal, position: hostPath.positionOf(operation), begun: true }, request);
-  }
-
-  /** Runs the operation here; false when it came to a wait that took too long.
-   *  @param site undefined: the call that is being made. */
-  #attempt(
-    hostPath: HostPath,
-    operation: HostPathOperation,
-    sequence: number,
-    ordinal: number,
-    patienceNs: number,
-    site?: CallSite,
-  ): boolean {
-    const { trace } = this.#options.world;
-    const startMs = trace.enabled ? trace.now() : 0;
-    this.#own.logCall(sequence, operation.contract);
-    const status = hostPath.start(operation, sequence, ordinal, patienceNs);
-    const ended = this.#ended(hostPath, operation, sequence, ordinal, patienceNs, status);
-    if (trace.enabled) this.#draw(ended, operation, sequence, ordinal, startMs, site ?? this.#sites.current());
-    return ended;
   }
 
   /** True when the run that has come to `status` ends here. */
@@ -251,19 +242,23 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const { operation, sequence, ordinal, site } = head;
     if (this.#own.failed || !head.takeBack()) return;
     head.begun = true;
+    const { trace, client } = this.#options.world;
+    const startMs = trace.enabled ? trace.now() : 0;
     let ended = false;
     try {
-      ended = this.#attempt(hostPath, operation, sequence, ordinal, this.#options.spinNs + operation.bytes * nsPerByte, site);
+      const patienceNs = this.#options.spinNs + operation.bytes * nsPerByte;
+      this.#own.logCall(sequence, operation.contract);
+      const come = hostPath.resume(operation, sequence, ordinal, { code: operation.bound.name, pc: 0 }, patienceNs);
+      ended = this.#ended(hostPath, operation, sequence, ordinal, patienceNs, come);
+      this.#draw(ended, operation, sequence, ordinal, startMs, site);
     } catch {
       // The comm thread comes to the same, and ends the group with it.
     }
     if (ended) work.settle(undefined);
-    else this.#options.world.client.submit(work, this.#command(head, hostPath.positionOf(operation)));
+    else client.submit(work, handOverCommand(this.#options.spec, head.request, sequence, restOf(head, hostPath.positionOf(operation))));
   }
 
-  close(): void {}
-
-  end(): void {
+  close(): void {
     for (const region of this.#options.regions) region.close();
   }
 
@@ -283,15 +278,14 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const { client } = world;
     const { position, ...place } = at;
     const asked = request();
-    const { call, hooks } = asked;
-    const mayComeBack = position.pc === 0 && !hasPrivate(operation.buffers) && track.handedOver.length === 0;
-    const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
+    const mayComeBack = position.pc === 0 && !operation.isPrivate && track.handedOver.length === 0;
+    const hooks = handOverHooks(
+      asked,
+      () => handedOver.begun,
+      () => settled(track, at.ordinal),
+    );
+    const work: PendingWork = new PendingWork(client, `${asked.call.kind} of group '${spec.name}'`, {
       ...hooks,
-      site: asked.site,
-      onSettled: (touched, error) => {
-        settled(track, at.ordinal);
-        hooks.onSettled?.(touched || (error !== undefined && handedOver.begun), error);
-      },
       ...(mayComeBack && {
         onWait: () => this.#runHere(track, work, nsPerWaitedByte),
         onAwaited: () => this.#onAwaited(track, operation, work),
@@ -300,27 +294,11 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const handedOver: HandedOver = { ...place, operation, site: asked.site, request: asked, work, takeBack: () => false };
     track.handedOver.push(handedOver);
     track.numbers[RepetitionNumber.Closed] = 1;
-    const command = this.#command(handedOver, position);
+    const command = handOverCommand(spec, asked, at.sequence, restOf(handedOver, position));
     const delayNs = Math.min(handOverNsMax, Math.floor(handOverNs + operation.bytes * handOverNsPerByte));
     if (mayComeBack) handedOver.takeBack = client.submitLater(work, command, delayNs);
     else client.submit(work, command);
     return work;
-  }
-
-  #command({ operation, request, sequence, ordinal }: HandedOver, position: HostPathPosition): Unnumbered<HostPathCommand> {
-    const { call, buffers, timeoutMs, site } = request;
-    return {
-      type: 'host-path',
-      group: this.#options.spec.id,
-      hostPath: operation.hostPath,
-      sequence,
-      ordinal,
-      position,
-      call: { ...call, site: site() },
-      buffers,
-      announced: hasPrivate(operation.buffers) ? 'private' : 'shared',
-      timeoutMs,
-    };
   }
 
   /** True when some bell has been rung. */
@@ -334,21 +312,25 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     return false;
   }
 
-  /** A call that has not ended here has waited here; the comm thread draws the rest. */
-  #draw(ended: boolean, operation: HostPathOperation, sequence: number, ordinal: number, startMs: number, site: CallSite): void {
+  /** @param site undefined: the call that is being made. */
+  #draw(ended: boolean, operation: HostPathOperation, sequence: number, ordinal: number, startMs: number, site?: CallSite): void {
     const { world, spec, blocks } = this.#options;
-    const { trace } = world;
+    if (!world.trace.enabled) return;
     const { call, plans, bound } = operation;
-    const span = { call: { ...call, site: call.site ?? site() }, algorithm: plans.algorithms[bound.name], path: 'host path' } as const;
-    if (ended) {
-      trace.complete(workName(trace, spec, span, '(synchronous)'), startMs, 0, sequence);
-      trace.moved(spec.globalRanks, bound.whole.movements);
-      return;
-    }
+    const where = call.site ?? (site ?? this.#sites.current())();
+    const span = { call: { ...call, site: where }, algorithm: plans.algorithms[bound.name], path: 'host path' } as const;
     const slot = this.#tracks[operation.hostPath].hostPath.slotOf(ordinal);
-    const late = spec.globalRanks.find((_, rank) => !blocks[rank].holds(slot, sequence));
-    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late ?? Number.NaN);
+    const outcome = ended
+      ? { text: '(synchronous)', movements: bound.whole.movements }
+      : { late: spec.globalRanks.find((_, rank) => !blocks[rank].holds(slot, sequence)) };
+    drawRun(world.trace, spec, span, { sequence, startMs, outcome });
   }
+}
+
+/** @param position the position to go on from. */
+function restOf({ operation, ordinal }: HandedOver, position: HostPathPosition): HostPathRest {
+  const { hostPath, isPrivate } = operation;
+  return { path: 'host', hostPath, ordinal, position, announced: isPrivate ? 'private' : 'shared' };
 }
 
 function settled({ handedOver, numbers }: Track, ordinal: number): void {
@@ -369,11 +351,12 @@ function localBuffers(plans: HostPathPlans, reach: CallBuffers): HostPathBuffers
  *  @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
 export function openHostPath(world: WorldHandle, spec: GroupSpec): OpenFastPath | undefined {
   const { settings, client, allocator } = world;
-  const shares = client.hostPathBlocks(spec.id);
-  const size = spec.globalRanks.length;
-  if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || spec.library !== undefined) return undefined;
-  const regions = openAll(allocator, shares);
+  const share = client.fastPaths.get(spec.id);
+  if (share?.path !== 'host' || settings.syncBytesMax === 0 || settings.contract === 'strict' || spec.library !== undefined)
+    return undefined;
+  const regions = openBlocks(allocator, share.blocks);
   if (!regions) return undefined;
+  const size = spec.globalRanks.length;
   const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(size) };
   const blocks = regions.map(({ buffer, bytes }) => hostPathBlock(spec, new Uint8Array(buffer, 0, bytes), shape));
   const yields = size > allowedCpus().count;
@@ -382,14 +365,11 @@ export function openHostPath(world: WorldHandle, spec: GroupSpec): OpenFastPath 
   return { fast: new HostPathCaller({ world, spec, blocks, regions, spinNs, yields }), hostBytesMax: settings.syncBytesMax };
 }
 
-/** Maps all control blocks; undefined when some rank has left or died since it told: its comm thread knows which, and says so to every call. */
-function openAll(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] | undefined {
-  const regions: Region[] = [];
+/** Undefined when some rank has left or died since it told: its comm thread knows which, and says so to every call. */
+function openBlocks(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] | undefined {
   try {
-    for (const share of shares) regions.push(allocator.open(share));
-    return regions;
+    return openRegions(allocator, shares);
   } catch (thrown) {
-    for (const region of regions) region.close();
     const error = ShoalError.from(thrown);
     if (error.code === 'unsupported') return undefined;
     throw error;

@@ -1,7 +1,6 @@
 /** The comm thread's side of the host fast path: how long it waits for others before it sleeps. */
 import { expect, it, vi } from 'vitest';
 import { systemClock } from '../../base/clock.ts';
-import { must } from '../../base/assert.ts';
 import { ControlBlock, controlBlockBytes } from '../../collectives/control-block.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
@@ -11,7 +10,8 @@ import type { GroupSpec } from '../shared/call/group-spec.ts';
 import { Planner } from '../shared/call/planner.ts';
 import type { GroupContext } from '../comm/engine/group-context.ts';
 import { blockShape } from './host-path.ts';
-import { HostPathQueue, type HostPathCall } from './host-path-queue.ts';
+import type { HandedOver } from '../comm/engine/late-calls.ts';
+import { HostPathQueue } from './host-path-queue.ts';
 
 const count = 2 ** 18;
 const call: CollectiveCall = { kind: 'all-reduce', dtype: 'float32', op: 'sum', count };
@@ -34,7 +34,9 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
   const runs = vi.spyOn(machines[0], 'run');
   const queues = globalRanks.map((rank) => {
     const machine = machines[rank];
+    const { topology } = specs[rank];
     const group = {
+      plans: new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: [true, true] }),
       world: {
         env: { settings: { inFlightMax: 1 }, machine, wires: patient ? {} : undefined, recorder: { trace: { enabled: traced } } },
       },
@@ -43,8 +45,7 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
       blocks,
       members: {
         firstLate: () => 1 - rank,
-        leftBefore: () => false,
-        tookOther: () => false,
+        wentElsewhere: () => false,
         memory: (peer: number) => new Uint8Array(regions[peer].buffer),
       },
       spinMs: 0,
@@ -56,24 +57,15 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
       },
     };
     const queue = new HostPathQueue(group as unknown as GroupContext, 'large');
-    const { topology } = specs[rank];
-    const plans = new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: [true, true] });
-    const request: HostPathCall = {
+    const request: HandedOver<'host'> = {
+      way: { path: 'host', hostPath: 'large', ordinal: 0, position: { code: 'shared', pc: 0 }, announced: 'shared' },
       sequence: 0,
-      hostPath: 'large',
-      ordinal: 0,
-      position: { code: 'shared', pc: 0 },
       call,
       buffers: { data: { key: 1, region: regions[rank], offset: 0, bytes } },
-      announced: 'shared',
       timeoutMs: 1000,
       complete: () => undefined,
     };
-    queue.add(
-      request,
-      must(plans.prepare(call).hostPath, () => 'an all-reduce of one host runs whole'),
-      0,
-    );
+    queue.add(request, 0);
     return queue;
   });
   return { queues, waits: () => runs.mock.calls.splice(0).map(([, , , spinNs]) => spinNs) };

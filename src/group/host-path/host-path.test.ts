@@ -19,8 +19,9 @@ import {
   type HostPathBuffer,
   type HostPathName,
   type HostPathOperation,
+  type HostPathStatus,
 } from './host-path.ts';
-import { Planner } from '../shared/call/planner.ts';
+import { Planner, type HostPathPlans } from '../shared/call/planner.ts';
 
 const slotCount = 1;
 const counts = [1, 5000, 70_000];
@@ -76,6 +77,10 @@ class Host {
   }
 }
 
+function startOn(hostPath: HostPath, operation: HostPathOperation, sequence: number, ordinal: number): HostPathStatus {
+  return hostPath.resume(operation, sequence, ordinal, { code: operation.bound.name, pc: 0 }, 0);
+}
+
 interface Step {
   readonly count: number;
   readonly isPrivate: readonly boolean[];
@@ -115,7 +120,7 @@ function* runRank(host: Host, rank: number, { name, steps, before }: Scenario, r
     else if (key === privateKey) main.rebindOwn(operation, { data: buffer(view) });
     bound.set(id, operation);
     let hostPath = main;
-    let status = hostPath.start(operation, ordinal, ordinal, 0);
+    let status = startOn(hostPath, operation, ordinal, ordinal);
     let position = hostPath.positionOf(operation);
     while (status !== 'done') {
       expect(['waiting', 'unmapped']).toContain(status);
@@ -191,30 +196,9 @@ describe('Host path', () => {
     const [first, second] = [host.plans(0), host.plans(1)];
     const call: CollectiveCall = { kind: 'barrier', dtype: 'uint8', count: 0 };
     const [small, large] = [host.hostPath(0, 'small', random), host.hostPath(1, 'large', random)];
-    expect(
-      small.start(
-        small.bind(
-          call,
-          must(first.prepare(call).hostPath, () => 'a barrier'),
-          {},
-        ),
-        7,
-        0,
-        0,
-      ),
-    ).toBe('waiting');
-    expect(
-      large.start(
-        large.bind(
-          call,
-          must(second.prepare(call).hostPath, () => 'a barrier'),
-          {},
-        ),
-        7,
-        0,
-        0,
-      ),
-    ).toBe('waiting');
+    const plansOf = (planner: Planner): HostPathPlans => must(planner.prepare(call).hostPath, () => 'a barrier');
+    expect(startOn(small, small.bind(call, plansOf(first), {}), 7, 0)).toBe('waiting');
+    expect(startOn(large, large.bind(call, plansOf(second), {}), 7, 0)).toBe('waiting');
     expect(host.blocks.map((block) => hostPathOf(block, slotCount, 7))).toEqual(['small', 'large']);
     expect(host.blocks.map((block) => hostPathOf(block, slotCount, 6))).toEqual([undefined, undefined]);
   });

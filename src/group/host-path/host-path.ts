@@ -105,6 +105,18 @@ export interface HostPathPosition {
   readonly pc: number;
 }
 
+/** What is left of an operation that the calling thread hands over. */
+export interface HostPathRest {
+  readonly path: 'host';
+  readonly hostPath: HostPathName;
+  /** Position among the calls of the host path. */
+  readonly ordinal: number;
+  /** The position at which the calling thread left it; at 0: not begun. */
+  readonly position: HostPathPosition;
+  /** `private`: the call's buffers are copies of memory that only the calling thread reaches, which the call has announced. */
+  readonly announced: 'shared' | 'private';
+}
+
 /** Code with its memory. */
 interface BoundCode {
   readonly name: HostPathCodeName;
@@ -124,7 +136,9 @@ export interface HostPathOperation {
   readonly contract: Uint32Array;
   /** The code that the last run took, and the next one tries first. */
   bound: BoundCode;
-  /** The repetition of the code that is bound. */
+  /** Starts the code that is bound once more; undefined: not made since the code was bound. */
+  start: Repetition | undefined;
+  /** `start`, where nothing is left to do when the code has come to its end. */
   repetition: Repetition | undefined;
   /** The other one, once it has been needed. */
   spare: BoundCode | undefined;
@@ -183,6 +197,7 @@ export class HostPath {
       card,
       contract,
       bound,
+      start: undefined,
       repetition: undefined,
       spare: undefined,
       buffers,
@@ -204,26 +219,18 @@ export class HostPath {
     }
   }
 
-  /** Starts the operation as number `sequence` of the group, `ordinal` of the host path. */
-  start(operation: HostPathOperation, sequence: number, ordinal: number, spinNs: number): HostPathStatus {
-    this.state.pc = 0;
-    operation.contract[0] = sequence + 1;
-    number(operation.bound, ordinal);
-    return this.#run(operation, ordinal, spinNs);
-  }
-
   /** Where an operation stands, to continue it elsewhere. */
   positionOf(operation: HostPathOperation): HostPathPosition {
     return { code: operation.bound.name, pc: this.state.pc };
   }
 
-  /** Continues an operation that was waiting or unmapped, from `position`. */
+  /** Runs number `sequence` of the group, `ordinal` of the host path, from `position`: where it was waiting or unmapped, or the start. */
   resume(operation: HostPathOperation, sequence: number, ordinal: number, position: HostPathPosition, spinNs: number): HostPathStatus {
     assert(operation.bound.name === position.code, () => `an operation goes on in the code it was left in`);
     operation.contract[0] = sequence + 1;
     number(operation.bound, ordinal);
     this.state.pc = position.pc;
-    return this.#run(operation, ordinal, spinNs);
+    return this.goOn(operation, ordinal, this.#runMachine(operation, ordinal, spinNs), spinNs);
   }
 
   /** Binds the memory of all peers that have announced the operation, for one that began on the other thread and came to
@@ -240,10 +247,6 @@ export class HostPath {
     if (wanted !== operation.bound.name) this.#take(operation, wanted, ordinal);
     if (!this.#bindPeers(operation)) return undefined;
     return wanted === position.code ? position : { code: wanted, pc: 0 };
-  }
-
-  #run(operation: HostPathOperation, ordinal: number, spinNs: number): HostPathStatus {
-    return this.goOn(operation, ordinal, this.#runMachine(operation, ordinal, spinNs), spinNs);
   }
 
   #runMachine({ bound }: HostPathOperation, ordinal: number, spinNs: number): MachineStatus {
@@ -285,6 +288,7 @@ export class HostPath {
   #take(operation: HostPathOperation, name: HostPathCodeName, ordinal: number): void {
     const { plans, card, buffers, bound, spare } = operation;
     operation.bound = spare ?? this.#bindCode(plans, name, card, buffers);
+    operation.start = undefined;
     operation.repetition = undefined;
     operation.spare = bound;
     number(operation.bound, ordinal);

@@ -3,27 +3,33 @@
  *
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
  *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
+import { assert } from '../../base/assert.ts';
 import { BoundedCache } from '../../base/bounded-cache.ts';
-import { CallSites } from '../../base/call-site.ts';
+import { CallSites, type CallSite } from '../../base/call-site.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
+import { completedWork, type SettlingWork } from '../../comm/caller/work.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { BufferName } from '../../plan/ir.ts';
-import type { NetworkPathShare, SharedBuffer } from '../shared/comm-protocol.ts';
-import { waitName, workName, type CallSpan } from '../shared/call/collective-spans.ts';
+import type { CallBuffers } from '../caller/call-buffers.ts';
+import {
+  catchUp,
+  drawRun,
+  handOverCommand,
+  handOverHooks,
+  openRegions,
+  type FastPath,
+  type FastRequest,
+  type OpenFastPath,
+} from '../caller/fast-path.ts';
+import type { WorldHandle } from '../caller/world-handle.ts';
+import { hostPathBlock } from '../host-path/host-path.ts';
 import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
-import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
-import { NetworkPathWire, type NetworkPathBuffers } from './network-path.ts';
 import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
 import type { Planner } from '../shared/call/planner.ts';
-import { hostPathBlock } from '../host-path/host-path.ts';
 import type { Route } from '../shared/call/route.ts';
-import { assert } from '../../base/assert.ts';
-import type { CallBuffers } from '../caller/call-buffers.ts';
-import { catchUp, type FastPath, type FastRequest, type OpenFastPath } from '../caller/fast-path.ts';
-import type { WorldHandle } from '../caller/world-handle.ts';
-import type { SettlingWork } from '../../comm/caller/work.ts';
-import { completedWork } from '../../comm/caller/work.ts';
+import type { NetworkPathShare, SharedBuffer } from '../shared/comm-protocol.ts';
+import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathBuffers, type NetworkPathOperation } from './network-path.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
@@ -46,7 +52,7 @@ interface NetworkPathCall {
 }
 
 export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
-  readonly numbers = new Float64Array(1);
+  readonly called: Float64Array;
   readonly #options: NetworkPathCallerOptions;
   readonly #networkPath: NetworkPath;
   readonly #bound = new BoundedCache<string, NetworkPathOperation>(boundMax);
@@ -61,6 +67,7 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     this.#options = options;
     const { world, spec, own, wire } = options;
     const { settings, planning } = world;
+    this.called = own.callWords.runs;
     this.#spinNs = settings.syncSpinMicroseconds * 1000;
     const firstSlot = settings.inFlightMax;
     this.#networkPath = new NetworkPath({
@@ -89,33 +96,21 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     return this.#bound.put(key, this.#networkPath.bind(call, route.plan, views));
   }
 
-  announce(calls: number): void {
-    this.#options.own.called = calls;
-  }
-
-  checkRoom(): void {}
-
-  run(operation: NetworkPathOperation, sequence: number, request: () => FastRequest): SettlingWork {
+  run(operation: NetworkPathOperation, request: () => FastRequest): SettlingWork {
     const { own, world } = this.#options;
     const { trace, client } = world;
     const spinNs = this.#spinNs;
-    const call = { operation, sequence, ordinal: this.#ordinal++ };
+    const call = { operation, sequence: this.called[0]++, ordinal: this.#ordinal++ };
     if (this.#handedOver > 0) catchUp(client, () => this.#handedOver, spinNs);
     if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
     const startMs = trace.enabled ? trace.now() : 0;
-    own.logCall(sequence, operation.contract);
-    this.#networkPath.begin(operation, sequence, call.ordinal);
-    const status = this.#networkPath.advance(operation, sequence, call.ordinal, { spinNs, sleepMs: 0 });
-    if (status === 'done') {
-      if (trace.enabled) this.#draw(call, startMs, this.#sites.current()());
-      return completedWork;
-    }
-    const made = request();
-    if (trace.enabled) this.#drawWait(call, startMs, made.site());
-    return this.#handOver(call, made, { begun: true });
+    own.logCall(call.sequence, operation.contract);
+    this.#networkPath.begin(operation, call.sequence, call.ordinal);
+    const status = this.#networkPath.advance(operation, call.sequence, call.ordinal, { spinNs, sleepMs: 0 });
+    const isDone = status === 'done';
+    if (trace.enabled) this.#draw(call, startMs, isDone, this.#sites.current());
+    return isDone ? completedWork : this.#handOver(call, request(), { begun: true });
   }
-
-  end(): void {}
 
   close(): void {
     this.#options.wire.close();
@@ -124,38 +119,27 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
 
   #handOver({ operation, sequence, ordinal }: NetworkPathCall, request: FastRequest, { begun }: { readonly begun: boolean }): SettlingWork {
     const { spec, world } = this.#options;
-    const { buffers, timeoutMs, call, site, hooks } = request;
     this.#handedOver += 1;
     const progress = begun ? { ...operation.progress } : undefined;
-    return world.client.start(
-      { type: 'network-path', group: spec.id, sequence, ordinal, progress, call: { ...call, site: site() }, buffers, timeoutMs },
-      `${call.kind} of group '${spec.name}'`,
-      {
-        ...hooks,
-        site,
-        onSettled: (touched, error) => {
-          this.#handedOver -= 1;
-          hooks.onSettled?.(touched || (error !== undefined && begun), error);
-        },
-      },
+    const hooks = handOverHooks(
+      request,
+      () => begun,
+      () => (this.#handedOver -= 1),
     );
+    const command = handOverCommand(spec, request, sequence, { path: 'network', ordinal, progress });
+    return world.client.start(command, `${request.call.kind} of group '${spec.name}'`, hooks);
   }
 
-  /** Draws the wait here of a call that has not ended here; the comm thread draws the rest. */
-  #drawWait({ operation, sequence, ordinal }: NetworkPathCall, startMs: number, site: string | undefined): void {
+  #draw({ operation, sequence, ordinal }: NetworkPathCall, startMs: number, isDone: boolean, site: CallSite): void {
     const { spec, world } = this.#options;
-    const { trace } = world;
-    const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'network path' };
-    const late = this.#networkPath.late(ordinal).find((rank) => rank !== spec.rank);
-    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late === undefined ? Number.NaN : spec.globalRanks[late]);
-  }
-
-  #draw({ operation: { call, algorithm, lowered }, sequence }: NetworkPathCall, startMs: number, site: string | undefined): void {
-    const { spec, world } = this.#options;
-    const { trace } = world;
-    const span: CallSpan = { call: { ...call, site: call.site ?? site }, algorithm, path: 'network path' };
-    trace.complete(workName(trace, spec, span, '(network path)'), startMs, 0, sequence);
-    trace.moved(spec.globalRanks, lowered.movements);
+    const { call, algorithm, lowered } = operation;
+    const span = { call: { ...call, site: call.site ?? site() }, algorithm, path: 'network path' } as const;
+    const isLate = (rank: number): boolean => rank !== spec.rank;
+    const late = isDone ? undefined : this.#networkPath.late(ordinal).find(isLate);
+    const outcome = isDone
+      ? { text: '(network path)', movements: lowered.movements }
+      : { late: late === undefined ? undefined : spec.globalRanks[late] };
+    drawRun(world.trace, spec, span, { sequence, startMs, outcome });
   }
 }
 
@@ -171,8 +155,8 @@ function keyOf(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedB
  *  undefined where it has none. */
 export function openNetworkPath(world: WorldHandle, spec: GroupSpec, planner: Planner): OpenFastPath | undefined {
   const { settings, client, allocator, native } = world;
-  const share = client.networkPath(spec.id);
-  if (!share || !native) return undefined;
+  const share = client.fastPaths.get(spec.id);
+  if (share?.path !== 'network' || !native) return undefined;
   const { rank, globalRanks } = spec;
   const [firstSlot, signalCount] = [settings.inFlightMax, signalMaxOf(globalRanks.length)];
   const { regions, descriptors } = openShare(share, allocator, native);
@@ -186,10 +170,9 @@ export function openNetworkPath(world: WorldHandle, spec: GroupSpec, planner: Pl
 
 /** Opens all that is shared, or nothing. @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
 function openShare(share: NetworkPathShare, allocator: RegionAllocator, native: NativeWire): { regions: Region[]; descriptors: number[] } {
-  const regions: Region[] = [];
+  const regions = openRegions(allocator, [share.own, share.memory]);
   const descriptors: number[] = [];
   try {
-    for (const each of [share.own, share.memory]) regions.push(allocator.open(each));
     for (const descriptor of share.descriptors) descriptors.push(native.takeSocket(descriptor));
     return { regions, descriptors };
   } catch (thrown) {

@@ -2,6 +2,7 @@
 import { expect, it } from 'vitest';
 import type { SocketSource } from '../../fabric/fabric.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
+import type { GroupContext } from '../comm/engine/group-context.ts';
 import type { ControlMessage } from '../comm/links/control-message.ts';
 import { NetworkPathOpening, type AgreedNetworkPath } from './network-path-opening.ts';
 
@@ -14,18 +15,21 @@ function openingOf(rank: number) {
     takeSocket: (fd: number) => 100 + fd,
     closeSocket: (fd: number) => closed.push(fd),
     socketRoundTrip: () => undefined,
+    wireMemoryBytes: () => 0,
   } as unknown as NativeWire;
-  const opening = new NetworkPathOpening({
-    group: { id: 4, name: 'three', globalRanks: [0, 1, 2], rank, topology: { hosts: [[0], [1], [2]] } },
-    world: 'test',
-    means: { native, sockets },
-    measure: undefined,
-    known: undefined,
-    connectTimeoutMs: 1000,
-    reserve: () => undefined,
-    tellOthers: (message) => told.push(message),
-    onProblem: () => undefined,
-  });
+  const region = { close: () => undefined };
+  const settings = { syncBytesMax: 1, contract: 'standard', commThread: 'worker', calibration: 'assume', connectTimeoutMs: 1000 };
+  const group = {
+    spec: { id: 4, name: 'three', globalRanks: [0, 1, 2], rank, topology: { hosts: [[0], [1], [2]] } },
+    rank,
+    size: 3,
+    members: { networkPeers: [{}, {}], tellOthers: (message: ControlMessage) => told.push(message) },
+    world: {
+      env: { size: 3, name: 'test', wires: native, fabrics: [{ sockets }], allocator: { kind: 'shared', create: () => region }, settings },
+      networkPathRates: undefined,
+    },
+  };
+  const opening = new NetworkPathOpening(group as unknown as GroupContext);
   return { opening, told, closed };
 }
 

@@ -11,11 +11,13 @@
 import { must } from '../../base/assert.ts';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { ControlBlock, controlBlockBytes } from '../../collectives/control-block.ts';
 import { assumedRates, measuredRates, timedBytes, type NetworkPathRates, type NetworkPathTimings } from '../../collectives/network-path.ts';
 import type { SocketSource, TakeDescriptor } from '../../fabric/fabric.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
-import type { RegionAllocator } from '../../memory/region.ts';
+import type { Region, RegionAllocator } from '../../memory/region.ts';
+import type { GroupContext } from '../comm/engine/group-context.ts';
 import type { ControlMessage } from '../comm/links/control-message.ts';
 import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
 import { networkPathMemoryBytes, networkPathRanksMax, NetworkPathWire, type RankSet } from './network-path.ts';
@@ -23,27 +25,12 @@ import { networkPathMemoryBytes, networkPathRanksMax, NetworkPathWire, type Rank
 /** Where the network takes longer than this, one way, in seconds, it is what counts, and rounds would take long to time. */
 const timedLatencyMax = 100e-6;
 
-export interface NetworkPathOpeningOptions {
-  readonly group: GroupSpec;
-  /** Name of the world. */
-  readonly world: string;
-  /** The addon and sockets that this rank needs; undefined when it does without a network path. */
-  readonly means: { readonly native: NativeWire; readonly sockets: SocketSource } | undefined;
-  /** The memory and clock that timing takes; undefined: rates are assumed. The same choice on all ranks. */
-  readonly measure: { readonly allocator: RegionAllocator; readonly clock: Clock } | undefined;
-  /** Rates of a group of the same ranks: nothing is timed again. The same on all ranks. */
-  readonly known: NetworkPathRates | undefined;
-  readonly connectTimeoutMs: number;
-  /** Takes what this rank needs beside sockets. @throws what keeps it from that. */
-  readonly reserve: () => void;
-  readonly tellOthers: (message: ControlMessage) => void;
-  readonly onProblem: (thrown: unknown) => void;
-}
-
 /** The network path that all ranks have. */
 export interface AgreedNetworkPath {
   /** This rank's sockets to the other ranks. */
   readonly descriptors: readonly number[];
+  /** Memory of the wires; its taker closes it. */
+  readonly memory: Region;
   /** The same on all ranks. */
   readonly rates: NetworkPathRates;
 }
@@ -51,26 +38,32 @@ export interface AgreedNetworkPath {
 export class NetworkPathOpening {
   /** Addresses at which this rank can be reached; empty: it cannot. */
   readonly candidates: readonly string[];
-  readonly #options: NetworkPathOpeningOptions;
+  readonly #group: GroupContext;
+  /** Rates of a group of the same ranks: nothing is timed again. The same on all ranks. */
+  readonly #known: NetworkPathRates | undefined;
   readonly #candidatesOf: (readonly string[])[];
   readonly #ready: (boolean | undefined)[];
   readonly #roundTripsUs: number[] = [];
   readonly #timings: (NetworkPathTimings | undefined)[] = [];
   /** Ranks that have. */
   readonly #timed = new Set<number>();
+  /** Undefined: this rank does without a network path. */
   readonly #links: NetworkPathLinks | undefined;
+  #memory: Region | undefined;
   #descriptors: number[] | undefined;
   #onAgreed: ((agreed: AgreedNetworkPath | undefined) => void) | undefined;
   /** The owner of the sockets is decided. */
   #hasEnded = false;
 
-  constructor(options: NetworkPathOpeningOptions) {
-    this.#options = options;
-    const { group, world, means, connectTimeoutMs } = options;
-    this.candidates = means && group.globalRanks.length <= networkPathRanksMax ? means.sockets.candidates : [];
-    if (means && this.candidates.length > 0) this.#links = new NetworkPathLinks({ group, world, ...means, connectTimeoutMs });
-    this.#candidatesOf = group.globalRanks.map((_, rank) => (rank === group.rank ? this.candidates : []));
-    this.#ready = group.globalRanks.map(() => undefined);
+  constructor(group: GroupContext) {
+    this.#group = group;
+    const { spec, size, world } = group;
+    if (size === world.env.size) this.#known = world.networkPathRates;
+    const links = linksOf(group);
+    this.candidates = links?.candidates ?? [];
+    if (this.candidates.length > 0) this.#links = links;
+    this.#candidatesOf = spec.globalRanks.map((_, rank) => (rank === spec.rank ? this.candidates : []));
+    this.#ready = spec.globalRanks.map(() => undefined);
   }
 
   /** Notes the addresses at which another rank can be reached. */
@@ -110,7 +103,7 @@ export class NetworkPathOpening {
 
   /** Ranks that have not said what they must say next. */
   get awaited(): readonly number[] {
-    const others = this.#ready.map((_, rank) => rank).filter((rank) => rank !== this.#options.group.rank);
+    const others = this.#ready.map((_, rank) => rank).filter((rank) => rank !== this.#group.rank);
     const silent = others.filter((rank) => this.#ready[rank] === undefined);
     return silent.length > 0 ? silent : others.filter((rank) => !this.#timed.has(rank));
   }
@@ -120,35 +113,52 @@ export class NetworkPathOpening {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#onAgreed = undefined;
+    this.#giveBack();
+  }
+
+  #giveBack(): void {
     this.#links?.close();
+    this.#memory?.close();
   }
 
   async #connect(links: NetworkPathLinks): Promise<void> {
     try {
-      this.#options.reserve();
+      this.#reserve(links.native);
       this.#descriptors = await links.connect(this.#candidatesOf);
     } catch (thrown) {
-      this.#options.onProblem(thrown);
+      this.#logProblem(thrown);
     }
-    this.#tell({ ok: this.#descriptors !== undefined });
+    if (this.#onAgreed === undefined) return;
+    const said = { ok: this.#descriptors !== undefined, roundTripUs: this.#roundTripUs(links.native) };
+    this.#tellOthers({ type: 'network-path-ready', group: this.#group.spec.id, ...said });
+    this.onReady(this.#group.rank, said);
   }
 
-  #tell({ ok }: { readonly ok: boolean }): void {
-    if (this.#onAgreed === undefined) return;
-    const { group, tellOthers } = this.#options;
-    const said = { ok, roundTripUs: this.#roundTripUs() };
-    tellOthers({ type: 'network-path-ready', group: group.id, ...said });
-    this.onReady(group.rank, said);
+  /** Takes all that this rank needs beside its sockets. @throws ShoalError `out-of-memory`. */
+  #reserve(native: NativeWire): void {
+    const { spec, size, world } = this.#group;
+    const { checkDescriptors, allocator } = world.env;
+    // Its sockets, and the calling thread's of the same; a few more to watch them, and while they are dialled.
+    checkDescriptors?.(2 * (size - 1) + 6, `opening the network path of group '${spec.name}'`);
+    this.#memory = allocator.create(networkPathMemoryBytes(native, size));
+  }
+
+  #tellOthers(message: ControlMessage): void {
+    this.#group.members.tellOthers(message);
+  }
+
+  #logProblem(thrown: unknown): void {
+    const { rank, log } = this.#group.world.env;
+    const error = exhaustion(`rank ${rank}`, thrown, 'opening its network path') ?? ShoalError.from(thrown);
+    log[isExhaustion(error) ? 'warn' : 'debug'](`group '${this.#group.spec.name}' has no network path: ${error.message}`);
   }
 
   /** Median round trip of the sockets to other hosts. */
-  #roundTripUs(): number | undefined {
-    const { group, means } = this.#options;
-    const local = group.topology.hosts.find((ranks) => ranks.includes(group.rank)) ?? [];
-    const others = group.globalRanks.map((_, rank) => rank).filter((rank) => rank !== group.rank);
-    const roundTrips = (this.#descriptors ?? []).map((fd, k) =>
-      local.includes(others[k]) ? undefined : means?.native.socketRoundTrip(fd),
-    );
+  #roundTripUs(native: NativeWire): number | undefined {
+    const { globalRanks, rank: own, topology } = this.#group.spec;
+    const local = topology.hosts.find((ranks) => ranks.includes(own)) ?? [];
+    const others = globalRanks.map((_, rank) => rank).filter((rank) => rank !== own);
+    const roundTrips = (this.#descriptors ?? []).map((fd, k) => (local.includes(others[k]) ? undefined : native.socketRoundTrip(fd)));
     return median(roundTrips.filter((each) => each !== undefined));
   }
 
@@ -160,58 +170,77 @@ export class NetworkPathOpening {
       return;
     }
     if (this.#ready.includes(undefined)) return;
-    const descriptors = must(this.#descriptors, () => 'this rank is ready');
-    const { group, measure, known } = this.#options;
-    if (known) {
-      this.#end({ descriptors, rates: known });
+    if (this.#known) {
+      this.#end(this.#known);
       return;
     }
+    const { size, world } = this.#group;
     const roundTripUs = median(this.#roundTripsUs);
     const latency = roundTripUs === undefined ? undefined : roundTripUs / 2e6;
-    if (measure && latency !== undefined && latency <= timedLatencyMax) void this.#time(descriptors, measure);
-    else this.#end({ descriptors, rates: assumedRates(group.globalRanks.length, latency) });
+    const isTimed = world.env.settings.calibration === 'measure' && latency !== undefined && latency <= timedLatencyMax;
+    if (isTimed) void this.#time();
+    else this.#end(assumedRates(size, latency));
   }
 
-  async #time(descriptors: readonly number[], measure: NonNullable<NetworkPathOpeningOptions['measure']>): Promise<void> {
-    const { group, means, connectTimeoutMs: timeoutMs, tellOthers, onProblem } = this.#options;
-    const { native } = must(means, () => 'who has sockets has means');
-    const { rank, globalRanks } = group;
+  async #time(): Promise<void> {
+    const { spec, rank, size, world } = this.#group;
+    const { allocator, clock, settings } = world.env;
+    const { native } = must(this.#links, () => 'this rank is ready');
+    const descriptors = must(this.#descriptors, () => 'this rank is ready');
     let timings: NetworkPathTimings | undefined;
     try {
-      timings = await timeNetworkPath({ native, ...measure, rank, size: globalRanks.length, descriptors, timeoutMs });
+      timings = await timeNetworkPath({ native, allocator, clock, rank, size, descriptors, timeoutMs: settings.connectTimeoutMs });
     } catch (thrown) {
-      onProblem(thrown);
+      this.#logProblem(thrown);
     }
     if (this.#onAgreed === undefined) return;
-    tellOthers({ type: 'network-path-timed', group: group.id, timings });
+    this.#tellOthers({ type: 'network-path-timed', group: spec.id, timings });
     this.onTimed(rank, timings);
   }
 
   #decline(): void {
-    const { group, tellOthers } = this.#options;
-    if (this.#ready[group.rank] === undefined) tellOthers({ type: 'network-path-ready', group: group.id, ok: false });
-    this.#ready[group.rank] = false;
+    const { spec, rank } = this.#group;
+    if (this.#ready[rank] === undefined) this.#tellOthers({ type: 'network-path-ready', group: spec.id, ok: false });
+    this.#ready[rank] = false;
     this.#end(undefined);
   }
 
   #conclude(): void {
-    const { globalRanks } = this.#options.group;
-    if (this.#timed.size < globalRanks.length) return;
+    const { size } = this.#group;
+    if (this.#timed.size < size) return;
     const known = this.#timings.filter((each) => each !== undefined);
     const of = (round: keyof NetworkPathTimings): number => median(known.map((each) => each[round])) ?? 0;
-    const descriptors = this.#descriptors;
     // A rank that could not time it has left messages on the sockets.
-    if (descriptors === undefined || known.length < globalRanks.length) this.#end(undefined);
-    else this.#end({ descriptors, rates: measuredRates(globalRanks.length, { tree: of('tree'), all: of('all'), bytes: of('bytes') }) });
+    const isTimed = this.#descriptors !== undefined && known.length === size;
+    this.#end(isTimed ? measuredRates(size, { tree: of('tree'), all: of('all'), bytes: of('bytes') }) : undefined);
   }
 
-  #end(agreed: AgreedNetworkPath | undefined): void {
+  /** @param rates undefined: there is no network path. */
+  #end(rates: NetworkPathRates | undefined): void {
     const onAgreed = this.#onAgreed;
     this.#onAgreed = undefined;
     this.#hasEnded = true;
-    if (agreed === undefined) this.#links?.close();
-    onAgreed?.(agreed);
+    const { size, world } = this.#group;
+    // Further groups of all ranks find the same.
+    if (size === world.env.size) world.networkPathRates ??= rates;
+    if (rates === undefined || !this.#descriptors || !this.#memory) {
+      this.#giveBack();
+      onAgreed?.(undefined);
+    } else onAgreed?.({ descriptors: this.#descriptors, memory: this.#memory, rates });
   }
+}
+
+/** The sockets of a rank of a group over several hosts whose calls are made on another thread; undefined: it has none. */
+function linksOf(group: GroupContext): NetworkPathLinks | undefined {
+  const { spec, size, world, members } = group;
+  const { wires: native, allocator, settings, fabrics, name } = world.env;
+  const sockets = fabrics.find((fabric) => fabric.sockets)?.sockets;
+  const { syncBytesMax, contract, commThread, connectTimeoutMs } = settings;
+  const hasPlans = spec.library === undefined && spec.scheduling === undefined;
+  const isWanted = hasPlans && members.networkPeers.length > 0 && size <= networkPathRanksMax;
+  const isAllowed = syncBytesMax > 0 && contract === 'standard' && commThread === 'worker';
+  if (!isWanted || !isAllowed || !native || !sockets || allocator.kind !== 'shared') return undefined;
+  return new NetworkPathLinks({ group: spec, world: name, native, sockets, connectTimeoutMs });
 }
 
 function median(values: readonly number[]): number | undefined {
@@ -237,6 +266,7 @@ interface Accepted {
 
 /** The sockets of a group's network path: one between each two ranks. The lower rank dials. */
 class NetworkPathLinks {
+  readonly native: NativeWire;
   readonly #options: NetworkPathLinksOptions;
   /** Sockets by group rank; none for this rank. */
   readonly #descriptors: (number | undefined)[];
@@ -246,6 +276,7 @@ class NetworkPathLinks {
 
   constructor(options: NetworkPathLinksOptions) {
     this.#options = options;
+    this.native = options.native;
     this.#descriptors = options.group.globalRanks.map(() => undefined);
     let settle: Omit<Accepted, 'promise'> | undefined;
     const promise = new Promise<void>((resolve, reject) => {
@@ -253,6 +284,11 @@ class NetworkPathLinks {
     });
     promise.catch(() => undefined);
     this.#accepted = { ...must(settle, () => 'promises are made at once'), promise };
+  }
+
+  /** Addresses at which this rank can be reached. */
+  get candidates(): readonly string[] {
+    return this.#options.sockets.candidates;
   }
 
   /** To all ranks, by group rank, without this one's. @throws ShoalError what `connect` throws. */

@@ -82,6 +82,15 @@ export interface NetworkPathProgress {
   announced: RankSet;
 }
 
+/** What is left of an operation that the calling thread hands over. */
+export interface NetworkPathRest {
+  readonly path: 'network';
+  /** Position among the calls of the network path. */
+  readonly ordinal: number;
+  /** The progress so far; undefined: this rank has not begun it. */
+  readonly progress: NetworkPathProgress | undefined;
+}
+
 /** The most ranks of a group with a network path. Every rank sends to every other one: with more ranks other algorithms are faster. */
 export const networkPathRanksMax = 16;
 

@@ -11,9 +11,9 @@ import type { Topology } from '../../plan/topology.ts';
 import type { StoreOperation } from '../../store/store.ts';
 import type { CollectiveCall } from './call/contract.ts';
 import type { EnginePath } from './call/route.ts';
-import type { NetworkPathProgress } from '../network-path/network-path.ts';
+import type { NetworkPathRest } from '../network-path/network-path.ts';
 import type { GroupSpec, Scheduling, SchedulingStatus } from './call/group-spec.ts';
-import type { HostPathName, HostPathPosition } from '../host-path/host-path.ts';
+import type { HostPathRest } from '../host-path/host-path.ts';
 import type { LoadedTuning } from './call/tuning-file.ts';
 
 /** The plan by which a rank joins a world. */
@@ -41,6 +41,9 @@ export interface SharedBuffer {
   readonly bytes: number;
 }
 
+/** The way of a call through the comm thread. A call of a fast path is handed over with what is left of it. */
+export type CallWay = { readonly path: EnginePath } | HostPathRest | NetworkPathRest;
+
 export type Command =
   | { readonly type: 'map'; readonly key: number; readonly share: RegionShare }
   | { readonly type: 'unmap'; readonly regionId: string }
@@ -48,7 +51,7 @@ export type Command =
       readonly type: 'collective';
       readonly work: number;
       readonly group: number;
-      readonly path: EnginePath;
+      readonly way: CallWay;
       /** Position among the group's calls. */
       readonly sequence: number;
       readonly call: CollectiveCall;
@@ -71,34 +74,6 @@ export type Command =
     }
   /** The scheduling of a group from the next all-reduce on. */
   | { readonly type: 'schedule'; readonly group: number; readonly scheduling: Partial<Scheduling> }
-  /** An operation of the host path that the main thread leaves to the comm thread, having come to `position`. */
-  | {
-      readonly type: 'host-path';
-      readonly work: number;
-      readonly group: number;
-      readonly sequence: number;
-      readonly hostPath: HostPathName;
-      readonly ordinal: number;
-      readonly position: HostPathPosition;
-      readonly call: CollectiveCall;
-      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
-      /** `private`: the buffers are copies of memory that only the main thread reaches, which the call has announced. */
-      readonly announced: 'shared' | 'private';
-      readonly timeoutMs: number;
-    }
-  /** An operation of the network path that the main thread leaves to the comm thread. */
-  | {
-      readonly type: 'network-path';
-      readonly work: number;
-      readonly group: number;
-      readonly sequence: number;
-      readonly ordinal: number;
-      /** The progress so far; undefined: it has not begun. */
-      readonly progress: NetworkPathProgress | undefined;
-      readonly call: CollectiveCall;
-      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
-      readonly timeoutMs: number;
-    }
   /** Ranks of the group that sleep and whose host path has moved; bits as in the machine's doorbell set. */
   | { readonly type: 'ring'; readonly group: number; readonly doorbells: Uint32Array }
   | {
@@ -135,8 +110,19 @@ export interface StoreCommand {
   readonly timeoutMs: number | undefined;
 }
 
-/** The network path of a group, as the comm thread shares it. */
+/** The means by which the calling thread uses the fast path of a group, as the comm thread shares them. */
+export type FastPathShare = HostPathShare | NetworkPathShare;
+
+/** Where all ranks share memory. */
+interface HostPathShare {
+  readonly path: 'host';
+  /** The control blocks, by group rank. */
+  readonly blocks: readonly RegionShare[];
+}
+
+/** Where the ranks have agreed on a network path. */
 export interface NetworkPathShare {
+  readonly path: 'network';
   /** This rank's control block. */
   readonly own: RegionShare;
   /** Memory of the wires. */
@@ -167,10 +153,8 @@ export interface WorldInfo {
 
 /** Events that the comm side tells of its own accord. */
 export type WorldTold =
-  /** The control blocks of a group whose ranks all share memory, by group rank; comes before the group is used. */
-  | { readonly type: 'host-path'; readonly group: number; readonly blocks: readonly RegionShare[] }
-  /** The means by which the calling thread uses the network path of a group; they come before the group is used. */
-  | { readonly type: 'network-path'; readonly group: number; readonly share: NetworkPathShare }
+  /** The fast path of a group; comes before the group is used. */
+  | { readonly type: 'fast-path'; readonly group: number; readonly share: FastPathShare }
   /** A region of a rank of this host, to be mapped when the host path needs it; undefined: it is gone. */
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
   /** The credit and partition of a scheduled group from now on. */

@@ -68,13 +68,12 @@ export class JsStepMachine implements StepMachine {
     return new Run(code, segments, state, spinNs, this.#clock, this.#scratch).run();
   }
 
-  repetition({ code, segments, state, numbers, operands, published, stop, record, log, spinNs, yields }: RepetitionOptions): Repetition {
+  repetition({ code, segments, state, numbers, operands, runs, stop, record, log, spinNs, yields }: RepetitionOptions): Repetition {
     const records = Math.floor(log.length / record.length);
     return () => {
       if (numbers[RepetitionNumber.Closed] !== 0 || Atomics.load(stop, 0) !== 0) return notStarted;
-      const run = ++numbers[RepetitionNumber.Runs];
+      const run = ++runs[0];
       const ordinal = numbers[RepetitionNumber.Ordinal]++;
-      published[0] = run;
       record[0] = run;
       const at = ((run - 1) % records) * record.length;
       log[at] = 0;

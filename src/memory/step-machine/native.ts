@@ -85,14 +85,14 @@ export class NativeStepMachine implements StepMachine {
   }
 
   repetition(options: RepetitionOptions): Repetition {
-    const { code, segments, state, operands, numbers, published, stop, record, log, spinNs, yields } = options;
+    const { code, segments, state, operands, numbers, runs, stop, record, log, spinNs, yields } = options;
     const [even, odd] = segments;
     assert(
       even instanceof NativeSegments && odd instanceof NativeSegments && state instanceof NativeRegisters,
       () => 'segments and state come from another step machine',
     );
     for (const each of [even, odd]) each.dropLost();
-    const memory = [operands, numbers, published, stop, record, log] as const;
+    const memory = [operands, numbers, runs, stop, record, log] as const;
     const programs = [even.program(code), odd.program(code)] as const;
     return this.#native.createRepetition(...programs, state.handle, code, ...memory, spinNs, yields, [options, programs]);
   }

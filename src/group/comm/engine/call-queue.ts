@@ -7,8 +7,6 @@ export interface CallQueue<Call> {
   readonly pending: readonly Call[];
   /** Their number. */
   readonly size: number;
-  /** One of them may move on this thread, by itself or because of other ranks. */
-  readonly runnable: boolean;
   /** One look at those that may move; true when something moved. Never waits. */
   advance(): boolean;
   /** World ranks that keep one of them from going on: those that have not called it, or not ended what must end before it. */

@@ -160,31 +160,16 @@ export class Members {
     this.#regions.remove(this.ownKey);
   }
 
-  /** The rank left without making its call `sequence`. */
-  leftBefore(rank: number, sequence: number): boolean {
-    const calls = this.#callsAtLeave[rank];
-    return calls !== undefined && calls <= sequence;
-  }
-
   // ── which way a call went ───────────────────────────────────────────────────────────────────────────────────────
 
-  /** The rank made its call `sequence` in a host path. */
-  tookHostPath(rank: number, sequence: number): boolean {
-    return hostPathOf(this.#blocks[rank], this.#slotCount, sequence) !== undefined;
-  }
-
-  /** The rank made its call `sequence` otherwise than in this host path. */
-  tookOther(rank: number, sequence: number, hostPath: HostPathName): boolean {
-    if (this.tookCommThread(rank, sequence)) return true;
-    const taken = hostPathOf(this.#blocks[rank], this.#slotCount, sequence);
-    return taken !== undefined && taken !== hostPath;
-  }
-
-  /** The rank made its call `sequence` through its comm thread. */
-  tookCommThread(rank: number, sequence: number): boolean {
+  /** The rank made its call `sequence` otherwise than on this path, or left without making it. */
+  wentElsewhere(rank: number, sequence: number, path: HostPathName | 'network' | 'engine'): boolean {
+    const calls = this.#callsAtLeave[rank];
+    if (calls !== undefined && calls <= sequence) return true;
     const block = this.#blocks[rank];
-    for (let slot = 0; slot < this.#slotCount; slot++) if (block.holds(slot, sequence)) return true;
-    return false;
+    if (path !== 'engine') for (let slot = 0; slot < this.#slotCount; slot++) if (block.holds(slot, sequence)) return true;
+    const taken = hostPathOf(block, this.#slotCount, sequence);
+    return taken !== undefined && taken !== path;
   }
 
   /** The first other rank that has not announced its call `sequence` in `slot`; undefined: all have. */

@@ -48,10 +48,6 @@ export class OperationQueue implements CallQueue<Operation> {
     return this.#waiting.length + this.#inFlight.length;
   }
 
-  get runnable(): boolean {
-    return this.size > 0;
-  }
-
   get pending(): readonly Operation[] {
     return [...this.#inFlight, ...this.#waiting].sort((a, b) => a.ordinal - b.ordinal);
   }
@@ -185,8 +181,7 @@ export class OperationQueue implements CallQueue<Operation> {
       if (published !== expected) {
         all = false;
         operation.waitedFor = rank;
-        if (hasReached(published, expected) || members.leftBefore(rank, sequence) || members.tookHostPath(rank, sequence))
-          group.disagree(operation);
+        if (hasReached(published, expected) || members.wentElsewhere(rank, sequence, 'engine')) group.disagree(operation);
       } else if (sameContract(own, members.blocks[rank].contract(slot))) operation.agreed[rank] = true;
       else {
         group.disagree(operation);

@@ -17,7 +17,7 @@ import type { BufferName } from '../../../plan/ir.ts';
 import type { Movement } from '../../../trace/traffic.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
 import type { CollectiveCall } from '../../shared/call/contract.ts';
-import type { EnginePath } from '../../shared/call/route.ts';
+import type { CallWay } from '../../shared/comm-protocol.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { PreparedPlan, RunningPlan } from '../../shared/call/planner.ts';
 import type { ScratchBlock, ScratchPool } from '../links/scratch-pool.ts';
@@ -49,7 +49,7 @@ export interface OperationHost {
 export type Complete = (error?: ShoalError, how?: { readonly begun: boolean }) => void;
 
 export interface SubmittedCall {
-  readonly path: EnginePath;
+  readonly way: CallWay;
   /** Position among the group's calls. */
   readonly sequence: number;
   readonly call: CollectiveCall;

@@ -13,7 +13,7 @@ export interface ProgressLoopOptions {
   readonly clock: Clock;
   readonly own: ControlBlock;
   readonly members: Pick<Members, 'rung'>;
-  readonly queues: readonly Pick<CallQueue<unknown>, 'advance' | 'runnable'>[];
+  readonly queues: readonly Pick<CallQueue<unknown>, 'advance' | 'size'>[];
   readonly spin: AdaptiveSpin;
   /** The group is open, and nothing speaks against going on. */
   readonly mayRun: () => boolean;
@@ -99,7 +99,7 @@ export class ProgressLoop {
   }
 
   #runnable(): boolean {
-    for (const queue of this.#options.queues) if (queue.runnable) return true;
+    for (const queue of this.#options.queues) if (queue.size > 0) return true;
     return false;
   }
 }

@@ -32,7 +32,7 @@ export class SplitExchange {
     const complete = (error?: ShoalError): void => {
       if (!error) this.#goOn(transfer, block);
     };
-    this.#group.enqueue({ path: 'engine', sequence, call, buffers, timeoutMs, complete }, plan);
+    this.#group.enqueue({ way: { path: 'engine' }, sequence, call, buffers, timeoutMs, complete }, plan);
     const transfer = this.#group.enqueue({ ...request, sequence: sequence + 1 }, undefined);
   }
 

@@ -12,7 +12,6 @@ import type { Core } from '../../../scheduler/core.ts';
 import { OrderAgreement, type OrderMessage, type OrderPost } from '../../../scheduler/order-agreement.ts';
 import { StepTuning, type PointMemory } from '../../../scheduler/tuner/step-tuning.ts';
 import type { TunedPoint, TuningSpec } from '../../../scheduler/tuner/tuner.ts';
-import type { CallQueue } from '../engine/call-queue.ts';
 import type { CollectiveCall } from '../../shared/call/contract.ts';
 import { speaksOf, type GroupSpec, type Scheduling, type SchedulingStatus } from '../../shared/call/group-spec.ts';
 import { secondsText, Watchdog, type Watched } from '../diagnosis/watchdog.ts';
@@ -65,9 +64,7 @@ interface Posted extends Watched {
   readonly left: AllReduceTask[];
 }
 
-export class Schedule implements CallQueue<never> {
-  readonly pending: readonly never[] = [];
-  readonly runnable = false;
+export class Schedule {
   readonly #options: ScheduleOptions;
   readonly #link: string;
   readonly #agreement: OrderAgreement;
@@ -121,15 +118,6 @@ export class Schedule implements CallQueue<never> {
   get wait(): Wait | undefined {
     const [posted] = this.#waiting();
     return posted && { text: this.#describe(posted), ranks: this.#absent(posted) };
-  }
-
-  late(): number[] {
-    return [];
-  }
-
-  /** It moves by what arrives, never by itself. */
-  advance(): boolean {
-    return false;
   }
 
   /** @throws ShoalError why it is not taken; then nothing is known of it. */
@@ -231,6 +219,7 @@ export class Schedule implements CallQueue<never> {
     core.setLink(this.#link, { partitionBytes });
   }
 
+  /** Ends all posts, before the engine ends the operations under way. */
   abandon(error: ShoalError): void {
     this.#ended ??= error;
     this.#watchdog.stop();
@@ -280,7 +269,7 @@ export class Schedule implements CallQueue<never> {
     const { call, buffer, timeoutMs } = part;
     try {
       const complete: Complete = (error) => part.notifyFinish(error);
-      engine.submit({ path: 'engine', sequence: this.#calls++, call, buffers: { data: buffer }, timeoutMs, complete });
+      engine.submit({ way: { path: 'engine' }, sequence: this.#calls++, call, buffers: { data: buffer }, timeoutMs, complete });
     } catch (thrown) {
       // The others start it.
       engine.fail(ShoalError.from(thrown));

@@ -1,22 +1,19 @@
-/** The scheduled groups of a world, and the core that they share, with a link for each group. The core's arbiter also counts the
- *  process's other traffic. It must not know how a group orders its calls. */
+/** The core that the scheduled groups of a world share, with a link for each group. The core's arbiter also counts the process's other
+ *  traffic. It must not know how a group orders its calls. */
 import { hostname } from 'node:os';
-import { ShoalError } from '../../../base/errors.ts';
 import type { Arbiter } from '../../../scheduler/arbiter.ts';
 import { Core } from '../../../scheduler/core.ts';
 import { observeAll, TaskProfiler } from '../../../scheduler/profiler.ts';
 import { TimelineFile } from '../../../trace/timeline-file.ts';
 import type { TraceRecorder } from '../../../trace/recorder.ts';
 import type { CostModel } from '../../../plan/cost.ts';
-import { schedulingOf, type GroupSpec, type Scheduling } from '../../shared/call/group-spec.ts';
-import type { Wait } from '../diagnosis/wait-chain.ts';
+import { schedulingOf, type GroupSpec } from '../../shared/call/group-spec.ts';
 import type { PeerLink } from '../links/peer-link.ts';
-import type { CallQueue } from '../engine/call-queue.ts';
 import type { WorldEnvironment } from '../engine/environment.ts';
 import type { GroupWorld } from '../engine/group-context.ts';
-import { encodeControl, type ControlMessage } from '../links/control-message.ts';
+import { encodeControl } from '../links/control-message.ts';
 import { rememberedPoints } from './remembered-points.ts';
-import { Schedule, type ScheduledCall, type ScheduleOptions } from './schedule.ts';
+import { Schedule, type ScheduleOptions } from './schedule.ts';
 
 /** Operations have limits of their own, which name who is late. */
 const never = 0x7fffffff;
@@ -26,8 +23,6 @@ export type ScheduledEngine = ScheduleOptions['engine'] & {
   readonly spec: GroupSpec;
   /** Links by group rank; undefined for this rank. */
   readonly links: readonly (PeerLink | undefined)[];
-  /** Adds a queue that is given up before all others. */
-  attach(queue: CallQueue<never>): void;
 };
 
 export interface SchedulesWorld extends Pick<GroupWorld, 'findCulprit'> {
@@ -40,7 +35,6 @@ export interface SchedulesWorld extends Pick<GroupWorld, 'findCulprit'> {
 export class Schedules {
   readonly core: Core;
   readonly #world: SchedulesWorld;
-  readonly #schedules = new Map<number, Schedule>();
   /** The timeline of this rank's scheduler alone. */
   readonly #timeline: TimelineFile | undefined;
   #isOpened = false;
@@ -57,14 +51,14 @@ export class Schedules {
     this.core.start();
   }
 
-  /** Opens the schedule of a group that has just been made. */
-  open(engine: ScheduledEngine): void {
+  /** The schedule of a group that has just been made; undefined: it has none. */
+  open(engine: ScheduledEngine): Schedule | undefined {
     const { spec, links } = engine;
     const { scheduling } = spec;
-    if (scheduling === undefined) return;
+    if (scheduling === undefined) return undefined;
     this.#isOpened = true;
     const { clock, log, settings } = this.#world.env;
-    const schedule = new Schedule({
+    return new Schedule({
       group: spec,
       scheduling,
       core: this.core,
@@ -88,48 +82,11 @@ export class Schedules {
           log,
         }),
     });
-    engine.attach(schedule);
-    this.#schedules.set(spec.id, schedule);
-  }
-
-  close(group: number): void {
-    this.#schedules.get(group)?.close();
-    this.#schedules.delete(group);
   }
 
   /** The world is left. */
   end(): void {
     if (this.#isOpened) this.#timeline?.write();
-  }
-
-  /** @throws ShoalError `closed`, or why the group has ended. */
-  post(group: number, call: ScheduledCall): void {
-    this.#of(group).post(call);
-  }
-
-  setScheduling(group: number, scheduling: Partial<Scheduling>): void {
-    this.#schedules.get(group)?.setScheduling(scheduling);
-  }
-
-  onControl(group: number, rank: number, message: Extract<ControlMessage, { type: 'order' | 'tuned' }>): void {
-    if (message.type === 'tuned') this.#schedules.get(group)?.onTuned(rank, message);
-    else this.#of(group).onOrder(rank, message);
-  }
-
-  onLeft(group: number, rank: number): void {
-    this.#schedules.get(group)?.onLeft(rank);
-  }
-
-  /** The tensor that this rank has waited for the longest. */
-  get wait(): Wait | undefined {
-    for (const { wait } of this.#schedules.values()) if (wait) return wait;
-    return undefined;
-  }
-
-  #of(group: number): Schedule {
-    const schedule = this.#schedules.get(group);
-    if (schedule) return schedule;
-    throw new ShoalError('closed', `group ${group} is not scheduled, or was destroyed`);
   }
 }
 

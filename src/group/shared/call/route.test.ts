@@ -31,7 +31,6 @@ const groups = {
   },
   'a group without a fast path': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank) }),
   'a group of Open MPI': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank), usesLibrary: true, hostBytesMax: bytesMax }),
-  'a scheduled group': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank), isScheduled: true, hostBytesMax: bytesMax }),
 } as const;
 type Group = keyof typeof groups;
 
@@ -63,7 +62,6 @@ describe('the path of a call', () => {
     expect(pathOf(call, 'four hosts')).toBe(network);
     expect(pathOf(call, 'a group without a fast path')).toBe('engine');
     expect(pathOf(call, 'a group of Open MPI')).toBe('library');
-    expect(pathOf(call, 'a scheduled group')).toBe('schedule');
     for (const group of Object.keys(groups) as Group[]) expect(pathOf(call, group, { isOnDevice: true })).toBe('device');
   });
 

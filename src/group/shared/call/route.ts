@@ -5,13 +5,13 @@
  *      the same collective, data and options as before, which took a fast path      repeat: as before, without preparation
  *      several calls of a batch that are alike and small                            pack: one call on one buffer, routed again
  *      some data lies in a device's memory                                          device: pieces, as calls of a group of their own
- *      an all-reduce of a scheduled group                                           schedule: parts, in the order of all ranks
  *      an all-to-all with splits, of which a rank knows only its own                exchange: the splits first, then the engine
  *      the group's collectives are a library's, such as Open MPI                    library: the engine compares the call, the library runs it
  *      all ranks share memory; the plan runs whole; small, or for private arrays    host
  *      ranks on several hosts; small; the plan only sends                           network
  *      any other call                                                               engine
  *
+ *  The all-reduces of a scheduled group have no choice, and do not come here: they are parts, in the order of all ranks.
  *  Every rank finds the same way, because all inputs are the same on all ranks: the call's contract, the facts that the group's ranks
  *  have agreed on, and the plan that follows from both. Repeats alone are a rank's own matter: they take the way that the call took
  *  before. It must not know where a buffer lies in host memory. */
@@ -27,14 +27,13 @@ export interface GroupFacts {
   readonly hostBytesMax?: number;
   /** Most bytes on the network path, where ranks of several hosts have agreed on one: larger calls take the engine. */
   readonly networkBytesMax?: number;
-  readonly isScheduled?: boolean;
   readonly usesLibrary?: boolean;
 }
 
 export type Route =
   | { readonly path: 'host'; readonly plans: HostPathPlans; readonly isSmall: boolean }
   | { readonly path: 'network'; readonly plan: PreparedPlan }
-  | { readonly path: 'device' | 'schedule' | EnginePath };
+  | { readonly path: 'device' | EnginePath };
 
 /** Ways through the engine. */
 export type EnginePath = 'engine' | 'exchange' | 'library';
@@ -45,9 +44,8 @@ const packedBytesMax = 32_768;
 /** @param isOnDevice some data lies in a device's memory.
  *  @throws ShoalError `usage`, `unsupported` when there is no plan for the call. */
 export function route(call: CollectiveCall, facts: GroupFacts, { isOnDevice }: { readonly isOnDevice: boolean }): Route {
-  const { planner, hostBytesMax, networkBytesMax, isScheduled, usesLibrary } = facts;
+  const { planner, hostBytesMax, networkBytesMax, usesLibrary } = facts;
   if (isOnDevice) return { path: 'device' };
-  if (isScheduled) return { path: 'schedule' };
   if (call.parts !== undefined) return { path: 'exchange' };
   if (usesLibrary) return { path: 'library' };
   const bytes = call.count * dtypeInfo(call.dtype).bytes;
