@@ -20,7 +20,7 @@ import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import { copyOf, elementsOf, firstValues, keysOf, nameOf, outsPerKey, valuesPerKey } from '../values/values-argument.ts';
+import { copyOf, elementsOf, firstValues, keysOf, listsPerKey, nameOf } from '../values/values-argument.ts';
 import type { Backend, KeylessInfo, ServerStore, Transfer, TransferLists } from './operation.ts';
 import { copyOfCall, RepeatedCalls, type TransferCall } from './repeated-calls.ts';
 import type {
@@ -242,9 +242,9 @@ export class CheckedStore implements KVStore {
     const recurs = this.#repeated.accepts(given);
     const call = recurs ? copyOfCall(given) : given;
     const keys = keysOf(call.keys);
-    const values = type === 'pull' ? undefined : valuesPerKey(keys, call.values as Values);
+    const values = type === 'pull' ? undefined : listsPerKey(keys, call.values as Values, 'value');
     const isInPlace = type === 'pushPull' && call.outs === call.values;
-    const outs = type === 'push' ? undefined : isInPlace ? values : outsPerKey(keys, call.outs as Values);
+    const outs = type === 'push' ? undefined : isInPlace ? values : listsPerKey(keys, call.outs as Values, 'output');
     const lists = { keys, values, outs, recurs };
     if (recurs) this.#repeated.remember(call, lists);
     return lists;

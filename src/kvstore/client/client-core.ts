@@ -10,7 +10,7 @@ import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import { ClientInit } from './init.ts';
 import { ServerConnection, type OptimizerKnowledge } from './server-connection.ts';
-import { LocalRounds } from './local-sums.ts';
+import { LocalRounds } from './local-rounds.ts';
 import { ClientOperation } from './client-operation.ts';
 import type { ClientOptions, Done, InfoDone, InitEntry, RowsRequest, TransferEntry, TransferRequest } from './client-options.ts';
 import { controlRequest, type ClientRequest } from './client-request.ts';

@@ -5,11 +5,11 @@ import type { KeylessInfo } from '../calls/operation.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import type { ServerConnection } from './server-connection.ts';
-import { sumLocally, type LocalRound, type LocalRounds } from './local-sums.ts';
+import type { LocalRound, LocalRounds } from './local-rounds.ts';
 import type { ClientOperation } from './client-operation.ts';
 import { unitBytes, type ClientOptions, type TransferRequest } from './client-options.ts';
 import { ClientUnit, type Column } from './unit.ts';
-import type { Residuals } from '../values/device-values.ts';
+import { sumDevices, type Residuals } from '../values/device-values.ts';
 import type { ValueBlock, ValueCounters, ValueRef } from '../protocol/value-space.ts';
 import type { RunState } from '../protocol/wire.ts';
 
@@ -87,12 +87,9 @@ export class ClientTransfers {
     const blocks: ValueBlock[] = [];
     for (const { parameter, round, parts } of complete) {
       const entries = parts.map(({ entry }) => entry!);
-      const block = sumLocally(
-        options.values,
-        options.kernels,
-        directory.parameter(parameter).dtype,
-        entries.map(({ push }) => push!),
-      );
+      const sources = entries.map(({ push }) => options.values.view(push!));
+      const block = options.values.allocate(sources[0].byteLength);
+      sumDevices(options.kernels, directory.parameter(parameter).dtype, block.view, sources);
       blocks.push(block);
       const [{ codec }] = parts;
       const alike = parts.every((part) => part.codec?.code === codec?.code);

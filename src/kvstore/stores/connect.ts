@@ -20,7 +20,7 @@ import { LocalBackend, type LocalBackendOptions } from '../collective/local-back
 import { detectPlace } from '../job/environment.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
 import { ServerNode } from '../server/server-node.ts';
-import { serverStore } from '../server/server-store.ts';
+import { workerCount } from '../protocol/topology.ts';
 import type { ClientChannel, ClientPlan, ClientTicket } from '../client/commands.ts';
 import type { KVStoreType } from '../values/types.ts';
 
@@ -63,6 +63,19 @@ export async function connect(
     channel.post({ type: 'attach', ticket: { port: port2, events, local } }, [port2]);
   }
   return { end: await openDist(type, channel, 0, environment), tickets };
+}
+
+/** The end of a store in a process that is a server. Launchers of Shoal start servers without a script; this is for others, which start the
+ *  same script everywhere. */
+function serverStore(node: ServerNode, type: KVStoreType): ServerStore {
+  const { topology, number: rank } = node;
+  const { serverGroups, serversPerGroup, workersPerGroup } = topology;
+  const numbers = { numWorkers: workerCount(topology), numServers: serverGroups * serversPerGroup, workerGroup: 0, workersPerGroup };
+  return {
+    place: { type, role: 'server', rank, ...numbers, timeoutMs: 0 },
+    served: async () => void (await node.ended),
+    close: () => node.stop(),
+  };
 }
 
 /** The store of another thread of a process that has one. */

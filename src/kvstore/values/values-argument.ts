@@ -27,17 +27,8 @@ export function keysOf(keys: Key | readonly Key[]): string[] {
   return names;
 }
 
-/** For each key the values that are summed, at least one. */
-export function valuesPerKey(names: readonly string[], values: Values): (readonly Value[])[] {
-  return listsPerKey(names, values, 'value');
-}
-
-/** For each key where its value goes, at least one place. */
-export function outsPerKey(names: readonly string[], outs: Values): (readonly Value[])[] {
-  return listsPerKey(names, outs, 'output');
-}
-
-function listsPerKey(names: readonly string[], values: Values, what: 'value' | 'output'): (readonly Value[])[] {
+/** For each key the values that are summed, or the places where its value goes; at least one. */
+export function listsPerKey(names: readonly string[], values: Values, what: 'value' | 'output'): (readonly Value[])[] {
   if (!Array.isArray(values)) {
     if (names.length === 1) return [[values as Value]];
     throw new ShoalError('usage', `${names.length} keys have one ${what}; pass a list with one per key`);
@@ -55,7 +46,7 @@ function listsPerKey(names: readonly string[], values: Values, what: 'value' | '
 
 /** The first value of each key. @throws ShoalError `usage` for a list of several. */
 export function firstValues(names: readonly string[], values: Values): readonly Value[] {
-  return valuesPerKey(names, values).map((list, index) => {
+  return listsPerKey(names, values, 'value').map((list, index) => {
     if (list.length === 1) return list[0];
     throw new ShoalError(
       'usage',

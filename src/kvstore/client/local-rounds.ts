@@ -1,12 +1,8 @@
-/** Sums the pushes of a process's workers, so that one update leaves the process for any number of workers. A round
- *  of a parameter leaves when the last local worker has pushed it. */
-import type { DType } from '../../memory/dtype.ts';
-import type { Kernels } from '../../memory/kernels.ts';
+/** Rounds of a process's workers: their pushes are summed, so that one update leaves the process for any number of workers, when the last of
+ *  them has pushed. */
 import type { GradientCodec } from '../compression/codec.ts';
-import { sumDevices } from '../values/device-values.ts';
 import type { ClientOperation } from './client-operation.ts';
 import type { RowsRequest, TransferEntry } from './client-options.ts';
-import type { OwnValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
 
 export interface LocalPart {
   readonly operation: ClientOperation;
@@ -60,16 +56,4 @@ export class LocalRounds {
     }
     return undefined;
   }
-}
-
-/** The sum of the pushes, in memory of its own. */
-export function sumLocally(values: OwnValues, kernels: Kernels, dtype: DType, pushes: readonly ValueRef[]): ValueBlock {
-  const block = values.allocate(pushes[0].bytes);
-  sumDevices(
-    kernels,
-    dtype,
-    block.view,
-    pushes.map((ref) => values.view(ref)),
-  );
-  return block;
 }
