@@ -171,11 +171,25 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const isCommThreads = operation.hostPath === 'large' && !operation.isPrivate;
     if (handedOver.length > 0) catchUp(client, () => handedOver.length, this.#options.spinNs);
     const startMs = trace.enabled ? trace.now() : 0;
-    const status = isCommThreads || handedOver.length > 0 ? notStarted : this.#start(track, operation);
-    if (status !== notStarted) return this.#goOn(track, operation, status, request, startMs);
-    const position: HostPathPosition = { code: operation.isPrivate ? 'private' : 'shared', pc: 0 };
+    const startsHere = !isCommThreads && handedOver.length === 0 && !this.#own.failed;
+    if (startsHere && operation.hasRun) {
+      const status = this.#start(track, operation);
+      if (status !== notStarted) return this.#goOn(track, operation, status, request, startMs);
+    }
     const [sequence, ordinal] = [this.called[0]++, numbers[RepetitionNumber.Ordinal]++];
+    if (startsHere && !operation.hasRun) {
+      operation.hasRun = true;
+      const come = this.#startAt(track, operation, sequence, ordinal, this.#patienceNs(operation));
+      return this.#finish(track, operation, come, request, startMs);
+    }
+    const position: HostPathPosition = { code: operation.isPrivate ? 'private' : 'shared', pc: 0 };
     return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);
+  }
+
+  /** Starts a call that has its numbers. */
+  #startAt({ hostPath }: Track, operation: HostPathOperation, sequence: number, ordinal: number, patienceNs: number): HostPathStatus {
+    this.#own.logCall(sequence, operation.contract);
+    return hostPath.resume(operation, sequence, ordinal, { code: operation.bound.name, pc: 0 }, patienceNs);
   }
 
   /** As a repetition has it; `notStarted`: the group has failed. */
@@ -201,10 +215,16 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
 
   /** Goes on with the latest call, which its repetition has begun. @param status as that has it. */
   #goOn(track: Track, operation: HostPathOperation, status: number | undefined, request: () => FastRequest, startMs: number): SettlingWork {
+    const ordinal = track.numbers[RepetitionNumber.Ordinal] - 1;
+    const stopped = status === undefined ? 'done' : machineStatuses[status];
+    return this.#finish(track, operation, track.hostPath.goOn(operation, ordinal, stopped, this.#patienceNs(operation)), request, startMs);
+  }
+
+  /** Ends the latest call, or hands it over. @param come what it has come to. */
+  #finish(track: Track, operation: HostPathOperation, come: HostPathStatus, request: () => FastRequest, startMs: number): SettlingWork {
     const { hostPath, numbers } = track;
     const [sequence, ordinal] = [this.called[0] - 1, numbers[RepetitionNumber.Ordinal] - 1];
     const patienceNs = this.#patienceNs(operation);
-    const come = hostPath.goOn(operation, ordinal, status === undefined ? 'done' : machineStatuses[status], patienceNs);
     const ended = this.#ended(hostPath, operation, sequence, ordinal, patienceNs, come);
     this.#draw(ended, operation, sequence, ordinal, startMs);
     if (ended) return completedWork;
@@ -235,7 +255,8 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
   }
 
   /** This thread has nothing to do but wait for `work`: it runs that if it is the next, and the comm thread does not have it. */
-  #runHere({ hostPath, handedOver }: Track, work: PendingWork, nsPerByte: number): void {
+  #runHere(track: Track, work: PendingWork, nsPerByte: number): void {
+    const { hostPath, handedOver } = track;
     // The comm thread is awake already for several calls: taking turns with it would cost a wake-up for each, on every rank.
     if (handedOver.length !== 1 || handedOver[0].work !== work) return;
     const [head] = handedOver;
@@ -247,8 +268,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     let ended = false;
     try {
       const patienceNs = this.#options.spinNs + operation.bytes * nsPerByte;
-      this.#own.logCall(sequence, operation.contract);
-      const come = hostPath.resume(operation, sequence, ordinal, { code: operation.bound.name, pc: 0 }, patienceNs);
+      const come = this.#startAt(track, operation, sequence, ordinal, patienceNs);
       ended = this.#ended(hostPath, operation, sequence, ordinal, patienceNs, come);
       this.#draw(ended, operation, sequence, ordinal, startMs, site);
     } catch {

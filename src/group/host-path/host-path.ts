@@ -136,6 +136,8 @@ export interface HostPathOperation {
   readonly contract: Uint32Array;
   /** The code that the last run took, and the next one tries first. */
   bound: BoundCode;
+  /** It has been run by this thread: most operations are run once, and a repetition costs more to make than a run. */
+  hasRun: boolean;
   /** Starts the code that is bound once more; undefined: not made since the code was bound. */
   start: Repetition | undefined;
   /** `start`, where nothing is left to do when the code has come to its end. */
@@ -197,6 +199,7 @@ export class HostPath {
       card,
       contract,
       bound,
+      hasRun: false,
       start: undefined,
       repetition: undefined,
       spare: undefined,
