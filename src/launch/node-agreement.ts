@@ -168,14 +168,14 @@ export class NodeAgreement {
 
   /** @param rank the one to blame. */
   async #tellRanks(generation: number, failure: JobFailure, rank: number | undefined): Promise<void> {
-    await reportFailed(this.#ranksPart(generation), { rank, failed: sentenceOf(failure) });
+    await reportFailed(ranksPart(this.#store, generation), { rank, failed: sentenceOf(failure) });
   }
 
   /** A rank of this node has ended: those that wait for it to join fail at once. */
   async rankEnded(generation: number, { rank, ending, because, failure }: RankEnd): Promise<void> {
     try {
       await this.#store.set(rankEndKey(generation, rank), encode(failure ?? null));
-      await reportEnded(this.#ranksPart(generation), rank, { ending, because });
+      await reportEnded(ranksPart(this.#store, generation), rank, { ending, because });
     } catch {
       // Without the store there is nobody to tell.
     }
@@ -186,7 +186,7 @@ export class NodeAgreement {
    *  take a while to end: at most `graceMs`. */
   async firstCause(generation: number, failure: JobFailure, graceMs: number): Promise<JobFailure> {
     const { clock } = this.#options;
-    const store = this.#ranksPart(generation);
+    const store = ranksPart(this.#store, generation);
     const followed = new Map<number, JobFailure>();
     for (let last = failure; ;) {
       const { rank } = last;
@@ -226,11 +226,6 @@ export class NodeAgreement {
     } catch {
       return undefined;
     }
-  }
-
-  /** The part of the store that belongs to the ranks of a generation. */
-  #ranksPart(generation: number): Store {
-    return new PrefixStore(this.#store, generationPrefix(generation));
   }
 
   /** This node's ranks ended well; resolves when those of all nodes did. */
@@ -303,7 +298,9 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
       // The first generation that has not failed is the one that runs.
       const before = server.table.get(failedKey(generation));
       if (before !== undefined && !decode(failureShape, before).final) continue;
-      server.table.compareSet(failedKey(generation), new Uint8Array(), encode(failure));
+      const first = decode(failureShape, server.table.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
+      const ranks = ranksPart(new HashStore({ clock, table: server.table }), generation);
+      if (first.node === node) void reportFailed(ranks, { rank: undefined, failed: `the launcher of node ${node} (${lost}) was lost` });
       return;
     }
   }
@@ -367,6 +364,11 @@ function failedKey(generation: number): string {
 /** Until the rank connects, and from when its last connection ends. */
 function awayKey(rank: number): string {
   return `launch/away/${rank}`;
+}
+
+/** The part of the store that belongs to the ranks of a generation. */
+function ranksPart(store: Store, generation: number): Store {
+  return new PrefixStore(store, generationPrefix(generation));
 }
 
 /** Its failure; null: it has ended well. */

@@ -92,18 +92,14 @@ export const mendedDefects: readonly MendedDefect[] = [
     name: 'the launcher does not wait for what a rank that has ended has said last',
     file: 'src/launch/node-agreement.ts',
     mended: 'const onItsWayMs = 5000;',
-    broken: 'const onItsWayMs = 500;',
-    shaped: (plan) => ({
-      ...plan,
-      ...withoutServers,
-      ranks: Math.max(4, plan.ranks),
-      maxRestarts: 0,
-      delayedOneIn: 10,
-      delayMs: 2500,
-      actions: plan.actions.flatMap<Action>((action) => (action.on === 'group' ? [{ ...action, root: 0 }] : [])),
-      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 90), forMs: 20_000 }],
-    }),
-    seed: 194,
+    broken: 'const onItsWayMs = 0;',
+    // A stopped launcher does not answer, and ranks do not wait for its answer for long.
+    shaped: (plan) => {
+      const { faults, ...rest } = killsOne(plan);
+      const stop = { kind: 'stop', who: 'launcher 0', after: 'joined', at: 1 + (plan.seed % 150), forMs: 3000 } as const;
+      return { ...rest, maxRestarts: 0, faults: [...faults, stop] };
+    },
+    seed: 3,
   },
   {
     name: 'ranks wait in vain for one that ended before it joined',
@@ -133,7 +129,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'requests that a lost connection took with it are not sent again',
-    file: 'src/kvstore/client/server-connection.ts',
+    file: 'src/kvstore/client/link.ts',
     mended: 'entry.accepted = false;\n      this.#transmit(entry);',
     broken: 'entry.accepted = false;',
     shaped: (plan) => ({
@@ -144,7 +140,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a server that has taken over without the state is taken for one that has it',
-    file: 'src/kvstore/client/server-connection.ts',
+    file: 'src/kvstore/client/link.ts',
     mended: 'const forgotten = before !== 0 && lineage !== before;',
     broken: 'const forgotten = before !== 0 && lineage < 0;',
     shaped: losesBoth,
@@ -152,7 +148,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a server that takes over afresh forgets clients that have greeted it already',
-    file: 'src/kvstore/server/server-node.ts',
+    file: 'src/kvstore/server/node.ts',
     mended: 'for (const msg of [...hellos, ...this.#early.splice(0)])',
     broken: 'for (const msg of [...this.#early.splice(0)])',
     shaped: (plan) => ({ ...losesBoth(plan), ranks: 2, delayedOneIn: 2 }),
@@ -170,18 +166,25 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/comm/world.ts',
     mended: "if (message.type === 'abort' || message.type === 'abort-elsewhere') link.failure = message.error;",
     broken: '',
-    shaped: (plan) => {
-      const { actions, ...rest } = stopsOneOfTwo(plan);
-      // The others come to the common group's call while the two still wait for each other.
-      const late = [0, 0, ...Array.from({ length: rest.ranks - 2 }, () => 400)];
-      return {
-        ...rest,
-        delayMs: 50,
-        actions: actions.map((action) => (action.on === 'group' ? { ...action, late } : action)),
-        faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + ((7 * plan.seed) % 400), forMs: 20_000 }],
-      };
-    },
-    seed: 290,
+    shaped: (plan) => ({
+      ...stopsOneOfTwo(plan),
+      ranks: 4,
+      maxRestarts: 0,
+      delayMs: 50,
+      // The others call nothing until the first has given up the second.
+      actions: plan.actions
+        .flatMap<Action>((action) =>
+          action.on === 'group'
+            ? [
+                { on: 'subgroup', members: [0, 1], step: { ...action, root: 0 } },
+                { ...action, root: 0, late: [0, 0, 4000, 4000] },
+              ]
+            : [],
+        )
+        .slice(0, 2),
+      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + ((7 * plan.seed) % 200), forMs: 20_000 }],
+    }),
+    seed: 4,
   },
   {
     name: 'a rank that left after its call is waited for',
@@ -208,7 +211,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'workers begin while a server has no standby yet, and lose their state with it',
-    file: 'src/kvstore/client/client-node.ts',
+    file: 'src/kvstore/client/node.ts',
     mended: 'if (topology.replicas === 2) {',
     broken: 'if (Number(topology.replicas) === 3) {',
     shaped: (plan) => ({
@@ -344,5 +347,12 @@ export const mendedDefects: readonly MendedDefect[] = [
       faults: [{ kind: 'cut', who: 'rank 2', what: 'link', index: plan.seed % 2, after: 'joined', at: 1 + (plan.seed % 100) }],
     }),
     seed: 181,
+  },
+  {
+    name: 'ranks hear of a lost launcher only by what its loss takes with it',
+    file: 'src/launch/node-agreement.ts',
+    mended: 'if (first.node === node) void reportFailed(',
+    broken: 'if (first.node === -1) void reportFailed(',
+    seed: 2917,
   },
 ];
