@@ -327,13 +327,14 @@ export const mendedDefects: readonly MendedDefect[] = [
     shaped: (plan) => ({
       ...killsOne(plan),
       path: plan.seed % 2 === 0 ? 'network fast path' : 'host',
-      delayedOneIn: 8,
+      ranks: 6,
+      delayedOneIn: 3,
       actions: plan.actions.flatMap<Action>((action) =>
-        action.on === 'group' ? [{ on: 'subgroup', members: [0, 1, 2, 3], step: { ...action, root: 0 } }] : [],
+        action.on === 'group' ? [{ on: 'subgroup', members: [0, 1, 2, 3, 4, 5], step: { ...action, root: 0 } }] : [],
       ),
       faults: [{ kind: 'kill', who: `rank ${plan.seed % 4}`, after: 'joined', at: 1 + (plan.seed % 40) }],
     }),
-    seed: 68121,
+    seed: 94,
   },
   {
     name: 'a script hears of a failure before the store has its cause',
