@@ -158,17 +158,12 @@ export class NodeAgreement {
   async fail(generation: number, failure: JobFailure, { toRanks = true } = {}): Promise<JobFailure> {
     try {
       const first = decode(failureShape, await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
-      if (toRanks) await this.#tellRanks(generation, first, first.rank);
+      if (toRanks) await reportFailed(ranksPart(this.#store, generation), { rank: first.rank, failed: sentenceOf(first) });
       return first;
     } catch {
       // Without the store there is nobody to tell; what happened here stays what happened.
       return failure;
     }
-  }
-
-  /** @param rank the one to blame. */
-  async #tellRanks(generation: number, failure: JobFailure, rank: number | undefined): Promise<void> {
-    await reportFailed(ranksPart(this.#store, generation), { rank, failed: sentenceOf(failure) });
   }
 
   /** A rank of this node has ended: those that wait for it to join fail at once. */
@@ -201,7 +196,7 @@ export class NodeAgreement {
       }
       // Ranks that wait for neither of the two need not wait for the end of the blamed one.
       const because = { ...last, text: `${last.text}, because of rank ${peer}` };
-      void this.#tellRanks(generation, because, peer).catch(() => undefined);
+      void reportFailed(store, { rank: peer, failed: sentenceOf(because) }).catch(() => undefined);
       const cause = await withinServed(clock, graceMs, ({ signal }) => this.#rankFailure(generation, peer, signal));
       if (cause === 'none') return { ...because, text: `${because.text}, which ended before it, with code 0` };
       if (cause === undefined) return { ...because, text: `${because.text}, which had not ended` };
