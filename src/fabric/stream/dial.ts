@@ -48,13 +48,13 @@ export async function dial<T extends Abortable>(
   let grace: Timer | undefined;
 
   const tryOne = async (candidate: string): Promise<void> => {
-    const outcome = await retry({ clock, random, signal: stop.signal, isFinal }, (over) => attempt(candidate, over));
-    if ('value' in outcome) {
-      if (winner === undefined) winner = outcome;
-      else outcome.value.abort(); // two succeeded in one turn
+    const made = await retry({ clock, random, signal: stop.signal, isFinal: final(candidate, connect) }, (end) => attempt(candidate, end));
+    if ('value' in made) {
+      if (winner === undefined) winner = made;
+      else made.value.abort(); // two succeeded in one turn
       stop.abort();
-    } else if (outcome.error !== undefined) {
-      const { error, attempts, why } = outcome;
+    } else if (made.error !== undefined) {
+      const { error, attempts, why } = made;
       reasons.set(candidate, { error, attempts });
       if (why === 'final' && error.code === 'auth') grace ??= clock.setTimer(graceMs, onAbort);
       if (isExhaustion(error)) onAbort();
@@ -76,27 +76,22 @@ export async function dial<T extends Abortable>(
 async function dialOnly<T>(candidate: string, options: DialOptions, attempt: DialAttempt<T>): Promise<T> {
   const { timeoutMs, clock, random, signal } = options;
   const startMs = clock.now();
-  const outcome = await retry({ clock, random, timeoutMs, signal, isFinal }, (over) => attempt(candidate, over));
-  if ('value' in outcome) return outcome.value;
-  const { error, attempts } = outcome;
+  const made = await retry({ clock, random, timeoutMs, signal, isFinal: final(candidate, options) }, (end) => attempt(candidate, end));
+  if ('value' in made) return made.value;
+  const { error, attempts } = made;
   const reasons = new Map(error === undefined ? [] : [[candidate, { error, attempts }]]);
   throw failure(options, [candidate], { reasons, startMs });
 }
 
-function isFinal(error: ShoalError): boolean {
-  return finalCodes.includes(error.code) || isExhaustion(error);
-}
-
-interface Attempted {
-  readonly reasons: ReadonlyMap<string, { readonly error: ShoalError; readonly attempts: number }>;
-  readonly startMs: number;
+function final(candidate: string, options: ConnectOptions): (error: ShoalError) => boolean {
+  return (error) => finalCodes.includes(error.code) || isExhaustion(error) || options.isFinal?.(error, candidate) === true;
 }
 
 /** The error when no candidate was reached, with the reasons. */
 function failure(
   { rank, peer, timeoutMs, clock, signal }: DialOptions,
   candidates: readonly string[],
-  { reasons, startMs }: Attempted,
+  { reasons, startMs }: { readonly reasons: ReadonlyMap<string, { error: ShoalError; attempts: number }>; readonly startMs: number },
 ): ShoalError {
   const fields = { rank, peer: peer.rank, timeoutMs, operation: 'connect' };
   if (signal?.aborted)

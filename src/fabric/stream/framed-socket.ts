@@ -418,7 +418,8 @@ export class FramedSocket {
     const { rank, description } = this.#options;
     const inFlight = this.#receiver?.inFlight ?? this.#sender.inFlight;
     if (this.#exhausted) return this.#exhausted;
-    if (this.#phase === 'opening') return new ShoalError('peer-lost', `rank ${rank}, ${description}, handshake: ${this.#reason}`, { rank });
+    if (this.#phase === 'opening')
+      return new ShoalError('peer-lost', `rank ${rank}, ${description}, handshake: ${this.#reason}`, { rank, cause: this.#socket.errored });
     return peerLost({ rank, peer: this.#peer.rank, description, inFlight, reason: this.#reason });
   }
 

@@ -2,7 +2,7 @@
  *
  *      connected ──breaks──▶ reconnecting ──▶ connected       receives are asked for again, in their order; values that had not left
  *          │                      │                           are given again
- *          │ ends in order        │ not within `reconnectMs`, or by another process
+ *          │ ends in order        │ not within `reconnectMs`, or by another process; or the process has ended
  *          ▼                      ▼
  *        lost: everything fails with `peer-lost`, now and later
  *
@@ -20,8 +20,9 @@ import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorConnection, WorkerIdentity } from './tensor-connection.ts';
 
-/** Makes a connection to the worker; resolves when the worker has greeted over it. */
-export type Dial = (timeoutMs: number, signal?: AbortSignal) => Promise<WorkerIdentity>;
+/** Makes a connection to the worker; resolves when the worker has greeted over it.
+ *  `isAgain`: there was one before, so the worker has listened. @throws ShoalError `closed` when its process has ended since. */
+export type Dial = (timeoutMs: number, options?: { readonly signal?: AbortSignal; readonly isAgain: boolean }) => Promise<WorkerIdentity>;
 
 export interface RemoteWorkerOptions {
   readonly clock: Clock;
@@ -237,7 +238,8 @@ export class RemoteWorker implements TensorCarrier {
     const stop = new AbortController();
     this.#dialling = stop;
     const { clock, random } = this.#options;
-    const begin = broken === undefined ? 'attempt' : 'pause';
+    const isAgain = broken !== undefined;
+    const begin = isAgain ? 'pause' : 'attempt';
     const options = {
       clock,
       random,
@@ -246,7 +248,7 @@ export class RemoteWorker implements TensorCarrier {
       isFinal: (error: ShoalError) => isFinal(error, broken),
       begin,
     } as const;
-    const outcome = await retry(options, (signal, leftMs) => dial(leftMs, signal));
+    const outcome = await retry(options, (signal, leftMs) => dial(leftMs, { signal, isAgain }));
     this.#dialling = undefined;
     if (this.#lost !== undefined || this.#asked !== undefined) return;
     this.#giveUp(broken, 'value' in outcome ? undefined : outcome.error);
@@ -262,7 +264,8 @@ export class RemoteWorker implements TensorCarrier {
           cause,
         }),
       );
-    this.lose(new ShoalError('peer-lost', `${broken.message}; it was not connected again ${after}`, { ...broken.toData(), cause: broken }));
+    const why = cause?.code === 'closed' ? 'its process has ended' : `it was not connected again ${after}`;
+    this.lose(new ShoalError('peer-lost', `${broken.message}; ${why}`, { ...broken.toData(), cause: broken }));
   }
 
   #end(cause: ShoalError): void {
