@@ -226,10 +226,6 @@ class TaskReceives implements TensorCarrier {
     this.#window = new ReceiveWindow<Item>({ clock: options.clock, itemsMax: keysMax, send: (items) => this.#request(items) });
   }
 
-  get description(): string {
-    return this.#carrier.description;
-  }
-
   recv(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel {
     const { trace, recvSome } = this.#options;
     const fail = (cause: ShoalError): void => waiter.fail(this.#named(cause));

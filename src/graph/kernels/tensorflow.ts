@@ -61,20 +61,19 @@ function axesOf(node: Node): number[] | undefined {
   return axis.length === 0 ? undefined : axis;
 }
 
-const elementwise = (
-  name: 'neg' | 'abs' | 'sign' | 'square' | 'sqrt' | 'rsqrt' | 'exp' | 'log' | 'relu' | 'sigmoid' | 'tanh' | 'softplus',
-): Compute => {
-  return (tf, [x]) => tf[name](x);
+/** Operations of the same name there: `FloorDiv` is `floorDiv`. */
+function named(operations: string, compute: (name: string) => Compute): [string, Compute][] {
+  return operations.split(' ').map((name) => [name, compute(`${name[0].toLowerCase()}${name.slice(1)}`)]);
+}
+
+const elementwise = (name: string): Compute => {
+  return (tf, [x]) => tf[name as 'neg'](x);
 };
-const pairwise = (
-  name:
-    | ('add' | 'sub' | 'mul' | 'div' | 'floorDiv' | 'mod' | 'pow' | 'maximum' | 'minimum' | 'squaredDifference')
-    | ('less' | 'lessEqual' | 'greater' | 'equal' | 'logicalAnd' | 'logicalOr'),
-): Compute => {
-  return (tf, [x, y]) => tf[name](x, y);
+const pairwise = (name: string): Compute => {
+  return (tf, [x, y]) => tf[name as 'add'](x, y);
 };
-const reducing = (name: 'sum' | 'mean' | 'max' | 'min' | 'prod'): Compute => {
-  return (tf, [x], node) => tf[name](x, axesOf(node), flag(node, 'keep_dims'));
+const reducing = (name: string): Compute => {
+  return (tf, [x], node) => tf[name as 'sum'](x, axesOf(node), flag(node, 'keep_dims'));
 };
 
 /** Per row, stable: log Σ exp − Σ labels · logits. */
@@ -84,39 +83,19 @@ function softmaxLoss(tf: TensorFlow, features: Tensor, labels: Tensor): readonly
 }
 
 const computations: Readonly<Record<string, Compute>> = {
-  Neg: elementwise('neg'),
-  Abs: elementwise('abs'),
-  Sign: elementwise('sign'),
-  Square: elementwise('square'),
-  Sqrt: elementwise('sqrt'),
-  Rsqrt: elementwise('rsqrt'),
-  Exp: elementwise('exp'),
-  Log: elementwise('log'),
-  Relu: elementwise('relu'),
-  Sigmoid: elementwise('sigmoid'),
-  Tanh: elementwise('tanh'),
-  Softplus: elementwise('softplus'),
+  ...Object.fromEntries([
+    ...named('Neg Abs Sign Square Sqrt Rsqrt Exp Log Relu Sigmoid Tanh Softplus LogicalNot ZerosLike', elementwise),
+    ...named('Sub Mul FloorDiv Pow Maximum Minimum SquaredDifference', pairwise),
+    ...named('Less LessEqual Greater Equal LogicalAnd LogicalOr', pairwise),
+    ...named('Sum Mean Max Min Prod', reducing),
+  ]),
   Softmax: (tf, [x]) => tf.softmax(x, -1),
   LogSoftmax: (tf, [x]) => tf.logSoftmax(x, -1),
   LeakyRelu: (tf, [x], node) => tf.leakyRelu(x, integer(node, 'alpha')),
-  LogicalNot: (tf, [x]) => tf.logicalNot(x),
 
   AddV2: pairwise('add'),
-  Sub: pairwise('sub'),
-  Mul: pairwise('mul'),
   RealDiv: pairwise('div'),
-  FloorDiv: pairwise('floorDiv'),
   FloorMod: pairwise('mod'),
-  Pow: pairwise('pow'),
-  Maximum: pairwise('maximum'),
-  Minimum: pairwise('minimum'),
-  SquaredDifference: pairwise('squaredDifference'),
-  Less: pairwise('less'),
-  LessEqual: pairwise('lessEqual'),
-  Greater: pairwise('greater'),
-  Equal: pairwise('equal'),
-  LogicalAnd: pairwise('logicalAnd'),
-  LogicalOr: pairwise('logicalOr'),
   AddN: (tf, inputs) => inputs.reduce((sum, each) => tf.add(sum, each)),
   SelectV2: (tf, [condition, x, y]) => tf.where(condition, x, y),
 
@@ -124,11 +103,6 @@ const computations: Readonly<Record<string, Compute>> = {
   BatchMatMulV2: (tf, [x, y], node) => tf.matMul(x, y, flag(node, 'adj_x'), flag(node, 'adj_y')),
   BiasAdd: (tf, [value, bias]) => tf.add(value, bias),
 
-  Sum: reducing('sum'),
-  Mean: reducing('mean'),
-  Max: reducing('max'),
-  Min: reducing('min'),
-  Prod: reducing('prod'),
   ArgMax: (tf, [x], node) => tf.argMax(x, integer(node, 'axis')),
 
   Cast: (tf, [x], node) => {
@@ -157,7 +131,6 @@ const computations: Readonly<Record<string, Compute>> = {
     const [from, to, by] = [start, limit, delta].map((each) => each.dataSync()[0]);
     return tf.range(from, to, by, 'int32');
   },
-  ZerosLike: (tf, [x]) => tf.zerosLike(x),
 
   L2Loss: (tf, [t]) => tf.div(tf.sum(tf.square(t)), 2),
   SigmoidCrossEntropyWithLogits: (tf, [labels, logits]) =>

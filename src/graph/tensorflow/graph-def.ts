@@ -1,6 +1,5 @@
 /** TensorFlow's GraphDef, as far as an import reads it: the messages of graph.proto, node_def.proto, attr_value.proto, tensor.proto and
  *  tensor_shape.proto. Fields that are not here (functions, variants, complex numbers) are skipped when bytes are read. */
-import type protobuf from 'protobufjs';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Fail } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
@@ -70,7 +69,7 @@ export interface MessageCodec {
 export async function loadGraphDef(): Promise<MessageCodec> {
   try {
     const { default: protobuf } = await import('protobufjs');
-    return protobuf.Root.fromJSON({ nested: messages }).lookupType('GraphDef');
+    return protobuf.parse(proto).root.lookupType('GraphDef');
   } catch (cause) {
     throw new ShoalError('unsupported', `a GraphDef is read by the package protobufjs: ${messageOf(cause)}; npm install protobufjs`, {
       cause,
@@ -135,63 +134,30 @@ export function dtypeOf(number: number, fail: Fail): GraphDType {
   return found.dtype ?? fail(`${found.name} is not supported`);
 }
 
-const repeated = { rule: 'repeated' } as const;
-
-const messages: protobuf.INamespace['nested'] = {
-  DataType: {
-    values: {
-      DT_INVALID: 0,
-      ...Object.fromEntries(types.map(([name, number]) => [name, number])),
-      ...Object.fromEntries(types.map(([name, number]) => [`${name}_REF`, number + references])),
-    },
-  },
-  Dim: { fields: { size: { type: 'int64', id: 1 } } },
-  TensorShapeProto: { fields: { dim: { ...repeated, type: 'Dim', id: 2 }, unknownRank: { type: 'bool', id: 3 } } },
-  TensorProto: {
-    fields: {
-      dtype: { type: 'DataType', id: 1 },
-      tensorShape: { type: 'TensorShapeProto', id: 2 },
-      tensorContent: { type: 'bytes', id: 4 },
-      floatVal: { ...repeated, type: 'float', id: 5 },
-      doubleVal: { ...repeated, type: 'double', id: 6 },
-      intVal: { ...repeated, type: 'int32', id: 7 },
-      stringVal: { ...repeated, type: 'bytes', id: 8 },
-      int64Val: { ...repeated, type: 'int64', id: 10 },
-      boolVal: { ...repeated, type: 'bool', id: 11 },
-      halfVal: { ...repeated, type: 'int32', id: 13 },
-      uint32Val: { ...repeated, type: 'uint32', id: 16 },
-    },
-  },
-  AttrValue: {
-    oneofs: { value: { oneof: ['list', 's', 'i', 'f', 'b', 'type', 'shape', 'tensor'] } },
-    fields: {
-      list: { type: 'ListValue', id: 1 },
-      s: { type: 'bytes', id: 2 },
-      i: { type: 'int64', id: 3 },
-      f: { type: 'float', id: 4 },
-      b: { type: 'bool', id: 5 },
-      type: { type: 'DataType', id: 6 },
-      shape: { type: 'TensorShapeProto', id: 7 },
-      tensor: { type: 'TensorProto', id: 8 },
-    },
-  },
-  ListValue: {
-    fields: {
-      s: { ...repeated, type: 'bytes', id: 2 },
-      i: { ...repeated, type: 'int64', id: 3 },
-      type: { ...repeated, type: 'DataType', id: 6 },
-      shape: { ...repeated, type: 'TensorShapeProto', id: 7 },
-    },
-  },
-  NodeDef: {
-    fields: {
-      name: { type: 'string', id: 1 },
-      op: { type: 'string', id: 2 },
-      input: { ...repeated, type: 'string', id: 3 },
-      device: { type: 'string', id: 4 },
-      attr: { keyType: 'string', type: 'AttrValue', id: 5 } as protobuf.IField,
-    },
-  },
-  VersionDef: { fields: { producer: { type: 'int32', id: 1 } } },
-  GraphDef: { fields: { node: { ...repeated, type: 'NodeDef', id: 1 }, versions: { type: 'VersionDef', id: 4 } } },
-};
+const proto = `
+  syntax = "proto3";
+  enum DataType {
+    DT_INVALID = 0;
+    ${types.map(([name, number]) => `${name} = ${number}; ${name}_REF = ${number + references};`).join(' ')}
+  }
+  message Dim { int64 size = 1; }
+  message TensorShapeProto { repeated Dim dim = 2; bool unknown_rank = 3; }
+  message TensorProto {
+    DataType dtype = 1; TensorShapeProto tensor_shape = 2; bytes tensor_content = 4;
+    repeated float float_val = 5; repeated double double_val = 6; repeated int32 int_val = 7; repeated bytes string_val = 8;
+    repeated int64 int64_val = 10; repeated bool bool_val = 11; repeated int32 half_val = 13; repeated uint32 uint32_val = 16;
+  }
+  message ListValue { repeated bytes s = 2; repeated int64 i = 3; repeated DataType type = 6; repeated TensorShapeProto shape = 7; }
+  message AttrValue {
+    oneof value {
+      ListValue list = 1; bytes s = 2; int64 i = 3; float f = 4; bool b = 5;
+      DataType type = 6; TensorShapeProto shape = 7; TensorProto tensor = 8;
+    }
+  }
+  message NodeDef {
+    string name = 1; string op = 2; repeated string input = 3; string device = 4;
+    map<string, AttrValue> attr = 5;
+  }
+  message VersionDef { int32 producer = 1; }
+  message GraphDef { repeated NodeDef node = 1; VersionDef versions = 4; }
+`;

@@ -83,10 +83,6 @@ export class RemoteWorker implements TensorCarrier {
     this.#options = options;
   }
 
-  get description(): string {
-    return this.#asked?.description ?? this.#options.name;
-  }
-
   recv(stepId: number, key: string, waiter: Waiter<TensorValue>, sink?: PieceSink): Cancel {
     if (this.#standing.size > 0) {
       const { before, request } = this.#standing.get(key) ?? {};

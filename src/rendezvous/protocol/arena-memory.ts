@@ -8,7 +8,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { RegisteredRegion } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
-import { memoryRegion } from '../value/tensor-value.ts';
+import { allocated, memoryRegion } from '../value/tensor-value.ts';
 import type { MemoryBudget, ReceiveBuffer, ReceiveMemory } from './pooled-memory.ts';
 
 export interface ArenaMemoryOptions {
@@ -106,13 +106,7 @@ export class ArenaMemory implements ReceiveMemory {
   }
 
   #make(bytes: number): Arena {
-    let buffer: ArrayBuffer;
-    try {
-      buffer = new ArrayBuffer(bytes);
-    } catch (cause) {
-      throw new ShoalError('out-of-memory', `no memory for a received tensor: ${bytes} bytes`, { bytes, cause });
-    }
-    const arena = { registered: this.#options.register(memoryRegion(buffer)), used: 0, awaited: 0 };
+    const arena = { registered: this.#options.register(memoryRegion(allocated(bytes))), used: 0, awaited: 0 };
     this.#arenas.set(arena.registered.rkey, arena);
     return arena;
   }

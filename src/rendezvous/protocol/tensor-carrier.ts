@@ -7,8 +7,6 @@ import type { TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 
 export interface TensorCarrier {
-  /** A text for people: `tcp 10.0.0.4:7000`. */
-  readonly description: string;
   /** Asks the worker for a tensor of one of its steps. The waiter may be called before this returns.
    *  @param sink told of pieces before the waiter is, where the carrier has any. */
   recv(stepId: number, key: string, waiter: Waiter<TensorValue>, sink?: PieceSink): Cancel;

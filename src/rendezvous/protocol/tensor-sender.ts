@@ -285,7 +285,7 @@ export class TensorSender {
       return this.#onFailed(response, ShoalError.from(thrown));
     }
     const { metadata } = tensor;
-    if (tensor.isSerialized) counters.bytesSerialized += metadata.bytes;
+    if (metadata.dtype === 'string') counters.bytesSerialized += metadata.bytes;
     const isExpected = response.metadata !== undefined && sameMetadata(response.metadata, metadata);
     const next = fits(tensor, response.destination)
       ? metadata.bytes === 0

@@ -1,9 +1,9 @@
 /** A tensor whose elements host code cannot reach, such as one in a device's memory: on a request, its pieces are read into host memory.
  *  It must not know devices. */
-import { messageOf, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { viewOf, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
-import type { Release, TensorValue } from './tensor-value.ts';
+import { allocated, type Release, type TensorValue } from './tensor-value.ts';
 
 /** Bytes of a piece of a tensor that is moved in pieces: large enough that reading one takes longer than beginning to, small enough that several overlap. */
 export const stagedPieceBytes = 4 * 2 ** 20;
@@ -39,13 +39,5 @@ export async function hostValue(value: SentValue): Promise<TensorValue> {
     const cause = ShoalError.from(thrown);
     value.release(cause);
     throw cause;
-  }
-}
-
-function allocated(bytes: number): ArrayBuffer {
-  try {
-    return new ArrayBuffer(bytes);
-  } catch (cause) {
-    throw new ShoalError('out-of-memory', `no memory for a tensor of ${bytes} bytes: ${messageOf(cause)}`, { bytes, cause });
   }
 }

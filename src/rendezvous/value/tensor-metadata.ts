@@ -19,19 +19,16 @@ export interface WritableTensor {
   readonly metadata: TensorMetadata;
   /** Undefined: they must be read first. */
   readonly bytes: ArrayBufferView | undefined;
-  /** The bytes were made for the way, from a value that does not lie in memory as it travels. */
-  readonly isSerialized: boolean;
 }
 
 export function writable(value: TensorValue): WritableTensor & { readonly bytes: ArrayBufferView };
 export function writable(value: SentValue): WritableTensor;
 export function writable(value: SentValue): WritableTensor {
   const { dtype, shape } = value;
-  if (isStaged(value)) return { metadata: { dtype, shape, bytes: value.bytes }, bytes: undefined, isSerialized: false };
+  if (isStaged(value)) return { metadata: { dtype, shape, bytes: value.bytes }, bytes: undefined };
   const { data } = value;
-  const isSerialized = dtype === 'string';
-  const bytes = isSerialized ? encodeStrings(data as readonly string[]) : (data as ArrayBufferView);
-  return { metadata: { dtype, shape, bytes: bytes.byteLength }, bytes, isSerialized };
+  const bytes = dtype === 'string' ? encodeStrings(data as readonly string[]) : (data as ArrayBufferView);
+  return { metadata: { dtype, shape, bytes: bytes.byteLength }, bytes };
 }
 
 /** The value that arrived in `memory`. @throws ShoalError `protocol` when it is not what the metadata say. */

@@ -1,7 +1,7 @@
 /** The values that travel between workers: dense tensors as they lie in memory, and strings, which are serialised. Shoal's tensors are
  *  such values. Ownership goes with the value: its last owner calls `release`. */
 import { foreignValue } from '../../memory/foreign-value.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Region, RegionShare } from '../../memory/region.ts';
@@ -64,6 +64,15 @@ export function spanOf(data: ArrayBufferView): Span {
 export function memoryRegion(buffer: ArrayBufferLike): Region {
   const share: RegionShare = { kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer };
   return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined, retire: () => undefined };
+}
+
+/** Memory of this thread for a tensor. @throws ShoalError `out-of-memory`. */
+export function allocated(bytes: number): ArrayBuffer {
+  try {
+    return new ArrayBuffer(bytes);
+  } catch (cause) {
+    throw new ShoalError('out-of-memory', `no memory for a tensor of ${bytes} bytes: ${messageOf(cause)}`, { bytes, cause });
+  }
 }
 
 export const nothingToWrite: Span = spanOf(new Uint8Array(0));
