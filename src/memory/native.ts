@@ -35,11 +35,6 @@ export interface NativeMapping {
   readonly inode: number;
 }
 
-/** An error that region functions of the addon throw: `code` is the errno's name. */
-export interface NativeError extends Error {
-  readonly code: string;
-}
-
 /** Kernels of one instruction set. dtypes and operators are given by code; operands must have passed kernels/check.ts. */
 export interface NativeLoops {
   /** The instruction set: `avx512`, `avx2` or `generic`. */

@@ -55,7 +55,7 @@ export function hasRdmaDevice(): boolean {
   }
 }
 
-/** Usable devices, best first, each device of a provider once. @throws NativeError. */
+/** Usable devices, best first, each device of a provider once. @throws Error of the addon, whose `code` is the errno's name. */
 export function usableDevices(native: NativeWithOfi, { provider = '', device = '' }: LibfabricChoice = {}): OfiDeviceFacts[] {
   const wanted = fullNames[provider] ?? provider;
   const isUsable = (facts: OfiDeviceFacts): boolean =>

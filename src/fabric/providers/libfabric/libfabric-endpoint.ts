@@ -57,7 +57,7 @@ export class LibfabricEndpoint {
   readonly #oneEvent = new Float64Array(ofiEventWords);
   #open = true;
 
-  /** @throws NativeError. */
+  /** @throws Error of the addon, whose `code` is the errno's name. */
   constructor({ native, device, source, receives, transmits }: EndpointOptions) {
     this.#native = native;
     this.#transmits = transmits;

@@ -51,11 +51,11 @@ export const ofiEventWords = 4;
 export const ofiAgain = -11;
 
 export interface NativeOfi {
-  /** Version of the library, such as `1.17`. @throws NativeError `ENOENT`, with the reason, when there is no library. */
+  /** Version of the library, such as `1.17`. @throws Error of code `ENOENT`, with the reason, when there is no library. */
   ofiVersion(): string;
   /** Devices of a provider and of a name; empty texts for all. */
   ofiDevices(provider: string, device: string): readonly OfiDeviceFacts[];
-  /** Opens a device. @throws NativeError `ENODATA` when there is none of the kind. */
+  /** Opens a device. @throws Error of code `ENODATA` when there is none of the kind. */
   ofiOpen(
     provider: string,
     device: string,
