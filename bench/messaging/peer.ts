@@ -4,7 +4,7 @@ import * as zmq from 'zeromq';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
-import { deriveCurveKeys } from '../../src/messaging/backends/curve-keys.ts';
+import { deriveCurveKeys } from '../../src/messaging/backends/zeromq/curve-keys.ts';
 import { MessagingContext, Router, type MessagingOptions } from '../../src/messaging/index.ts';
 
 const secret = Buffer.from('bench');

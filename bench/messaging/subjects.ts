@@ -9,7 +9,7 @@ import * as zmq from 'zeromq';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
-import { deriveCurveKeys } from '../../src/messaging/backends/curve-keys.ts';
+import { deriveCurveKeys } from '../../src/messaging/backends/zeromq/curve-keys.ts';
 import { Dealer, MessagingContext, Msg, Router } from '../../src/messaging/index.ts';
 import { largeBytes, smallBytes, type Sample } from './comparison.ts';
 

@@ -1,8 +1,8 @@
 /** The registry of backends. A new one is a file or a folder of its own, and one line here. */
 import type { Backend } from './backend.ts';
-import { createFabricBackend, type FabricBackendOptions } from './backends/fabric.ts';
-import { InprocBackend } from './backends/inproc.ts';
-import { createZeromqBackend, type ZeromqOptions } from './backends/zeromq.ts';
+import { createFabricBackend, type FabricBackendOptions } from './backends/fabric/fabric.ts';
+import { InprocBackend } from './backends/inproc/inproc.ts';
+import { createZeromqBackend, type ZeromqOptions } from './backends/zeromq/zeromq.ts';
 
 /** The options of a context; each backend declares those that it reads. */
 export interface BackendSettings extends ZeromqOptions, FabricBackendOptions {}

@@ -18,8 +18,8 @@ import {
 import { systemRandom, type Random } from '../base/random.ts';
 import type { Backend } from './backend.ts';
 import { messagingBackends, type MessagingBackend } from './backends.ts';
-import type { FabricEndpoint } from './backends/fabric.ts';
-import { FramePlaces } from './backends/frame-places.ts';
+import type { FabricEndpoint } from './backends/fabric/fabric.ts';
+import { FramePlaces } from './backends/fabric/frame-places.ts';
 import type { ThreadGate } from './thread-gate.ts';
 import { limitsOf, type MessagingLimits } from './limits.ts';
 

@@ -1,7 +1,7 @@
 /** `shoal/messaging`: messages between threads and processes, over whatever connects them.
  *  @module */
 export { makeAddress, parseAddress, groupOf, idOf, roleOf, formatAddress, type Address, type AddressParts } from './address.ts';
-export type { FabricEndpoint } from './backends/fabric.ts';
+export type { FabricEndpoint } from './backends/fabric/fabric.ts';
 export { MessagingContext, type MessagingOptions } from './context.ts';
 export { Dealer, type ConnectOptions, type DealerOptions } from './dealer.ts';
 export type { FormatValues } from './format.ts';

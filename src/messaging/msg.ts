@@ -12,7 +12,7 @@ import { anyText, checkArgument, describeValue, integer } from '../base/schema.t
 import { checkAddress, type Address } from './address.ts';
 import { decodeFormat, encodeFormat, type FormatValues } from './format.ts';
 
-/** The place where the receiver wants a frame: memory that it has opened to its peers (backends/frame-places.ts). */
+/** The place where the receiver wants a frame: memory that it has opened to its peers (backends/fabric/frame-places.ts). */
 export interface FramePlace {
   readonly rkey: number;
   readonly offset: number;

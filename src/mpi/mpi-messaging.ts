@@ -17,7 +17,10 @@ import { Layout } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { retry } from '../base/connections/retry.ts';
 import { MpiEndpoint, mpiUnavailable } from './mpi-endpoint.ts';
-import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../messaging/backend.ts';
+import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions } from '../messaging/backend.ts';
+import { BackendPipe, type BackendPipeOptions } from '../messaging/backends/backend-pipe.ts';
+import { givenUp } from '../messaging/backends/dial.ts';
+import { IncomingPacket } from '../messaging/backends/incoming-packet.ts';
 import { packetBytesMost } from '../messaging/limits.ts';
 
 const kind = { part: 0, lastPart: 1, control: 2 } as const;
@@ -29,7 +32,6 @@ const noProof = new Uint8Array(0);
 /** Ports below belong to pipes, those from here to listeners. */
 const firstListener = 2 ** 20;
 const defaultName = 'router';
-const partsMost = 70_000;
 const answerMs = 50;
 
 /** @throws ShoalError `unsupported` when this machine has no MPI that can be used. */
@@ -155,20 +157,19 @@ class MpiBackend implements Backend {
     });
     pipe.onGreeting = undefined;
     if ('value' in outcome) return;
-    if (outcome.why === 'aborted') throw new ShoalError('aborted', `connecting to ${pipe.description} was given up`);
+    if (outcome.why === 'aborted') throw givenUp(pipe.description);
     throw outcome.error!;
   }
 
-  #open(peer: number, description: string, onClosed: () => void): MpiPipe {
-    const pipe = new MpiPipe(this.#mpi, this.#options, {
-      peer,
-      description,
-      onClosed: () => {
-        this.#pipes.delete(pipe);
-        this.#keepAlive();
-        onClosed();
-      },
-    });
+  /** @param forget called when it has ended. */
+  #open(peer: number, description: string, forget: () => void): MpiPipe {
+    const { clock, limits } = this.#options;
+    const onEnded = (): void => {
+      this.#pipes.delete(pipe);
+      this.#keepAlive();
+      forget();
+    };
+    const pipe = new MpiPipe(this.#mpi, peer, { description, clock, packetBytes: packetBytesMost(limits), onEnded });
     for (let tried = 0; tried < firstListener; tried++) {
       this.#nextPort = (this.#nextPort + 1) % firstListener;
       if (!pipe.listen(this.#nextPort)) continue;
@@ -215,38 +216,30 @@ class MpiBackend implements Backend {
   }
 }
 
-class MpiPipe implements Pipe {
-  readonly pointers = false;
-  readonly description: string;
+class MpiPipe extends BackendPipe {
   readonly peer: number;
   /** Answers to `connect`, while it asks. */
   onGreeting: ((message: ControlMessage) => void) | undefined;
   port = -1;
   readonly #mpi: MpiEndpoint;
-  readonly #options: BackendOptions;
-  readonly #onClosed: () => void;
+  readonly #packetBytes: number;
+  readonly #packet: IncomingPacket;
   #peerPort = -1;
-  #handlers: PipeHandlers | undefined;
-  #early: Uint8Array[][] = [];
-  #parts: Uint8Array[] = [];
-  #partBytes = 0;
   #sending = 0;
-  #onIdle: (() => void) | undefined;
-  #open = true;
 
-  constructor(mpi: MpiEndpoint, options: BackendOptions, about: { peer: number; description: string; onClosed: () => void }) {
+  constructor(mpi: MpiEndpoint, peer: number, options: BackendPipeOptions & { readonly packetBytes: number }) {
+    super(options);
     this.#mpi = mpi;
-    this.#options = options;
-    this.peer = about.peer;
-    this.description = about.description;
-    this.#onClosed = about.onClosed;
+    this.peer = peer;
+    this.#packetBytes = options.packetBytes;
+    this.#packet = new IncomingPacket(options.packetBytes);
   }
 
   /** @returns false when the port is taken. */
   listen(port: number): boolean {
-    const bytesMax = Math.max(controlBytes, this.#bytesMost);
+    const bytesMax = Math.max(controlBytes, this.#packetBytes);
     const onMessage = (peer: number, what: number, bytes: Uint8Array): void => this.#onMessage(peer, what, bytes);
-    const onOversize = (): void => this.#violated('a part larger than messages may be');
+    const onOversize = (): void => this.lose(this.#violation('a part larger than messages may be'));
     if (!this.#mpi.claim(port, { onMessage, onOversize }, { bytesMax })) return false;
     this.port = port;
     return true;
@@ -257,13 +250,8 @@ class MpiPipe implements Pipe {
     this.#peerPort = port;
   }
 
-  setHandlers(handlers: PipeHandlers): void {
-    this.#handlers = handlers;
-    for (const parts of this.#early.splice(0)) handlers.onParts(parts, []);
-  }
-
-  send(parts: readonly Uint8Array[]): void {
-    if (!this.#open) return;
+  override send(parts: readonly Uint8Array[]): void {
+    if (!this.isOpen) return;
     const { peer } = this;
     const port = this.#peerPort;
     for (let k = 0; k < parts.length; k++) {
@@ -274,83 +262,55 @@ class MpiPipe implements Pipe {
     }
   }
 
-  async close(timeoutMs: number): Promise<void> {
-    if (!this.#open) return;
-    if (timeoutMs > 0 && this.#sending > 0) {
-      const idle = new Promise<void>((resolve) => {
-        this.#onIdle = resolve;
-      });
-      await within(this.#options.clock, timeoutMs, idle, () => undefined);
-    }
-    this.#end();
+  protected override get isSending(): boolean {
+    return this.#sending > 0;
   }
 
-  /** Ends it without having been asked. */
-  lose(error: ShoalError): void {
-    if (!this.#open) return;
-    this.#end();
-    this.#handlers?.onClose(error);
-  }
-
-  get #bytesMost(): number {
-    return packetBytesMost(this.#options.limits);
-  }
-
-  #end(): void {
-    if (!this.#open) return;
-    this.#open = false;
+  protected override release(): undefined {
     if (this.#peerPort >= 0) {
       const bytes = encodeControl({ type: control.close, port: this.port, proof: noProof });
       this.#mpi.send({ peer: this.peer, port: this.#peerPort, kind: kind.control, bytes }, () => undefined);
     }
     this.#mpi.release(this.port);
-    this.#parts = [];
-    this.#onIdle?.();
-    this.#onClosed();
   }
 
   #onSent(error: ShoalError | undefined): void {
     this.#sending--;
-    if (this.#sending === 0) this.#onIdle?.();
+    if (this.#sending === 0) this.flushed();
     if (error !== undefined) this.lose(new ShoalError('peer-lost', `${this.description}: ${error.message}`, { cause: error }));
   }
 
   #onMessage(peer: number, what: number, bytes: Uint8Array): void {
     // Packets that others send here are not the peer's fault.
-    if (!this.#open || peer !== this.peer) return;
-    if (what === kind.control) {
-      this.#onControl(decodeControl(bytes));
-      return;
+    if (!this.isOpen || peer !== this.peer) return;
+    try {
+      if (what === kind.control) this.#onControl(decodeControl(bytes));
+      else this.#onPart(bytes, what);
+    } catch (thrown) {
+      this.lose(thrown);
     }
-    this.#parts.push(bytes);
-    this.#partBytes += bytes.byteLength;
-    if (this.#peerPort < 0) this.#violated('a part before the connection was accepted');
-    else if (this.#parts.length > partsMost || this.#partBytes > this.#bytesMost) this.#violated('a packet larger than messages may be');
-    else if (what === kind.lastPart) this.#deliver();
-    else if (what !== kind.part) this.#violated(`a message of kind ${what}`);
   }
 
-  #deliver(): void {
-    const parts = this.#parts;
-    this.#parts = [];
-    this.#partBytes = 0;
-    if (this.#handlers === undefined) this.#early.push(parts);
-    else this.#handlers.onParts(parts, []);
+  #onPart(bytes: Uint8Array, what: number): void {
+    if (this.#peerPort < 0) throw this.#violation('a part before the connection was accepted');
+    if (what !== kind.part && what !== kind.lastPart) throw this.#violation(`a message of kind ${what}`);
+    const parts = this.#packet.add(bytes, what === kind.lastPart);
+    if (parts !== undefined) this.deliver(parts);
   }
 
   #onControl(message: ControlMessage | undefined): void {
-    if (message === undefined) this.#violated('a control message that is none');
-    else if (message.type === control.close) {
+    if (message === undefined) throw this.#violation('a control message that is none');
+    if (message.type === control.close) {
       // It cannot be told anything any more.
       this.#peerPort = -1;
       this.lose(new ShoalError('peer-lost', `${this.description} was closed by the peer`));
     } else if (this.onGreeting !== undefined) this.onGreeting(message);
     // Answers to questions asked twice come twice.
-    else if (message.type !== control.accept) this.#violated(`a control message of type ${message.type}`);
+    else if (message.type !== control.accept) throw this.#violation(`a control message of type ${message.type}`);
   }
 
-  #violated(what: string): void {
-    this.lose(new ShoalError('protocol', `rank ${this.peer} sent ${what} over ${this.description}`));
+  #violation(what: string): ShoalError {
+    return new ShoalError('protocol', `rank ${this.peer} sent ${what} over ${this.description}`);
   }
 }
 

@@ -10,7 +10,7 @@ import type { ValueCounters } from '../../src/kvstore/protocol/value-space.ts';
 import { ServerNode } from '../../src/kvstore/server/server-node.ts';
 import type { KVStore } from '../../src/kvstore/values/types.ts';
 import { openInlineStore } from '../../src/kvstore/testing/inline-store.ts';
-import type { FrameCounters } from '../../src/messaging/backends/frame-places.ts';
+import type { FrameCounters } from '../../src/messaging/backends/fabric/frame-places.ts';
 import { StoreServer } from '../../src/store/store-server.ts';
 
 const secret = 'a secret for tests';

@@ -5,7 +5,7 @@
 import { must } from '../../base/assert.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { decodeHandle, encodeHandle } from '../../fabric/region-handle.ts';
-import type { FramePlaces } from '../../messaging/backends/frame-places.ts';
+import type { FramePlaces } from '../../messaging/backends/fabric/frame-places.ts';
 import { TensorMemory } from '../../group/caller/tensor-memory.ts';
 import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
 import type { OwnValues, RemoteValues, ValueBlock, ValueRef } from './value-space.ts';

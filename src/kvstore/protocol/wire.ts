@@ -20,7 +20,7 @@
  *               3 in a frame: `rows` row numbers (u32), zeros up to 8 bytes, then their values
  *               4 in a frame: `rows` row numbers, of rows that are asked for
  *      target   0 none    1 into a region of the sender  2 in the answer  3 in a frame of the answer that has nothing else, whose
- *               place at the sender `to region` is the key of, or which has none: 0 (messaging/backends/frame-places.ts)
+ *               place at the sender `to region` is the key of, or which has none: 0 (messaging/backends/fabric/frame-places.ts)
  *      codec    0, or how the source is compressed (compression/registry.ts)
  *      nan      0, or 1: the whole value, of which this is a part, holds NaN or infinity
  *      round    of this client's pushes to these slots, from 1; of a get: what the answer must contain

@@ -1,7 +1,7 @@
 /** Memory of this process that peers may write frames of messages to, over the fabric of one messaging context. Each connection
  *  offers it to its peer; a place that is closed is offered to nobody any more, and nothing lands in it. */
-import type { Fabric, RegisteredRegion, RemoteRegion } from '../../fabric/fabric.ts';
-import type { Region } from '../../memory/region.ts';
+import type { Fabric, RegisteredRegion, RemoteRegion } from '../../../fabric/fabric.ts';
+import type { Region } from '../../../memory/region.ts';
 
 /** Open at once; frames for further ones arrive as any other. */
 const placesMost = 4096;

@@ -1,7 +1,7 @@
 /** CURVE keys out of the job's secret: both ends derive the same two key pairs (RFC 5869 HKDF, RFC 7748 X25519), so that
  *  knowing the secret is knowing whom to trust, and nothing has to be distributed. Text form: Z85 (ZeroMQ RFC 32). */
 import { createPrivateKey, createPublicKey, hkdfSync } from 'node:crypto';
-import { must } from '../../base/assert.ts';
+import { must } from '../../../base/assert.ts';
 
 export interface CurveKeys {
   readonly publicKey: string;

@@ -12,11 +12,13 @@
 import { createHash } from 'node:crypto';
 import net from 'node:net';
 import { BroadcastChannel, threadId } from 'node:worker_threads';
-import { allowedCpus } from '../../base/files/allowed-cpus.ts';
-import { setServedTimer } from '../../base/clock.ts';
-import { messageOf, ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
-import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
+import { allowedCpus } from '../../../base/files/allowed-cpus.ts';
+import type { Clock } from '../../../base/clock.ts';
+import { messageOf, ShoalError } from '../../../base/errors.ts';
+import { Fifo } from '../../../base/fifo.ts';
+import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../../backend.ts';
+import { BackendPipe } from '../backend-pipe.ts';
+import { dial } from '../dial.ts';
 import { ringBytes, RingReader, RingWriter } from './inproc-ring.ts';
 
 const headerBytes = 64;
@@ -75,39 +77,31 @@ export class InprocBackend implements Backend {
     return listener;
   }
 
-  connect(url: string, { timeoutMs, signal }: PipeConnectOptions): Promise<Pipe> {
+  async connect(url: string, { timeoutMs, signal }: PipeConnectOptions): Promise<Pipe> {
     const channel = new BroadcastChannel(this.#channelName(url));
     const memory = new SharedArrayBuffer(headerBytes + 2 * ringBytes);
     const id = Buffer.from(this.#options.random.bytes(12)).toString('hex');
     const flags = new Int32Array(memory, 0, headerBytes / 4);
     flags[dialerThread] = threadId;
     const pipe = this.#open(memory, id, 'dialer', url);
-    return new Promise<Pipe>((resolve, reject) => {
-      const finish = (error?: ShoalError): void => {
-        timer.cancel();
-        signal.removeEventListener('abort', onAbort);
-        channel.close();
-        if (error === undefined) {
-          resolve(pipe);
-          return;
-        }
-        // So that a router that comes later does not accept it.
-        Atomics.compareExchange(flags, state.index, state.dialled, state.closed);
-        pipe.discard();
-        reject(error);
-      };
-      const onAbort = (): void => finish(new ShoalError('aborted', `connecting to ${url} was given up`));
-      const timer = setServedTimer(this.#options.clock, timeoutMs, () =>
-        finish(new ShoalError('timeout', `nobody in this process has bound ${url} within ${timeoutMs} ms`, { timeoutMs })),
-      );
-      signal.addEventListener('abort', onAbort, { once: true });
-      pipe.onAccepted = () => finish();
-      const dial = (): void => channel.postMessage({ kind: 'dial', id, memory } satisfies Announcement);
-      onPost(channel, (data) => {
-        if ((data as Announcement).kind === 'listening') dial();
+    const late = (): string => `nobody in this process has bound ${url} within ${timeoutMs} ms`;
+    try {
+      await dial({ url, clock: this.#options.clock, timeoutMs, signal, late }, (finish) => {
+        pipe.onAccepted = finish;
+        const announce = (): void => channel.postMessage({ kind: 'dial', id, memory } satisfies Announcement);
+        onPost(channel, (data) => {
+          if ((data as Announcement).kind === 'listening') announce();
+        });
+        announce();
       });
-      dial();
-    });
+      return pipe;
+    } catch (error) {
+      // A router that comes later does not accept it.
+      await pipe.close(0);
+      throw error;
+    } finally {
+      channel.close();
+    }
   }
 
   async close(): Promise<void> {
@@ -115,7 +109,9 @@ export class InprocBackend implements Backend {
   }
 
   #open(memory: SharedArrayBuffer, id: string, role: 'dialer' | 'acceptor', url: string): InprocPipe {
-    const pipe = new InprocPipe({ memory, id, role, url, spins: allowedCpus().count > 1, onClosed: () => this.#pipes.delete(pipe) });
+    const { clock } = this.#options;
+    const spins = allowedCpus().count > 1;
+    const pipe = new InprocPipe({ memory, id, role, url, clock, spins, onEnded: () => this.#pipes.delete(pipe) });
     this.#pipes.add(pipe);
     return pipe;
   }
@@ -157,14 +153,14 @@ interface InprocPipeOptions {
   readonly id: string;
   readonly role: 'dialer' | 'acceptor';
   readonly url: string;
+  readonly clock: Clock;
   /** There is another processor for the peer to run on. */
   readonly spins: boolean;
-  onClosed(): void;
+  onEnded(): void;
 }
 
-class InprocPipe implements Pipe {
-  readonly pointers = true;
-  readonly description: string;
+class InprocPipe extends BackendPipe {
+  override readonly pointers = true;
   /** The router has taken the dial. */
   onAccepted: (() => void) | undefined;
   readonly #options: InprocPipeOptions;
@@ -175,7 +171,6 @@ class InprocPipe implements Pipe {
   readonly #bell: BroadcastChannel;
   readonly #peerBell: BroadcastChannel;
   readonly #backlog = new Fifo<{ parts: readonly Uint8Array[]; references: readonly number[] }>();
-  #handlers: PipeHandlers | undefined;
   /** Memory that has been sent by reference, and that of the peer. */
   readonly #sentMemories = new Map<ArrayBufferLike, number>();
   readonly #memories = new Map<number, SharedArrayBuffer>();
@@ -186,13 +181,11 @@ class InprocPipe implements Pipe {
   #patience = looksMost / 2;
   #looks = 0;
   #looksThisTurn = 0;
-  #open = true;
-  #onFlushed: (() => void) | undefined;
 
   constructor(options: InprocPipeOptions) {
+    const { memory, id, role, url, clock, onEnded } = options;
+    super({ description: url, clock, onEnded });
     this.#options = options;
-    this.description = options.url;
-    const { memory, id, role } = options;
     const [own, other] = role === 'dialer' ? [0, 1] : [1, 0];
     this.#flags = new Int32Array(memory, 0, headerBytes / 4);
     this.#writer = new RingWriter(memory, headerBytes + own * ringBytes);
@@ -204,13 +197,13 @@ class InprocPipe implements Pipe {
     this.#reader.sleep();
   }
 
-  setHandlers(handlers: PipeHandlers): void {
-    this.#handlers = handlers;
+  override setHandlers(handlers: PipeHandlers): void {
+    super.setHandlers(handlers);
     this.#poll();
   }
 
-  send(parts: readonly Uint8Array[], pointers: readonly Uint8Array[] = []): void {
-    if (!this.#open) return;
+  override send(parts: readonly Uint8Array[], pointers: readonly Uint8Array[] = []): void {
+    if (!this.isOpen) return;
     const references = this.#references(pointers);
     if (references === undefined) return;
     if (this.#backlog.length > 0) {
@@ -227,33 +220,16 @@ class InprocPipe implements Pipe {
     this.#look();
   }
 
-  async close(timeoutMs: number): Promise<void> {
-    if (!this.#open) return;
-    if (timeoutMs > 0 && this.#backlog.length > 0 && this.#peerAlive()) {
-      // The dealer or router above has its own deadline and calls again with none left.
-      await new Promise<void>((resolve) => {
-        this.#onFlushed = resolve;
-      });
-    }
-    this.#end();
+  protected override get isSending(): boolean {
+    return this.#backlog.length > 0 && this.#peerAlive();
+  }
+
+  protected override release(): undefined {
+    Atomics.store(this.#flags, state.index, state.closed);
     this.#peerBell.postMessage(closeSuffix satisfies Note);
     this.#bell.close();
     // The note is in the peer's queue once posted; closing does not take it back.
     this.#peerBell.close();
-  }
-
-  /** Without a word: nobody has it yet. */
-  discard(): void {
-    this.#end();
-    this.#bell.close();
-    this.#peerBell.close();
-  }
-
-  #end(): void {
-    if (!this.#open) return;
-    this.#open = false;
-    Atomics.store(this.#flags, state.index, state.closed);
-    this.#options.onClosed();
   }
 
   #peerAlive(): boolean {
@@ -265,28 +241,23 @@ class InprocPipe implements Pipe {
       this.onAccepted();
       this.onAccepted = undefined;
     }
-    if (!this.#open) return;
+    if (!this.isOpen) return;
     if (typeof note === 'object') this.#memories.set(note.slot, note.memory);
     this.#drain();
     // Woken, we are awake until we say otherwise, also when only part of a packet came.
     this.#patience = Math.max(this.#patience, looksAfterWake);
     this.#look();
-    if (note !== closeSuffix || !this.#open) return;
-    this.#end();
-    this.#bell.close();
-    this.#peerBell.close();
-    this.#onFlushed?.();
-    this.#handlers?.onClose(new ShoalError('peer-lost', `the other end of ${this.description} was closed`));
+    if (note === closeSuffix) this.lose(new ShoalError('peer-lost', `the other end of ${this.description} was closed`));
   }
 
   /** Looks now and then until nothing comes any more, then sleeps. */
   #poll(): void {
-    if (this.#polling || !this.#open || this.#handlers === undefined) return;
+    if (this.#polling || !this.isOpen) return;
     this.#polling = true;
     this.#reader.wake();
     const look = (): void => {
       this.#polling = false;
-      if (!this.#open) return;
+      if (!this.isOpen) return;
       const elsewhere = this.#options.spins && this.#flags[dialerThread] !== this.#flags[acceptorThread];
       if (elsewhere && this.#looks > 0) this.#reader.spin(spinLoads);
       if (this.#drain()) {
@@ -317,7 +288,7 @@ class InprocPipe implements Pipe {
   #drain(): boolean {
     let came = false;
     if (this.#backlog.length > 0) this.#writeBacklog();
-    for (let k = 0; k < packetsPerTurn && this.#open; k++) {
+    for (let k = 0; k < packetsPerTurn && this.isOpen; k++) {
       const packet = this.#held ?? this.#reader.next();
       if (packet === undefined) break;
       this.#held = undefined;
@@ -327,9 +298,9 @@ class InprocPipe implements Pipe {
         break;
       }
       came = true;
-      this.#handlers?.onParts(packet.parts, pointers);
+      this.deliver(packet.parts, pointers);
     }
-    if (this.#reader.mustWake && this.#open) this.#peerBell.postMessage(0);
+    if (this.#reader.mustWake && this.isOpen) this.#peerBell.postMessage(0);
     return came;
   }
 
@@ -344,7 +315,7 @@ class InprocPipe implements Pipe {
       if (next !== undefined) this.#writer.begin(next.parts, next.references);
     }
     if (this.#writer.mustWake) this.#peerBell.postMessage(0);
-    this.#onFlushed?.();
+    this.flushed();
   }
 
   /** Slot, offset, bytes each; the memory itself goes over the channel the first time. Undefined when the pipe has ended
@@ -358,7 +329,8 @@ class InprocPipe implements Pipe {
       if (slot === undefined) {
         slot = this.#sentMemories.size;
         if (slot >= most) {
-          this.#restart();
+          // It ends here and there; what was not received is sent again over the next pipe.
+          this.lose(new ShoalError('peer-lost', `${this.description} has passed ${most} shared memories and begins anew`));
           return undefined;
         }
         this.#sentMemories.set(pointer.buffer, slot);
@@ -367,13 +339,6 @@ class InprocPipe implements Pipe {
       references.push(slot, pointer.byteOffset, pointer.byteLength);
     }
     return references;
-  }
-
-  /** Ends here and there; what was not received is sent again over the next pipe. */
-  #restart(): void {
-    this.close(0).catch(() => undefined);
-    const error = new ShoalError('peer-lost', `${this.description} has passed ${referencedMemories} shared memories and begins anew`);
-    queueMicrotask(() => this.#handlers?.onClose(error));
   }
 
   #resolve(references: readonly number[]): Uint8Array[] | undefined {

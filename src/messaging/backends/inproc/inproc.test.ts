@@ -1,13 +1,13 @@
 /** inproc within one thread: the conformance suite and what is its own. Between threads: test/messaging/messaging-threads.test.ts. */
 import { describe, expect, it } from 'vitest';
-import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
-import { describeMessaging } from '../conformance.ts';
-import { MessagingContext } from '../context.ts';
-import { Dealer } from '../dealer.ts';
-import { Msg } from '../msg.ts';
-import { Router } from '../router.ts';
-import { runTogether } from '../testing/check-runner.ts';
-import { messagingChecks } from '../testing/role-checks.ts';
+import { UnhurriedClock } from '../../../base/testing/unhurried-clock.ts';
+import { describeMessaging } from '../../conformance.ts';
+import { MessagingContext } from '../../context.ts';
+import { Dealer } from '../../dealer.ts';
+import { Msg } from '../../msg.ts';
+import { Router } from '../../router.ts';
+import { runTogether } from '../../testing/check-runner.ts';
+import { messagingChecks } from '../../testing/role-checks.ts';
 
 const secret = new TextEncoder().encode('secret');
 const clock = new UnhurriedClock();

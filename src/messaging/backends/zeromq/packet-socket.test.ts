@@ -1,6 +1,6 @@
 /** Parts as pieces and back: whatever pieces come, what is made of them is a packet or refused. */
 import { describe, expect, it } from 'vitest';
-import { cut, join, pieceBytes } from './zeromq-channel.ts';
+import { cut, join, pieceBytes } from './packet-socket.ts';
 
 const part = (bytes: number): Uint8Array => new Uint8Array(bytes).fill(bytes % 251);
 const lengths = (parts: readonly Uint8Array[]): number[] => parts.map(({ byteLength }) => byteLength);

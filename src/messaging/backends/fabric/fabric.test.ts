@@ -1,22 +1,22 @@
 /** fabric:// over every fabric: the conformance suite, landing space, lent frames, peers that break the rules. */
 import fc from 'fast-check';
 import { beforeEach, describe, expect, it } from 'vitest';
-import { systemRandom } from '../../base/random.ts';
-import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
-import { libfabricUnavailable } from '../../fabric/providers/libfabric/libfabric-devices.ts';
-import { LibfabricFabric } from '../../fabric/providers/libfabric/libfabric.ts';
-import { TcpFabric } from '../../fabric/providers/tcp.ts';
-import { desertedTcpAddress } from '../../fabric/testing/deserted.ts';
-import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
-import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
-import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
-import { loadNative } from '../../memory/native.ts';
-import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { describeMessaging, hostileTest } from '../conformance.ts';
-import { MessagingContext, type MessagingOptions } from '../context.ts';
-import { Dealer } from '../dealer.ts';
-import { Msg, type FramePlace } from '../msg.ts';
-import { Router } from '../router.ts';
+import { systemRandom } from '../../../base/random.ts';
+import { UnhurriedClock } from '../../../base/testing/unhurried-clock.ts';
+import { libfabricUnavailable } from '../../../fabric/providers/libfabric/libfabric-devices.ts';
+import { LibfabricFabric } from '../../../fabric/providers/libfabric/libfabric.ts';
+import { TcpFabric } from '../../../fabric/providers/tcp.ts';
+import { desertedTcpAddress } from '../../../fabric/testing/deserted.ts';
+import { LoopbackNetwork } from '../../../fabric/testing/loopback.ts';
+import { ShmFabric, shmUnavailable } from '../../../fabric/providers/shm.ts';
+import type { Fabric, FabricOptions } from '../../../fabric/fabric.ts';
+import { loadNative } from '../../../memory/native.ts';
+import { createRegionAllocator } from '../../../memory/regions/allocator.ts';
+import { describeMessaging, hostileTest } from '../../conformance.ts';
+import { MessagingContext, type MessagingOptions } from '../../context.ts';
+import { Dealer } from '../../dealer.ts';
+import { Msg, type FramePlace } from '../../msg.ts';
+import { Router } from '../../router.ts';
 import { Landing } from './landing.ts';
 
 const secret = new TextEncoder().encode('secret');
@@ -134,6 +134,24 @@ describe('lent frames', () => {
     await close();
   });
 });
+
+it('a pipe to a peer that gives no room for a large frame ends when the time to close is over', async () => {
+  const network = new LoopbackNetwork();
+  const silent = network.createFabric({ identity: { world, rank: 9 }, secret, clock, random: systemRandom });
+  const { candidates } = await silent.listen((connection) =>
+    connection.setHandlers({ onMessage: () => undefined, onImmediate: () => undefined, onClose: () => undefined }),
+  );
+  const on = makeWorld((options) => network.createFabric(options));
+  const context = on.context();
+  const backend = await context.backendOf('fabric://loopback');
+  const url = `fabric://loopback/9?${new URLSearchParams({ world, at: candidates[0] }).toString()}`;
+  const pipe = await backend.connect(url, { timeoutMs: 5000, signal: new AbortController().signal });
+  pipe.setHandlers({ onParts: () => undefined, onClose: () => undefined });
+  pipe.send([new Uint8Array(100_000)]);
+  await pipe.close(20);
+  await context.close();
+  await Promise.all([on.close(), silent.close()]);
+}, 20_000);
 
 interface Plane {
   readonly title: string;

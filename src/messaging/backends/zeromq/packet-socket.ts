@@ -12,12 +12,14 @@
  *  Parts travel as pieces, so that what a peer may send before it has proved itself is as small as a piece: a part is cut
  *  into pieces of `pieceBytes` and a last one that is shorter, or empty. */
 import type * as Zmq from 'zeromq';
-import { systemClock, type Timer } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
-import { loadNative } from '../../memory/native.ts';
-import type { ThreadGate } from '../thread-gate.ts';
+import { systemClock, type Timer } from '../../../base/clock.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import { Fifo } from '../../../base/fifo.ts';
+import { loadNative } from '../../../memory/native.ts';
+import type { ThreadGate } from '../../thread-gate.ts';
 
+/** Less than the 500 ms after which the package zeromq complains on stderr, of a process that ends while a peer takes nothing. */
+export const lingerMs = 300;
 /** Largest piece of a part. */
 export const pieceBytes: number = 1024 * 1024;
 
@@ -30,26 +32,27 @@ const pauseMostMs = 8;
 /** ZMQ_FD */
 const descriptorOption = 14;
 
-export interface ChannelOptions {
+export interface PacketSocketOptions {
   readonly gate: ThreadGate | undefined;
   /** A packet as it came: `join` makes its parts. */
   onPieces(pieces: Uint8Array[]): void;
   /** Nothing more comes. */
   onError(error: unknown): void;
+  /** ZeroMQ has taken everything that was pushed. */
+  onIdle?(): void;
 }
 
-export class ZeromqChannel {
+export class PacketSocket {
   readonly #socket: Zmq.Dealer | Zmq.Router | Zmq.Reply;
-  readonly #options: ChannelOptions;
+  readonly #options: PacketSocketOptions;
   readonly #bell: Bell;
   readonly #waiting = new Fifo<{ readonly parts: readonly Uint8Array[]; readonly onError: (error: unknown) => void }>();
   #sending = false;
   #receiving = false;
-  #onIdle: (() => void) | undefined;
   #open = true;
 
   /** Must be called within the gate. */
-  constructor(socket: Zmq.Dealer | Zmq.Router | Zmq.Reply, options: ChannelOptions) {
+  constructor(socket: Zmq.Dealer | Zmq.Router | Zmq.Reply, options: PacketSocketOptions) {
     this.#socket = socket;
     this.#options = options;
     const ring = (): void => this.#look();
@@ -73,12 +76,9 @@ export class ZeromqChannel {
     if (!this.#sending) void this.#send();
   }
 
-  /** Resolves when ZeroMQ has taken everything. */
-  idle(): Promise<void> {
-    if (!this.#sending) return Promise.resolve();
-    return new Promise((resolve) => {
-      this.#onIdle = resolve;
-    });
+  /** ZeroMQ has not taken everything yet. */
+  get isSending(): boolean {
+    return this.#sending;
   }
 
   /** Nothing comes any more. The socket closes, and gives its address back, on ZeroMQ's own time, after `lingerMs` at most. Idempotent. */
@@ -90,7 +90,7 @@ export class ZeromqChannel {
     this.#socket.linger = lingerMs;
     this.#socket.close();
     this.#options.gate?.leave();
-    this.#onIdle?.();
+    this.#options.onIdle?.();
   }
 
   async #send(): Promise<void> {
@@ -103,7 +103,7 @@ export class ZeromqChannel {
       }
     }
     this.#sending = false;
-    this.#onIdle?.();
+    this.#options.onIdle?.();
     if (this.#open) this.#look();
   }
 
