@@ -3,7 +3,7 @@
  *
  *  Contract of a pipe (checked on every backend by the conformance suite of the sockets above):
  *  - Packets arrive whole, in order, with the boundaries of their parts, or not at all.
- *  - `send` never blocks and never throws: links bound what is on its way (limits.ts). What cannot be sent ends the pipe.
+ *  - `send` never blocks and never throws: sockets bound what is on its way (limits.ts). What cannot be sent ends the pipe.
  *  - Parts given to `send` are not changed until the peer has acknowledged them, so a backend need not copy them first.
  *    Parts given to `onParts` belong to the receiver alone.
  *  - One peer that is slow, stopped or dead does not hold up the pipes of others.

@@ -15,7 +15,7 @@ import { message, pattern, server, stub, worker } from './testing/messages.ts';
 import { Poller } from './poller.ts';
 import { hostilePacket } from './testing/hostile-packets.ts';
 import { Router, type PeerEvent, type RouterOptions } from './router.ts';
-import { encodeControl, encodeData, encodeGreeting, noCounters } from './link/wire.ts';
+import { encodeControl, encodeData, encodeGreeting, noCounters } from './remote/packet.ts';
 
 export interface MessagingWorld {
   /** A context of its own for each socket, as processes have. */

@@ -31,7 +31,7 @@ export interface MessagingOptions {
   readonly secret: Uint8Array;
   /** Time of timeouts and pauses. Default: the system's; tests give one of their own. */
   readonly clock?: Clock;
-  /** Numbers of links, and pauses before connections are made again. Default: the system's. */
+  /** Numbers of sessions, and pauses before connections are made again. Default: the system's. */
   readonly random?: Random;
   /** Bounds of all sockets of this context. Default: `defaultLimits`. */
   readonly limits?: Partial<MessagingLimits>;
@@ -132,7 +132,7 @@ export class MessagingContext implements AsyncDisposable {
     return backend;
   }
 
-  /** A number for one end of one link; never 0. */
+  /** A number for one end of one session; never 0. */
   newSession(): number {
     const bytes = Buffer.from(this.random.bytes(6));
     return bytes.readUIntLE(0, 6) + 1;

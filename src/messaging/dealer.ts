@@ -19,13 +19,13 @@ import {
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
-import { Inbox } from './link/inbox.ts';
+import { Inbox } from './inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
-import { Link } from './link/link.ts';
+import { RemoteSocket } from './remote/remote-socket.ts';
 import { MessageSocket } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
-import { lend } from './link/loan.ts';
-import { decodePacket, encodeError, PacketKind } from './link/wire.ts';
+import { lend } from './remote/loan.ts';
+import { decodePacket, encodeError, PacketKind } from './remote/packet.ts';
 
 /** A dealer's identity, and its ways. */
 export interface DealerOptions {
@@ -72,7 +72,8 @@ export class Dealer extends MessageSocket {
   readonly #isOfOne: boolean;
   readonly #isBrief: boolean;
   readonly #inbox: Inbox;
-  readonly #link: Link;
+  /** The router that it is connected to. */
+  readonly #router: RemoteSocket;
   readonly #stopped = new AbortController();
   #url: string | undefined;
   /** Counts calls of `connect`: what belongs to an earlier one stops. */
@@ -92,14 +93,14 @@ export class Dealer extends MessageSocket {
     this.#isBrief = options.breaks === 'end';
     this.#isOfOne = options.routers === 'one' || this.#isBrief;
     this.#inbox = inbox;
-    this.#link = new Link({
+    this.#router = new RemoteSocket({
       session: context.newSession(),
       own: options.address,
-      peer: undefined,
+      address: undefined,
       limits: this.#limits,
       clock: context.clock,
       isBrief: this.#isBrief,
-      deliver: (link, msg, bytes) => inbox.push(link, msg, bytes),
+      deliver: (from, msg, bytes) => inbox.push(from, msg, bytes),
       onUndeliverable: (_, error) => this.#fail(error),
     });
   }
@@ -110,7 +111,7 @@ export class Dealer extends MessageSocket {
 
   /** The router answers at the moment. */
   get connected(): boolean {
-    return this.#link.open;
+    return this.#router.open;
   }
 
   /** Connects to a router's endpoint; resolves when the router has answered. Messages may be sent before. Called again,
@@ -125,8 +126,8 @@ export class Dealer extends MessageSocket {
       throw new ShoalError('usage', `${this.internalId} ends with its connection, and connects once; make another dealer`);
     const attempt = ++this.#attempt;
     this.#url = url;
-    const previous = this.#link.pipe;
-    this.#link.detach();
+    const previous = this.#router.pipe;
+    this.#router.detach();
     if (previous !== undefined) await previous.close(0);
     const deadlineMs = this.#context.clock.now() + timeoutMs;
     const backend = await this.#context.backendOf(url);
@@ -140,7 +141,7 @@ export class Dealer extends MessageSocket {
     });
     this.#attach(pipe, attempt);
     await within(this.#context.clock, Math.max(0, deadlineMs - this.#context.clock.now()), welcomed, () => undefined);
-    if (this.#link.open || attempt !== this.#attempt) return;
+    if (this.#router.open || attempt !== this.#attempt) return;
     throw new ShoalError('timeout', `${this.internalId} had no answer within ${timeoutMs} ms; does a router listen there?`, { timeoutMs });
   }
 
@@ -148,16 +149,16 @@ export class Dealer extends MessageSocket {
   override send(msg: Msg): void {
     checkMsg(msg);
     this.#checkOpen();
-    this.#link.enqueue(msg);
+    this.#router.enqueue(msg);
   }
 
   /** Resolves when `send` would take a message, or the dealer has ended, which `send` then says. */
   writable(): Promise<void> {
-    return this.#link.room();
+    return this.#router.room();
   }
 
   override flushed(): Promise<void> {
-    return this.#link.flushed();
+    return this.#router.flushed();
   }
 
   protected override async end(timeoutMs: number): Promise<number> {
@@ -165,13 +166,13 @@ export class Dealer extends MessageSocket {
     this.#end ??= new ShoalError('closed', `${this.internalId} is closed`);
     const { clock } = this.#context;
     const deadlineMs = clock.now() + timeoutMs;
-    if (this.#link.pending > 0 && !failed) await within(clock, timeoutMs, this.#link.flushed(), () => undefined);
+    if (this.#router.pending > 0 && !failed) await within(clock, timeoutMs, this.#router.flushed(), () => undefined);
     this.#stopped.abort();
     this.#attempt++;
-    const { pipe } = this.#link;
-    if (this.#link.open) this.#link.sayGoodbye();
-    const undelivered = this.#link.pending;
-    this.#link.end(this.#end);
+    const { pipe } = this.#router;
+    if (this.#router.open) this.#router.sayGoodbye();
+    const undelivered = this.#router.pending;
+    this.#router.end(this.#end);
     this.#inbox.end(this.#end);
     this.#welcomed?.reject(this.#end);
     await pipe?.close(Math.max(0, deadlineMs - clock.now()));
@@ -195,8 +196,8 @@ export class Dealer extends MessageSocket {
         if (current()) this.#onLost(error, attempt);
       },
     });
-    this.#link.attach(pipe);
-    this.#link.sayHello();
+    this.#router.attach(pipe);
+    this.#router.sayHello();
   }
 
   #onParts(parts: Uint8Array[], pointers: readonly Uint8Array[], release?: () => void): void {
@@ -204,12 +205,12 @@ export class Dealer extends MessageSocket {
     if (release !== undefined) lend(packet, release);
     switch (packet.kind) {
       case PacketKind.welcome:
-        if (this.#link.open) return;
-        if (this.#isOfOne && this.#link.isStranger(packet)) {
+        if (this.#router.open) return;
+        if (this.#isOfOne && this.#router.isStranger(packet)) {
           this.#fail(new ShoalError('peer-lost', `the router of ${this.internalId} has forgotten it, or is another process by now`));
           return;
         }
-        this.#link.greet(packet);
+        this.#router.greet(packet);
         this.#welcomed?.resolve();
         this.#welcomed = undefined;
         return;
@@ -220,27 +221,27 @@ export class Dealer extends MessageSocket {
         this.#fail(new ShoalError(packet.code, `router refused ${this.internalId}: ${packet.text}`));
         return;
       case PacketKind.goodbye:
-        this.#link.onPacket({ ...packet, kind: PacketKind.credit });
-        this.#link.forgetPeer();
+        this.#router.onPacket({ ...packet, kind: PacketKind.credit });
+        this.#router.forgetPeer();
         this.#onLost(new ShoalError('peer-lost', `the router of ${this.internalId} has closed`), this.#attempt, this.#isOfOne);
         return;
       case PacketKind.hello:
         throw new ShoalError('protocol', `${this.internalId} received a hello; it is connected to a dealer`);
       default:
-        if (this.#link.onPacket(packet) === 'lost') this.#greetAgain();
+        if (this.#router.onPacket(packet) === 'lost') this.#greetAgain();
     }
   }
 
   /** Messages are missing at one of the ends, or the router does not know this dealer. */
   #greetAgain(): void {
-    if (!this.#isBrief || !this.#link.open) this.#link.sayHello();
+    if (!this.#isBrief || !this.#router.open) this.#router.sayHello();
     else this.#fail(new ShoalError('peer-lost', `${this.internalId} has lost messages with a connection`));
   }
 
   #onLost(lost: ShoalError, attempt: number, isOver = false): void {
-    const pipe = this.#link.pipe;
-    this.#link.detach();
-    // Its packets no longer reach the link; nothing depends on how long it takes to end.
+    const pipe = this.#router.pipe;
+    this.#router.detach();
+    // Its packets are no longer heard; nothing depends on how long it takes to end.
     pipe?.close(0).catch(() => undefined);
     if (isOver || this.#isBrief || (lost.code !== 'peer-lost' && lost.code !== 'timeout')) {
       this.#fail(lost);
@@ -280,8 +281,8 @@ export class Dealer extends MessageSocket {
     this.#end = end;
     this.#attempt++;
     this.#stopped.abort();
-    const { pipe } = this.#link;
-    this.#link.end(end);
+    const { pipe } = this.#router;
+    this.#router.end(end);
     this.#inbox.end(end);
     this.#welcomed?.reject(end);
     pipe?.close(0).catch(() => undefined);

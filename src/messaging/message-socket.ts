@@ -1,7 +1,7 @@
 /** The receiving half, which dealers and routers have in common. It must not know who is at the other end. */
 import type { ShoalError } from '../base/errors.ts';
 import { abortSignal, anyNumber, callback, checkArgument, checkOptions, noOptions, optionTable } from '../base/schema.ts';
-import type { Inbox } from './link/inbox.ts';
+import type { Inbox } from './inbox.ts';
 import type { Msg } from './msg.ts';
 
 /** Options of the wait for a message. */

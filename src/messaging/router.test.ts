@@ -5,7 +5,7 @@ import type { Backend, Pipe, PipeHandlers } from './backend.ts';
 import { MessagingContext } from './context.ts';
 import { Dealer } from './dealer.ts';
 import { defaultLimits } from './limits.ts';
-import { decodePacket, encodeControl, encodeData, encodeGreeting, noCounters, PacketKind, type Greeting } from './link/wire.ts';
+import { decodePacket, encodeControl, encodeData, encodeGreeting, noCounters, PacketKind, type Greeting } from './remote/packet.ts';
 import { Msg } from './msg.ts';
 import { Router } from './router.ts';
 

@@ -1,11 +1,11 @@
 /** The socket every dealer connects to: it receives from all of them and sends to each by the destination address of
  *  the message. Where an address is it learns: a dealer introduces itself, and every message says who sent it.
  *
- *    dealer 1 ─┐                 ┌─ link of address 1 ── pipe
- *    dealer 2 ─┼─▶ router ─ routes ─ link of address 2 ── pipe
- *              ┘                 └─ link of address 9 (nobody yet): buffers, bounded, in order
+ *    dealer 1 ─┐                 ┌─ remote socket of address 1 ── pipe
+ *    dealer 2 ─┼─▶ router ─ routes ─ remote socket of address 2 ── pipe
+ *              ┘                 └─ remote socket of address 9 (nobody yet): buffers, bounded, in order
  *
- *  One that is slow, stopped or dead fills its own link only. When it comes back under the same address, also as a new
+ *  One that is slow, stopped or dead fills its own queue only. When it comes back under the same address, also as a new
  *  process, it gets what waited for it. */
 import { within } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -13,13 +13,13 @@ import { anyList, anyObject, anyText, callback, checkArgument, checkOptions, noO
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Listener, Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
-import { Inbox } from './link/inbox.ts';
+import { Inbox } from './inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
-import { Link } from './link/link.ts';
+import { RemoteSocket } from './remote/remote-socket.ts';
 import { MessageSocket } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
-import { lend } from './link/loan.ts';
-import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './link/wire.ts';
+import { lend } from './remote/loan.ts';
+import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './remote/packet.ts';
 
 /** A dealer came or went. */
 export interface PeerEvent {
@@ -60,12 +60,12 @@ export class Router extends MessageSocket {
   readonly #inbox: Inbox;
   readonly #own: ReadonlySet<Address> | undefined;
   readonly #listeners: Listener[] = [];
-  /** Links by the dealer's own address, or by the destination of what waits for one. */
-  readonly #links = new Map<Address, Link>();
+  /** Dealers by their own address, or by the destination of what waits for one. */
+  readonly #dealers = new Map<Address, RemoteSocket>();
   /** Other addresses that were seen behind a dealer. */
-  readonly #routes = new Map<Address, Link>();
-  /** The link of each pipe, once its dealer has said hello. */
-  readonly #pipes = new Map<Pipe, Link | undefined>();
+  readonly #routes = new Map<Address, RemoteSocket>();
+  /** The dealer of each pipe, once it has said hello. */
+  readonly #pipes = new Map<Pipe, RemoteSocket | undefined>();
   /** Pipes whose hello is for an address that another pipe has: they say it again. */
   readonly #asked = new WeakSet<Pipe>();
   #end: ShoalError | undefined;
@@ -91,7 +91,7 @@ export class Router extends MessageSocket {
 
   /** Addresses of the dealers that are connected now. */
   get peers(): Address[] {
-    return [...this.#links].filter(([, link]) => link.open).map(([address]) => address);
+    return [...this.#dealers].filter(([, dealer]) => dealer.open).map(([address]) => address);
   }
 
   /** Listens at an endpoint; several, also of several kinds, may be bound.
@@ -116,26 +116,26 @@ export class Router extends MessageSocket {
     checkMsg(msg);
     this.#checkOpen();
     const { destination } = msg;
-    const link = this.#routes.get(destination) ?? this.#links.get(destination) ?? this.#addLink(destination);
-    link.enqueue(msg);
+    const dealer = this.#routes.get(destination) ?? this.#dealers.get(destination) ?? this.#addDealer(destination);
+    dealer.enqueue(msg);
   }
 
   /** Resolves when `send` to this destination would take a message, or the router has ended, which `send` then says. */
   writable(destination: Address): Promise<void> {
     checkAddress(destination);
-    const link = this.#routes.get(destination) ?? this.#links.get(destination);
-    return link === undefined ? Promise.resolve() : link.room();
+    const dealer = this.#routes.get(destination) ?? this.#dealers.get(destination);
+    return dealer === undefined ? Promise.resolve() : dealer.room();
   }
 
   /** Whoever has this address will not come back, and what waits for it goes. If it does come, it is new. */
   forget(address: Address): void {
     checkAddress(address);
-    const link = this.#links.get(address);
-    if (link === undefined) return;
-    this.#links.delete(address);
-    for (const [behind, route] of this.#routes) if (route === link) this.#routes.delete(behind);
-    const { pipe } = link;
-    link.end(new ShoalError('peer-lost', `${formatAddress(address)} was given up`));
+    const dealer = this.#dealers.get(address);
+    if (dealer === undefined) return;
+    this.#dealers.delete(address);
+    for (const [behind, route] of this.#routes) if (route === dealer) this.#routes.delete(behind);
+    const { pipe } = dealer;
+    dealer.end(new ShoalError('peer-lost', `${formatAddress(address)} was given up`));
     if (pipe === undefined) return;
     // It says hello again, and is welcomed by a session that does not know it.
     this.#pipes.set(pipe, undefined);
@@ -143,7 +143,7 @@ export class Router extends MessageSocket {
   }
 
   override async flushed(): Promise<void> {
-    await Promise.all([...this.#links.values()].map((link) => link.flushed()));
+    await Promise.all([...this.#dealers.values()].map((dealer) => dealer.flushed()));
   }
 
   protected override async end(timeoutMs: number): Promise<number> {
@@ -151,19 +151,19 @@ export class Router extends MessageSocket {
     this.#end = end;
     const { clock } = this.#context;
     const deadlineMs = clock.now() + timeoutMs;
-    const links = [...this.#links.values()];
+    const dealers = [...this.#dealers.values()];
     // Nobody who is not connected now will be in time.
-    const waiting = links.filter((link) => link.open && link.pending > 0);
-    const flushed = Promise.all(waiting.map((link) => link.flushed()));
+    const waiting = dealers.filter((dealer) => dealer.open && dealer.pending > 0);
+    const flushed = Promise.all(waiting.map((dealer) => dealer.flushed()));
     if (waiting.length > 0) await within<unknown>(clock, timeoutMs, flushed, () => undefined);
     this.#inbox.end(end);
-    for (const link of links) if (link.open) link.sayGoodbye();
-    const undelivered = links.reduce((sum, link) => sum + link.pending, 0);
+    for (const dealer of dealers) if (dealer.open) dealer.sayGoodbye();
+    const undelivered = dealers.reduce((sum, dealer) => sum + dealer.pending, 0);
     const leftMs = Math.max(0, deadlineMs - clock.now());
     const pipes = [...this.#pipes.keys()];
     this.#isOver = true;
     this.#pipes.clear();
-    for (const link of links) link.end(end);
+    for (const dealer of dealers) dealer.end(end);
     await Promise.all(pipes.map((pipe) => pipe.close(leftMs)));
     await Promise.all(this.#listeners.map((listener) => listener.close()));
     return undelivered;
@@ -198,45 +198,45 @@ export class Router extends MessageSocket {
       this.#onHello(pipe, packet);
       return;
     }
-    const link = this.#pipes.get(pipe);
-    if (link === undefined) {
+    const dealer = this.#pipes.get(pipe);
+    if (dealer === undefined) {
       // Its hello was lost with an earlier connection, or with an earlier router.
       if (packet.kind === PacketKind.data || packet.kind === PacketKind.credit) pipe.send([encodeControl('reset', noCounters)]);
       return;
     }
     switch (packet.kind) {
       case PacketKind.goodbye:
-        link.onPacket({ ...packet, kind: PacketKind.credit });
-        link.forgetPeer();
+        dealer.onPacket({ ...packet, kind: PacketKind.credit });
+        dealer.forgetPeer();
         this.#dropPipe(pipe, { state: 'left' });
         pipe.close(0).catch(() => undefined);
         return;
       case PacketKind.error:
-        this.#dropPipe(pipe, { state: 'lost', error: new ShoalError(packet.code, `${this.#nameOf(link)} gave up: ${packet.text}`) });
+        this.#dropPipe(pipe, { state: 'lost', error: new ShoalError(packet.code, `${this.#nameOf(dealer)} gave up: ${packet.text}`) });
         pipe.close(0).catch(() => undefined);
         return;
       case PacketKind.welcome:
       case PacketKind.reset:
         throw new ShoalError('protocol', `a dealer does not send packets of kind ${packet.kind}`);
       default:
-        if (link.onPacket(packet) === 'lost') pipe.send([encodeControl('reset', noCounters)]);
+        if (dealer.onPacket(packet) === 'lost') pipe.send([encodeControl('reset', noCounters)]);
     }
   }
 
   #onHello(pipe: Pipe, packet: Extract<Packet, { kind: 1 | 2 }>): void {
     const { address } = packet;
     const known = this.#pipes.get(pipe);
-    if (known !== undefined && known.peer !== address) throw new ShoalError('protocol', 'a dealer changed its address');
-    const link = this.#links.get(address) ?? this.#addLink(address);
-    if (link.pipe !== undefined && link.pipe !== pipe && !this.#asked.delete(pipe)) {
+    if (known !== undefined && known.address !== address) throw new ShoalError('protocol', 'a dealer changed its address');
+    const dealer = this.#dealers.get(address) ?? this.#addDealer(address);
+    if (dealer.pipe !== undefined && dealer.pipe !== pipe && !this.#asked.delete(pipe)) {
       // Connections keep no order among each other: this hello may be older than that of the pipe that is there. One that is over does
       // not answer.
       this.#asked.add(pipe);
       pipe.send([encodeControl('reset', noCounters)]);
       return;
     }
-    const previous = link.attach(pipe);
-    this.#pipes.set(pipe, link);
+    const previous = dealer.attach(pipe);
+    this.#pipes.set(pipe, dealer);
     if (previous !== undefined) {
       this.#pipes.delete(previous);
       const replaced = new ShoalError(
@@ -248,7 +248,7 @@ export class Router extends MessageSocket {
     }
     // Messages that waited under another dealer's route are this one's now.
     this.#routes.delete(address);
-    link.greet(packet);
+    dealer.greet(packet);
     this.#options.onPeer?.({ address, state: 'connected' });
   }
 
@@ -260,41 +260,41 @@ export class Router extends MessageSocket {
 
   #dropPipe(pipe: Pipe, event: Omit<PeerEvent, 'address'>): void {
     if (!this.#pipes.has(pipe)) return;
-    const link = this.#pipes.get(pipe);
+    const dealer = this.#pipes.get(pipe);
     this.#pipes.delete(pipe);
-    if (link?.pipe === pipe) link.detach();
-    if (link !== undefined && event.state === 'left') this.#forget(link);
-    this.#options.onPeer?.({ address: link?.peer, ...event });
+    if (dealer?.pipe === pipe) dealer.detach();
+    if (dealer !== undefined && event.state === 'left') this.#forget(dealer);
+    this.#options.onPeer?.({ address: dealer?.address, ...event });
   }
 
-  // ── links and routes ───────────────────────────────────────────────────────────────────────────────────────────
+  // ── dealers and routes ───────────────────────────────────────────────────────────────────────────────────────────
 
-  #addLink(address: Address): Link {
-    if (this.#links.size >= this.#limits.peers) this.#evictIdle();
-    if (this.#links.size >= this.#limits.peers) {
-      throw new ShoalError('out-of-memory', `${this.internalId} knows ${this.#links.size} destinations already, its limit; raise peers`);
+  #addDealer(address: Address): RemoteSocket {
+    if (this.#dealers.size >= this.#limits.peers) this.#evictIdle();
+    if (this.#dealers.size >= this.#limits.peers) {
+      throw new ShoalError('out-of-memory', `${this.internalId} knows ${this.#dealers.size} destinations already, its limit; raise peers`);
     }
-    const link = new Link({
+    const dealer = new RemoteSocket({
       session: this.#context.newSession(),
       own: 0n,
-      peer: address,
+      address,
       limits: this.#limits,
       clock: this.#context.clock,
       deliver: (from, msg, bytes) => this.#deliver(from, msg, bytes),
       onUndeliverable: (msg, error) => this.#options.onUndeliverable?.(msg, error),
     });
-    this.#links.set(address, link);
-    return link;
+    this.#dealers.set(address, dealer);
+    return dealer;
   }
 
-  #deliver(link: Link, msg: Msg, bytes: number): void {
+  #deliver(dealer: RemoteSocket, msg: Msg, bytes: number): void {
     const { source, destination } = msg;
-    if (source !== link.peer && this.#routes.get(source) !== link) this.#learn(source, link);
+    if (source !== dealer.address && this.#routes.get(source) !== dealer) this.#learn(source, dealer);
     if (this.#own === undefined || this.#own.has(destination)) {
-      this.#inbox.push(link, msg, bytes);
+      this.#inbox.push(dealer, msg, bytes);
       return;
     }
-    link.taken(link.epoch, bytes);
+    dealer.taken(dealer.epoch, bytes);
     try {
       this.send(msg);
     } catch (thrown) {
@@ -302,31 +302,31 @@ export class Router extends MessageSocket {
     }
   }
 
-  /** `source` is behind `link`, which is not its own. */
-  #learn(source: Address, link: Link): void {
-    const own = this.#links.get(source);
+  /** `source` is behind `dealer`, which is not its own. */
+  #learn(source: Address, dealer: RemoteSocket): void {
+    const own = this.#dealers.get(source);
     if (own !== undefined && (own.open || own.pending > 0)) {
       // A dealer that introduced itself under the address is the better way; what waited for it goes the new one.
       if (own.open) return;
-      own.moveTo(link);
-      if (own.pending === 0) this.#links.delete(source);
+      own.moveTo(dealer);
+      if (own.pending === 0) this.#dealers.delete(source);
     }
     if (this.#routes.size >= this.#limits.peers) return;
-    this.#routes.set(source, link);
+    this.#routes.set(source, dealer);
   }
 
-  #forget(link: Link): void {
-    for (const [address, route] of this.#routes) if (route === link) this.#routes.delete(address);
-    if (link.pending === 0 && link.peer !== undefined) this.#links.delete(link.peer);
+  #forget(dealer: RemoteSocket): void {
+    for (const [address, route] of this.#routes) if (route === dealer) this.#routes.delete(address);
+    if (dealer.pending === 0 && dealer.address !== undefined) this.#dealers.delete(dealer.address);
   }
 
   /** Peers that are gone and have nothing waiting. */
   #evictIdle(): void {
-    for (const link of [...this.#links.values()]) if (link.pipe === undefined && link.pending === 0) this.#forget(link);
+    for (const dealer of [...this.#dealers.values()]) if (dealer.pipe === undefined && dealer.pending === 0) this.#forget(dealer);
   }
 
-  #nameOf(link: Link): string {
-    return link.peer === undefined ? 'a peer' : formatAddress(link.peer);
+  #nameOf(dealer: RemoteSocket): string {
+    return dealer.address === undefined ? 'a peer' : formatAddress(dealer.address);
   }
 
   #checkOpen(): void {

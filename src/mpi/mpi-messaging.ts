@@ -10,7 +10,7 @@
  *  A message's tag is `port · 4 + kind`: 0 part, 1 last part of its packet, 2 control. Control messages, little-endian:
  *    u8 type (1 connect, 2 accept, 3 refuse, 4 close) │ u8 version │ u16 0 │ u32 port of the sender │ proof (32)
  *
- *  MPI's own flow control bounds what is under way to a process that does not receive, the windows of the links the rest. */
+ *  MPI's own flow control bounds what is under way to a process that does not receive, the windows of the sockets the rest. */
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
 import { within } from '../base/clock.ts';
 import { Layout } from '../base/bytes.ts';

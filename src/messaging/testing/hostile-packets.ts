@@ -1,7 +1,7 @@
 /** Packets as a stranger, a broken peer or an attacker may send them: valid ones, mutated, cut, lengthened, mixed. For tests
  *  of the decoder and of every backend; the same seed gives the same packets. */
 import type { Random } from '../../base/random.ts';
-import { messageHeaderBytes, packetPrefixBytes } from '../link/wire.ts';
+import { messageHeaderBytes, packetPrefixBytes } from '../remote/packet.ts';
 
 const interesting = [0, 1, 7, 8, 0x3f, 0x40, 0x7f, 0x80, 0xc0, 0xff];
 const lengthenedMost = 64;

@@ -6,8 +6,8 @@
  *      packets ◀─▶
  *      down   (made by the dealer's own socket)       │       '' (made by the router's own): the connection is gone
  *
- *  ZeroMQ connects again and again until the router is there, but a connection that is lost ends its pipe: the links above
- *  make it anew. ZeroMQ's own queues have no limit, because the windows of the links are one.
+ *  ZeroMQ connects again and again until the router is there, but a connection that is lost ends its pipe: the sockets above
+ *  make it anew. ZeroMQ's own queues have no limit, because the windows of the sockets are one.
  *
  *  The package is loaded when the first such URL is used, and need not be installed before: an optional peer of ours. */
 import { chmodSync } from 'node:fs';

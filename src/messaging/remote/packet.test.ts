@@ -20,7 +20,7 @@ import {
   rebaseSequence,
   refreshCounters,
   type Packet,
-} from './wire.ts';
+} from './packet.ts';
 
 const limits = limitsOf({ frames: 1000 });
 const takes = { windowMessages: 4, windowBytes: 5, messageBytes: 6, frames: 7 };

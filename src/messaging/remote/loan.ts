@@ -1,5 +1,5 @@
 /** Memory that a backend lends to the messages of a packet: given back when the last of them is released. */
-import type { Packet } from './wire.ts';
+import type { Packet } from './packet.ts';
 
 export function lend(packet: Packet, release: () => void): void {
   if (packet.kind !== 3) {

@@ -1,4 +1,4 @@
-/** Packets: what one end of a link sends to the other, over whatever pipe. Bytes to packets and back, no I/O; every byte
+/** Packets: the units in which two sockets talk, over whatever pipe. Bytes to packets and back, no I/O; every byte
  *  from outside is checked before it is used. A packet is one or more *parts* (buffers whose boundaries the pipe keeps):
  *  the first has the prefix and small frames, large frames are parts of their own, so that nobody copies them.
  *

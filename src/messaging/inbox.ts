@@ -1,12 +1,12 @@
-/** Messages that have arrived and not been taken. It is bounded by the windows of the links that fill it. */
-import { ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
-import type { Link } from './link.ts';
-import type { Msg } from '../msg.ts';
+/** Messages that have arrived and not been taken. It is bounded by the windows of the sockets that fill it. */
+import { ShoalError } from '../base/errors.ts';
+import { Fifo } from '../base/fifo.ts';
+import type { Msg } from './msg.ts';
+import type { RemoteSocket } from './remote/remote-socket.ts';
 
 interface Arrived {
   readonly msg: Msg;
-  readonly link: Link;
+  readonly from: RemoteSocket;
   readonly epoch: number;
   readonly bytes: number;
 }
@@ -32,14 +32,14 @@ export class Inbox {
     return this.#end !== undefined && this.#arrived.length === 0;
   }
 
-  push(link: Link, msg: Msg, bytes: number): void {
+  push(from: RemoteSocket, msg: Msg, bytes: number): void {
     const receiver = this.#receivers.shift();
     if (receiver !== undefined) {
-      link.taken(link.epoch, bytes);
+      from.taken(from.epoch, bytes);
       receiver.resolve(msg);
       return;
     }
-    this.#arrived.push({ msg, link, epoch: link.epoch, bytes });
+    this.#arrived.push({ msg, from, epoch: from.epoch, bytes });
     if (this.#watchers.size > 0) for (const watcher of this.#watchers) watcher();
   }
 
@@ -93,7 +93,7 @@ export class Inbox {
 
   #next(): Msg | undefined {
     const arrived = this.#arrived.shift();
-    arrived?.link.taken(arrived.epoch, arrived.bytes);
+    arrived?.from.taken(arrived.epoch, arrived.bytes);
     return arrived?.msg;
   }
 }

@@ -1,4 +1,4 @@
-/** One direction-pair between a socket and one peer: a bounded queue towards an address, with or without a pipe under it.
+/** The socket at the other end, as a dealer or a router knows it: a bounded queue towards it, with or without a pipe under it.
  *  It packs messages into packets and numbers them by a session (session/session.ts), which knows what the peer lacks when a
  *  pipe comes back. It must not know sockets, routes or backends.
  *
@@ -6,7 +6,7 @@
  *                                                           session: keeps packets until they are at the peer; sends them again
  *                                                           when the pipe comes back; bounds what the peer has not taken
  *
- *  A *brief* link keeps nothing for a pipe that breaks, because its users repeat themselves what matters: each pipe begins a session, and
+ *  A *brief* one keeps nothing for a pipe that breaks, because its users repeat themselves what matters: each pipe begins a session, and
  *  the messages of the last one are gone. Counters only bound what the peer has not taken, and say when frames may be changed.
  *
  *  A process that has ended loses what it had received: its successor begins with what had not arrived. */
@@ -32,7 +32,7 @@ import {
   type Greeting,
   type MessageBounds,
   type Packet,
-} from './wire.ts';
+} from './packet.ts';
 
 /** A packet is closed when it has this much inline, or costs this much with its large frames. */
 const packetInlineBytes = 64 * 1024;
@@ -44,18 +44,18 @@ const creditDelayMs = 2;
 const settled = Promise.resolve();
 const noPlaces: readonly undefined[] = [];
 
-export interface LinkOptions {
+export interface RemoteSocketOptions {
   /** Random, not 0. */
   readonly session: number;
   /** The address of this end. */
   readonly own: Address;
   /** The address of the other end; for a dealer, whose router has no address, undefined. */
-  readonly peer: Address | undefined;
+  readonly address: Address | undefined;
   readonly limits: MessagingLimits;
   readonly clock: Clock;
   /** Default: what the peer's greeting says. */
   readonly isBrief?: boolean;
-  deliver(link: Link, msg: Msg, bytes: number): void;
+  deliver(from: RemoteSocket, msg: Msg, bytes: number): void;
   /** A message that was accepted cannot be delivered after all. */
   onUndeliverable(msg: Msg, error: ShoalError): void;
 }
@@ -70,15 +70,15 @@ interface DataUnit extends Unit {
 
 const nothing = { parts: [], pointers: [], places: [] };
 
-export class Link {
-  readonly #options: LinkOptions;
+export class RemoteSocket {
+  readonly #options: RemoteSocketOptions;
   #pipe: Pipe | undefined;
   readonly #session: Session<DataUnit>;
   /** The peer's bounds as far as we know: it says them when it greets. */
   #peerTakes: MessageBounds;
   #queue = new Fifo<Msg>();
   #isBrief: boolean;
-  /** The pipe of a brief link is gone: messages are dropped until there is another. */
+  /** The pipe of a brief one is gone: messages are dropped until there is another. */
   #isCut = false;
   #queueBytes = 0;
   #creditScheduled = false;
@@ -104,7 +104,7 @@ export class Link {
   #flushWaiters: { resolve(): void; reject(error: ShoalError): void }[] = [];
   #roomWaiters: (() => void)[] = [];
 
-  constructor(options: LinkOptions) {
+  constructor(options: RemoteSocketOptions) {
     this.#options = options;
     const { windowMessages, windowBytes } = options.limits;
     this.#peerTakes = options.limits;
@@ -119,8 +119,8 @@ export class Link {
     });
   }
 
-  get peer(): Address | undefined {
-    return this.#options.peer;
+  get address(): Address | undefined {
+    return this.#options.address;
   }
 
   get pipe(): Pipe | undefined {
@@ -190,7 +190,7 @@ export class Link {
     return previous === pipe ? undefined : previous;
   }
 
-  /** The pipe is gone; what the peer does not have stays here, unless the link is brief. */
+  /** The pipe is gone; what the peer does not have stays here, unless it is brief. */
   detach(): void {
     this.#isCut = this.#isBrief && this.#pipe !== undefined;
     if (this.#isCut) this.#drop();
@@ -255,7 +255,7 @@ export class Link {
 
   /** Everything that waits here goes to its destinations over `other` instead, behind what waits there; and so does who
    *  waits for it. */
-  moveTo(other: Link): void {
+  moveTo(other: RemoteSocket): void {
     const waiting: Msg[] = [];
     for (let next = this.#queue.shift(); next !== undefined; next = this.#queue.shift()) waiting.push(next);
     this.#queueBytes = 0;
@@ -388,8 +388,8 @@ export class Link {
   }
 
   #full(messages: number, bytes: number): ShoalError {
-    const { peer } = this.#options;
-    const who = peer === undefined ? 'the router' : formatAddress(peer);
+    const { address } = this.#options;
+    const who = address === undefined ? 'the router' : formatAddress(address);
     const state = this.open ? 'does not take them' : 'is not connected';
     return new ShoalError(
       'out-of-memory',
