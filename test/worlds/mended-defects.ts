@@ -104,7 +104,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'ranks wait in vain for one that ended before it joined',
     file: 'src/launch/node-agreement.ts',
-    mended: 'await reportEnded(this.#ranksPart(generation), rank, { ending, because });',
+    mended: 'await reportEnded(ranksPart(this.#store, generation), rank, { ending, because });',
     broken: 'void [ending, because];',
     shaped: (plan) => ({
       ...plan,
@@ -129,7 +129,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'requests that a lost connection took with it are not sent again',
-    file: 'src/kvstore/client/link.ts',
+    file: 'src/kvstore/client/server-connection.ts',
     mended: 'entry.accepted = false;\n      this.#transmit(entry);',
     broken: 'entry.accepted = false;',
     shaped: (plan) => ({
@@ -140,7 +140,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a server that has taken over without the state is taken for one that has it',
-    file: 'src/kvstore/client/link.ts',
+    file: 'src/kvstore/client/server-connection.ts',
     mended: 'const forgotten = before !== 0 && lineage !== before;',
     broken: 'const forgotten = before !== 0 && lineage < 0;',
     shaped: losesBoth,
@@ -148,7 +148,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a server that takes over afresh forgets clients that have greeted it already',
-    file: 'src/kvstore/server/node.ts',
+    file: 'src/kvstore/server/server-node.ts',
     mended: 'for (const msg of [...hellos, ...this.#early.splice(0)])',
     broken: 'for (const msg of [...this.#early.splice(0)])',
     shaped: (plan) => ({ ...losesBoth(plan), ranks: 2, delayedOneIn: 2 }),
@@ -157,8 +157,8 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'a rank that leaves without its calls is waited for until the limit of time',
     file: 'src/group/comm/engine/members.ts',
-    mended: 'return calls !== undefined && calls <= sequence;',
-    broken: 'return calls !== undefined && calls < -sequence;',
+    mended: 'if (calls !== undefined && calls <= sequence) return true;',
+    broken: 'if (calls !== undefined && calls < -sequence) return true;',
     seed: 121,
   },
   {
@@ -211,7 +211,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'workers begin while a server has no standby yet, and lose their state with it',
-    file: 'src/kvstore/client/node.ts',
+    file: 'src/kvstore/client/client-node.ts',
     mended: 'if (topology.replicas === 2) {',
     broken: 'if (Number(topology.replicas) === 3) {',
     shaped: (plan) => ({
