@@ -354,6 +354,13 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/launch/node-agreement.ts',
     mended: 'if (first.node === node) void reportFailed(',
     broken: 'if (first.node === -1) void reportFailed(',
-    seed: 2917,
+    shaped: (plan) => ({
+      ...withServers(plan),
+      nodes: 2,
+      replicas: 1,
+      maxRestarts: 0,
+      faults: [{ kind: 'cut', who: 'launcher 0', after: 'start', at: 150 + ((7 * plan.seed) % 500), what: 'store', index: plan.seed % 8 }],
+    }),
+    seed: 6,
   },
 ];
