@@ -162,13 +162,14 @@ export class Members {
 
   // ── which way a call went ───────────────────────────────────────────────────────────────────────────────────────
 
-  /** The rank made its call `sequence` otherwise than on this path, or left without making it. */
+  /** The rank made its call `sequence` otherwise than on this path, or left without making it. A group has a host path or a network path,
+   *  whose slots are the same: on the network path, what another rank has announced there is its call on that path. */
   wentElsewhere(rank: number, sequence: number, path: HostPathName | 'network' | 'engine'): boolean {
     const calls = this.#callsAtLeave[rank];
     if (calls !== undefined && calls <= sequence) return true;
     const block = this.#blocks[rank];
     if (path !== 'engine') for (let slot = 0; slot < this.#slotCount; slot++) if (block.holds(slot, sequence)) return true;
-    const taken = hostPathOf(block, this.#slotCount, sequence);
+    const taken = path === 'network' ? undefined : hostPathOf(block, this.#slotCount, sequence);
     return taken !== undefined && taken !== path;
   }
 
