@@ -60,14 +60,22 @@ const browser = { platform: 'browser', format: 'iife', target: 'es2022', minify:
 const built = await Promise.all([
   buildMerged(
     { ...options, entryPoints: entriesOf(published), splitting: true, chunkNames: 'shared/[name]-[hash]' },
-    { roots: ['src/index.ts'], apart: ['src/messaging/index.ts', 'src/rendezvous/index.ts'] },
+    {
+      roots: ['src/index.ts'],
+      apart: ['src/messaging/index.ts', 'src/rendezvous/index.ts'],
+      // A rank that has run out of descriptors loads what tells the others so: few files, as they are opened together.
+      also: ['src/base/connections/retry.ts'],
+    },
   ),
   buildMerged(
     { ...options, banner: commonJs, entryPoints: entriesOf(programs), splitting: true, chunkNames: 'tools/cli/shared/[name]-[hash]' },
     { roots: ['src/launch/launch.ts'], apart: ['src/tools/cli/main.ts'] },
   ),
   build({ ...options, ...browser, entryPoints: pages }),
-  build({ ...options, entryPoints: hosted.map((entry) => `src/${entry}.ts`), splitting: true, chunkNames: 'comm/shared/[name]-[hash]' }),
+  buildMerged(
+    { ...options, entryPoints: hosted.map((entry) => `src/${entry}.ts`), splitting: true, chunkNames: 'comm/shared/[name]-[hash]' },
+    { roots: ['src/comm/thread/comm-entry.ts', 'src/group/comm/world-guest.ts'] },
+  ),
   ...started.map((entry) => build({ ...options, entryPoints: [`src/${entry}.ts`] })),
 ]);
 

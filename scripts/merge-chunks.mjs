@@ -1,12 +1,13 @@
 // Merges chunks: bundles that share modules make a file of every combination of sharers, and an entry would load thirty. The
 // shared modules that the `roots` load become one file instead, which all roots load, but for the entries `apart`.
 import { build } from 'esbuild';
-import { join, normalize } from 'node:path';
+import { join, normalize, relative } from 'node:path';
 
-/** @param options of esbuild, with `splitting`. @param roots sources: entries, or modules that are imported later. @param apart sources. */
-export async function buildMerged(options, { roots, apart = [] }) {
+/** @param options of esbuild, with `splitting`. @param roots sources: entries, or modules that are imported later. @param apart sources: entries, and modules that are imported later.
+ *  @param also sources that would be a file of their own otherwise. */
+export async function buildMerged(options, { roots, apart = [], also = [] }) {
   const { metafile } = await build({ ...options, write: false, logLevel: 'silent' });
-  const modules = sharedModules(metafile, roots);
+  const modules = [...sharedModules(metafile, roots), ...also];
   return build({ ...options, plugins: [loadTogether(modules, { root: options.absWorkingDir, apart })] });
 }
 
@@ -24,13 +25,13 @@ function sharedModules({ outputs }, roots) {
 }
 
 function loadTogether(modules, { root, apart }) {
-  const isMember = (kind, path) => kind === 'dynamic-import' || (kind === 'entry-point' && !apart.includes(normalize(path)));
+  const isMember = (kind, path) => ['dynamic-import', 'entry-point'].includes(kind) && !apart.includes(relative(root, path));
   return {
     name: 'load-together',
     setup(bundle) {
       bundle.onResolve({ filter: /\.ts$/ }, ({ kind, path, resolveDir, namespace }) => {
-        if (!isMember(kind, path) || namespace === 'together') return undefined;
-        return { path: normalize(join(resolveDir, path)), namespace: 'together' };
+        const file = normalize(join(resolveDir, path));
+        return isMember(kind, file) && namespace !== 'together' ? { path: file, namespace: 'together' } : undefined;
       });
       bundle.onResolve({ filter: /^shared:modules$/ }, ({ path }) => ({ path, namespace: 'together' }));
       bundle.onLoad({ filter: /.*/, namespace: 'together' }, ({ path }) => ({
