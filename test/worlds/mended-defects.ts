@@ -152,7 +152,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: 'for (const msg of [...hellos, ...this.#early.splice(0)])',
     broken: 'for (const msg of [...this.#early.splice(0)])',
     shaped: (plan) => ({ ...losesBoth(plan), ranks: 2, delayedOneIn: 2 }),
-    seed: 60,
+    seed: 261,
   },
   {
     name: 'a rank that leaves without its calls is waited for until the limit of time',
