@@ -49,7 +49,15 @@ struct Repetition {
   napi_ref kept;
 };
 
-/// The function of a repetition: undefined when the program has run to its end, else a status, or kNotStarted.
+/// True when a sleeping peer must be rung: JavaScript does that.
+bool rang(Registers& registers) {
+  const uint32_t* words = registers.doorbells();
+  for (size_t k = 0; k < registers.peer_limit() / 32; k++)
+    if (words[k] != 0) return true;
+  return false;
+}
+
+/// The function of a repetition: undefined when the program has run to its end and no peer must be rung, else a status, or kNotStarted.
 napi_value start(napi_env env, napi_callback_info info) {
   void* data = nullptr;
   if (napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data) != napi_ok) return nullptr;
@@ -72,7 +80,7 @@ napi_value start(napi_env env, napi_callback_info info) {
     own.registers->pc() = 0;
     own.registers->wait(own.spin_ns, own.yields);
     status = static_cast<int32_t>(own.programs[static_cast<uint64_t>(ordinal) % kTurns].run(*own.registers));
-    if (status == static_cast<int32_t>(Status::kDone)) return nullptr;
+    if (status == static_cast<int32_t>(Status::kDone) && !rang(*own.registers)) return nullptr;
   }
   napi_value result;
   return napi_create_int32(env, status, &result) == napi_ok ? result : nullptr;

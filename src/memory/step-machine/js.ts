@@ -82,7 +82,7 @@ export class JsStepMachine implements StepMachine {
       for (const operand of operands) code[operand] = ordinal + 1;
       state.pc = 0;
       const status = this.run(code, segments[ordinal % 2], state, spinNs, yields);
-      return status === 'done' ? undefined : machineStatuses.indexOf(status);
+      return status === 'done' && state.doorbells.every((word) => word === 0) ? undefined : machineStatuses.indexOf(status);
     };
   }
 }
