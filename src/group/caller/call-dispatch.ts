@@ -97,7 +97,7 @@ export class CallDispatch {
   readonly #sites = new CallSites();
   /** The latest call of each kind that was bound on the fast path, by its first tensor or array. */
   readonly #bound = new WeakMap<object, BoundCall>();
-  /** As `FastPath.called`. */
+  /** The same words as `FastPath.called`. */
   readonly #called: Float64Array;
 
   constructor({ world, spec, planner, path, devices }: CallDispatchOptions) {

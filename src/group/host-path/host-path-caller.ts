@@ -101,7 +101,7 @@ interface HandedOver extends Place {
 /** One of the host paths, as far as this thread has come. */
 interface Track {
   readonly hostPath: HostPath;
-  /** By `RepetitionNumber`. */
+  /** Numbers of the repetitions, indexed by `RepetitionNumber`. */
   readonly numbers: Float64Array;
   /** Calls handed over, in their order. */
   readonly handedOver: HandedOver[];
@@ -192,7 +192,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     return hostPath.resume(operation, sequence, ordinal, { code: operation.bound.name, pc: 0 }, patienceNs);
   }
 
-  /** As a repetition has it; `notStarted`: the group has failed. */
+  /** Starts the call by its repetition. @returns what that returns; `notStarted`: the group has failed. */
   #start(track: Track, operation: HostPathOperation): number | undefined {
     operation.start ??= this.#repetitionOf(track, operation);
     const status = operation.start();

@@ -105,7 +105,7 @@ export interface HostPathPosition {
   readonly pc: number;
 }
 
-/** What is left of an operation that the calling thread hands over. */
+/** The rest of an operation that the calling thread hands over. */
 export interface HostPathRest {
   readonly path: 'host';
   readonly hostPath: HostPathName;

@@ -82,7 +82,7 @@ export interface NetworkPathProgress {
   announced: RankSet;
 }
 
-/** What is left of an operation that the calling thread hands over. */
+/** The rest of an operation that the calling thread hands over. */
 export interface NetworkPathRest {
   readonly path: 'network';
   /** Position among the calls of the network path. */
