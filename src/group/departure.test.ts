@@ -73,6 +73,45 @@ describe('a rank that goes after a timeout', () => {
   );
 });
 
+describe('a rank that ends right after a call', () => {
+  /** Its bells and messages are lost once it ends. */
+  class EndingConnection extends ForwardingConnection {
+    ends = false;
+
+    override send(message: Uint8Array): Promise<void> {
+      return this.ends ? Promise.resolve() : super.send(message);
+    }
+
+    override write(...args: Parameters<Connection['write']>): Promise<void> {
+      return this.ends ? Promise.resolve() : super.write(...args);
+    }
+  }
+
+  it.each([true, false])('has made the call, fast path %s: others need no bell for it', async (fastPath) => {
+    const ending: EndingConnection[] = [];
+    const wrap = (fabric: Fabric, rank: number): Fabric =>
+      decorateFabric(fabric, (connection) => {
+        if (rank !== 2) return connection;
+        const made = new EndingConnection(connection);
+        ending.push(made);
+        return made;
+      });
+    const { groups } = await startRanks(3, { fastPath, wrap });
+    for (let k = 0; k < 3; k++) await Promise.all(groups.map((group) => group.barrier()));
+    const last = [groups[0].barrier(), groups[1].barrier()];
+    await delivered();
+    for (const connection of ending) connection.ends = true;
+    await groups[2].barrier();
+    await delivered();
+    expect(last.map(({ done }) => done)).toEqual([false, false]);
+    // Rank 0 hears of the end from rank 1.
+    abortConnection(ending.find(({ peer }) => peer.rank === 1)!);
+    await Promise.all(last);
+    await delivered();
+    for (const group of groups.slice(0, 2)) await expect(group.barrier()).rejects.toMatchObject({ code: 'peer-lost', peer: 2 });
+  });
+});
+
 describe('a rank that leaves because the group has failed', () => {
   /** Takes everything and answers nothing. */
   class MuteConnection extends ForwardingConnection {

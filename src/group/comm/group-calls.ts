@@ -231,10 +231,6 @@ export class GroupCalls implements GroupContext {
     if (this.members.ringAll(doorbells)) this.#progress.again();
   }
 
-  progress(): void {
-    this.pump();
-  }
-
   // ── late and disagreeing ranks ──────────────────────────────────────────────────────────────────────────────────
 
   /** The call that this rank has waited for the longest in the group; undefined: there is none. */

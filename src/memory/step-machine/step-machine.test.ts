@@ -139,6 +139,15 @@ describe.each(direct)('repetitions of StepMachine $name', (machine) => {
     expect(memory[0][4]).toBe(3);
   });
 
+  it('say at their end that a peer sleeps, which nothing but its bell wakes', () => {
+    const { memory, state, start } = repeated(publishing, [3]);
+    words(memory[0])[2] = 1; // the peer has gone to sleep after it had announced its call
+    expect(machineStatuses[start()!]).toBe('done');
+    expect(state.doorbells[0]).toBe(1);
+    state.doorbells.fill(0);
+    expect(start()).toBeUndefined(); // in the other memory it is awake
+  });
+
   it('work on memory that segments were given since', () => {
     const { segments, start } = repeated(publishing, [3]);
     start();

@@ -42,7 +42,7 @@ export interface OperationHost {
   readonly kernels: Kernels;
   putSignal(rank: number, slot: number, signal: number, source: Span | undefined, target: RemoteSpan | undefined): Promise<void>;
   ring(doorbells: Uint32Array): void;
-  progress(): void;
+  pump(): void;
 }
 
 /** `begun` false: no other rank has heard of it. Default: true. */
@@ -209,7 +209,7 @@ export class Operation implements ExecutionContext {
   }
 
   progress(): void {
-    this.#host.progress();
+    this.#host.pump();
   }
 
   #known(rank: number, buffer: BufferName): boolean {
