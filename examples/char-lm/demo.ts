@@ -142,7 +142,7 @@ console.log(`${table(rows)}\n\n${path}, ${Math.round(summary.seconds)} s in all`
 console.log(`open ${page.stdout.trim()}: what every rank did, and when`);
 if (loadAverage > cpus().length / 4) {
   console.log(
-    `other programs kept ${loadAverage.toFixed(1)} of ${cpus().length} CPUs busy when this started: rates and scaling say little`,
+    `the load average was ${loadAverage.toFixed(1)} on ${cpus().length} CPUs when this started: rates and scaling say little`,
   );
 }
 const learned = runs.every(({ heldOutLoss }) => heldOutLoss < text.unigramLoss);
