@@ -8,7 +8,7 @@ import { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { SharedBuffer } from '../shared/comm-protocol.ts';
-import { privateKey, type HostPathBuffer, type HostPathBuffers } from '../host-path/host-path.ts';
+import { privateKey, type LocalBuffers } from '../shared/call/local-buffers.ts';
 import { TensorBlock } from './tensor-block.ts';
 import type { MemoryBlock } from './tensor-block.ts';
 import type { TensorMemory } from './tensor-memory.ts';
@@ -92,13 +92,17 @@ export class CallBuffers {
 
   /** The arguments where they are, for a call that runs on this thread and lets each rank touch only its own. When one is private
    *  all are announced as that. */
-  get local(): HostPathBuffers {
-    if (this.#shared) return this.#viewsOf(this.#shared);
-    const isPrivate = this.#placed.some(({ shared }) => !shared);
-    const buffers: Record<string, HostPathBuffer> = {};
-    for (const { name, view, shared } of this.#placed) {
+  get local(): LocalBuffers {
+    const isPrivate = !this.#shared && this.#placed.some(({ shared }) => !shared);
+    const buffers: LocalBuffers = {};
+    for (const { name, view, shared: own } of this.#placed) {
+      const shared = this.#shared?.[name] ?? own;
       if (isPrivate || !shared) buffers[name] = { key: privateKey, offset: 0, view };
-      else buffers[name] = { key: this.#memory.lookUp(shared.regionId).key, offset: shared.offset, view };
+      else {
+        const { offset, bytes } = shared;
+        const { key, region } = this.#memory.lookUp(shared.regionId);
+        buffers[name] = { key, offset, view: new Uint8Array(region.buffer, offset, bytes) };
+      }
     }
     return buffers;
   }
@@ -193,17 +197,6 @@ export class CallBuffers {
     };
     this.#staged.push({ block, copyOut: writes ? copyOut : undefined });
     return { regionId: block.region.id, offset: block.offset, bytes };
-  }
-
-  #viewsOf(shared: Partial<Record<BufferName, SharedBuffer>>): HostPathBuffers {
-    const buffers: Record<string, HostPathBuffer> = {};
-    for (const { name } of this.#placed) {
-      const buffer = shared[name];
-      if (!buffer) continue;
-      const { key, region } = this.#memory.lookUp(buffer.regionId);
-      buffers[name] = { key, offset: buffer.offset, view: new Uint8Array(region.buffer, buffer.offset, buffer.bytes) };
-    }
-    return buffers;
   }
 
   #checkApart(): void {

@@ -15,7 +15,8 @@ import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../shared/comm
 import { jobFailed, noteCause } from '../shared/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
 import { worldGroupId, worldSpec } from '../shared/call/group-spec.ts';
-import type { BoundBuffer, Buffers, Complete } from './engine/operation.ts';
+import type { BoundBuffer, Buffers } from '../shared/call/local-buffers.ts';
+import type { Complete } from './engine/operation.ts';
 import { MemorySamples } from './diagnosis/memory-samples.ts';
 import { measureArithmetic } from './links/calibrate.ts';
 import { HashStore } from '../../store/hash-store.ts';

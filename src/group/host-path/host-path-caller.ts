@@ -33,14 +33,13 @@ import { largestBlockBytes } from '../caller/tensor-memory.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
 import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
 import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
+import { operationKey, type LocalBuffers } from '../shared/call/local-buffers.ts';
 import type { HostPathPlans } from '../shared/call/planner.ts';
 import type { Route } from '../shared/call/route.ts';
 import {
   hasPrivate,
   HostPath,
   hostPathBlock,
-  operationKey,
-  type HostPathBuffers,
   type HostPathName,
   type HostPathOperation,
   type HostPathOptions,
@@ -138,7 +137,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     assert(route.path === 'host', () => `a call of the ${route.path} path is not the host's`);
     const { plans, isSmall } = route;
     const { hostPath } = this.#tracks[isSmall ? 'small' : 'large'];
-    const buffers = localBuffers(plans, reach);
+    const buffers = reachable(plans, reach);
     const isPrivate = hasPrivate(buffers);
     const key = isPrivate ? callKey(call) : operationKey(call, buffers);
     const known = this.#bound.get(key);
@@ -149,7 +148,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     return this.#bound.put(key, hostPath.bind(call, plans, buffers));
   }
 
-  run(operation: HostPathOperation, request: () => FastRequest, buffers: HostPathBuffers, status = notStarted): SettlingWork {
+  run(operation: HostPathOperation, request: () => FastRequest, buffers: LocalBuffers, status = notStarted): SettlingWork {
     const track = this.#tracks[operation.hostPath];
     if (status !== notStarted) return this.#goOn(track, operation, status, request, 0);
     this.#checkRoom(operation, buffers);
@@ -160,7 +159,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
   }
 
   /** When peers are late, what is private must be staged. @throws ShoalError when there is no room for that. */
-  #checkRoom({ privateBytes }: HostPathOperation, buffers: HostPathBuffers): void {
+  #checkRoom({ privateBytes }: HostPathOperation, buffers: LocalBuffers): void {
     if (privateBytes <= largestBlockBytes) return;
     for (const { view } of Object.values(buffers)) this.#options.world.memory.checkFits(view.length);
   }
@@ -360,7 +359,7 @@ function settled({ handedOver, numbers }: Track, ordinal: number): void {
 }
 
 /** The arguments where they are, if the call has a plan for that; else staged. */
-function localBuffers(plans: HostPathPlans, reach: CallBuffers): HostPathBuffers {
+function reachable(plans: HostPathPlans, reach: CallBuffers): LocalBuffers {
   const buffers = reach.local;
   if (plans.hasPrivate || !hasPrivate(buffers)) return buffers;
   reach.share();

@@ -6,17 +6,9 @@ import { must } from '../../base/assert.ts';
 import { BoundedCache } from '../../base/bounded-cache.ts';
 import type { GroupContext } from '../comm/engine/group-context.ts';
 import { LateCalls, type HandedOver, type LateCall, type Look } from '../comm/engine/late-calls.ts';
+import { localBuffers, operationKey } from '../shared/call/local-buffers.ts';
 import type { HostPathPlans } from '../shared/call/planner.ts';
-import {
-  HostPath,
-  operationKey,
-  privateKey,
-  type HostPathBuffer,
-  type HostPathBuffers,
-  type HostPathName,
-  type HostPathOperation,
-  type HostPathPosition,
-} from './host-path.ts';
+import { HostPath, type HostPathName, type HostPathOperation, type HostPathPosition } from './host-path.ts';
 
 export interface HostPathEntry extends LateCall<'host'> {
   readonly slot: number;
@@ -121,7 +113,7 @@ export class HostPathQueue extends LateCalls<HostPathEntry> {
   /** Done for the head alone, so that an operation called twice in a row can be one. */
   #bind(entry: HostPathEntry): HostPathOperation {
     const { call, plans, way, position } = entry;
-    const buffers = hostPathBuffers(entry);
+    const buffers = localBuffers(entry.buffers, way.announced);
     if (way.announced === 'private' || position.code === 'private') return this.#hostPath.bind(call, plans, buffers, position.code);
     const key = operationKey(call, buffers);
     const known = this.#bound.get(key);
@@ -148,16 +140,4 @@ export class HostPathQueue extends LateCalls<HostPathEntry> {
       peerRegion: (peer, key) => members.memory(peer, key),
     });
   }
-}
-
-function hostPathBuffers({ buffers, way: { announced } }: HostPathEntry): HostPathBuffers {
-  const viewed: { -readonly [K in keyof HostPathBuffers]: HostPathBuffer } = {};
-  for (const name of ['data', 'input', 'output'] as const) {
-    const buffer = buffers[name];
-    if (!buffer) continue;
-    const { key, region, offset, bytes } = buffer;
-    const view = new Uint8Array(region.buffer, offset, bytes);
-    viewed[name] = announced === 'private' ? { key: privateKey, offset: 0, view } : { key, offset, view };
-  }
-  return viewed;
 }

@@ -10,13 +10,12 @@ import { createStepMachine } from '../../memory/step-machine/create-step-machine
 import { oneHost } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
 import type { GroupSpec } from '../shared/call/group-spec.ts';
+import { privateKey, type LocalBuffer } from '../shared/call/local-buffers.ts';
 import {
   blockShape,
   HostPath,
   hostPathNames,
   hostPathOf,
-  privateKey,
-  type HostPathBuffer,
   type HostPathName,
   type HostPathOperation,
   type HostPathStatus,
@@ -113,7 +112,7 @@ function* runRank(host: Host, rank: number, { name, steps, before }: Scenario, r
       shared.set(count, data);
       host.add(rank, key, view);
     }
-    const buffer = (memory: Uint8Array): HostPathBuffer => ({ key, offset: 0, view: memory });
+    const buffer = (memory: Uint8Array): LocalBuffer => ({ key, offset: 0, view: memory });
     const id = `${count} ${key}`;
     let operation = bound.get(id);
     if (!operation) operation = main.bind(call, hostPathPlans, { data: buffer(view) });

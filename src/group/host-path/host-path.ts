@@ -29,8 +29,9 @@ import {
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { MachineState, MachineStatus, Repetition, Segments, StepMachine } from '../../memory/step-machine.ts';
 import type { BufferName } from '../../plan/ir.ts';
-import { callKey, encodeContract, type CollectiveCall } from '../shared/call/contract.ts';
+import { encodeContract, type CollectiveCall } from '../shared/call/contract.ts';
 import type { GroupSpec } from '../shared/call/group-spec.ts';
+import { privateKey, type LocalBuffers } from '../shared/call/local-buffers.ts';
 import type { HostPathPlans } from '../shared/call/planner.ts';
 
 export const hostPathNames = ['small', 'large'] as const;
@@ -64,19 +65,6 @@ export function hostPathOf(block: ControlBlock, slotCount: number, sequence: num
     return false;
   });
 }
-
-/** The key that announces a buffer which only its owner can reach. */
-export const privateKey = 0;
-
-/** Part of this rank's memory, as this thread maps it, and as it is announced. */
-export interface HostPathBuffer {
-  /** `privateKey`: peers cannot reach it. */
-  readonly key: number;
-  readonly offset: number;
-  readonly view: Uint8Array;
-}
-
-export type HostPathBuffers = Partial<Record<BufferName, HostPathBuffer>>;
 
 export interface HostPathOptions {
   readonly name: HostPathName;
@@ -145,7 +133,7 @@ export interface HostPathOperation {
   /** The other one, once it has been needed. */
   spare: BoundCode | undefined;
   /** This rank's. */
-  buffers: HostPathBuffers;
+  buffers: LocalBuffers;
   /** Peers cannot reach them. */
   readonly isPrivate: boolean;
   /** Bytes of them that peers cannot reach. */
@@ -179,7 +167,7 @@ export class HostPath {
   }
 
   /** @param code what to try first; with private buffers of one's own there is no choice. */
-  bind(call: CollectiveCall, plans: HostPathPlans, buffers: HostPathBuffers, code: HostPathCodeName = 'shared'): HostPathOperation {
+  bind(call: CollectiveCall, plans: HostPathPlans, buffers: LocalBuffers, code: HostPathCodeName = 'shared'): HostPathOperation {
     const { size, rank } = this.#options;
     const card = new Uint8Array(cardBytes(size));
     encodeContract(call, 0, card.subarray(0, contractBytes), { strict: false });
@@ -211,7 +199,7 @@ export class HostPath {
   }
 
   /** The same operation on other buffers of this rank, announced alike; on none: it holds no caller's memory any more. */
-  rebindOwn(operation: HostPathOperation, buffers: HostPathBuffers): void {
+  rebindOwn(operation: HostPathOperation, buffers: LocalBuffers): void {
     operation.buffers = buffers;
     writeAddresses(operation.card, buffers);
     for (const { whole, segments } of [operation.bound, ...(operation.spare ? [operation.spare] : [])]) {
@@ -339,7 +327,7 @@ export class HostPath {
     return true;
   }
 
-  #bindCode(plans: HostPathPlans, name: HostPathCodeName, card: Uint8Array, buffers: HostPathBuffers): BoundCode {
+  #bindCode(plans: HostPathPlans, name: HostPathCodeName, card: Uint8Array, buffers: LocalBuffers): BoundCode {
     const whole = must(plans[name], () => `a call with ${name} buffers has a plan for them`);
     const { machine } = this.#options;
     const segmentsOf = (turn: number): Segments => {
@@ -354,7 +342,7 @@ export class HostPath {
     return { name, whole, code: whole.code.slice(), segments: [segmentsOf(0), segmentsOf(1)] };
   }
 
-  #view(name: SegmentName, slot: number, buffers: HostPathBuffers): Uint8Array | undefined {
+  #view(name: SegmentName, slot: number, buffers: LocalBuffers): Uint8Array | undefined {
     const { blocks, rank, name: hostPath } = this.#options;
     if (name.kind === 'slot') return blocks[name.rank].slot(slot);
     if (name.kind === 'header') return blocks[name.rank].header;
@@ -377,7 +365,7 @@ function number({ code, whole }: BoundCode, ordinal: number): void {
 }
 
 /** Own buffers of a call are private, or none is. */
-export function hasPrivate(buffers: HostPathBuffers): boolean {
+export function hasPrivate(buffers: LocalBuffers): boolean {
   for (const name of bufferNames) if (buffers[name]?.key === privateKey) return true;
   return false;
 }
@@ -389,7 +377,7 @@ function announcesPrivate({ kind }: CollectiveCall, expected: Uint8Array): boole
   return addresses[beginBufferOffset(buffer) / 8] === privateKey;
 }
 
-function writeAddresses(card: Uint8Array, buffers: HostPathBuffers): void {
+function writeAddresses(card: Uint8Array, buffers: LocalBuffers): void {
   const addresses = new Float64Array(card.buffer, cardAddressesOffset, addressesBytes / 8);
   for (const name of bufferNames) {
     const buffer = buffers[name];
@@ -398,15 +386,4 @@ function writeAddresses(card: Uint8Array, buffers: HostPathBuffers): void {
     addresses[at] = buffer.key;
     addresses[at + 1] = buffer.offset;
   }
-}
-
-/** Equal for calls that can use the same bound operation. */
-export function operationKey(call: CollectiveCall, buffers: HostPathBuffers): string {
-  return callKey(call) + buffersKey(buffers);
-}
-
-function buffersKey(buffers: HostPathBuffers): string {
-  return Object.values(buffers)
-    .map(({ key, offset, view }) => ` ${key} ${offset} ${view.length}`)
-    .join('');
 }

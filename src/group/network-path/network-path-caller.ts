@@ -10,7 +10,6 @@ import type { ControlBlock } from '../../collectives/control-block.ts';
 import { completedWork, type SettlingWork } from '../../comm/caller/work.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
-import type { BufferName } from '../../plan/ir.ts';
 import type { CallBuffers } from '../caller/call-buffers.ts';
 import {
   catchUp,
@@ -24,12 +23,13 @@ import {
 } from '../caller/fast-path.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
 import { hostPathBlock } from '../host-path/host-path.ts';
-import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
+import type { CollectiveCall } from '../shared/call/contract.ts';
 import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
+import { operationKey } from '../shared/call/local-buffers.ts';
 import type { Planner } from '../shared/call/planner.ts';
 import type { Route } from '../shared/call/route.ts';
-import type { NetworkPathShare, SharedBuffer } from '../shared/comm-protocol.ts';
-import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathBuffers, type NetworkPathOperation } from './network-path.ts';
+import type { NetworkPathShare } from '../shared/comm-protocol.ts';
+import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperation } from './network-path.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
@@ -82,18 +82,10 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
 
   bind(call: CollectiveCall, route: Route, reach: CallBuffers): NetworkPathOperation {
     assert(route.path === 'network', () => `a call of the ${route.path} path is not the network's`);
-    const buffers = reach.share();
-    const key = keyOf(call, buffers);
-    const known = this.#bound.get(key);
-    if (known) return known;
-    const views: NetworkPathBuffers = {};
-    for (const name of Object.keys(buffers) as BufferName[]) {
-      const buffer = buffers[name];
-      if (!buffer) continue;
-      const { region } = this.#options.world.memory.lookUp(buffer.regionId);
-      views[name] = new Uint8Array(region.buffer, buffer.offset, buffer.bytes);
-    }
-    return this.#bound.put(key, this.#networkPath.bind(call, route.plan, views));
+    reach.share();
+    const buffers = reach.local;
+    const key = operationKey(call, buffers);
+    return this.#bound.get(key) ?? this.#bound.put(key, this.#networkPath.bind(call, route.plan, buffers));
   }
 
   run(operation: NetworkPathOperation, request: () => FastRequest): SettlingWork {
@@ -141,14 +133,6 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
       : { late: late === undefined ? undefined : spec.globalRanks[late] };
     drawRun(world.trace, spec, span, { sequence, startMs, outcome });
   }
-}
-
-function keyOf(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedBuffer>>): string {
-  const places = (['data', 'input', 'output'] as const).map((each) => {
-    const buffer = buffers[each];
-    return buffer ? `${buffer.regionId}+${buffer.offset}+${buffer.bytes}` : '';
-  });
-  return [callKey(call), ...places].join(' ');
 }
 
 /** Opens the network fast path of a group over several hosts whose ranks have agreed on one, for which the planner plans from now on;

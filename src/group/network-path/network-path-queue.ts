@@ -9,13 +9,12 @@
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
-import type { BufferName } from '../../plan/ir.ts';
 import type { GroupContext } from '../comm/engine/group-context.ts';
 import { LateCalls, type HandedOver, type LateCall, type Look } from '../comm/engine/late-calls.ts';
-import type { Buffers } from '../comm/engine/operation.ts';
+import { localBuffers } from '../shared/call/local-buffers.ts';
 import { Planner } from '../shared/call/planner.ts';
 import { NetworkPathOpening, type AgreedNetworkPath } from './network-path-opening.ts';
-import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathBuffers, type NetworkPathOperation } from './network-path.ts';
+import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperation } from './network-path.ts';
 
 export interface NetworkPathEntry extends LateCall<'network'> {
   readonly operation: NetworkPathOperation;
@@ -77,7 +76,7 @@ export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
 
   add(request: HandedOver<'network'>, submittedMs: number): NetworkPathEntry {
     const { path, planner } = must(this.#open, () => 'the calling thread knows the network path from here');
-    const operation = path.bind(request.call, planner.prepare(request.call, 'network'), viewsOf(request.buffers));
+    const operation = path.bind(request.call, planner.prepare(request.call, 'network'), localBuffers(request.buffers));
     const { progress } = request.way;
     Object.assign(operation.progress, progress);
     const entry: NetworkPathEntry = {
@@ -135,13 +134,4 @@ export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
     this.#open?.wire.close();
     this.#memory?.close();
   }
-}
-
-function viewsOf(buffers: Buffers): NetworkPathBuffers {
-  const views: NetworkPathBuffers = {};
-  for (const name of Object.keys(buffers) as BufferName[]) {
-    const buffer = buffers[name];
-    if (buffer) views[name] = new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes);
-  }
-  return views;
 }

@@ -13,6 +13,7 @@ import { separateHosts } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
 import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
 import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path.ts';
+import { privateKey } from '../shared/call/local-buffers.ts';
 import { Planner } from '../shared/call/planner.ts';
 import { signalMaxOf } from '../shared/call/group-spec.ts';
 
@@ -113,7 +114,7 @@ const sumOf = (count: number): CollectiveCall => ({ kind: 'all-reduce', dtype: '
 function bind({ networkPath, planner }: Side, call: CollectiveCall, data: Float32Array): NetworkPathOperation {
   const prepared = planner.prepare(call, 'network');
   expect(prepared.isForNetworkPath).toBe(true);
-  return networkPath.bind(call, prepared, { data: new Uint8Array(data.buffer) });
+  return networkPath.bind(call, prepared, { data: { key: privateKey, offset: 0, view: new Uint8Array(data.buffer) } });
 }
 
 describe.skipIf(reason !== undefined)(`networkPath${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {

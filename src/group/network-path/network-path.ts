@@ -37,6 +37,7 @@ import { Opcode, type MachineState, type Segments, type StepMachine } from '../.
 import { mailboxBytes, type BufferName } from '../../plan/ir.ts';
 import { encodeContract, type CollectiveCall } from '../shared/call/contract.ts';
 import { signalMaxOf } from '../shared/call/group-spec.ts';
+import type { LocalBuffers } from '../shared/call/local-buffers.ts';
 import type { PreparedPlan } from '../shared/call/planner.ts';
 
 export interface NetworkPathOptions {
@@ -63,7 +64,7 @@ export interface NetworkPathOperation {
   readonly spreads: boolean;
   /** Signals that it waits for. */
   readonly incoming: readonly Incoming[];
-  readonly buffers: NetworkPathBuffers;
+  readonly buffers: LocalBuffers;
   /** It runs on what other threads reach. */
   readonly isPrivate: false;
   /** Memory by turn. */
@@ -115,7 +116,7 @@ export class NetworkPath {
     this.#state = options.machine.createState(options.size);
   }
 
-  bind(call: CollectiveCall, { lowered, plan }: Pick<PreparedPlan, 'lowered' | 'plan'>, buffers: NetworkPathBuffers): NetworkPathOperation {
+  bind(call: CollectiveCall, { lowered, plan }: Pick<PreparedPlan, 'lowered' | 'plan'>, buffers: LocalBuffers): NetworkPathOperation {
     const { machine, wire, rank } = this.#options;
     const contract = new Uint32Array(contractBytes / 4);
     encodeContract(call, 0, new Uint8Array(contract.buffer), { strict: false });
@@ -123,7 +124,7 @@ export class NetworkPath {
       const bound = machine.createSegments(lowered.segments.length);
       lowered.segments.forEach((name, index) => {
         assert(name.kind === 'slot' || name.rank === rank, () => `a network path reaches no ${name.kind} of rank ${name.rank}`);
-        const own = name.kind === 'buffer' && (name.buffer === 'scratch' ? wire.scratch[turn] : buffers[name.buffer]);
+        const own = name.kind === 'buffer' && (name.buffer === 'scratch' ? wire.scratch[turn] : buffers[name.buffer]?.view);
         bound.set(
           index,
           must(own === false ? wire.slot(name.rank, turn) : own, () => `${call.kind} has no such buffer`),
@@ -317,7 +318,7 @@ export class NetworkPathWire {
   readonly #native: NativeWire;
   readonly #rank: number;
   /** Kept alive here, too. */
-  readonly #bound: (NetworkPathBuffers | undefined)[] = [];
+  readonly #bound: (LocalBuffers | undefined)[] = [];
   readonly #wire: WireHandle;
   /** Slots by rank, then turn. Kept alive here, because the addon knows their addresses. */
   readonly #slots: readonly (readonly Uint8Array[])[];
@@ -361,10 +362,10 @@ export class NetworkPathWire {
   }
 
   /** Binds the buffers that puts go to and come from. */
-  bind(turn: number, buffers: NetworkPathBuffers): void {
+  bind(turn: number, buffers: LocalBuffers): void {
     if (this.#bound[turn] === buffers) return;
     this.#bound[turn] = buffers;
-    this.#native.wireBind(this.#wire, turn, buffers.data ?? buffers.input ?? nothing, buffers.output ?? nothing);
+    this.#native.wireBind(this.#wire, turn, (buffers.data ?? buffers.input)?.view ?? nothing, buffers.output?.view ?? nothing);
   }
 
   /** Tells some ranks what the own slot announces, with the first bytes of its mailbox. */
@@ -434,9 +435,6 @@ function statusOf(result: number): WireStatus {
 function announcementBytes(mailboxFilled: number): number {
   return mailboxOffset - beginPublishedOffset + mailboxFilled;
 }
-
-/** Views of this rank's buffers. */
-export type NetworkPathBuffers = Partial<Record<BufferName, Uint8Array>>;
 
 const nothing = new Uint8Array(0);
 

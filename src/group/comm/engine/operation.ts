@@ -12,25 +12,15 @@ import type { SegmentName } from '../../../collectives/lower.ts';
 import type { RemoteSpan, Span } from '../../../fabric/fabric.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import type { Kernels } from '../../../memory/kernels.ts';
-import type { Region } from '../../../memory/region.ts';
 import type { BufferName } from '../../../plan/ir.ts';
 import type { Movement } from '../../../trace/traffic.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
 import type { CollectiveCall } from '../../shared/call/contract.ts';
+import type { BoundBuffer, Buffers } from '../../shared/call/local-buffers.ts';
 import type { CallWay } from '../../shared/comm-protocol.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { PreparedPlan, RunningPlan } from '../../shared/call/planner.ts';
 import type { ScratchBlock, ScratchPool } from '../links/scratch-pool.ts';
-
-/** A buffer of this rank, in memory that peers may reach. */
-export interface BoundBuffer {
-  readonly key: number;
-  readonly region: Region;
-  readonly offset: number;
-  readonly bytes: number;
-}
-
-export type Buffers = Partial<Record<BufferName, BoundBuffer>>;
 
 /** The group as its operations see it; one object per group. */
 export interface OperationHost {
