@@ -141,9 +141,7 @@ for (let rank = 0; rank < processes; rank++)
 console.log(`${table(rows)}\n\n${path}, ${Math.round(summary.seconds)} s in all`);
 console.log(`open ${page.stdout.trim()}: what every rank did, and when`);
 if (loadAverage > cpus().length / 4) {
-  console.log(
-    `the load average was ${loadAverage.toFixed(1)} on ${cpus().length} CPUs when this started: rates and scaling say little`,
-  );
+  console.log(`the load average was ${loadAverage.toFixed(1)} on ${cpus().length} CPUs when this started: rates and scaling say little`);
 }
 const learned = runs.every(({ heldOutLoss }) => heldOutLoss < text.unigramLoss);
 const identical = runs.every(({ checksums }) => new Set(checksums).size === 1);

@@ -13,7 +13,7 @@ import type { Topology } from '../../plan/topology.ts';
 import { CallDispatch, type CheckedCall, type RepeatableOptions } from '../caller/call-dispatch.ts';
 import { CallChecks } from '../caller/call-checks.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
-import { plannerOf, type Planner } from '../shared/call/planner.ts';
+import { Planner } from '../shared/call/planner.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
 import { restrictHosts, worldGroupId, type GroupSpec } from '../shared/call/group-spec.ts';
 import { DeviceCalls } from '../caller/device/device-calls.ts';
@@ -87,7 +87,7 @@ export class CommGroup implements ProcessGroup {
     this.globalRanks = spec.globalRanks;
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
-    this.#parts = of ? of.#parts : this.#createParts(plannerOf(world.planning, spec));
+    this.#parts = of ? of.#parts : this.#createParts(new Planner(world.planning, spec));
     ({ dispatch: this.#dispatch, checks: this.#checks } = this.#parts);
   }
 

@@ -17,7 +17,7 @@ import { HostPathQueue, type HostPathEntry } from '../host-path/host-path-queue.
 import { NetworkPathQueue, type NetworkPathEntry } from '../network-path/network-path-queue.ts';
 import { describeCall, type CollectiveCall } from '../shared/call/contract.ts';
 import { speaksOf, type GroupSpec } from '../shared/call/group-spec.ts';
-import { plannerOf, type Plans, type PreparedPlan } from '../shared/call/planner.ts';
+import { Planner, type Plans, type PreparedPlan } from '../shared/call/planner.ts';
 import { CallHistory, type CallAlone } from './diagnosis/call-history.ts';
 import { withTrouble } from './diagnosis/departures.ts';
 import { Inquiry } from './diagnosis/inquiry.ts';
@@ -89,7 +89,7 @@ export class GroupCalls implements GroupContext {
     const hosts = this.members.hostPeers.length;
     this.spinMs = hosts + 1 > cpus ? 0 : settings.spinMicroseconds / 1000;
     const loadStore = this.links.map((link) => link === undefined || link.loadStore);
-    this.plans = plannerOf(world.planning, spec, loadStore);
+    this.plans = new Planner(world.planning, spec, loadStore);
     this.#history = new CallHistory(this.members.own, { callsMax });
     this.inquiry = this.#createInquiry();
     this.#operations = new OperationQueue(this);

@@ -7,7 +7,7 @@ import { createStepMachine } from '../../memory/step-machine/create-step-machine
 import { oneHost } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../shared/call/contract.ts';
 import type { GroupSpec } from '../shared/call/group-spec.ts';
-import { Planner } from '../shared/call/planner.ts';
+import { plannerOf } from '../testing/planner-of.ts';
 import type { GroupContext } from '../comm/engine/group-context.ts';
 import { blockShape } from './host-path.ts';
 import type { HandedOver } from '../comm/engine/late-calls.ts';
@@ -36,7 +36,7 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
     const machine = machines[rank];
     const { topology } = specs[rank];
     const group = {
-      plans: new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: [true, true] }),
+      plans: plannerOf({ machine, rank, topology, loadStore: [true, true] }),
       world: {
         env: { settings: { inFlightMax: 1 }, machine, wires: patient ? {} : undefined, recorder: { trace: { enabled: traced } } },
       },

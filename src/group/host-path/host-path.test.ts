@@ -20,7 +20,8 @@ import {
   type HostPathOperation,
   type HostPathStatus,
 } from './host-path.ts';
-import { Planner, type HostPathPlans } from '../shared/call/planner.ts';
+import type { Planner, HostPathPlans } from '../shared/call/planner.ts';
+import { plannerOf } from '../testing/planner-of.ts';
 
 const slotCount = 1;
 const counts = [1, 5000, 70_000];
@@ -72,7 +73,7 @@ class Host {
   plans(rank: number): Planner {
     const { globalRanks, topology } = this.#spec(rank);
     const machine = createStepMachine({ clock: systemClock });
-    return new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: globalRanks.map(() => true) });
+    return plannerOf({ machine, rank, topology, loadStore: globalRanks.map(() => true) });
   }
 }
 

@@ -14,7 +14,8 @@ import type { CollectiveCall } from '../shared/call/contract.ts';
 import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
 import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path.ts';
 import { privateKey } from '../shared/call/local-buffers.ts';
-import { Planner } from '../shared/call/planner.ts';
+import type { Planner } from '../shared/call/planner.ts';
+import { plannerOf } from '../testing/planner-of.ts';
 import { signalMaxOf } from '../shared/call/group-spec.ts';
 
 const reason = nativeUnavailableReason();
@@ -61,10 +62,9 @@ function side(native: Native, rank: number, descriptors: readonly number[], algo
   const networkPathOn = (wire: NetworkPathWire): NetworkPath => new NetworkPath({ rank, size, own, firstSlot: 0, wire, machine });
   const wire = wireOn(descriptors);
   onTestFinished(() => wire.close());
-  const planner = new Planner({
+  const planner = plannerOf({
     machine,
-    overrides: algorithm === undefined ? [] : parseSelection(`all-reduce:${algorithm}`),
-    order: 'canonical',
+    selection: algorithm === undefined ? [] : parseSelection(`all-reduce:${algorithm}`),
     rank,
     topology: separateHosts(size),
     loadStore: descriptors.map(() => false).concat(false),

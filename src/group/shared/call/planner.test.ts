@@ -17,7 +17,8 @@ import { grid, hostsOf, oneHost, separateHosts, type Topology } from '../../../p
 import { networkPathSpec } from '../../network-path/network-path.ts';
 import { signalMaxOf } from './group-spec.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Planner } from './planner.ts';
+import type { Planner } from './planner.ts';
+import { plannerOf } from '../../testing/planner-of.ts';
 
 vi.mock('../../../collectives/build.ts', async (original) => {
   const real = await original<typeof build>();
@@ -34,10 +35,8 @@ const calls: readonly CollectiveCall[] = [
 ];
 
 function runnerOf(ranks: number): Planner {
-  return new Planner({
+  return plannerOf({
     machine: createStepMachine({ native: undefined, clock: systemClock }),
-    overrides: [],
-    order: 'canonical',
     rank: 3,
     topology: oneHost(ranks),
     loadStore: Array.from({ length: ranks }, () => true),
@@ -139,9 +138,8 @@ it('the automatic choice serves every call, whatever is known of the world, and 
       const hosts = topology.hosts.map(({ length }) => length);
       const tuning: Tuning = { schema: 'shoal-tuning', version: 1, shoal: '', worlds: [{ hosts, loadStore: reaches, order, choices }] };
       const plannerOfRank = (): Planner => {
-        const planner = new Planner({
+        const planner = plannerOf({
           machine: createStepMachine({ native: undefined, clock: systemClock }),
-          overrides: [],
           order,
           rank: rank % n,
           topology,

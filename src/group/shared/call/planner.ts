@@ -18,7 +18,6 @@ import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import type { StepMachine } from '../../../memory/step-machine.ts';
 import type { CostModel } from '../../../plan/cost.ts';
 import type { Collective, Plan, PlanRequest, Program } from '../../../plan/ir.ts';
-import type { Topology } from '../../../plan/topology.ts';
 import { planKey, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 
@@ -61,53 +60,16 @@ export interface Plans {
   give(prepared: PreparedPlan, execution: RunningPlan): void;
 }
 
-export interface PlannerOptions {
-  readonly machine: StepMachine;
-  /** The user's rules. */
-  readonly overrides: readonly SelectionRule[];
-  readonly order: 'canonical' | 'relaxed';
-  readonly rank: number;
-  readonly topology: Topology;
-  /** Per rank: its memory can be loaded and stored from here. */
-  readonly loadStore: readonly boolean[];
-  /** The settings of the same names; the same on all ranks. Default: what the settings have. */
-  readonly stagingBytes?: number;
-  readonly sliceBytes?: number;
-  readonly groupHosts?: Settings['groupHosts'];
-  /** Measurements of worlds like this one; the same on all ranks. Default: nothing. */
-  readonly tuning?: Tuning;
-  /** Rates of this world; the same on all ranks. Default: none, the table of rules decides. */
-  readonly model?: CostModel;
-}
-
 /** The part of a world that plans of its groups depend on: the same on all ranks, and on both threads of each. */
-export interface WorldPlanning extends Pick<PlannerOptions, 'machine' | 'tuning' | 'model'> {
+export interface WorldPlanning {
+  readonly machine: StepMachine;
   readonly settings: Pick<Settings, 'order' | 'stagingBytes' | 'sliceBytes' | 'groupHosts'>;
   /** The user's rules. */
   readonly selection: readonly SelectionRule[];
-}
-
-/** The planner of a group.
- *  @param loadStore see PlannerOptions. Default: of a group of one host, as the hosts of a topology are ranks that map each other's memory. */
-export function plannerOf(world: WorldPlanning, group: GroupSpec, loadStore?: readonly boolean[]): Planner {
-  const { machine, tuning, model, settings, selection } = world;
-  const { order, stagingBytes, sliceBytes, groupHosts } = settings;
-  const { backend, rank, topology } = group;
-  const overrides = groupRules(backend, selection);
-  const reached = loadStore ?? group.globalRanks.map(() => topology.hosts.length === 1);
-  return new Planner({
-    machine,
-    overrides,
-    tuning,
-    model,
-    order,
-    rank,
-    topology,
-    loadStore: reached,
-    stagingBytes,
-    sliceBytes,
-    groupHosts,
-  });
+  /** Measurements of worlds like this one. Default: nothing. */
+  readonly tuning?: Tuning | undefined;
+  /** Rates of this world. Default: none, the table of rules decides. */
+  readonly model?: CostModel | undefined;
 }
 
 /** The rules of a group: its own backend's before those of its world; `auto`: none. */
@@ -128,7 +90,10 @@ interface Reach {
 
 /** Plans of one group. */
 export class Planner implements Plans {
-  readonly #options: PlannerOptions;
+  readonly #world: WorldPlanning;
+  readonly #group: GroupSpec;
+  /** The group's rules. */
+  readonly #overrides: readonly SelectionRule[];
   readonly #limits: TransferLimits;
   /** The reach on the engine and on the host path, where all ranks map all memory. */
   readonly #reach: Reach;
@@ -136,23 +101,29 @@ export class Planner implements Plans {
   #networkReach: Reach | undefined;
   readonly #prepared = new BoundedCache<string, PreparedPlan>(plansMax);
 
-  constructor(options: PlannerOptions) {
-    this.#options = options;
-    const { stagingBytes, sliceBytes, groupHosts = 'auto', topology } = options;
+  /** @param loadStore per rank: its memory can be loaded and stored from here. Default: of a group of one host, as the hosts of a topology
+   *  are ranks that map each other's memory. */
+  constructor(world: WorldPlanning, group: GroupSpec, loadStore?: readonly boolean[]) {
+    this.#world = world;
+    this.#group = group;
+    const { stagingBytes, sliceBytes, groupHosts } = world.settings;
+    const { backend, topology } = group;
+    this.#overrides = groupRules(backend, world.selection);
     const grouped = groupHosts === 'auto' ? {} : { groupHosts: groupHosts === 'all' ? topology.hosts.length : Number(groupHosts) };
-    this.#limits = { ...networkLimits(topology, options.model), stagingBytes, sliceBytes, ...grouped };
-    this.#reach = this.#reachOf('', options.loadStore);
+    this.#limits = { ...networkLimits(topology, world.model), stagingBytes, sliceBytes, ...grouped };
+    this.#reach = this.#reachOf('', loadStore ?? group.globalRanks.map(() => topology.hosts.length === 1));
   }
 
   /** The group's ranks have agreed on a network path, on which they reach nobody's memory but by sending. */
   openNetworkPath(spec: NetworkPathSpec): void {
-    const loadStore = this.#options.loadStore.map(() => false);
+    const loadStore = this.#group.globalRanks.map(() => false);
     this.#networkReach = this.#reachOf('network ', loadStore, spec);
   }
 
   #reachOf(keyPrefix: string, loadStore: readonly boolean[], networkPath?: NetworkPathSpec): Reach {
-    const { tuning, topology, order } = this.#options;
-    const tuned = tunedRules(tuning, { topology, loadStore: loadStore.every(Boolean), order });
+    const { tuning, settings } = this.#world;
+    const { topology } = this.#group;
+    const tuned = tunedRules(tuning, { topology, loadStore: loadStore.every(Boolean), order: settings.order });
     return { keyPrefix, loadStore, tuned, predictions: new Map(), networkPath };
   }
 
@@ -170,7 +141,7 @@ export class Planner implements Plans {
 
   /** An execution for the plan, not in use by any other operation. */
   take(prepared: PreparedPlan): Execution {
-    return prepared.free.pop() ?? new Execution(prepared.lowered, this.#options.machine, this.#options.loadStore.length);
+    return prepared.free.pop() ?? new Execution(prepared.lowered, this.#world.machine, this.#group.globalRanks.length);
   }
 
   give(prepared: PreparedPlan, execution: Execution): void {
@@ -178,7 +149,7 @@ export class Planner implements Plans {
   }
 
   #build(call: CollectiveCall, reach: Reach): PreparedPlan {
-    const { rank, topology } = this.#options;
+    const { rank, topology } = this.#group;
     const { loadStore, networkPath } = reach;
     const { kind: collective, count, counts, splits, root } = call;
     // A call that scales a copy moves elements of the accumulator's type.
@@ -203,14 +174,14 @@ export class Planner implements Plans {
   }
 
   #selection(collective: Collective, bytes: number, { loadStore, tuned, predictions, networkPath }: Reach): SelectionInput {
-    const { overrides, order, topology, model } = this.#options;
+    const { settings, model } = this.#world;
     return {
       collective,
       bytes,
-      topology,
+      topology: this.#group.topology,
       loadStore: loadStore.every(Boolean),
-      order,
-      overrides,
+      order: settings.order,
+      overrides: this.#overrides,
       tuned,
       model,
       networkPath,
@@ -221,7 +192,7 @@ export class Planner implements Plans {
 
   /** The limits of the settings, in elements; 16-bit floats may be widened while they are summed. */
   #limitsOf(dtype: DType): Partial<PlanRequest> {
-    return limitsInElements(this.#limits, this.#options.topology, accumulatedBytes(dtype));
+    return limitsInElements(this.#limits, this.#group.topology, accumulatedBytes(dtype));
   }
 }
 

@@ -8,7 +8,8 @@ import { createStepMachine } from '../../../memory/step-machine/create-step-mach
 import { oneHost, separateHosts, type Topology } from '../../../plan/topology.ts';
 import { networkPathSpec } from '../../network-path/network-path.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Planner } from './planner.ts';
+import type { Planner } from './planner.ts';
+import { plannerOf } from '../../testing/planner-of.ts';
 import { noOptions } from '../../../base/schema.ts';
 import { mayRepeat, packOf, route, type GroupFacts } from './route.ts';
 
@@ -17,7 +18,7 @@ const machine = createStepMachine({ clock: systemClock });
 
 function planner(topology: Topology, rank: number): Planner {
   const loadStore = topology.hosts.flat().map(() => topology.hosts.length === 1);
-  return new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore });
+  return plannerOf({ machine, rank, topology, loadStore });
 }
 
 /** The facts that a rank knows, by the kind of its group. */
