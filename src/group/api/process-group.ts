@@ -147,43 +147,43 @@ export class CommGroup implements ProcessGroup {
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   allReduce(data: CollectiveData, options: ReduceOptions = noOptions): Work {
-    return this.#repeat('all-reduce', options, data) ?? this.#start(this.#checks.allReduce(data, options));
+    return this.#repeat('all-reduce', options, data) ?? this.startChecked(this.#checks.allReduce(data, options));
   }
 
   broadcast(data: CollectiveData, options: RootOptions = noOptions): Work {
-    return this.#repeat('broadcast', options, data) ?? this.#start(this.#checks.broadcast(data, options));
+    return this.#repeat('broadcast', options, data) ?? this.startChecked(this.#checks.broadcast(data, options));
   }
 
   reduce(data: CollectiveData, options: ReduceOptions & RootOptions = noOptions): Work {
-    return this.#repeat('reduce', options, data) ?? this.#start(this.#checks.reduce(data, options));
+    return this.#repeat('reduce', options, data) ?? this.startChecked(this.#checks.reduce(data, options));
   }
 
   allGather(output: CollectiveData, input: CollectiveData, options: CountsOptions = noOptions): Work {
-    return this.#repeat('all-gather', options, input, output) ?? this.#start(this.#checks.allGather(output, input, options));
+    return this.#repeat('all-gather', options, input, output) ?? this.startChecked(this.#checks.allGather(output, input, options));
   }
 
   gather(output: CollectiveData | null, input: CollectiveData, options: CountsOptions & RootOptions = noOptions): Work {
-    return this.#repeat('gather', options, input, output) ?? this.#start(this.#checks.gather(output, input, options));
+    return this.#repeat('gather', options, input, output) ?? this.startChecked(this.#checks.gather(output, input, options));
   }
 
   scatter(output: CollectiveData, input: CollectiveData | null, options: CountsOptions & RootOptions = noOptions): Work {
-    return this.#repeat('scatter', options, output, input) ?? this.#start(this.#checks.scatter(output, input, options));
+    return this.#repeat('scatter', options, output, input) ?? this.startChecked(this.#checks.scatter(output, input, options));
   }
 
   reduceScatter(output: CollectiveData, input: CollectiveData, options: ReduceOptions & CountsOptions = noOptions): Work {
-    return this.#repeat('reduce-scatter', options, input, output) ?? this.#start(this.#checks.reduceScatter(output, input, options));
+    return this.#repeat('reduce-scatter', options, input, output) ?? this.startChecked(this.#checks.reduceScatter(output, input, options));
   }
 
   allToAll(output: CollectiveData, input: CollectiveData, options: AllToAllOptions = noOptions): Work {
-    return this.#repeat('all-to-all', options, input, output) ?? this.#start(this.#checks.allToAll(output, input, options));
+    return this.#repeat('all-to-all', options, input, output) ?? this.startChecked(this.#checks.allToAll(output, input, options));
   }
 
   barrier(options: CallOptions = noOptions): Work {
-    return this.#repeat('barrier', options) ?? this.#start(this.#checks.barrier('barrier', options));
+    return this.#repeat('barrier', options) ?? this.startChecked(this.#checks.barrier('barrier', options));
   }
 
   monitoredBarrier(options: CallOptions = noOptions): Work {
-    return this.#start(this.#checks.barrier('monitoredBarrier', options));
+    return this.startChecked(this.#checks.barrier('monitoredBarrier', options));
   }
 
   batch(calls: readonly BatchCall[], options: CallOptions = noOptions): Work {
@@ -328,7 +328,7 @@ export class CommGroup implements ProcessGroup {
     return work;
   }
 
-  #start(checked: CheckedCall): Work {
+  startChecked(checked: CheckedCall): Work {
     this.#checkUsable();
     const { signal } = checked.options;
     if (signal === undefined) return this.#counted(this.#dispatch.start(checked));
@@ -354,7 +354,7 @@ export class CommGroup implements ProcessGroup {
         const spec = must(await groupOfRanks(this, this.#world, ranks, { name: `${this.name}/devices` }), () => 'this rank is one of all');
         // This thread moves memory of devices: collectives run beside it, never on it.
         const world = { ...this.#world, openFastPath: () => undefined };
-        return { group: must(await this.#open(spec, undefined, world), () => 'this rank is one of all'), id: spec.id };
+        return must(await this.#open(spec, undefined, world), () => 'this rank is one of all');
       },
     });
   }
@@ -371,7 +371,7 @@ export class CommGroup implements ProcessGroup {
     };
   }
 
-  async #open(spec: GroupSpec | null, timeoutMs = this.#world.settings.timeoutMs, world = this.#world): Promise<ProcessGroup | null> {
+  async #open(spec: GroupSpec | null, timeoutMs = this.#world.settings.timeoutMs, world = this.#world): Promise<CommGroup | null> {
     if (spec === null) return null;
     const { client } = this.#world;
     await client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);

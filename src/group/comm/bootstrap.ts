@@ -65,24 +65,23 @@ const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 
 /** Settings that change what ranks do together: they must be the same on every rank. */
+const agreedNames = [
+  'algorithms',
+  'calibration',
+  'order',
+  'contract',
+  'inFlightMax',
+  'stagingBytes',
+  'sliceBytes',
+  'groupHosts',
+  'syncBytesMax',
+  'commThread',
+] as const;
+
 type AgreedSettings = Readonly<Record<string, string | number | boolean>>;
 
 function agreedSettings(settings: Settings, tuningHash: string): AgreedSettings {
-  const { algorithms, calibration, order, contract, inFlightMax, stagingBytes, sliceBytes, groupHosts, syncBytesMax, commThread } =
-    settings;
-  return {
-    algorithms,
-    calibration,
-    tuningHash,
-    order,
-    contract,
-    inFlightMax,
-    stagingBytes,
-    sliceBytes,
-    groupHosts,
-    syncBytesMax,
-    commThread,
-  };
+  return { tuningHash, ...Object.fromEntries(agreedNames.map((name) => [name, settings[name]])) };
 }
 
 export interface BootstrapOptions {

@@ -10,7 +10,6 @@ import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { bootstrap, type Joined } from './bootstrap.ts';
 import { JoinLimit, joinTogether } from './joining.ts';
-import { measureClockOffset } from './clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../shared/comm-protocol.ts';
 import { jobFailed, noteCause } from '../shared/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
@@ -70,7 +69,7 @@ export class CommCore {
         const joined = await bootstrap({ ...place, ratesOf, signal });
         world.model = joined.model;
         this.#environment.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
-        await this.#ready(joined, await measureClockOffset(world, clock), limit.leftMs);
+        await this.#ready(joined, rank === 0 ? 0 : await world.linkProbe.clockOffsetMs(world.link(0)), limit.leftMs);
       });
       if (isLaunched) jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
     } catch (thrown) {

@@ -26,7 +26,7 @@ import type { Wait } from './diagnosis/wait-chain.ts';
 import { secondsText, Watchdog } from './diagnosis/watchdog.ts';
 import { AdaptiveSpin } from './engine/adaptive-spin.ts';
 import type { CallQueue } from './engine/call-queue.ts';
-import type { GroupContext, GroupWorld } from './engine/group-context.ts';
+import type { GroupContext, GroupLife, GroupWorld } from './engine/group-context.ts';
 import type { HandedOver } from './engine/late-calls.ts';
 import { Members } from './engine/members.ts';
 import type { Operation, SubmittedCall } from './engine/operation.ts';
@@ -41,17 +41,6 @@ import { signalImmediate } from './links/wire.ts';
 const callsMax = 64;
 
 type PendingCall = Operation | HostPathEntry | NetworkPathEntry;
-
-/** The life of the group that makes the calls. */
-export interface GroupLife {
-  readonly isOpen: boolean;
-  /** It is open, and nothing speaks against going on. */
-  readonly mayRun: boolean;
-  suspect(thrown: unknown, sequence?: number): void;
-  fail(error: ShoalError): void;
-  /** All that could advance has. */
-  settled(): void;
-}
 
 export class GroupCalls implements GroupContext {
   readonly world: GroupWorld;
@@ -97,17 +86,9 @@ export class GroupCalls implements GroupContext {
     this.#hostPathQueues = { small: new HostPathQueue(this, 'small'), large: new HostPathQueue(this, 'large') };
     this.networkPath = new NetworkPathQueue(this);
     this.#queues = [this.#operations, this.#hostPathQueues.small, this.#hostPathQueues.large, this.networkPath];
-    this.#progress = new ProgressLoop({
-      clock,
-      own: this.members.own,
-      members: this.members,
-      queues: this.#queues,
-      // It polls for what ranks of this host write; other hosts wake this thread through the system.
-      spin: new AdaptiveSpin(hosts === 0 ? 0 : this.spinMs, { adapts: hosts + 1 < this.size }),
-      mayRun: () => life.mayRun,
-      giveWay: world.env.giveWay,
-      onSettled: () => life.settled(),
-    });
+    // It polls for what ranks of this host write; other hosts wake this thread through the system.
+    const spin = new AdaptiveSpin(hosts === 0 ? 0 : this.spinMs, { adapts: hosts + 1 < this.size });
+    this.#progress = new ProgressLoop(this, life, this.#queues, spin);
     this.#watchdog = new Watchdog({
       clock,
       slowMs: settings.slowMs,

@@ -14,10 +14,10 @@ import type { NetworkPathOpening } from '../network-path/network-path-opening.ts
 import type { Plans } from '../shared/call/planner.ts';
 import { lossOf, reasonSaidBy } from './diagnosis/departures.ts';
 import type { Wait } from './diagnosis/wait-chain.ts';
-import type { GroupWorld } from './engine/group-context.ts';
+import type { GroupLife, GroupWorld } from './engine/group-context.ts';
 import type { Members } from './engine/members.ts';
 import type { SubmittedCall } from './engine/operation.ts';
-import { GroupCalls, type GroupLife } from './group-calls.ts';
+import { GroupCalls } from './group-calls.ts';
 import type { ControlMessage } from './links/control-message.ts';
 import type { PeerLink } from './links/peer-link.ts';
 import type { BeginHeader } from './links/wire.ts';

@@ -336,22 +336,18 @@ export class World {
         link.withdraw(message.key);
         if (isOfMainThread(message.key)) this.#tellRegion(link, message.key, undefined);
         return;
-      case 'ping':
-        link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.env.clock.wallNow() }));
-        return;
       case 'heard':
         this.lastWords.onHeard(link.rank, message.id);
         return;
       case 'trouble':
         link.trouble = message.error && ShoalError.fromData({ ...message.error, peer: link.rank });
         return;
-      case 'pong':
-        this.onPong?.(link.rank, message.sentMs, message.atMs);
-        return;
       case 'whom':
       case 'waits':
         this.#waitChains.onControl(link.rank, message);
         return;
+      case 'ping':
+      case 'pong':
       case 'probe-open':
       case 'probe-opened':
       case 'probe-close':
@@ -371,9 +367,6 @@ export class World {
   #tellRegion({ rank }: PeerLink, key: number, share: RegionShare | undefined): void {
     this.env.tell({ type: 'peer-region', rank, key, share });
   }
-
-  /** Told of answers to pings; used while clocks are compared. */
-  onPong: ((rank: number, sentMs: number, atMs: number) => void) | undefined;
 
   /** A group that this rank has left hears of nothing but others that leave as well. */
   #onLeavingGroup(group: GroupEngine, link: PeerLink, message: ControlMessage): void {

@@ -98,7 +98,7 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     const startMs = trace.enabled ? trace.now() : 0;
     own.logCall(call.sequence, operation.contract);
     this.#networkPath.begin(operation, call.sequence, call.ordinal);
-    const status = this.#networkPath.advance(operation, call.sequence, call.ordinal, { spinNs, sleepMs: 0 });
+    const status = this.#networkPath.advance(operation, call.sequence, call.ordinal, spinNs);
     const isDone = status === 'done';
     if (trace.enabled) this.#draw(call, startMs, isDone, this.#sites.current());
     return isDone ? completedWork : this.#handOver(call, request(), { begun: true });

@@ -441,7 +441,7 @@ class NetworkPathProbe {
       let missing: RankSet = 0;
       for (const peer of from) if (this.#block.raised(probeTurn, peer) < this.#expected[peer]) missing |= 1 << peer;
       if (missing === 0) return true;
-      const status = this.#wire.progress(missing, { spinNs: probeSpinNs, sleepMs: 0 });
+      const status = this.#wire.progress(missing, probeSpinNs);
       if (status === 'ended') throw new ShoalError('peer-lost', 'a socket of the network path has ended while it was timed');
       if (status === 'not yet') return false;
     }

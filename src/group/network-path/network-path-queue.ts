@@ -21,8 +21,6 @@ export interface NetworkPathEntry extends LateCall<'network'> {
   begun: boolean;
 }
 
-const noPatience = { spinNs: 0, sleepMs: 0 };
-
 /** The network path that all ranks have agreed on. */
 interface OpenNetworkPath {
   readonly path: NetworkPath;
@@ -102,7 +100,7 @@ export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
     if (!entry.begun) path.begin(operation, sequence, way.ordinal);
     entry.begun = true;
     path.announceToAll(operation, way.ordinal);
-    const status = path.advance(operation, sequence, way.ordinal, noPatience);
+    const status = path.advance(operation, sequence, way.ordinal, 0);
     if (status !== 'ended') return status;
     this.rest();
     const late = this.late(entry);

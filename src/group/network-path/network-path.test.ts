@@ -19,8 +19,8 @@ import { plannerOf } from '../testing/planner-of.ts';
 import { signalMaxOf } from '../shared/call/group-spec.ts';
 
 const reason = nativeUnavailableReason();
-const patient = { spinNs: 5e9, sleepMs: 0 };
-const hasty = { spinNs: 0, sleepMs: 0 };
+const patient = 5e9;
+const hasty = 0;
 
 interface Side {
   readonly rank: number;

@@ -166,8 +166,8 @@ export class NetworkPath {
     progress.announced |= untold;
   }
 
-  /** Goes on with an operation that has begun. */
-  advance(operation: NetworkPathOperation, sequence: number, ordinal: number, patience: NetworkPathPatience): NetworkPathStatus {
+  /** Goes on with an operation that has begun. @param spinNs how long each wait looks. */
+  advance(operation: NetworkPathOperation, sequence: number, ordinal: number, spinNs: number): NetworkPathStatus {
     const { wire, own, firstSlot } = this.#options;
     const { lowered, spreads } = operation;
     const turn = ordinal % networkPathSlots;
@@ -175,16 +175,16 @@ export class NetworkPath {
     operation.contract[0] = sequence + 1;
     wire.bind(turn, operation.buffers);
     // The event loop is woken by all that comes, until it is read; and ranks that wait long tell everyone.
-    if (patience.spinNs === 0) wire.progress(everyone, { spinNs: 0, sleepMs: 0 });
-    let there = spreads ? 'there' : wire.poll(turn, serialOf(ordinal + 1), patience);
+    if (spinNs === 0) wire.progress(everyone, 0);
+    let there = spreads ? 'there' : wire.poll(turn, serialOf(ordinal + 1), spinNs);
     for (;;) {
       if (this.#differs(operation, ordinal, turn)) return 'mismatch';
       if (there !== 'there') return there === 'ended' ? 'ended' : 'waiting';
       const heard = !spreads || this.#heard(operation, ordinal, turn);
       if (heard && this.#advanceChannels(operation, turn)) break;
-      there = wire.progress(this.#awaited(operation, turn), patience);
+      there = wire.progress(this.#awaited(operation, turn), spinNs);
     }
-    while (lowered.calls.length > 0 && wire.unsent) if (wire.progress(everyone, patience) !== 'there') return 'waiting';
+    while (lowered.calls.length > 0 && wire.unsent) if (wire.progress(everyone, spinNs) !== 'there') return 'waiting';
     if (lowered.signalCount > 0) own.clearSignals(firstSlot + turn, lowered.signalCount);
     return 'done';
   }
@@ -386,8 +386,8 @@ export class NetworkPathWire {
   }
 
   /** Until something has come from some ranks, or gone; `ended`: one of them sends no more. */
-  progress(from: RankSet, { spinNs, sleepMs }: NetworkPathPatience): WireStatus {
-    return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs, sleepMs));
+  progress(from: RankSet, spinNs: number): WireStatus {
+    return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs, 0));
   }
 
   /** The kernel has not taken all that was sent. */
@@ -396,8 +396,8 @@ export class NetworkPathWire {
   }
 
   /** Waits until everyone has announced `value`; `ended`: some rank that has not can do so no more. */
-  poll(turn: number, value: number, { spinNs, sleepMs }: NetworkPathPatience): WireStatus {
-    return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs, sleepMs));
+  poll(turn: number, value: number, spinNs: number): WireStatus {
+    return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs, 0));
   }
 
   /** Calls `onReadable` from the event loop while there is something to poll. One callback for the wire's life. */
@@ -441,10 +441,4 @@ const nothing = new Uint8Array(0);
 function codeOf(buffer: BufferName): number {
   if (buffer === 'mailbox') throw new Error('assertion failed: nothing is put from or into a mailbox');
   return wireBuffers[buffer];
-}
-
-/** Limits of a wait: first looking all the time, then asleep. */
-export interface NetworkPathPatience {
-  readonly spinNs: number;
-  readonly sleepMs: number;
 }

@@ -8,6 +8,7 @@
  *  announced in the group itself, by a barrier with the call's name: different calls on other ranks are a mismatch as usual.
  *
  *  A failure here fails the group on all its ranks, because others wait for this rank's pieces. */
+import { must } from '../../../base/assert.ts';
 import { BoundedPool } from '../../../memory/device/bounded-pool.ts';
 import { within, type Clock } from '../../../base/clock.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
@@ -28,9 +29,9 @@ import { DeviceWork } from './device-work.ts';
 
 const smallestStagingBytes = 2 ** 16;
 
-export interface PieceGroup {
-  readonly group: ProcessGroup;
+export interface PieceGroup extends Pick<ProcessGroup, 'tensor' | 'release' | 'destroy'> {
   readonly id: number;
+  startChecked(checked: CheckedCall): Work;
 }
 
 export interface DeviceCallsOptions {
@@ -117,7 +118,7 @@ export class DeviceCalls {
     this.#failure ??= closed;
     this.#slots.close(closed);
     for (const copies of this.#copies.values()) copies.close();
-    await this.#open?.group.destroy({ timeoutMs });
+    await this.#open?.destroy({ timeoutMs });
   }
 
   #openPieceGroup(): Promise<PieceGroup> {
@@ -176,7 +177,7 @@ export class DeviceCalls {
         await before;
         // A call of this rank must not meet another of the others.
         if (this.#failure) throw this.#failure;
-        collective = collect(call, index, piece, input ?? null, output ?? null);
+        collective = call.pieceGroup.startChecked(collectiveOf(call, index, piece, { input, output }));
       } catch (thrown) {
         throw this.#fail(call.checked.call.kind, thrown);
       } finally {
@@ -243,40 +244,19 @@ export class DeviceCalls {
   }
 }
 
-/** The collective of one piece. */
-function collect(
-  { checked: { call, options, timeoutMs }, number, pieceGroup: { group } }: DeviceCall,
+/** The collective of one piece. Its number takes part in the contract. */
+function collectiveOf(
+  { checked, number }: DeviceCall,
   index: number,
-  { counts }: Piece,
-  input: Tensor | null,
-  output: Tensor | null,
-): Work {
-  // The number of the piece takes part in the contract.
-  const common = { timeoutMs, name: `call ${number} piece ${index}`, ...(options.signal && { signal: options.signal }) };
-  const reduction = { ...(call.op && { op: call.op }), ...(call.factor !== undefined && { factor: call.factor }) };
-  const root = { ...(call.root !== undefined && { root: call.root }) };
-  const parts = { ...(counts && { counts }) };
-  const [from, to] = [input as TensorLike, output as TensorLike];
-  switch (call.kind) {
-    case 'all-reduce':
-      return group.allReduce(from, { ...common, ...reduction });
-    case 'broadcast':
-      return group.broadcast(from, { ...common, ...root });
-    case 'reduce':
-      return group.reduce(from, { ...common, ...reduction, ...root });
-    case 'all-gather':
-      return group.allGather(to, from, { ...common, ...parts });
-    case 'gather':
-      return group.gather(output, from, { ...common, ...root, ...parts });
-    case 'scatter':
-      return group.scatter(to, input, { ...common, ...root, ...parts });
-    case 'reduce-scatter':
-      return group.reduceScatter(to, from, { ...common, ...reduction, ...parts });
-    case 'all-to-all':
-      return group.allToAll(to, from, common);
-    case 'barrier':
-      return group.barrier(common);
-  }
+  { count, counts }: Piece,
+  staging: { readonly input: Tensor | undefined; readonly output: Tensor | undefined },
+): CheckedCall {
+  const uses = checked.uses.map((use) => {
+    const value = must(use.name === 'output' ? staging.output : staging.input, () => `the ${use.name} is staged`);
+    return { ...use, operand: { value, dtype: value.dtype, count: value.count } };
+  });
+  const call = { ...checked.call, count, counts, name: `call ${number} piece ${index}` };
+  return { call, uses, options: { signal: checked.options.signal }, timeoutMs: checked.timeoutMs };
 }
 
 /** The name that says what ranks must have called alike. */
@@ -288,7 +268,7 @@ function nameOf({ kind, dtype, count, op, root, counts, factor, name }: Collecti
 
 /** The elements of a piece in staging, which begin where it begins. */
 function staged(
-  { group }: PieceGroup,
+  group: PieceGroup,
   slot: Slot,
   place: keyof Slot,
   { operand: { dtype } }: BufferUse,

@@ -20,6 +20,8 @@ export interface Piece {
   readonly input: readonly ElementSpan[];
   /** Elements in the staging of `data` or `output`. */
   readonly output: readonly ElementSpan[];
+  /** Elements, as in the plan request. */
+  readonly count: number;
   /** Elements of each rank's part, of calls that have them. */
   readonly counts?: readonly number[];
 }
@@ -36,12 +38,12 @@ export function cutCall(
     case 'all-reduce':
     case 'broadcast':
     case 'reduce':
-      return cuts(count, step(elementsMax)).map((span) => ({ input: [span], output: [span] }));
+      return cuts(count, step(elementsMax)).map((span) => ({ count: span.count, input: [span], output: [span] }));
     case 'all-to-all': {
       const part = count / size / size;
       return cuts(part, step(Math.floor(elementsMax / size))).map((span) => {
         const parts = Array.from({ length: size }, (_, peer) => ({ at: peer * part + span.at, count: span.count }));
-        return { input: parts, output: parts };
+        return { count: span.count * size * size, input: parts, output: parts };
       });
     }
     default: {
@@ -53,7 +55,8 @@ export function cutCall(
         const ofEach = each.map((elements) => Math.min(span.count, Math.max(0, elements - span.at)));
         const own = [{ at: span.at, count: ofEach[rank] }];
         const whole = ofEach.map((elements, peer) => ({ at: begins[peer] + span.at, count: elements }));
-        return { input: isGathering ? own : whole, output: isGathering ? whole : own, counts: ofEach };
+        const total = ofEach.reduce((sum, elements) => sum + elements, 0);
+        return { count: total, counts: ofEach, input: isGathering ? own : whole, output: isGathering ? whole : own };
       });
     }
   }

@@ -56,3 +56,14 @@ export interface GroupContext extends OperationHost {
   /** Something has come on the sockets of the network path. */
   onReadable(): void;
 }
+
+/** The life of the group that makes the calls. */
+export interface GroupLife {
+  readonly isOpen: boolean;
+  /** It is open, and nothing speaks against going on. */
+  readonly mayRun: boolean;
+  suspect(thrown: unknown, sequence?: number): void;
+  fail(error: ShoalError): void;
+  /** All that could advance has. */
+  settled(): void;
+}

@@ -2,29 +2,15 @@
  *
  *      something arrived ─▶ look at every queue ─┬─ moved ─▶ look again, or give other groups a turn
  *                                                └─ nothing ─▶ poll (adaptive-spin.ts) ─▶ announce sleep, look once more ─▶ return */
-import type { Clock } from '../../../base/clock.ts';
-import type { ControlBlock } from '../../../collectives/control-block.ts';
-import type { GiveWay } from '../../../comm/thread/guest.ts';
 import type { CallQueue } from './call-queue.ts';
 import type { AdaptiveSpin } from './adaptive-spin.ts';
-import type { Members } from './members.ts';
-
-export interface ProgressLoopOptions {
-  readonly clock: Clock;
-  readonly own: ControlBlock;
-  readonly members: Pick<Members, 'rung'>;
-  readonly queues: readonly Pick<CallQueue<unknown>, 'advance' | 'size'>[];
-  readonly spin: AdaptiveSpin;
-  /** The group is open, and nothing speaks against going on. */
-  readonly mayRun: () => boolean;
-  /** Asks for other groups' turn; true: `resume` is called after it. */
-  readonly giveWay: GiveWay | undefined;
-  /** All that could advance has. */
-  readonly onSettled: () => void;
-}
+import type { GroupContext, GroupLife } from './group-context.ts';
 
 export class ProgressLoop {
-  readonly #options: ProgressLoopOptions;
+  readonly #group: GroupContext;
+  readonly #life: GroupLife;
+  readonly #queues: readonly CallQueue<unknown>[];
+  readonly #spin: AdaptiveSpin;
   #running = false;
   #again = false;
   #awaitsTurn = false;
@@ -33,8 +19,11 @@ export class ProgressLoop {
     this.run();
   };
 
-  constructor(options: ProgressLoopOptions) {
-    this.#options = options;
+  constructor(group: GroupContext, life: GroupLife, queues: readonly CallQueue<unknown>[], spin: AdaptiveSpin) {
+    this.#group = group;
+    this.#life = life;
+    this.#queues = queues;
+    this.#spin = spin;
   }
 
   /** Called whenever something arrived; never blocks longer than the spin budget. */
@@ -52,7 +41,7 @@ export class ProgressLoop {
     } finally {
       this.#running = false;
     }
-    this.#options.onSettled();
+    this.#life.settled();
   }
 
   /** This rank has rung itself: a run that is under way looks once more. */
@@ -61,11 +50,14 @@ export class ProgressLoop {
   }
 
   #runUntilIdle(): void {
-    const { own, clock, spin, members, mayRun } = this.#options;
-    if (this.#awaitsTurn || !mayRun()) return;
+    const life = this.#life;
+    if (this.#awaitsTurn || !life.mayRun) return;
+    const spin = this.#spin;
+    const { world, members } = this.#group;
+    const { clock } = world.env;
+    const { own, rung } = members;
     own.sleeping = false;
-    const { rung } = members;
-    while (this.#runnable() && mayRun()) {
+    while (this.#runnable() && life.mayRun) {
       const moved = this.#step();
       if (members.rung !== rung) {
         // The next call may be long work, which ranks that have been rung could be doing too: their bells must leave first.
@@ -87,19 +79,19 @@ export class ProgressLoop {
 
   /** It goes on in the next turn of the event loop, and not before. */
   #givesWay(): boolean {
-    this.#awaitsTurn = this.#options.giveWay?.(this.#resume) ?? false;
+    this.#awaitsTurn = this.#group.world.env.giveWay?.(this.#resume) ?? false;
     return this.#awaitsTurn;
   }
 
   /** One look at everything; true when something moved. */
   #step(): boolean {
     let moved = false;
-    for (const queue of this.#options.queues) if (queue.advance()) moved = true;
+    for (const queue of this.#queues) if (queue.advance()) moved = true;
     return moved;
   }
 
   #runnable(): boolean {
-    for (const queue of this.#options.queues) if (queue.size > 0) return true;
+    for (const queue of this.#queues) if (queue.size > 0) return true;
     return false;
   }
 }

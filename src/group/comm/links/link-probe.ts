@@ -1,8 +1,10 @@
-/** Times a link: the latency of a message, the cost per message, the cost per byte. The other side replies and lends memory.
+/** Times a link: the latency of a message, the cost per message, the cost per byte, the difference of the clocks. The other side replies
+ *  and lends memory.
  *
  *      probe ──▶ answer                              a round trip; the shortest of several
  *      write × burst, probe ──▶ answer               the extra time of small writes: the cost of one
  *      write × pieces, probe ──▶ answer              the extra time of their bytes: the cost of a byte
+ *      ping, own time ──▶ pong, peer's time          the difference of the clocks, by the shortest round trip (Cristian's algorithm)
  *
  *  Writes and messages of a link keep their order, so a reply proves that the writes before it have landed. */
 import type { Clock } from '../../../base/clock.ts';
@@ -26,6 +28,7 @@ const burst = 32;
 const burstBytes = 64;
 const pieceBytes = 256 * 1024;
 const pieces = 4;
+const clockRounds = 5;
 /** A peer that does not answer for so long is left alone. */
 const answerTimeoutMs = 1000;
 
@@ -63,6 +66,22 @@ export class LinkProbe {
     }
   }
 
+  /** Milliseconds to add to this rank's wall time to get the peer's; 0 when the peer does not answer. One link at a time. */
+  async clockOffsetMs(link: PeerLink): Promise<number> {
+    const { clock } = this.#options;
+    let [shortestMs, offsetMs] = [Infinity, 0];
+    for (let round = 0; round < clockRounds; round++) {
+      const sentMs = clock.wallNow();
+      const answered = this.#wait(link, sentMs);
+      link.post(encodeControl({ type: 'ping', sentMs }));
+      const atMs = await answered;
+      if (atMs === undefined) break;
+      const nowMs = clock.wallNow();
+      if (nowMs - sentMs < shortestMs) [shortestMs, offsetMs] = [nowMs - sentMs, atMs - (sentMs + nowMs) / 2];
+    }
+    return offsetMs;
+  }
+
   // ── the other end ───────────────────────────────────────────────────────────────────────────────────────────────
 
   onMessage(link: PeerLink, message: Uint8Array): void {
@@ -71,8 +90,14 @@ export class LinkProbe {
     else this.#settle(link, id, id);
   }
 
-  onControl(link: PeerLink, message: Extract<ControlMessage, { type: `probe-${string}` }>): void {
+  onControl(link: PeerLink, message: Extract<ControlMessage, { type: 'ping' | 'pong' | `probe-${string}` }>): void {
     switch (message.type) {
+      case 'ping':
+        link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.#options.clock.wallNow() }));
+        return;
+      case 'pong':
+        this.#settle(link, message.sentMs, message.atMs);
+        return;
       case 'probe-open': {
         if (this.#lent.has(link)) throw new ShoalError('protocol', `rank ${link.rank} asks twice for memory to time its link`);
         const block = this.#options.scratch.take(message.bytes);
@@ -138,7 +163,7 @@ export class LinkProbe {
     return opened;
   }
 
-  /** The peer's answer to number `id`; undefined when it does not. */
+  /** The peer's answer to number or time `id`; undefined when it does not answer. */
   #wait(link: PeerLink, id: number): Promise<number | undefined> {
     return new Promise((resolve) => {
       const timer = this.#options.clock.setTimer(answerTimeoutMs, () => this.#settle(link, id, undefined));

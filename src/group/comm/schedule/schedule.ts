@@ -4,21 +4,21 @@
  *
  *  The schedule owns the group, and numbers its calls in the order that all ranks agree on. A failure of the group ends
  *  all posts. A rank that cannot start an operation that the others start fails the group. */
-import type { Clock } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
-import type { Logger } from '../../../base/log.ts';
 import { seededRandom } from '../../../base/random.ts';
 import type { Core } from '../../../scheduler/core.ts';
 import { OrderAgreement, type OrderMessage, type OrderPost } from '../../../scheduler/order-agreement.ts';
 import { StepTuning, type PointMemory } from '../../../scheduler/tuner/step-tuning.ts';
 import type { TunedPoint, TuningSpec } from '../../../scheduler/tuner/tuner.ts';
 import type { CollectiveCall } from '../../shared/call/contract.ts';
-import { speaksOf, type GroupSpec, type Scheduling, type SchedulingStatus } from '../../shared/call/group-spec.ts';
+import { speaksOf, type GroupSpec, type Scheduling } from '../../shared/call/group-spec.ts';
 import { secondsText, Watchdog, type Watched } from '../diagnosis/watchdog.ts';
-import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import type { Wait } from '../diagnosis/wait-chain.ts';
 import type { BoundBuffer } from '../../shared/call/local-buffers.ts';
 import type { Complete, SubmittedCall } from '../engine/operation.ts';
-import type { ControlMessage } from '../links/control-message.ts';
+import type { GroupWorld } from '../engine/group-context.ts';
+import { encodeControl, type ControlMessage } from '../links/control-message.ts';
+import type { PeerLink } from '../links/peer-link.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import type { Part } from '../../../scheduler/task-parts.ts';
 import { Task } from '../../../scheduler/task.ts';
@@ -42,20 +42,22 @@ export interface ScheduledCall extends AllReduceRequest {
   readonly complete: Complete;
 }
 
+/** The engine of a scheduled group. */
+export interface ScheduledEngine {
+  readonly spec: GroupSpec;
+  /** Links by group rank; undefined for this rank. */
+  readonly links: readonly (PeerLink | undefined)[];
+  submit(request: SubmittedCall): void;
+  fail(error: ShoalError): void;
+}
+
 export interface ScheduleOptions {
-  readonly group: GroupSpec;
+  readonly world: Pick<GroupWorld, 'env' | 'findCulprit'>;
+  readonly engine: ScheduledEngine;
   readonly scheduling: Scheduling;
   readonly core: Core;
-  readonly clock: Clock;
-  readonly log: Logger;
-  readonly slowMs: number;
-  /** The group's engine. */
-  readonly engine: { submit(request: SubmittedCall): void; fail(error: ShoalError): void; pump(): void };
-  readonly tellOthers: (message: Extract<ControlMessage, { type: 'order' | 'tuned' }>) => void;
-  readonly findCulprit: (ranks: readonly number[], onFound: (culprit: Culprit) => void) => void;
   /** The memory of points that tuning finds. */
   readonly memory: PointMemory | undefined;
-  readonly onScheduledBy: (status: SchedulingStatus) => void;
 }
 
 /** A tensor that is posted, until all its parts have their turn. */
@@ -67,6 +69,7 @@ interface Posted extends Watched {
 
 export class Schedule {
   readonly #options: ScheduleOptions;
+  readonly #group: GroupSpec;
   readonly #link: string;
   readonly #agreement: OrderAgreement;
   readonly #watchdog: Watchdog<Posted>;
@@ -86,7 +89,10 @@ export class Schedule {
 
   constructor(options: ScheduleOptions) {
     this.#options = options;
-    const { group, core, scheduling, clock, slowMs } = options;
+    const { world, engine, core, scheduling } = options;
+    const { clock, settings } = world.env;
+    const { spec: group } = engine;
+    this.#group = group;
     const { creditBytes, partitionBytes, tuning } = scheduling;
     this.#link = linkOf(group);
     this.#partitionBytes = partitionBytes;
@@ -103,7 +109,7 @@ export class Schedule {
     });
     this.#watchdog = new Watchdog({
       clock,
-      slowMs,
+      slowMs: settings.slowMs,
       pending: () => this.#waiting(),
       onSlow: (posted, waitedMs) => this.#warnOf(posted, waitedMs),
       onTimeout: (posted) => this.#timeOut(posted),
@@ -125,7 +131,7 @@ export class Schedule {
   post({ complete, isNamed, ...request }: ScheduledCall): void {
     if (this.#ended) throw this.#ended;
     if (this.#tuning) this.#cutBy(isNamed ? this.#tuning.begin(request.name, request.buffer.bytes) : undefined);
-    const { core, clock } = this.#options;
+    const { core, world } = this.#options;
     const task: AllReduceTask = new AllReduceTask({
       ...request,
       link: this.#link,
@@ -140,7 +146,7 @@ export class Schedule {
     const parts = (task.children.length > 0 ? task.children : [task]) as readonly AllReduceTask[];
     const { name, priority, bytes, unitBytes } = task;
     this.#warnOfParts(task);
-    const posted: Posted = { task, left: [...parts], submittedMs: clock.now(), timeoutMs: request.timeoutMs };
+    const posted: Posted = { task, left: [...parts], submittedMs: world.env.clock.now(), timeoutMs: request.timeoutMs };
     const same = this.#posted.get(name);
     if (same) same.push(posted);
     else this.#posted.set(name, [posted]);
@@ -157,7 +163,7 @@ export class Schedule {
 
   /** A rank has left: what is not in the order by now, nobody will do. */
   onLeft(rank: number): void {
-    this.#leftRanks.push(this.#options.group.globalRanks[rank]);
+    this.#leftRanks.push(this.#group.globalRanks[rank]);
     this.#failIfLeft();
   }
 
@@ -180,18 +186,20 @@ export class Schedule {
   /** @throws ShoalError `protocol` for a rank that does not lead. */
   onTuned(rank: number, { atStep, point, isFinal }: Extract<ControlMessage, { type: 'tuned' }>): void {
     if (this.#ended) return;
-    const { group, engine } = this.#options;
+    const group = this.#group;
     if (rank !== 0) throw new ShoalError('protocol', `rank ${group.globalRanks[rank]} changes credit and partition of '${group.name}'`);
     try {
       if (this.#tuning === undefined) throw new ShoalError('mismatch', `rank ${group.globalRanks[0]} tunes '${group.name}' alone`);
       this.#tuning.receive({ atStep, point, isFinal });
     } catch (thrown) {
-      engine.fail(ShoalError.from(thrown));
+      this.#options.engine.fail(ShoalError.from(thrown));
     }
   }
 
   #newTuning(spec: TuningSpec): StepTuning {
-    const { group, clock, core, log, memory, scheduling } = this.#options;
+    const { world, core, memory, scheduling } = this.#options;
+    const { clock, log } = world.env;
+    const group = this.#group;
     return new StepTuning({
       spec,
       leads: group.rank === 0,
@@ -199,14 +207,15 @@ export class Schedule {
       // It draws points that cover the space: any do.
       random: seededRandom(1),
       memory,
-      tell: (change) => this.#options.tellOthers({ type: 'tuned', group: group.id, ...change }),
+      tell: (change) => this.#tellOthers({ type: 'tuned', group: group.id, ...change }),
       onApplied: ({ atStep, point, isFinal }) => {
         const { creditBytes = scheduling.creditBytes, partitionBytes = scheduling.partitionBytes } = point;
         core.setLink(this.#link, { creditBytes });
         log.info(
           `step ${atStep} of '${group.name}': credit ${creditBytes} bytes, partition ${partitionBytes}${isFinal ? ', for good' : ''}`,
         );
-        this.#options.onScheduledBy({ creditBytes, partitionBytes, tuning: isFinal ? 'converged' : 'tuning', sinceStep: atStep });
+        const status = { creditBytes, partitionBytes, tuning: isFinal ? 'converged' : 'tuning', sinceStep: atStep } as const;
+        world.env.tell({ type: 'scheduled-by', group: group.id, status });
       },
     });
   }
@@ -242,7 +251,7 @@ export class Schedule {
   /** Tells the others what there is to say, and queues what has its turn. Ranks that disagree fail the group. */
   #agree(step: () => readonly OrderMessage[]): void {
     try {
-      for (const message of step()) this.#tell(message);
+      for (const message of step()) this.#tellOthers({ type: 'order', group: this.#group.id, ...message, posts: [...message.posts] });
       for (let turn = this.#agreement.next(); turn !== undefined; turn = this.#agreement.next()) this.#queue(turn.key);
     } catch (thrown) {
       const error = ShoalError.from(thrown);
@@ -251,8 +260,9 @@ export class Schedule {
     }
   }
 
-  #tell(message: OrderMessage): void {
-    this.#options.tellOthers({ type: 'order', group: this.#options.group.id, ...message, posts: [...message.posts] });
+  #tellOthers(message: ControlMessage): void {
+    const encoded = encodeControl(message);
+    for (const link of this.#options.engine.links) link?.post(encoded);
   }
 
   #queue(name: string): void {
@@ -281,11 +291,11 @@ export class Schedule {
 
   /** Warns on one rank, once. */
   #warnOfParts({ name, bytes, children: { length } }: AllReduceTask): void {
-    if (length <= partsUsual || this.#warnedOfParts || this.#options.group.rank !== 0) return;
+    if (length <= partsUsual || this.#warnedOfParts || this.#group.rank !== 0) return;
     this.#warnedOfParts = true;
     const enough = 2 ** Math.ceil(Math.log2(bytes / partsUsual));
-    this.#options.log.warn(
-      `'${name}' of group '${this.#options.group.name}', ${bytes} bytes, goes in ${length} parts, each of which costs about as much as a small all-reduce; partitionBytes of ${enough} or more makes fewer`,
+    this.#options.world.env.log.warn(
+      `'${name}' of group '${this.#group.name}', ${bytes} bytes, goes in ${length} parts, each of which costs about as much as a small all-reduce; partitionBytes of ${enough} or more makes fewer`,
     );
   }
 
@@ -299,20 +309,20 @@ export class Schedule {
 
   /** World ranks. */
   #absent({ task }: Posted): number[] {
-    return this.#agreement.absent(task.name).map((rank) => this.#options.group.globalRanks[rank]);
+    return this.#agreement.absent(task.name).map((rank) => this.#group.globalRanks[rank]);
   }
 
   #warnOf(posted: Posted, waitedMs: number): void {
-    const { log, group } = this.#options;
     const absent = this.#absent(posted);
-    if (!speaksOf(group, absent)) return;
+    if (!speaksOf(this.#group, absent)) return;
+    const { log } = this.#options.world.env;
     log.warn(`${this.#describe(posted)} has waited ${secondsText(waitedMs)} for rank ${absent.join(', ')} to schedule it`);
   }
 
   #timeOut(posted: Posted): void {
-    const { engine, findCulprit } = this.#options;
+    const { engine, world } = this.#options;
     const absent = this.#absent(posted);
-    findCulprit(absent, ({ rank: peer, text }) => {
+    world.findCulprit(absent, ({ rank: peer, text }) => {
       if (this.#ended || this.#absent(posted).length === 0) return;
       const { timeoutMs } = posted;
       const what = `${this.#describe(posted)} timed out after ${timeoutMs} ms`;
@@ -321,7 +331,7 @@ export class Schedule {
   }
 
   #describe({ task }: Posted): string {
-    return `'${task.name}' (${describe(task.call)}, priority ${task.priority}) of group '${this.#options.group.name}'`;
+    return `'${task.name}' (${describe(task.call)}, priority ${task.priority}) of group '${this.#group.name}'`;
   }
 }
 

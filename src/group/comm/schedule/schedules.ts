@@ -7,26 +7,16 @@ import { observeAll, TaskProfiler } from '../../../scheduler/profiler.ts';
 import { TimelineFile } from '../../../trace/timeline-file.ts';
 import type { TraceRecorder } from '../../../trace/recorder.ts';
 import type { CostModel } from '../../../plan/cost.ts';
-import { schedulingOf, type GroupSpec } from '../../shared/call/group-spec.ts';
-import type { PeerLink } from '../links/peer-link.ts';
+import { schedulingOf } from '../../shared/call/group-spec.ts';
 import type { WorldEnvironment } from '../engine/environment.ts';
 import type { GroupWorld } from '../engine/group-context.ts';
-import { encodeControl } from '../links/control-message.ts';
 import { rememberedPoints } from './remembered-points.ts';
-import { Schedule, type ScheduleOptions } from './schedule.ts';
+import { Schedule, type ScheduledEngine } from './schedule.ts';
 
 /** Operations have limits of their own, which name who is late. */
 const never = 0x7fffffff;
 
-/** The engine of a scheduled group. */
-export type ScheduledEngine = ScheduleOptions['engine'] & {
-  readonly spec: GroupSpec;
-  /** Links by group rank; undefined for this rank. */
-  readonly links: readonly (PeerLink | undefined)[];
-};
-
-export interface SchedulesWorld extends Pick<GroupWorld, 'findCulprit'> {
-  readonly env: Pick<WorldEnvironment, 'rank' | 'recorder' | 'clock' | 'log' | 'settings' | 'tell'>;
+export interface SchedulesWorld extends Pick<GroupWorld, 'env' | 'findCulprit'> {
   readonly arbiter: Arbiter;
   /** Rates of this world; undefined where nothing is chosen by them. */
   readonly model: CostModel | undefined;
@@ -57,21 +47,12 @@ export class Schedules {
     const { scheduling } = spec;
     if (scheduling === undefined) return undefined;
     this.#isOpened = true;
-    const { clock, log, settings } = this.#world.env;
+    const { log, settings } = this.#world.env;
     return new Schedule({
-      group: spec,
+      world: this.#world,
+      engine,
       scheduling,
       core: this.core,
-      clock,
-      log,
-      slowMs: settings.slowMs,
-      engine,
-      tellOthers: (message) => {
-        const encoded = encodeControl(message);
-        for (const link of links) link?.post(encoded);
-      },
-      findCulprit: (ranks, onFound) => this.#world.findCulprit(ranks, onFound),
-      onScheduledBy: (status) => this.#world.env.tell({ type: 'scheduled-by', group: spec.id, status }),
       memory:
         scheduling.tuning &&
         rememberedPoints({
@@ -90,7 +71,7 @@ export class Schedules {
   }
 }
 
-function timelineOf({ rank, clock, log, settings }: SchedulesWorld['env']): TimelineFile | undefined {
+function timelineOf({ rank, clock, log, settings }: WorldEnvironment): TimelineFile | undefined {
   const { scheduleTimeline: path, traceEvents: eventsMax } = settings;
   if (path === '' || rank !== 0) return undefined;
   return new TimelineFile({ path, clock, log, thread: 'scheduler', eventsMax, process: { rank, host: hostname(), pid: process.pid } });
