@@ -124,8 +124,6 @@ export interface ConnectOptions {
   readonly peer: PeerIdentity;
   readonly timeoutMs: number;
   readonly signal?: AbortSignal;
-  /** True for an error of a candidate that another attempt cannot change, beside those of which the fabric knows that. */
-  readonly isFinal?: (error: ShoalError, candidate: string) => boolean;
 }
 
 /** A source of sockets to give away: authenticated streams to peers, for native code that reads and writes them itself. */

@@ -11,7 +11,7 @@ import { lstat, mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
-import { isAlive } from '../base/files/is-alive.ts';
+import { isAlive } from '../base/files/process-identity.ts';
 import { readRegularFile } from '../base/files/read-file.ts';
 import { retry } from '../base/connections/retry.ts';
 import type { Environment } from '../base/settings/settings.ts';

@@ -36,6 +36,17 @@ describe('a graph over processes', () => {
     expect(stderr).not.toContain('still running');
   });
 
+  it('ends at once when a task is killed that no step in flight needs', async () => {
+    const stuck = fileURLToPath(new URL('../fixtures/graph-stuck.ts', import.meta.url));
+    await using job = shoalRun('--ps', '2', '--workers', '1', '--grace', '60s', stuck);
+    const [[, pid]] = await job.output(/\/job:ps\/task:1 pid (\d+)/, 1);
+    await job.output(/\/job:worker\/task:0 runs/, 1);
+    process.kill(Number(pid), 'SIGKILL');
+    const { stderr } = await job.ended;
+    expect(stderr).toMatch(/rank 0 exited with code 1: ShoalError: \/job:ps\/task:1 is lost: rank 2 was killed by SIGKILL/);
+    expect(stderr).not.toContain('still running');
+  });
+
   it('goes on from its checkpoint after a server was killed in the middle of training', async () => {
     const folder = temporaryFolder('graph-checkpoint');
     const counter = fileURLToPath(new URL('../fixtures/graph-checkpoint.ts', import.meta.url));

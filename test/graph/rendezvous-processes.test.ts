@@ -101,5 +101,23 @@ describe('rendezvous between processes', () => {
         await expect(third.recv(peers[0], 'here')).rejects.toMatchObject({ code: 'mismatch' });
       },
     );
+
+    it.skipIf(reason !== undefined)(
+      `over ${carrier} ${provider}, a killed worker that had connected itself fails those who wait for it${reason === undefined ? '' : ` (skipped: ${reason})`}`,
+      async () => {
+        const options = { rank: 9, secret: 'test', carriers: [carrier], reconnectMs: 600_000 };
+        const worker = await RendezvousWorker.start(options, systemEnvironment(env));
+        workers.push(worker);
+        const sender = start(['test/graph/rendezvous-sender.ts', '0', carrier, '1', worker.address], env);
+        const peer = await worker.peer(0);
+        const step = worker.beginStep(1);
+        (await step.recv(peer, 'here'))?.release();
+        const missing = step.recv(peer, 'missing').catch((thrown: unknown) => thrown);
+        const unasked = step.send(peer, 'unasked', new Float32Array(1)).catch((thrown: unknown) => thrown);
+        sender.kill('SIGKILL');
+        for (const lost of await Promise.all([missing, unasked]))
+          expect(lost).toMatchObject({ code: 'peer-lost', peer: 0, message: expect.stringMatching(/; its process has ended$/) as string });
+      },
+    );
   }
 });

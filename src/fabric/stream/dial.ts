@@ -48,7 +48,7 @@ export async function dial<T extends Abortable>(
   let grace: Timer | undefined;
 
   const tryOne = async (candidate: string): Promise<void> => {
-    const made = await retry({ clock, random, signal: stop.signal, isFinal: final(candidate, connect) }, (end) => attempt(candidate, end));
+    const made = await retry({ clock, random, signal: stop.signal, isFinal }, (end) => attempt(candidate, end));
     if ('value' in made) {
       if (winner === undefined) winner = made;
       else made.value.abort(); // two succeeded in one turn
@@ -76,15 +76,15 @@ export async function dial<T extends Abortable>(
 async function dialOnly<T>(candidate: string, options: DialOptions, attempt: DialAttempt<T>): Promise<T> {
   const { timeoutMs, clock, random, signal } = options;
   const startMs = clock.now();
-  const made = await retry({ clock, random, timeoutMs, signal, isFinal: final(candidate, options) }, (end) => attempt(candidate, end));
+  const made = await retry({ clock, random, timeoutMs, signal, isFinal }, (end) => attempt(candidate, end));
   if ('value' in made) return made.value;
   const { error, attempts } = made;
   const reasons = new Map(error === undefined ? [] : [[candidate, { error, attempts }]]);
   throw failure(options, [candidate], { reasons, startMs });
 }
 
-function final(candidate: string, options: ConnectOptions): (error: ShoalError) => boolean {
-  return (error) => finalCodes.includes(error.code) || isExhaustion(error) || options.isFinal?.(error, candidate) === true;
+function isFinal(error: ShoalError): boolean {
+  return finalCodes.includes(error.code) || isExhaustion(error);
 }
 
 /** The error when no candidate was reached, with the reasons. */

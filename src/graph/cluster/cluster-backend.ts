@@ -25,10 +25,19 @@ export interface ClusterBackendOptions {
   readonly nextHandle: () => string;
   readonly interOpParallelism: number;
   readonly trace: TaskTrace;
+  readonly job: JobState;
   /** Makes of a value one that may outlive its step. */
   readonly keep: (value: Value) => Value;
   /** The session is closed. */
   readonly onClose: () => void;
+}
+
+/** The job, as the sessions of a process see it. */
+export interface JobState {
+  /** The reason for which it has failed: no more steps begin. */
+  failure: ShoalError | undefined;
+  /** Each ends a step in flight. */
+  readonly ends: Set<(cause: ShoalError) => void>;
 }
 
 /** Beyond a step's time, until those who do not answer are given up: they say better what they wait for. */
@@ -159,7 +168,8 @@ class ClusterStep implements PreparedStep {
   }
 
   async run(given: PreparedRun): Promise<StepOutcome> {
-    const { clock, nextStepId, trace, keep } = this.#options;
+    const { clock, nextStepId, trace, job, keep } = this.#options;
+    if (job.failure !== undefined) throw job.failure;
     const startMs = trace.now();
     const { timeoutMs, signal } = given;
     const stepId = nextStepId();
@@ -171,14 +181,19 @@ class ClusterStep implements PreparedStep {
     const onEnd = (cause: ShoalError): void => {
       for (const share of this.#shares) share.abort(stepId, cause);
     };
-    const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signal, timedOut, onEnd }, (ending, fail) => {
+    const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signal, timedOut, onEnd }, async (ending, fail) => {
+      job.ends.add(fail);
       const outcomes = this.#shares.map(async (share) => {
         const outcome = await share.run(stepId, { ...given, signal: ending });
         unanswered.delete(share);
         return outcome;
       });
       for (const outcome of outcomes) outcome.catch((thrown: unknown) => fail(ShoalError.from(thrown)));
-      return Promise.all(outcomes);
+      try {
+        return await Promise.all(outcomes);
+      } finally {
+        job.ends.delete(fail);
+      }
     });
     for (const share of this.#shares) share.end(stepId);
     const results: Flow[] = Array.from({ length: given.fetchCount });

@@ -3,7 +3,7 @@
  *      /job:worker/task:0 ── session ─▶ partitions on /job:worker/task:0, /job:ps/task:0, …
  *      /job:ps/task:0     ── join                     variables live here, whoever's session they are of */
 import type { Clock } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { Fabric, PeerIdentity } from '../../fabric/fabric.ts';
@@ -21,9 +21,9 @@ import { taskName } from '../structure/device-name.ts';
 import { kept } from '../structure/elements.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
-import { ClusterBackend } from './cluster-backend.ts';
+import { ClusterBackend, type JobState } from './cluster-backend.ts';
+import { jobFailed, noteJoined, rankEnded } from '../../group/shared/ended-ranks.ts';
 import { TaskTrace } from './task-trace.ts';
-import { noteJoined, rankEnded } from '../../group/shared/ended-ranks.ts';
 import { TaskTensors, type TensorAddress } from './task-tensors.ts';
 import { WorkerService } from './worker-service.ts';
 
@@ -57,7 +57,8 @@ export interface GraphServerOptions {
   readonly recvSome?: boolean;
   /** The timeline of this task. Default: nothing is recorded. */
   readonly trace?: TaskTrace;
-  /** The rank of this process in its job. Whoever waits here for others then fails when one ends before it is done. Default: nobody says so. */
+  /** The rank of this process in its job, in which ranks are tasks in the cluster's order. What waits here for others then fails when one ends
+   *  before it is done, and when the job fails. Default: nobody says so. */
   readonly rank?: number;
   /** True: `close` closes the store. */
   readonly closeStore?: boolean;
@@ -105,6 +106,9 @@ export class GraphServer implements AsyncDisposable {
   readonly #keep: (value: Value) => Value;
   readonly #links = new Map<string, Promise<RpcLink>>();
   readonly #sessions = new Set<Session>();
+  readonly #jobState: JobState = { failure: undefined, ends: new Set() };
+  /** Ends what listens for the end of the job. */
+  readonly #over = new AbortController();
   /** First of this process's step ids. */
   readonly #firstStep: number;
   #steps = 0;
@@ -148,6 +152,8 @@ export class GraphServer implements AsyncDisposable {
     const [address, tensors] = await Promise.all([server.#carrier.listen(server.#service), server.#tensors.listen()]);
     const record: TaskRecord = { address, tensors, incarnation: String(server.#tensors.core.self.incarnation) };
     await options.store.set(recordKey(server.name), Buffer.from(JSON.stringify(record)));
+    const { store, rank } = options;
+    if (rank !== undefined) jobFailed(store, rank, server.#over.signal).catch((thrown: unknown) => server.#fail(ShoalError.from(thrown)));
     return server;
   }
 
@@ -189,6 +195,7 @@ export class GraphServer implements AsyncDisposable {
       nextHandle: () => `graph-${this.#handles++}`,
       interOpParallelism: options.interOpParallelism ?? 8,
       trace: this.#trace,
+      job: this.#jobState,
       keep: this.#keep,
       onClose: () => void this.#sessions.delete(session),
     });
@@ -235,6 +242,7 @@ export class GraphServer implements AsyncDisposable {
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
+    this.#over.abort();
     for (const session of this.#sessions) session.close();
     await this.#done().catch(() => undefined);
     this.#service.close(new ShoalError('closed', `${this.name} is closed`));
@@ -247,6 +255,16 @@ export class GraphServer implements AsyncDisposable {
   /** The same as `close`, for `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
+  }
+
+  /** The job has failed: steps in flight may wait for what a process that has ended would have sent. */
+  #fail(cause: ShoalError): void {
+    const { cluster } = this.#options;
+    const lost = cause.peer === undefined ? undefined : tasksOf(cluster)[cause.peer];
+    const failure = lost === undefined ? cause : failureOf(`${lost} is lost`, cause);
+    this.#jobState.failure = failure;
+    for (const end of this.#jobState.ends) end(failure);
+    this.#service.close(failure);
   }
 
   async #done(): Promise<void> {

@@ -138,10 +138,10 @@ export class WorkerService implements RpcService {
     this.#options.core.endStep(stepId, cause);
   }
 
+  /** Ends the steps here; no more will begin. */
   close(cause: ShoalError): void {
     for (const stepId of this.#running.keys()) this.abortStep(stepId, cause);
     this.#options.core.endSteps(cause);
-    this.#graphs.clear();
   }
 
   // ── calls of other tasks ───────────────────────────────────────────────────────────────────────────────────────

@@ -100,6 +100,9 @@ const hello = (writer: ByteWriter): void => {
   writer.u8(RecordType.Hello);
   writer.u64(5n);
   writer.text('stranger');
+  writer.u32(0);
+  writer.text('');
+  writer.varint(0);
 };
 const unknown = (writer: ByteWriter): void => writer.u8(200);
 

@@ -2,15 +2,16 @@
  *
  *      connected ──breaks──▶ reconnecting ──▶ connected       receives are asked for again, in their order; values that had not left
  *          │                      │                           are given again
- *          │ ends in order        │ not within `reconnectMs`, or by another process; or the process has ended
+ *          │ ends in order        │ not within `reconnectMs`, or by another process; or the process, on this host, has ended
  *          ▼                      ▼
  *        lost: everything fails with `peer-lost`, now and later
  *
  *  The end that dialled dials again; the other one waits for it. When both have dialled, there are two connections, and each end asks over
  *  the one that it knew first. */
 import { retry } from '../../base/connections/retry.ts';
-import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
+import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { areOfOneHost, hasEnded, ownProcess, type ProcessIdentity } from '../../base/files/process-identity.ts';
 import type { Random } from '../../base/random.ts';
 import type { StandingRequest } from '../protocol/standing-request.ts';
 import { unanswered, type FusedWaiter, type PieceSink, type TensorCarrier, type Unanswered } from '../protocol/tensor-carrier.ts';
@@ -20,9 +21,8 @@ import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorConnection, WorkerIdentity } from './tensor-connection.ts';
 
-/** Makes a connection to the worker; resolves when the worker has greeted over it.
- *  `isAgain`: there was one before, so the worker has listened. @throws ShoalError `closed` when its process has ended since. */
-export type Dial = (timeoutMs: number, options?: { readonly signal?: AbortSignal; readonly isAgain: boolean }) => Promise<WorkerIdentity>;
+/** Makes a connection to the worker; resolves when the worker has greeted over it. */
+export type Dial = (timeoutMs: number, signal?: AbortSignal) => Promise<WorkerIdentity>;
 
 export interface RemoteWorkerOptions {
   readonly clock: Clock;
@@ -63,6 +63,8 @@ const nothingToCancel: Cancel = () => {};
 export class RemoteWorker implements TensorCarrier {
   /** Undefined before its first greeting. */
   identity: WorkerIdentity | undefined;
+  /** The process that has greeted. */
+  process: ProcessIdentity | undefined;
   readonly #options: RemoteWorkerOptions;
   /** Open connections, with what makes each again; undefined: the other worker has made it. */
   readonly #connections = new Map<TensorConnection, Dial | undefined>();
@@ -76,7 +78,8 @@ export class RemoteWorker implements TensorCarrier {
   /** Requests of the worker that wait until nothing leaves over its earlier connections. */
   readonly #deferred = new Set<() => void>();
   #dialling: AbortController | undefined;
-  #timer: Timer | undefined;
+  /** Aborted when there is a connection again. */
+  #awaiting: AbortController | undefined;
   #lost: ShoalError | undefined;
 
   constructor(options: RemoteWorkerOptions) {
@@ -137,7 +140,7 @@ export class RemoteWorker implements TensorCarrier {
 
   /** The worker has greeted over a connection. */
   attach(connection: TensorConnection, dial: Dial | undefined): void {
-    this.#timer?.cancel();
+    this.#awaiting?.abort();
     const replaced = dial === undefined ? [...this.#connections].filter(([, each]) => each === undefined) : [];
     this.#connections.set(connection, dial);
     this.#asked ??= connection;
@@ -159,8 +162,10 @@ export class RemoteWorker implements TensorCarrier {
       this.lose(error ?? new ShoalError('closed', `the connection to ${this.#options.name} was closed by that worker`));
       return undefined;
     }
-    if (this.#asked === undefined) this.#reconnect(dial, error);
-    else this.#standAgain();
+    if (this.#asked === undefined) {
+      void this.#await(error);
+      if (dial !== undefined) void this.#dial(dial, this.#options.reconnectMs, error);
+    } else this.#standAgain();
     return (asked) => void this.#wait(asked);
   }
 
@@ -223,10 +228,26 @@ export class RemoteWorker implements TensorCarrier {
     }
   }
 
-  #reconnect(dial: Dial | undefined, broken: ShoalError): void {
-    const { clock, reconnectMs } = this.#options;
-    if (dial !== undefined) void this.#dial(dial, reconnectMs, broken);
-    else this.#timer = setServedTimer(clock, reconnectMs * acceptFactor, () => this.#giveUp(broken, undefined));
+  /** Gives up when the other process has ended, or has not connected again in time. */
+  async #await(broken: ShoalError): Promise<void> {
+    const stop = new AbortController();
+    this.#awaiting = stop;
+    const { clock, random, reconnectMs } = this.#options;
+    const other = this.process!;
+    const isHere = areOfOneHost(other, ownProcess());
+    const options = {
+      clock,
+      random,
+      timeoutMs: reconnectMs * acceptFactor,
+      signal: stop.signal,
+      isFinal: () => false,
+      begin: 'pause',
+    } as const;
+    const outcome = await retry(options, async () => {
+      if (!isHere || !hasEnded(other)) throw broken;
+    });
+    if (!stop.signal.aborted)
+      this.#giveUp(broken, 'value' in outcome ? 'its process has ended' : `it was not connected again within ${reconnectMs} ms`);
   }
 
   async #dial(dial: Dial, timeoutMs: number, broken: ShoalError | undefined): Promise<void> {
@@ -234,8 +255,7 @@ export class RemoteWorker implements TensorCarrier {
     const stop = new AbortController();
     this.#dialling = stop;
     const { clock, random } = this.#options;
-    const isAgain = broken !== undefined;
-    const begin = isAgain ? 'pause' : 'attempt';
+    const begin = broken === undefined ? 'attempt' : 'pause';
     const options = {
       clock,
       random,
@@ -244,30 +264,25 @@ export class RemoteWorker implements TensorCarrier {
       isFinal: (error: ShoalError) => isFinal(error, broken),
       begin,
     } as const;
-    const outcome = await retry(options, (signal, leftMs) => dial(leftMs, { signal, isAgain }));
+    const outcome = await retry(options, (signal, leftMs) => dial(leftMs, signal));
     this.#dialling = undefined;
     if (this.#lost !== undefined || this.#asked !== undefined) return;
-    this.#giveUp(broken, 'value' in outcome ? undefined : outcome.error);
+    const cause = 'value' in outcome ? undefined : outcome.error;
+    const after = `within ${timeoutMs} ms${cause === undefined ? '' : `: ${cause.message}`}`;
+    if (broken !== undefined) return this.#giveUp(broken, `it was not connected again ${after}`);
+    const code = cause === undefined || cause.code === 'timeout' ? 'peer-lost' : cause.code;
+    this.lose(new ShoalError(code, `${this.#options.name} cannot be reached ${after}`, { cause }));
   }
 
-  /** @param broken the end of the last connection. @param cause why there is no other. */
-  #giveUp(broken: ShoalError | undefined, cause: ShoalError | undefined): void {
-    const { name, connectMs, reconnectMs } = this.#options;
-    const after = `within ${broken === undefined ? connectMs : reconnectMs} ms${cause === undefined ? '' : `: ${cause.message}`}`;
-    if (broken === undefined)
-      return this.lose(
-        new ShoalError(cause?.code === 'timeout' ? 'peer-lost' : (cause?.code ?? 'peer-lost'), `${name} cannot be reached ${after}`, {
-          cause,
-        }),
-      );
-    const why = cause?.code === 'closed' ? 'its process has ended' : `it was not connected again ${after}`;
+  /** @param broken the end of the last connection. @param why there is no other. */
+  #giveUp(broken: ShoalError, why: string): void {
     this.lose(new ShoalError('peer-lost', `${broken.message}; ${why}`, { ...broken.toData(), cause: broken }));
   }
 
   #end(cause: ShoalError): void {
     if (this.#lost !== undefined) return;
     this.#lost = cause;
-    this.#timer?.cancel();
+    this.#awaiting?.abort();
     this.#dialling?.abort();
     this.#standing.clear();
     const waiting = [...this.#waiting];

@@ -535,7 +535,13 @@ describe('control messages from outside', () => {
     ['a fused request of several senders', () => message(name(0), name(1, `${named('1', '1')};x`), fused(1, 0, 1))],
     ['a re-request of nothing', () => message(numbers(RecordType.Rerequest, 1, 0))],
     ['a renewal of nothing', () => message((writer) => (writer.u8(RecordType.Renew), writer.u32(1), writer.u16(1)))],
-    ['hello twice', () => message((writer) => (writer.u8(RecordType.Hello), writer.u64(1n), writer.text('x')))],
+    [
+      'hello twice',
+      () =>
+        message(
+          (writer) => (writer.u8(RecordType.Hello), writer.u64(1n), writer.text('x'), writer.u32(0), writer.text(''), writer.varint(0)),
+        ),
+    ],
     ['an answer to nothing', () => message(numbers(RecordType.Dead, 1))],
     ['an answer to nothing, written', () => message((writer) => (writer.u8(RecordType.Done), writer.u16(1), writer.u32(9)))],
     ['a cancellation that nobody asked for', () => message(numbers(RecordType.Cancelled, 1))],

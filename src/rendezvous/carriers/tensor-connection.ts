@@ -1,6 +1,7 @@
 /** RecvTensor over one connection of a fabric, both ways: the two state machines, their shared state, and the connection. It belongs to
  *  the thread that made the fabric. */
 import { ShoalError } from '../../base/errors.ts';
+import { ownProcess, type ProcessIdentity } from '../../base/files/process-identity.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection } from '../../fabric/fabric.ts';
 import { Arbiter, type CreditAccount, type SharedResource } from '../../scheduler/arbiter.ts';
@@ -44,7 +45,7 @@ export interface TensorConnectionOptions
   readonly resource?: SharedResource;
   /** Default: at the end of the running microtasks. */
   readonly atEndOfTurn?: (callback: () => void) => void;
-  onHello?(peer: WorkerIdentity): void;
+  onHello?(peer: WorkerIdentity, process: ProcessIdentity): void;
   /** Called once. @param error undefined after an orderly end.
    *  @returns what takes over the requests that are not answered. Default: they fail. */
   onClose?(error: ShoalError | undefined): ((asked: Unanswered) => void) | undefined;
@@ -158,6 +159,10 @@ export class TensorConnection implements TensorCarrier, Asker {
     const writer = this.#outbox.record(RecordType.Hello);
     writer.u64(incarnation);
     writer.text(device);
+    const { pid, host, birth } = ownProcess();
+    writer.u32(pid);
+    writer.text(host);
+    writer.varint(birth);
   }
 
   #onMessage(message: Uint8Array): void {
@@ -177,9 +182,10 @@ export class TensorConnection implements TensorCarrier, Asker {
   #onHello(reader: ByteReader): void {
     const incarnation = reader.u64();
     const device = reader.text(nameBytesMax);
+    const process = { pid: reader.u32(), host: reader.text(nameBytesMax), birth: reader.varint() };
     if (this.#peer !== undefined) throw new ShoalError('protocol', 'the peer says hello twice');
     this.#peer = { rank: this.#options.connection.peer.rank, device, incarnation };
-    this.#options.onHello?.(this.#peer);
+    this.#options.onHello?.(this.#peer, process);
   }
 
   #onClose(error: ShoalError | undefined): void {

@@ -1,8 +1,6 @@
 /** The connections of one worker: it listens on its fabrics, dials others, and gives each connection to the worker at its other end. */
-import { networkInterfaces } from 'node:os';
 import { setServedTimer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { codeOf } from '../../base/exhaustion.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
 import { RemoteWorker, type Dial, type RemoteWorkerOptions } from './remote-worker.ts';
@@ -68,20 +66,10 @@ export class WorkerNetwork {
   }
 
   dialOf(fabric: Fabric, address: FabricAddress, rank: number): Dial {
-    const dial: Dial = async (timeoutMs, { signal, isAgain } = { isAgain: false }) => {
-      const refused = new Set<string>();
-      const isFinal = (error: ShoalError, candidate: string): boolean => {
-        if (isAgain && isRefused(error, candidate)) refused.add(candidate);
-        return refused.has(candidate);
-      };
-      try {
-        const peer = { world: this.#options.world, rank };
-        const connection = await fabric.connect(address, { peer, timeoutMs, isFinal, ...(signal && { signal }) });
-        return await this.#open(connection, fabric, dial);
-      } catch (thrown) {
-        if (refused.size < address.candidates.length) throw thrown;
-        throw new ShoalError('closed', `nobody listens at ${[...refused].join(', ')} any more`, { cause: thrown });
-      }
+    const dial: Dial = async (timeoutMs, signal) => {
+      const peer = { world: this.#options.world, rank };
+      const connection = await fabric.connect(address, { peer, timeoutMs, ...(signal && { signal }) });
+      return this.#open(connection, fabric, dial);
     };
     return dial;
   }
@@ -114,10 +102,11 @@ export class WorkerNetwork {
         clock,
         take: (stepId, key, waiter) => remote!.take(stepId, key, waiter, made),
         giveBack: (stepId, key, value) => remote!.giveBack(stepId, key, value),
-        onHello: (identity) => {
+        onHello: (identity, process) => {
           silence.cancel();
           remote = this.#remoteOf(identity);
           made.worker = remote;
+          remote.process = process;
           remote.attach(made, dial);
           resolve(identity);
         },
@@ -166,13 +155,4 @@ export class WorkerNetwork {
     this.#remotes.set(worker, remote);
     return remote;
   }
-}
-
-/** Nobody listens there, on this host. */
-function isRefused(error: ShoalError, candidate: string): boolean {
-  if (codeOf(error) !== 'ECONNREFUSED') return false;
-  const { protocol, hostname } = new URL(candidate);
-  const address = hostname.replace(/^\[|\]$/g, '');
-  const own = Object.values(networkInterfaces()).flatMap((each = []) => each.map((known) => known.address));
-  return protocol === 'shm:' || address.startsWith('127.') || own.includes(address);
 }

@@ -3,12 +3,12 @@
  *
  *  Little-endian; varint: 7 bits per byte, up to 2⁵³ − 1; texts: u16 length, UTF-8. R: the receiver of tensors sends it, S: their sender.
  *
- *    message      │version u8 = 1│0 u8│credits given back u16│ record │ record │ …           header alone: only gives credits back
+ *    message      │version u8 = 2│0 u8│credits given back u16│ record │ record │ …           header alone: only gives credits back
  *    record       │type u8│ fields
  *    destination  │rkey u32│offset varint│bytes varint│           rkey 0: none, nothing follows
  *    metadata     │dtype u8│dimensions u8│each varint│bytes varint│   dtype 255: none, nothing follows; 64: string
  *
- *     1 hello            R S  incarnation u64, device
+ *     1 hello            R S  incarnation u64, device, the process: number u32, host, birth varint
  *     2 name             R    number u32, the key up to its frame; told once, at most 8,192 bytes
  *     3 region           R    rkey u32, bytes varint, handle
  *     4 forget           R    rkey u32
@@ -35,7 +35,7 @@ import { checkMetadata, type TensorMetadata } from '../value/tensor-metadata.ts'
 import { dimensionsMax } from '../../memory/tensor.ts';
 import type { ReceiveBuffer } from './pooled-memory.ts';
 
-export const protocolVersion = 1;
+export const protocolVersion = 2;
 export const messageHeaderBytes = 4;
 /** Records beyond go into the next message; one that is longer travels alone. */
 export const messageBytesWanted = 60_000;
