@@ -9,7 +9,7 @@
  *
  *  One thread: a function runs whole, then the next. Functions that go on afterwards, until they call `onComplete`, overlap. Chen
  *  et al., "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Distributed Systems", 2015, §3.2. */
-import type { Clock } from '../base/clock.ts';
+import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { failureOf } from '../base/failure.ts';
 import { Fifo } from '../base/fifo.ts';
@@ -21,7 +21,6 @@ import {
   anyText,
   callback,
   checkArgument,
-  checkFields,
   checkOptions,
   describeValue,
   noOptions,
@@ -32,7 +31,8 @@ import { Operation, type AsyncFunction, type OnComplete, type Pushed, type PushO
 import { QueuedVariable, type Variable, type VariableSteps } from './variable.ts';
 
 export interface EngineOptions {
-  readonly clock: Clock;
+  /** Default: the system's. */
+  readonly clock?: Clock;
   /** Most operations that have been pushed and have not completed. Default: 1,048,576. */
   readonly operationsMax?: number;
   /** Limit of waits that give none. Default: 300,000. */
@@ -78,9 +78,9 @@ export class DependencyEngine {
     this.#turn();
   };
 
-  constructor(options: EngineOptions) {
-    checkFields('DependencyEngine', options, engineOptions);
-    this.#clock = options.clock;
+  constructor(options: EngineOptions = noOptions) {
+    checkOptions('DependencyEngine', options, engineOptions);
+    this.#clock = options.clock ?? systemClock;
     this.#operationsMax = checkCount('operationsMax', options.operationsMax ?? 2 ** 20);
     this.#timeoutMs = checkCount('timeoutMs', options.timeoutMs ?? 300_000);
     this.#operationsPerTurn = checkCount('operationsPerTurn', options.operationsPerTurn ?? 256);

@@ -9,6 +9,7 @@
  *  each other: the earliest all-reduce that has not ended on all ranks is, on each, the first of its group's account, since ranks start
  *  them in one order; it is admitted everywhere and ends. A transfer to a server ends when the server has received it. Servers do not count
  *  for each other, so a slow one does not delay the others. */
+import { checkOptions, literal, noOptions, optionTable, that } from '../base/schema.ts';
 
 /** A resource that accounts share. `network`: this host's network; `memory`: the memory of peers on this host. */
 export type SharedResource = 'network' | 'memory';
@@ -34,13 +35,20 @@ export interface ArbiterOptions {
   readonly thread?: 'main' | 'comm';
 }
 
+const arbiterOptions = optionTable<ArbiterOptions>({
+  memory: that('a SharedArrayBuffer', (value) => value instanceof SharedArrayBuffer && value.byteLength >= arbiterMemoryBytes),
+  thread: literal('main', 'comm'),
+});
+
 export class Arbiter {
   readonly accounts = new Set<CreditAccount>();
   readonly memory: SharedArrayBuffer;
   readonly #inFlight: Float64Array;
   readonly #own: number;
 
-  constructor({ memory = new SharedArrayBuffer(arbiterMemoryBytes), thread = 'main' }: ArbiterOptions = {}) {
+  constructor(options: ArbiterOptions = noOptions) {
+    checkOptions('Arbiter', options, arbiterOptions);
+    const { memory = new SharedArrayBuffer(arbiterMemoryBytes), thread = 'main' } = options;
     this.memory = memory;
     this.#inFlight = new Float64Array(memory);
     this.#own = thread === 'main' ? 0 : 2;

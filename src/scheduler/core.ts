@@ -5,18 +5,19 @@
  *
  *  Everything happens within the call that causes it: a post, a notification, a change of the credit, a timer. A task of higher
  *  priority overtakes between parts, never within one. Bounds: `tasksMax` tasks that have not ended, `linksMax` links. */
-import type { Clock, Timer } from '../base/clock.ts';
+import { systemClock, type Clock, type Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { failureOf } from '../base/failure.ts';
-import { anyNumber, anyObject, checkFields, describeValue, optionTable } from '../base/schema.ts';
+import { anyNumber, anyObject, anyText, checkArgument, checkFields, describeValue, optionTable } from '../base/schema.ts';
 import { Arbiter } from './arbiter.ts';
 import { RunningTasks } from './running-tasks.ts';
 import { linkOptions, SchedulerLink, type LinkOptions, type LinkOrder, type LinkStatus } from './scheduler-link.ts';
-import { describeTask, type Task, type TaskListener } from './task.ts';
+import { describeTask, Task, type TaskListener } from './task.ts';
 import { TaskList } from './task-list.ts';
 
 export interface CoreOptions {
-  readonly clock: Clock;
+  /** Default: the system's. */
+  readonly clock?: Clock;
   /** Most bytes in flight of a link; one larger task may be alone. */
   readonly creditBytes: number;
   /** Largest part that a tensor is cut into, in bytes. */
@@ -93,7 +94,7 @@ export class Core implements TaskListener {
 
   constructor(options: CoreOptions) {
     checkFields('Core', options, coreOptions);
-    this.#clock = options.clock;
+    this.#clock = options.clock ?? systemClock;
     this.#memoryBytes = checkPositive('Core: memoryBytes', options.memoryBytes ?? Number.MAX_SAFE_INTEGER);
     this.#creditBytes = this.#checkBytes('Core: creditBytes', options.creditBytes);
     this.#partitionBytes = this.#checkBytes('Core: partitionBytes', options.partitionBytes);
@@ -115,6 +116,7 @@ export class Core implements TaskListener {
 
   /** Tasks and bytes on their way to a destination. */
   statusOf(name: string): LinkStatus {
+    checkArgument('statusOf: link', name, anyText);
     const link = this.#links.get(name);
     if (link === undefined) return { creditBytes: this.#creditBytes, inFlightBytes: 0, inFlight: 0, queued: 0 };
     const { creditBytes, inFlightBytes, inFlight } = link.account;
@@ -173,6 +175,7 @@ export class Core implements TaskListener {
 
   /** @throws ShoalError `usage` for an order that differs from the one in which tasks were queued. */
   setLink(name: string, options: LinkOptions): void {
+    checkArgument('setLink: link', name, anyText);
     checkFields('setLink', options, linkOptions);
     const { creditBytes, partitionBytes, order, resource } = options;
     if (creditBytes !== undefined) this.#checkBytes('setLink: creditBytes', creditBytes);
@@ -191,6 +194,7 @@ export class Core implements TaskListener {
 
   /** Removes a link to which nothing will be posted any more. Without effect while tasks of the link are queued or run. */
   removeLink(name: string): void {
+    checkArgument('removeLink: link', name, anyText);
     const link = this.#links.get(name);
     if (link === undefined || link.account.inFlight > 0 || !this.#isIdle(link)) return;
     link.account[Symbol.dispose]();
@@ -213,6 +217,7 @@ export class Core implements TaskListener {
    *          would be exceeded. Nothing is done then. */
   post(task: Task): void {
     this.#checkOpen('post');
+    if (!(task instanceof Task)) throw new ShoalError('usage', `post: a Task, not ${describeValue(task)}`);
     if (task.state !== 'new' || task.parent !== undefined) {
       throw new ShoalError('usage', `post: ${describeTask(task)} was posted before; make a new task`);
     }

@@ -289,7 +289,12 @@ describe('an order', () => {
     ['more parts than units', 'usage', 'in 3 parts', (rank) => rank.ready({ ...postOf('a', [2], 0), parts: 3 })],
     ['a priority that is none', 'usage', 'with priority NaN', (rank) => rank.ready(postOf('a', [1], NaN))],
     ['a rank that there is not', 'usage', 'no rank 2 of 2', () => new OrderAgreement({ rank: 2, size: 2 })],
-    ['a batch of nothing', 'usage', 'batchBytes must be an integer from 1', () => new OrderAgreement({ rank: 0, size: 2, batchBytes: 0 })],
+    [
+      'a batch of nothing',
+      'usage',
+      "'batchBytes' must be a whole number from 1",
+      () => new OrderAgreement({ rank: 0, size: 2, batchBytes: 0 }),
+    ],
   ])('refuses %s', (_, code, message, run) => {
     const { ranks } = new Pair();
     expect(() => run(ranks[0])).toThrow(expect.objectContaining({ code, message: expect.stringContaining(message) as string }));

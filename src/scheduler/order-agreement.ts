@@ -15,7 +15,19 @@
  *  operation that has not ended. */
 import { PriorityQueue } from '../base/priority-queue.ts';
 import { ShoalError } from '../base/errors.ts';
-import { describeValue } from '../base/schema.ts';
+import {
+  anyList,
+  anyNumber,
+  anyText,
+  checkArgument,
+  checkFields,
+  count,
+  describeValue,
+  integer,
+  list,
+  object,
+  optionTable,
+} from '../base/schema.ts';
 import { partBytes, type Cut } from './task-parts.ts';
 
 export interface OrderOptions {
@@ -85,6 +97,17 @@ export interface OrderState {
   unstartedBytes: number;
 }
 
+const orderOptions = optionTable<OrderOptions>({
+  rank: count,
+  size: integer({ min: 1 }),
+  worldRanks: list(count),
+  batchBytes: integer({ min: 1 }),
+  lowBytes: count,
+});
+const postFields = object({ key: anyText, what: anyText });
+const messageFields = object({ round: anyNumber, posts: anyList, batchBytes: anyNumber });
+const turnFields = object({ bytes: count });
+
 /** Most posts announced in one message; the others wait for the next round. */
 export const postsPerMessage = 1024;
 
@@ -98,16 +121,8 @@ export class OrderAgreement {
 
   /** @param state to go on from. */
   constructor(options: OrderOptions, state?: OrderState) {
+    checkFields('OrderAgreement', options, orderOptions);
     const { rank, size, batchBytes = 4 * 2 ** 20, lowBytes = Math.floor(batchBytes / 2) } = options;
-    for (const [name, value, least] of [
-      ['rank', rank, 0],
-      ['size', size, 1],
-      ['batchBytes', batchBytes, 1],
-      ['lowBytes', lowBytes, 0],
-    ] as const) {
-      if (Number.isSafeInteger(value) && value >= least) continue;
-      throw new ShoalError('usage', `OrderAgreement: ${name} must be an integer from ${least}, not ${describeValue(value)}`);
-    }
     if (rank >= size) throw new ShoalError('usage', `OrderAgreement: there is no rank ${rank} of ${size}`);
     this.#rank = rank;
     this.#size = size;
@@ -120,6 +135,7 @@ export class OrderAgreement {
   /** Announces that a tensor has become ready here. A key may be ready several times: its posts are started in this order.
    *  @returns messages to all other ranks. @throws ShoalError `mismatch`, like `receive`. */
   ready(post: OrderPost): OrderMessage[] {
+    checkArgument('ready: post', post, postFields);
     const fault = faultOf(post);
     if (fault !== undefined) throw new ShoalError('usage', `'${post.key}' is ready ${fault}`);
     this.state.news.push(post);
@@ -129,14 +145,17 @@ export class OrderAgreement {
   /** Takes a message of another rank. @returns messages to all others.
    *  @throws ShoalError `protocol` for a message that no rank of this group would send; `mismatch` when the other rank cuts other
    *          batches, and for posts that ranks describe differently: the same on all of them. */
-  receive(from: number, { round, posts, batchBytes }: OrderMessage): OrderMessage[] {
+  receive(from: number, message: OrderMessage): OrderMessage[] {
+    checkArgument('receive: from', from, anyNumber);
+    checkArgument('receive: message', message, messageFields);
+    const { round, posts, batchBytes } = message;
     const { state } = this;
     this.#check(from, round, posts);
     if (batchBytes !== this.#batchBytes) {
       const peer = this.#worldRanks[from];
       const own = this.#worldRanks[this.#rank];
-      const message = `rank ${peer} orders in batches of ${batchBytes} bytes, rank ${own} in batches of ${this.#batchBytes}`;
-      throw new ShoalError('mismatch', `${message}; set the same on all ranks`, { peer });
+      const text = `rank ${peer} orders in batches of ${batchBytes} bytes, rank ${own} in batches of ${this.#batchBytes}`;
+      throw new ShoalError('mismatch', `${text}; set the same on all ranks`, { peer });
     }
     state.heard[round - state.round][from] = posts;
     return this.#proceed();
@@ -148,14 +167,16 @@ export class OrderAgreement {
   }
 
   /** Tells that a turn given by `next` has started here. @returns messages to all others. */
-  started({ bytes }: Pick<Turn, 'bytes'>): OrderMessage[] {
+  started(turn: Pick<Turn, 'bytes'>): OrderMessage[] {
+    checkArgument('started: turn', turn, turnFields);
     this.state.unstarted--;
-    this.state.unstartedBytes -= bytes;
+    this.state.unstartedBytes -= turn.bytes;
     return this.#proceed();
   }
 
   /** Ranks that have not announced the oldest post of the key that is not in the order. */
   absent(key: string): number[] {
+    checkArgument('absent: key', key, anyText);
     const { undecided, heard } = this.state;
     const has = (posts: readonly OrderPost[] | null): boolean => posts?.some((post) => post.key === key) ?? false;
     return undecided.flatMap((posts, rank) => (rank === this.#rank || has(posts) || heard.some((round) => has(round[rank])) ? [] : [rank]));

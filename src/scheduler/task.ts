@@ -9,7 +9,7 @@
  *
  *  Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP 2019: its CommTask. */
 import { ShoalError } from '../base/errors.ts';
-import { describeValue } from '../base/schema.ts';
+import { anyText, callback, checkArgument, count, flag, integer, number, object, optional } from '../base/schema.ts';
 import { countParts, partsOf, type Part } from './task-parts.ts';
 import type { Listed, TaskList } from './task-list.ts';
 
@@ -31,6 +31,18 @@ export interface TaskOptions {
    *  the caller that caused the end. */
   readonly onEnd?: (error: ShoalError | undefined) => void;
 }
+
+/** Kinds of tasks have more options. */
+const taskOptions = object({
+  name: anyText,
+  operation: anyText,
+  bytes: count,
+  priority: optional(number()),
+  unitBytes: optional(integer({ min: 1 })),
+  link: optional(anyText),
+  immediate: optional(flag),
+  onEnd: optional(callback),
+});
 
 /** `posted`: waits until its tensor is ready. `queued`: waits for credit. */
 export type TaskState = 'new' | 'posted' | 'queued' | 'running' | 'ended';
@@ -74,12 +86,8 @@ export abstract class Task implements Listed<Task> {
   #listener: TaskListener | undefined;
 
   constructor(options: TaskOptions) {
+    checkArgument('Task: options', options, taskOptions);
     const { name, operation, bytes, priority = 0, unitBytes = 1, link = '', immediate = false, onEnd } = options;
-    if (!Number.isSafeInteger(bytes) || bytes < 0) throw refusal(name, `bytes must be a whole number, not ${describeValue(bytes)}`);
-    if (!Number.isFinite(priority)) throw refusal(name, `priority must be a finite number, not ${describeValue(priority)}`);
-    if (!Number.isSafeInteger(unitBytes) || unitBytes <= 0) {
-      throw refusal(name, `unitBytes must be a positive integer, not ${describeValue(unitBytes)}`);
-    }
     if (bytes % unitBytes !== 0) throw refusal(name, `${bytes} bytes are no whole number of units of ${unitBytes}`);
     this.name = name;
     this.operation = operation;

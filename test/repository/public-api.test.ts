@@ -663,8 +663,8 @@ it('shoal/ddp/tfjs', async () => {
 
 it('every subpath of the package is walked over', () => {
   const { exports: subpaths } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { exports: object };
-  // The subpaths of graphs are covered by public-api-graph.test.ts.
-  const graph = ['./graph', './graph/tfjs'];
-  const walked = ['.', './ddp', './ddp/jax-js', './ddp/tfjs', './messaging', './rendezvous', './kvstore', './package.json', ...graph];
+  // These subpaths are covered by public-api-graph.test.ts and public-api-scheduler.test.ts.
+  const elsewhere = ['./graph', './graph/tfjs', './scheduler', './engine'];
+  const walked = ['.', './ddp', './ddp/jax-js', './ddp/tfjs', './messaging', './rendezvous', './kvstore', './package.json', ...elsewhere];
   expect(Object.keys(subpaths).toSorted()).toEqual(walked.toSorted());
 });

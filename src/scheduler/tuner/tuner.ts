@@ -7,7 +7,7 @@
  *  Schedule, search space and margin are ByteScheduler's. */
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
-import { anyNumber, anyObject, checkFields, describeValue, integer, optionTable } from '../../base/schema.ts';
+import { anyNumber, anyObject, checkArgument, checkFields, describeValue, integer, optional, optionTable } from '../../base/schema.ts';
 import { Finals } from './finals.ts';
 import { BayesianSearch, type Range } from './search.ts';
 
@@ -52,7 +52,8 @@ export interface TuningSpec {
 }
 
 export interface TunerOptions extends TuningSpec {
-  readonly random: Random;
+  /** Chooses points. Default: one with a fixed seed. */
+  readonly random?: Random;
 }
 
 /** Steps at the beginning and at the end of a point that do not count, as they run half under another one. */
@@ -116,7 +117,7 @@ export function tuningOf(
   }
   const spec = { ...given, space: given.space ?? documentedSpace(kind) };
   // Making a tuner checks the whole specification.
-  const { ranges } = new Tuner({ ...spec, random: seededRandom(1) });
+  const { ranges } = new Tuner(spec);
   for (const { most } of ranges) {
     if (most > memoryBytes) throw new ShoalError('usage', `${call}: tuning up to ${most} bytes is more than this machine's memory`);
   }
@@ -154,8 +155,8 @@ export class Tuner {
     checkFields('Tuner', options, tunerOptions);
     checkFields('Tuner: space', options.space, spaceOptions);
     const { points = 15, coveringPoints = 10, stepsPerPoint = 100, stepsAhead = 10, margin = 0.1, driftShare = 0.25 } = options;
-    const { finalists = 4, finalRounds = 3 } = options;
-    this.#options = { ...options, points, coveringPoints, stepsPerPoint, stepsAhead, margin, finalists, finalRounds, driftShare };
+    const { finalists = 4, finalRounds = 3, random = seededRandom(1), space } = options;
+    this.#options = { space, random, points, coveringPoints, stepsPerPoint, stepsAhead, margin, finalists, finalRounds, driftShare };
     if (!(margin >= 0) || !(driftShare > 0)) throw new ShoalError('usage', 'Tuner: margin is at least 0, and driftShare larger than 0');
     this.#names = (['creditBytes', 'partitionBytes'] as const).filter((name) => options.space[name] !== undefined);
     if (this.#names.length === 0) throw new ShoalError('usage', 'Tuner: the space has neither creditBytes nor partitionBytes');
@@ -186,6 +187,9 @@ export class Tuner {
   /** Takes a point that an earlier run has found as the best. @param stepMs time of a step then: tuning begins again when that has changed.
    *  @throws ShoalError `usage` for a point of other names. */
   resume(step: number, point: TunedPoint, stepMs?: number): PointChange {
+    checkArgument('resume: step', step, integer());
+    checkArgument('resume: point', point, anyObject);
+    checkArgument('resume: stepMs', stepMs, optional(anyNumber));
     const values = this.#names.map((name) => point[name]);
     if (values.some((value) => value === undefined)) {
       throw new ShoalError('usage', `resume: the point has ${Object.keys(point).join(', ')}, not ${this.#names.join(', ')}`);
@@ -200,6 +204,7 @@ export class Tuner {
 
   /** Records the end of a step. @param step numbers of steps go up, one by one. @returns the change that all ranks are to apply, if any. */
   record(step: number, nowMs: number): PointChange | undefined {
+    checkArgument('record: nowMs', nowMs, anyNumber);
     if (!Number.isSafeInteger(step) || step <= this.#lastStep) {
       throw new ShoalError('usage', `record: steps go up; step ${describeValue(step)} came after step ${this.#lastStep}`);
     }
