@@ -366,7 +366,7 @@ describe('bad input', () => {
     ['a shutdown of its own kind', "'drain' or 'abort'", () => new Core(good).shutdown('now' as never)],
     ['negative bytes', 'must be a whole number', () => new HeldTask({ name: 'x', bytes: -1 })],
     ['a priority that is none', 'must be a finite number', () => new HeldTask({ name: 'x', bytes: 1, priority: NaN })],
-    ['a unit of zero', 'unitBytes must be a whole number from 1', () => new HeldTask({ name: 'x', bytes: 1, unitBytes: 0 })],
+    ['a unit of zero', 'unitBytes must be a positive integer', () => new HeldTask({ name: 'x', bytes: 1, unitBytes: 0 })],
     ['half a unit', 'no whole number of units', () => new HeldTask({ name: 'x', bytes: 3, unitBytes: 2 })],
     [
       'a task that is ready before it is posted',

@@ -9,7 +9,7 @@
  *
  *  Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP 2019: its CommTask. */
 import { ShoalError } from '../base/errors.ts';
-import { anyText, callback, checkArgument, count, flag, integer, number, object, optional } from '../base/schema.ts';
+import { describeValue } from '../base/schema.ts';
 import { countParts, partsOf, type Part } from './task-parts.ts';
 import type { Listed, TaskList } from './task-list.ts';
 
@@ -31,18 +31,6 @@ export interface TaskOptions {
    *  the caller that caused the end. */
   readonly onEnd?: (error: ShoalError | undefined) => void;
 }
-
-/** Kinds of tasks have more options. */
-const taskOptions = object({
-  name: anyText,
-  operation: anyText,
-  bytes: count,
-  priority: optional(number()),
-  unitBytes: optional(integer({ min: 1 })),
-  link: optional(anyText),
-  immediate: optional(flag),
-  onEnd: optional(callback),
-});
 
 /** `posted`: waits until its tensor is ready. `queued`: waits for credit. */
 export type TaskState = 'new' | 'posted' | 'queued' | 'running' | 'ended';
@@ -86,9 +74,9 @@ export abstract class Task implements Listed<Task> {
   #listener: TaskListener | undefined;
 
   constructor(options: TaskOptions) {
-    checkArgument('Task: options', options, taskOptions);
+    const fault = faultOf(options);
+    if (fault !== undefined) throw new ShoalError('usage', `Task ${fault}`);
     const { name, operation, bytes, priority = 0, unitBytes = 1, link = '', immediate = false, onEnd } = options;
-    if (bytes % unitBytes !== 0) throw refusal(name, `${bytes} bytes are no whole number of units of ${unitBytes}`);
     this.name = name;
     this.operation = operation;
     this.bytes = bytes;
@@ -207,6 +195,20 @@ export function hasArrivedSooner(a: Task, b: Task): boolean {
 export function describeTask({ name, operation, parent, index }: Task): string {
   const part = parent === undefined ? '' : `, part ${index + 1} of ${parent.children.length}`;
   return `${operation} of '${parent?.name ?? name}'${part}`;
+}
+
+/** Parts are made of options too, so this costs a few comparisons. Kinds of tasks have more options, which are theirs. */
+function faultOf(options: TaskOptions): string | undefined {
+  if (!(options instanceof Object)) return `options are an object, not ${describeValue(options)}`;
+  const { name, operation, bytes, priority = 0, unitBytes = 1, link = '', immediate = false, onEnd } = options;
+  if (typeof name !== 'string' || typeof operation !== 'string' || typeof link !== 'string') return 'name, operation and link are strings';
+  if (!Number.isSafeInteger(bytes) || bytes < 0) return `'${name}': bytes must be a whole number, not ${describeValue(bytes)}`;
+  if (!Number.isFinite(priority)) return `'${name}': priority must be a finite number, not ${describeValue(priority)}`;
+  if (!Number.isSafeInteger(unitBytes) || unitBytes <= 0)
+    return `'${name}': unitBytes must be a positive integer, not ${describeValue(unitBytes)}`;
+  if (bytes % unitBytes !== 0) return `'${name}': ${bytes} bytes are no whole number of units of ${unitBytes}`;
+  if (typeof immediate !== 'boolean') return `'${name}': immediate is true or false, not ${describeValue(immediate)}`;
+  return onEnd === undefined || typeof onEnd === 'function' ? undefined : `'${name}': onEnd is a function, not ${describeValue(onEnd)}`;
 }
 
 function refusal(name: string, message: string): ShoalError {
