@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import type { PlanRequest } from '../plan/ir.ts';
+import { collectives, type PlanRequest } from '../plan/ir.ts';
 import { oneHost, separateHosts } from '../plan/topology.ts';
-import { buildPlan, collectives, completeRequest } from './build.ts';
+import { buildPlan, completeRequest } from './build.ts';
 import { algorithms } from './registry.ts';
 
 const two = oneHost(2);

@@ -4,22 +4,9 @@ import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { sum } from '../base/numbers.ts';
 import { PlanBuilder } from '../plan/builder.ts';
-import type { Collective, Plan, PlanRequest } from '../plan/ir.ts';
+import { collectives, type Collective, type Plan, type PlanRequest } from '../plan/ir.ts';
 import type { Algorithm } from './algorithms/algorithm.ts';
 import { algorithms } from './registry.ts';
-
-/** All collectives, in the order of the documentation. */
-export const collectives: readonly Collective[] = [
-  'all-reduce',
-  'broadcast',
-  'reduce',
-  'all-gather',
-  'gather',
-  'scatter',
-  'reduce-scatter',
-  'all-to-all',
-  'barrier',
-];
 
 const rooted: readonly Collective[] = ['broadcast', 'reduce', 'gather', 'scatter'];
 const counted: readonly Collective[] = ['all-gather', 'gather', 'scatter', 'reduce-scatter'];

@@ -1,9 +1,9 @@
 /** The bound is a bound: no plan of any algorithm is faster by the cost model, and some come close to it. */
 import { describe, expect, it } from 'vitest';
 import { costOf, type CostModel } from '../plan/cost.ts';
-import type { PlanRequest } from '../plan/ir.ts';
+import { collectives, type PlanRequest } from '../plan/ir.ts';
 import { grid, oneHost, rankCount, separateHosts, type Topology } from '../plan/topology.ts';
-import { buildPlan, collectives, whyUnsupported } from './build.ts';
+import { buildPlan, whyUnsupported } from './build.ts';
 import { busBound, busFactor } from './bus-bandwidth.ts';
 import { algorithms } from './registry.ts';
 

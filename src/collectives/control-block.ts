@@ -25,7 +25,7 @@ import { hasReached, serialOf, type Serial } from '../base/serial.ts';
 import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 
 export const headerBytes = 256;
-export const headerCompletedOffset = 0;
+const headerCompletedOffset = 0;
 export const headerSleepingOffset = 4;
 const headerFailedOffset = 12;
 const headerCalledOffset = 128;

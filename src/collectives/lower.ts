@@ -90,19 +90,14 @@ export function lowerProgram(program: Program, options: LoweringOptions): Lowere
  *
  *  The *card* is a private segment: contract, own addresses, then the addresses each peer is expected to announce. A peer
  *  that announces others stops the machine with `differs`, so that its memory is bound anew before it is touched. */
-export interface LoweredWhole {
+export interface LoweredWhole extends Pick<Lowered, 'segments' | 'scratchBytes' | 'signalCount' | 'movements'> {
   readonly code: Float64Array;
   /** Operands that must be set before each run: to the number of the host path's operation, from 1. */
   readonly ordinalOperands: readonly number[];
-  readonly segments: readonly SegmentName[];
   /** Index of the card's segment: the one after those in `segments`. */
   readonly cardSegment: number;
-  readonly scratchBytes: number;
-  readonly signalCount: number;
   /** True if some peer's buffer is touched, so that addresses matter. */
   readonly touchesPeers: boolean;
-  /** Bytes that move between ranks each time the code runs. */
-  readonly movements: readonly Movement[];
 }
 
 export const cardAddressesOffset = Math.ceil(contractBytes / 8) * 8;

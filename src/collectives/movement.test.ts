@@ -1,9 +1,9 @@
 /** The movements of programs, compared with those that the cost model, which reads plans by itself, finds in the same plans. */
 import { describe, expect, it } from 'vitest';
 import { algorithms } from './registry.ts';
-import { buildPlan, collectives, whyUnsupported } from './build.ts';
+import { buildPlan, whyUnsupported } from './build.ts';
 import { costOf } from '../plan/cost.ts';
-import type { PlanRequest } from '../plan/ir.ts';
+import { collectives, type PlanRequest } from '../plan/ir.ts';
 import { movementsOf } from './movement.ts';
 import { grid, hostOfRanks, oneHost, rankCount, separateHosts, type Topology } from '../plan/topology.ts';
 

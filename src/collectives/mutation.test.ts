@@ -4,10 +4,10 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { seededRandom, type Random } from '../base/random.ts';
 import { interpret } from '../plan/testing/interpret.ts';
-import type { Location, Plan, Program, Step } from '../plan/ir.ts';
+import { collectives, type Location, type Plan, type Program, type Step } from '../plan/ir.ts';
 import { oneHost, separateHosts, grid, type Topology } from '../plan/topology.ts';
 import { verify } from '../plan/verify.ts';
-import { buildPlan, collectives } from './build.ts';
+import { buildPlan } from './build.ts';
 import { algorithms } from './registry.ts';
 
 const topologies: readonly Topology[] = [oneHost(2), oneHost(3), oneHost(4), separateHosts(3), grid(2, 2), { hosts: [[0, 2], [1]] }];

@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { defaultCostModel, type CostModel } from '../plan/cost.ts';
 import { grid, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
-import { collectives } from './build.ts';
 import { canServe, evenRequest, networkLimits, predictSeconds } from './predict.ts';
 import { algorithms } from './registry.ts';
 import { parseSelection, selectAlgorithm, type SelectionInput } from './select.ts';
+import { collectives } from '../plan/ir.ts';
 
 const slowStart: CostModel = { ...defaultCostModel, networkLatency: 500e-6, networkByte: 8e-9 };
 const models: readonly [string, CostModel][] = [

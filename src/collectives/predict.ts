@@ -35,10 +35,11 @@ export interface PredictionInput {
   /** Bytes of the operation: count × element size. */
   readonly bytes: number;
   readonly topology: Topology;
+  /** Canonical: sums have the bits of the canonical tree. Relaxed: any order, the same bits on all ranks. */
   readonly order: 'canonical' | 'relaxed';
   readonly model: CostModel;
   readonly limits: TransferLimits;
-  /** The network path of small operations; undefined: all go through the comm threads. */
+  /** The network path of small operations; larger ones are chosen as without. Default: all go through the comm threads. */
   readonly networkPath?: NetworkPathSpec;
 }
 

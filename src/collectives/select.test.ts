@@ -2,9 +2,10 @@ import { describe, expect, it } from 'vitest';
 import { grid, hostsOf, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
 import { costOf, defaultCostModel } from '../plan/cost.ts';
 import { algorithms } from './registry.ts';
-import { buildPlan, collectives, whyUnsupported } from './build.ts';
+import { buildPlan, whyUnsupported } from './build.ts';
 import { predictSeconds } from './predict.ts';
 import { formatTable, parseSelection, selectAlgorithm, selectionTable, type SelectionInput } from './select.ts';
+import { collectives } from '../plan/ir.ts';
 
 const base: SelectionInput = { collective: 'all-reduce', bytes: 1024, topology: separateHosts(4), loadStore: true, order: 'canonical' };
 

@@ -7,10 +7,9 @@
  *  rank alone knows, such as the place of its buffer. */
 import { ShoalError } from '../base/errors.ts';
 import { defaultCostModel, type CostModel } from '../plan/cost.ts';
-import { mailboxBytes, type Collective, type PlanRequest } from '../plan/ir.ts';
+import { collectives, mailboxBytes, type Collective, type PlanRequest } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
-import { collectives } from './build.ts';
-import type { NetworkPathSpec } from './network-path.ts';
+
 import {
   canServe,
   estimateFastest,
@@ -19,6 +18,7 @@ import {
   predictedRanksMax,
   predictFastest,
   representativeBytes,
+  type PredictionInput,
   type TransferLimits,
 } from './predict.ts';
 import { algorithms } from './registry.ts';
@@ -47,19 +47,13 @@ export interface SelectionRule {
   readonly algorithm: string;
 }
 
-export interface SelectionInput {
-  readonly collective: Collective;
-  /** Bytes of the operation: count × element size. */
-  readonly bytes: number;
-  readonly topology: Topology;
+export interface SelectionInput extends Omit<PredictionInput, 'model' | 'limits'> {
   /** The call itself, which the chosen algorithm must be able to serve. Default: any call of that size in even parts. */
   readonly request?: PlanRequest;
   /** True if ranks of one host can load from and store to each other's memory. The same on all ranks. */
   readonly loadStore: boolean;
   /** `private`: some rank has announced buffers that its peers cannot reach. Default: `shared`. */
   readonly buffers?: 'shared' | 'private';
-  /** Canonical: sums have the bits of the canonical tree. Relaxed: any order, the same bits on all ranks. */
-  readonly order: 'canonical' | 'relaxed';
   /** The user's rules, from `parseSelection`. */
   readonly overrides?: readonly SelectionRule[];
   /** Measured choices of a world of this shape, from `tunedRules`. Left aside where the algorithm cannot serve the call. */
@@ -68,8 +62,6 @@ export interface SelectionInput {
   readonly model?: CostModel;
   /** Limits of transfers. Default: `networkLimits`. */
   readonly limits?: TransferLimits;
-  /** The group's network path; operations that are too large for it are chosen as without. Default: none. */
-  readonly networkPath?: NetworkPathSpec;
   /** Earlier predictions for this world; filled here. A few entries per collective and power of two. */
   readonly predictions?: Map<string, string>;
 }
@@ -196,7 +188,7 @@ function candidatesFor(collective: Collective, ranks: number): string[] {
 /** Largest world in which the plans even of unlikely algorithms are built in a millisecond or so. */
 const smallWorldMax = 16;
 
-export function topologyClassOf(topology: Topology, loadStore: boolean): TopologyClass {
+function topologyClassOf(topology: Topology, loadStore: boolean): TopologyClass {
   if (topology.hosts.length === 1) return loadStore ? 'one-host' : 'flat';
   if (topology.hosts.every((host) => host.length === 1)) return 'flat';
   return topology.hosts.every((host) => host.length === topology.hosts[0].length) ? 'rails' : 'two-level';

@@ -18,6 +18,7 @@ import {
 } from '../base/schema.ts';
 import type { CostModel } from '../plan/cost.ts';
 import { algorithms } from './registry.ts';
+import { collectives } from '../plan/ir.ts';
 
 /** Incremented when a field changes its meaning or goes away. */
 const tuningVersion = 1;
@@ -60,17 +61,7 @@ const tunedWorld = strict({
   rates: optional(costModel),
   choices: list(
     strict({
-      collective: literal(
-        'all-reduce',
-        'broadcast',
-        'reduce',
-        'all-gather',
-        'gather',
-        'scatter',
-        'reduce-scatter',
-        'all-to-all',
-        'barrier',
-      ),
+      collective: literal(...collectives),
       /** Ascending, without overlap. */
       ranges: list(range, { min: 1 }),
       measured: list(measurement),

@@ -1,9 +1,9 @@
 /** The measurements of `shoal tune`: the rates of each shape of a world, and the fastest algorithm per collective and range of sizes.
  *  Versioned JSON; everything in it is checked before it is used (tuning-format.ts). It must not know files or how one measures. */
 import type { Topology } from '../plan/topology.ts';
-import { collectives } from './build.ts';
 import type { TunedWorld, Tuning } from './tuning-format.ts';
 import type { SelectionRule } from './select.ts';
+import { collectives } from '../plan/ir.ts';
 
 /** The properties by which worlds are told apart. */
 export interface WorldShape {

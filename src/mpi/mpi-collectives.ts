@@ -5,7 +5,7 @@
  *  MPI wants a communicator's operations started in one order on all ranks; contracts may be seen to agree in any. It adds in
  *  an order of its own: equal on all ranks, but not the bits of Shoal's algorithms. It must not know links or slots. */
 import { assert, must } from '../base/assert.ts';
-import type { Timer } from '../base/clock.ts';
+import { within } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { ExecutionContext } from '../collectives/executor.ts';
 import type { Lowered } from '../collectives/lower.ts';
@@ -50,16 +50,9 @@ export class MpiCollectives implements CollectiveLibrary {
       await endpoint.createGroup(spec.id, spec.globalRanks);
       return new MpiPlans(spec, this.#options.kernels, endpoint);
     });
-    let timer: Timer | undefined;
-    const late = new Promise<never>((_, reject) => {
-      const fail = (): void => reject(new ShoalError('timeout', text, { timeoutMs }));
-      timer = this.#options.clock.setTimer(timeoutMs, fail, { keepAlive: true });
+    return within(this.#options.clock, timeoutMs, made, () => {
+      throw new ShoalError('timeout', text, { timeoutMs });
     });
-    try {
-      return await Promise.race([made, late]);
-    } finally {
-      timer?.cancel();
-    }
   }
 
   closeGroup(spec: GroupSpec): void {

@@ -5,16 +5,19 @@
 import type { ReduceTree } from '../memory/kernels.ts';
 import type { Topology } from './topology.ts';
 
-export type Collective =
-  | 'all-reduce'
-  | 'broadcast'
-  | 'reduce'
-  | 'all-gather'
-  | 'gather'
-  | 'scatter'
-  | 'reduce-scatter'
-  | 'all-to-all'
-  | 'barrier';
+/** All collectives, in the order of the documentation. Their positions are their codes on the wire and in the addon: append only. */
+export const collectives = [
+  'all-reduce',
+  'broadcast',
+  'reduce',
+  'all-gather',
+  'gather',
+  'scatter',
+  'reduce-scatter',
+  'all-to-all',
+  'barrier',
+] as const;
+export type Collective = (typeof collectives)[number];
 
 /** The operation that is asked for; a plan is built for exactly one request. Every rank builds the same plan from the same request.
  *

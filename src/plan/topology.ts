@@ -22,14 +22,8 @@ export function grid(hosts: number, ranksPerHost: number): Topology {
 
 /** Hosts with the given numbers of ranks, which are consecutive. */
 export function hostsOf(counts: readonly number[]): Topology {
-  let first = 0;
-  return {
-    hosts: counts.map((count) => {
-      const ranks = Array.from({ length: count }, (_, rank) => first + rank);
-      first += count;
-      return ranks;
-    }),
-  };
+  let next = 0;
+  return { hosts: counts.map((count) => Array.from({ length: count }, () => next++)) };
 }
 
 export function rankCount(topology: Topology): number {

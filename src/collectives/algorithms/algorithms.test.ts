@@ -2,10 +2,10 @@
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { interpret } from '../../plan/testing/interpret.ts';
-import type { Collective, Location, PlanRequest, Step } from '../../plan/ir.ts';
+import { collectives, type Collective, type Location, type PlanRequest, type Step } from '../../plan/ir.ts';
 import { oneHost, grid, rankCount, separateHosts, type Topology } from '../../plan/topology.ts';
 import { assertVerified } from '../../plan/verify.ts';
-import { buildPlan, collectives } from '../build.ts';
+import { buildPlan } from '../build.ts';
 import { algorithms } from '../registry.ts';
 
 const ranksMax = 17;

@@ -96,24 +96,14 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     partitionBytesMin,
     openFastPath: (spec, planner) => openHostPath(world, spec) ?? openNetworkPath(world, spec, planner),
     scheduledGroup: (group, spec, how) => new ScheduledCommGroup({ world, group: group as CommGroup, spec, ...how }),
-    close: (timeoutMs) => closeWorld({ plan, client, trace, memory, store, unheeded, timeoutMs }),
+    close: (timeoutMs) => closeWorld(world, plan, trace, timeoutMs),
   };
   return world;
 }
 
-interface ClosingWorld {
-  readonly plan: WorldPlan;
-  readonly client: CommClient;
-  readonly trace: WorldTrace;
-  readonly memory: TensorMemory;
-  readonly store: JobStore;
-  readonly unheeded: UnheededWorks;
-  readonly timeoutMs: number;
-}
-
 /** Leaves the world within its time, whatever goes wrong, and writes the trace where one is asked for. */
-async function closeWorld({ plan, client, trace, memory, store, unheeded, timeoutMs }: ClosingWorld): Promise<void> {
-  const { rank } = plan;
+async function closeWorld(world: WorldHandle, plan: WorldPlan, trace: WorldTrace, timeoutMs: number): Promise<void> {
+  const { client, store, memory, unheeded } = world;
   const late = new Promise<false>((resolve) => systemClock.setTimer(timeoutMs + graceMs, () => resolve(false)));
   try {
     await trace.write();
@@ -125,7 +115,7 @@ async function closeWorld({ plan, client, trace, memory, store, unheeded, timeou
   } catch (thrown) {
     loggerOf(plan).warn(`closing the world: ${ShoalError.from(thrown).message}`);
   } finally {
-    await client.leave(new ShoalError('closed', 'the process group was destroyed', { rank }));
+    await client.leave(new ShoalError('closed', 'the process group was destroyed', { rank: plan.rank }));
     memory.close();
   }
 }

@@ -20,6 +20,7 @@ import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from './links/calibrate.ts';
 import { noteJoined } from '../shared/ended-ranks.ts';
+import type { WorldInfo } from '../shared/comm-protocol.ts';
 import { rangesOf, ranksIn } from '../shared/call/rank-ranges.ts';
 import type { Store } from '../../store/store.ts';
 import { storeAnswerMs, type JoinLimit } from './joining.ts';
@@ -87,12 +88,6 @@ function agreedSettings(settings: Settings, tuningHash: string): AgreedSettings 
 export interface BootstrapOptions {
   readonly world: World;
   readonly store: Store;
-  readonly hostId: string;
-  readonly hostName: string;
-  readonly pid: number;
-  readonly version: string;
-  /** Hash of the tuning file that is used; empty: none. */
-  readonly tuningHash: string;
   /** Rates that need not be measured. */
   readonly ratesOf: (topology: Topology) => CostModel | undefined;
   readonly limit: JoinLimit;
@@ -100,18 +95,7 @@ export interface BootstrapOptions {
   readonly signal: AbortSignal;
 }
 
-export interface Joined {
-  /** Ranks by machine, as people see it. */
-  readonly hosts: readonly (readonly number[])[];
-  /** Ranks by shared memory, as plans see it. */
-  readonly topology: Topology;
-  /** fabricOf[a][b]: what rank a reaches rank b over. */
-  readonly fabricOf: readonly (readonly string[])[];
-  /** Rates of this world; undefined where nothing is chosen by them. */
-  readonly model: CostModel | undefined;
-  /** The origin of a byte's time between hosts; undefined: nobody has measured it. */
-  readonly linkFrom: 'start' | 'tuning' | undefined;
-}
+export type Joined = Omit<WorldInfo, 'copyByte' | 'clockOffsetMs'>;
 
 /** Ranks that a rank dials at once: who is dialled bounds the connections that have not proved themselves, and drops the oldest. */
 export const dialsMax = 8;
@@ -119,16 +103,17 @@ export const dialsMax = 8;
 /** Joins the world. @throws ShoalError `timeout`, `config`, `peer-lost`, `auth`: each names the ranks concerned. */
 export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
   const { world, store } = options;
+  const { hostId, hostName, pid, version, settings, tuning } = world.env;
   const listening = await Promise.all(world.env.fabrics.map((fabric) => fabric.listen((connection) => world.addLink(connection, fabric))));
   const info: RankInfo = {
     rank: world.rank,
     worldSize: world.env.size,
-    hostId: options.hostId,
-    hostName: options.hostName,
-    pid: options.pid,
+    hostId,
+    hostName,
+    pid,
     addresses: listening.map(({ provider, candidates }) => ({ provider, candidates: [...candidates] })),
-    version: options.version,
-    agreed: JSON.stringify(agreedSettings(world.env.settings, options.tuningHash)),
+    version,
+    agreed: JSON.stringify(agreedSettings(settings, tuning?.hash ?? '')),
   };
   const infos = await exchange(options, 'info', info, rankInfo);
   checkAgreement(infos, world.rank);

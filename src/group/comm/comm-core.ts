@@ -45,7 +45,7 @@ export class CommCore {
 
   /** Joins the world; `ready` or `failed` follows. Never rejects. */
   async start(): Promise<void> {
-    const { clock, hostId, hostName, pid, version, checkDescriptors } = this.#environment;
+    const { clock, checkDescriptors } = this.#environment;
     const { rank, size, joinTimeoutMs } = this.#plan;
     try {
       if (size === 1) {
@@ -62,11 +62,10 @@ export class CommCore {
       this.#store = store;
       const world = this.#newWorld(name, fabrics);
       this.#world = world;
-      const place = { world, store, hostId, hostName, pid, version, limit, tuningHash: this.#plan.tuning?.hash ?? '' };
       const ratesOf = (topology: Topology): CostModel | undefined =>
         tunedWorldOf(this.#plan.tuning?.tuning, { topology, loadStore: true, order: this.#plan.settings.order })?.rates;
       await joinTogether({ store, servedBy, rank, clock, limit, checkDescriptors }, async (signal) => {
-        const joined = await bootstrap({ ...place, ratesOf, signal });
+        const joined = await bootstrap({ world, store, limit, ratesOf, signal });
         world.model = joined.model;
         this.#environment.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
         await this.#ready(joined, rank === 0 ? 0 : await world.linkProbe.clockOffsetMs(world.link(0)), limit.leftMs);

@@ -56,7 +56,7 @@ const keptBytesMax = 64 * 1024;
  *  much again. */
 const nsPerPrivateByte = 0.4;
 
-export interface HostPathCallerOptions {
+interface HostPathCallerOptions {
   readonly world: WorldHandle;
   readonly spec: GroupSpec;
   /** The control blocks of all ranks, by group rank. */
@@ -106,7 +106,7 @@ interface Track {
   readonly handedOver: HandedOver[];
 }
 
-export class HostPathCaller implements FastPath<HostPathOperation> {
+class HostPathCaller implements FastPath<HostPathOperation> {
   readonly called: Float64Array;
   readonly #options: HostPathCallerOptions;
   readonly #tracks: Readonly<Record<HostPathName, Track>>;

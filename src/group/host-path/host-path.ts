@@ -41,7 +41,7 @@ export type HostPathName = (typeof hostPathNames)[number];
 const hostPathSlots = 2;
 
 /** The slot of a host path's operation. Host paths' slots are behind the `slotCount` of the comm threads. */
-export function hostPathSlot(name: HostPathName, { slotCount, ordinal }: { slotCount: number; ordinal: number }): number {
+function hostPathSlot(name: HostPathName, { slotCount, ordinal }: { slotCount: number; ordinal: number }): number {
   return slotCount + hostPathNames.indexOf(name) * hostPathSlots + (ordinal % hostPathSlots);
 }
 

@@ -34,7 +34,7 @@ import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperatio
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
 
-export interface NetworkPathCallerOptions {
+interface NetworkPathCallerOptions {
   readonly world: WorldHandle;
   readonly spec: GroupSpec;
   /** The control block of this rank. */
@@ -51,7 +51,7 @@ interface NetworkPathCall {
   readonly ordinal: number;
 }
 
-export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
+class NetworkPathCaller implements FastPath<NetworkPathOperation> {
   readonly called: Float64Array;
   readonly #options: NetworkPathCallerOptions;
   readonly #networkPath: NetworkPath;

@@ -258,12 +258,6 @@ interface NetworkPathLinksOptions {
   readonly connectTimeoutMs: number;
 }
 
-interface Accepted {
-  readonly resolve: () => void;
-  readonly reject: (error: ShoalError) => void;
-  readonly promise: Promise<void>;
-}
-
 /** The sockets of a group's network path: one between each two ranks. The lower rank dials. */
 class NetworkPathLinks {
   readonly native: NativeWire;
@@ -272,18 +266,19 @@ class NetworkPathLinks {
   readonly #descriptors: (number | undefined)[];
   #closed = false;
   /** All sockets that others dial. */
-  readonly #accepted: Accepted;
+  readonly #accepted: Promise<void>;
+  #accept!: () => void;
+  #refuse!: (error: ShoalError) => void;
 
   constructor(options: NetworkPathLinksOptions) {
     this.#options = options;
     this.native = options.native;
     this.#descriptors = options.group.globalRanks.map(() => undefined);
-    let settle: Omit<Accepted, 'promise'> | undefined;
-    const promise = new Promise<void>((resolve, reject) => {
-      settle = { resolve, reject };
+    this.#accepted = new Promise((resolve, reject) => {
+      this.#accept = resolve;
+      this.#refuse = reject;
     });
-    promise.catch(() => undefined);
-    this.#accepted = { ...must(settle, () => 'promises are made at once'), promise };
+    this.#accepted.catch(() => undefined);
   }
 
   /** Addresses at which this rank can be reached. */
@@ -300,7 +295,7 @@ class NetworkPathLinks {
       const options = { peer, timeoutMs: connectTimeoutMs, tag: group.id };
       this.#keep(rank, await sockets.open({ provider: 'tcp', candidates }, options, (fd) => native.takeSocket(fd)));
     });
-    await Promise.all([...dialled, this.#accepted.promise]);
+    await Promise.all([...dialled, this.#accepted]);
     return this.#descriptors.filter((_, rank) => rank !== group.rank).map((fd) => must(fd, () => 'all are connected'));
   }
 
@@ -315,7 +310,7 @@ class NetworkPathLinks {
       );
     } catch (thrown) {
       const error = ShoalError.from(thrown);
-      this.#accepted.reject(error);
+      this.#refuse(error);
       throw error;
     }
   }
@@ -324,7 +319,7 @@ class NetworkPathLinks {
   close(): void {
     this.#closed = true;
     for (const fd of this.#descriptors.splice(0)) if (fd !== undefined) this.#options.native.closeSocket(fd);
-    this.#accepted.resolve();
+    this.#accept();
   }
 
   #keep(rank: number, descriptor: number): void {
@@ -333,7 +328,7 @@ class NetworkPathLinks {
       throw new ShoalError('closed', 'the group is gone');
     }
     this.#descriptors[rank] = descriptor;
-    if (this.#descriptors.every((fd, each) => fd !== undefined || each >= this.#options.group.rank)) this.#accepted.resolve();
+    if (this.#descriptors.every((fd, each) => fd !== undefined || each >= this.#options.group.rank)) this.#accept();
   }
 }
 

@@ -275,7 +275,7 @@ function eagerPuts(code: Float64Array, { calls }: Lowered): number {
 // ── the wire ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** Operations of a network path take slots in turn. */
-export const networkPathSlots = 2;
+const networkPathSlots = 2;
 
 /** Scratch of an operation, and most bytes of one put. */
 export const networkPathScratchBytes = 128 * 1024;

@@ -6,7 +6,7 @@ import type { ReduceTree } from '../kernels.ts';
 import { checkReduceOp, type CombineOp } from '../reduce-op.ts';
 
 /** The misuse in words, or undefined. `elementBytes` is the alignment. */
-export function operandFault(elementBytes: number, targets: readonly Uint8Array[], sources: readonly Uint8Array[]): string | undefined {
+function operandFault(elementBytes: number, targets: readonly Uint8Array[], sources: readonly Uint8Array[]): string | undefined {
   const { length } = targets[0] ?? { length: 0 };
   for (const operands of [targets, sources]) {
     for (const operand of operands) {

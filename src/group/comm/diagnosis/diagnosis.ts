@@ -5,7 +5,7 @@
  *
  *      left the group ─▶ says that it had not called, fewest calls first ─▶ did not answer ─▶ had not called, as an earlier call
  *      has not ended ─▶ called too late */
-import { ShoalError, type ErrorCode } from '../../../base/errors.ts';
+import { ShoalError } from '../../../base/errors.ts';
 
 export interface Report {
   /** `all-reduce #17 float32[4] sum at train.ts:12`, or what the rank did instead. */
@@ -28,27 +28,22 @@ interface Statement {
   readonly report: Report | undefined;
 }
 
-export class Diagnosis {
-  readonly code: Extract<ErrorCode, 'mismatch' | 'timeout'>;
+/** The call because of which the group is about to fail. */
+interface Question {
+  readonly code: 'mismatch' | 'timeout';
   readonly sequence: number;
   readonly timeoutMs: number;
-  readonly #operation: string;
-  readonly #globalRanks: readonly number[];
+  readonly operation: string;
+  readonly globalRanks: readonly number[];
+}
+
+export class Diagnosis {
+  readonly question: Question;
   readonly #reports: (Report | undefined)[];
 
-  constructor(options: {
-    code: 'mismatch' | 'timeout';
-    sequence: number;
-    timeoutMs: number;
-    operation: string;
-    globalRanks: readonly number[];
-  }) {
-    this.code = options.code;
-    this.sequence = options.sequence;
-    this.timeoutMs = options.timeoutMs;
-    this.#operation = options.operation;
-    this.#globalRanks = options.globalRanks;
-    this.#reports = options.globalRanks.map(() => undefined);
+  constructor(question: Question) {
+    this.question = question;
+    this.#reports = question.globalRanks.map(() => undefined);
   }
 
   add(rank: number, report: Report): void {
@@ -70,20 +65,21 @@ export class Diagnosis {
     const lines = statements
       .map(({ rank, report }) => `  rank ${this.#name(rank)}: ${report?.text ?? silence(hasAnnounced(rank))}`)
       .join('\n');
-    const fields = { sequence: this.sequence, operation: this.#operation };
-    if (this.code === 'mismatch') {
+    const { code, sequence, timeoutMs, operation, globalRanks } = this.question;
+    const fields = { sequence, operation };
+    if (code === 'mismatch') {
       const odd = this.#odd(statements);
       const who =
         odd.length === 0
           ? ''
           : ` ${odd.length === 1 ? 'rank' : 'ranks'} ${this.#names(odd)} ${odd.length === 1 ? 'differs' : 'differ'} from the others`;
-      const message = `ranks of group '${group}' disagree on collective #${this.sequence}:${who}\n${lines}\nEvery rank must make the same calls in the same order.`;
-      return new ShoalError('mismatch', message, { ...fields, peer: odd.length === 1 ? this.#globalRanks[odd[0].rank] : undefined });
+      const message = `ranks of group '${group}' disagree on collective #${sequence}:${who}\n${lines}\nEvery rank must make the same calls in the same order.`;
+      return new ShoalError('mismatch', message, { ...fields, peer: odd.length === 1 ? globalRanks[odd[0].rank] : undefined });
     }
     const { who, first } = this.#missing(statements, hasAnnounced);
-    const message = `collective #${this.sequence} of group '${group}' timed out after ${this.timeoutMs} ms, ${who}:\n${lines}`;
-    const peer = first === undefined ? undefined : this.#globalRanks[first.rank];
-    return new ShoalError('timeout', message, { ...fields, timeoutMs: this.timeoutMs, peer });
+    const message = `collective #${sequence} of group '${group}' timed out after ${timeoutMs} ms, ${who}:\n${lines}`;
+    const peer = first === undefined ? undefined : globalRanks[first.rank];
+    return new ShoalError('timeout', message, { ...fields, timeoutMs, peer });
   }
 
   /** Ranks that do not call what most ranks call; nobody where most have nothing in common. Who has not called yet is of no mind. */
@@ -121,7 +117,7 @@ export class Diagnosis {
   }
 
   #name(rank: number): string {
-    const global = this.#globalRanks[rank];
+    const global = this.question.globalRanks[rank];
     return global === rank ? `${rank}` : `${rank} (world rank ${global})`;
   }
 }

@@ -84,15 +84,15 @@ export class Inquiry {
 
   /** This rank has made its call number `sequence`. */
   onCalled(sequence: number): void {
-    if (this.#diagnosis?.sequence === sequence) this.#reportOwn();
+    if (this.#diagnosis?.question.sequence === sequence) this.#reportOwn();
   }
 
   onReport(rank: number, message: Extract<ControlMessage, { type: 'report' }>): void {
     const { code, sequence, timeoutMs } = message;
     // Ranks may notice at different calls. They parted at the first of these, and all come to ask about that.
-    if (this.#diagnosis && sequence < this.#diagnosis.sequence) this.#diagnosis = undefined;
+    if (this.#diagnosis && sequence < this.#diagnosis.question.sequence) this.#diagnosis = undefined;
     this.begin(code, sequence, timeoutMs);
-    if (this.#diagnosis?.sequence === sequence) this.#diagnosis.add(rank, message);
+    if (this.#diagnosis?.question.sequence === sequence) this.#diagnosis.add(rank, message);
     this.#concludeIfComplete();
   }
 
@@ -101,7 +101,7 @@ export class Inquiry {
     const { group, history, isOpen, tellOthers, wait } = this.#options;
     const diagnosis = this.#diagnosis;
     if (!diagnosis || diagnosis.has(group.rank) || !isOpen()) return;
-    const { code, sequence, timeoutMs } = diagnosis;
+    const { code, sequence, timeoutMs } = diagnosis.question;
     const report = history.report(sequence);
     const other = report.arrived ? undefined : wait();
     const text = other === undefined ? report.text : `${report.text}; it waits in ${other.text}`;
@@ -118,6 +118,6 @@ export class Inquiry {
   #conclude(): void {
     const { group, isOpen, hasAnnounced, onConcluded } = this.#options;
     const diagnosis = this.#diagnosis;
-    if (diagnosis && isOpen()) onConcluded(diagnosis.error(group.name, (rank) => hasAnnounced(rank, diagnosis.sequence)));
+    if (diagnosis && isOpen()) onConcluded(diagnosis.error(group.name, (rank) => hasAnnounced(rank, diagnosis.question.sequence)));
   }
 }

@@ -6,18 +6,14 @@ import type { FlightRecorder, RecordId } from '../../../trace/flight-recorder.ts
 import type { LaneId, TraceRecorder } from '../../../trace/recorder.ts';
 import type { Movement } from '../../../trace/traffic.ts';
 import type { CallAlone } from './call-history.ts';
-import { messageName, waitName, workName, type CallPath, type CallSpan, type MessageSpan } from '../../shared/call/collective-spans.ts';
-import type { CollectiveCall } from '../../shared/call/contract.ts';
+import { messageName, waitName, workName, type CallSpan, type MessageSpan } from '../../shared/call/collective-spans.ts';
 import type { GroupSpec } from '../../shared/call/group-spec.ts';
 
 /** An operation of the comm thread: its own, or one that the main thread left to it. */
-export interface RecordedOperation {
-  readonly call: CollectiveCall;
+export interface RecordedOperation extends CallSpan {
   readonly sequence: number;
   readonly timeoutMs: number;
   readonly submittedMs: number;
-  readonly path: CallPath;
-  readonly algorithm: string;
   /** The last rank, of the group, that was seen not to have called; undefined: none was. */
   readonly waitedFor: number | undefined;
   /** The bytes that it moves between ranks of the group, as far as that is known. */
@@ -81,7 +77,7 @@ export class OperationLog {
   /** The wait for the others is drawn apart from the work, so that a straggler shows as somebody else's wait. */
   #drawWait(group: GroupSpec, operation: RecordedOperation): void {
     const { submittedMs, sequence, waitedFor } = operation;
-    const name = waitName(this.trace, group, spanOf(operation));
+    const name = waitName(this.trace, group, operation);
     const last = waitedFor === undefined ? Number.NaN : group.globalRanks[waitedFor];
     this.trace.complete(name, submittedMs, this.#lane(`${group.name} waits`), sequence, last);
   }
@@ -98,7 +94,7 @@ export class OperationLog {
       if (error) this.#drawWait(group, operation);
       return;
     }
-    this.trace.complete(workName(this.trace, group, spanOf(operation)), logged.startedMs, this.#lane(group.name), operation.sequence);
+    this.trace.complete(workName(this.trace, group, operation), logged.startedMs, this.#lane(group.name), operation.sequence);
     if (!error) this.trace.moved(group.globalRanks, operation.movements);
   }
 
@@ -161,8 +157,4 @@ export class OperationLog {
     }
     return id;
   }
-}
-
-function spanOf({ call, algorithm, path }: RecordedOperation): CallSpan {
-  return { call, algorithm, path };
 }

@@ -8,7 +8,7 @@ import { answerMs } from './inquiry.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
 /** Ranks that an answer names at most. */
-export const waitRanksMax = 64;
+const waitRanksMax = 64;
 
 /** The call in which a rank waits, and the ranks of the world that it waits for. */
 export interface Wait {

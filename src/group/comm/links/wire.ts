@@ -34,7 +34,6 @@ const offerHeader = new Layout('an offer', {
   key: 'f64',
   offset: 'f64',
 });
-const offered = offerHeader.offsets;
 const acceptLayout = new Layout('an acceptance', { type: 'u8', zero: 3, id: 'u32', key: 'f64', offset: 'f64' });
 const numbered = new Layout('a numbered message', { type: 'u8', zero: 3, id: 'u32' });
 
@@ -103,34 +102,12 @@ export interface Offer {
 }
 
 export function encodeOffer(offer: Offer): Uint8Array {
-  const bytes = new Uint8Array(offerHeader.bytes + offer.payload.length);
-  const view = dataViewOf(bytes);
-  view.setUint8(0, MessageType.Offer);
-  view.setUint8(offered.dtypeCode, offer.dtypeCode);
-  view.setUint16(offered.group, offer.group, true);
-  view.setUint16(offered.tag, offer.tag, true);
-  view.setUint16(offered.inline, offer.inline ? 1 : 0, true);
-  view.setUint32(offered.id, offer.id, true);
-  view.setFloat64(offered.count, offer.count, true);
-  view.setFloat64(offered.key, offer.key, true);
-  view.setFloat64(offered.offset, offer.offset, true);
-  bytes.set(offer.payload, offerHeader.bytes);
-  return bytes;
+  return offerHeader.encode({ ...offer, type: MessageType.Offer, inline: offer.inline ? 1 : 0 }, offer.payload);
 }
 
 export function decodeOffer(message: Uint8Array): Offer {
-  const view = offerHeader.viewOf(message);
-  return {
-    dtypeCode: view.getUint8(offered.dtypeCode),
-    group: view.getUint16(offered.group, true),
-    tag: view.getUint16(offered.tag, true),
-    inline: view.getUint16(offered.inline, true) === 1,
-    id: view.getUint32(offered.id, true),
-    count: view.getFloat64(offered.count, true),
-    key: view.getFloat64(offered.key, true),
-    offset: view.getFloat64(offered.offset, true),
-    payload: message.subarray(offerHeader.bytes),
-  };
+  const header = offerHeader.decode(message);
+  return { ...header, inline: header.inline === 1, payload: message.subarray(offerHeader.bytes) };
 }
 
 export function encodeAccept(id: number, key: number, offset: number): Uint8Array {

@@ -12,24 +12,11 @@ import { dataViewOf, Layout, setWhole } from '../../../base/bytes.ts';
 import { serialOf } from '../../../base/serial.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
 import { reduceOpCode, reduceOps, type ReduceOp } from '../../../memory/reduce-op.ts';
-import type { Collective } from '../../../plan/ir.ts';
-
-/** Collectives by code: append only. */
-const kinds: readonly Collective[] = [
-  'all-reduce',
-  'broadcast',
-  'reduce',
-  'all-gather',
-  'gather',
-  'scatter',
-  'reduce-scatter',
-  'all-to-all',
-  'barrier',
-];
+import { collectives, type Collective } from '../../../plan/ir.ts';
 
 /** Number of a collective on the wire and in the addon. */
 export function collectiveCode(kind: Collective): number {
-  return kinds.indexOf(kind);
+  return collectives.indexOf(kind);
 }
 
 /** Elements that a rank sends to each rank, and receives from each. */
@@ -157,7 +144,7 @@ export function decodeContract(contract: Uint8Array): Partial<CollectiveCall> & 
   const { number, kind, op, dtype, countLow, countHigh, root } = layout.decode(contract);
   return {
     sequence: serialOf(number - 1),
-    kind: kinds[kind],
+    kind: collectives.at(kind),
     dtype: dtypes[dtype]?.name,
     count: countLow + countHigh * twoTo32,
     ...(op === noOp ? {} : { op: reduceOps[op] }),

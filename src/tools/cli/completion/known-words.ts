@@ -3,12 +3,12 @@
 import { collectiveNames } from '../../timing/collective.ts';
 import { comparable } from '../../timing/compare.ts';
 import { measuredOps, opNameOf, typeNameOf } from '../../timing/options.ts';
-import { collectives } from '../../../collectives/build.ts';
 import { algorithms } from '../../../collectives/registry.ts';
 import { fusePolicies } from '../../../graph/passes/fuse-policy.ts';
 import { collectiveLibraries } from '../../../group/shared/call/collective-libraries.ts';
 import { dtypes } from '../../../memory/dtype.ts';
 import { presets } from '../../simulate/model.ts';
+import { collectives } from '../../../plan/ir.ts';
 
 const algorithmNames = ['auto', ...algorithms.map(({ name }) => name)];
 const dtypeNames = dtypes.map(({ name }) => name);

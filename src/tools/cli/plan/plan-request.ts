@@ -2,12 +2,12 @@
 import { ShoalError } from '../../../base/errors.ts';
 import { bytesSyntax, formatBytes, parseBytes } from '../../../base/settings/quantity.ts';
 import { settingDefinitions } from '../../../base/settings/settings.ts';
-import { buildPlan, collectives } from '../../../collectives/build.ts';
+import { buildPlan } from '../../../collectives/build.ts';
 import type { TransferLimits } from '../../../collectives/predict.ts';
 import { selectAlgorithm, type SelectionRule } from '../../../collectives/select.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
 import type { CostModel } from '../../../plan/cost.ts';
-import type { Collective, Plan, PlanRequest } from '../../../plan/ir.ts';
+import { collectives, type Collective, type Plan, type PlanRequest } from '../../../plan/ir.ts';
 import { grid, hostsOf, rankCount, type Topology } from '../../../plan/topology.ts';
 import type { RequestFlags } from './request-options.ts';
 

@@ -2,7 +2,6 @@
 import { ShoalError } from '../../../base/errors.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import type { Settings } from '../../../base/settings/settings.ts';
-import { collectives } from '../../../collectives/build.ts';
 import { assumedRates, type NetworkPathSpec } from '../../../collectives/network-path.ts';
 import { formatPredictions } from '../../draw/prediction-table.ts';
 import { formatTable, parseSelection, selectionTable, type SelectionRule } from '../../../collectives/select.ts';
@@ -13,7 +12,7 @@ import { dtypeInfo } from '../../../memory/dtype.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../../../plan/cost.ts';
 import { picturesPage } from '../../chart/document.ts';
 import { drawPlan, formatSeconds } from '../../draw/draw-plan.ts';
-import type { Plan } from '../../../plan/ir.ts';
+import { collectives, type Plan } from '../../../plan/ir.ts';
 import { printPlan } from '../../../plan/print.ts';
 import { rankCount, type Topology } from '../../../plan/topology.ts';
 import { verify } from '../../../plan/verify.ts';
