@@ -625,6 +625,14 @@ export const groupChecks: readonly GroupCheck[] = [
       assert.equal(await store.check(['leader', 'nobody']), false);
       assert.ok((await store.numKeys()) >= group.size + 2);
       await group.barrier();
+      const turn = store.queuePop(`turn of ${group.rank}`);
+      await store.queuePush(`turn of ${(group.rank + 1) % group.size}`, 'yours');
+      assert.equal(text(await turn), 'yours');
+      await store.append('all', '.');
+      await group.barrier();
+      assert.equal(text(await store.get('all')), '.'.repeat(group.size));
+      assert.ok((await store.listKeys()).includes(`from ${group.rank}`));
+      await group.barrier();
       assert.equal(await store.deleteKey(`from ${group.rank}`), true);
       assert.equal(await store.deleteKey(`from ${group.rank}`), false);
       await assert.rejects(store.get('nobody', { signal: AbortSignal.timeout(20) }), { code: 'aborted' });

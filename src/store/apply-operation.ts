@@ -32,15 +32,26 @@ export function apply(table: StoreTable, operation: ImmediateOperation): StoreRe
       return { kind: 'flag', flag: table.has(operation.keys) };
     case 'count':
       return { kind: 'integer', integer: table.size };
+    case 'append':
+      table.append(operation.key, operation.value);
+      return { kind: 'done' };
+    case 'queuePush':
+      table.push(operation.key, new Uint8Array(operation.value));
+      return { kind: 'done' };
+    case 'queueLen':
+      return { kind: 'integer', integer: table.queueLength(operation.key) };
+    case 'listKeys':
+      return { kind: 'bytes', bytes: table.listKeys(operation.prefix) };
   }
 }
 
 /** The keys that an operation waits for. */
 export function keysOf(operation: WaitingOperation): readonly string[] {
-  return operation.op === 'get' ? [operation.key] : operation.keys;
+  return 'key' in operation ? [operation.key] : operation.keys;
 }
 
-/** The result of an operation whose keys are there. @throws ShoalError `usage` when one message cannot hold it. */
+/** The result of an operation whose keys are there; `missing` from a queue that is empty.
+ *  @throws ShoalError `usage` when one message cannot hold it, or a queue stands where a value is asked for, or the reverse. */
 export function found(table: StoreTable, operation: WaitingOperation): StoreResult {
   switch (operation.op) {
     case 'get':
@@ -49,5 +60,9 @@ export function found(table: StoreTable, operation: WaitingOperation): StoreResu
       return { kind: 'list', values: table.getAll(operation.keys) };
     case 'wait':
       return { kind: 'done' };
+    case 'queuePop': {
+      const bytes = table.pop(operation.key);
+      return bytes === undefined ? { kind: 'missing', keys: [operation.key] } : { kind: 'bytes', bytes };
+    }
   }
 }

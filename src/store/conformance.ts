@@ -159,6 +159,74 @@ export function describeStore(name: string, open: () => Promise<StoreSite>): voi
       expect(await a.numKeys()).toBe(before);
     });
 
+    it('append adds bytes to the end of a value, and makes one where there is none', async () => {
+      const pending = b.get('log');
+      await a.append('log', 'one,');
+      expect(read(await pending)).toBe('one,');
+      await Promise.all([b.append('log', 'two,'), b.append('log', text('three'))]);
+      expect(read(await a.get('log'))).toBe('one,two,three');
+      await a.set('full', new Uint8Array(16 * 1024 * 1024));
+      await expect(a.append('full', 'x')).rejects.toEqual(refused('usage', /16777217 bytes/));
+    });
+
+    it('multiSet writes all values, and wakes who waits for them', async () => {
+      const pending = b.multiGet(['s/0', 's/1']);
+      await a.multiSet(['s/0', 's/1'], ['zero', text('one')]);
+      expect((await pending).map(read)).toEqual(['zero', 'one']);
+      await a.multiSet([], []);
+      await expect(a.multiSet(['s/0'], [])).rejects.toEqual(refused('usage', /not 0 for 1/));
+    });
+
+    it('listKeys gives the names of keys and queues', async () => {
+      expect(await a.listKeys()).toEqual([]);
+      await a.multiSet(['l/b', 'l/a', 'é'], ['', '', '']);
+      await a.queuePush('jobs', 'x');
+      await b.deleteKey('é');
+      expect((await b.listKeys()).sort()).toEqual(['jobs', 'l/a', 'l/b']);
+      expect((await b.prefix('l').listKeys()).sort()).toEqual(['a', 'b']);
+    });
+
+    it('a queue gives each value once, the first pushed first', async () => {
+      const before = await a.numKeys();
+      for (const value of ['one', '', 'three']) await a.queuePush('q', value);
+      expect([await b.queueLen('q'), await b.queueLen('other'), await a.check(['q'])]).toEqual([3, 0, true]);
+      await b.wait(['q']);
+      expect([read(await b.queuePop('q')), read(await a.queuePop('q')), read(await b.queuePop('q'))]).toEqual(['one', '', 'three']);
+      expect([await a.queueLen('q'), await a.check(['q']), await a.numKeys()]).toEqual([0, false, before]);
+      await a.queuePush('q', 'again');
+      expect(await b.deleteKey('q')).toBe(true);
+      expect(await a.queueLen('q')).toBe(0);
+    });
+
+    it('queuePop waits for a value, within its time, and every value reaches exactly one', async () => {
+      await expect(a.queuePop('q', { timeoutMs: 0 })).rejects.toEqual(refused('timeout', /q'/));
+      await expect(a.queuePop('q', { timeoutMs: 20 })).rejects.toEqual(refused('timeout', /after \d+ ms/));
+      const pending = Array.from({ length: 20 }, (_, place) => (place % 2 === 0 ? a : b).queuePop('q'));
+      await Promise.all(Array.from({ length: 20 }, (_, place) => (place % 3 === 0 ? a : b).queuePush('q', `${place}`)));
+      const got = (await Promise.all(pending)).map((value) => Number(read(value)));
+      expect(got.sort((one, other) => one - other)).toEqual(Array.from({ length: 20 }, (_, place) => place));
+      expect(await a.queueLen('q')).toBe(0);
+    });
+
+    it('a queuePop that is aborted takes nothing', async () => {
+      const stop = new AbortController();
+      const pending = b.queuePop('q', { signal: stop.signal });
+      await b.numKeys();
+      stop.abort();
+      await expect(pending).rejects.toEqual(refused('aborted', /q'/));
+      await a.queuePush('q', 'kept');
+      expect(read(await a.queuePop('q'))).toBe('kept');
+    });
+
+    it('a key is a value or a queue', async () => {
+      await a.queuePush('q', 'x');
+      await a.set('v', 'x');
+      for (const call of [() => a.get('q'), () => a.multiGet(['q']), () => a.set('q', ''), () => a.append('q', ''), () => a.add('q', 1)])
+        await expect(call()).rejects.toEqual(refused('usage', /q' is a queue/));
+      for (const call of [() => a.queuePush('v', ''), () => a.queuePop('v'), () => a.queueLen('v')])
+        await expect(call()).rejects.toEqual(refused('usage', /v' is a value/));
+    });
+
     it('operations of one client apply in the order called', async () => {
       const calls = Array.from({ length: 50 }, (_, i) => a.set('order', text(String(i))));
       const last = a.get('order');

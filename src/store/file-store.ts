@@ -41,6 +41,10 @@ export interface FileStoreOptions {
   readonly link?: typeof link;
 }
 
+type QueuePop = Extract<WaitingOperation, { op: 'queuePop' }>;
+/** Operations that change the table, and so are records. */
+type LoggedOperation = ImmediateOperation | QueuePop;
+
 /** Longest pause between looks for new records while somebody waits. */
 const pauseMostMs = 20;
 
@@ -82,8 +86,9 @@ export class FileStore extends Store {
 
   async start(operation: StoreOperation, wait?: StoreWait): Promise<StoreResult> {
     checkOperation(operation, this.#table.limits);
+    if (operation.op === 'queuePop') return this.#pop(operation, wait);
     if (!isImmediate(operation)) return this.#await(operation, wait);
-    if (operation.op !== 'check' && operation.op !== 'count') return this.#append(operation);
+    if (!['check', 'count', 'queueLen', 'listKeys'].includes(operation.op)) return this.#append(operation);
     await this.#enqueue(() => this.#catchUp());
     return apply(this.#table, operation);
   }
@@ -107,6 +112,17 @@ export class FileStore extends Store {
     return waiting!;
   }
 
+  /** Whose record comes first takes the value; the others go on waiting. */
+  async #pop(operation: QueuePop, wait: StoreWait = {}): Promise<StoreResult> {
+    const { clock, timeoutMs = defaultStoreTimeoutMs } = this.#options;
+    const endMs = clock.now() + (wait.timeoutMs ?? timeoutMs);
+    for (;;) {
+      await this.#await({ op: 'wait', keys: [operation.key] }, { ...wait, timeoutMs: Math.max(0, Math.ceil(endMs - clock.now())) });
+      const result = await this.#append(operation);
+      if (result.kind !== 'missing') return result;
+    }
+  }
+
   /** Looks for new records as long as somebody waits, less and less often. */
   #poll(pauseMs: number): void {
     this.#polling?.cancel();
@@ -124,7 +140,7 @@ export class FileStore extends Store {
     );
   }
 
-  #append(operation: ImmediateOperation): Promise<StoreResult> {
+  #append(operation: LoggedOperation): Promise<StoreResult> {
     return this.#enqueue(async () => {
       const draft = join(this.#directory, `tmp-${Buffer.from(this.#options.random.bytes(12)).toString('hex')}`);
       try {
@@ -138,7 +154,7 @@ export class FileStore extends Store {
     });
   }
 
-  async #publish(draft: string, operation: ImmediateOperation): Promise<StoreResult> {
+  async #publish(draft: string, operation: LoggedOperation): Promise<StoreResult> {
     const maxRecords = this.#options.maxRecords ?? 1_000_000;
     for (;;) {
       await this.#catchUp();
@@ -154,7 +170,7 @@ export class FileStore extends Store {
         if ((await stat(draft)).nlink < 2) continue;
       }
       this.#next++;
-      return apply(this.#table, operation);
+      return this.#apply(operation);
     }
   }
 
@@ -169,10 +185,15 @@ export class FileStore extends Store {
         throw new ShoalError('system', `${this.#name} cannot be read: ${messageOf(error)}`, { cause: error });
       }
       const { message } = decodeRequest(bytes.subarray(4), this.#table.limits);
-      if (message.op === 'cancel' || !isImmediate(message)) throw new ShoalError('protocol', `${path} is not a record of a file store`);
+      if (message.op === 'cancel' || !(isImmediate(message) || message.op === 'queuePop'))
+        throw new ShoalError('protocol', `${path} is not a record of a file store`);
       this.#next++;
-      resultOf(() => apply(this.#table, message));
+      resultOf(() => this.#apply(message));
     }
+  }
+
+  #apply(operation: LoggedOperation): StoreResult {
+    return operation.op === 'queuePop' ? found(this.#table, operation) : apply(this.#table, operation);
   }
 
   #record(index: number): string {

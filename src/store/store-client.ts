@@ -126,23 +126,20 @@ export class StoreClient extends Store {
     };
     const cancel = (): void => {
       if (this.#pending.has(id)) this.#write(this.#takeId(), { op: 'cancel', target: id });
+      timer.cancel();
+      timer = setServedTimer(clock, cancelGraceMs, () => giveUp(this.#silent(timeoutMs)));
     };
+    const aborted = (): ShoalError => abortedWait(this.#name, keys, options.signal);
     const abort = (): void => {
       cancel();
-      giveUp(abortedWait(this.#name, keys, options.signal));
+      // The server may have sent a queue's value already, which nobody else would get then.
+      if (operation.op !== 'queuePop') giveUp(aborted());
     };
-    let timer = clock.setTimer(
-      timeoutMs,
-      () => {
-        cancel();
-        timer = setServedTimer(clock, cancelGraceMs, () => giveUp(this.#silent(timeoutMs)));
-      },
-      { keepAlive: true },
-    );
+    let timer = clock.setTimer(timeoutMs, cancel, { keepAlive: true });
     options.signal?.addEventListener('abort', abort);
     try {
       const result = await answer;
-      if (result.kind === 'missing') throw timedOutWait(this.#name, result.keys, timeoutMs);
+      if (result.kind === 'missing') throw options.signal?.aborted ? aborted() : timedOutWait(this.#name, result.keys, timeoutMs);
       return result;
     } finally {
       timer.cancel();

@@ -68,7 +68,7 @@ export function checkOperation(operation: StoreOperation, limits: StoreLimits): 
   if (!('key' in operation)) return;
   checkKey(operation.key, limits);
   if (operation.op === 'add') checkAmount(operation.key, operation.amount);
-  if (operation.op === 'set') checkValue(operation.key, operation.value, limits);
+  if ('value' in operation) checkValue(operation.key, operation.value, limits);
   if (operation.op !== 'compareSet') return;
   for (const value of [operation.expected, operation.desired]) checkValue(operation.key, value, limits);
 }

@@ -15,6 +15,11 @@
  *    8 count
  *    9 cancel      id u32 of a wait or get           134 list       values
  *    10 multiGet   keys
+ *    11 append     key, value
+ *    12 queuePush  key, value
+ *    13 queuePop   key
+ *    14 queueLen   key
+ *    15 listKeys   prefix, as `key`
  *
  *    key   │bytes u16│UTF-8 …│      value │bytes u32│…│      keys │count u32│key…│      values │count u32│value…│ */
 import { ByteReader, ByteWriter, dataViewOf, Layout } from '../base/bytes.ts';
@@ -107,6 +112,11 @@ const requests = {
   count: {},
   cancel: { target: 'uint32' },
   multiGet: { keys: 'keys' },
+  append: { key: 'key', value: 'value' },
+  queuePush: { key: 'key', value: 'value' },
+  queuePop: { key: 'key' },
+  queueLen: { key: 'key' },
+  listKeys: { prefix: 'key' },
 } as const satisfies Record<StoreRequest['op'], Fields>;
 
 /** Results; their kinds are numbered from `firstResult`. */

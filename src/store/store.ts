@@ -35,6 +35,16 @@ export interface StoreWait {
 export interface JobStore extends AsyncDisposable {
   /** Writes a value, also over another one; calls that wait for the key go on. */
   set(key: string, value: string | Uint8Array): Promise<void>;
+  /** Writes all values, in this order. */
+  multiSet(keys: readonly string[], values: readonly (string | Uint8Array)[]): Promise<void>;
+  /** Adds bytes to the end of a value, which is empty when there is none. */
+  append(key: string, value: string | Uint8Array): Promise<void>;
+  /** Adds a value to the end of the queue of this name. A key is either a value or a queue. */
+  queuePush(key: string, value: string | Uint8Array): Promise<void>;
+  /** Takes the queue's first value, for which it waits; each value reaches one caller. With `timeoutMs: 0` it looks once. */
+  queuePop(key: string, options?: StoreWait): Promise<Uint8Array>;
+  /** Values in the queue; 0 when there is none. */
+  queueLen(key: string): Promise<number>;
   /** Waits until there is such a key. */
   get(key: string, options?: StoreWait): Promise<Uint8Array>;
   /** Waits for all keys; their values in that order. */
@@ -50,7 +60,9 @@ export interface JobStore extends AsyncDisposable {
   deleteKey(key: string): Promise<boolean>;
   /** Keys in the whole store, those of other prefixes and of Shoal itself with them, as in c10d. */
   numKeys(): Promise<number>;
-  /** True when there are all these keys now. */
+  /** The names of the keys, queues too, that begin with this store's prefix, without it. */
+  listKeys(): Promise<string[]>;
+  /** True when there are all these keys now. A queue is there as long as it holds a value. */
   check(keys: readonly string[]): Promise<boolean>;
   /** The part of this store whose keys begin with `name` and a slash: c10d's PrefixStore. */
   prefix(name: string): JobStore;
@@ -65,13 +77,18 @@ export type ImmediateOperation =
   | { readonly op: 'add'; readonly key: string; readonly amount: number }
   | { readonly op: 'check'; readonly keys: readonly string[] }
   | { readonly op: 'compareSet'; readonly key: string; readonly expected: Uint8Array; readonly desired: Uint8Array }
-  | { readonly op: 'count' };
+  | { readonly op: 'count' }
+  | { readonly op: 'append'; readonly key: string; readonly value: Uint8Array }
+  | { readonly op: 'queuePush'; readonly key: string; readonly value: Uint8Array }
+  | { readonly op: 'queueLen'; readonly key: string }
+  | { readonly op: 'listKeys'; readonly prefix: string };
 
 /** Operations that wait for keys. */
 export type WaitingOperation =
   | { readonly op: 'get'; readonly key: string }
   | { readonly op: 'wait'; readonly keys: readonly string[] }
-  | { readonly op: 'multiGet'; readonly keys: readonly string[] };
+  | { readonly op: 'multiGet'; readonly keys: readonly string[] }
+  | { readonly op: 'queuePop'; readonly key: string };
 
 export type StoreOperation = ImmediateOperation | WaitingOperation;
 
@@ -85,7 +102,7 @@ export type StoreResult =
   | { readonly kind: 'list'; readonly values: readonly Uint8Array[] };
 
 export function isImmediate(operation: StoreOperation): operation is ImmediateOperation {
-  return operation.op !== 'get' && operation.op !== 'multiGet' && operation.op !== 'wait';
+  return !['get', 'multiGet', 'wait', 'queuePop'].includes(operation.op);
 }
 
 const waitOptions = optionTable<StoreWait>({ timeoutMs: anyNumber, signal: abortSignal });
@@ -100,13 +117,36 @@ export abstract class Store implements JobStore {
   abstract close(): Promise<void>;
 
   async set(key: string, value: string | Uint8Array): Promise<void> {
-    checkArgument('set: key', key, anyText);
-    await this.start({ op: 'set', key, value: bytesOf('set', value) });
+    await this.start({ op: 'set', key: keyOf('set', key), value: bytesOf('set', value) });
+  }
+
+  async multiSet(keys: readonly string[], values: readonly (string | Uint8Array)[]): Promise<void> {
+    checkedKeys('multiSet', keys);
+    checkArgument('multiSet: values', values, anyList);
+    if (keys.length !== values.length)
+      throw new ShoalError('usage', `multiSet: as many values as keys are needed, not ${values.length} for ${keys.length}`);
+    const writes = keys.map((key, place) => ({ op: 'set', key, value: bytesOf('multiSet', values[place]) }) as const);
+    await Promise.all(writes.map((write) => this.start(write)));
+  }
+
+  async append(key: string, value: string | Uint8Array): Promise<void> {
+    await this.start({ op: 'append', key: keyOf('append', key), value: bytesOf('append', value) });
+  }
+
+  async queuePush(key: string, value: string | Uint8Array): Promise<void> {
+    await this.start({ op: 'queuePush', key: keyOf('queuePush', key), value: bytesOf('queuePush', value) });
+  }
+
+  async queuePop(key: string, options: StoreWait = noOptions): Promise<Uint8Array> {
+    return expected('bytes', await this.start({ op: 'queuePop', key: keyOf('queuePop', key) }, checkedWait('queuePop', options))).bytes;
+  }
+
+  async queueLen(key: string): Promise<number> {
+    return expected('integer', await this.start({ op: 'queueLen', key: keyOf('queueLen', key) })).integer;
   }
 
   async get(key: string, options: StoreWait = noOptions): Promise<Uint8Array> {
-    checkArgument('get: key', key, anyText);
-    return expected('bytes', await this.start({ op: 'get', key }, checkedWait('get', options))).bytes;
+    return expected('bytes', await this.start({ op: 'get', key: keyOf('get', key) }, checkedWait('get', options))).bytes;
   }
 
   async multiGet(keys: readonly string[], options: StoreWait = noOptions): Promise<Uint8Array[]> {
@@ -115,9 +155,8 @@ export abstract class Store implements JobStore {
   }
 
   async add(key: string, amount: number): Promise<number> {
-    checkArgument('add: key', key, anyText);
     if (!Number.isSafeInteger(amount)) throw new ShoalError('usage', `add: amount must be a safe integer, not ${describeValue(amount)}`);
-    return expected('integer', await this.start({ op: 'add', key, amount })).integer;
+    return expected('integer', await this.start({ op: 'add', key: keyOf('add', key), amount })).integer;
   }
 
   async wait(keys: readonly string[], options: StoreWait = noOptions): Promise<void> {
@@ -125,18 +164,21 @@ export abstract class Store implements JobStore {
   }
 
   async compareSet(key: string, expectedValue: string | Uint8Array, desiredValue: string | Uint8Array): Promise<Uint8Array> {
-    checkArgument('compareSet: key', key, anyText);
     const values = { expected: bytesOf('compareSet', expectedValue), desired: bytesOf('compareSet', desiredValue) };
-    return expected('bytes', await this.start({ op: 'compareSet', key, ...values })).bytes;
+    return expected('bytes', await this.start({ op: 'compareSet', key: keyOf('compareSet', key), ...values })).bytes;
   }
 
   async deleteKey(key: string): Promise<boolean> {
-    checkArgument('deleteKey: key', key, anyText);
-    return expected('flag', await this.start({ op: 'delete', key })).flag;
+    return expected('flag', await this.start({ op: 'delete', key: keyOf('deleteKey', key) })).flag;
   }
 
   async numKeys(): Promise<number> {
     return expected('integer', await this.start({ op: 'count' })).integer;
+  }
+
+  async listKeys(): Promise<string[]> {
+    const { bytes } = expected('bytes', await this.start({ op: 'listKeys', prefix: '' }));
+    return JSON.parse(new TextDecoder().decode(bytes)) as string[];
   }
 
   async check(keys: readonly string[]): Promise<boolean> {
@@ -194,6 +236,7 @@ export class PrefixStore extends Store {
     // The empty key and a leading '/' must fail here as they do without a prefix, so they are passed on as they are.
     const full = (key: string): string => (key === '' || key.startsWith('/') ? key : this.#prefix + key);
     if ('key' in operation) return { ...operation, key: full(operation.key) };
+    if ('prefix' in operation) return { ...operation, prefix: this.#prefix + operation.prefix };
     return 'keys' in operation ? { ...operation, keys: operation.keys.map(full) } : operation;
   }
 }
@@ -221,10 +264,14 @@ function bytesOf(call: string, value: string | Uint8Array): Uint8Array {
   throw new ShoalError('usage', `${call}: a value is text or a Uint8Array, not ${describeValue(value)}`);
 }
 
+function keyOf(call: string, key: string): string {
+  checkArgument(`${call}: key`, key, anyText);
+  return key;
+}
+
 function checkedKeys(call: string, keys: readonly string[]): readonly string[] {
   checkArgument(`${call}: keys`, keys, anyList);
-  for (const key of keys) checkArgument(`${call}: key`, key, anyText);
-  return [...keys];
+  return keys.map((key) => keyOf(call, key));
 }
 
 function checkedWait(call: string, options: StoreWait): StoreWait {

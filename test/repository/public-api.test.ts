@@ -131,6 +131,12 @@ describe('shoal', () => {
     const wait = options('timeoutMs', 'signal');
     return {
       set: call(store.set.bind(store), text, text),
+      multiSet: call(store.multiSet.bind(store), keys, keys),
+      append: call(store.append.bind(store), text, text),
+      queuePush: call(store.queuePush.bind(store), text, text),
+      queuePop: call(store.queuePop.bind(store), text, wait),
+      queueLen: call(store.queueLen.bind(store), text),
+      listKeys: 'takes nothing',
       get: call(store.get.bind(store), text, wait),
       multiGet: call(store.multiGet.bind(store), keys, wait),
       add: call(store.add.bind(store), text, argument(1)),
