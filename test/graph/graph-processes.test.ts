@@ -3,6 +3,7 @@ import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { isAlive } from '../../src/base/files/process-identity.ts';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import type { ReportData } from '../../src/tools/report/data/report-data.ts';
 import { shoalRun, start } from '../fixtures/launch-harness.ts';
@@ -45,6 +46,25 @@ describe('a graph over processes', () => {
     const { stderr } = await job.ended;
     expect(stderr).toMatch(/rank 0 exited with code 1: ShoalError: \/job:ps\/task:1 is lost: rank 2 was killed by SIGKILL/);
     expect(stderr).not.toContain('still running');
+  });
+
+  it.each([
+    ['while it begins a step', /\/job:worker\/task:0 (runs)/],
+    ['in a step', /(never) was called/],
+  ])('a task that hears at once of all that have ended, %s, names the one that was killed', async (_, ready) => {
+    const stuck = fileURLToPath(new URL('../fixtures/graph-stuck.ts', import.meta.url));
+    await using job = shoalRun('--ps', '2', '--workers', '1', '--grace', '60s', stuck);
+    const [[, pid]] = await job.output(/rank 0 started \(pid (\d+)\)/, 1);
+    const [[, killed]] = await job.output(/\/job:ps\/task:1 pid (\d+)/, 1);
+    const [[, other]] = await job.output(/\/job:ps\/task:0 pid (\d+)/, 1);
+    await job.output(ready, 1);
+    process.kill(Number(pid), 'SIGSTOP');
+    process.kill(Number(killed), 'SIGKILL');
+    // The other server ends because it is told.
+    await expect.poll(() => isAlive(Number(other)), { timeout: 60_000 }).toBe(false);
+    process.kill(Number(pid), 'SIGCONT');
+    const { stderr } = await job.ended;
+    expect(stderr).toMatch(/rank 0 exited with code 1: ShoalError: \/job:ps\/task:1 is lost: rank 2 was killed by SIGKILL/);
   });
 
   it('goes on from its checkpoint after a server was killed in the middle of training', async () => {

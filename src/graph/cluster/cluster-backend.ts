@@ -25,19 +25,12 @@ export interface ClusterBackendOptions {
   readonly nextHandle: () => string;
   readonly interOpParallelism: number;
   readonly trace: TaskTrace;
-  readonly job: JobState;
+  /** Aborted when the job has failed, with the reason. */
+  readonly job: AbortSignal;
   /** Makes of a value one that may outlive its step. */
   readonly keep: (value: Value) => Value;
   /** The session is closed. */
   readonly onClose: () => void;
-}
-
-/** The job, as the sessions of a process see it. */
-export interface JobState {
-  /** The reason for which it has failed: no more steps begin. */
-  failure: ShoalError | undefined;
-  /** Each ends a step in flight. */
-  readonly ends: Set<(cause: ShoalError) => void>;
 }
 
 /** Beyond a step's time, until those who do not answer are given up: they say better what they wait for. */
@@ -64,7 +57,7 @@ export class ClusterBackend implements StepBackend {
     }
     const shares = [...byTask].map(([task, own]) => this.#share(task, own));
     try {
-      return new ClusterStep(await Promise.all(shares), this.#options);
+      return new ClusterStep(await unlessAborted(this.#options.job, () => Promise.all(shares)), this.#options);
     } catch (thrown) {
       // Tasks that have registered their part, or still do, need not keep it.
       for (const share of shares) share.then((made) => made.release()).catch(() => undefined);
@@ -169,7 +162,6 @@ class ClusterStep implements PreparedStep {
 
   async run(given: PreparedRun): Promise<StepOutcome> {
     const { clock, nextStepId, trace, job, keep } = this.#options;
-    if (job.failure !== undefined) throw job.failure;
     const startMs = trace.now();
     const { timeoutMs, signal } = given;
     const stepId = nextStepId();
@@ -181,20 +173,17 @@ class ClusterStep implements PreparedStep {
     const onEnd = (cause: ShoalError): void => {
       for (const share of this.#shares) share.abort(stepId, cause);
     };
-    const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signal, timedOut, onEnd }, async (ending, fail) => {
-      job.ends.add(fail);
-      const outcomes = this.#shares.map(async (share) => {
-        const outcome = await share.run(stepId, { ...given, signal: ending });
-        unanswered.delete(share);
-        return outcome;
-      });
-      for (const outcome of outcomes) outcome.catch((thrown: unknown) => fail(ShoalError.from(thrown)));
-      try {
-        return await Promise.all(outcomes);
-      } finally {
-        job.ends.delete(fail);
-      }
-    });
+    const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signal, timedOut, onEnd }, (ending, fail) =>
+      unlessAborted(job, () => {
+        const outcomes = this.#shares.map(async (share) => {
+          const outcome = await share.run(stepId, { ...given, signal: ending });
+          unanswered.delete(share);
+          return outcome;
+        });
+        for (const outcome of outcomes) outcome.catch((thrown: unknown) => fail(ShoalError.from(thrown)));
+        return Promise.all(outcomes);
+      }),
+    );
     for (const share of this.#shares) share.end(stepId);
     const results: Flow[] = Array.from({ length: given.fetchCount });
     for (const outcome of all)
@@ -215,4 +204,16 @@ function indexesOf(partitions: readonly Partition[], control: 'argument' | 'retu
   return partitions.flatMap(({ graph }) =>
     graph.nodes.filter((node) => node.control === control).map(({ attributes }) => attributes.index as number),
   );
+}
+
+/** @throws the reason of the signal, also when it is aborted meanwhile. */
+async function unlessAborted<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  signal.throwIfAborted();
+  let end!: () => void;
+  const aborted = new Promise<never>((_, reject) => signal.addEventListener('abort', (end = () => reject(ShoalError.from(signal.reason)))));
+  try {
+    return await Promise.race([aborted, work()]);
+  } finally {
+    signal.removeEventListener('abort', end);
+  }
 }

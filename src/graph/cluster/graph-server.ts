@@ -2,6 +2,7 @@
  *
  *      /job:worker/task:0 ── session ─▶ partitions on /job:worker/task:0, /job:ps/task:0, …
  *      /job:ps/task:0     ── join                     variables live here, whoever's session they are of */
+import { setMaxListeners } from 'node:events';
 import type { Clock } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
@@ -21,7 +22,7 @@ import { taskName } from '../structure/device-name.ts';
 import { kept } from '../structure/elements.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
-import { ClusterBackend, type JobState } from './cluster-backend.ts';
+import { ClusterBackend } from './cluster-backend.ts';
 import { jobFailed, noteJoined, rankEnded } from '../../group/shared/ended-ranks.ts';
 import { TaskTrace } from './task-trace.ts';
 import { TaskTensors, type TensorAddress } from './task-tensors.ts';
@@ -106,7 +107,8 @@ export class GraphServer implements AsyncDisposable {
   readonly #keep: (value: Value) => Value;
   readonly #links = new Map<string, Promise<RpcLink>>();
   readonly #sessions = new Set<Session>();
-  readonly #jobState: JobState = { failure: undefined, ends: new Set() };
+  /** Ends steps, and what prepares them. */
+  readonly #jobFailed = new AbortController();
   /** Ends what listens for the end of the job. */
   readonly #over = new AbortController();
   /** First of this process's step ids. */
@@ -141,6 +143,7 @@ export class GraphServer implements AsyncDisposable {
       kernels: { ...structuralKernels(new VariableStore(this.#keep), functions), ...tableKernels(parameterKernels), ...kernels },
     });
     this.#firstStep = firstStep;
+    setMaxListeners(0, this.#jobFailed.signal);
   }
 
   /** Starts to serve, and tells the cluster. @throws ShoalError `usage` for a task that is not in the cluster. */
@@ -195,7 +198,7 @@ export class GraphServer implements AsyncDisposable {
       nextHandle: () => `graph-${this.#handles++}`,
       interOpParallelism: options.interOpParallelism ?? 8,
       trace: this.#trace,
-      job: this.#jobState,
+      job: this.#jobFailed.signal,
       keep: this.#keep,
       onClose: () => void this.#sessions.delete(session),
     });
@@ -262,8 +265,7 @@ export class GraphServer implements AsyncDisposable {
     const { cluster } = this.#options;
     const lost = cause.peer === undefined ? undefined : tasksOf(cluster)[cause.peer];
     const failure = lost === undefined ? cause : failureOf(`${lost} is lost`, cause);
-    this.#jobState.failure = failure;
-    for (const end of this.#jobState.ends) end(failure);
+    this.#jobFailed.abort(failure);
     this.#service.close(failure);
   }
 
@@ -304,7 +306,7 @@ export class GraphServer implements AsyncDisposable {
   #linkTo(task: string): Promise<RpcLink> {
     const found = this.#links.get(task);
     if (found !== undefined) return found;
-    const link = this.#connect(task);
+    const link = this.#recordOf(task).then(({ address }) => this.#carrier.connect(address, task));
     this.#links.set(task, link);
     // A task that comes back is another process at another address.
     const forget = (): void => {
@@ -312,10 +314,6 @@ export class GraphServer implements AsyncDisposable {
     };
     link.then(({ lost }) => lost.then(forget), forget);
     return link;
-  }
-
-  async #connect(task: string): Promise<RpcLink> {
-    return this.#carrier.connect((await this.#recordOf(task)).address, task);
   }
 
   async #recordOf(task: string): Promise<TaskRecord> {

@@ -16,11 +16,13 @@ it('a process with which the job has failed is told to those that have joined, a
   const over = new AbortController();
   const [told, waiting] = [jobFailed(store, 0, over.signal), rankEnded(store, 1, { timeoutMs: waitMs })];
   const rejections = Promise.allSettled([told, waiting]);
+  const first = Promise.race([told.catch(() => 'has joined'), waiting.catch(() => 'waits')]);
   await noteJoined(store, 2);
   await reportFailed(store, { rank: 2, failed: 'rank 2 exited with code 3' });
   await reportFailed(store, { rank: undefined, failed: 'server 0 was killed by SIGKILL' });
   const error = { code: 'peer-lost', peer: 2, message: 'rank 2 exited with code 3; the job ends with it' };
   expect(await rejections).toMatchObject([{ reason: { ...error, rank: 0 } }, { reason: { ...error, rank: 1 } }]);
+  expect(await first).toBe('has joined');
   await expect(jobFailed(store, 2, over.signal)).rejects.toSatisfy(({ peer }: ShoalError) => peer === undefined);
   expect(clock.now()).toBe(0);
 });

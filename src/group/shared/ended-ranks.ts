@@ -51,10 +51,11 @@ export async function reportEnded(store: Store, rank: number, how: { ending: str
   await store.compareSet(endedKey, nothing, encode({ rank, ...how }));
 }
 
-/** A process has ended badly, and the job fails. The first report counts. */
+/** A process has ended badly, and the job fails. The first report counts. Whoever has joined is told first: it must not learn from the end of
+ *  one that waited, and ends because it was told. */
 export async function reportFailed(store: Store, end: JobEnd): Promise<void> {
   const value = encode(end);
-  await Promise.all([endedKey, failedKey].map((key) => store.compareSet(key, nothing, value)));
+  await Promise.all([failedKey, endedKey].map((key) => store.compareSet(key, nothing, value)));
 }
 
 /** The rank gives up joining. What it is to say: `error`, unless that may be a consequence of what another rank has said before. */
