@@ -77,12 +77,14 @@ for (const { title: name, unavailable } of providers) {
         const ranks = await exchanged(name);
         const survivor = victim === 'dialler' ? ranks.listener : ranks.dialler;
         const killedAtMs = systemClock.wallNow();
+        // The sockets of a process close before it has ended.
+        const ended = once(ranks[victim].process, 'exit');
         ranks[victim].process.kill('SIGKILL');
         const end = await survivor.next();
         expect(end).toMatchObject({ closed: 'peer-lost', message: expect.stringContaining(`lost rank ${victim === 'dialler' ? 0 : 1}`) });
         expect((end.atMs as number) - killedAtMs).toBeLessThan(deathMs);
         survivor.process.kill('SIGKILL');
-        await once(survivor.process, 'exit');
+        await Promise.all([ended, once(survivor.process, 'exit')]);
         if (name === 'libfabric:shm') {
           // The next fabric of that kind would do the same.
           sweepSharedMemory();

@@ -1,6 +1,7 @@
 /** Names of the files in /dev/shm that libfabric's `shm` makes for endpoints. The library removes them when an endpoint is
  *  closed; files that a killed process has left are removed by the next fabric of its namespace. */
-import { readdirSync, readFileSync, readlinkSync, unlinkSync } from 'node:fs';
+import { readdirSync, readlinkSync, unlinkSync } from 'node:fs';
+import { hasEnded, ownProcess } from '../../../base/files/process-identity.ts';
 import type { Random } from '../../../base/random.ts';
 
 const folder = '/dev/shm';
@@ -8,7 +9,8 @@ const scheme = 'fi_shm://';
 
 /** `fi_shm://shoal-<pid namespace>-<pid>-<start of the process>-<random>`: identifies the owner, even when its process number is reused. */
 export function sharedMemoryName(random: Random): string {
-  return `${scheme}shoal-${pidNamespace()}-${process.pid}-${startOf(process.pid)}-${Buffer.from(random.bytes(6)).toString('hex')}`;
+  const { pid, birth } = ownProcess();
+  return `${scheme}shoal-${pidNamespace()}-${pid}-${birth}-${Buffer.from(random.bytes(6)).toString('hex')}`;
 }
 
 /** Removes files of processes of this namespace that have ended. @returns their names. */
@@ -16,7 +18,7 @@ export function sweepSharedMemory(): string[] {
   const namespace = pidNamespace();
   const left = namesIn(folder).filter((name) => {
     const parts = /^shoal-(\d+)-(\d+)-(\d+)-/.exec(name);
-    return parts !== null && parts[1] === namespace && ![parts[3], 'unknown'].includes(startOf(Number(parts[2])) ?? '');
+    return parts?.[1] === namespace && hasEnded({ pid: Number(parts[2]), birth: Number(parts[3]), host: '' });
   });
   return left.filter((name) => {
     try {
@@ -33,18 +35,6 @@ function pidNamespace(): string {
     return readlinkSync('/proc/self/ns/pid').replace(/\D/g, '');
   } catch {
     return '0';
-  }
-}
-
-/** Start of a process, in ticks since the machine started; undefined: there is no such process; 'unknown': it cannot be read. */
-function startOf(pid: number): string | undefined {
-  try {
-    const status = readFileSync(`/proc/${pid}/stat`, 'latin1');
-    // The fields follow the process's name, which is in brackets and may hold anything.
-    return status.slice(status.lastIndexOf(')') + 2).split(' ')[19];
-  } catch (thrown) {
-    const { code } = thrown as { code?: string };
-    return code === 'ENOENT' || code === 'ESRCH' ? undefined : 'unknown';
   }
 }
 

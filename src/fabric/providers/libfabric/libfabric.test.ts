@@ -1,4 +1,6 @@
-import { existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import fc from 'fast-check';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
@@ -273,16 +275,23 @@ describe('libfabric', () => {
     expect(atB.events).toEqual([{ message: 'alive' }]);
   });
 
-  it('files that killed processes have left in /dev/shm are removed, those of the living are not', () => {
+  it('files that killed processes have left in /dev/shm are removed, those of the living are not', async () => {
     if (!existsSync('/dev/shm')) return;
     const own = `${sharedMemoryName(systemRandom).slice('fi_shm://'.length)}:0:0`;
     const [namespace, pid, start] = own.split('-').slice(1);
     const dead = own.replace(`-${pid}-${start}-`, `-${pid}-${Number(start) + 1}-`);
     expect(namespace).toMatch(/^\d+$/);
-    for (const name of [own, dead]) writeFileSync(`/dev/shm/${name}`, 'x');
-    onTestFinished(() => rmSync(`/dev/shm/${own}`, { force: true }));
+    // Its parent, which has become another program, does not collect it.
+    const parent = spawn('sh', ['-c', 'true & echo $!; exec sleep 600'], { stdio: ['ignore', 'pipe', 'ignore'] });
+    onTestFinished(() => void parent.kill('SIGKILL'));
+    const child = Number(String((await once(parent.stdout, 'data'))[0]));
+    const status = (): string[] => readFileSync(`/proc/${child}/stat`, 'latin1').replace(/.*\) /, '').split(' ');
+    await expect.poll(() => status()[0]).toBe('Z');
+    const uncollected = own.replace(`-${pid}-${start}-`, `-${child}-${status()[19]}-`);
+    for (const name of [own, dead, uncollected]) writeFileSync(`/dev/shm/${name}`, 'x');
+    onTestFinished(() => [own, dead, uncollected].forEach((name) => rmSync(`/dev/shm/${name}`, { force: true })));
     sweepSharedMemory();
-    expect(existsSync(`/dev/shm/${dead}`)).toBe(false);
+    expect([dead, uncollected].filter((name) => existsSync(`/dev/shm/${name}`))).toEqual([]);
     expect(existsSync(`/dev/shm/${own}`)).toBe(true);
   });
 });
