@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 import { systemClock, type Clock } from '../../src/base/clock.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { median } from '../../src/base/numbers.ts';
-import { partitionGraph } from '../../src/graph/partition/partition.ts';
+import { partitionGraph } from '../../src/graph/partition/partition-graph.ts';
 import { prune } from '../../src/graph/partition/prune.ts';
 import { DeviceSet } from '../../src/graph/placement/devices.ts';
 import { place } from '../../src/graph/placement/place.ts';

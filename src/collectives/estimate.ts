@@ -10,7 +10,7 @@
  *  with simulations. An algorithm without a formula here is not considered for such worlds. It must not know who asks. */
 import type { CostModel } from '../plan/cost.ts';
 import type { PlanRequest } from '../plan/ir.ts';
-import { lineCount } from '../plan/partition.ts';
+import { lineCount } from '../plan/ranges.ts';
 import { fairringLayout } from './algorithms/fairring-layout.ts';
 
 /** Work of an operation. Bytes and messages in one direction. */

@@ -11,7 +11,7 @@
  *  et al., "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Distributed Systems", 2015, §3.2. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { failureOf } from '../base/failure.ts';
+import { namedFailure } from '../base/named-failure.ts';
 import { Fifo } from '../base/fifo.ts';
 import { PriorityQueue } from '../base/priority-queue.ts';
 import {
@@ -251,7 +251,7 @@ export class DependencyEngine {
       if (skipped === undefined) this.#call(operation);
       else if (onPoisoned !== 'run') onPoisoned?.(skipped);
     } catch (thrown) {
-      operation.completion = { error: failureOf('operation', name, thrown), thrown: true };
+      operation.completion = { error: namedFailure('operation', name, thrown), thrown: true };
     }
     operation.state = 'running';
     const { completion } = operation;
@@ -278,14 +278,14 @@ export class DependencyEngine {
     if (completion?.thrown) return;
     if (completion !== undefined) throw new ShoalError('usage', `operation '${pushed.name}' called onComplete twice`);
     operation.completion = {
-      error: error === undefined || error === null ? undefined : failureOf('operation', pushed.name, error),
+      error: error === undefined || error === null ? undefined : namedFailure('operation', pushed.name, error),
       thrown: false,
     };
     if (operation.state === 'running') this.#complete(operation, operation.completion.error);
   }
 
   #rejected(operation: Operation, thrown: unknown): void {
-    const error = failureOf('operation', operation.pushed.name, thrown);
+    const error = namedFailure('operation', operation.pushed.name, thrown);
     const { completion } = operation;
     if (completion === undefined) {
       operation.completion = { error, thrown: true };

@@ -34,7 +34,7 @@ export {
   sparseApplyFtrl,
   sparseApplyGradientDescent,
 } from './ops/training.ts';
-export type { Partition, PartitionedGraph } from './partition/partition.ts';
+export type { Partition, PartitionedGraph } from './partition/partition-graph.ts';
 export { destWave, sourceWave, type FusePolicy } from './passes/fuse-policy.ts';
 export type { FuseOptions, UnfusedReceive } from './passes/fuse-recv.ts';
 export type { Device } from './placement/devices.ts';

@@ -9,7 +9,7 @@
 import { assert } from '../base/assert.ts';
 import { canonicalTree, postfix, type AssociationTree } from './association.ts';
 import { mailboxCount, type BufferName, type Location, type Plan, type PlanRequest, type Program, type Span, type Step } from './ir.ts';
-import { lineCount, pieces, segments, type Range } from './partition.ts';
+import { lineCount, pieces, segments, type Range } from './ranges.ts';
 import { hostOfRanks, rankCount, type Topology } from './topology.ts';
 
 /** The signal by which the target of a `send` or `notify` knows that it has happened; `wait` waits for it. Undefined: nothing was

@@ -3,7 +3,7 @@
 import { unreachable } from '../base/assert.ts';
 import { sum } from '../base/numbers.ts';
 import type { BufferName, PlanRequest } from './ir.ts';
-import { segments, type Range } from './partition.ts';
+import { segments, type Range } from './ranges.ts';
 import { rankCount } from './topology.ts';
 
 /** Elements of a rank's buffers, without scratch. */

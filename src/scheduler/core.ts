@@ -7,7 +7,7 @@
  *  priority overtakes between parts, never within one. Bounds: `tasksMax` tasks that have not ended, `linksMax` links. */
 import { systemClock, type Clock, type Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { failureOf } from '../base/failure.ts';
+import { namedFailure } from '../base/named-failure.ts';
 import { anyNumber, anyObject, anyText, checkArgument, checkFields, describeValue, optionTable } from '../base/schema.ts';
 import { Arbiter } from './arbiter.ts';
 import { RunningTasks } from './running-tasks.ts';
@@ -289,7 +289,7 @@ export class Core implements TaskListener {
   /** Called by tasks. */
   onFinish(task: Task, error: unknown): void {
     if (task.state === 'ended') return;
-    this.#end(task, error === undefined || error === null ? undefined : failureOf('task', describeTask(task), error));
+    this.#end(task, error === undefined || error === null ? undefined : namedFailure('task', describeTask(task), error));
   }
 
   /** Starts tasks that the credit admits. */

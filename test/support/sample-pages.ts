@@ -10,7 +10,7 @@ import { buildPlan } from '../../src/collectives/build.ts';
 import { drawGraph } from '../../src/tools/draw/draw-graph.ts';
 import { identity, placeholder } from '../../src/graph/ops/array.ts';
 import { neg } from '../../src/graph/ops/math.ts';
-import { partitionGraph } from '../../src/graph/partition/partition.ts';
+import { partitionGraph } from '../../src/graph/partition/partition-graph.ts';
 import { prune } from '../../src/graph/partition/prune.ts';
 import { DeviceSet } from '../../src/graph/placement/devices.ts';
 import { place } from '../../src/graph/placement/place.ts';

@@ -13,7 +13,7 @@
  *  communication operations in MPICH", 2005. */
 import { span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { BufferName, Span } from '../../plan/ir.ts';
-import { segments, split, type Range } from '../../plan/partition.ts';
+import { segments, split, type Range } from '../../plan/ranges.ts';
 import type { Algorithm } from './algorithm.ts';
 import { stagingCountOf } from './limits.ts';
 

@@ -10,7 +10,7 @@
  *  have the bits of the canonical association either way. */
 import { clamp } from '../../base/numbers.ts';
 import type { PlanRequest } from '../../plan/ir.ts';
-import { lineCount, pieces, split, type Range } from '../../plan/partition.ts';
+import { lineCount, pieces, split, type Range } from '../../plan/ranges.ts';
 import { shardCountOf, sliceCountOf, stagingCountOf } from './limits.ts';
 
 const unlimited = Number.MAX_SAFE_INTEGER;

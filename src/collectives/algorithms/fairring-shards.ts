@@ -1,6 +1,6 @@
 /** Shards of fairring: the parts of a tensor that cross between hosts, the hosts that own them, and the messages that carry them. */
 import type { Arrival } from '../../plan/builder.ts';
-import { split, type Range } from '../../plan/partition.ts';
+import { split, type Range } from '../../plan/ranges.ts';
 import type { FairringLayout } from './fairring-layout.ts';
 import type { FairringPlaces } from './fairring-places.ts';
 

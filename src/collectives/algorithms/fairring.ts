@@ -22,7 +22,7 @@ import { balancedTree, type ReduceTree } from '../../memory/kernels.ts';
 import { canonicalTree, postfix } from '../../plan/association.ts';
 import { at, span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { Location, Span } from '../../plan/ir.ts';
-import { split, type Range } from '../../plan/partition.ts';
+import { split, type Range } from '../../plan/ranges.ts';
 import type { Topology } from '../../plan/topology.ts';
 import type { Algorithm } from './algorithm.ts';
 import { fairringLayout, wholeLines, type FairringLayout } from './fairring-layout.ts';

@@ -17,7 +17,7 @@ import { must } from '../../base/assert.ts';
 import type { AssociationNode, AssociationTree } from '../../plan/association.ts';
 import { span, within, type PlanBuilder } from '../../plan/builder.ts';
 import type { Span } from '../../plan/ir.ts';
-import { joined, split, type Range } from '../../plan/partition.ts';
+import { joined, split, type Range } from '../../plan/ranges.ts';
 import type { Algorithm } from './algorithm.ts';
 
 export const halvingDoubling: Algorithm = {

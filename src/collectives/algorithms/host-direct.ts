@@ -12,7 +12,7 @@
  *  signals say that their owners may use them again. As in UCC's and XPMEM-based MPI collectives (Hashmi et al., IPDPS 2018). */
 import { at, span, type PlanBuilder } from '../../plan/builder.ts';
 import type { Location, Span } from '../../plan/ir.ts';
-import { segments, split } from '../../plan/partition.ts';
+import { segments, split } from '../../plan/ranges.ts';
 import type { Algorithm } from './algorithm.ts';
 
 /** Smallest block: the streams of smaller ones begin and end so often that this costs more than the blocks save. */

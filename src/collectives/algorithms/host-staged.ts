@@ -11,7 +11,7 @@
  *  the cache. No rank touches a peer's data, input or output, so these may be private memory. */
 import { at, span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { PlanRequest } from '../../plan/ir.ts';
-import { lineCount, pieces, split, type Range } from '../../plan/partition.ts';
+import { lineCount, pieces, split, type Range } from '../../plan/ranges.ts';
 import type { Algorithm } from './algorithm.ts';
 
 /** Bytes of a rank's staging: small enough to stay in a core's own cache, together with the caller's part of the block. */

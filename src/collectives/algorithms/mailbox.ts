@@ -14,7 +14,7 @@ import { must } from '../../base/assert.ts';
 import { sum } from '../../base/numbers.ts';
 import { at, span, within, type PlanBuilder } from '../../plan/builder.ts';
 import { mailboxCount, type PlanRequest, type Span } from '../../plan/ir.ts';
-import { segments } from '../../plan/partition.ts';
+import { segments } from '../../plan/ranges.ts';
 import { rankCount } from '../../plan/topology.ts';
 import type { Algorithm } from './algorithm.ts';
 

@@ -8,7 +8,7 @@
  *  all-reduce algorithms for clusters of workstations", 2009. */
 import { span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { Span } from '../../plan/ir.ts';
-import { split, type Range } from '../../plan/partition.ts';
+import { split, type Range } from '../../plan/ranges.ts';
 import type { Algorithm } from './algorithm.ts';
 
 export const ring: Algorithm = {

@@ -10,7 +10,7 @@
 import type { AssociationNode, AssociationTree } from '../../plan/association.ts';
 import { span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { Span } from '../../plan/ir.ts';
-import type { Range } from '../../plan/partition.ts';
+import type { Range } from '../../plan/ranges.ts';
 import type { Algorithm } from './algorithm.ts';
 
 export const tree: Algorithm = {

@@ -5,7 +5,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { PreparedRun, PreparedStep, StepBackend } from '../execute/session.ts';
 import { endTogether, type StepOutcome } from '../execute/step.ts';
 import type { Flow } from '../execute/step-state.ts';
-import type { Partition, PartitionedGraph } from '../partition/partition.ts';
+import type { Partition, PartitionedGraph } from '../partition/partition-graph.ts';
 import type { RpcLink } from '../rpc/rpc.ts';
 import { taskOf } from '../structure/device-name.ts';
 import type { Value } from '../structure/value.ts';

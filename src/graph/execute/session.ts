@@ -20,7 +20,7 @@ import {
   optionTable,
 } from '../../base/schema.ts';
 import { StepRendezvous } from '../../rendezvous/carriers/step-rendezvous.ts';
-import { partitionGraph, type PartitionedGraph } from '../partition/partition.ts';
+import { partitionGraph, type PartitionedGraph } from '../partition/partition-graph.ts';
 import { prune } from '../partition/prune.ts';
 import type { FuseOptions, UnfusedReceive } from '../passes/fuse-recv.ts';
 import { DeviceSet, type Device } from '../placement/devices.ts';

@@ -8,7 +8,7 @@ import { add, less, neg } from '../ops/math.ts';
 import { gather, variable } from '../ops/state.ts';
 import { deadlockProblems } from '../partition/deadlock.ts';
 import { keysOf } from '../partition/keys.ts';
-import { partitionGraph, type PartitionedGraph } from '../partition/partition.ts';
+import { partitionGraph, type PartitionedGraph } from '../partition/partition-graph.ts';
 import { DeviceSet } from '../placement/devices.ts';
 import { place } from '../placement/place.ts';
 import { prune } from '../partition/prune.ts';

@@ -1,4 +1,4 @@
-/** Which device a node gets, and what is refused. */
+/** Tests: the device that a node gets, and the placements that are refused. */
 import { describe, expect, it } from 'vitest';
 import { identity, placeholder } from '../ops/array.ts';
 import { assign, gather, variable } from '../ops/state.ts';

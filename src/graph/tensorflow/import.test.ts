@@ -19,7 +19,7 @@ import { importModelJson } from './model-json.ts';
 import { operations } from '../ops/registry.ts';
 import { fusedMatMul, translations } from './translations.ts';
 
-/** As TensorFlow publishes it (graph.proto, node_def.proto, attr_value.proto, tensor.proto, tensor_shape.proto, versions.proto), by hand. */
+/** The messages that TensorFlow publishes (graph.proto, node_def.proto, attr_value.proto, tensor.proto, tensor_shape.proto, versions.proto), written by hand. */
 const schema = `
 syntax = "proto3";
 package tensorflow;

@@ -2,10 +2,10 @@
 import { expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { drawGraph } from './draw-graph.ts';
-import { layoutOf } from '../../graph/draw-layout.ts';
+import { layoutOf } from './graph-layout.ts';
 import { identity, placeholder } from '../../graph/ops/array.ts';
 import { neg } from '../../graph/ops/math.ts';
-import { partitionGraph, type PartitionedGraph } from '../../graph/partition/partition.ts';
+import { partitionGraph, type PartitionedGraph } from '../../graph/partition/partition-graph.ts';
 import { prune } from '../../graph/partition/prune.ts';
 import { DeviceSet } from '../../graph/placement/devices.ts';
 import { place } from '../../graph/placement/place.ts';

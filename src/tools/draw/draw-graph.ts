@@ -5,8 +5,8 @@
  *      /job:worker  │                         └┄▶ FuseRecv ─▶ h1 ─▶ loss   */
 import { anyList, anyNumber, anyText, checkArgument, checkOptions, optionTable } from '../../base/schema.ts';
 import { escapeMarkup, letterWidth, picture, pictureLegend, pictureText, shortened } from '../chart/picture.ts';
-import { layoutOf, type Box, type DrawnEdge, type Layout } from '../../graph/draw-layout.ts';
-import type { PartitionedGraph } from '../../graph/partition/partition.ts';
+import { layoutOf, type Box, type DrawnEdge, type Layout } from './graph-layout.ts';
+import type { PartitionedGraph } from '../../graph/partition/partition-graph.ts';
 
 /** Options of the drawing of a partitioned graph. */
 export interface DrawGraphOptions {

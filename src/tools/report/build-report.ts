@@ -4,7 +4,7 @@ import { isShoalError, messageOf } from '../../base/errors.ts';
 import type { ChromeEvent } from '../../trace/chrome.ts';
 import { aligned, alignProcesses } from '../../trace/merge.ts';
 import { endsOf } from './ends.ts';
-import { failureOf } from './failure.ts';
+import { failureOfRun } from './failure.ts';
 import { linksOf } from './links.ts';
 import { CollectivesBuilder } from './operations.ts';
 import type { RunFolder } from './read-folder.ts';
@@ -57,7 +57,7 @@ export function buildReport(name: string, run: RunFolder, limits: TimelineLimits
   if (every > 1) warnings.push(`the table of operations looks at one of ${every} calls`);
   if (graphSpansLeft > 0) warnings.push(`the tables of graphs leave out the last ${graphSpansLeft} spans`);
   const traced = processes.map(({ rank }) => rank);
-  const failure = failureOf(run, traced);
+  const failure = failureOfRun(run, traced);
   return {
     version: 1,
     title: titleOf(run.launcher?.command ?? []) ?? name,

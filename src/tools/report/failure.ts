@@ -8,7 +8,7 @@ import type { ReportFailure } from './data/report-data.ts';
 const linesMax = 64;
 
 /** @param run What the launcher said of the first rank that failed, and the flight records. @param traced Ranks that left a trace. */
-export function failureOf(
+export function failureOfRun(
   { flights, launcher: record }: Pick<RunFolder, 'flights' | 'launcher'>,
   traced: readonly number[],
 ): ReportFailure | null {

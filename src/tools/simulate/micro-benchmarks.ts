@@ -11,7 +11,7 @@ import type { Figure } from '../chart/data/figure.ts';
 import { buildPlan } from '../../collectives/build.ts';
 import { selectAlgorithm } from '../../collectives/select.ts';
 import type { PlanRequest } from '../../plan/ir.ts';
-import { lineCount } from '../../plan/partition.ts';
+import { lineCount } from '../../plan/ranges.ts';
 import { grid } from '../../plan/topology.ts';
 import { presets, shardFloorBytes, type SimulationModel } from './model.ts';
 import { simulate } from './simulation.ts';

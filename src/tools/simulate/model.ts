@@ -35,7 +35,7 @@ export const presets = {
     reduceByte: 1 / 600e9,
     portsPerHost: 1,
     quantumBytes: 64 * 1024,
-    /** In the original each direction has its own pipe; they share the port. */
+    /** Each direction has its own pipe in the original; they share the port. */
     flows: 'channel',
     engine: 'own',
   },

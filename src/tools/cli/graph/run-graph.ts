@@ -4,7 +4,7 @@ import { readRegularFileSync } from '../../../base/files/read-file.ts';
 import { writeFileAt } from '../../../base/files/write-file.ts';
 import { picturesPage } from '../../chart/document.ts';
 import { drawGraph } from '../../draw/draw-graph.ts';
-import { partitionGraph, type PartitionedGraph } from '../../../graph/partition/partition.ts';
+import { partitionGraph, type PartitionedGraph } from '../../../graph/partition/partition-graph.ts';
 import { prune } from '../../../graph/partition/prune.ts';
 import { fusePolicies } from '../../../graph/passes/fuse-policy.ts';
 import type { UnfusedReceive } from '../../../graph/passes/fuse-recv.ts';

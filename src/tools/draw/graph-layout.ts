@@ -1,9 +1,9 @@
 /** Where the boxes of a drawn graph are: the wave of a node gives its column, its device the lane, and within a lane nodes of one wave are
  *  below each other. */
-import { keysOf } from './partition/keys.ts';
-import type { PartitionedGraph } from './partition/partition.ts';
-import { digraph, levels } from './structure/digraph.ts';
-import { describeNode, type Node } from './structure/graph-node.ts';
+import { keysOf } from '../../graph/partition/keys.ts';
+import type { PartitionedGraph } from '../../graph/partition/partition-graph.ts';
+import { digraph, levels } from '../../graph/structure/digraph.ts';
+import { describeNode, type Node } from '../../graph/structure/graph-node.ts';
 
 export interface Box {
   readonly label: string;

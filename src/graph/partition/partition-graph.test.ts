@@ -9,7 +9,7 @@ import { GraphBuilder } from '../structure/builder.ts';
 import { Node, type Output } from '../structure/graph-node.ts';
 import { deadlockProblems } from './deadlock.ts';
 import { keysOf } from './keys.ts';
-import { partitionGraph, type PartitionedGraph, type PartitionOptions } from './partition.ts';
+import { partitionGraph, type PartitionedGraph, type PartitionOptions } from './partition-graph.ts';
 import { prune } from './prune.ts';
 
 const [a, b, c] = ['a', 'b', 'c'].map((job) => `/job:${job}/task:0/device:CPU:0`);

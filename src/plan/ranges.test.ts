@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { joined, lineCount, pieces, segments, split, type Range } from './partition.ts';
+import { joined, lineCount, pieces, segments, split, type Range } from './ranges.ts';
 
 /** Checks that ranges follow each other from `offset` on and hold `count` elements. */
 function expectCover(ranges: readonly Range[], { offset, count }: Range): void {
