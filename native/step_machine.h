@@ -7,7 +7,7 @@
 
 namespace shoal {
 
-/// By code, as in step-machine.ts.
+/// States of a run, in the order of their codes in step-machine.ts.
 enum class Status : int { kDone, kWaiting, kCall, kDiffers, kFault };
 
 struct Segment {

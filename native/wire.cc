@@ -59,7 +59,7 @@ bool Wire::unsent() const {
   return false;
 }
 
-PollResult Wire::poll_any(uint32_t from, double spin_ns, int sleep_ms) {
+PollResult Wire::poll_any(uint32_t from, double spin_ns) {
   const uint32_t before = arrivals;
   const bool sending = unsent();
   double start = 0;
@@ -76,15 +76,7 @@ PollResult Wire::poll_any(uint32_t from, double spin_ns, int sleep_ms) {
     if (ended) return kEnded;
     const double now = now_ns();
     if (start == 0) start = now;
-    if (now - start >= spin_ns) {
-      if (sleep_ms <= 0) return kNotYet;
-      std::vector<pollfd> waited;
-      for (const Peer& peer : peers) waited.push_back(pollfd_of(peer));
-      poll(waited.data(), waited.size(), sleep_ms);
-      sleep_ms = 0;
-      spin_ns = 0;
-      continue;
-    }
+    if (now - start >= spin_ns) return kNotYet;
     // The ranks that are waited for, or the network itself, may need this CPU.
     sched_yield();
   }
@@ -100,7 +92,7 @@ void Wire::arm() {
   }
 }
 
-PollResult Wire::poll_until(uint32_t turn, uint32_t value, double spin_ns, int sleep_ms) {
+PollResult Wire::poll_until(uint32_t turn, uint32_t value, double spin_ns) {
   double start = 0;
   for (;;) {
     bool there = true, ended = false;
@@ -116,13 +108,7 @@ PollResult Wire::poll_until(uint32_t turn, uint32_t value, double spin_ns, int s
     if (ended) return kEnded;
     const double now = now_ns();
     if (start == 0) start = now;
-    if (now - start >= spin_ns) {
-      if (sleep_ms <= 0) return kNotYet;
-      sleep_for(turn, value, sleep_ms);
-      sleep_ms = 0;
-      spin_ns = 0;
-      continue;
-    }
+    if (now - start >= spin_ns) return kNotYet;
     // The ranks that are waited for, or the network itself, may need this CPU.
     sched_yield();
   }
@@ -254,18 +240,6 @@ bool Wire::deliver(Peer& peer) {
   state.received -= static_cast<uint32_t>(done);
   if (state.received > 0) std::memmove(peer.inbox, peer.inbox + done, state.received);
   return true;
-}
-
-pollfd Wire::pollfd_of(const Peer& peer) {
-  return {peer.state->ended != 0 ? -1 : peer.fd, static_cast<short>(POLLIN | (peer.state->unsent > 0 ? POLLOUT : 0)), 0};
-}
-
-void Wire::sleep_for(uint32_t turn, uint32_t value, int sleep_ms) {
-  std::vector<pollfd> waited;
-  for (const Peer& peer : peers) {
-    if (!reached(peer, turn, value)) waited.push_back(pollfd_of(peer));
-  }
-  poll(waited.data(), waited.size(), sleep_ms);
 }
 }  // namespace wire
 }  // namespace shoal

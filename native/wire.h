@@ -1,4 +1,4 @@
-// The wire of an express: one stream socket to each other rank, on which announcements travel, mailbox and all, and writes into
+// The wire of the network path: one stream socket to each other rank, on which announcements travel, mailbox and all, and writes into
 // the memory of an operation, straight between the threads that run it. An announcement is stored where the peer's slots would be
 // if they could be mapped; a write goes into its target, and then raises its signal.
 //
@@ -12,7 +12,6 @@
 // blocks: bytes that the kernel does not take stay in the outbox, which holds everything that an operation sends to a peer.
 #pragma once
 #include <node_api.h>
-#include <poll.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -102,15 +101,15 @@ class Wire {
 
   bool unsent() const;
 
-  /// Waits until anything has come from the peers whose bits are set, or all outboxes are empty; spins for `spin_ns`, then sleeps
-  /// up to `sleep_ms`. A peer that has ended may have sent everything before.
-  PollResult poll_any(uint32_t from, double spin_ns, int sleep_ms);
+  /// Waits until anything has come from the peers whose bits are set, or all outboxes are empty; at most `spin_ns`. A peer that
+  /// has ended may have sent everything before.
+  PollResult poll_any(uint32_t from, double spin_ns);
 
   /// Makes its event loop watch for room to write as long as there is something to send.
   void arm();
 
-  /// Waits until every peer's announcement in the slot `turn` has reached `value`; spins for `spin_ns`, then sleeps up to `sleep_ms`.
-  PollResult poll_until(uint32_t turn, uint32_t value, double spin_ns, int sleep_ms);
+  /// Waits until every peer's announcement in the slot `turn` has reached `value`; at most `spin_ns`.
+  PollResult poll_until(uint32_t turn, uint32_t value, double spin_ns);
 
  private:
   static iovec part(const Header& header) { return {const_cast<Header*>(&header), kHeaderBytes}; }
@@ -134,10 +133,6 @@ class Wire {
 
   /// Stores bytes that have come in their places. False when they are not a message.
   bool deliver(Peer& peer);
-
-  static pollfd pollfd_of(const Peer& peer);
-
-  void sleep_for(uint32_t turn, uint32_t value, int sleep_ms);
 };
 
 }  // namespace wire

@@ -21,8 +21,6 @@ bool get_bits(napi_env env, napi_value value, uint32_t& out) { return get_whole(
 /// Reads a time to wait: any length, but a number.
 bool get_duration(napi_env env, napi_value value, double& out) { return get(env, value, out) && out >= 0; }
 
-constexpr double kSleepMsMax = 1e9;
-
 /// createWire(fds: number[], memory, ownSlots: Uint8Array[2], peerSlots: Uint8Array[2 per peer], scratch: Uint8Array[2], layout:
 /// Float64Array of announcedOffset, payloadMax, signalsOffset, signalCount, putMax). The caller keeps all views alive and attached;
 /// the descriptors are the wire's from now on.
@@ -146,18 +144,17 @@ napi_value wire_put(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-/// wireProgress(wire, from, spinNs, sleepMs): from the peers whose bits are set. 1 something has come, 0 not yet, −1 one of them has
-/// ended.
+/// wireProgress(wire, from, spinNs): from the peers whose bits are set. 1 something has come, 0 not yet, −1 one of them has ended.
 napi_value wire_progress(napi_env env, napi_callback_info info) {
-  napi_value values[4], result;
+  napi_value values[3], result;
   Wire* wire;
   uint32_t from;
-  double spin_ns, sleep_ms;
+  double spin_ns;
   if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get_bits(env, values[1], from) ||
-      !get_duration(env, values[2], spin_ns) || !get_duration(env, values[3], sleep_ms) || sleep_ms > kSleepMsMax) {
+      !get_duration(env, values[2], spin_ns)) {
     return fail_arguments(env);
   }
-  const int came = wire->poll_any(from, spin_ns, static_cast<int>(sleep_ms));
+  const int came = wire->poll_any(from, spin_ns);
   wire->arm();
   return napi_create_int32(env, came, &result) == napi_ok ? result : nullptr;
 }
@@ -170,19 +167,18 @@ napi_value wire_unsent(napi_env env, napi_callback_info info) {
   return napi_get_boolean(env, wire->unsent(), &result) == napi_ok ? result : nullptr;
 }
 
-/// wirePoll(wire, turn, value, spinNs, sleepMs): 1 all there, 0 not yet, −1 a missing peer's socket has ended.
+/// wirePoll(wire, turn, value, spinNs): 1 all there, 0 not yet, −1 a missing peer's socket has ended.
 napi_value wire_poll(napi_env env, napi_callback_info info) {
-  napi_value values[5], result;
+  napi_value values[4], result;
   Wire* wire;
   uint32_t turn;
   uint64_t value;
-  double spin_ns, sleep_ms;
+  double spin_ns;
   if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get_index(env, values[1], kTurns, turn) ||
-      !get_index(env, values[2], 0x1p53, value) || !get_duration(env, values[3], spin_ns) || !get_duration(env, values[4], sleep_ms) ||
-      sleep_ms > kSleepMsMax) {
+      !get_index(env, values[2], 0x1p53, value) || !get_duration(env, values[3], spin_ns)) {
     return fail_arguments(env);
   }
-  const int there = wire->poll_until(turn, static_cast<uint32_t>(value), spin_ns, static_cast<int>(sleep_ms));
+  const int there = wire->poll_until(turn, static_cast<uint32_t>(value), spin_ns);
   wire->arm();
   return napi_create_int32(env, there, &result) == napi_ok ? result : nullptr;
 }

@@ -7,7 +7,7 @@ import { startRanks } from './testing/in-process-world.ts';
 
 const n = 3;
 
-/** What a rank passes to collectives: `part` for each rank in `whole`. */
+/** The arrays that a rank passes to collectives: `part` for each rank in `whole`. */
 interface Arrays {
   readonly part: TensorLike;
   readonly whole: TensorLike;

@@ -14,7 +14,7 @@ async function delivered(): Promise<void> {
   for (let turn = 0; turn < 40; turn++) await new Promise(setImmediate);
 }
 
-/** As many tensors of this size as would take a freed block again, if there were one. */
+/** Makes so many tensors of this size that they would take a freed block again, if there were one. */
 function refill(group: ProcessGroup, count: number, value: number): Tensor<'float32'>[] {
   return Array.from({ length: 4 }, () => {
     const tensor = group.tensor('float32', [count]);

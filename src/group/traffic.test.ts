@@ -24,7 +24,7 @@ function matrixOf(rows: readonly TrafficRow[]): number[][] {
   return matrix;
 }
 
-/** As an all-gather moves them: every rank's part to each other rank. */
+/** The bytes that an all-gather moves: every rank's part to each other rank. */
 const toAll = (bytes: number): number[][] => [0, 1, 2].map((from) => [0, 1, 2].map((to) => (from === to ? 0 : bytes)));
 
 const ways: [string, InProcessOptions][] = [

@@ -32,7 +32,7 @@ export interface LaunchOptions extends RouteOptions {
   readonly directory: string;
   /** The launcher's own environment; the ranks inherit it, without what belongs to the job of a rank that has started the launcher. */
   readonly environment: Environment;
-  /** What the ranks are told beside it. Default: nothing. */
+  /** Further variables that the ranks are given. Default: none. */
   readonly variables?: Environment | undefined;
   /** Ranks on this node. */
   readonly localSize: number;

@@ -55,10 +55,10 @@ export interface NativeWire {
     signal: number,
     announced: number,
   ): void;
-  /** Waits until every peer's slot `turn` has announced `value`: spins for `spinNs`, then sleeps at most `sleepMs`. */
-  wirePoll(wire: WireHandle, turn: number, value: number, spinNs: number, sleepMs: number): number;
-  /** Waits until anything has come from a set of peers, or the kernel has taken bytes that it had not taken before. */
-  wireProgress(wire: WireHandle, from: number, spinNs: number, sleepMs: number): number;
+  /** Waits until every peer's slot `turn` has announced `value`, at most `spinNs`. */
+  wirePoll(wire: WireHandle, turn: number, value: number, spinNs: number): number;
+  /** Waits until anything has come from a set of peers, or the kernel has taken bytes that it had not taken before; at most `spinNs`. */
+  wireProgress(wire: WireHandle, from: number, spinNs: number): number;
   /** True while the kernel has not taken all bytes that were sent. */
   wireUnsent(wire: WireHandle): boolean;
   closeWire(wire: WireHandle): void;

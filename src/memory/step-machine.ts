@@ -77,7 +77,7 @@ export interface RepetitionOptions {
   /** The memory of runs of even ordinals, and that of odd ones. */
   readonly segments: readonly [Segments, Segments];
   readonly state: MachineState;
-  /** By `RepetitionNumber`. */
+  /** Counts of the run, by `RepetitionNumber`. */
   readonly numbers: Float64Array;
   /** Places in the code that hold the run's ordinal, counted from 1. */
   readonly operands: Uint32Array;

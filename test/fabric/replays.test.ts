@@ -48,9 +48,9 @@ async function relay(target: net.NetConnectOpts, where: { port: number } | { pat
 }
 
 interface Listening {
-  /** Of the listener itself. */
+  /** The listener's own address. */
   readonly target: net.NetConnectOpts;
-  /** What a member has sent to it, in the chunks in which it came. */
+  /** The bytes that a member has sent to it, in the chunks in which they came. */
   readonly heard: readonly Buffer[];
   /** Counts what the listener has taken from members. */
   taken(): number | Promise<number>;

@@ -101,7 +101,7 @@ export async function killRanks({ kills, random, folder, report }: KillsOptions)
   }
 }
 
-/** Where the one server of a job saves. */
+/** The folder in which the one server of a job saves. */
 function partFolder(place: string): string {
   return join(place, 'server-0-0');
 }

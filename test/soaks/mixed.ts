@@ -129,7 +129,7 @@ async function pause(named: Promise<RegExpMatchArray[]>, random: Random): Promis
   process.kill(Number(pid), 'SIGCONT');
 }
 
-/** What a job may leave, by kind. */
+/** Things that a job may leave, by kind. */
 class Leftovers {
   readonly #mark: string;
   readonly #temporary: string;

@@ -4,7 +4,7 @@ import { spawnSync } from 'node:child_process';
 export interface ForeignPlace {
   /** `in a container`, with the reason if there is none. */
   readonly where: string;
-  /** What the program is started by. */
+  /** The command that starts the program. */
   readonly within: readonly string[];
   readonly missing: boolean;
 }

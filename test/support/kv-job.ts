@@ -21,7 +21,7 @@ export interface KVJobOptions {
   readonly checkpointDir?: string;
   /** `apart`: servers map no memory of workers, as if they were on other hosts. Default: all on one. */
   readonly hosts?: 'one' | 'apart';
-  /** What each server's process is started by, such as `unshare`. Default: nothing. */
+  /** The command that starts each server's process, such as `unshare`. Default: none. */
   readonly within?: readonly string[];
   /** Further variables, for all processes. */
   readonly env?: Readonly<Record<string, string>>;

@@ -26,7 +26,7 @@ export interface RanksOptions {
   readonly only?: readonly number[];
   /** Shell commands that run before, such as `ulimit -n 40`. */
   readonly limits?: string;
-  /** What a rank's process is started by, such as `unshare`. Default: nothing. */
+  /** The command that starts a rank's process, such as `unshare`. Default: none. */
   readonly within?: (rank: number) => readonly string[];
   /** User of the processes; default: the test's. */
   readonly user?: number;

@@ -277,7 +277,7 @@ export class GroupEngine implements GroupLife {
         this.schedule?.onLeft(rank);
         return;
       case 'abort':
-        // As when a connection has closed: the rank that speaks may have seen that first.
+        // The rank that speaks may have seen a connection close first: what it stored before that counts here, too.
         this.pump();
         this.fail(reasonSaidBy(this.spec.globalRanks[rank], message.error));
         return;
@@ -310,7 +310,7 @@ export class GroupEngine implements GroupLife {
     }
     // It has drawn its conclusion and gone; the same one is drawn here in a moment, and names who was missing.
     if (this.#calls.inquiry.hasHeardOf(rank)) return;
-    // What the rank has stored counts, and the bell that says so may have died with it.
+    // Announcements that the lost rank has stored count, and the bell for them may have died with it.
     this.pump();
     const link = must(this.links[rank], () => 'links lead to other ranks');
     this.fail(link.trouble ?? lossOf(link, { group: this.spec.name, rank: this.world.env.rank, during: this.#calls.pending.at(0), error }));

@@ -105,12 +105,12 @@ export interface HostPathRest {
   readonly announced: 'shared' | 'private';
 }
 
-/** Code with its memory. */
+/** Code with the memory that it runs on. */
 interface BoundCode {
   readonly name: HostPathCodeName;
   readonly whole: LoweredWhole;
   readonly code: Float64Array;
-  /** Memory by slot. */
+  /** The memory that the code addresses, for each slot of the control block. */
   readonly segments: readonly [Segments, Segments];
 }
 

@@ -387,7 +387,7 @@ export class NetworkPathWire {
 
   /** Until something has come from some ranks, or gone; `ended`: one of them sends no more. */
   progress(from: RankSet, spinNs: number): WireStatus {
-    return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs, 0));
+    return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs));
   }
 
   /** The kernel has not taken all that was sent. */
@@ -397,7 +397,7 @@ export class NetworkPathWire {
 
   /** Waits until everyone has announced `value`; `ended`: some rank that has not can do so no more. */
   poll(turn: number, value: number, spinNs: number): WireStatus {
-    return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs, 0));
+    return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs));
   }
 
   /** Calls `onReadable` from the event loop while there is something to poll. One callback for the wire's life. */

@@ -113,14 +113,14 @@ export interface StoreCommand {
 /** The means by which the calling thread uses the fast path of a group, as the comm thread shares them. */
 export type FastPathShare = HostPathShare | NetworkPathShare;
 
-/** The way of a call where all ranks share memory. */
+/** The means of the host path. */
 interface HostPathShare {
   readonly path: 'host';
   /** The control blocks, by group rank. */
   readonly blocks: readonly RegionShare[];
 }
 
-/** The way of a call where the ranks have agreed on a network path. */
+/** The means of the network path. */
 export interface NetworkPathShare {
   readonly path: 'network';
   /** This rank's control block. */

@@ -12,7 +12,7 @@ export function valueAt(rank: number, i: number, dtype: DType): number {
   return dtype === 'bool' ? small % 2 : small;
 }
 
-/** Where a rank's part begins and ends in the whole. */
+/** The places where a rank's part begins and ends in the whole. */
 export function bounds(counts: readonly number[], rank: number): [from: number, to: number] {
   const from = counts.slice(0, rank).reduce((sum, count) => sum + count, 0);
   return [from, from + counts[rank]];

@@ -14,7 +14,7 @@ export class InProcessMemory {
     return this.#regions.size;
   }
 
-  /** As when the rank's process is killed: what others have mapped stays with them. */
+  /** Drops the rank's regions, as its killed process would: what others have mapped stays with them. */
   forget(rank: number): void {
     this.#gone.add(rank);
     for (const id of this.#regions.keys()) if (id.startsWith(`${rank}:`)) this.#regions.delete(id);

@@ -122,15 +122,15 @@ class End {
 }
 
 interface Wire {
-  /** By position among the others. */
+  /** Sockets, by the peer's position among the others. */
   readonly descriptors: readonly number[];
   readonly ends: readonly End[];
   readonly own: readonly Uint8Array[];
-  /** By position and turn. */
+  /** Announcement slots, by the peer's position and the turn. */
   readonly slots: readonly (readonly Uint8Array[])[];
   readonly announcedOffset: number;
   readonly signalsOffset: number;
-  /** By turn and code. */
+  /** Memory that writes go to, by turn and code of the buffer. */
   readonly buffers: Uint8Array[][];
   arrivals: number;
 }
@@ -151,7 +151,7 @@ export class InProcessSockets {
   readonly #turn: TurnOf;
   readonly #listening = new Map<string, { readonly source: SocketSource; readonly identity: PeerIdentity }>();
   readonly #open = new Map<number, End>();
-  /** Of processes that were killed, which go on until the end of their turn. */
+  /** Descriptors of processes that were killed, which go on until the end of their turn. */
   readonly #lost = new Map<number, End>();
   #descriptors = 100;
 
@@ -193,7 +193,7 @@ export class InProcessSockets {
     return source;
   }
 
-  /** As when the rank's process is killed: its descriptors go with it. */
+  /** Closes the rank's descriptors, as its killed process would. */
   crash(rank: number): void {
     this.#listening.delete(candidateOf(rank));
     for (const [descriptor, end] of this.#open) {

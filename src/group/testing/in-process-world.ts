@@ -238,7 +238,7 @@ export class InProcessSite {
     return new CommGroup(world, worldSpec(plan, info.topology));
   }
 
-  /** As when the rank's process is killed. */
+  /** Ends the rank as if its process were killed. */
   crash(rank: number): void {
     for (const fabric of this.#fabrics[rank].splice(0)) fabric.crash((queued) => this.#crashes.integer(queued));
     this.sockets?.crash(rank);

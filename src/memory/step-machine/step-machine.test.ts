@@ -59,7 +59,7 @@ function bench(machine: StepMachine, sizes: readonly number[], peers = 64): Benc
 
 type Numbers = Omit<RepetitionOptions, 'code' | 'segments' | 'state' | 'spinNs' | 'yields'>;
 
-/** What a repetition counts and writes; of three words a record, of four records a log. */
+/** The numbers that a repetition counts and writes; of three words a record, of four records a log. */
 function numbersOf(operands: readonly number[] = []): Numbers {
   return {
     numbers: new Float64Array(2),

@@ -38,7 +38,7 @@ function play(random: Random, count: FuzzCount): void {
     announcesApart: random.integer(2) === 0,
     firstRequest: random.integer(2) === 0 ? 0 : 0xfffffff0,
   });
-  // Who is lied to: a sender that is will write wherever it is told to, in memory of the liar.
+  // The victim is the side that is lied to: a sender that is will write wherever it is told to, in memory of the liar.
   const victim = random.integer(2) === 0 ? pair.a : pair.b;
   const ends: number[] = [];
   const kept: Uint8Array[] = [];

@@ -3,7 +3,7 @@
  *      piece 0    device ─▶ staging │ collective │ staging ─▶ device
  *      piece 1                      │ device ─▶ … │ collective  │ …
  *
- *  Staging is a few slots of shared memory. Pieces go through a separate group with the same ranks, the *piece group*, in
+ *  Staging is a few pairs of blocks in shared memory. Pieces go through a separate group with the same ranks, the *piece group*, in
  *  the same order on all of them, so that other calls of the group neither wait for the event loop nor overtake. A call is
  *  announced in the group itself, by a barrier with the call's name: different calls on other ranks are a mismatch as usual.
  *
@@ -45,7 +45,7 @@ export interface DeviceCallsOptions {
 }
 
 /** Staging of a piece, as large as was needed so far. */
-interface Slot {
+interface StagingPair {
   first: Tensor<'uint8'> | undefined;
   /** The staging of a result that lies elsewhere than the input. */
   second: Tensor<'uint8'> | undefined;
@@ -61,11 +61,11 @@ interface DeviceCall {
 export class DeviceCalls {
   readonly #options: DeviceCallsOptions;
   readonly #copies = new Map<GpuDevice, DeviceCopies>();
-  readonly #slots: BoundedPool<Slot>;
+  readonly #pairs: BoundedPool<StagingPair>;
   #opening: Promise<PieceGroup> | undefined;
   #open: PieceGroup | undefined;
   #calls = 0;
-  /** When all pieces of the calls before have their slots. */
+  /** When all pieces of the calls before have their staging. */
   #issued: Promise<unknown> = Promise.resolve();
   /** When the collectives of all pieces before have been called. */
   #turn: Promise<void> = Promise.resolve();
@@ -74,7 +74,7 @@ export class DeviceCalls {
 
   constructor(options: DeviceCallsOptions) {
     this.#options = options;
-    this.#slots = new BoundedPool<Slot>(devicePieces, () => ({ first: undefined, second: undefined }));
+    this.#pairs = new BoundedPool<StagingPair>(devicePieces, () => ({ first: undefined, second: undefined }));
   }
 
   /** @throws ShoalError `usage`, `unsupported`: nothing has begun; what the group has failed with. */
@@ -116,7 +116,7 @@ export class DeviceCalls {
     await within<unknown>(clock, timeoutMs, Promise.allSettled(this.#running), () => undefined);
     const closed = new ShoalError('closed', `group '${spec.name}' was destroyed`);
     this.#failure ??= closed;
-    this.#slots.close(closed);
+    this.#pairs.close(closed);
     for (const copies of this.#copies.values()) copies.close();
     await this.#open?.destroy({ timeoutMs });
   }
@@ -145,8 +145,8 @@ export class DeviceCalls {
       await before;
       const call: DeviceCall = { checked, number, pieceGroup: await this.#openPieceGroup() };
       for (const [index, piece] of pieces.entries()) {
-        const slot = await this.#slots.take();
-        const moved = this.#move(call, index, piece, slot);
+        const pair = await this.#pairs.take();
+        const moved = this.#move(call, index, piece, pair);
         moved.catch(() => undefined);
         works.push(moved);
       }
@@ -161,7 +161,7 @@ export class DeviceCalls {
   }
 
   /** One piece, from the device and back. */
-  async #move(call: DeviceCall, index: number, piece: Piece, slot: Slot): Promise<void> {
+  async #move(call: DeviceCall, index: number, piece: Piece, pair: StagingPair): Promise<void> {
     const before = this.#turn;
     let next!: () => void;
     this.#turn = new Promise<void>((resolve) => (next = resolve));
@@ -169,8 +169,8 @@ export class DeviceCalls {
       const { uses } = call.checked;
       const source = uses.find((use) => use.name !== 'output');
       const target = uses.find((use) => use.name !== 'input');
-      const input = source && staged(call.pieceGroup, slot, 'first', source, piece.input);
-      const output = target && (target === source ? input : staged(call.pieceGroup, slot, 'second', target, piece.output));
+      const input = source && staged(call.pieceGroup, pair, 'first', source, piece.input);
+      const output = target && (target === source ? input : staged(call.pieceGroup, pair, 'second', target, piece.output));
       let collective: Work;
       try {
         if (source?.reads && input) await this.#copy('in', source.operand.value, piece.input, input);
@@ -188,7 +188,7 @@ export class DeviceCalls {
     } catch (thrown) {
       throw this.#fail(call.checked.call.kind, thrown);
     } finally {
-      this.#slots.give(slot);
+      this.#pairs.give(pair);
     }
   }
 
@@ -269,19 +269,19 @@ function nameOf({ kind, dtype, count, op, root, counts, factor, name }: Collecti
 /** The elements of a piece in staging, which begin where it begins. */
 function staged(
   group: PieceGroup,
-  slot: Slot,
-  place: keyof Slot,
+  pair: StagingPair,
+  place: keyof StagingPair,
   { operand: { dtype } }: BufferUse,
   spans: readonly ElementSpan[],
 ): Tensor {
   const count = spans.reduce((sum, span) => sum + span.count, 0);
   const bytes = count * dtypeInfo(dtype).bytes;
-  let staging = slot[place];
+  let staging = pair[place];
   if (staging === undefined || staging.bytes < bytes) {
-    slot[place] = undefined;
+    pair[place] = undefined;
     if (staging) group.release(staging);
     staging = group.tensor('uint8', [Math.min(devicePieceBytes, Math.max(smallestStagingBytes, 2 ** Math.ceil(Math.log2(bytes))))]);
-    slot[place] = staging;
+    pair[place] = staging;
   }
   return new Tensor(dtype, [count], staging.region, staging.byteOffset);
 }

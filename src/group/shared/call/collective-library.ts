@@ -17,7 +17,7 @@ export interface CollectiveLibraryOptions {
 
 /** The library as one world uses it, on the comm thread. */
 export interface CollectiveLibrary {
-  /** What runs the group's calls. Collective over the group's ranks, all of which are there.
+  /** Makes the plans that run the group's calls. All ranks of the group are there, and call it together.
    *  @throws ShoalError `unsupported`, `config`, `timeout`, `system`. */
   openGroup(spec: GroupSpec, timeoutMs: number): Promise<Plans>;
   closeGroup(spec: GroupSpec): void;

@@ -1,4 +1,5 @@
-/** The way of a call: every way that a call of a group can take is decided here. The first line that fits a call is its way:
+/** The way of a call: every way that a call of a group can take is decided here, with one exception, the all-reduces of a scheduled group.
+ *  The first line that fits a call is its way:
  *
  *      call                                                                         way
  *      ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -11,7 +12,7 @@
  *      ranks on several hosts; small; the plan only sends                           network
  *      any other call                                                               engine
  *
- *  The all-reduces of a scheduled group have no choice, and do not come here: they are parts, in the order of all ranks.
+ *  An all-reduce of a scheduled group has one way only: parts, in the order of all ranks (ScheduledCommGroup sends it there).
  *  Every rank finds the same way, because all inputs are the same on all ranks: the call's contract, the facts that the group's ranks
  *  have agreed on, and the plan that follows from both. Repeats alone are a rank's own matter: they take the way that the call took
  *  before. It must not know where a buffer lies in host memory. */
