@@ -1,4 +1,4 @@
-/** What every store must do, whatever is behind it. Each check is a program that all workers run at once, each with its own
+/** Checks of what every store must do, whatever is behind it. Each check is a program that all workers run at once, each with its own
  *  store; it throws when something is wrong. The same checks run in one process and in real processes.
  *
  *  A check that is `fresh` needs stores with which nothing was done, and may leave them unusable; the others may share stores,
@@ -23,7 +23,7 @@ const withoutServers: readonly KVStoreType[] = ['local', 'collective'];
 
 const js = createParameterKernels();
 
-/** What a refusal of a gradient says. Servers name the workers of a process together; a store of one worker has nobody to name. */
+/** The text of a refused gradient. Servers name the workers of a process together; a store of one worker has nobody to name. */
 function refusalOf(kv: KVStore, worker: number, key: string): RegExp {
   return kv.type === 'collective' ? new RegExp(`gradient of worker ${worker} for '${key}'.*refused`) : new RegExp(`'${key}'.*refused`, 's');
 }
@@ -555,7 +555,7 @@ const fresh: readonly KVCheck[] = [
       await kv.pull('sound', out);
       expectAll(out, 'float32', () => 3, 'unchanged');
       assert.equal((await kv.info('sound')).version, 0);
-      // Of a value that lies on several servers, no part may be applied.
+      // No part of a value that lies on several servers may be applied.
       const large = new Float32Array(3_000_000).fill(1);
       await kv.init('large', large);
       if (kv.rank === 0) large[2_999_999] = -Infinity;

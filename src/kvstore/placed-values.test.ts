@@ -6,7 +6,7 @@ const count = 20_000;
 const bytes = 4 * count;
 const large: Parameter = { key: 'large', dtype: 'float32', shape: [count] };
 const alone = { ...sandblaster, workersPerGroup: 1, serversPerGroup: 1 } as const;
-/** What is large lies alone in its slab, in one slice. */
+/** A large parameter lies alone in its slab, in one slice. */
 const whole = { sliceBytes: bytes, frameBytes: bytes };
 
 function floats(value: number): Float32Array {

@@ -22,7 +22,7 @@ export function filled(dtype: DType, count: number, at: (i: number) => number): 
   return array;
 }
 
-/** As the dtype's view holds it; exact for small integers. */
+/** The element that a view of the dtype holds for `value`; exact for small integers. */
 export function toElement(dtype: DType, value: number): number | bigint {
   if (dtype === 'int64') return BigInt(value);
   if (dtype === 'bool') return value === 0 ? 0 : 1;
@@ -51,7 +51,7 @@ export function expectAll(actual: Value, dtype: DType, at: (i: number) => number
 
 const js = createParameterKernels();
 
-/** What a parameter must be after updates by sums of `valueAt(worker, i + step)`. */
+/** The value that a parameter must have after updates by sums of `valueAt(worker, i + step)`. */
 export class Reference {
   readonly value: Float32Array;
   readonly #states: Float32Array[];

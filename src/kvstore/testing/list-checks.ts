@@ -112,7 +112,7 @@ export const listChecks: readonly KVCheck[] = [
         await kv.pull(keys, outs);
         outs.forEach((out, k) => expectAll(out, 'float32', (i) => sumAt(kv, i + step + k + 1), `pushed, step ${step}`));
       }
-      // What a caller changes after a call is no business of the store.
+      // A caller may change its objects after a call: the store does not see it.
       const shape = [20, 5];
       const init = kv.init('lists/shape', new Float32Array(100), { shape });
       shape[0] = 3;

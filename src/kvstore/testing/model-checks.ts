@@ -23,7 +23,7 @@ interface Parameter {
   version: number;
 }
 
-/** What becomes of a push: the sum takes the value's place, or is subtracted from it. */
+/** The effect of a push: the sum takes the value's place, or is subtracted from it. */
 type Mode = 'assigned' | 'subtracted';
 
 const shapes: readonly (readonly number[])[] = [[1], [7], [0], [5, 3], [40, 2], [0, 4], [4, 0], [300], [60, 3]];
@@ -180,7 +180,7 @@ class Program {
 
   // ── parts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** What is pushed, by key and device; the model has it. */
+  /** The values pushed, by key and device; the model has them. */
   #pushed(chosen: readonly Parameter[]): Value[][] {
     return chosen.map((parameter) => {
       const { values } = parameter;
@@ -278,7 +278,7 @@ class Program {
 
 export const modelChecks: readonly KVCheck[] = modes.map((mode) => ({
   name: `random programs, pushes are ${mode}`,
-  // Where pushes are applied at once they cannot take each other's place.
+  // A store that applies pushes at once does not let them take each other's place.
   types: mode === 'assigned' ? sync : all,
   fresh: true,
   async run(kv, folder) {

@@ -79,7 +79,7 @@ export class SimulatedDisk implements SnapshotStore {
   written = 0;
   /** Writes finish at once. */
   immediate = false;
-  /** Why nothing can be written. */
+  /** The reason why nothing can be written. */
   failure: ShoalError | undefined;
 
   save(snapshot: Snapshot): Promise<void> {
@@ -143,7 +143,7 @@ export interface ClusterServer {
   readonly group: number;
   readonly server: number;
   readonly disk: SimulatedDisk | undefined;
-  /** How many processes have been this server. */
+  /** Counts the processes that have been this server. */
   term: number;
   core: ServerCore;
   node: Node;
@@ -163,7 +163,7 @@ export interface ClusterOptions {
   readonly createOptimizer?: (spec: OptimizerSpec) => Optimizer;
   readonly server?: Partial<ServerOptions>;
   readonly client?: Partial<ClientOptions>;
-  /** Of another cluster, to load what was saved there. Default: none. */
+  /** Disks of another cluster, to load what was saved there. Default: none. */
   readonly folders?: Map<string, SimulatedDisk>;
 }
 
@@ -279,7 +279,7 @@ export class SimulatedCluster {
     };
   }
 
-  /** Of whoever sends next. */
+  /** Fails the next message, whoever sends it. */
   failNextSend(error: ShoalError): void {
     this.#sendFailure = error;
   }

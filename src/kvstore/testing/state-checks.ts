@@ -39,13 +39,13 @@ async function flipBit(path: string): Promise<void> {
 /** Every worker's pushes change what is stored by their sum, however many server groups there are. */
 const adding: OptimizerSpec = { name: 'sgd', learningRate: 1, rescale: -1 };
 
-/** Of the values that every worker pushed, one after the other: their sum, and how many updates that is. */
+/** The sum of the values that every worker pushed, one after the other, and the number of updates that they make. */
 function expected(kv: KVStore, pushed: readonly number[]): { readonly sum: number; readonly version: number } {
   const sum = pushed.reduce((a, b) => a + b, 0) * kv.numWorkers;
   return { sum, version: (pushed.length * kv.numWorkers) / kv.workersPerGroup };
 }
 
-/** What is stored, as every worker sees it. With `all: 'soon'`, other server groups' updates may be on their way. */
+/** Checks that every worker sees what is stored. With `all: 'soon'`, other server groups' updates may be on their way. */
 async function expectStored(kv: KVStore, key: string, pushed: readonly number[], all: 'now' | 'soon', first = 0): Promise<void> {
   const { sum, version } = expected(kv, pushed);
   const { shape } = await kv.info(key);
@@ -99,7 +99,7 @@ export const stateChecks: readonly KVCheck[] = [
         await lead(kv, () => kv.saveState(folder));
       }
       await kv.push('w', gradient.fill(3));
-      // Of several servers one has lost the latest: all go back to the one before.
+      // One of several servers has lost its latest file: all go back to the one before.
       await lead(kv, async () => {
         const [latest] = (await savedFiles(folder)).map((files) => files.at(-1)!);
         await flipBit(latest);

@@ -26,13 +26,13 @@ export type Value = Tensor | TypedArray;
 
 /** Rows of a matrix `[rows, width]`. */
 export interface RowSparse {
-  /** Which rows; distinct, ascending. */
+  /** Numbers of the rows; distinct, ascending. */
   readonly indices: Uint32Array | Int32Array;
   /** `indices.length × width` elements of the parameter's dtype, row by row. */
   readonly values: Value;
 }
 
-/** Of pushes and pulls. */
+/** Options of pushes and pulls. */
 export interface TransferOptions {
   /** Larger goes first where operations compete for the wire. Default 0; MXNet's idiom is `-index of the layer`. */
   readonly priority?: number;
@@ -40,9 +40,9 @@ export interface TransferOptions {
   readonly timeoutMs?: number;
 }
 
-/** Of pulls of rows. */
+/** Options of pulls of rows. */
 export interface RowSparsePullOptions extends TransferOptions {
-  /** Which rows; the output receives them in this order. */
+  /** Numbers of the rows; the output receives them in this order. */
   readonly rowIds: Uint32Array | Int32Array;
 }
 
@@ -50,7 +50,7 @@ export interface RowSparsePullOptions extends TransferOptions {
 export interface KVWork extends PromiseLike<void> {
   /** True once the operation has ended, well or not. */
   readonly done: boolean;
-  /** Why it failed; undefined while it runs or when it succeeded. */
+  /** The reason why it failed; undefined while it runs or when it succeeded. */
   readonly error: ShoalError | undefined;
   /** Blocks without the event loop. @throws the operation's error, or `timeout`. */
   waitSync(timeoutMs?: number): void;
@@ -59,9 +59,9 @@ export interface KVWork extends PromiseLike<void> {
 /** Applied by `local` and `collective` stores to every push: changes `stored` in place. */
 export type Updater = (key: string, pushed: TypedArray, stored: TypedArray) => void;
 
-/** What is known of a parameter without asking for its values. */
+/** Facts of a parameter that are known without asking for its values. */
 export interface ParameterInfo {
-  /** As text, also when it was given as a number. */
+  /** The key as text, also when it was given as a number. */
   readonly key: string;
   /** Element type, as of the value that `init` was given. */
   readonly dtype: DType;
@@ -87,17 +87,17 @@ export type Values = Value | readonly Value[] | readonly (readonly Value[])[];
  *      if (kv.rank === 0) await kv.setOptimizer({ name: 'sgd', learningRate: 0.1 });
  *      await kv.pushPull('w', gradient, weights); */
 export interface KVStore extends AsyncDisposable {
-  /** As it was created. */
+  /** The type that the store was created as. */
   readonly type: KVStoreType;
-  /** What this process is; servers are started by the launcher and need no code. */
+  /** The part of this process in the job; servers are started by the launcher and need no code. */
   readonly role: 'worker' | 'server';
-  /** Of this worker among all workers, 0…numWorkers − 1. */
+  /** This worker's number among all workers, 0…numWorkers − 1. */
   readonly rank: number;
   /** Workers of the job, over all worker groups; 1 for `local`. */
   readonly numWorkers: number;
   /** Servers of the job, over all server groups, without standbys; 0 for `local` and `collective`. */
   readonly numServers: number;
-  /** Of this worker, 0-based; 0 where there is one group. */
+  /** Number of this worker's group, 0-based; 0 where there is one group. */
   readonly workerGroup: number;
   /** Workers whose pushes make up one version of a parameter, in `dist_sync`. */
   readonly workersPerGroup: number;
@@ -127,7 +127,7 @@ export interface KVStore extends AsyncDisposable {
    *  `rowSparsePush`. */
   rowSparsePull(key: Key, out: Value, options: RowSparsePullOptions): KVWork;
 
-  /** Until all workers have called it. */
+  /** Waits until all workers have called it. */
   barrier(): Promise<void>;
   /** Servers apply it to every complete push from now on. Worker 0 calls it, before the first push. `collective`: from the
    *  next `barrier` on, which every worker calls.  @throws `usage` on other workers. */
@@ -136,7 +136,7 @@ export interface KVStore extends AsyncDisposable {
   setUpdater(updater: Updater): void;
   /** dist types: bytes on their way to each server that it has not taken, from now on; SHOAL_KV_CREDIT_BYTES until then. */
   setCredit?(creditBytes: number): void;
-  /** For pushes of this worker from now on; float32 parameters. */
+  /** Compresses this worker's pushes from now on; float32 parameters. */
   setGradientCompression(spec: CompressionSpec): void;
   /** Parameters, optimiser state and versions of all servers, as safetensors files in a folder. Worker 0 calls it. */
   saveState(folder: string): Promise<void>;
@@ -144,7 +144,7 @@ export interface KVStore extends AsyncDisposable {
    *  the next `barrier`. Of a damaged state the one before it is loaded.  @throws `usage` when there is no state, `mismatch` when it is
    *  of other parameters, `protocol` when it is damaged; then nothing has changed. */
   loadState(folder: string): Promise<void>;
-  /** What is known of a parameter, without its values; a question to its servers, one round trip. @throws ShoalError `usage` for a key
+  /** Facts of a parameter, without its values; a question to its servers, one round trip. @throws ShoalError `usage` for a key
    *  that was not initialised. */
   info(key: Key): Promise<ParameterInfo>;
 
@@ -163,7 +163,7 @@ export interface KVStore extends AsyncDisposable {
 
 /** A message between two workers of a model that is split over them. */
 export interface Blob {
-  /** Which way it goes: a layer's output, forward, or its gradient, backward. */
+  /** The direction in which it goes: a layer's output, forward, or its gradient, backward. */
   readonly kind: 'feature' | 'gradient';
   /** For instance `layer3/output`. */
   readonly name: string;
