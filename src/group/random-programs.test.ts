@@ -32,7 +32,7 @@ const program = fc
   .integer({ min: 1, max: 4 })
   .chain((n) => fc.record({ n: fc.constant(n), steps: fc.array(stepsOf(n), { minLength: 1, maxLength: 12 }) }));
 
-/** What one rank does instead of step `at`, and of all that follow. */
+/** A rank's wrong turn: what it does instead of step `at`, and of all that follow. */
 interface Fault {
   readonly rank: number;
   readonly at: number;
@@ -112,7 +112,7 @@ async function runFaulty({ n, all, fault, slowMs }: FaultyProgram, options: InPr
   const die = async (rank: number): Promise<void> => void (await Promise.all(fabrics[rank].map((fabric) => fabric.close())));
   const errors = await world.each(async (group) => {
     const error = await runRank(group, all, fault, die);
-    // As a script that does not catch it.
+    // A script that does not catch the error ends here.
     if (error && fault.kind === 'dies') await die(group.rank);
     return error;
   });
@@ -120,7 +120,7 @@ async function runFaulty({ n, all, fault, slowMs }: FaultyProgram, options: InPr
     if (!error || rank === fault.rank) continue;
     expect(fault.at).toBeLessThan(all.length);
     expect(error.message).toContain(`rank ${fault.rank}`);
-    // Of a disagreement there is a line on every rank; who leaves early disagrees, too.
+    // Every rank prints a line about a disagreement; a rank that leaves early disagrees, too.
     expect(fault.kind === 'dies' ? ['peer-lost'] : ['mismatch', 'peer-lost']).toContain(error.code);
     if (error.code === 'peer-lost') expect(error.peer).toBe(fault.rank);
   }
@@ -173,7 +173,7 @@ it('calls of ranks on several hosts take the network fast path, and the comm sid
   const large = world.groups.map((group) => group.tensor('float32', [100_000]));
   await world.each((group) => group.allReduce(large[group.rank]));
   expect(world.sockets!.messages).toBe(messages);
-  // What has come before the call is there when it returns.
+  // Messages that came before the call are there when it returns.
   const works = world.groups.slice(0, 2).map((group) => group.allReduce(data[group.rank]));
   for (let turn = 0; turn < 20; turn++) await new Promise(setImmediate);
   works.push(world.groups[2].allReduce(data[2]));
@@ -181,13 +181,13 @@ it('calls of ranks on several hosts take the network fast path, and the comm sid
   expect(data.map(({ data: values }) => [...values])).toEqual(Array.from({ length: 3 }, () => [9, 9, 9, 9]));
 });
 
-it('who dies of the death of another is not taken for it, also when its next call was refused', async () => {
+it("a rank that dies of another one's death is not blamed for it, also when its next call was refused", async () => {
   const step = { op: ReduceOp.Max, root: 1, late: [0, 0, 0] } as const;
   const all: Step[] = [
     { ...step, kind: 'reduce-scatter', count: 2, plain: [true, true, false], late: [0, 2, 0], awaited: [false, true, false] },
     { ...step, kind: 'broadcast', count: 8196, plain: [true, true, false], awaited: [true, true, true] },
     { ...step, kind: 'broadcast', count: 1000, plain: [false, false, true], awaited: [false, false, false] },
   ];
-  // In one of ten it was.
+  // A rank that was lost with another one was blamed in one of ten runs.
   for (let k = 0; k < 60; k++) await runFaulty({ n: 3, all, fault: { rank: 0, at: 2, kind: 'dies' }, slowMs: 0 }, { fastPath: true });
 });

@@ -45,7 +45,7 @@ function placesOf(n: number): Place[] {
   ];
 }
 
-/** By rank: magnitudes over 24 binary orders, so that the order of additions shows. */
+/** The input of each rank: magnitudes over 24 binary orders, so that the order of additions shows. */
 const inputs = Array.from({ length: 8 }, (_, rank) => {
   const random = seededRandom(1000 + rank);
   return Float32Array.from({ length: count }, () => (random.next() - 0.5) * 2 ** (random.integer(24) - 12));
@@ -87,7 +87,7 @@ function expectedOf(topology: Topology, length: number): Expected {
   return { float32: bitsOf(sumBy(tree, values)), bfloat16: bitsOf(upperHalves(halves)) };
 }
 
-/** What needs one host loads and stores there. */
+/** The canonical algorithms for a topology. Those that need one host load and store there. */
 function canonicalFor(topology: Topology, kind: Place['kind']): string[] {
   const request: PlanRequest = {
     collective: 'all-reduce',

@@ -542,7 +542,7 @@ it('state is written once, and nobody else writes there meanwhile, however often
   const disk = new SimulatedDisk();
   const writing: (() => void)[] = [];
   let together = 0;
-  // As a folder: another object each time.
+  // A store of snapshots is, like a folder, another object each time.
   const storeAt = (): SnapshotStore => ({
     save: async (snapshot) => {
       const done = new Promise<void>((resolve) => writing.push(resolve));
