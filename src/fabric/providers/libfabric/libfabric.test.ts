@@ -281,10 +281,12 @@ describe('libfabric', () => {
     const [namespace, pid, start] = own.split('-').slice(1);
     const dead = own.replace(`-${pid}-${start}-`, `-${pid}-${Number(start) + 1}-`);
     expect(namespace).toMatch(/^\d+$/);
-    // Its parent, which has become another program, does not collect it.
-    const parent = spawn('sh', ['-c', 'true & echo $!; exec sleep 600'], { stdio: ['ignore', 'pipe', 'ignore'] });
+    // It ends after its parent has become another program, which does not collect it; a shell would.
+    const parent = spawn('sh', ['-c', 'exec 3<&0; read line <&3 & echo $!; exec sleep 600'], { stdio: ['pipe', 'pipe', 'ignore'] });
     onTestFinished(() => void parent.kill('SIGKILL'));
     const child = Number(String((await once(parent.stdout, 'data'))[0]));
+    await expect.poll(() => readFileSync(`/proc/${parent.pid}/comm`, 'latin1').trim()).toBe('sleep');
+    parent.stdin.write('end\n');
     const status = (): string[] => readFileSync(`/proc/${child}/stat`, 'latin1').replace(/.*\) /, '').split(' ');
     await expect.poll(() => status()[0]).toBe('Z');
     const uncollected = own.replace(`-${pid}-${start}-`, `-${child}-${status()[19]}-`);
