@@ -45,9 +45,6 @@ export interface RegistryRule {
 export interface LayerTable {
   readonly layers: readonly Layer[];
   readonly registries: readonly RegistryRule[];
-  /** Folders (`src/graph`) whose comments still have to be rewritten: how many of them may open without a subject. Numbers can only
-   *  fall, and a folder goes from the list when the rule for all others holds. Default: none. */
-  readonly openingsMax?: Readonly<Record<string, number>>;
 }
 
 export interface Violation {
@@ -188,30 +185,19 @@ function checkSizes(files: readonly SourceFile[], table: LayerTable): Violation[
 
 /** Comments can be read alone. */
 function checkWords(files: readonly SourceFile[], table: LayerTable): Violation[] {
-  const { openingsMax = {} } = table;
   const folders = new Map<string, SourceFile[]>();
   for (const file of files) {
     const layer = layerOf(file.path, table);
     const folder = layer === undefined ? file.path.split('/')[0] : `src/${layer.folder}`;
     folders.set(folder, [...(folders.get(folder) ?? []), file]);
   }
-  const found: Violation[] = [];
-  const at = (message: string): void => void found.push({ path: 'layers.json', line: 1, rule: 'words', message });
-  for (const folder of Object.keys(openingsMax)) if (!folders.has(folder)) at(`${folder} is in openingsMax and has no source`);
-  for (const [folder, sources] of folders) {
+  return [...folders].flatMap(([folder, sources]) => {
     const comments = sources.flatMap(({ path, text }) => commentsOf(text).map((comment) => ({ path, ...comment })));
     const open = comments.filter(({ text }) => opensWithoutSubject(text));
-    const isGood = open.length <= comments.length * openingsShare;
-    const max = Object.hasOwn(openingsMax, folder) ? openingsMax[folder] : undefined;
-    if (max !== undefined) {
-      if (isGood) at(`the comments of ${folder} can be read alone: remove it from openingsMax`);
-      else if (open.length > max) at(`${folder} has ${open.length} comments that open without a subject, at most ${max}: reword yours`);
-    } else if (!isGood) {
-      const advice = `opens without a subject, like ${open.length} of ${comments.length} in ${folder} (at most 2 %): say what it is`;
-      found.push(...open.map(({ path, line, text }) => ({ path, line, rule: 'words', message: `"${text}" ${advice}` })));
-    }
-  }
-  return found;
+    if (open.length <= comments.length * openingsShare) return [];
+    const advice = `opens without a subject, like ${open.length} of ${comments.length} in ${folder} (at most 2 %): say what it is`;
+    return open.map(({ path, line, text }) => ({ path, line, rule: 'words', message: `"${text}" ${advice}` }));
+  });
 }
 
 /** Rooms of a layer are in the order of the table, and no folder is so full that nobody finds anything. */
