@@ -19,7 +19,7 @@ function install(env: Record<string, string>): { status: number | null; lines: s
   return { status: run.status, lines: run.stdout.trim().split('\n') };
 }
 
-describe.skipIf(process.platform !== 'linux')('scripts/install-native.mjs (skipped off Linux: the addon needs it)', () => {
+describe.skipIf(process.platform !== 'linux')('scripts/install-native.mjs (skipped: the addon needs Linux)', () => {
   it('names the missing tools, the consequences and the way to get them', () => {
     const { status, lines } = install({ PATH: join(root, 'nowhere'), CXX: 'no-such-compiler' });
     expect(status).toBe(0);

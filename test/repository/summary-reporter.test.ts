@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { repositoryRoot } from '../../scripts/repository.ts';
+import { readSources, repositoryRoot } from '../../scripts/repository.ts';
 import { formatSummary } from '../../scripts/summary-reporter.ts';
 
 function runCases(environment: Readonly<Record<string, string>>, ...more: readonly string[]): { lines: string[]; status: number | null } {
@@ -58,6 +58,11 @@ describe('the summary', () => {
       'skipped: a.ts > three: no mpirun',
       '1 passed, 0 failed, 3 skipped',
     ]);
+  });
+
+  it('can read every reason in a title, also of tests that this machine does not skip', () => {
+    const unread = readSources().flatMap(({ path, text }) => (path.endsWith('.test.ts') ? (text.match(/[(]skipped [^)]*[)]/g) ?? []) : []));
+    expect(unread).toEqual([]);
   });
 
   it('names the files that were left out', () => {

@@ -1,7 +1,7 @@
 /** The page of a run of 256 ranks, of more spans than a page can hold. The cost of a gigabyte is measured by bench/report/run.ts. */
-import { existsSync, mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { chromium, type Page } from 'playwright-core';
+import type { Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { writeSyntheticRun } from '../../bench/report/synthetic-run.ts';
@@ -9,8 +9,8 @@ import { buildReport } from '../../src/tools/report/build-report.ts';
 import { reportPage } from '../../src/tools/report/page.ts';
 import { readRunFolder } from '../../src/tools/report/read-folder.ts';
 import type { ReportData } from '../../src/tools/report/data/report-data.ts';
+import { browserMissing, launchBrowser, skippedWithoutBrowser } from '../support/browser.ts';
 
-const executablePath = '/usr/bin/chromium';
 const run = { ranks: 256, ranksPerHost: 8, steps: 40 };
 /** Limits of a page; the run has some 46,000 spans. */
 const limits = { spansMax: 20_000, valuesMax: 1000 };
@@ -58,9 +58,9 @@ it('is the same however many times it is read, and as it would be of files read 
   expect(buildReport('small', readRunFolder(small))).toEqual(streamed);
 });
 
-describe.skipIf(!existsSync(executablePath))(`in a browser (skipped without ${executablePath})`, () => {
+describe.skipIf(browserMissing)(`in a browser${skippedWithoutBrowser}`, () => {
   it('opens, zooms, pans and scrolls through all ranks, and says what is where', async () => {
-    const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+    const browser = await launchBrowser();
     try {
       await using page = await browser.newPage({ viewport: { width: 1280, height: 1200 } });
       const problems: string[] = [];

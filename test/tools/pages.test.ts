@@ -1,27 +1,27 @@
 /** Every page and picture in a real browser, at three widths, light and dark: nothing is cut off, lies over another text or is too faint,
  *  whatever the fonts; and each looks as it did when somebody has looked at it (`npx tsx scripts/screenshots.ts --reviewed`). */
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { chromium, type Browser, type Page } from 'playwright-core';
+import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { findFaults, squaresOf, watchCanvases } from '../support/page-faults.ts';
 import { pageNames, reviewedHeight, reviewedWidth, samplePageUrl, writeSamplePages } from '../support/sample-pages.ts';
+import { browserMissing, launchBrowser, skippedWithoutBrowser } from '../support/browser.ts';
 
-const executablePath = '/usr/bin/chromium';
 const widths = [390, 900, 1600];
 /** Largest mean difference over a picture's squares, of 255: fonts differ a little between machines. */
 const differenceMax = 8;
 /** Largest difference of one square: above it, something is there that was not, or has another colour. */
 const squareMax = 110;
 
-describe.skipIf(!existsSync(executablePath))(`pages (skipped without ${executablePath})`, () => {
+describe.skipIf(browserMissing)(`pages${skippedWithoutBrowser}`, () => {
   let browser: Browser;
   let folder: string;
   beforeAll(async () => {
     folder = mkdtempSync(join(tmpdir(), 'shoal-pages-'));
     writeSamplePages(folder);
-    browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+    browser = await launchBrowser();
   });
   afterAll(async () => {
     await browser?.close();

@@ -1,13 +1,12 @@
 /** `shoal run --report` with real processes, and its page in a real browser. */
-import { existsSync } from 'node:fs';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { chromium, type Browser } from 'playwright-core';
+import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { rankScript, shoal, shoalRun } from '../fixtures/launch-harness.ts';
+import { browserMissing, launchBrowser, skippedWithoutBrowser } from '../support/browser.ts';
 
-const executablePath = '/usr/bin/chromium';
 const tenLines = join(import.meta.dirname, '../../examples/ten-lines.ts');
 
 const directory = temporaryFolder('report', afterAll);
@@ -86,10 +85,10 @@ it('a folder without a run is refused', async () => {
   expect(own).toMatch(/^shoal: report: .*\/runs\/\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}\/report\.html\n$/);
 });
 
-describe.skipIf(!existsSync(executablePath))(`the page in a browser (skipped without ${executablePath})`, () => {
+describe.skipIf(browserMissing)(`the page in a browser${skippedWithoutBrowser}`, () => {
   let browser: Browser;
   beforeAll(async () => {
-    browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+    browser = await launchBrowser();
   });
   afterAll(() => browser.close());
 

@@ -1,14 +1,11 @@
 /** `shoal run --watch` with real processes: the progress of ranks is shown while they run, to holders of the token and to nobody else. */
-import { existsSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { request, type OutgoingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
-import { chromium } from 'playwright-core';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { shoalRun, type Running } from '../fixtures/launch-harness.ts';
-
-const executablePath = '/usr/bin/chromium';
+import { browserMissing, launchBrowser, skippedWithoutBrowser } from '../support/browser.ts';
 
 const directory = temporaryFolder('watch', afterAll);
 let script: string;
@@ -90,10 +87,10 @@ it('shows the progress of ranks, and refuses requests without token, from elsewh
   await expect(ask(data)).rejects.toThrow(/ECONNREFUSED/);
 });
 
-it.skipIf(!existsSync(executablePath))(`a browser follows the run to its end (skipped without ${executablePath})`, async () => {
+it.skipIf(browserMissing)(`a browser follows the run to its end${skippedWithoutBrowser}`, async () => {
   const { run, url, stop } = await watched('seen');
   await using _ = run;
-  const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  const browser = await launchBrowser();
   try {
     const page = await browser.newPage();
     const problems: string[] = [];
