@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { repeatedKey } from './repeated-key.ts';
-import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes } from './safetensors.ts';
+import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes, ownDType } from './safetensors.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 
 const text = (value: string): Uint8Array => new TextEncoder().encode(value);
@@ -17,7 +17,9 @@ function snapshotOf(file: Uint8Array): Snapshot {
   const data = file.subarray(lengthBytes + length);
   const { entries, metadata } = decodeHeader(file.subarray(lengthBytes, lengthBytes + length), data.length);
   return {
-    tensors: new Map(entries.map(({ name, dtype, shape, from, to }) => [name, { dtype, shape, data: data.slice(from, to) }])),
+    tensors: new Map(
+      entries.map((entry) => [entry.name, { dtype: ownDType(entry), shape: entry.shape, data: data.slice(entry.from, entry.to) }]),
+    ),
     metadata,
   };
 }
@@ -75,6 +77,26 @@ describe('safetensors', () => {
     ]);
   });
 
+  it('lists tensors of dtypes that Shoal does not have, after white space, as the reference implementation does', () => {
+    // Bits of an element, after the reference implementation.
+    const bits = {
+      ...{ C64: 64, U64: 64, F8_E4M3: 8, F8_E5M2: 8, F8_E8M0: 8, F8_E4M3FNUZ: 8, F8_E5M2FNUZ: 8, F6_E2M3: 6, F6_E3M2: 6, F4: 4 },
+      ...{ F64: 64, F32: 32, F16: 16, BF16: 16, I64: 64, I32: 32, I16: 16, I8: 8, U32: 32, U16: 16, U8: 8, BOOL: 8 },
+    };
+    let at = 0;
+    const members = Object.entries(bits).map(([dtype, each], k) => {
+      const from = at;
+      at += (8 * k * each) / 8;
+      return [dtype, { dtype, shape: [2, k, 4], data_offsets: [from, at] }] as const;
+    });
+    const { entries } = decodeHeader(text(`\n\t\r ${JSON.stringify(Object.fromEntries(members))} \n`), at);
+    expect(entries.map(({ name, dtype, shape, from, to }) => [name, { dtype, shape, data_offsets: [from, to] }])).toEqual(members);
+    expect(entries.slice(10).map(ownDType)).toEqual(dtypes.map(({ name }) => name));
+    for (const entry of entries.slice(0, 10)) {
+      expect(() => ownDType(entry)).toThrow(expect.objectContaining({ code: 'unsupported', message: expect.stringContaining(entry.name) }));
+    }
+  });
+
   it('returns the tensors that were put in, whatever their names', () => {
     fc.assert(
       fc.property(snapshotArbitrary, (snapshot) => {
@@ -103,7 +125,7 @@ describe('safetensors', () => {
         const length = decodeHeaderLength(file, file.length);
         expect(length % 8).toBe(0);
         const { entries } = decodeHeader(file.subarray(8, 8 + length), file.length - 8 - length);
-        for (const { dtype, from } of entries) expect(from % dtypeInfo(dtype).bytes).toBe(0);
+        for (const entry of entries) expect(entry.from % dtypeInfo(ownDType(entry)).bytes).toBe(0);
       }),
     );
   });
@@ -126,7 +148,9 @@ describe('safetensors', () => {
     ['one offset', described({ data_offsets: [8] }), /no valid data_offsets/],
     ['offsets as text', described({ data_offsets: ['0', '8'] }), /no valid data_offsets/],
     ['no dtype', described({ dtype: 1 }), /has no dtype/],
-    ['an unknown dtype', described({ dtype: 'F8_E4M3' }), /'F8_E4M3'; supported are F64, F32/],
+    ['an unknown dtype', described({ dtype: 'F12' }), /'F12'; supported are F64, F32/],
+    ['our name of a dtype', described({ dtype: 'float32' }), /'float32'; supported are F64, F32/],
+    ['elements of 6 bits that end within a byte', described({ dtype: 'F6_E2M3', shape: [10] }), /F6_E2M3\[10\] has 8 bytes/],
     [
       'a name twice',
       '{"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}',
@@ -140,10 +164,10 @@ describe('safetensors', () => {
     ['a property twice', '{"w":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]}}', /'dtype' twice/],
     ['metadata that is no text', '{"__metadata__":{"epoch":1}}', /'epoch' is not text/],
     ['metadata that is a list', '{"__metadata__":[]}', /is not an object/],
-    ['a list', '[1]', /does not begin with \{/],
-    ['a space before the brace', ' {}', /does not begin with \{/],
+    ['a list', '[1]', /not a JSON object/],
+    ['a byte-order mark before the brace', '\uFEFF{}', /not JSON/],
     ['half of an object', '{"w":', /not JSON/],
-    ['nothing', '', /does not begin with \{/],
+    ['nothing', '', /not JSON/],
     ['a tensor that is null', '{"w":null}', /not described/],
   ])('refuses %s', (_, header, message) => {
     expect(() => decodeHeader(text(header), 8)).toThrow(message);
@@ -199,8 +223,9 @@ describe('safetensors', () => {
           const { entries, metadata } = decodeHeader(bytes, dataBytes);
           read++;
           expect(entries.reduce((sum, { from, to }) => sum + to - from, 0)).toBe(dataBytes);
-          for (const { dtype, shape, from, to } of entries) {
-            expect(shape.reduce((product, dimension) => product * dimension, dtypeInfo(dtype).bytes)).toBe(to - from);
+          for (const entry of entries) {
+            const bytes = entry.shape.reduce((product, dimension) => product * dimension, dtypeInfo(ownDType(entry)).bytes);
+            expect(bytes).toBe(entry.to - entry.from);
           }
           for (const value of Object.values(metadata)) expect(typeof value).toBe('string');
         } catch (error) {

@@ -5,12 +5,13 @@
  *            └───────────┴─────────────────┴───────────────────────────────────────────────┘
  *    header  {"__metadata__":{"text":"text"},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},…}
  *
- *  Offsets count from the first byte of data. Every byte of data belongs to exactly one tensor. The header begins with {
- *  and is padded with spaces to a multiple of 8, so that data is aligned; wider elements come first, for the same reason.
+ *  Offsets count from the first byte of data. Every byte of data belongs to exactly one tensor. A header that is written begins
+ *  with { and is padded with spaces to a multiple of 8, so that data is aligned; wider elements come first, for the same reason.
+ *  Like the reference implementation, a reader takes white space before the {.
  *  Source: Hugging Face, safetensors, format description and limits of the reference implementation. */
 import { areCounts, dataViewOf } from '../base/bytes.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
-import { dtypeInfo, type DType } from '../memory/dtype.ts';
+import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { countOf } from '../memory/tensor.ts';
 import { repeatedKey } from './repeated-key.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';
@@ -18,7 +19,8 @@ import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 /** A tensor of a file, as the header describes it. */
 export interface TensorEntry {
   readonly name: string;
-  readonly dtype: DType;
+  /** The format's name, such as F32; `ownDType` has Shoal's. */
+  readonly dtype: string;
   readonly shape: readonly number[];
   /** Offset from the first byte of data. */
   readonly from: number;
@@ -36,24 +38,18 @@ export const lengthBytes = 8;
 /** Largest header, in bytes: the reference implementation reads no larger one. */
 export const headerBytesMax = 100_000_000;
 const metadataKey = '__metadata__';
-/** The character `{`. */
-const openingBrace = 0x7b;
 
-const names: { readonly [D in DType]: string } = {
-  float64: 'F64',
-  float32: 'F32',
-  float16: 'F16',
-  bfloat16: 'BF16',
-  int64: 'I64',
-  int32: 'I32',
-  int16: 'I16',
-  int8: 'I8',
-  uint32: 'U32',
-  uint16: 'U16',
-  uint8: 'U8',
-  bool: 'BOOL',
-};
-const dtypesByName = new Map(Object.entries(names).map(([dtype, name]) => [name, dtype as DType]));
+/** The format's name of one of our dtypes, as F32 of float32, U8 of uint8 and BF16 of bfloat16. */
+const formatName = (dtype: DType): string => dtype.toUpperCase().replace('FLOAT', 'F').replace('INT', 'I').replace('UI', 'U');
+const dtypesByName = new Map(dtypes.map(({ name }) => [formatName(name), name]));
+/** Bits of an element, for all dtypes of the format: tensors of those that Shoal does not have can be listed, and their bytes read. */
+const bitsByName = new Map([
+  ...dtypes.map(({ name, bytes }) => [formatName(name), 8 * bytes] as const),
+  ...['C64', 'U64'].map((name) => [name, 64] as const),
+  ...['F8_E4M3', 'F8_E5M2', 'F8_E8M0', 'F8_E4M3FNUZ', 'F8_E5M2FNUZ'].map((name) => [name, 8] as const),
+  ...['F6_E2M3', 'F6_E3M2'].map((name) => [name, 6] as const),
+  ['F4', 4],
+]);
 
 /** Makes the bytes before the data, and the tensors in the order in which their data follows. `last` are tensors of bytes that
  *  come after all others.
@@ -78,7 +74,7 @@ export function encodeHeader(
     if (data.byteLength !== bytes) {
       throw new ShoalError('usage', `tensor '${name}' ${dtype}[${shape.join(', ')}] has ${bytes} bytes, not ${data.byteLength}`);
     }
-    members.push(`${JSON.stringify(name)}:${JSON.stringify({ dtype: names[dtype], shape, data_offsets: [at, at + bytes] })}`);
+    members.push(`${JSON.stringify(name)}:${JSON.stringify({ dtype: formatName(dtype), shape, data_offsets: [at, at + bytes] })}`);
     at += bytes;
   }
   const text = new TextEncoder().encode(`{${members.join(',')}}`);
@@ -103,9 +99,8 @@ export function decodeHeaderLength(prefix: Uint8Array, fileBytes: number): numbe
 }
 
 /** @param dataBytes number of bytes that follow the header in the file.
- *  @throws ShoalError `protocol` for anything but a header of exactly that much data, `unsupported` for a dtype that is not ours. */
+ *  @throws ShoalError `protocol` for anything but a header of exactly that much data, `unsupported` for a dtype that is not the format's. */
 export function decodeHeader(header: Uint8Array, dataBytes: number): SafetensorsHeader {
-  if (header[0] !== openingBrace) throw damaged('the header does not begin with {');
   const members = parseObject(header);
   let metadata: Record<string, string> = {};
   const entries: TensorEntry[] = [];
@@ -150,19 +145,28 @@ function decodeMetadata(value: unknown): Record<string, string> {
 
 function decodeEntry(name: string, value: unknown): TensorEntry {
   if (!isObject(value)) throw damaged(`tensor '${name}' is not described by an object`);
-  const { dtype: dtypeName, shape, data_offsets: offsets } = value;
-  if (typeof dtypeName !== 'string') throw damaged(`tensor '${name}' has no dtype`);
-  const dtype = dtypesByName.get(dtypeName);
-  if (dtype === undefined) {
-    const known = Object.values(names).join(', ');
-    throw new ShoalError('unsupported', `safetensors: tensor '${name}' has dtype '${dtypeName}'; supported are ${known}`);
-  }
+  const { dtype, shape, data_offsets: offsets } = value;
+  if (typeof dtype !== 'string') throw damaged(`tensor '${name}' has no dtype`);
+  const bits = bitsByName.get(dtype);
+  if (bits === undefined) throw unsupported({ name, dtype });
   if (!areCounts(shape)) throw damaged(`tensor '${name}' has no valid shape`);
   if (!areCounts(offsets) || offsets.length !== 2 || offsets[0] > offsets[1]) throw damaged(`tensor '${name}' has no valid data_offsets`);
   const [from, to] = offsets;
-  const bytes = shape.reduce((product, dimension) => product * dimension, dtypeInfo(dtype).bytes);
+  const bytes = shape.reduce((product, dimension) => product * dimension, bits) / 8;
   if (to - from !== bytes) throw damaged(`tensor '${name}' ${dtype}[${shape.join(', ')}] has ${to - from} bytes of data`);
   return { name, dtype, shape, from, to };
+}
+
+/** The dtype of a tensor whose elements Shoal can work with. @throws ShoalError `unsupported` for all others. */
+export function ownDType(entry: TensorEntry): DType {
+  const found = dtypesByName.get(entry.dtype);
+  if (found === undefined) throw unsupported(entry);
+  return found;
+}
+
+function unsupported({ name, dtype }: Pick<TensorEntry, 'name' | 'dtype'>): ShoalError {
+  const known = [...dtypesByName.keys()].join(', ');
+  return new ShoalError('unsupported', `safetensors: tensor '${name}' has dtype '${dtype}'; supported are ${known}`);
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

@@ -3,7 +3,7 @@
 import type { FileHandle } from 'node:fs/promises';
 import { ShoalError } from '../base/errors.ts';
 import { checkChecksums, Checksums, checksumsBytes, checksumsName } from './checksums.ts';
-import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes, type SafetensorsHeader } from './safetensors.ts';
+import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes, ownDType, type SafetensorsHeader } from './safetensors.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 
 /** Bytes per system call; a large tensor is written in pieces, so that other work on the thread pool gets its turn. */
@@ -46,7 +46,9 @@ export async function readSnapshot(file: FileHandle): Promise<Snapshot> {
   }
   const tensors = new Map<string, SnapshotTensor>();
   const checksums = new Checksums([length, header], described.length);
-  for (const { name, dtype, shape, from, to } of described) {
+  for (const entry of described) {
+    const { name, shape, from, to } = entry;
+    const dtype = ownDType(entry);
     // An array of its own is aligned for every dtype, whichever program wrote the file.
     const data = new Uint8Array(to - from);
     for (let at = 0; at < data.length; at += pieceBytes) {

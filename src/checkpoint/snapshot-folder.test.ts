@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { isShoalError } from '../base/errors.ts';
+import { readSnapshot } from './snapshot-file.ts';
 import { SnapshotFolder, type FileCalls } from './snapshot-folder.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 
@@ -86,6 +87,21 @@ describe('SnapshotFolder', () => {
     await store.save(version(2));
     expect(versionOf(await new SnapshotFolder(folder).load())).toBe(2);
     expect(await fs.readdir(folder)).not.toContain('snapshot.part');
+  });
+
+  it('names a dtype that the format has and Shoal does not', async () => {
+    await new SnapshotFolder(folder).save({
+      tensors: new Map([['eighths', { dtype: 'int64', shape: [1], data: new Uint8Array(8) }]]),
+      metadata: {},
+    });
+    const path = join(folder, 'snapshot-00000001.safetensors');
+    await fs.writeFile(path, (await fs.readFile(path, 'latin1')).replace('"I64"', '"C64"'), 'latin1');
+    const file = await fs.open(path);
+    await expect(readSnapshot(file)).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringContaining("'eighths' has dtype 'C64'"),
+    });
+    await file.close();
   });
 
   it('keeps every tensor as it was', async () => {
