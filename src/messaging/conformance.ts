@@ -147,7 +147,17 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       await expect.poll(() => first.router.ready).toBe(true);
       // Both are ready: each gets its turn.
       expect(new Set([await poller.wait(Infinity), await poller.wait(Infinity)])).toEqual(new Set([first.router, second.router]));
-      expect([(await first.router.receive()).type, (await second.router.receive()).type]).toEqual([0, 1]);
+      const received: (readonly [unknown, number])[] = [];
+      for await (const socket of poller) {
+        received.push([socket, (await socket.receive()).type]);
+        if (received.length === 2) break;
+      }
+      expect(new Map(received)).toEqual(
+        new Map<unknown, number>([
+          [first.router, 0],
+          [second.router, 1],
+        ]),
+      );
       expect(poller.terminated).toBe(false);
       const interrupted = poller.wait(Infinity);
       poller.interrupt();

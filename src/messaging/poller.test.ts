@@ -91,6 +91,42 @@ describe('a poller', () => {
     expect([poller.remove(staying), poller.terminated]).toEqual([false, false]);
   });
 
+  it('is iterated until all sockets have ended, it is interrupted or closed', async () => {
+    const context = new MessagingContext({ world, secret, clock });
+    cleanups.push(() => context.close());
+    const router = new Router(context);
+    const dealer = new Dealer(context, { address: 1n });
+    cleanups.push(() => dealer.close({ timeoutMs: 0 }));
+    await dealer.connect(await router.bind('inproc://iterated'));
+    using poller = new Poller(router, { clock });
+    for (const type of [1, 2]) {
+      const msg = new Msg(1n, 0n);
+      msg.type = type;
+      dealer.send(msg);
+    }
+    const received: unknown[] = [];
+    for await (const socket of poller) {
+      received.push(socket.ended ? 'ended' : (await socket.receive()).type);
+      if (received.length === 2) await socket.close({ timeoutMs: 0 });
+    }
+    expect(received).toEqual([1, 2, 'ended']);
+
+    const iterate = async (polled: Poller): Promise<number> => {
+      let sockets = 0;
+      for await (const _ of polled) sockets++;
+      return sockets;
+    };
+    const empty = new Poller([], { clock });
+    const iterated = iterate(empty);
+    await expect(empty.wait(0)).rejects.toMatchObject({ code: 'usage' });
+    empty.close();
+    expect([await iterated, empty.terminated, await iterate(empty)]).toEqual([0, false, 0]);
+    const interrupted = new Poller([], { clock });
+    const ended = iterate(interrupted);
+    interrupted.interrupt();
+    expect([await ended, await iterate(interrupted)]).toEqual([0, 0]);
+  });
+
   it('forgets a socket that is removed, also while it waits', async () => {
     const context = new MessagingContext({ world, secret, clock });
     cleanups.push(() => context.close());

@@ -31,18 +31,15 @@ const pollerOptions = optionTable<PollerOptions>({ signal: abortSignal, interrup
 /** Waits for the first of several sockets to have a message; turns go round, so that a busy socket does not starve the others.
  *
  *      const poller = new Poller([dealer, router]);
- *      while (!poller.terminated) {
- *        const socket = await poller.wait(1000);      // null: nothing came within a second
- *        if (socket !== null) handle(await socket.receive());
- *      } */
+ *      for await (const socket of poller) if (!socket.ended) handle(await socket.receive());
+ *      const socket = await poller.wait(1000);      // null: nothing came within a second */
 export class Poller implements Disposable {
+  /** The one that was returned last comes last, so that one busy socket does not starve the others. */
   readonly #sockets: MessageSocket[] = [];
   readonly #clock: Clock;
   readonly #interruptOn: readonly NodeJS.Signals[];
-  readonly #signal: AbortSignal | undefined;
   readonly #onInterrupt = (): void => this.interrupt();
-  /** Where looking begins, so that one busy socket does not starve the others. */
-  #next = 0;
+  readonly #closed = new AbortController();
   #allEnded = false;
   #terminated = false;
   #wake: (() => void) | undefined;
@@ -53,11 +50,10 @@ export class Poller implements Disposable {
       if (!Object.hasOwn(constants.signals, name)) throw new ShoalError('usage', `Poller: there is no signal ${describeValue(name)}`);
     this.#clock = options.clock ?? systemClock;
     this.#interruptOn = options.interruptOn ?? [];
-    this.#signal = options.signal;
     for (const socket of Array.isArray(sockets) ? sockets : [sockets]) this.add(socket as MessageSocket);
     for (const name of this.#interruptOn) process.on(name, this.#onInterrupt);
     if (options.signal?.aborted) this.interrupt();
-    else options.signal?.addEventListener('abort', this.#onInterrupt, { once: true });
+    else options.signal?.addEventListener('abort', this.#onInterrupt, { signal: this.#closed.signal });
   }
 
   /** Not to a wait that is under way. */
@@ -73,7 +69,6 @@ export class Poller implements Disposable {
     const index = this.#sockets.indexOf(socket);
     if (index < 0) return false;
     this.#sockets.splice(index, 1);
-    if (index < this.#next) this.#next--;
     return true;
   }
 
@@ -117,8 +112,16 @@ export class Poller implements Disposable {
   /** Stops listening to signals; a wait under way ends. Idempotent. */
   close(): void {
     for (const name of this.#interruptOn) process.removeListener(name, this.#onInterrupt);
-    this.#signal?.removeEventListener('abort', this.#onInterrupt);
+    this.#closed.abort();
     this.#wake?.();
+  }
+
+  /** Every socket that `wait` would return, until all of them have ended, or until an interrupt or `close`. */
+  async *[Symbol.asyncIterator](): AsyncGenerator<MessageSocket, void, undefined> {
+    while (!this.#allEnded && !this.#terminated && !this.#closed.signal.aborted) {
+      const socket = await this.wait(Infinity);
+      if (socket !== null) yield socket;
+    }
   }
 
   /** Calls `close`, for `using`. */
@@ -127,18 +130,12 @@ export class Poller implements Disposable {
   }
 
   #find(): MessageSocket | null {
-    const count = this.#sockets.length;
-    for (let k = 0; k < count; k++) {
-      const socket = this.#sockets[(this.#next + k) % count];
-      if (!socket.ready) continue;
-      this.#next = (this.#next + k + 1) % count;
-      if (socket.ended) {
-        this.remove(socket);
-        this.#allEnded = this.#sockets.length === 0;
-      }
-      return socket;
-    }
-    return null;
+    const socket = this.#sockets.find(({ ready }) => ready) ?? null;
+    if (socket === null) return null;
+    this.remove(socket);
+    if (socket.ended) this.#allEnded = this.#sockets.length === 0;
+    else this.#sockets.push(socket);
+    return socket;
   }
 }
 
