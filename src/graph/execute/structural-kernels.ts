@@ -15,6 +15,8 @@ export function structuralKernels(variables: VariableStore, functions: FunctionT
   return {
     Const: ({ node }) => [node.attributes.value as Value],
     Identity: pass,
+    StopGradient: pass,
+    IdentityN: ({ inputs }) => inputs,
     LoopCond: pass,
     NoOp: () => [],
     Call: ({ node, inputs, signal, stepId }) => functionOf(node, functions)(inputs, { signal, stepId }),

@@ -16,7 +16,10 @@ import * as nn from '../ops/nn.ts';
 import * as reduction from '../ops/reduction.ts';
 import { assign, dynamicPartition, dynamicStitch, gather, variable } from '../ops/state.ts';
 import { sparseApplyAdagrad } from '../ops/training.ts';
+import { floatFunctions } from '../ops/float-functions.ts';
+import { operations } from '../ops/registry.ts';
 import { GraphBuilder } from '../structure/builder.ts';
+import type { Attribute, OpDefinition } from '../structure/definition.ts';
 import type { Output } from '../structure/graph-node.ts';
 import type { DenseValue } from '../structure/value.ts';
 import { gradients, IndexedSlices, whole } from './gradients.ts';
@@ -183,6 +186,106 @@ const cases: Readonly<Record<string, Case>> = {
     [values([2, 3, 4]), values([2, 5, 4])],
   ),
 };
+/** A node of an operation without a function; the inputs behind x are constants. */
+const node =
+  (op: string, attributes: Readonly<Record<string, Attribute>> = {}, ...constants: readonly DenseValue[]) =>
+  (g: GraphBuilder, ...xs: F[]): Output => {
+    const definition = operations.find(({ name }) => name === op) as OpDefinition;
+    const behind = constants.map((each) => array.constant(g, each as DenseValue & { dtype: 'float32' }));
+    return math.square(g, g.node(definition, [...xs, ...behind], attributes).outputs[0] as F);
+  };
+const ints = (shape: readonly number[], ...data: readonly number[]): DenseValue => ({ dtype: 'int32', shape, data: Int32Array.from(data) });
+const single = (value: number): DenseValue => ({ dtype: 'float32', shape: [], data: Float32Array.of(value) });
+const imported: Readonly<Record<string, Case>> = {
+  StridedSlice: one(node('StridedSlice', { begin_mask: 1 }, ints([2], 0, 3), ints([2], 2, 0), ints([2], 1, -2)), (x) =>
+    tf.square(tf.gather(tf.slice(x, 0, 2), tf.tensor1d([3, 1], 'int32'), 1)),
+  ),
+  Squeeze: one(node('Squeeze', { squeeze_dims: [1] }), (x) => tf.square(x), values([3, 1, 2])),
+  Fill: one(
+    (g, x) =>
+      math.square(
+        g,
+        g.node(
+          operations.find(({ name }) => name === 'Fill')!,
+          [array.constant(g, { dtype: 'int32', shape: [2], data: [2, 3] }), x],
+        ).outputs[0] as F,
+      ),
+    (x) => tf.square(tf.mul(x, tf.ones([2, 3]))),
+    values([]),
+  ),
+  BroadcastTo: one(node('BroadcastTo', {}, ints([3], 2, 3, 4)), (x) => tf.square(tf.broadcastTo(x, [2, 3, 4])), values([3, 1])),
+  Tile: one(node('Tile', {}, ints([2], 2, 3)), (x) => tf.square(tf.tile(x, [2, 3]))),
+  Unpack: one(
+    (g, x) =>
+      math.square(
+        g,
+        g.node(
+          operations.find(({ name }) => name === 'Unpack')!,
+          [x],
+          { num: 4, axis: 1 },
+        ).outputs[2] as F,
+      ),
+    (x) => tf.square(tf.unstack(x, 1)[2]),
+  ),
+  'Pack along another axis': both(
+    (g, x, y) => math.square(g, array.pack(g, [x, y], { axis: 1 })),
+    (x, y) => tf.square(tf.stack([x, y], 1)),
+  ),
+  SplitV: one(node('SplitV', { size_splits: [1, -1], axis: 1 }), (x) => tf.square(tf.split(x, [1, 3], 1)[0])),
+  Pad: one(node('Pad', {}, ints([2, 2], 0, 1, 2, 0)), (x) =>
+    tf.square(
+      tf.pad(x, [
+        [0, 1],
+        [2, 0],
+      ]),
+    ),
+  ),
+  PadV2: one(node('PadV2', {}, ints([2, 2], 0, 1, 2, 0), single(3)), (x) =>
+    tf.square(
+      tf.pad(
+        x,
+        [
+          [0, 1],
+          [2, 0],
+        ],
+        3,
+      ),
+    ),
+  ),
+  MirrorPad: one(node('MirrorPad', { mode: 'SYMMETRIC' }, ints([2, 2], 1, 0, 0, 2)), (x) =>
+    tf.square(tf.concat([tf.concat([tf.slice(x, 0, 1), x], 0), tf.reverse(tf.slice(tf.concat([tf.slice(x, 0, 1), x], 0), [0, 2]), 1)], 1)),
+  ),
+  ClipByValue: one(node('ClipByValue', {}, single(-1), single(0.5)), (x) => tf.square(tf.clipByValue(x, -1, 0.5))),
+  GatherNd: one(node('GatherNd', {}, ints([4, 2], 0, 1, 2, 3, 0, 1, 1, 1)), (x) =>
+    tf.square(tf.gather(tf.reshape(x, [-1]), tf.tensor1d([1, 11, 1, 5], 'int32'))),
+  ),
+  Einsum: both(
+    (g, x, y) =>
+      math.square(
+        g,
+        g.node(
+          operations.find(({ name }) => name === 'Einsum')!,
+          [x, y],
+          { equation: 'abc,dc->da' },
+        ).outputs[0] as F,
+      ),
+    (x, y) => tf.square(tf.matMul(y, tf.sum(x, 1), false, true)),
+    [values([2, 3, 4]), values([5, 4])],
+  ),
+  'Einsum of one': one(node('Einsum', { equation: 'ab->b' }), (x) => tf.square(tf.sum(x, 0))),
+  StopGradient: one(
+    (g, x) => math.mul(g, x, array.stopGradient(g, x)),
+    (x) => tf.mul(x, m.data.length === 0 ? x : tensor(m)),
+  ),
+};
+Object.assign(cases, imported);
+for (const name of floatFunctions) {
+  const compute = new Map(Object.entries(tf)).get(`${name[0].toLowerCase()}${name.slice(1)}`) as typeof tf.floor;
+  const x = { ...values([6], 0.1, 0.9) };
+  // Of numbers from 1 on.
+  const inputs = name === 'Acosh' ? { ...x, data: (x.data as Float32Array).map((each) => 1 + each) } : x;
+  Object.assign(cases, { [name]: one(node(name), (each) => tf.square(compute(each)), inputs) });
+}
 for (const a of [false, true])
   for (const b of [false, true])
     (cases as Record<string, Case>)[`MatMul ${a} ${b}`] = both(

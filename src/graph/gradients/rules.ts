@@ -1,7 +1,8 @@
 /** The gradient of every operation that has one: gradients of the outputs in, gradients of the inputs out. Undefined: the output does
  *  not depend on that input, or only in steps. */
-import { cast, concat, constant, range, reshape, sizeOf, split, transpose, zerosLike } from '../ops/array.ts';
+import { cast, concat, constant, pack, range, reshape, sizeOf, split, transpose, zerosLike } from '../ops/array.ts';
 import { callDefinition, noGradient } from '../ops/call.ts';
+import { floatFunctions } from '../ops/float-functions.ts';
 import * as grad from '../ops/gradient.ts';
 import { div, equal, exp, floorDiv, log, less, logicalNot, mul, neg, pow, select, sign, sub } from '../ops/math.ts';
 import { batchMatMul, matMul } from '../ops/matrix.ts';
@@ -80,6 +81,15 @@ const reducing = (isMean: boolean): GradientRule =>
     return [isMean ? mul(g, spread, grad.inverseCount(g, x, { axis })) : spread];
   });
 
+/** A rule of operations that take a tensor apart along `axis`; zeros for parts that nothing depends on. */
+function joinedParts(join: (g: GraphBuilder, parts: readonly Floats[], axis: number) => Floats): GradientRule {
+  return ({ g, node, outputs, gradients }) => {
+    if (gradients.every((each) => each === undefined)) return [];
+    const parts = gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot]));
+    return [join(g, parts, node.attributes.axis as number)];
+  };
+}
+
 /** The gradient goes to all elements that are as large as the result. */
 const extreme: GradientRule = chain(({ g, node, inputs: [x], dy, y }) => {
   const options = { axis: node.attributes.axis as readonly number[], keep_dims: node.attributes.keep_dims as boolean };
@@ -122,6 +132,13 @@ const callRule: GradientRule = ({ g, node, inputs, outputs, gradients }) => {
   let next = 0;
   return inputs.map((input) => (isFloat(input) ? made[next++] : undefined));
 };
+
+/** The kernel's own gradient, of the first inputs: as many as have one. */
+const byKernel = (most: number): GradientRule =>
+  chain(({ g, node: { op, inputs, attributes }, dy }) => {
+    const count = Math.min(most, inputs.length);
+    return g.node(grad.kernelGrad, [dy, ...inputs], { op, count, attributes: JSON.stringify(attributes) }).outputs as readonly Floats[];
+  });
 
 const two = (g: GraphBuilder, x: Floats): Floats => mul(g, x, scalar(g, x, 2));
 
@@ -182,12 +199,10 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
     const parts = grad.concatGrad(g, dy, inputs, { axis: node.attributes.axis as number });
     return Array.isArray(parts) ? (parts as readonly Floats[]) : [parts as Floats];
   }),
-  Pack: chain(({ g, inputs, dy }) => split(g, dy, inputs.length).map((part, k) => grad.reshapeLike(g, part, inputs[k]))),
-  Split: ({ g, node, outputs, gradients }) => {
-    if (gradients.every((each) => each === undefined)) return [];
-    const parts = gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot]));
-    return [concat(g, parts, { axis: node.attributes.axis as number })];
-  },
+  Pack: chain(({ g, node, inputs, dy }) =>
+    split(g, dy, inputs.length, { axis: node.attributes.axis as number }).map((part, k) => grad.reshapeLike(g, part, inputs[k])),
+  ),
+  Split: joinedParts((g, parts, axis) => concat(g, parts, { axis })),
   Shape: none,
   Size: none,
   ZerosLike: none,
@@ -232,4 +247,17 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
     return [grad.reshapeLike(g, rows, data)];
   },
   Call: callRule,
+
+  ...Object.fromEntries(
+    [...floatFunctions, ...'StridedSlice Tile Pad PadV2 MirrorPad ClipByValue GatherNd'.split(' ')].map((name) => [name, byKernel(1)]),
+  ),
+  Einsum: byKernel(Infinity),
+  StopGradient: none,
+  OneHot: none,
+  Squeeze: chain(({ g, inputs: [x], dy }) => [grad.reshapeLike(g, dy, x)]),
+  Fill: chain(({ g, inputs: [, value], dy }) => [undefined, grad.sumLike(g, dy, value)]),
+  BroadcastTo: chain(({ g, inputs: [x], dy }) => [grad.sumLike(g, dy, x)]),
+  Unpack: joinedParts((g, parts, axis) => pack(g, parts, { axis })),
+  SplitV: joinedParts((g, parts, axis) => concat(g, parts, { axis })),
+  IdentityN: ({ gradients }) => gradients,
 };

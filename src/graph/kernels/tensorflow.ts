@@ -6,16 +6,25 @@ import type * as tfjs from '@tensorflow/tfjs';
 import { ShoalError } from '../../base/errors.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
 import type { Node } from '../structure/graph-node.ts';
-import { formatValue, type Value } from '../structure/value.ts';
+import { formatValue, type DenseValue, type Value } from '../structure/value.ts';
 import { elementsAs, elementsOf, elementsValue } from '../structure/elements.ts';
+import {
+  axesOf,
+  elementwise,
+  flag,
+  integer,
+  integers,
+  named,
+  pairwise,
+  reducing,
+  type Compute,
+  type Tensor,
+  type TensorFlow,
+} from './computation.ts';
+import { importedComputations, kernelGradient } from './imported.ts';
 
-type Tensor = tfjs.Tensor;
-type TensorFlow = typeof tfjs;
-/** The part of TensorFlow.js that is used; `Tensor`s of a call live until it returns. */
-type Compute = (tf: TensorFlow, inputs: readonly Tensor[], node: Node) => Tensor | readonly Tensor[];
-
-/** Kernels of the dense operations by TensorFlow.js, for `SessionOptions.kernels` and `StartOptions.kernels`; of float32, int32 and bool, other
- *  dtypes are `unsupported` when they run.
+/** Kernels of the dense operations by TensorFlow.js, for `SessionOptions.kernels` and `StartOptions.kernels`; of float32, int32, bool, strings,
+ *  and int64 whose elements fit into int32. Other dtypes are `unsupported` when they run.
  *  @param tf `import * as tf from '@tensorflow/tfjs'`, with its backend ready. */
 export function tensorflowKernels(tf: TensorFlow): KernelTable {
   return Object.fromEntries(Object.entries(computations).map(([name, compute]) => [name, kernel(tf, compute)]));
@@ -38,43 +47,23 @@ function kernel(tf: TensorFlow, compute: Compute): Kernel {
   };
 }
 
-/** Dtypes of both; 64-bit integers are known to tables only. */
-const shared = new Set(['float32', 'int32', 'bool']);
+/** Dtypes of both. */
+const shared = new Set(['float32', 'int32', 'bool', 'string']);
 
 function tensorOf(tf: TensorFlow, value: Value): Tensor {
-  if (!shared.has(value.dtype))
-    throw new ShoalError('unsupported', `TensorFlow.js has no ${formatValue(value)}; cast it to float32 or int32`);
-  return tf.tensor(elementsOf(value) as Float32Array, [...value.shape], value.dtype as 'float32');
+  const { dtype, shape } = value;
+  if (dtype === 'string') return tf.tensor((value as DenseValue).data as string[], [...shape], dtype);
+  const elements = elementsOf(value);
+  if (elements instanceof BigInt64Array && elements.every((each) => BigInt.asIntN(32, each) === each))
+    return tf.tensor(Int32Array.from(elements, Number), [...shape], 'int32');
+  if (!shared.has(dtype)) throw new ShoalError('unsupported', `TensorFlow.js has no ${formatValue(value)}; cast it to float32 or int32`);
+  return tf.tensor(elements as Float32Array, [...shape], dtype as 'float32');
 }
 
 function valueOf(tensor: Tensor, dtype: string): Value {
+  if (dtype === 'string') return { dtype, shape: [...tensor.shape], data: tensor.dataSync() };
   return elementsValue(dtype, [...tensor.shape], elementsAs(dtype, tensor.dataSync()));
 }
-
-const integer = (node: Node, name: string): number => node.attributes[name] as number;
-const integers = (node: Node, name: string): number[] => [...(node.attributes[name] as readonly number[])];
-const flag = (node: Node, name: string): boolean => node.attributes[name] as boolean;
-
-/** Undefined: all axes. */
-function axesOf(node: Node): number[] | undefined {
-  const axis = integers(node, 'axis');
-  return axis.length === 0 ? undefined : axis;
-}
-
-/** Operations of the same name there: `FloorDiv` is `floorDiv`. */
-function named(operations: string, compute: (name: string) => Compute): [string, Compute][] {
-  return operations.split(' ').map((name) => [name, compute(`${name[0].toLowerCase()}${name.slice(1)}`)]);
-}
-
-const elementwise = (name: string): Compute => {
-  return (tf, [x]) => tf[name as 'neg'](x);
-};
-const pairwise = (name: string): Compute => {
-  return (tf, [x, y]) => tf[name as 'add'](x, y);
-};
-const reducing = (name: string): Compute => {
-  return (tf, [x], node) => tf[name as 'sum'](x, axesOf(node), flag(node, 'keep_dims'));
-};
 
 /** Per row, stable: log Σ exp − Σ labels · logits. */
 function softmaxLoss(tf: TensorFlow, features: Tensor, labels: Tensor): readonly Tensor[] {
@@ -83,10 +72,12 @@ function softmaxLoss(tf: TensorFlow, features: Tensor, labels: Tensor): readonly
 }
 
 const computations: Readonly<Record<string, Compute>> = {
+  ...importedComputations,
+  KernelGrad: kernelGradient((op) => (Object.hasOwn(computations, op) ? computations[op] : undefined)),
   ...Object.fromEntries([
     ...named('Neg Abs Sign Square Sqrt Rsqrt Exp Log Relu Sigmoid Tanh Softplus LogicalNot ZerosLike', elementwise),
     ...named('Sub Mul FloorDiv Pow Maximum Minimum SquaredDifference', pairwise),
-    ...named('Less LessEqual Greater Equal LogicalAnd LogicalOr', pairwise),
+    ...named('Less LessEqual Greater GreaterEqual Equal NotEqual LogicalAnd LogicalOr', pairwise),
     ...named('Sum Mean Max Min Prod', reducing),
   ]),
   Softmax: (tf, [x]) => tf.softmax(x, -1),
@@ -123,7 +114,7 @@ const computations: Readonly<Record<string, Compute>> = {
   ExpandDims: (tf, [x], node) => tf.expandDims(x, integer(node, 'axis')),
   Slice: (tf, [x], node) => tf.slice(x, integers(node, 'begin'), integers(node, 'size')),
   ConcatV2: (tf, inputs, node) => tf.concat([...inputs], integer(node, 'axis')),
-  Pack: (tf, inputs) => tf.stack([...inputs]),
+  Pack: (tf, inputs, node) => tf.stack([...inputs], integer(node, 'axis')),
   Split: (tf, [x], node) => tf.split(x, integer(node, 'num_split'), integer(node, 'axis')),
   Shape: (tf, [x]) => tf.tensor1d(x.shape, 'int32'),
   Size: (tf, [x]) => tf.scalar(x.size, 'int32'),
@@ -189,7 +180,7 @@ function otherProducts(tf: TensorFlow, x: Tensor, axes: readonly number[] | unde
   );
 }
 
-function broadcastLike(tf: TensorFlow, value: Tensor, like: Tensor, node: Node): Tensor {
+function broadcastLike(tf: TensorFlow, value: Tensor, like: Tensor, node: Pick<Node, 'attributes'>): Tensor {
   const axes = new Set(integers(node, 'axis').map((axis) => (axis < 0 ? axis + like.rank : axis)));
   const kept = like.shape.map((dimension, axis) => (axes.size === 0 || axes.has(axis) ? 1 : dimension));
   return tf.broadcastTo(tf.reshape(value, kept), like.shape);

@@ -48,6 +48,9 @@ export const identity = op<Unary<GraphDType>>({
   infer: likeFirst,
 });
 
+/** The value as it is, from which gradients do not go on. */
+export const stopGradient = op<Unary<GraphDType>>({ ...identity.definition, name: 'StopGradient' });
+
 const castDefinition: OpDefinition = {
   name: 'Cast',
   inputs: [{ name: 'x', dtype: 'SrcT' }],
@@ -146,15 +149,19 @@ export const concat = op<
   },
 });
 
-/** Several tensors of one shape as one with a new first axis. */
-export const pack = op<<D extends GraphDType>(g: GraphBuilder, values: readonly Output<D>[], options?: NodeOptions) => Output<D>>({
+/** Several tensors of one shape as one with a new axis, by default the first. */
+export const pack = op<
+  <D extends GraphDType>(g: GraphBuilder, values: readonly Output<D>[], options?: NodeOptions & { readonly axis?: number }) => Output<D>
+>({
   name: 'Pack',
   inputs: [{ name: 'values', dtype: 'T', isList: true, least: 1 }],
-  attributes: anyType,
+  attributes: { ...anyType, axis: { kind: 'int', default: 0 } },
   infer: (context) => {
-    const { inputs } = context;
+    const { inputs, integer, fail } = context;
     const shape = oneShape(context);
-    return [{ dtype: inputs[0].dtype, shape: shape === 'unknown' ? shape : [inputs.length, ...shape] }];
+    if (shape === 'unknown') return [{ dtype: inputs[0].dtype, shape }];
+    const axis = resolveAxis(integer('axis'), shape.length + 1) ?? fail(`axis ${integer('axis')} is outside ${formatShape(shape)}`);
+    return [{ dtype: inputs[0].dtype, shape: shape.toSpliced(axis, 0, inputs.length) }];
   },
 });
 
@@ -227,5 +234,7 @@ export const arrayOps: readonly OpDefinition[] = [
   constantDefinition,
   castDefinition,
   splitDefinition,
-  ...[identity, reshape, transpose, expandDims, slice, concat, pack, shapeOf, sizeOf, range, zerosLike].map(({ definition }) => definition),
+  ...[identity, stopGradient, reshape, transpose, expandDims, slice, concat, pack, shapeOf, sizeOf, range, zerosLike].map(
+    ({ definition }) => definition,
+  ),
 ];

@@ -106,7 +106,20 @@ export const tanhGrad = op<Binary<FloatDType>>(activationGrad('TanhGrad', 'y'));
 /** (gradients − Σ gradients · y) · y along the last axis, of the softmax's output. */
 export const softmaxGrad = op<Binary<FloatDType>>(activationGrad('SoftmaxGrad', 'y'));
 
+/** The gradients that a kernel has itself, of the first `count` inputs of the operation `op`, whose attributes are JSON. */
+export const kernelGrad: OpDefinition = {
+  name: 'KernelGrad',
+  inputs: [
+    { name: 'dy', dtype: 'T' },
+    { name: 'inputs', dtype: 'any', isList: true, least: 1 },
+  ],
+  attributes: { ...floating, op: { kind: 'string' }, attributes: { kind: 'string' }, count: { kind: 'int', least: 1 } },
+  infer: ({ inputs, integer }) => inputs.slice(1, 1 + integer('count')).map(({ dtype, shape }) => ({ dtype, shape })),
+};
+
 export const gradientOps: readonly OpDefinition[] = [
   ...[sumLike, broadcastLike, reshapeLike, inverseCount, otherProducts, sliceGrad, slicesToDense, concatGrad],
   ...[reluGrad, leakyReluGrad, sigmoidGrad, tanhGrad, softmaxGrad],
-].map(({ definition }) => definition);
+]
+  .map(({ definition }) => definition)
+  .concat(kernelGrad);

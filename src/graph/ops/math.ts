@@ -3,6 +3,7 @@ import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition } from '../structure/definition.ts';
 import { graphDTypes, numericDTypes, type FloatDType, type GraphDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
+import { floatFunctions } from './float-functions.ts';
 import { anyType, broadcast, floating, inputsOf, likeFirst, numeric, oneShape, op, type Binary, type Unary } from './op.ts';
 
 const [x, y] = inputsOf({ x: 'T', y: 'T' });
@@ -59,6 +60,10 @@ export const less = op<Comparison<NumericDType>>(comparison('Less', numericDType
 export const lessEqual = op<Comparison<NumericDType>>(comparison('LessEqual', numericDTypes));
 /** x > y, element by element; shapes broadcast, the result is bool. */
 export const greater = op<Comparison<NumericDType>>(comparison('Greater', numericDTypes));
+/** x ≥ y, element by element; shapes broadcast, the result is bool. */
+export const greaterEqual = op<Comparison<NumericDType>>(comparison('GreaterEqual', numericDTypes));
+/** x ≠ y, element by element, of any dtype; shapes broadcast, the result is bool. */
+export const notEqual = op<Comparison<GraphDType>>(comparison('NotEqual', graphDTypes));
 /** x = y, element by element, of any dtype; shapes broadcast, the result is bool. */
 export const equal = op<Comparison<GraphDType>>(comparison('Equal', graphDTypes));
 
@@ -116,6 +121,8 @@ export const select = op<
 /** Definitions of this family's operations; `operations` has those of all. */
 export const mathOps: readonly OpDefinition[] = [
   ...[add, sub, mul, div, floorDiv, floorMod, pow, maximum, minimum, squaredDifference],
-  ...[less, lessEqual, greater, equal, logicalAnd, logicalOr, logicalNot],
+  ...[less, lessEqual, greater, greaterEqual, equal, notEqual, logicalAnd, logicalOr, logicalNot],
   ...[neg, abs, sign, square, sqrt, rsqrt, exp, log, addN, select],
-].map(({ definition }) => definition);
+]
+  .map(({ definition }) => definition)
+  .concat(floatFunctions.map((name) => unary(name)));

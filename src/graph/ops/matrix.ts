@@ -3,8 +3,8 @@ import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition } from '../structure/definition.ts';
 import type { FloatDType, NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
-import { broadcastShapes, formatShape, type Dimension } from '../structure/shape.ts';
-import { floating, inputsOf, numeric, op, type Binary } from './op.ts';
+import { broadcastShapes, formatShape, mergeShapes, type Dimension } from '../structure/shape.ts';
+import { anyType, define, floating, inputsOf, numeric, op, type Binary } from './op.ts';
 
 /** The product of two matrices, `[m, k]` and `[k, n]`; `transpose_a` and `transpose_b` turn them first. @throws ShoalError `usage` when
  *  the inner dimensions differ. */
@@ -59,7 +59,34 @@ export const biasAdd = op<<D extends FloatDType>(g: GraphBuilder, value: Output<
   },
 });
 
-export const matrixOps: readonly OpDefinition[] = [matMul, batchMatMul, biasAdd].map(({ definition }) => definition);
+/** The labels of a term, `ij` of `ij,jk->ik`. */
+export function einsumLabels(equation: string): { readonly terms: readonly string[]; readonly result: string } {
+  const [left, result = ''] = equation.replaceAll(' ', '').split('->');
+  return { terms: left.split(','), result };
+}
+
+/** The sizes of labels that several terms have must agree. */
+const einsum: OpDefinition = define(
+  'Einsum',
+  [{ name: 'inputs', dtype: 'T', isList: true, least: 1 }],
+  { ...anyType, equation: { kind: 'string' } },
+  ({ inputs, attributes, ranked, dtype, fail }) => {
+    const equation = attributes.equation as string;
+    const { terms, result } = einsumLabels(equation);
+    if (!/^[A-Za-z ]+(,[A-Za-z ]+)*->[A-Za-z ]*$/.test(equation)) fail(`an equation like 'ij,jk->ik' is needed, not '${equation}'`);
+    if (terms.length !== inputs.length) fail(`'${equation}' is about ${terms.length} inputs, not ${inputs.length}`);
+    const sizes = new Map<string, Dimension>();
+    terms.forEach((labels, input) => {
+      ranked(input, labels.length).forEach((size, axis) => {
+        const merged = mergeShapes([sizes.get(labels[axis]) ?? null], [size]) as readonly Dimension[] | undefined;
+        sizes.set(labels[axis], (merged ?? fail(`'${labels[axis]}' is ${sizes.get(labels[axis])} and ${size}`))[0]);
+      });
+    });
+    return [{ dtype: dtype('T'), shape: Array.from(result).map((label) => sizes.get(label) ?? null) }];
+  },
+);
+
+export const matrixOps: readonly OpDefinition[] = [...[matMul, batchMatMul, biasAdd].map(({ definition }) => definition), einsum];
 
 function turned(dimensions: readonly Dimension[], isTurned: boolean): readonly Dimension[] {
   return isTurned ? [dimensions[1], dimensions[0]] : dimensions;

@@ -81,6 +81,26 @@ export function inputsOf(dtypes: Readonly<Record<string, string>>): InputSpec[] 
   return Object.entries(dtypes).map(([name, dtype]) => ({ name, dtype }));
 }
 
+/** A definition without a function that adds its node: for imported graphs, and for `g.node`. */
+export function define(
+  name: string,
+  inputs: readonly InputSpec[],
+  attributes: OpDefinition['attributes'],
+  infer: OpDefinition['infer'],
+): OpDefinition {
+  return { name, inputs, attributes, infer };
+}
+
+/** The same for an operation whose only output has dtype T. */
+export function defineOne(
+  name: string,
+  inputs: Readonly<Record<string, string>>,
+  attributes: OpDefinition['attributes'],
+  shape: (context: InferContext) => Shape,
+): OpDefinition {
+  return define(name, inputsOf(inputs), { ...anyType, ...attributes }, (context) => [{ dtype: context.dtype('T'), shape: shape(context) }]);
+}
+
 // ── shape functions that several families share ─────────────────────────────────────────────────────────────────────
 
 /** One output, like the first input. */

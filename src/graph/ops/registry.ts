@@ -8,6 +8,7 @@ import { mathOps } from './math.ts';
 import { matrixOps } from './matrix.ts';
 import { nnOps } from './nn.ts';
 import { reductionOps } from './reduction.ts';
+import { shapingOps } from './shaping.ts';
 import { stateOps } from './state.ts';
 import { trainingOps } from './training.ts';
 import { transferOps } from './transfer.ts';
@@ -15,6 +16,7 @@ import { transferOps } from './transfer.ts';
 /** The operations, family by family. */
 export const operations: readonly OpDefinition[] = [
   ...arrayOps,
+  ...shapingOps,
   ...mathOps,
   ...matrixOps,
   ...reductionOps,

@@ -14,10 +14,11 @@ import type {
   OpDefinition,
   OutputSpec,
 } from './definition.ts';
-import { isGraphDType, type GraphDType } from './graph-dtype.ts';
-import { nodeError } from './graph-node.ts';
+import { elementsOf } from './elements.ts';
+import { indexDTypes, isGraphDType, type GraphDType, type IndexDType } from './graph-dtype.ts';
+import { nodeError, type Output } from './graph-node.ts';
 import { formatShape, isShape, type Dimension } from './shape.ts';
-import { isValue } from './value.ts';
+import { isValue, type Value } from './value.ts';
 
 export interface CheckedNode {
   readonly attributes: Attributes;
@@ -124,8 +125,17 @@ function inferContext(inputs: readonly OutputSpec[], attributes: Attributes, fai
         fail(`input ${input} must have ${rank} ${rank === 1 ? 'dimension' : 'dimensions'}, not ${formatShape(shape)}`);
       return shape;
     },
+    constant: (input) => constantOf(inputs[input]),
     fail,
   };
+}
+
+/** Only an input that is an output of a node can be constant. */
+function constantOf(input: Partial<Output>): readonly number[] | undefined {
+  const { node, dtype } = input;
+  if (node?.op === 'Identity') return constantOf(node.inputs[0]);
+  if (node?.op !== 'Const' || !indexDTypes.includes(dtype as IndexDType)) return undefined;
+  return Array.from(elementsOf(node.attributes.value as Value) as ArrayLike<number>, Number);
 }
 
 const isBigint = (value: unknown): boolean => typeof value === 'bigint';

@@ -92,6 +92,8 @@ export interface InferContext {
   flag(attribute: string): boolean;
   /** The input's dimensions, which must be `rank` many where they are known. */
   ranked(input: number, rank: number): readonly Dimension[];
+  /** The elements of an input that is an integer constant; undefined: they are only known when a step runs. */
+  constant(input: number): readonly number[] | undefined;
   /** @throws ShoalError `usage` that names the node. */
   fail(why: string): never;
 }

@@ -1,7 +1,7 @@
 /** Graphs of TensorFlow: GraphDefs as the published schema encodes them; graph models that TensorFlow.js runs to the same numbers; what cannot
  *  be imported, by name; and bytes that are no graphs. */
 import * as tf from '@tensorflow/tfjs';
-import { mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import protobuf from 'protobufjs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -14,6 +14,7 @@ import { tensorflowKernels } from '../kernels/tensorflow.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
 import { dense, numbersOf } from '../testing/kernels.ts';
+import { runByTensorFlow, writeModel } from '../testing/model-files.ts';
 import { importGraphDef } from './import-graph-def.ts';
 import { importModelJson } from './model-json.ts';
 import { operations } from '../ops/registry.ts';
@@ -186,43 +187,6 @@ describe('a GraphDef', () => {
   });
 });
 
-/** Model, files and all, in a folder of its own: what the converter of TensorFlow.js writes. */
-function writeModel(name: string, nodes: readonly object[], weights: readonly object[], bytes: Uint8Array, shards = 2): string {
-  const path = join(folder, name);
-  mkdirSync(path, { recursive: true });
-  const cut = Math.floor(bytes.byteLength / shards);
-  const paths = Array.from({ length: shards }, (_, k) => `group1-shard${k + 1}of${shards}.bin`);
-  paths.forEach((each, k) => writeFileSync(join(path, each), bytes.subarray(k * cut, k === shards - 1 ? undefined : (k + 1) * cut)));
-  const model = {
-    format: 'graph-model',
-    generatedBy: '2.17.0',
-    convertedBy: 'TensorFlow.js Converter v4.22.0',
-    modelTopology: { node: nodes, library: {}, versions: { producer: 1482 } },
-    weightsManifest: [{ paths, weights }],
-  };
-  writeFileSync(join(path, 'model.json'), JSON.stringify(model));
-  return join(path, 'model.json');
-}
-
-async function runByTensorFlow(
-  path: string,
-  feeds: Readonly<Record<string, Value>>,
-  fetches: readonly string[],
-): Promise<readonly number[][]> {
-  const { modelTopology, weightsManifest } = JSON.parse(readFileSync(path, 'utf8')) as {
-    modelTopology: object;
-    weightsManifest: readonly { paths: readonly string[]; weights: tf.io.WeightsManifestEntry[] }[];
-  };
-  const [{ paths, weights }] = weightsManifest;
-  const weightData = Uint8Array.from(Buffer.concat(paths.map((each) => readFileSync(join(path, '..', each))))).buffer;
-  const model = await tf.loadGraphModel(tf.io.fromMemory({ modelTopology, weightSpecs: weights, weightData }));
-  const tensors = Object.fromEntries(
-    Object.entries(feeds).map(([name, { data, shape, dtype }]) => [name, tf.tensor(data as number[], [...shape], dtype as 'float32')]),
-  );
-  const outputs = await model.executeAsync(tensors, [...fetches]);
-  return (Array.isArray(outputs) ? outputs : [outputs]).map((each) => Array.from(each.dataSync()));
-}
-
 describe('a model.json', () => {
   const T = { T: { type: 'DT_FLOAT' } };
   const Tidx = { Tidx: { type: 'DT_INT32' } };
@@ -299,7 +263,7 @@ describe('a model.json', () => {
     add('chosen', 'SelectV2', ['less', 'h3', 'Sigmoid']);
     add('many', 'AddN', ['h3', 'Sigmoid', 'Tanh'], { N: { i: '3' } });
     add('count', 'Cast', ['best'], { SrcT: { type: 'DT_INT32' }, DstT: { type: 'DT_FLOAT' }, T: undefined });
-    const path = writeModel('ranking', nodes, weights, Uint8Array.from(Buffer.concat(bytes)));
+    const path = writeModel(folder, 'ranking', nodes, weights, Uint8Array.from(Buffer.concat(bytes)));
     const feeds = {
       x: dense(
         [3, 6],
@@ -338,7 +302,7 @@ describe('a model.json', () => {
     const bytes = Buffer.concat([Buffer.from([0, 8, 255]), strings, Buffer.from(Uint16Array.of(0, 9).buffer), halves, Buffer.from([1, 0])]);
     const types: Record<string, string> = { float32: 'DT_FLOAT', int32: 'DT_INT32', string: 'DT_STRING', bool: 'DT_BOOL' };
     const nodes = specs.map(({ name, dtype }) => ({ name, op: 'Const', attr: { dtype: { type: types[dtype] }, value: { tensor: {} } } }));
-    const graph = await importModelJson(writeModel('quantized', nodes, specs, Uint8Array.from(bytes), 1));
+    const graph = await importModelJson(writeModel(folder, 'quantized', nodes, specs, Uint8Array.from(bytes), 1));
     const theirs = tf.io.decodeWeights(Uint8Array.from(bytes).buffer, specs as tf.io.WeightsManifestEntry[]);
     for (const { name, dtype } of specs) {
       const value = graph.node(name).attributes.value as Value;
@@ -350,7 +314,7 @@ describe('a model.json', () => {
   it('has no integers that are quantized as float16', async () => {
     const specs = [{ name: 'half', shape: [2], dtype: 'int32', quantization: { dtype: 'float16' } }];
     const nodes = [{ name: 'half', op: 'Const', attr: { dtype: { type: 'DT_INT32' }, value: { tensor: {} } } }];
-    await expect(importModelJson(writeModel('half-integers', nodes, specs, new Uint8Array(4), 1))).rejects.toMatchObject({
+    await expect(importModelJson(writeModel(folder, 'half-integers', nodes, specs, new Uint8Array(4), 1))).rejects.toMatchObject({
       code: 'protocol',
       message: expect.stringContaining("weight 'half': an int32 is not quantized as float16") as string,
     });
@@ -372,19 +336,29 @@ describe('a model.json', () => {
     ['a layers model', 'unsupported', /is a layers model/, (path) => writeFileSync(path, '{"format":"layers-model"}')],
     ['no graph', 'protocol', /no modelTopology with nodes/, (path) => writeFileSync(path, '{"modelTopology":{}}')],
     ['nodes that are none', 'protocol', /is no GraphDef/, (path) => writeFileSync(path, '{"modelTopology":{"node":[3]}}')],
-    ['missing weights', 'usage', /Const 'c': its value is not among the weights/, () => writeModel('bad', [zero], [], new Uint8Array())],
+    [
+      'missing weights',
+      'usage',
+      /Const 'c': its value is not among the weights/,
+      () => writeModel(folder, 'bad', [zero], [], new Uint8Array()),
+    ],
     [
       'weights that are too short',
       'protocol',
       /weight 'c': needs 8 bytes; the files have 7/,
-      () => writeModel('bad', [zero], [weight], new Uint8Array(7)),
+      () => writeModel(folder, 'bad', [zero], [weight], new Uint8Array(7)),
     ],
-    ['weights that are too long', 'protocol', /weights of 8 bytes, but .* 9/, () => writeModel('bad', [zero], [weight], new Uint8Array(9))],
+    [
+      'weights that are too long',
+      'protocol',
+      /weights of 8 bytes, but .* 9/,
+      () => writeModel(folder, 'bad', [zero], [weight], new Uint8Array(9)),
+    ],
     [
       'weights of no dtype',
       'protocol',
       /a weight that is none/,
-      () => writeModel('bad', [zero], [{ ...weight, dtype: 'x' }], new Uint8Array(8)),
+      () => writeModel(folder, 'bad', [zero], [{ ...weight, dtype: 'x' }], new Uint8Array(8)),
     ],
     [
       'weights of no end',
@@ -402,7 +376,7 @@ describe('a model.json', () => {
       'weights of many dimensions',
       'protocol',
       /a weight that is none/,
-      () => writeModel('bad', [zero], [{ ...weight, shape: new Array<number>(33).fill(1) }], new Uint8Array(4)),
+      () => writeModel(folder, 'bad', [zero], [{ ...weight, shape: new Array<number>(33).fill(1) }], new Uint8Array(4)),
     ],
     [
       'files elsewhere',
@@ -412,7 +386,7 @@ describe('a model.json', () => {
         writeFileSync(path, JSON.stringify({ modelTopology: { node: [zero] }, weightsManifest: [{ paths: ['../secret'], weights: [] }] })),
     ],
   ])('refuses %s', async (_, code, message, spoil) => {
-    const path = writeModel('bad', [zero], [weight], new Uint8Array(8));
+    const path = writeModel(folder, 'bad', [zero], [weight], new Uint8Array(8));
     spoil(path);
     await expect(importModelJson(path)).rejects.toMatchObject({ code, message: expect.stringMatching(message) as string });
   });

@@ -1,6 +1,8 @@
 /** The counterparts of TensorFlow's operations. The names are the same where the table says nothing else; what TensorFlow has as a constant input
  *  (axes, shapes) is an attribute here. */
 
+import { floatFunctions } from '../ops/float-functions.ts';
+
 /** The use of an input that must be a constant. */
 export type ConstantKind = 'int' | 'list(int)' | 'shape' | 'float';
 
@@ -28,6 +30,8 @@ const turned: Translation = { order: [1, 0] };
 export const translations: Readonly<Record<string, Translation>> = {
   ...named('Placeholder', 'Const', 'Identity', 'ZerosLike', 'AddN', 'SelectV2', 'MatMul', 'BatchMatMulV2', 'Shape', 'Range'),
   ...named('AddV2', 'Sub', 'Mul', 'RealDiv', 'FloorDiv', 'FloorMod', 'Pow', 'Maximum', 'Minimum', 'SquaredDifference'),
+  ...named(...floatFunctions, 'StopGradient', 'IdentityN', 'StridedSlice', 'Squeeze', 'Fill', 'BroadcastTo', 'Tile', 'OneHot', 'Unpack'),
+  ...named('Pad', 'PadV2', 'MirrorPad', 'ClipByValue', 'GatherNd', 'Where', 'Unique', 'Einsum', 'Pack', 'GreaterEqual'),
   ...named('Less', 'LessEqual', 'Greater', 'LogicalAnd', 'LogicalOr', 'LogicalNot'),
   ...named('Neg', 'Abs', 'Sign', 'Square', 'Sqrt', 'Rsqrt', 'Exp', 'Log'),
   ...named('Relu', 'Sigmoid', 'Tanh', 'Softplus', 'Softmax', 'LogSoftmax', 'LeakyRelu', 'L2Loss'),
@@ -37,11 +41,11 @@ export const translations: Readonly<Record<string, Translation>> = {
   Add: { op: 'AddV2' },
   BatchMatMul: { op: 'BatchMatMulV2' },
   Variable: { op: 'VariableV2' },
+  NotEqual: { only: { incompatible_shape_error: true } },
   Equal: { only: { incompatible_shape_error: true } },
   Cast: { only: { Truncate: false } },
   Size: { only: { out_type: 'int32' } },
   BiasAdd: { only: { data_format: 'NHWC' } },
-  Pack: { only: { axis: 0 } },
   Assign: { only: { validate_shape: true } },
   Reshape: { constants: [[1, 'shape', 'shape']] },
   Transpose: { constants: [[1, 'perm', 'list(int)']] },
@@ -54,6 +58,12 @@ export const translations: Readonly<Record<string, Translation>> = {
   },
   ConcatV2: { constants: [[-1, 'axis', 'int']] },
   Concat: { op: 'ConcatV2', constants: [[0, 'axis', 'int']] },
+  SplitV: {
+    constants: [
+      [1, 'size_splits', 'list(int)'],
+      [2, 'axis', 'int'],
+    ],
+  },
   Split: { constants: [[0, 'axis', 'int']] },
   Sum: reduction,
   Mean: reduction,
@@ -85,7 +95,7 @@ export const fusedMatMul = '_FusedMatMul';
 
 /** Attributes that say what the inputs say already, or how TensorFlow runs the operation. */
 export const ignoredAttributes: ReadonlySet<string> = new Set(
-  ['N', 'Index', 'Tidx', 'Tdim', 'Tperm', 'Tshape', 'Taxis', 'Tlen', 'Tmultiples'].concat(
+  ['N', 'num_split', 'Index', 'Tidx', 'Tdim', 'Tperm', 'Tshape', 'Taxis', 'Tlen', 'Tmultiples'].concat(
     ['use_locking', 'validate_indices', 'container', 'shared_name', 'grad_a', 'grad_b', 'grad_x', 'grad_y'],
     ['fused_ops', 'num_args', 'num_host_args', 'host_args', 'epsilon', 'leakyrelu_alpha', 'TArgs', 'user_specified_name'],
   ),
