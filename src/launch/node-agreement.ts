@@ -157,8 +157,10 @@ export class NodeAgreement {
   /** Publishes a failure, also to all ranks; returns the failure that came first. */
   async fail(generation: number, failure: JobFailure, { toRanks = true } = {}): Promise<JobFailure> {
     try {
-      const first = decode(failureShape, await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
+      const first = decode(failureShape, await this.#store.compareSet(firstKey(generation), new Uint8Array(), encode(failure)));
+      // The launchers end the servers when they hear of it: a rank must know the cause before it loses a server.
       if (toRanks) await reportFailed(ranksPart(this.#store, generation), { rank: first.rank, failed: sentenceOf(first) });
+      await this.#store.set(failedKey(generation), encode(first));
       return first;
     } catch {
       // Without the store there is nobody to tell; what happened here stays what happened.
@@ -291,12 +293,13 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
     const failure: JobFailure = { node, host: lost, exitCode: 1, text: 'its launcher was lost', final: true };
     for (let generation = 0; ; generation++) {
       // The first generation that has not failed is the one that runs.
-      const before = server.table.get(failedKey(generation));
-      if (before !== undefined && !decode(failureShape, before).final) continue;
-      const first = decode(failureShape, server.table.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
+      const first = decode(failureShape, server.table.compareSet(firstKey(generation), new Uint8Array(), encode(failure)));
       const ranks = ranksPart(new HashStore({ clock, table: server.table }), generation);
-      if (first.node === node) void reportFailed(ranks, { rank: undefined, failed: `the launcher of node ${node} (${lost}) was lost` });
-      return;
+      if (first.node === node && first.final)
+        void reportFailed(ranks, { rank: undefined, failed: `the launcher of node ${node} (${lost}) was lost` });
+      // Also a failure that the lost launcher had still to publish.
+      server.table.set(failedKey(generation), encode(first));
+      if (first.final) return;
     }
   }
 }
@@ -350,6 +353,11 @@ async function exchangeSizes(store: Store, options: NodeOptions): Promise<number
 
 function failingKey(generation: number): string {
   return `launch/${generation}/failing`;
+}
+
+/** The failure that came first, which is about to be published. */
+function firstKey(generation: number): string {
+  return `launch/${generation}/first`;
 }
 
 function failedKey(generation: number): string {

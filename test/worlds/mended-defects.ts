@@ -352,8 +352,8 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'ranks hear of a lost launcher only by what its loss takes with it',
     file: 'src/launch/node-agreement.ts',
-    mended: 'if (first.node === node) void reportFailed(',
-    broken: 'if (first.node === -1) void reportFailed(',
+    mended: 'if (first.node === node && first.final)',
+    broken: 'if (first.node === -1)',
     shaped: (plan) => ({
       ...withServers(plan),
       nodes: 2,
@@ -362,5 +362,48 @@ export const mendedDefects: readonly MendedDefect[] = [
       faults: [{ kind: 'cut', who: 'launcher 0', after: 'start', at: 150 + ((7 * plan.seed) % 500), what: 'store', index: plan.seed % 8 }],
     }),
     seed: 6,
+  },
+  {
+    name: 'launchers end the servers before the ranks have heard why',
+    file: 'src/launch/node-agreement.ts',
+    mended: 'await this.#store.compareSet(firstKey(generation), new Uint8Array(), encode(failure)));\n',
+    broken:
+      'await this.#store.compareSet(firstKey(generation), new Uint8Array(), encode(failure)));\n      await this.#store.set(failedKey(generation), encode(first));\n',
+    shaped: (plan) => ({
+      ...withServers(plan),
+      ...{ ranks: 2, servers: 2, replicas: 1, nodes: 2, path: 'network fast path', maxRestarts: 1, delayedOneIn: 0, delayMs: 0 },
+      actions: [{ on: 'servers', call: 'push-pull', count: 7 }],
+      faults: [
+        { kind: 'kill', who: 'rank 0', after: 'joined', at: 2 },
+        { kind: 'kill', who: 'rank 1', after: 'joined', at: 429 },
+        { kind: 'stop', who: 'launcher 0', after: 'start', at: 1600 + ((7 * plan.seed) % 100), forMs: 20 },
+      ],
+    }),
+    seed: 2,
+  },
+  {
+    name: 'a group whose memory is gone hides why it has failed',
+    file: 'src/group/caller/fast-path.ts',
+    mended: "if (ShoalError.from(thrown).code === 'unsupported') return undefined;",
+    broken: '',
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      ...{ ranks: 6, nodes: 2, path: 'network fast path', delayedOneIn: 200, delayMs: 2500 },
+      faults: [{ kind: 'cut', who: 'launcher 1', after: 'start', at: 200 + ((7 * plan.seed) % 2000), what: 'store', index: 0 }],
+    }),
+    seed: 71,
+  },
+  {
+    name: 'a worker that leaves after its job has failed waits for a server that is gone',
+    file: 'src/kvstore/client/client-core.ts',
+    mended: 'if (this.#jobFailure !== undefined) return done(this.#jobFailure);',
+    broken: '',
+    shaped: (plan) => ({
+      ...withServers(plan),
+      ...{ ranks: 2, replicas: 1, maxRestarts: 0, delayedOneIn: 0, delayMs: 0, actions: [] },
+      faults: [{ kind: 'kill', who: 'rank 0', after: 'joined', at: 1 + (plan.seed % 10) }],
+    }),
+    seed: 1,
   },
 ];

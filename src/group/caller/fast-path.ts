@@ -4,6 +4,7 @@
  *      bind ─▶ run ─▶ all came in time ─▶ completed work
  *                └─▶ late: the comm thread continues the run ─▶ work; later calls queue behind it there */
 import type { CallSite } from '../../base/call-site.ts';
+import { ShoalError } from '../../base/errors.ts';
 import type { Unnumbered } from '../../comm/caller/comm-channel.ts';
 import type { SettlingWork, WorkHooks, WorkWaiter } from '../../comm/caller/work.ts';
 import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
@@ -113,14 +114,16 @@ export function drawRun(trace: TraceRecorder, spec: GroupSpec, span: CallSpan, {
   trace.moved(spec.globalRanks, outcome.movements);
 }
 
-/** Maps all shares, or none. @throws what kept it from that. */
-export function openRegions(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] {
+/** Maps all shares, or none: undefined when a rank has left or died since it told of them, and the group has failed. The comm thread knows
+ *  why, and says so to every call. @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
+export function openRegions(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] | undefined {
   const regions: Region[] = [];
   try {
     for (const share of shares) regions.push(allocator.open(share));
     return regions;
   } catch (thrown) {
     for (const region of regions) region.close();
+    if (ShoalError.from(thrown).code === 'unsupported') return undefined;
     throw thrown;
   }
 }

@@ -11,12 +11,11 @@
 import { assert } from '../../base/assert.ts';
 import { BoundedCache } from '../../base/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../base/call-site.ts';
-import { ShoalError } from '../../base/errors.ts';
 import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { TakeBack } from '../../comm/caller/comm-host.ts';
 import { completedWork, PendingWork, type SettlingWork } from '../../comm/caller/work.ts';
-import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
+import type { Region } from '../../memory/region.ts';
 import { machineStatuses, notStarted, RepetitionNumber, type Repetition } from '../../memory/step-machine.ts';
 import type { CallBuffers } from '../caller/call-buffers.ts';
 import {
@@ -373,7 +372,7 @@ export function openHostPath(world: WorldHandle, spec: GroupSpec): OpenFastPath 
   const share = client.fastPaths.get(spec.id);
   if (share?.path !== 'host' || settings.syncBytesMax === 0 || settings.contract === 'strict' || spec.library !== undefined)
     return undefined;
-  const regions = openBlocks(allocator, share.blocks);
+  const regions = openRegions(allocator, share.blocks);
   if (!regions) return undefined;
   const size = spec.globalRanks.length;
   const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(size) };
@@ -382,15 +381,4 @@ export function openHostPath(world: WorldHandle, spec: GroupSpec): OpenFastPath 
   // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
   const spinNs = settings.syncSpinMicroseconds * 1000 * (yields ? size : 1);
   return { fast: new HostPathCaller({ world, spec, blocks, regions, spinNs, yields }), hostBytesMax: settings.syncBytesMax };
-}
-
-/** Undefined when some rank has left or died since it told: its comm thread knows which, and says so to every call. */
-function openBlocks(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] | undefined {
-  try {
-    return openRegions(allocator, shares);
-  } catch (thrown) {
-    const error = ShoalError.from(thrown);
-    if (error.code === 'unsupported') return undefined;
-    throw error;
-  }
 }

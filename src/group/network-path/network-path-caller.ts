@@ -143,7 +143,9 @@ export function openNetworkPath(world: WorldHandle, spec: GroupSpec, planner: Pl
   if (share?.path !== 'network' || !native) return undefined;
   const { rank, globalRanks } = spec;
   const [firstSlot, signalCount] = [settings.inFlightMax, signalMaxOf(globalRanks.length)];
-  const { regions, descriptors } = openShare(share, allocator, native);
+  const opened = openShare(share, allocator, native);
+  if (opened === undefined) return undefined;
+  const { regions, descriptors } = opened;
   const [ownView, memory] = regions.map(({ buffer, bytes }) => new Uint8Array(buffer, 0, bytes));
   const own = hostPathBlock(spec, ownView, { slotCount: firstSlot, signalMax: signalCount });
   const networkPath = networkPathSpec(globalRanks.length, settings.syncBytesMax, share.rates);
@@ -152,9 +154,11 @@ export function openNetworkPath(world: WorldHandle, spec: GroupSpec, planner: Pl
   return { fast: new NetworkPathCaller({ world, spec, own, regions, wire }), networkBytesMax: networkPath.bytesMax };
 }
 
-/** Opens all that is shared, or nothing. @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
-function openShare(share: NetworkPathShare, allocator: RegionAllocator, native: NativeWire): { regions: Region[]; descriptors: number[] } {
+/** Opens all that is shared, or nothing: undefined when the group has failed. @throws ShoalError `out-of-memory` when descriptors or memory
+ *  are used up. */
+function openShare(share: NetworkPathShare, allocator: RegionAllocator, native: NativeWire) {
   const regions = openRegions(allocator, [share.own, share.memory]);
+  if (regions === undefined) return undefined;
   const descriptors: number[] = [];
   try {
     for (const descriptor of share.descriptors) descriptors.push(native.takeSocket(descriptor));

@@ -49,6 +49,7 @@ export class ClientCore {
   readonly #knowledge: OptimizerKnowledge = { version: 0, refuses: false };
   /** The reason why nothing works any more. */
   #failure: ShoalError | undefined;
+  #jobFailure: ShoalError | undefined;
   #closed = false;
   /** Counts values that did not go, or come, straight from memory to memory. */
   readonly counters: ValueCounters;
@@ -222,6 +223,8 @@ export class ClientCore {
 
   /** This worker calls nothing any more; `done` when the servers know. With a reason, others who wait for it fail with it. */
   leave(worker: number, done: Done, reason?: ShoalError): void {
+    // Nobody starts a server again: one that is gone would be waited for in vain.
+    if (this.#jobFailure !== undefined) return done(this.#jobFailure);
     this.#left[worker - this.#options.firstWorker] = true;
     const name = (): string => `leave of worker ${worker}`;
     this.#run(name, done, undefined, (operation) => this.#sayLeft(operation, reason), { broken: 'allowed' });
@@ -232,8 +235,9 @@ export class ClientCore {
     for (const connection of this.#connections) connection.forgetRegion(region);
   }
 
-  /** Pending operations fail with the error; nothing works any more. */
+  /** The job has failed: pending operations fail with the error, and so does leaving; nothing works any more. */
   fail(error: ShoalError): void {
+    this.#jobFailure = error;
     this.#breakDown(error);
   }
 
