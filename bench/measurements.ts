@@ -6,9 +6,9 @@ export interface Measurement {
   readonly name: string;
   /** Title for people: the places of ranks, and anything special. */
   readonly title: string;
-  /** Contents of the file: `peers` against others, `algorithms` against each other, this code beside `earlier` commits, the gain by
-   *  `overlap`, or the report of another benchmark. */
-  readonly kind: 'peers' | 'algorithms' | 'earlier' | 'overlap' | 'report';
+  /** Contents of the file: `peers` against others, `algorithms` against each other, the gain by `overlap`, or the report
+   *  of another benchmark. */
+  readonly kind: 'peers' | 'algorithms' | 'overlap' | 'report';
   /** Arguments of node in the repository; `{out}` stands for the folder of results. */
   readonly command: readonly string[];
 }
@@ -65,7 +65,7 @@ export const measurements: readonly Measurement[] = [
   {
     name: 'earlier',
     title: 'Beside earlier commits',
-    kind: 'earlier',
+    kind: 'report',
     command: ['--import', 'tsx', 'bench/earlier/run.ts', '--commits', 'a137a59,3121df6', '--out', '{out}'],
   },
   algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', [...['-n', '2'], ...upTo16MiB]),

@@ -1,7 +1,6 @@
 /** The tables of measurements, out of bench/results: for docs/performance.md, where each stands with its command, and for the
  *  README, which shows some of it. Nothing is typed by hand, so that no page can say more than a file of results. */
 import { measurements, type Measurement } from '../bench/measurements.ts';
-import type { EarlierReport } from '../bench/earlier/report.ts';
 import type { OverlapReport, SeriesName } from '../bench/overlap/report.ts';
 import type { ComparedCase, ComparedSize, Comparison, Standing } from '../bench/peers/comparison.ts';
 import { formatBytes } from '../src/base/settings/quantity.ts';
@@ -37,16 +36,6 @@ function sectionOf(measurement: Measurement, read: ReadResult): string[] {
     const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} rounds, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
     return [`### ${title[0].toUpperCase()}${title.slice(1)}`, `${how}: ${made}.`, overlapTable(report)];
   }
-  if (kind === 'earlier') {
-    const report = JSON.parse(text) as EarlierReport;
-    const { commit, startedAt, rounds, cpus, loadBefore } = report;
-    const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} rounds, ${cpus} CPUs, load before: ${loadBefore.toFixed(1)}`;
-    return [
-      `### ${title}`,
-      `${how}: ${made}. Ratios are the earlier commit's time ÷ today's, of medians and of best rounds.`,
-      earlierTable(report),
-    ];
-  }
   const comparison = JSON.parse(text) as Comparison;
   const { commit, startedAt, rounds, machine } = comparison;
   const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} ${rounds === 1 ? 'round' : 'rounds'}, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
@@ -58,23 +47,6 @@ function sectionOf(measurement: Measurement, read: ReadResult): string[] {
 
 function assertShown(command: readonly string[], { collective }: ComparedCase): void {
   if (collective !== 'all-reduce') throw new Error(`${command.join(' ')}: the tables are about all-reduce`);
-}
-
-/** Median times of today's code, and of each earlier commit the ratios to it. */
-export function earlierTable({ rows }: EarlierReport): string {
-  const builds = [...new Set(rows.flatMap(({ builds: all }) => Object.keys(all)))];
-  const [now, ...earlier] = builds;
-  const ratio = (theirs: number, ours: number): string => (theirs / ours).toFixed(2);
-  return table(
-    ['', 'µs', ...earlier],
-    rows.map(({ group, case: name, builds: all }) => [
-      `${group}: ${name}`,
-      timeText(all[now].medianUs),
-      ...earlier.map((each) =>
-        all[each] === undefined ? '–' : `${ratio(all[each].medianUs, all[now].medianUs)} (${ratio(all[each].bestUs, all[now].bestUs)})`,
-      ),
-    ]),
-  );
 }
 
 /** Median times, those of the peers as ratios to Shoal's, and the ratio to the bound. */
