@@ -1,4 +1,5 @@
 /** The pages, and parts of pages, that are written from the sources: settings, the table of layers, measurements. */
+import { bytesSyntax, millisecondsSyntax } from '../src/base/settings/quantity.ts';
 import { describeAccepted, formatSetting, type SettingDefinition } from '../src/base/settings/setting.ts';
 import { settingDefinitions, settingKeys } from '../src/base/settings/settings.ts';
 import type { LayerTable } from './house-rules.ts';
@@ -86,13 +87,15 @@ ${sections.join('\n')}`;
 
 function settingEntry(definition: SettingDefinition): string {
   const fallback = formatSetting(definition, definition.fallback);
+  // The head of the page says how sizes and times are written.
+  const accepted = describeAccepted(definition).replace(bytesSyntax, 'bytes').replace(millisecondsSyntax, 'a time in ms');
   const facts = [
     `Default: ${fallback === '' ? 'empty' : `\`${fallback}\``}.`,
-    `Accepts: ${describeAccepted(definition)}.`,
+    ...(definition.kind === 'text' ? [] : [`Accepts: ${accepted}.`]),
     ...(definition.aliases.length === 0 ? [] : [`Also read from: ${definition.aliases.map(({ name }) => `\`${name}\``).join(', ')}.`]),
     ...(definition.sensitive ? ['Never printed.'] : []),
   ];
-  return `### \`${definition.name}\`\n\n${definition.description}\n\n${facts.map((fact) => `- ${fact}`).join('\n')}`;
+  return `### \`${definition.name}\`\n\n${definition.description}\n\n${facts.join(' ')}`;
 }
 
 /** The thread of a room, as the table of layers says it. */

@@ -1,4 +1,4 @@
-/** The tables of measurements, out of bench/results: for docs/performance.md, where each stands with its command, and for the
+/** The tables of measurements, out of bench/results: for docs/performance.md, where each stands with its file, and for the
  *  README, which shows some of it. Nothing is typed by hand, so that no page can say more than a file of results. */
 import { measurements, type Measurement } from '../bench/measurements.ts';
 import type { OverlapReport, SeriesName } from '../bench/overlap/report.ts';
@@ -19,17 +19,16 @@ const columnTitles: Readonly<Record<string, string>> = {
   gloo: 'Gloo (PyTorch)',
 };
 
-/** All results of all-reduce, each with the command that made it. */
+/** All results of all-reduce, each with its file. */
 export function performanceTables(read: ReadResult): string {
-  return measurements.flatMap((each) => sectionOf(each, read)).join('\n\n');
+  return [...measurements.flatMap((each) => sectionOf(each, read)), '### The choice of algorithms', algorithmTable(read)].join('\n\n');
 }
 
 function sectionOf(measurement: Measurement, read: ReadResult): string[] {
   const { name, title, kind, command } = measurement;
   const text = read(name);
-  if (text === undefined || kind === 'report') return [];
-  const how = `\`npx tsx bench/measure.ts ${name}\` makes [${name}.json](../bench/results/${name}.json)`;
-  if (kind === 'algorithms') return [`### Algorithms: ${title}`, `${how}.`, algorithmTable(JSON.parse(text) as ComparisonReport)];
+  if (text === undefined || kind === 'report' || kind === 'algorithms') return [];
+  const how = `[${name}.json](../bench/results/${name}.json)`;
   if (kind === 'overlap') {
     const report = JSON.parse(text) as OverlapReport;
     const { commit, startedAt, rounds, machine } = report;
@@ -178,19 +177,23 @@ export function networkTable(read: ReadResult): string {
   return table(['', 'bytes', 'Shoal', 'Open MPI (C)', 'Gloo (PyTorch)', 'Open MPI ÷ Shoal', 'Gloo ÷ Shoal'], rows);
 }
 
-function algorithmTable({ rows, worstAutoOverBest }: ComparisonReport): string {
-  const names = [...new Set(rows.flatMap(({ timesUs, hopeless }) => [...Object.keys(timesUs), ...hopeless]))].filter(
-    (name) => name !== 'auto',
-  );
-  const head = ['bytes', ...names, 'auto', 'chosen', 'auto ÷ best', 'the same twice'];
-  const cells = rows.map(({ bytes, timesUs, chosen, autoOverBest, scatter, hopeless }) => [
-    sizeText(bytes),
-    ...[...names, 'auto'].map((name) => (hopeless.includes(name) ? '> 4×' : timeText((timesUs as Partial<Record<string, number>>)[name]))),
-    chosen,
-    autoOverBest.toFixed(2),
-    scatter.toFixed(2),
-  ]);
-  return `${table(head, cells)}\n\nAt worst, \`auto\` takes ${worstAutoOverBest.toFixed(2)} times as long as the best.`;
+/** The algorithm that `auto` takes for each world and size, beside the fastest one. */
+function algorithmTable(read: ReadResult): string {
+  const head = ['', 'bytes', '`auto`', 'chosen', 'fastest', '`auto` ÷ fastest', 'the same twice'];
+  const cells = measurements.flatMap(({ name, title, kind }) => {
+    const text = kind === 'algorithms' ? read(name) : undefined;
+    if (text === undefined) return [];
+    return (JSON.parse(text) as ComparisonReport).rows.map(({ bytes, timesUs, chosen, best, autoOverBest, scatter }, index) => [
+      index === 0 ? `[${title}](../bench/results/${name}.json)` : '',
+      sizeText(bytes),
+      timeText(timesUs.auto),
+      chosen,
+      `${best}, ${timeText(timesUs[best])}`,
+      autoOverBest.toFixed(2),
+      scatter.toFixed(2),
+    ]);
+  });
+  return table(head, cells);
 }
 
 function caseOf(read: ReadResult, name: string): ComparedCase {
