@@ -31,7 +31,7 @@ const withoutAddon = [
   'src/fabric',
   'src/group/api',
   'src/group/random-programs',
-  'src/kvstore/parameter-server',
+  'src/ps/parameter-server',
   'src/messaging',
   'src/rendezvous',
   'test/group/bad-input-processes',

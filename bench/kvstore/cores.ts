@@ -2,17 +2,17 @@
  *  keys. No sockets, no threads: the share of the work that is the protocol's.
  *
  *    npx tsx bench/kvstore/cores.ts */
-import { ServerCore } from '../../src/kvstore/server/server-core.ts';
-import { ClientCore } from '../../src/kvstore/client/client-core.ts';
-import { addingOptimizer, clientSettings, serverSettings, SimulatedDisk } from '../../src/kvstore/testing/simulated-cluster.ts';
-import { MappedValues, MemoryValues, type RegionRegistry } from '../../src/kvstore/testing/memory-values.ts';
+import { ServerCore } from '../../src/ps/server/server-core.ts';
+import { ClientCore } from '../../src/ps/client/client-core.ts';
+import { addingOptimizer, clientSettings, serverSettings, SimulatedDisk } from '../../src/ps/testing/simulated-cluster.ts';
+import { MappedValues, MemoryValues, type RegionRegistry } from '../../src/ps/testing/memory-values.ts';
 import { systemClock } from '../../src/base/clock.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
 import { createParameterKernels } from '../../src/memory/parameter-kernels/create-parameter-kernels.ts';
 import { loadNative } from '../../src/memory/native.ts';
 import { idOf, roleOf, type Address } from '../../src/messaging/address.ts';
 import type { Msg } from '../../src/messaging/msg.ts';
-import { Role } from '../../src/kvstore/protocol/singa.ts';
+import { Role } from '../../src/ps/protocol/singa.ts';
 
 const topology = { workerGroups: 1, workersPerGroup: 2, serverGroups: 1, serversPerGroup: 2, replicas: 1 } as const;
 const cases = [

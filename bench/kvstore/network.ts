@@ -127,7 +127,7 @@ async function runOnce({ checkout, plane }: Contestant): Promise<Samples> {
     },
   });
   const script = [process.execPath, '--import', 'tsx', join(checkout, 'bench/kvstore/network-worker.ts'), keys, keyBytes, iterations];
-  const entry = [process.execPath, join(checkout, 'dist/kvstore/server/server-entry.js')];
+  const entry = [process.execPath, join(checkout, 'dist/ps/server/server-entry.js')];
   const printed = await runTogether(
     [program(0, script.map(String), { SHOAL_ROLE: 'worker' }), program(1, entry, { SHOAL_ROLE: 'server', SHOAL_SERVER: '0' })],
     { timeoutMs },

@@ -1,7 +1,7 @@
 /** A worker of the comparison on a store of this project: BENCH_STORE is `dist_sync` or `collective`. Values are tensors of the
  *  store, pushed and pulled in place. */
 import { create } from '../../src/kvstore/stores/create.ts';
-import type { KVStoreType } from '../../src/kvstore/values/types.ts';
+import type { KVStoreType } from '../../src/kvstore/calls/types.ts';
 import { measure } from './workload.ts';
 
 const kv = await create(process.env.BENCH_STORE as KVStoreType);

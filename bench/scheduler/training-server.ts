@@ -13,4 +13,4 @@ await StoreServer.listen({
   host: 'any',
   port: Number(MASTER_PORT),
 });
-await import(builtEntry('kvstore/server/server-entry.js'));
+await import(builtEntry('ps/server/server-entry.js'));

@@ -20,6 +20,11 @@ export function areCounts(value: unknown): value is number[] {
   return Array.isArray(value) && value.every(isCount);
 }
 
+/** The same memory, as bytes. */
+export function bytesOf({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength);
+}
+
 /** The UTF-8 text that bytes are. */
 export function textOf({ buffer, byteOffset, byteLength }: Uint8Array): string {
   return Buffer.from(buffer, byteOffset, byteLength).toString();

@@ -6,16 +6,16 @@
 import assert from 'node:assert/strict';
 import { dtypes } from '../memory/dtype.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
-import { createCodec } from './compression/registry.ts';
-import type { CompressionSpec } from './compression/codec.ts';
-import type { OptimizerSpec } from './optimizers/optimizer.ts';
+import { createCodec } from '../ps/compression/registry.ts';
+import type { CompressionSpec } from '../ps/compression/codec.ts';
+import type { OptimizerSpec } from '../ps/optimizers/optimizer.ts';
 import { allTypes as all, refuses, syncTypes as sync, type KVCheck } from './testing/kv-check.ts';
 import { expectAll, filled, own, period, Reference, sumAt, sums, valueAt } from './testing/known-values.ts';
 import { emptyChecks } from './testing/empty-checks.ts';
 import { listChecks } from './testing/list-checks.ts';
 import { modelChecks } from './testing/model-checks.ts';
 import { stateChecks } from './testing/state-checks.ts';
-import type { KVStore, KVStoreType } from './values/types.ts';
+import type { KVStore, KVStoreType } from './calls/types.ts';
 
 export const asyncOptimizer: OptimizerSpec = { name: 'sgd', learningRate: 1 };
 

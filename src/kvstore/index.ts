@@ -1,23 +1,23 @@
 /** `shoal/kvstore`: the parameter server, in the vocabulary of MXNet's KVStore.
  *  @module */
 export { create, createShared, type CreateOptions } from './stores/create.ts';
-export { MessageType, Role } from './protocol/singa.ts';
+export { MessageType, Role } from '../ps/protocol/singa.ts';
 export { ScheduledKVStore } from './scheduled/scheduled-kvstore.ts';
 export type { ScheduledKVStoreOptions } from './scheduled/scheduled-backend.ts';
-export type { CompressionSpec } from './compression/codec.ts';
-export type { OptimizerSpec } from './optimizers/optimizer.ts';
-export type { ClientTicket } from './client/commands.ts';
+export type { CompressionSpec } from '../ps/compression/codec.ts';
+export type { OptimizerSpec } from '../ps/optimizers/optimizer.ts';
+export type { ParameterInfo } from '../ps/client/client-options.ts';
+export type { ClientTicket } from '../ps/client/commands.ts';
+export type { Blob } from '../ps/values/blob-box.ts';
 export type {
-  Blob,
   Key,
   KVStore,
   KVStoreType,
   KVWork,
-  ParameterInfo,
   RowSparse,
   RowSparsePullOptions,
   TransferOptions,
   Updater,
   Value,
   Values,
-} from './values/types.ts';
+} from './calls/types.ts';

@@ -28,7 +28,7 @@ export interface ServerPlace {
   readonly substitute: 'none' | 'here' | 'elsewhere';
 }
 
-/** The variables that workers and servers read; kvstore/job/environment.ts is their reader. */
+/** The variables that workers and servers read; ps/job/environment.ts is their reader. */
 export function serverVariables(options: ServerOptions, workers: number): Record<string, string> {
   const { servers, serverGroups = 1, workerGroups = 1, replicas = 1, checkpointDir } = options;
   return {

@@ -8,7 +8,7 @@ import { createNetwork, networkUnavailable, type Network } from '../../bench/net
 import { rankVariables } from '../../bench/peers/place.ts';
 import { runTogether } from '../../bench/peers/processes.ts';
 import { builtEntry } from '../../src/base/packages/package-root.ts';
-import { openNode } from '../../src/kvstore/job/node-context.ts';
+import { openNode } from '../../src/ps/job/node-context.ts';
 import { Router } from '../../src/messaging/index.ts';
 import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 
@@ -99,7 +99,7 @@ describe.skipIf(reason !== undefined)(`the demonstration over libfabric${reason 
           env: { ...job, SHOAL_ROLE: 'worker' },
         },
         {
-          command: [process.execPath, builtEntry('kvstore/server/server-entry.js')],
+          command: [process.execPath, builtEntry('ps/server/server-entry.js')],
           env: { ...job, SHOAL_ROLE: 'server', SHOAL_SERVER: '0' },
         },
       ]);

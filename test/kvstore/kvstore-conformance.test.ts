@@ -5,7 +5,7 @@ import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { asyncOptimizer, kvstoreChecks } from '../../src/kvstore/conformance.ts';
 import type { KVCheck } from '../../src/kvstore/testing/kv-check.ts';
 import { stateChecks } from '../../src/kvstore/testing/state-checks.ts';
-import type { KVStore, KVStoreType } from '../../src/kvstore/values/types.ts';
+import type { KVStore, KVStoreType } from '../../src/kvstore/calls/types.ts';
 import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { nativeUnavailableReason } from '../../src/memory/native.ts';
 import { KVJob } from '../support/kv-job.ts';

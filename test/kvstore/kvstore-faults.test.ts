@@ -9,7 +9,7 @@ import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { CommChannel } from '../../src/comm/caller/comm-channel.ts';
 import { hostGuest } from '../../src/comm/caller/comm-thread.ts';
 import { create } from '../../src/kvstore/stores/create.ts';
-import type { KVStore } from '../../src/kvstore/values/types.ts';
+import type { KVStore } from '../../src/kvstore/calls/types.ts';
 import type { Asked } from '../fixtures/comm-guest.ts';
 import { CountedPushes } from '../support/counted-pushes.ts';
 import { KVJob } from '../support/kv-job.ts';

@@ -3,7 +3,7 @@
 import { expect, it } from 'vitest';
 import { initProcessGroup } from '../../src/group/init.ts';
 import { create } from '../../src/kvstore/stores/create.ts';
-import type { KVStore, Value } from '../../src/kvstore/values/types.ts';
+import type { KVStore, Value } from '../../src/kvstore/calls/types.ts';
 import { KVJob } from '../support/kv-job.ts';
 
 function expectRefusals(kv: KVStore, released: Value): void {

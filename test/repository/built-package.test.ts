@@ -107,7 +107,7 @@ describe('the built code', () => {
   });
 
   it('is one in the comm thread: its guests share their common code', () => {
-    const [world, client] = ['group/comm/world-guest.js', 'kvstore/client/client-node.js'].map((entry) => filesOf(builtEntry(entry)));
+    const [world, client] = ['group/comm/world-guest.js', 'ps/client/client-node.js'].map((entry) => filesOf(builtEntry(entry)));
     const common = new Set([...world].filter((file) => client.has(file)));
     for (const source of ['src/base/errors.ts', 'src/memory/native.ts', 'src/memory/kernels/create-kernels.ts']) {
       expect(sourcesOf(common)).toContain(source);
@@ -118,7 +118,16 @@ describe('the built code', () => {
   it('keeps the comm thread, and code that only some scripts need, out of the main thread', () => {
     const sources = sourcesOf(filesOf(builtEntry('index.js')));
     expect(sources).toContain('src/group/api/process-group.ts');
-    for (const absent of ['group-engine.ts', 'providers/shm.ts', 'zod', 'tuning-format.ts', 'src/kvstore/', 'src/launch/', 'store-client'])
+    for (const absent of [
+      'group-engine.ts',
+      'providers/shm.ts',
+      'zod',
+      'tuning-format.ts',
+      'src/kvstore/',
+      'src/ps/',
+      'src/launch/',
+      'store-client',
+    ])
       expect(sources.filter((source) => source.includes(absent))).toEqual([]);
   });
 

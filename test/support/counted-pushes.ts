@@ -1,7 +1,7 @@
 /** Pushes whose sum tells their number: every push adds one to every element, exactly, whatever happens to servers meanwhile. */
 import { expect } from 'vitest';
 import type { Random } from '../../src/base/random.ts';
-import type { KVStore } from '../../src/kvstore/values/types.ts';
+import type { KVStore } from '../../src/kvstore/calls/types.ts';
 import type { KVJob } from './kv-job.ts';
 
 export interface KillOptions {

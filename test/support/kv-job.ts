@@ -7,7 +7,7 @@ import { systemRandom } from '../../src/base/random.ts';
 import { StoreServer } from '../../src/store/store-server.ts';
 import { create } from '../../src/kvstore/stores/create.ts';
 import { builtEntry } from '../../src/base/packages/package-root.ts';
-import type { KVStore, KVStoreType } from '../../src/kvstore/values/types.ts';
+import type { KVStore, KVStoreType } from '../../src/kvstore/calls/types.ts';
 import { fixtureCommand } from './fixtures.ts';
 
 const secret = 'a secret for tests';
@@ -111,7 +111,7 @@ export class KVJob implements AsyncDisposable {
   }
 
   #spawnServer(index: number, seat: Seat): ChildProcess {
-    const [program, ...args] = [...(this.#options.within ?? []), process.execPath, builtEntry('kvstore/server/server-entry.js')];
+    const [program, ...args] = [...(this.#options.within ?? []), process.execPath, builtEntry('ps/server/server-entry.js')];
     const child = spawn(program, args, {
       env: this.environment(seat, index),
       stdio: ['ignore', 'inherit', 'pipe'],

@@ -129,7 +129,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'requests that a lost connection took with it are not sent again',
-    file: 'src/kvstore/client/server-connection.ts',
+    file: 'src/ps/client/server-connection.ts',
     mended: 'entry.accepted = false;\n      this.#transmit(entry);',
     broken: 'entry.accepted = false;',
     shaped: (plan) => ({
@@ -140,7 +140,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a server that has taken over without the state is taken for one that has it',
-    file: 'src/kvstore/client/server-connection.ts',
+    file: 'src/ps/client/server-connection.ts',
     mended: 'const forgotten = before !== 0 && lineage !== before;',
     broken: 'const forgotten = before !== 0 && lineage < 0;',
     shaped: losesBoth,
@@ -148,7 +148,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a server that takes over afresh forgets clients that have greeted it already',
-    file: 'src/kvstore/server/server-node.ts',
+    file: 'src/ps/server/server-node.ts',
     mended: 'for (const msg of [...hellos, ...this.#early.splice(0)])',
     broken: 'for (const msg of [...this.#early.splice(0)])',
     shaped: (plan) => ({ ...losesBoth(plan), ranks: 2, delayedOneIn: 2 }),
@@ -211,7 +211,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'workers begin while a server has no standby yet, and lose their state with it',
-    file: 'src/kvstore/client/client-node.ts',
+    file: 'src/ps/client/client-node.ts',
     mended: 'if (topology.replicas === 2) {',
     broken: 'if (Number(topology.replicas) === 3) {',
     shaped: (plan) => ({
@@ -396,7 +396,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'a worker that leaves after its job has failed waits for a server that is gone',
-    file: 'src/kvstore/client/client-core.ts',
+    file: 'src/ps/client/client-core.ts',
     mended: 'if (this.#jobFailure !== undefined) return done(this.#jobFailure);',
     broken: '',
     shaped: (plan) => ({

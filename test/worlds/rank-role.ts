@@ -2,7 +2,7 @@
 import { isShoalError } from '../../src/base/errors.ts';
 import type { CommGroup } from '../../src/group/api/process-group.ts';
 import { callOf, sendAround } from '../../src/group/testing/random-program.ts';
-import type { KVStore } from '../../src/kvstore/values/types.ts';
+import type { KVStore } from '../../src/kvstore/calls/types.ts';
 import { wrong, type Ending } from './ending.ts';
 import { ServerRounds } from './server-rounds.ts';
 import type { Action, WorldPlan } from './world-plan.ts';

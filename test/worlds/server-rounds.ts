@@ -1,6 +1,6 @@
 /** A rank's calls to the parameter servers, and the expected answers. Every parameter begins as zeros, and every worker pushes it in each
  *  of its rounds; the optimiser subtracts the sum of a round. A push that is lost or counts twice shows in every later pull. */
-import type { KVStore, KVWork } from '../../src/kvstore/values/types.ts';
+import type { KVStore, KVWork } from '../../src/kvstore/calls/types.ts';
 import { parameterCounts, type Action } from './world-plan.ts';
 import { wrong, type Ending } from './ending.ts';
 

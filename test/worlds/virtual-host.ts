@@ -5,7 +5,7 @@ import { must } from '../../src/base/assert.ts';
 import { ShoalError } from '../../src/base/errors.ts';
 import type { Environment } from '../../src/base/settings/settings.ts';
 import type { Role, SeededWorld } from '../../src/base/testing/seeded-world.ts';
-import type { JobProcesses } from '../../src/kvstore/job/server-process.ts';
+import type { JobProcesses } from '../../src/ps/job/server-process.ts';
 import type { Guard, GuardedCommand, GuardedProcess } from '../../src/launch/guard.ts';
 
 export interface VirtualProcess {

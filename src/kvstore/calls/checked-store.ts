@@ -18,25 +18,25 @@ import {
 } from '../../base/schema.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
-import type { CompressionSpec } from '../compression/codec.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import { copyOf, elementsOf, firstValues, keysOf, listsPerKey, nameOf } from '../values/values-argument.ts';
-import type { Backend, KeylessInfo, ServerStore, Transfer, TransferLists } from './operation.ts';
+import type { CompressionSpec } from '../../ps/compression/codec.ts';
+import type { OptimizerSpec } from '../../ps/optimizers/optimizer.ts';
+import { copyOf, elementsOf, firstValues, keysOf, listsPerKey, nameOf } from './values-argument.ts';
+import type { Backend, ServerStore, Transfer, TransferLists } from './operation.ts';
 import { copyOfCall, RepeatedCalls, type TransferCall } from './repeated-calls.ts';
 import type {
-  Blob,
   Key,
   KVStore,
   KVStoreType,
   KVWork,
-  ParameterInfo,
   RowSparse,
   RowSparsePullOptions,
   TransferOptions,
   Updater,
   Value,
   Values,
-} from '../values/types.ts';
+} from './types.ts';
+import type { KeylessInfo, ParameterInfo } from '../../ps/client/client-options.ts';
+import type { Blob } from '../../ps/values/blob-box.ts';
 
 const initOptions = optionTable<NonNullable<Parameters<KVStore['init']>[2]>>({ shape: anyList });
 const transferOptions = optionTable<TransferOptions>({ priority: anyNumber, timeoutMs: anyNumber });

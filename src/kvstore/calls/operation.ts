@@ -10,9 +10,8 @@ import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { Tensor } from '../../memory/tensor.ts';
-import type { CompressionSpec } from '../compression/codec.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import type { Blob, KVStore, KVWork, ParameterInfo, Updater, Value } from '../values/types.ts';
+import type { Answer, ClientQuestion, ClientSetting } from '../../ps/client/commands.ts';
+import type { KVStore, KVWork, Updater, Value } from './types.ts';
 
 /** The values of each key's devices. */
 export type ValueLists = readonly (readonly Value[])[];
@@ -56,32 +55,13 @@ export interface FirstValue {
   readonly data: TypedArray;
 }
 
-/** A blob with elements of its own. */
-export interface BlobData extends Omit<Blob, 'values'> {
-  readonly dtype: DType;
-  readonly values: TypedArray;
-}
-
-/** Operations without a work: they end with an answer. The state and the optimiser are set by worker 0. */
-export type Question =
-  | { readonly type: 'init'; readonly entries: readonly FirstValue[] }
-  | { readonly type: 'barrier' }
-  | { readonly type: 'optimizer'; readonly spec: OptimizerSpec }
-  | { readonly type: 'state'; readonly direction: 'save' | 'load'; readonly folder: string }
-  | { readonly type: 'info'; readonly key: string }
-  | { readonly type: 'send-blob'; readonly worker: number; readonly blob: BlobData }
-  | { readonly type: 'receive-blob'; readonly worker: number; readonly name: string; readonly timeoutMs: number };
-
-export type KeylessInfo = Omit<ParameterInfo, 'key'>;
-
-/** `info` is answered by what is known of the parameter, `receive-blob` by the elements, all others by nothing. */
-export type Answer = KeylessInfo | TypedArray | undefined;
+/** Operations without a work: they end with an answer. */
+export type Question = ClientQuestion | { readonly type: 'init'; readonly entries: readonly FirstValue[] };
 
 /** Operations that are done when their call returns. `updater` is for stores without servers, `credit` and `listen` are for those with. */
 export type Setting =
-  | { readonly type: 'compression'; readonly spec: CompressionSpec }
+  | ClientSetting
   | { readonly type: 'updater'; readonly updater: Updater }
-  | { readonly type: 'credit'; readonly creditBytes: number }
   | { readonly type: 'listen'; readonly worker: number; readonly name: string; readonly onValues: (values: TypedArray) => void };
 
 /** This process's place in the job. */

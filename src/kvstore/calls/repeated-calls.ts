@@ -1,7 +1,7 @@
 /** A cache of prepared calls, for calls with the same keys and tensors, as in every step of a training. Lists are compared by content,
  *  because the caller may change them; a tensor always has the same memory, while an array may shrink or lose its memory. */
 import { Tensor } from '../../memory/tensor.ts';
-import type { Key, Value, Values } from '../values/types.ts';
+import type { Key, Value, Values } from './types.ts';
 
 type List = readonly (Value | readonly Value[])[];
 

@@ -1,15 +1,15 @@
 /** Sums of buckets over the workers of a group, plain or of compressed gradients. It must not know the use of a sum. */
+import { bytesOf } from '../../base/bytes.ts';
 import type { CallOptions, ProcessGroup, TensorLike, Work } from '../../group/caller/types.ts';
 import { dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../memory/kernels.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import type { Bucket, BucketMember } from './buckets.ts';
-import type { GradientCodec } from '../compression/codec.ts';
-import { sumDevices, type Residuals } from '../values/device-values.ts';
-import type { Parameter } from '../values/parameter-table.ts';
+import type { GradientCodec } from '../../ps/compression/codec.ts';
+import { sumDevices, type Residuals } from '../../ps/values/device-values.ts';
+import type { Parameter } from './parameter-table.ts';
 import type { Staging, StagingTensors } from './staging-tensors.ts';
-import type { Value } from '../values/types.ts';
-import { bytesOf } from '../values/values-argument.ts';
+import type { Value } from '../calls/types.ts';
 
 export interface PlannedPush {
   readonly parameter: Parameter;

@@ -9,26 +9,26 @@
  *  barrier fails everywhere with `mismatch`. Barriers and rows take several steps each, so they have a separate group,
  *  with its own order of calls. Priorities have no effect here. */
 import { createHash } from 'node:crypto';
+import { bytesOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { CallOptions, ProcessGroup, Work } from '../../group/caller/types.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import { countOf, type Tensor } from '../../memory/tensor.ts';
-import type { BlobData, FirstValue, RowTransfer, Surroundings, Transfer, TransferLists, ValueLists } from '../calls/operation.ts';
+import type { FirstValue, RowTransfer, Surroundings, Transfer, TransferLists, ValueLists } from '../calls/operation.ts';
 import { LocalBackend, type Announcement } from './local-backend.ts';
 import { BucketSums, partOf, type BucketSum, type PlannedPush } from './bucket-sums.ts';
 import { planBuckets, type Bucket } from './buckets.ts';
 import { ControlBarrier } from './control-barrier.ts';
-import { copyElements, emptyLike } from '../values/device-values.ts';
+import { copyElements, emptyLike } from '../../ps/values/device-values.ts';
 import { GroupBlobs } from './group-blobs.ts';
 import { OrderedOperations } from './ordered-operations.ts';
-import { rowBytesOf } from '../protocol/placement.ts';
-import { elements } from '../protocol/value-space.ts';
-import { gatherRows, sumRows } from '../values/sparse-rows.ts';
+import { rowBytesOf } from '../../ps/protocol/placement.ts';
+import { elements } from '../../ps/protocol/value-space.ts';
+import { gatherRows, sumRows } from '../../ps/values/sparse-rows.ts';
 import { StagingTensors } from './staging-tensors.ts';
-import type { KVWork, Value } from '../values/types.ts';
-import { HeldValues } from '../values/held-values.ts';
+import type { KVWork, Value } from '../calls/types.ts';
+import { HeldValues } from '../calls/held-values.ts';
 import {
-  bytesOf,
   checkNotReleased,
   copyOf,
   fittingElements,
@@ -36,7 +36,8 @@ import {
   listedKeys,
   rowIdsOf,
   type NamedParameter,
-} from '../values/values-argument.ts';
+} from '../calls/values-argument.ts';
+import type { BlobData } from '../../ps/values/blob-box.ts';
 
 export interface CollectiveBackendOptions extends Surroundings {
   readonly group: ProcessGroup;

@@ -8,9 +8,9 @@ import type { ProcessGroup, Work } from '../../group/caller/types.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { OptimizerSpec } from '../../ps/optimizers/optimizer.ts';
 import type { Announcement } from './local-backend.ts';
-import type { ParameterTable } from '../values/parameter-table.ts';
+import type { ParameterTable } from './parameter-table.ts';
 
 /** An announcement as it travels. */
 interface Message {

@@ -10,8 +10,7 @@ import { Layout, textOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ProcessGroup } from '../../group/caller/types.ts';
 import { dtypeInfo, dtypes, type TypedArray } from '../../memory/dtype.ts';
-import type { BlobBox } from '../values/blob-box.ts';
-import type { BlobData } from '../calls/operation.ts';
+import type { BlobBox, BlobData } from '../../ps/values/blob-box.ts';
 
 const nameBytesMax = 500;
 const headerLayout = new Layout('a blob', { kind: 'u8', dtype: 'u8', nameBytes: 'u16', elements: 'f53', name: nameBytesMax });

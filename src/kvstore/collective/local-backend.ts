@@ -1,5 +1,6 @@
 /** A store in one process without servers: for a training script before it is distributed, and as the reference for the other
  *  kinds. Every operation is complete when its call returns. A store of several workers overrides what the others must hear of. */
+import { bytesOf } from '../../base/bytes.ts';
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { silentLogger } from '../../base/log.ts';
@@ -10,9 +11,7 @@ import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { RegionAllocator } from '../../memory/region.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type {
-  Answer,
   Backend,
-  BlobData,
   FirstValue,
   Question,
   RowTransfer,
@@ -22,17 +21,18 @@ import type {
   Transfer,
   ValueLists,
 } from '../calls/operation.ts';
-import type { GradientCodec } from '../compression/codec.ts';
-import { createCodec } from '../compression/registry.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import { createOptimizer } from '../optimizers/registry.ts';
-import { rowBytesOf } from '../protocol/placement.ts';
-import { BlobBox } from '../values/blob-box.ts';
-import { emptyLike, Residuals, sumDevices } from '../values/device-values.ts';
-import { ParameterTable, type Parameter } from '../values/parameter-table.ts';
-import type { KVWork } from '../values/types.ts';
-import { gatherRows } from '../values/sparse-rows.ts';
-import { bytesOf, fittingElements, fittingRows, rowIdsOf } from '../values/values-argument.ts';
+import type { GradientCodec } from '../../ps/compression/codec.ts';
+import { createCodec } from '../../ps/compression/registry.ts';
+import type { OptimizerSpec } from '../../ps/optimizers/optimizer.ts';
+import { createOptimizer } from '../../ps/optimizers/registry.ts';
+import { rowBytesOf } from '../../ps/protocol/placement.ts';
+import { BlobBox, type BlobData } from '../../ps/values/blob-box.ts';
+import { emptyLike, Residuals, sumDevices } from '../../ps/values/device-values.ts';
+import { ParameterTable, type Parameter } from './parameter-table.ts';
+import type { KVWork } from '../calls/types.ts';
+import { gatherRows } from '../../ps/values/sparse-rows.ts';
+import { fittingElements, fittingRows, rowIdsOf } from '../calls/values-argument.ts';
+import type { Answer } from '../../ps/client/commands.ts';
 
 export interface LocalBackendOptions extends Surroundings {
   /** Memory of `tensor`. A store whose tensors come from elsewhere needs none. */

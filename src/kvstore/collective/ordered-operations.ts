@@ -8,7 +8,7 @@ import type { Clock } from '../../base/clock.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { PendingWork, type WorkWaiter } from '../../comm/caller/work.ts';
 import type { Work } from '../../group/caller/types.ts';
-import type { KVWork } from '../values/types.ts';
+import type { KVWork } from '../calls/types.ts';
 
 export interface Operation {
   /** A name for errors: `push of 'w1'`. */

@@ -10,7 +10,7 @@ import { CollectiveBackend } from '../collective/collective-backend.ts';
 import { kvstoreChecks } from '../conformance.ts';
 import type { KVCheck } from '../testing/kv-check.ts';
 import { create } from '../stores/create.ts';
-import type { KVStore } from '../values/types.ts';
+import type { KVStore } from '../calls/types.ts';
 import { ScheduledKVStore } from './scheduled-kvstore.ts';
 
 const clock = new UnhurriedClock();

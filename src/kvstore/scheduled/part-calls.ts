@@ -1,8 +1,8 @@
 /** The calls of the store underneath that a scheduled operation becomes: one for each part of a parameter. */
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { FirstValue, Question, RowTransfer, Transfer, ValueLists } from '../calls/operation.ts';
-import type { Value } from '../values/types.ts';
-import { elementsOf } from '../values/values-argument.ts';
+import type { Value } from '../calls/types.ts';
+import { elementsOf } from '../calls/values-argument.ts';
 import { checkCount, viewOf, type KeyPart } from './partitioned-keys.ts';
 
 export interface PartCall {

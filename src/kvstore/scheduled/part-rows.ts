@@ -6,9 +6,9 @@ import { must } from '../../base/assert.ts';
 import { dtypeInfo, type TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { RowTransfer } from '../calls/operation.ts';
-import { rowsByPart, type PartRows } from '../values/sparse-rows.ts';
-import type { Value } from '../values/types.ts';
-import { elementsOf, fittingRows, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
+import { rowsByPart, type PartRows } from '../../ps/values/sparse-rows.ts';
+import type { Value } from '../calls/types.ts';
+import { elementsOf, fittingRows, rowIdsOf, type NamedParameter } from '../calls/values-argument.ts';
 import type { PartCall } from './part-calls.ts';
 import { viewOf, type KeyPart, type PartitionedKey } from './partitioned-keys.ts';
 

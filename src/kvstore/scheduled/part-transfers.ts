@@ -2,7 +2,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { OnComplete } from '../../engine/operation.ts';
 import type { Backend } from '../calls/operation.ts';
-import type { KVWork } from '../values/types.ts';
+import type { KVWork } from '../calls/types.ts';
 import type { PartCall } from './part-calls.ts';
 
 interface Transfer {

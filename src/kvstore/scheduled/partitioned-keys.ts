@@ -3,7 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import type { Value } from '../values/types.ts';
+import type { Value } from '../calls/types.ts';
 
 /** A range of elements. */
 export interface ElementRange {

@@ -28,9 +28,9 @@ import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
 import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
 import type { SchedulingStatus } from '../../group/caller/types.ts';
 import { TimelineFile } from '../../trace/timeline-file.ts';
-import type { Answer, Backend, FirstValue, KeylessInfo, Question, RowTransfer, Setting, StorePlace, Transfer } from '../calls/operation.ts';
-import type { KVWork, Value } from '../values/types.ts';
-import { copyOf as copyOfElements, elementsOf } from '../values/values-argument.ts';
+import type { Backend, FirstValue, Question, RowTransfer, Setting, StorePlace, Transfer } from '../calls/operation.ts';
+import type { KVWork, Value } from '../calls/types.ts';
+import { copyOf as copyOfElements, elementsOf } from '../calls/values-argument.ts';
 import { CallOrder, type Turn } from './call-order.ts';
 import { KVStoreTask, type KVOperation } from './kvstore-task.ts';
 import { initCalls, runsOf, totalBytes, transferCalls, type KeyTransfer, type PartCall } from './part-calls.ts';
@@ -38,6 +38,8 @@ import { rowPulls, rowPushes, type TableKey } from './part-rows.ts';
 import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
 import { StoreScheduling } from './store-scheduling.ts';
 import { PartTransfers, whenAll } from './part-transfers.ts';
+import type { Answer } from '../../ps/client/commands.ts';
+import type { KeylessInfo } from '../../ps/client/client-options.ts';
 
 /** The cutting and ordering of pushes and pulls. */
 export interface ScheduledKVStoreOptions {

@@ -6,8 +6,8 @@ import type { Variable } from '../../engine/variable.ts';
 import type { SchedulingStatus } from '../../group/caller/types.ts';
 import type { Core, ShutdownMode } from '../../scheduler/core.ts';
 import { CheckedStore, serverRefusal } from '../calls/checked-store.ts';
-import type { KVStore, Value } from '../values/types.ts';
-import { elementsOf } from '../values/values-argument.ts';
+import type { KVStore, Value } from '../calls/types.ts';
+import { elementsOf } from '../calls/values-argument.ts';
 import { ScheduledBackend, type ScheduledKVStoreOptions } from './scheduled-backend.ts';
 
 const scheduledOptions = optionTable<ScheduledKVStoreOptions>({

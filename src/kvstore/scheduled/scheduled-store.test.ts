@@ -14,7 +14,7 @@ import type { Task } from '../../scheduler/task.ts';
 import { CheckedStore } from '../calls/checked-store.ts';
 import type { Backend } from '../calls/operation.ts';
 import { create } from '../stores/create.ts';
-import type { KVStore, KVWork } from '../values/types.ts';
+import type { KVStore, KVWork } from '../calls/types.ts';
 import { ScheduledKVStore } from './scheduled-kvstore.ts';
 import type { ScheduledKVStoreOptions } from './scheduled-backend.ts';
 

@@ -17,12 +17,12 @@ import type { Backend, ServerStore } from '../calls/operation.ts';
 import { CollectiveBackend } from '../collective/collective-backend.ts';
 import { DistBackend } from './dist-backend.ts';
 import { LocalBackend, type LocalBackendOptions } from '../collective/local-backend.ts';
-import { detectPlace } from '../job/environment.ts';
-import { ProcessValues } from '../protocol/process-values.ts';
-import { ServerNode } from '../server/server-node.ts';
-import { workerCount } from '../protocol/topology.ts';
-import type { ClientChannel, ClientPlan, ClientTicket } from '../client/commands.ts';
-import type { KVStoreType } from '../values/types.ts';
+import { detectPlace } from '../../ps/job/environment.ts';
+import { ProcessValues } from '../../ps/protocol/process-values.ts';
+import { ServerNode } from '../../ps/server/server-node.ts';
+import { workerCount } from '../../ps/protocol/topology.ts';
+import type { ClientChannel, ClientPlan, ClientTicket } from '../../ps/client/commands.ts';
+import type { KVStoreType } from '../calls/types.ts';
 
 export function openLocal(environment: Environment): Backend {
   return new LocalBackend(surroundings(environment, 'store'));
@@ -50,7 +50,7 @@ export async function connect(
   const place = detectPlace(environment, { async: type === 'dist_async', localWorkers });
   if (place.role !== 'worker') return { end: serverStore(await ServerNode.start(environment), type), tickets: [] };
   const plan: ClientPlan = { environment: { ...environment }, async: type === 'dist_async', localWorkers };
-  const guest = { entry: 'kvstore/client/client-node.js', plan, who: 'this process' };
+  const guest = { entry: 'ps/client/client-node.js', plan, who: 'this process' };
   // With other workers, it ends when the last of them has left.
   const channel: ClientChannel = new CommChannel((handlers) =>
     hostGuest({ ...guest, ends: localWorkers > 1 ? 'itself' : 'left' }, handlers),

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { create } from './create.ts';
-import type { KVStoreType } from '../values/types.ts';
+import type { KVStoreType } from '../calls/types.ts';
 
 describe('create', () => {
   it.each(['local', 'collective'] as const)('%s needs no servers, and no launcher for a world of one', async (type) => {

@@ -6,8 +6,8 @@ import type { Environment } from '../../base/settings/settings.ts';
 import { CheckedStore } from '../calls/checked-store.ts';
 import type { Backend, ServerStore } from '../calls/operation.ts';
 import { connect, join, openCollective, openLocal } from './connect.ts';
-import type { ClientTicket } from '../client/commands.ts';
-import type { KVStore, KVStoreType } from '../values/types.ts';
+import type { ClientTicket } from '../../ps/client/commands.ts';
+import type { KVStore, KVStoreType } from '../calls/types.ts';
 
 /** The sources of a store's place in the job. */
 export interface CreateOptions {

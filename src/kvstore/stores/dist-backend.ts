@@ -4,32 +4,23 @@
  *      tensor of this store    reached in place
  *      any other array         staged: one copy into memory of this store, one back
  *      push                    always a copy, so that the caller may go on at once */
+import { bytesOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { PendingWork } from '../../comm/caller/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import type {
-  Answer,
-  Backend,
-  Question,
-  RowTransfer,
-  Setting,
-  StorePlace,
-  Surroundings,
-  Transfer,
-  TransferLists,
-} from '../calls/operation.ts';
-import { createCodec } from '../compression/registry.ts';
-import { createOptimizer } from '../optimizers/registry.ts';
-import type { ProcessValues } from '../protocol/process-values.ts';
+import type { Backend, Question, RowTransfer, Setting, StorePlace, Surroundings, Transfer, TransferLists } from '../calls/operation.ts';
+import { createCodec } from '../../ps/compression/registry.ts';
+import { createOptimizer } from '../../ps/optimizers/registry.ts';
+import type { ProcessValues } from '../../ps/protocol/process-values.ts';
 import { StagedValues, type StagedPlace } from './staged-values.ts';
-import type { ClientChannel, WorkerInfo } from '../client/commands.ts';
-import type { InitEntry, TransferEntry } from '../client/client-options.ts';
-import { sumDevices } from '../values/device-values.ts';
-import { workerCount } from '../protocol/topology.ts';
-import type { KVStoreType, Value } from '../values/types.ts';
-import type { ValueRef } from '../protocol/value-space.ts';
-import { bytesOf, fittingElements, fittingRows, listedKeys, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
+import type { ClientChannel, WorkerInfo, Answer } from '../../ps/client/commands.ts';
+import type { InitEntry, TransferEntry } from '../../ps/client/client-options.ts';
+import { sumDevices } from '../../ps/values/device-values.ts';
+import { workerCount } from '../../ps/protocol/topology.ts';
+import type { KVStoreType, Value } from '../calls/types.ts';
+import type { ValueRef } from '../../ps/protocol/value-space.ts';
+import { fittingElements, fittingRows, listedKeys, rowIdsOf, type NamedParameter } from '../calls/values-argument.ts';
 
 export interface DistBackendOptions extends Pick<Surroundings, 'kernels' | 'parameterKernels' | 'timeoutMs'> {
   readonly type: KVStoreType;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
 import { StagedValues } from './staged-values.ts';
-import type { ValueBlock } from '../protocol/value-space.ts';
+import type { ValueBlock } from '../../ps/protocol/value-space.ts';
 
 function stagedValues(expectedBytes = 8): { staged: StagedValues; freed: number[] } {
   const freed: number[] = [];

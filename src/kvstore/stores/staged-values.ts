@@ -2,9 +2,9 @@
  *  frees all of it at the end, with one exception: when an operation ended without a reply, a server may still
  *  write its result. Such memory is never reused. */
 import type { ErrorCode, ShoalError } from '../../base/errors.ts';
-import type { OwnValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
-import { HeldValues } from '../values/held-values.ts';
-import type { Value } from '../values/types.ts';
+import type { OwnValues, ValueBlock, ValueRef } from '../../ps/protocol/value-space.ts';
+import { HeldValues } from '../calls/held-values.ts';
+import type { Value } from '../calls/types.ts';
 
 /** Errors that come from this side: no server has said that it is done. */
 const unanswered: ReadonlySet<ErrorCode> = new Set(['timeout', 'peer-lost', 'aborted', 'closed']);

@@ -4,13 +4,13 @@ import { ShoalError } from '../../base/errors.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
 import { CommChannel } from '../../comm/caller/comm-channel.ts';
 import { InlineHost } from '../../comm/caller/comm-host.ts';
-import { ClientNode, type WorkerPort } from '../client/client-node.ts';
-import type { ClientChannel, ClientCommand, ClientEvent } from '../client/commands.ts';
-import type { NodeContext } from '../job/node-context.ts';
-import { ProcessValues } from '../protocol/process-values.ts';
+import { ClientNode, type WorkerPort } from '../../ps/client/client-node.ts';
+import type { ClientChannel, ClientCommand, ClientEvent } from '../../ps/client/commands.ts';
+import type { NodeContext } from '../../ps/job/node-context.ts';
+import { ProcessValues } from '../../ps/protocol/process-values.ts';
 import { CheckedStore } from '../calls/checked-store.ts';
 import { DistBackend } from '../stores/dist-backend.ts';
-import type { KVStore } from '../values/types.ts';
+import type { KVStore } from '../calls/types.ts';
 
 export interface InlineStoreOptions extends Pick<NodeContext, 'allocator' | 'kernels' | 'parameterKernels'> {
   readonly environment: Environment;

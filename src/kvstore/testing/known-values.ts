@@ -4,9 +4,9 @@ import assert from 'node:assert/strict';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import { createOptimizer } from '../optimizers/registry.ts';
-import type { KVStore, Value } from '../values/types.ts';
+import type { OptimizerSpec } from '../../ps/optimizers/optimizer.ts';
+import { createOptimizer } from '../../ps/optimizers/registry.ts';
+import type { KVStore, Value } from '../calls/types.ts';
 
 /** After so many elements `valueAt` repeats itself. Checks look at every element, so each has to cost little. */
 export const period = 5;

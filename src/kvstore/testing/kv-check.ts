@@ -1,7 +1,7 @@
 /** A check of the conformance suite of stores (conformance.ts), and what its checks have in common. */
 import assert from 'node:assert/strict';
 import type { ErrorCode } from '../../base/errors.ts';
-import type { KVStore, KVStoreType } from '../values/types.ts';
+import type { KVStore, KVStoreType } from '../calls/types.ts';
 
 export interface KVCheck {
   readonly name: string;

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { seededRandom, type Random } from '../../base/random.ts';
 import { dtypes, type DType } from '../../memory/dtype.ts';
 import { countOf, type Tensor } from '../../memory/tensor.ts';
-import type { KVStore, KVWork, Value } from '../values/types.ts';
+import type { KVStore, KVWork, Value } from '../calls/types.ts';
 import { allTypes as all, refuses, syncTypes as sync, type KVCheck } from './kv-check.ts';
 import { expectAll, filled, valueAt } from './known-values.ts';
 

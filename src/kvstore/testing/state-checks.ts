@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { sleep, systemClock } from '../../base/clock.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import type { KVStore } from '../values/types.ts';
+import type { OptimizerSpec } from '../../ps/optimizers/optimizer.ts';
+import type { KVStore } from '../calls/types.ts';
 import { refuses, syncTypes as sync, type KVCheck } from './kv-check.ts';
 import { expectAll, filled } from './known-values.ts';
 

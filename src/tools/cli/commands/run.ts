@@ -200,7 +200,7 @@ async function checkSettings(environment: Environment): Promise<readonly string[
     import('../../../base/settings/settings.ts'),
     import('../../../collectives/select.ts'),
     import('../../../store/environment.ts'),
-    import('../../../kvstore/job/environment.ts'),
+    import('../../../ps/job/environment.ts'),
     import('../../../graph/cluster/environment.ts'),
   ]);
   const { settings, warnings } = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables, ...clusterVariables] });
@@ -221,11 +221,11 @@ async function serversOf(
   }
   const [{ builtEntry }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
     import('../../../base/packages/package-root.ts'),
-    import('../../../kvstore/job/environment.ts'),
+    import('../../../ps/job/environment.ts'),
     import('../../../launch/server-specs.ts'),
     import('node:path'),
   ]);
-  const command = [process.execPath, ...flags.nodeOption, builtEntry('kvstore/server/server-entry.js')];
+  const command = [process.execPath, ...flags.nodeOption, builtEntry('ps/server/server-entry.js')];
   const folder = checkpointDir === undefined ? {} : { checkpointDir: resolve(directory, checkpointDir) };
   const restarts = serverRestarts === undefined ? {} : { restarts: serverRestarts };
   const options = { command, servers, serverGroups, workerGroups, replicas, ...folder, ...restarts };

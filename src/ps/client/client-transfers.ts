@@ -1,13 +1,12 @@
 /** Pushes and pulls of whole parameters: checked, aggregated over local workers, cut into pieces, put into units. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
-import type { KeylessInfo } from '../calls/operation.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import type { ServerConnection } from './server-connection.ts';
 import type { LocalRound, LocalRounds } from './local-rounds.ts';
 import type { ClientOperation } from './client-operation.ts';
-import { unitBytes, type ClientOptions, type TransferRequest } from './client-options.ts';
+import { unitBytes, type ClientOptions, type KeylessInfo, type TransferRequest } from './client-options.ts';
 import { ClientUnit, type Column } from './unit.ts';
 import { sumDevices, type Residuals } from '../values/device-values.ts';
 import type { ValueBlock, ValueCounters, ValueRef } from '../protocol/value-space.ts';

@@ -1,6 +1,7 @@
 /** Normalises keys and values as callers pass them: one key or several; a value per key, or a list of values per key
  *  (one per device), which are summed. The same for every kind of store. Pure. */
 import { describeForeign } from '../../memory/foreign-value.ts';
+import { bytesOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
@@ -132,10 +133,6 @@ export function copyOf(dtype: DType, data: TypedArray): TypedArray {
   const copy = new Uint8Array(data.byteLength);
   copy.set(bytesOf(data));
   return view(copy.buffer, 0, data.length);
-}
-
-export function bytesOf(data: TypedArray): Uint8Array {
-  return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
 }
 
 function sameShape(a: readonly number[], b: readonly number[]): boolean {

@@ -10,8 +10,10 @@
 import type { ShoalError } from '../../base/errors.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
-import type { CompressionSpec } from '../compression/codec.ts';
-import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { ParameterInfo } from '../../ps/client/client-options.ts';
+import type { CompressionSpec } from '../../ps/compression/codec.ts';
+import type { OptimizerSpec } from '../../ps/optimizers/optimizer.ts';
+import type { Blob } from '../../ps/values/blob-box.ts';
 
 /** `local`: this process alone, no servers. `collective`: push-pull is an all-reduce over the job's process group, no servers.
  *  `dist_sync`: servers apply a version of a parameter when every worker of a worker group has pushed. `dist_async`: servers apply every
@@ -58,22 +60,6 @@ export interface KVWork extends PromiseLike<void> {
 
 /** Applied by `local` and `collective` stores to every push: changes `stored` in place. */
 export type Updater = (key: string, pushed: TypedArray, stored: TypedArray) => void;
-
-/** Facts of a parameter that are known without asking for its values. */
-export interface ParameterInfo {
-  /** The key as text, also when it was given as a number. */
-  readonly key: string;
-  /** Element type, as of the value that `init` was given. */
-  readonly dtype: DType;
-  /** Dimensions, as `init` was given; the values are one row-major array. */
-  readonly shape: readonly number[];
-  /** Updates applied so far; of a parameter in slices, the fewest of any slice. */
-  readonly version: number;
-  /** Own pushes that this version does not contain yet. */
-  readonly ahead: number;
-  /** Applied updates by others since this worker's last pull; 0 before the first. */
-  readonly staleness: number;
-}
 
 /** One value per key, or a list of values per key, one for each of several devices: what is pushed is summed first, what is pulled
  *  goes to all of them. `init` takes one. */
@@ -159,14 +145,4 @@ export interface KVStore extends AsyncDisposable {
   served(): Promise<void>;
   /** Pending operations finish or fail; a worker leaves its group. Idempotent. */
   close(): Promise<void>;
-}
-
-/** A message between two workers of a model that is split over them. */
-export interface Blob {
-  /** The direction in which it goes: a layer's output, forward, or its gradient, backward. */
-  readonly kind: 'feature' | 'gradient';
-  /** For instance `layer3/output`. */
-  readonly name: string;
-  /** Copied before `sendBlob` returns. */
-  readonly values: TypedArray;
 }

@@ -1,10 +1,10 @@
 /** Values of several devices of one worker, as one: their sum, in the canonical order, passed through the codec of
  *  compressed gradients where one is set. */
 import { assert } from '../../base/assert.ts';
+import { bytesOf } from '../../base/bytes.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../memory/kernels.ts';
 import type { GradientCodec } from '../compression/codec.ts';
-import { bytesOf } from './values-argument.ts';
 
 const smallBytes = 16_384;
 

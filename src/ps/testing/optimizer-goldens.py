@@ -1,4 +1,4 @@
-"""Prints src/kvstore/testing/optimizer-goldens.ts: parameters after each of a few updates, computed elsewhere.
+"""Prints src/ps/testing/optimizer-goldens.ts: parameters after each of a few updates, computed elsewhere.
 
 PyTorch's optimisers where they are the same function, else a direct transcription of the paper's algorithm in numpy.
 Run: python3 optimizer-goldens.py > optimizer-goldens.ts   (torch 1.13, numpy 1.24)

@@ -34,7 +34,7 @@ export class PulseThread {
   /** @throws ShoalError `out-of-memory`, `system`. */
   constructor() {
     try {
-      this.#worker = new Worker(builtEntry('kvstore/job/pulse-thread.js'), { execArgv: [], name: 'shoal-pulse', resourceLimits });
+      this.#worker = new Worker(builtEntry('ps/job/pulse-thread.js'), { execArgv: [], name: 'shoal-pulse', resourceLimits });
     } catch (thrown) {
       throw failure(thrown);
     }

@@ -1,7 +1,22 @@
 /** Blobs that have arrived and those that are waited for, by sender and name, each in order. Bounded both ways. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { TypedArray } from '../../memory/dtype.ts';
+import type { DType, TypedArray } from '../../memory/dtype.ts';
+
+/** A message between two workers of a model that is split over them. */
+export interface Blob {
+  /** The direction in which it goes: a layer's output, forward, or its gradient, backward. */
+  readonly kind: 'feature' | 'gradient';
+  /** For instance `layer3/output`. */
+  readonly name: string;
+  /** Copied before `sendBlob` returns. */
+  readonly values: TypedArray;
+}
+
+/** A blob with elements of its own. */
+export interface BlobData extends Blob {
+  readonly dtype: DType;
+}
 
 export interface BlobBoxOptions {
   readonly clock: Clock;

@@ -4,8 +4,11 @@ import type { Environment } from '../../base/settings/settings.ts';
 import type { CommChannel } from '../../comm/caller/comm-channel.ts';
 import type { GuestEvent, PortEnd } from '../../comm/shared/thread-protocol.ts';
 import type { RegionShare } from '../../memory/region.ts';
-import type { Answer, Question, Setting } from '../calls/operation.ts';
-import type { InitEntry, RowsRequest, TransferEntry } from './client-options.ts';
+import type { TypedArray } from '../../memory/dtype.ts';
+import type { CompressionSpec } from '../compression/codec.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { BlobData } from '../values/blob-box.ts';
+import type { InitEntry, KeylessInfo, RowsRequest, TransferEntry } from './client-options.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 
 /** A process's part in the job. */
@@ -29,17 +32,34 @@ interface Timed {
   readonly timeoutMs: number | undefined;
 }
 
+/** What a worker asks its client without giving it memory. The state and the optimiser are set by worker 0. */
+export type ClientQuestion =
+  | { readonly type: 'barrier' }
+  | { readonly type: 'optimizer'; readonly spec: OptimizerSpec }
+  | { readonly type: 'state'; readonly direction: 'save' | 'load'; readonly folder: string }
+  | { readonly type: 'info'; readonly key: string }
+  | { readonly type: 'send-blob'; readonly worker: number; readonly blob: BlobData }
+  | { readonly type: 'receive-blob'; readonly worker: number; readonly name: string; readonly timeoutMs: number };
+
+/** `info` is answered by what is known of the parameter, `receive-blob` by the elements, all others by nothing. */
+export type Answer = KeylessInfo | TypedArray | undefined;
+
+/** What a worker sets at its client, for what it sends from now on. */
+export type ClientSetting =
+  | { readonly type: 'compression'; readonly spec: CompressionSpec }
+  | { readonly type: 'credit'; readonly creditBytes: number };
+
 export type ClientCommand =
   | { readonly type: 'map'; readonly region: number; readonly share: RegionShare }
   | { readonly type: 'unmap'; readonly region: number }
-  | Extract<Setting, { readonly type: 'credit' | 'compression' }>
+  | ClientSetting
   | { readonly type: 'init'; readonly work: number; readonly entries: readonly InitEntry[] }
   /** A list of transfers that is made again and again, known to the client by a number. */
   | { readonly type: 'batch'; readonly batch: number; readonly entries: readonly TransferEntry[] }
   | { readonly type: 'forget-batch'; readonly batch: number }
   | ({ readonly type: 'transfer'; readonly entries: readonly TransferEntry[] | number } & Timed)
   | { readonly type: 'rows'; readonly work: number; readonly direction: 'push' | 'pull'; readonly request: RowsRequest }
-  | (Exclude<Question, { readonly type: 'init' }> & { readonly work: number })
+  | (ClientQuestion & { readonly work: number })
   /** Another thread of this process is a worker, too. */
   | { readonly type: 'attach'; readonly ticket: ClientTicket }
   | { readonly type: 'close'; readonly work: number };

@@ -1,23 +1,23 @@
 /** Parameters of a store without servers: their values, the state of the optimiser, and how a complete gradient changes
  *  them. Every worker of a `collective` store has one, and all are equal; a `local` store has the only one. It must not
  *  know workers or messages. */
-import { areCounts } from '../../base/bytes.ts';
+import { areCounts, bytesOf } from '../../base/bytes.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
-import { copyElements, emptyLike } from './device-values.ts';
-import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
-import { createOptimizer } from '../optimizers/registry.ts';
-import { rowBytesOf } from '../protocol/placement.ts';
-import { elements } from '../protocol/value-space.ts';
-import { checkUpdated, firstNonFinite, stateNames, stateType, updateValue } from './mixed-precision.ts';
-import { checkSame } from './same-parameters.ts';
-import { changeRows } from './sparse-rows.ts';
-import type { Updater } from './types.ts';
-import { bytesOf, type NamedParameter } from './values-argument.ts';
+import { copyElements, emptyLike } from '../../ps/values/device-values.ts';
+import type { Optimizer, OptimizerSpec } from '../../ps/optimizers/optimizer.ts';
+import { createOptimizer } from '../../ps/optimizers/registry.ts';
+import { rowBytesOf } from '../../ps/protocol/placement.ts';
+import { elements } from '../../ps/protocol/value-space.ts';
+import { checkUpdated, firstNonFinite, stateNames, stateType, updateValue } from '../../ps/values/mixed-precision.ts';
+import { checkSame } from '../../ps/values/same-parameters.ts';
+import { changeRows } from '../../ps/values/sparse-rows.ts';
+import type { Updater } from '../calls/types.ts';
+import type { NamedParameter } from '../calls/values-argument.ts';
 
 export interface Parameter extends NamedParameter {
   /** Written in place. */

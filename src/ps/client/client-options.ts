@@ -6,7 +6,6 @@ import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import type { KeylessInfo } from '../calls/operation.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { KVTopology } from '../protocol/topology.ts';
@@ -84,5 +83,23 @@ export interface RowsRequest {
   readonly priority: number;
   readonly timeoutMs?: number | undefined;
 }
+
+/** Facts of a parameter that are known without asking for its values. */
+export interface ParameterInfo {
+  /** The key as text, also when it was given as a number. */
+  readonly key: string;
+  /** Element type, as of the value that `init` was given. */
+  readonly dtype: DType;
+  /** Dimensions, as `init` was given; the values are one row-major array. */
+  readonly shape: readonly number[];
+  /** Updates applied so far; of a parameter in slices, the fewest of any slice. */
+  readonly version: number;
+  /** Own pushes that this version does not contain yet. */
+  readonly ahead: number;
+  /** Applied updates by others since this worker's last pull; 0 before the first. */
+  readonly staleness: number;
+}
+
+export type KeylessInfo = Omit<ParameterInfo, 'key'>;
 
 export type InfoDone = (error: ShoalError | undefined, info?: KeylessInfo) => void;

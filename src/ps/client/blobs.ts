@@ -10,8 +10,7 @@ import { Msg } from '../../messaging/msg.ts';
 import { Router } from '../../messaging/router.ts';
 import { MessageType, Role } from '../protocol/singa.ts';
 import type { NodeContext } from '../job/node-context.ts';
-import { BlobBox } from '../values/blob-box.ts';
-import type { BlobData } from '../calls/operation.ts';
+import { BlobBox, type BlobData } from '../values/blob-box.ts';
 
 /** Blobs that nobody has asked for yet, bytes per process. */
 const waitingBytesMax = 256 * 2 ** 20;

@@ -5,14 +5,22 @@ import type { DType } from '../../memory/dtype.ts';
 import { idOf } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Arbiter, type SharedResource } from '../../scheduler/arbiter.ts';
-import type { KeylessInfo } from '../calls/operation.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import { ClientInit } from './init.ts';
 import { ServerConnection, type OptimizerKnowledge } from './server-connection.ts';
 import { LocalRounds } from './local-rounds.ts';
 import { ClientOperation } from './client-operation.ts';
-import type { ClientOptions, Done, InfoDone, InitEntry, RowsRequest, TransferEntry, TransferRequest } from './client-options.ts';
+import type {
+  ClientOptions,
+  Done,
+  InfoDone,
+  InitEntry,
+  KeylessInfo,
+  RowsRequest,
+  TransferEntry,
+  TransferRequest,
+} from './client-options.ts';
 import { controlRequest, type ClientRequest } from './client-request.ts';
 import { ClientRows } from './rows.ts';
 import { ClientStates } from './states.ts';
