@@ -69,7 +69,7 @@ const copied = [
   'vitest.config.ts',
 ];
 const addressFlags = '-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all';
-const addressSuites = ['src/memory', 'src/fabric', 'src/group/host-path', 'src/group/network-path', 'src/ps/optimizers'];
+const addressSuites = ['src/memory', 'src/fabric', 'src/call', 'src/group/comm/paths', 'src/ps/optimizers'];
 
 /** The part of native-build.mjs that is used here. */
 interface NativeBuild {

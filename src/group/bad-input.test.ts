@@ -398,3 +398,16 @@ describe('waitSync', () => {
     expect(works[0].done).toBe(true);
   });
 });
+
+it('an all-gather whose ranks have different counts fails on all of them', async () => {
+  await using world = await startRanks(2);
+  const errors = await world.each((group) => {
+    const counts = group.rank === 0 ? [7, 993] : [125, 875];
+    return Promise.resolve(group.allGather(new Float32Array(1000), new Float32Array(counts[group.rank]), { counts })).catch(
+      (error: unknown) => error,
+    );
+  });
+  for (const error of errors) {
+    expect(error).toMatchObject({ code: 'mismatch', message: expect.stringMatching(/counts \[7, 993\].*\n.*counts \[125, 875\]/) });
+  }
+});

@@ -8,12 +8,12 @@ import { hostGuest } from '../comm/caller/comm-thread.ts';
 import { parseSelection } from '../collectives/select.ts';
 import { checkBackend, checkTimeout } from './caller/call-arguments.ts';
 import { CommClient } from './caller/comm-client.ts';
-import { chosenBackend } from './shared/call/collective-libraries.ts';
+import { chosenBackend } from '../call/collective-libraries.ts';
 import type { Command, CommEvent, WorldPlan } from './shared/comm-protocol.ts';
 import { detectWorld } from '../store/environment.ts';
 import { openWorldGroup } from './api/open-world.ts';
 import { checkedScheduling, partitionBytesMin } from './api/scheduling.ts';
-import { worldGroupId } from './shared/call/group-spec.ts';
+import { worldGroupId } from '../call/group-spec.ts';
 import type { ProcessGroup, ScheduledGroup, SchedulingOptions } from './caller/types.ts';
 
 /** Descriptors that a world of several ranks takes beside the connections. A thread that starts reads many files at once. */
@@ -75,7 +75,7 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     joinTimeoutMs,
     settings,
     library: chosenBackend(options.backend).library,
-    tuning: settings.tuningFile === '' ? undefined : (await import('./shared/call/tuning-file.ts')).loadTuning(settings.tuningFile),
+    tuning: settings.tuningFile === '' ? undefined : (await import('../call/tuning-file.ts')).loadTuning(settings.tuningFile),
   };
   let client: CommClient | undefined;
   try {

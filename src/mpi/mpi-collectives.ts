@@ -14,10 +14,10 @@ import type { Kernels } from '../memory/kernels.ts';
 import { MpiEndpoint } from './mpi-endpoint.ts';
 import { combineOpOf, reduceOpCode } from '../memory/reduce-op.ts';
 import type { BufferName, Collective, Plan } from '../plan/ir.ts';
-import type { CollectiveLibrary, CollectiveLibraryOptions } from '../group/shared/call/collective-library.ts';
-import { collectiveCode, type CollectiveCall } from '../group/shared/call/contract.ts';
-import type { GroupSpec } from '../group/shared/call/group-spec.ts';
-import type { Plans, PreparedPlan, RunningPlan } from '../group/shared/call/planner.ts';
+import type { CollectiveLibrary, CollectiveLibraryOptions } from '../call/collective-library.ts';
+import { collectiveCode, type CollectiveCall } from '../call/contract.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import type { Plans, PreparedPlan, RunningPlan } from '../call/planner.ts';
 
 const elementsMost = 2 ** 31 - 1;
 const nothing = new Uint8Array(0);

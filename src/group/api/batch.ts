@@ -16,7 +16,7 @@ import type { SettlingWork } from '../../comm/caller/work.ts';
 import type { DType } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { onHost, operand, type BufferUse } from '../caller/call-buffers.ts';
-import { packOf } from '../shared/call/route.ts';
+import { packOf } from '../../call/route.ts';
 import type { CheckedCall, CheckedMessage } from '../caller/call-dispatch.ts';
 import type { CallChecks } from '../caller/call-checks.ts';
 import type { BatchCall, CallOptions, CollectiveData, TensorLike } from '../caller/types.ts';

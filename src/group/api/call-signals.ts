@@ -2,7 +2,7 @@
  *  It must not know what calls do. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { CompletedWork, type SettlingWork } from '../../comm/caller/work.ts';
-import type { GroupSpec } from '../shared/call/group-spec.ts';
+import type { GroupSpec } from '../../call/group-spec.ts';
 import type { CommClient } from '../caller/comm-client.ts';
 
 export class CallSignals {

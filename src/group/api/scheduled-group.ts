@@ -9,8 +9,8 @@ import { destroyOptions, scheduledReduceOptions } from '../caller/call-options.t
 import type { ScheduledGroup, ScheduledReduceOptions, SchedulingOptions, SchedulingStatus, TensorLike, Work } from '../caller/types.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
 import type { SettlingWork } from '../../comm/caller/work.ts';
-import type { CollectiveCall } from '../shared/call/contract.ts';
-import { scheduledNameMax, type GroupSpec } from '../shared/call/group-spec.ts';
+import type { CollectiveCall } from '../../call/contract.ts';
+import { scheduledNameMax, type GroupSpec } from '../../call/group-spec.ts';
 import type { Command, SharedBuffer } from '../shared/comm-protocol.ts';
 import { CallSignals } from './call-signals.ts';
 import { CommGroup } from './process-group.ts';

@@ -7,7 +7,7 @@ import { checkBytes } from '../../scheduler/core.ts';
 import { tuningOf } from '../../scheduler/tuner/tuner.ts';
 import { schedulingOptions } from '../caller/call-options.ts';
 import type { SchedulingOptions } from '../caller/types.ts';
-import type { Scheduling } from '../shared/call/group-spec.ts';
+import type { Scheduling } from '../../call/group-spec.ts';
 
 /** Smallest parts that a program may ask for: each costs all ranks about as much as a small all-reduce. */
 export const { least: partitionBytesMin = 1 } = settingDefinitions.schedulePartitionBytes;

@@ -8,10 +8,10 @@
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, checkArgument } from '../../base/schema.ts';
 import { checkBackend } from '../caller/call-arguments.ts';
-import { chosenBackend } from '../shared/call/collective-libraries.ts';
+import { chosenBackend } from '../../call/collective-libraries.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
 import { groupNumbersWords, type GroupNumbers } from '../caller/group-numbers.ts';
-import { restrictHosts, type GroupSpec, type Scheduling, groupIdMax } from '../shared/call/group-spec.ts';
+import { restrictHosts, type GroupSpec, type Scheduling, groupIdMax } from '../../call/group-spec.ts';
 import type { ProcessGroup, SubgroupsOptions } from '../caller/types.ts';
 import { describeSpace } from '../../scheduler/tuner/tuner.ts';
 

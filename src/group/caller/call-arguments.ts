@@ -2,9 +2,9 @@
 import { ShoalError } from '../../base/errors.ts';
 import { algorithms } from '../../collectives/registry.ts';
 import { checkReduceOp, ReduceOp } from '../../memory/reduce-op.ts';
-import { collectiveLibraries } from '../shared/call/collective-libraries.ts';
+import { collectiveLibraries } from '../../call/collective-libraries.ts';
 import type { Operand } from './call-buffers.ts';
-import type { Place } from '../shared/call/contract.ts';
+import type { Place } from '../../call/contract.ts';
 import type { CollectiveData, CountsOptions, ReduceOptions } from './types.ts';
 
 export function rootOf({ root = 0 }: { root?: number }, size: number): number {

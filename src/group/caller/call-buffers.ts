@@ -8,7 +8,7 @@ import { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { SharedBuffer } from '../shared/comm-protocol.ts';
-import { privateKey, type LocalBuffers } from '../shared/call/local-buffers.ts';
+import { privateKey, type LocalBuffers } from '../../call/local-buffers.ts';
 import { TensorBlock } from './tensor-block.ts';
 import type { MemoryBlock } from './tensor-block.ts';
 import type { TensorMemory } from './tensor-memory.ts';

@@ -3,7 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions } from '../../base/schema.ts';
 import type { DType } from '../../memory/dtype.ts';
-import type { CollectiveCall, Place } from '../shared/call/contract.ts';
+import type { CollectiveCall, Place } from '../../call/contract.ts';
 import {
   allToAllOptions,
   callOptions,

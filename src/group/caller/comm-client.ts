@@ -1,6 +1,6 @@
 /** The main thread's end of a world: sends commands to the comm side, and receives its events about groups and about other ranks' memory.
  *  One per world. It must not know the meaning of collectives. */
-import type { SchedulingStatus } from '../shared/call/group-spec.ts';
+import type { SchedulingStatus } from '../../call/group-spec.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import { CommChannel, type Unnumbered } from '../../comm/caller/comm-channel.ts';

@@ -12,10 +12,10 @@ import type { Repetition } from '../../memory/step-machine.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { Movement } from '../../trace/traffic.ts';
-import { waitName, workName, type CallSpan } from '../shared/call/collective-spans.ts';
-import type { CollectiveCall } from '../shared/call/contract.ts';
-import type { GroupSpec } from '../shared/call/group-spec.ts';
-import type { GroupFacts, Route } from '../shared/call/route.ts';
+import { waitName, workName, type CallSpan } from '../../call/collective-spans.ts';
+import type { CollectiveCall } from '../../call/contract.ts';
+import type { GroupSpec } from '../../call/group-spec.ts';
+import type { GroupFacts, Route } from '../../call/route.ts';
 import type { CallWay, Command, SharedBuffer } from '../shared/comm-protocol.ts';
 import type { CallBuffers } from './call-buffers.ts';
 

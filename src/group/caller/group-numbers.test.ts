@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { GroupNumbers } from './group-numbers.ts';
 import { startRanks } from '../testing/in-process-world.ts';
-import { groupIdMax } from '../shared/call/group-spec.ts';
+import { groupIdMax } from '../../call/group-spec.ts';
 
 /** The ranks tell each other their numbers, and each of them concludes. */
 function agree(...ranks: GroupNumbers[]): { id: number | undefined; serial: number }[] {

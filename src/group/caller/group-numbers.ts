@@ -2,7 +2,7 @@
  *  number stays in use until all of them have left, so that no message of one group can be taken for the next one's.
  *
  *      each rank   how many groups it has made, which numbers it uses ─ exchanged ─▶ on all: a serial for names, a number */
-import { worldGroupId, groupIdMax } from '../shared/call/group-spec.ts';
+import { worldGroupId, groupIdMax } from '../../call/group-spec.ts';
 
 const wordBits = 32;
 const numberWords = Math.ceil((groupIdMax + 1) / wordBits);

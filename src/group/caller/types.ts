@@ -1,6 +1,6 @@
 /** The public face of process groups, as seen by user code, ddp and adapters. */
 import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
-import type { SchedulingStatus } from '../shared/call/group-spec.ts';
+import type { SchedulingStatus } from '../../call/group-spec.ts';
 import type { Work } from '../../comm/caller/work.ts';
 import type { DType, NativeFloat16Array, TypedArray } from '../../memory/dtype.ts';
 import type { DeviceTensor } from '../../memory/device/device-tensor.ts';

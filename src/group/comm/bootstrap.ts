@@ -21,7 +21,7 @@ import type { Topology } from '../../plan/topology.ts';
 import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from './links/calibrate.ts';
 import { noteJoined } from '../shared/ended-ranks.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
-import { rangesOf, ranksIn } from '../shared/call/rank-ranges.ts';
+import { rangesOf, ranksIn } from '../../call/rank-ranges.ts';
 import type { Store } from '../../store/store.ts';
 import { storeAnswerMs, type JoinLimit } from './joining.ts';
 import type { World } from './world.ts';

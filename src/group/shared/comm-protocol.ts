@@ -9,12 +9,12 @@ import type { CostModel } from '../../plan/cost.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import type { StoreOperation } from '../../store/store.ts';
-import type { CollectiveCall } from './call/contract.ts';
-import type { EnginePath } from './call/route.ts';
-import type { NetworkPathRest } from '../network-path/network-path.ts';
-import type { GroupSpec, Scheduling, SchedulingStatus } from './call/group-spec.ts';
-import type { HostPathRest } from '../host-path/host-path.ts';
-import type { LoadedTuning } from './call/tuning-file.ts';
+import type { CollectiveCall } from '../../call/contract.ts';
+import type { EnginePath } from '../../call/route.ts';
+import type { NetworkPathRest } from '../../call/network-path.ts';
+import type { GroupSpec, Scheduling, SchedulingStatus } from '../../call/group-spec.ts';
+import type { HostPathRest } from '../../call/host-path.ts';
+import type { LoadedTuning } from '../../call/tuning-file.ts';
 
 /** The plan by which a rank joins a world. */
 export interface WorldPlan {

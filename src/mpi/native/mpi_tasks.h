@@ -20,7 +20,7 @@ class SendTask final : public Task {
   std::unique_ptr<uint8_t[]> copy_;
 };
 
-/// Collectives by code: the same order as in src/group/shared/call/contract.ts.
+/// Collectives by code: the same order as in src/call/contract.ts.
 enum class Collective : int { kAllReduce, kBroadcast, kReduce, kAllGather, kGather, kScatter, kReduceScatter, kAllToAll, kBarrier, kCount };
 
 struct CollectiveCall {

@@ -18,8 +18,8 @@ import { DeviceCopies, devicePieceBytes, devicePieces } from '../../../memory/de
 import { DeviceTensor, isOnDevice } from '../../../memory/device/device-tensor.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import { Tensor } from '../../../memory/tensor.ts';
-import type { CollectiveCall } from '../../shared/call/contract.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
+import type { CollectiveCall } from '../../../call/contract.ts';
+import type { GroupSpec } from '../../../call/group-spec.ts';
 import type { CollectiveData, ProcessGroup, TensorLike, Work } from '../types.ts';
 import type { BufferUse } from '../call-buffers.ts';
 import type { CheckedCall } from '../call-dispatch.ts';

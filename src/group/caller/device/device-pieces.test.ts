@@ -1,7 +1,7 @@
 /** Pieces, executed on lists: what all ranks' pieces do together is what the call does. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { CollectiveCall } from '../../shared/call/contract.ts';
+import type { CollectiveCall } from '../../../call/contract.ts';
 import { cutCall, type ElementSpan, type Piece } from './device-pieces.ts';
 
 type Memory = { [name in 'input' | 'output' | 'data']?: number[] };

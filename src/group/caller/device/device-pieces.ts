@@ -7,7 +7,7 @@
  *
  *  It must not know devices. */
 import { assert } from '../../../base/assert.ts';
-import type { CollectiveCall, Place } from '../../shared/call/contract.ts';
+import type { CollectiveCall, Place } from '../../../call/contract.ts';
 
 /** Consecutive elements of an argument. */
 export interface ElementSpan {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { contractBytes, ControlBlock, controlBlockBytes } from '../../../collectives/control-block.ts';
 import { CallHistory } from './call-history.ts';
-import { encodeContract, type CollectiveCall } from '../../shared/call/contract.ts';
+import { encodeContract, type CollectiveCall } from '../../../call/contract.ts';
 
 const shape = { slotCount: 4, signalMax: 2 };
 const call: CollectiveCall = { kind: 'all-reduce', dtype: 'float32', count: 8, op: 'sum' };

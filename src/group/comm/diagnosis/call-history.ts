@@ -3,7 +3,7 @@
  *
  *  It must not know operations, other ranks, or the reason for a question. */
 import type { ControlBlock } from '../../../collectives/control-block.ts';
-import { decodeContract, describeCall, describeContract, type CollectiveCall } from '../../shared/call/contract.ts';
+import { decodeContract, describeCall, describeContract, type CollectiveCall } from '../../../call/contract.ts';
 import type { Report } from './diagnosis.ts';
 
 /** A call that the main thread made without its comm thread. */

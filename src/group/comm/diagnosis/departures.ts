@@ -1,6 +1,6 @@
 /** Errors of a group that ends because a rank has left, failed or was lost: each names the rank to blame, as far as that is known. */
 import { ShoalError, type ErrorData } from '../../../base/errors.ts';
-import { describeCall, type CollectiveCall } from '../../shared/call/contract.ts';
+import { describeCall, type CollectiveCall } from '../../../call/contract.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 
 export interface Loss {

@@ -3,7 +3,7 @@ import { VirtualClock } from '../../../base/clock.ts';
 import type { ShoalError } from '../../../base/errors.ts';
 import { ControlBlock, controlBlockBytes } from '../../../collectives/control-block.ts';
 import { CallHistory } from './call-history.ts';
-import type { CollectiveCall } from '../../shared/call/contract.ts';
+import type { CollectiveCall } from '../../../call/contract.ts';
 import { answerMs, Inquiry, lateMs } from './inquiry.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 

@@ -8,7 +8,7 @@ import { setServedTimer, type Clock } from '../../../base/clock.ts';
 import type { ShoalError } from '../../../base/errors.ts';
 import type { CallHistory } from './call-history.ts';
 import { Diagnosis } from './diagnosis.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
+import type { GroupSpec } from '../../../call/group-spec.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
 /** The time that a rank that is asked waits for its own call before it says that it had not made it. Of ranks that are merely slow, on a

@@ -5,8 +5,8 @@ import { FlightRecorder } from '../../../trace/flight-recorder.ts';
 import { chromeTrace, type ChromeEvent } from '../../../trace/chrome.ts';
 import { createRecorder, nullRecorder } from '../../../trace/recorder.ts';
 import type { CallAlone } from './call-history.ts';
-import type { CollectiveCall } from '../../shared/call/contract.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
+import type { CollectiveCall } from '../../../call/contract.ts';
+import type { GroupSpec } from '../../../call/group-spec.ts';
 import { OperationLog, type RecordedOperation } from './operation-log.ts';
 
 const group: GroupSpec = { id: 0, name: 'world', globalRanks: [0, 1], rank: 0, topology: { hosts: [[0, 1]] } };

@@ -6,8 +6,8 @@ import type { FlightRecorder, RecordId } from '../../../trace/flight-recorder.ts
 import type { LaneId, TraceRecorder } from '../../../trace/recorder.ts';
 import type { Movement } from '../../../trace/traffic.ts';
 import type { CallAlone } from './call-history.ts';
-import { messageName, waitName, workName, type CallSpan, type MessageSpan } from '../../shared/call/collective-spans.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
+import { messageName, waitName, workName, type CallSpan, type MessageSpan } from '../../../call/collective-spans.ts';
+import type { GroupSpec } from '../../../call/group-spec.ts';
 
 /** An operation of the comm thread: its own, or one that the main thread left to it. */
 export interface RecordedOperation extends CallSpan {

@@ -12,7 +12,7 @@ import type { RegionAllocator } from '../../../memory/region.ts';
 import type { StepMachine } from '../../../memory/step-machine.ts';
 import type { Arbiter } from '../../../scheduler/arbiter.ts';
 import type { Store } from '../../../store/store.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
+import type { GroupSpec } from '../../../call/group-spec.ts';
 import type { WorldPlan, WorldTold } from '../../shared/comm-protocol.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 

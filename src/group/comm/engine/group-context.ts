@@ -2,8 +2,8 @@
  *  them instead of callbacks. */
 import type { ShoalError } from '../../../base/errors.ts';
 import type { NetworkPathRates } from '../../../collectives/network-path.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
-import type { Plans, PreparedPlan, WorldPlanning } from '../../shared/call/planner.ts';
+import type { GroupSpec } from '../../../call/group-spec.ts';
+import type { Plans, PreparedPlan, WorldPlanning } from '../../../call/planner.ts';
 import type { RecordedOperation } from '../diagnosis/operation-log.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import type { PeerLink } from '../links/peer-link.ts';

@@ -8,7 +8,7 @@ import { ShoalError } from '../../../base/errors.ts';
 import type { RecordedOperation } from '../diagnosis/operation-log.ts';
 import type { CallQueue } from './call-queue.ts';
 import type { GroupContext } from './group-context.ts';
-import type { HostPathName } from '../../host-path/host-path.ts';
+import type { HostPathName } from '../../../call/host-path.ts';
 import type { CallWay } from '../../shared/comm-protocol.ts';
 import type { SubmittedCall } from './operation.ts';
 

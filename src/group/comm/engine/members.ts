@@ -13,8 +13,8 @@ import { beginPublishedOffset, ControlBlock, controlBlockBytes, type ControlBloc
 import type { RemoteSpan, Span } from '../../../fabric/fabric.ts';
 import { decodeHandle } from '../../../fabric/region-handle.ts';
 import type { Region, RegionShare } from '../../../memory/region.ts';
-import { type GroupSpec, signalMaxOf } from '../../shared/call/group-spec.ts';
-import { blockShape, hostPathOf, type HostPathName } from '../../host-path/host-path.ts';
+import { type GroupSpec, signalMaxOf } from '../../../call/group-spec.ts';
+import { blockShape, hostPathOf, type HostPathName } from '../../../call/host-path.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { SharedRegions } from '../links/shared-regions.ts';
 import { encodeControl, type ControlMessage } from '../links/control-message.ts';

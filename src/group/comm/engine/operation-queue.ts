@@ -10,10 +10,10 @@ import { assert, must } from '../../../base/assert.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { hasReached, serialOf } from '../../../base/serial.ts';
 import type { CallQueue } from './call-queue.ts';
-import { encodeContract, sameContract } from '../../shared/call/contract.ts';
+import { encodeContract, sameContract } from '../../../call/contract.ts';
 import type { GroupContext } from './group-context.ts';
 import { Operation, type SubmittedCall } from './operation.ts';
-import type { PreparedPlan } from '../../shared/call/planner.ts';
+import type { PreparedPlan } from '../../../call/planner.ts';
 import { StagingBudget } from './staging-budget.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from '../links/wire.ts';
 

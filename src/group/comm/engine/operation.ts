@@ -15,11 +15,11 @@ import type { Kernels } from '../../../memory/kernels.ts';
 import type { BufferName } from '../../../plan/ir.ts';
 import type { Movement } from '../../../trace/traffic.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
-import type { CollectiveCall } from '../../shared/call/contract.ts';
-import type { BoundBuffer, Buffers } from '../../shared/call/local-buffers.ts';
+import type { CollectiveCall } from '../../../call/contract.ts';
+import type { BoundBuffer, Buffers } from '../../../call/local-buffers.ts';
 import type { CallWay } from '../../shared/comm-protocol.ts';
 import type { PeerLink } from '../links/peer-link.ts';
-import type { PreparedPlan, RunningPlan } from '../../shared/call/planner.ts';
+import type { PreparedPlan, RunningPlan } from '../../../call/planner.ts';
 import type { ScratchBlock, ScratchPool } from '../links/scratch-pool.ts';
 
 /** The group as its operations see it; one object per group. */

@@ -14,9 +14,9 @@ import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
 import type { Kernels } from '../../../memory/kernels.ts';
 import type { Region } from '../../../memory/region.ts';
-import type { BoundBuffer } from '../../shared/call/local-buffers.ts';
+import type { BoundBuffer } from '../../../call/local-buffers.ts';
 import type { PeerLink } from '../links/peer-link.ts';
-import type { GroupSpec } from '../../shared/call/group-spec.ts';
+import type { GroupSpec } from '../../../call/group-spec.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import {
   decodeAccept,

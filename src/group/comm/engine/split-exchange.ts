@@ -6,7 +6,7 @@
  *
  *  It must not know queues, nor when an operation runs. */
 import { ShoalError } from '../../../base/errors.ts';
-import type { CollectiveCall, Place, SplitParts } from '../../shared/call/contract.ts';
+import type { CollectiveCall, Place, SplitParts } from '../../../call/contract.ts';
 import type { GroupContext } from './group-context.ts';
 import type { Operation, SubmittedCall } from './operation.ts';
 import type { ScratchBlock } from '../links/scratch-pool.ts';

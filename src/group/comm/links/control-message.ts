@@ -3,7 +3,7 @@ import { errorCodes, ShoalError } from '../../../base/errors.ts';
 import { count, flag, integer, list, literal, number, object, optional, parse, tagged, text, type ValueOf } from '../../../base/schema.ts';
 import { postsPerMessage } from '../../../scheduler/order-agreement.ts';
 import { MessageType, probeBytesMax } from './wire.ts';
-import { groupIdMax, scheduledNameMax } from '../../shared/call/group-spec.ts';
+import { groupIdMax, scheduledNameMax } from '../../../call/group-spec.ts';
 
 const key = integer({ min: 1 });
 const group = integer();

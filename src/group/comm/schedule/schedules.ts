@@ -7,7 +7,7 @@ import { observeAll, TaskProfiler } from '../../../scheduler/profiler.ts';
 import { TimelineFile } from '../../../trace/timeline-file.ts';
 import type { TraceRecorder } from '../../../trace/recorder.ts';
 import type { CostModel } from '../../../plan/cost.ts';
-import { schedulingOf } from '../../shared/call/group-spec.ts';
+import { schedulingOf } from '../../../call/group-spec.ts';
 import type { WorldEnvironment } from '../engine/environment.ts';
 import type { GroupWorld } from '../engine/group-context.ts';
 import { rememberedPoints } from './remembered-points.ts';

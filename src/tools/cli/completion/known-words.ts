@@ -5,7 +5,7 @@ import { comparable } from '../../timing/compare.ts';
 import { measuredOps, opNameOf, typeNameOf } from '../../timing/options.ts';
 import { algorithms } from '../../../collectives/registry.ts';
 import { fusePolicies } from '../../../graph/passes/fuse-policy.ts';
-import { collectiveLibraries } from '../../../group/shared/call/collective-libraries.ts';
+import { collectiveLibraries } from '../../../call/collective-libraries.ts';
 import { dtypes } from '../../../memory/dtype.ts';
 import { presets } from '../../simulate/model.ts';
 import { collectives } from '../../../plan/ir.ts';

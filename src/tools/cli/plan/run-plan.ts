@@ -6,8 +6,8 @@ import { assumedRates, type NetworkPathSpec } from '../../../collectives/network
 import { formatPredictions } from '../../draw/prediction-table.ts';
 import { formatTable, parseSelection, selectionTable, type SelectionRule } from '../../../collectives/select.ts';
 import { tunedRules, tunedWorldOf } from '../../../collectives/tuning.ts';
-import { networkPathSpec, networkPathRanksMax } from '../../../group/network-path/network-path.ts';
-import { loadTuning } from '../../../group/shared/call/tuning-file.ts';
+import { networkPathSpec, networkPathRanksMax } from '../../../call/network-path.ts';
+import { loadTuning } from '../../../call/tuning-file.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../../../plan/cost.ts';
 import { picturesPage } from '../../chart/document.ts';

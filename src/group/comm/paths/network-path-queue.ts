@@ -6,15 +6,15 @@
  *      calling thread: waited long enough ─▶ queue ─▶ begin, if that is still to be done ─▶ advance … ─▶ done
  *
  *  While there are calls, the event loop watches the sockets. It must not know how a group opens. */
-import { must } from '../../base/assert.ts';
-import { ShoalError } from '../../base/errors.ts';
-import type { Region } from '../../memory/region.ts';
-import type { GroupContext } from '../comm/engine/group-context.ts';
-import { LateCalls, type HandedOver, type LateCall, type Look } from '../comm/engine/late-calls.ts';
-import { localBuffers } from '../shared/call/local-buffers.ts';
-import { Planner } from '../shared/call/planner.ts';
+import { must } from '../../../base/assert.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import type { Region } from '../../../memory/region.ts';
+import type { GroupContext } from '../engine/group-context.ts';
+import { LateCalls, type HandedOver, type LateCall, type Look } from '../engine/late-calls.ts';
+import { localBuffers } from '../../../call/local-buffers.ts';
+import { Planner } from '../../../call/planner.ts';
 import { NetworkPathOpening, type AgreedNetworkPath } from './network-path-opening.ts';
-import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperation } from './network-path.ts';
+import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperation } from '../../../call/network-path.ts';
 
 export interface NetworkPathEntry extends LateCall<'network'> {
   readonly operation: NetworkPathOperation;

@@ -1,9 +1,9 @@
 /** The agreement of ranks on a network path: messages in another order than they were sent, as of different links, and sockets that are given back. */
 import { expect, it } from 'vitest';
-import type { SocketSource } from '../../fabric/fabric.ts';
-import type { NativeWire } from '../../memory/native-wire.ts';
-import type { GroupContext } from '../comm/engine/group-context.ts';
-import type { ControlMessage } from '../comm/links/control-message.ts';
+import type { SocketSource } from '../../../fabric/fabric.ts';
+import type { NativeWire } from '../../../memory/native-wire.ts';
+import type { GroupContext } from '../engine/group-context.ts';
+import type { ControlMessage } from '../links/control-message.ts';
 import { NetworkPathOpening, type AgreedNetworkPath } from './network-path-opening.ts';
 
 /** One of three ranks on three hosts; nobody answers what it dials. */

@@ -16,8 +16,8 @@
  *  Every rank finds the same way, because all inputs are the same on all ranks: the call's contract, the facts that the group's ranks
  *  have agreed on, and the plan that follows from both. Repeats alone are a rank's own matter: they take the way that the call took
  *  before. It must not know where a buffer lies in host memory. */
-import { isPlainObject, noOptions } from '../../../base/schema.ts';
-import { dtypeInfo } from '../../../memory/dtype.ts';
+import { isPlainObject, noOptions } from '../base/schema.ts';
+import { dtypeInfo } from '../memory/dtype.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { HostPathPlans, Planner, PreparedPlan } from './planner.ts';
 

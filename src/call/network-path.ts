@@ -14,8 +14,8 @@
  *  Operations of a network path are strictly one after another, so two slots, used in turn, are enough: a rank announces operation
  *  k + 2 only after it has received the announcements of k + 1 from all ranks, which have then finished k. It must not know threads, their
  *  queues or users' objects. */
-import { assert, must } from '../../base/assert.ts';
-import { serialOf } from '../../base/serial.ts';
+import { assert, must } from '../base/assert.ts';
+import { serialOf } from '../base/serial.ts';
 import {
   beginContractOffset,
   beginPublishedOffset,
@@ -23,22 +23,22 @@ import {
   mailboxOffset,
   signalOffset,
   type ControlBlock,
-} from '../../collectives/control-block.ts';
-import type { Lowered, NetworkCall } from '../../collectives/lower.ts';
+} from '../collectives/control-block.ts';
+import type { Lowered, NetworkCall } from '../collectives/lower.ts';
 import {
   incomingOf,
   spreadsAnnouncements,
   type Incoming,
   type NetworkPathRates,
   type NetworkPathSpec,
-} from '../../collectives/network-path.ts';
-import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../../memory/native-wire.ts';
-import { Opcode, type MachineState, type Segments, type StepMachine } from '../../memory/step-machine.ts';
-import { mailboxBytes, type BufferName } from '../../plan/ir.ts';
-import { encodeContract, type CollectiveCall } from '../shared/call/contract.ts';
-import { signalMaxOf } from '../shared/call/group-spec.ts';
-import type { LocalBuffers } from '../shared/call/local-buffers.ts';
-import type { PreparedPlan } from '../shared/call/planner.ts';
+} from '../collectives/network-path.ts';
+import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../memory/native-wire.ts';
+import { Opcode, type MachineState, type Segments, type StepMachine } from '../memory/step-machine.ts';
+import { mailboxBytes, type BufferName } from '../plan/ir.ts';
+import { encodeContract, type CollectiveCall } from './contract.ts';
+import { signalMaxOf } from './group-spec.ts';
+import type { LocalBuffers } from './local-buffers.ts';
+import type { PreparedPlan } from './planner.ts';
 
 export interface NetworkPathOptions {
   readonly rank: number;

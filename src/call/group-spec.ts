@@ -1,7 +1,7 @@
 /** The number, name and ranks of a group. The same on all of them, except for the own rank. */
-import type { Settings } from '../../../base/settings/settings.ts';
-import { spaceOf, type TuningSpec } from '../../../scheduler/tuner/tuner.ts';
-import type { Topology } from '../../../plan/topology.ts';
+import type { Settings } from '../base/settings/settings.ts';
+import { spaceOf, type TuningSpec } from '../scheduler/tuner/tuner.ts';
+import type { Topology } from '../plan/topology.ts';
 
 /** The schedule of a group's all-reduces, in bytes. The same on all ranks. */
 export interface Scheduling {

@@ -8,11 +8,11 @@
  *  number: of the call, from 1, modulo 2³².   detail: 64 bits of a digest of what else must agree (per-rank counts, splits, the operation's name, strict call site); 0: nothing
  *  else. All the rest is there as it is. */
 import { createHash } from 'node:crypto';
-import { dataViewOf, Layout, setWhole } from '../../../base/bytes.ts';
-import { serialOf } from '../../../base/serial.ts';
-import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
-import { reduceOpCode, reduceOps, type ReduceOp } from '../../../memory/reduce-op.ts';
-import { collectives, type Collective } from '../../../plan/ir.ts';
+import { dataViewOf, Layout, setWhole } from '../base/bytes.ts';
+import { serialOf } from '../base/serial.ts';
+import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
+import { reduceOpCode, reduceOps, type ReduceOp } from '../memory/reduce-op.ts';
+import { collectives, type Collective } from '../plan/ir.ts';
 
 /** Number of a collective on the wire and in the addon. */
 export function collectiveCode(kind: Collective): number {

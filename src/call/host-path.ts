@@ -13,11 +13,11 @@
  *  Operations of a host path are strictly one after another, so two slots of the control block, used in turn, are enough: a rank
  *  announces operation k + 2 only after all have announced k + 1, hence finished k.
  *  It must not know threads, threads' queues or users' objects. */
-import { assert, must } from '../../base/assert.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { serialOf } from '../../base/serial.ts';
-import { stagingBlockBytes } from '../../collectives/algorithms/host-staged.ts';
-import { beginBufferOffset, contractBytes, ControlBlock, type ControlBlockShape } from '../../collectives/control-block.ts';
+import { assert, must } from '../base/assert.ts';
+import { ShoalError } from '../base/errors.ts';
+import { serialOf } from '../base/serial.ts';
+import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
+import { beginBufferOffset, contractBytes, ControlBlock, type ControlBlockShape } from '../collectives/control-block.ts';
 import {
   addressesBytes,
   cardAddressesOffset,
@@ -25,14 +25,14 @@ import {
   cardExpectedOffset,
   type LoweredWhole,
   type SegmentName,
-} from '../../collectives/lower.ts';
-import { dtypeInfo } from '../../memory/dtype.ts';
-import type { MachineState, MachineStatus, Repetition, Segments, StepMachine } from '../../memory/step-machine.ts';
-import type { BufferName } from '../../plan/ir.ts';
-import { encodeContract, type CollectiveCall } from '../shared/call/contract.ts';
-import type { GroupSpec } from '../shared/call/group-spec.ts';
-import { privateKey, type LocalBuffers } from '../shared/call/local-buffers.ts';
-import type { HostPathPlans } from '../shared/call/planner.ts';
+} from '../collectives/lower.ts';
+import { dtypeInfo } from '../memory/dtype.ts';
+import type { MachineState, MachineStatus, Repetition, Segments, StepMachine } from '../memory/step-machine.ts';
+import type { BufferName } from '../plan/ir.ts';
+import { encodeContract, type CollectiveCall } from './contract.ts';
+import type { GroupSpec } from './group-spec.ts';
+import { privateKey, type LocalBuffers } from './local-buffers.ts';
+import type { HostPathPlans } from './planner.ts';
 
 export const hostPathNames = ['small', 'large'] as const;
 export type HostPathName = (typeof hostPathNames)[number];

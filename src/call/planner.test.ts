@@ -2,25 +2,25 @@
  *  the number of ranks, not with its square. */
 import fc from 'fast-check';
 import { expect, it, vi } from 'vitest';
-import type * as build from '../../../collectives/build.ts';
-import { buildPlan } from '../../../collectives/build.ts';
-import { createStepMachine } from '../../../memory/step-machine/create-step-machine.ts';
-import { systemClock } from '../../../base/clock.ts';
-import { seededRandom } from '../../../base/random.ts';
-import { assumedRates } from '../../../collectives/network-path.ts';
-import type { Tuning } from '../../../collectives/tuning-format.ts';
-import { dtypeInfo, dtypes } from '../../../memory/dtype.ts';
-import { PlanBuilder } from '../../../plan/builder.ts';
-import { defaultCostModel } from '../../../plan/cost.ts';
-import { mailboxBytes, type Collective } from '../../../plan/ir.ts';
-import { grid, hostsOf, oneHost, separateHosts, type Topology } from '../../../plan/topology.ts';
-import { networkPathSpec } from '../../network-path/network-path.ts';
+import type * as build from '../collectives/build.ts';
+import { buildPlan } from '../collectives/build.ts';
+import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
+import { systemClock } from '../base/clock.ts';
+import { seededRandom } from '../base/random.ts';
+import { assumedRates } from '../collectives/network-path.ts';
+import type { Tuning } from '../collectives/tuning-format.ts';
+import { dtypeInfo, dtypes } from '../memory/dtype.ts';
+import { PlanBuilder } from '../plan/builder.ts';
+import { defaultCostModel } from '../plan/cost.ts';
+import { mailboxBytes, type Collective } from '../plan/ir.ts';
+import { grid, hostsOf, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
+import { networkPathSpec } from './network-path.ts';
 import { signalMaxOf } from './group-spec.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { Planner } from './planner.ts';
-import { plannerOf } from '../../testing/planner-of.ts';
+import { plannerOf } from './testing/planner-of.ts';
 
-vi.mock('../../../collectives/build.ts', async (original) => {
+vi.mock('../collectives/build.ts', async (original) => {
   const real = await original<typeof build>();
   return { ...real, buildPlan: vi.fn<typeof real.buildPlan>(real.buildPlan) };
 });

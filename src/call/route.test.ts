@@ -1,16 +1,16 @@
 /** The way of a call is a table of call and group; and all ranks read the same line of it. */
 import { describe, expect, it } from 'vitest';
 import fc from 'fast-check';
-import { systemClock } from '../../../base/clock.ts';
-import { assumedRates } from '../../../collectives/network-path.ts';
-import { reduceOps, type ReduceOp } from '../../../memory/reduce-op.ts';
-import { createStepMachine } from '../../../memory/step-machine/create-step-machine.ts';
-import { oneHost, separateHosts, type Topology } from '../../../plan/topology.ts';
-import { networkPathSpec } from '../../network-path/network-path.ts';
+import { systemClock } from '../base/clock.ts';
+import { assumedRates } from '../collectives/network-path.ts';
+import { reduceOps, type ReduceOp } from '../memory/reduce-op.ts';
+import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
+import { oneHost, separateHosts, type Topology } from '../plan/topology.ts';
+import { networkPathSpec } from './network-path.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { Planner } from './planner.ts';
-import { plannerOf } from '../../testing/planner-of.ts';
-import { noOptions } from '../../../base/schema.ts';
+import { plannerOf } from './testing/planner-of.ts';
+import { noOptions } from '../base/schema.ts';
 import { mayRepeat, packOf, route, type GroupFacts } from './route.ts';
 
 const bytesMax = 32 * 1024;

@@ -1,7 +1,7 @@
 /** Planners of ranks of no world, for tests. */
 import { readSettings, type Settings } from '../../base/settings/settings.ts';
 import type { Topology } from '../../plan/topology.ts';
-import { Planner, type WorldPlanning } from '../shared/call/planner.ts';
+import { Planner, type WorldPlanning } from '../planner.ts';
 
 type Given = Omit<WorldPlanning, 'settings' | 'selection'> &
   Partial<Pick<WorldPlanning, 'selection'> & Pick<Settings, 'order' | 'stagingBytes' | 'sliceBytes' | 'groupHosts'>> & {

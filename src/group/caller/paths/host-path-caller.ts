@@ -8,16 +8,16 @@
  *
  *  A call without a wait makes progress whatever this thread does next, and whatever it did before.
  *  Private arrays are used in place; if the comm thread must take over, they are first copied to memory that it reaches. */
-import { assert } from '../../base/assert.ts';
-import { BoundedCache } from '../../base/bounded-cache.ts';
-import { CallSites, type CallSite } from '../../base/call-site.ts';
-import { allowedCpus } from '../../base/files/allowed-cpus.ts';
-import type { ControlBlock } from '../../collectives/control-block.ts';
-import type { TakeBack } from '../../comm/caller/comm-host.ts';
-import { completedWork, PendingWork, type SettlingWork } from '../../comm/caller/work.ts';
-import type { Region } from '../../memory/region.ts';
-import { machineStatuses, notStarted, RepetitionNumber, type Repetition } from '../../memory/step-machine.ts';
-import type { CallBuffers } from '../caller/call-buffers.ts';
+import { assert } from '../../../base/assert.ts';
+import { BoundedCache } from '../../../base/bounded-cache.ts';
+import { CallSites, type CallSite } from '../../../base/call-site.ts';
+import { allowedCpus } from '../../../base/files/allowed-cpus.ts';
+import type { ControlBlock } from '../../../collectives/control-block.ts';
+import type { TakeBack } from '../../../comm/caller/comm-host.ts';
+import { completedWork, PendingWork, type SettlingWork } from '../../../comm/caller/work.ts';
+import type { Region } from '../../../memory/region.ts';
+import { machineStatuses, notStarted, RepetitionNumber, type Repetition } from '../../../memory/step-machine.ts';
+import type { CallBuffers } from '../call-buffers.ts';
 import {
   catchUp,
   drawRun,
@@ -27,14 +27,14 @@ import {
   type FastPath,
   type FastRequest,
   type OpenFastPath,
-} from '../caller/fast-path.ts';
-import { largestBlockBytes } from '../caller/tensor-memory.ts';
-import type { WorldHandle } from '../caller/world-handle.ts';
-import { callKey, type CollectiveCall } from '../shared/call/contract.ts';
-import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
-import { operationKey, type LocalBuffers } from '../shared/call/local-buffers.ts';
-import type { HostPathPlans } from '../shared/call/planner.ts';
-import type { Route } from '../shared/call/route.ts';
+} from '../fast-path.ts';
+import { largestBlockBytes } from '../tensor-memory.ts';
+import type { WorldHandle } from '../world-handle.ts';
+import { callKey, type CollectiveCall } from '../../../call/contract.ts';
+import { signalMaxOf, type GroupSpec } from '../../../call/group-spec.ts';
+import { operationKey, type LocalBuffers } from '../../../call/local-buffers.ts';
+import type { HostPathPlans } from '../../../call/planner.ts';
+import type { Route } from '../../../call/route.ts';
 import {
   hasPrivate,
   HostPath,
@@ -45,7 +45,7 @@ import {
   type HostPathPosition,
   type HostPathRest,
   type HostPathStatus,
-} from './host-path.ts';
+} from '../../../call/host-path.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;

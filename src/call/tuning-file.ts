@@ -1,8 +1,8 @@
 /** Reads the file that `shoal tune` writes. collectives/tuning-format.ts knows its format. */
 import { createHash } from 'node:crypto';
-import { messageOf, ShoalError } from '../../../base/errors.ts';
-import { readRegularFileSync } from '../../../base/files/read-file.ts';
-import { parseTuning, tuningBytesMax, type Tuning } from '../../../collectives/tuning-format.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import { readRegularFileSync } from '../base/files/read-file.ts';
+import { parseTuning, tuningBytesMax, type Tuning } from '../collectives/tuning-format.ts';
 
 export interface LoadedTuning {
   readonly tuning: Tuning;

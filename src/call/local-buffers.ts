@@ -1,6 +1,6 @@
 /** The buffers of a call in this rank's memory, as one of its threads maps them, and as the rank announces them. */
-import type { Region } from '../../../memory/region.ts';
-import type { BufferName } from '../../../plan/ir.ts';
+import type { Region } from '../memory/region.ts';
+import type { BufferName } from '../plan/ir.ts';
 import { callKey, type CollectiveCall } from './contract.ts';
 
 /** A buffer in memory that peers may reach. */

@@ -1,5 +1,5 @@
 /** Sets of ranks as text: `0-62,64-127`. */
-import { ShoalError } from '../../../base/errors.ts';
+import { ShoalError } from '../base/errors.ts';
 
 export function rangesOf(ranks: readonly number[]): string {
   const ranges: { first: number; last: number }[] = [];

@@ -6,7 +6,7 @@ import type { GroupSpec } from './group-spec.ts';
 type Load = () => Promise<new (options: CollectiveLibraryOptions) => CollectiveLibrary>;
 
 export const collectiveLibraries: Readonly<Record<string, Load>> = {
-  mpi: async () => (await import('../../../mpi/mpi-collectives.ts')).MpiCollectives,
+  mpi: async () => (await import('../mpi/mpi-collectives.ts')).MpiCollectives,
 };
 
 /** The library or the algorithm that a group's `backend` names. @param ofWorld the library of groups that name nothing. */

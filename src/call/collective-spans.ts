@@ -5,8 +5,8 @@
  *
  *  The span's name has all details that are constant for a call site. A call that ends on the
  *  calling thread is one span there. It must not know times. */
-import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
-import type { NameId, TraceRecorder } from '../../../trace/recorder.ts';
+import { dtypeInfo, type DType } from '../memory/dtype.ts';
+import type { NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 import { rangesOf } from './rank-ranges.ts';

@@ -2,13 +2,13 @@
  *
  *      calling thread: waited long enough ─▶ queue ─▶ adopt (peers' memory as this thread maps it) ─▶ resume … ─▶ done
  *                      is not to wait     ─▶ queue ─▶ resume, from the start … ─▶ done */
-import { must } from '../../base/assert.ts';
-import { BoundedCache } from '../../base/bounded-cache.ts';
-import type { GroupContext } from '../comm/engine/group-context.ts';
-import { LateCalls, type HandedOver, type LateCall, type Look } from '../comm/engine/late-calls.ts';
-import { localBuffers, operationKey } from '../shared/call/local-buffers.ts';
-import type { HostPathPlans } from '../shared/call/planner.ts';
-import { HostPath, type HostPathName, type HostPathOperation, type HostPathPosition } from './host-path.ts';
+import { must } from '../../../base/assert.ts';
+import { BoundedCache } from '../../../base/bounded-cache.ts';
+import type { GroupContext } from '../engine/group-context.ts';
+import { LateCalls, type HandedOver, type LateCall, type Look } from '../engine/late-calls.ts';
+import { localBuffers, operationKey } from '../../../call/local-buffers.ts';
+import type { HostPathPlans } from '../../../call/planner.ts';
+import { HostPath, type HostPathName, type HostPathOperation, type HostPathPosition } from '../../../call/host-path.ts';
 
 export interface HostPathEntry extends LateCall<'host'> {
   readonly slot: number;

@@ -8,19 +8,20 @@
  *  ─▶ network-path-timed of all ─▶ rates. All ranks take the medians of all results.
  *
  *  It must not know the messages on the sockets. */
-import { must } from '../../base/assert.ts';
-import { sleep, type Clock } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
-import { ControlBlock, controlBlockBytes } from '../../collectives/control-block.ts';
-import { assumedRates, measuredRates, timedBytes, type NetworkPathRates, type NetworkPathTimings } from '../../collectives/network-path.ts';
-import type { SocketSource, TakeDescriptor } from '../../fabric/fabric.ts';
-import type { NativeWire } from '../../memory/native-wire.ts';
-import type { Region, RegionAllocator } from '../../memory/region.ts';
-import type { GroupContext } from '../comm/engine/group-context.ts';
-import type { ControlMessage } from '../comm/links/control-message.ts';
-import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
-import { networkPathMemoryBytes, networkPathRanksMax, NetworkPathWire, type RankSet } from './network-path.ts';
+import { must } from '../../../base/assert.ts';
+import { sleep, type Clock } from '../../../base/clock.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import { exhaustion, isExhaustion } from '../../../base/exhaustion.ts';
+import { ControlBlock, controlBlockBytes } from '../../../collectives/control-block.ts';
+import { assumedRates, measuredRates, timedBytes } from '../../../collectives/network-path.ts';
+import type { NetworkPathRates, NetworkPathTimings } from '../../../collectives/network-path.ts';
+import type { SocketSource, TakeDescriptor } from '../../../fabric/fabric.ts';
+import type { NativeWire } from '../../../memory/native-wire.ts';
+import type { Region, RegionAllocator } from '../../../memory/region.ts';
+import type { GroupContext } from '../engine/group-context.ts';
+import type { ControlMessage } from '../links/control-message.ts';
+import { signalMaxOf, type GroupSpec } from '../../../call/group-spec.ts';
+import { networkPathMemoryBytes, networkPathRanksMax, NetworkPathWire, type RankSet } from '../../../call/network-path.ts';
 
 /** Where the network takes longer than this, one way, in seconds, it is what counts, and rounds would take long to time. */
 const timedLatencyMax = 100e-6;

@@ -3,14 +3,14 @@
  *
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
  *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
-import { assert } from '../../base/assert.ts';
-import { BoundedCache } from '../../base/bounded-cache.ts';
-import { CallSites, type CallSite } from '../../base/call-site.ts';
-import type { ControlBlock } from '../../collectives/control-block.ts';
-import { completedWork, type SettlingWork } from '../../comm/caller/work.ts';
-import type { NativeWire } from '../../memory/native-wire.ts';
-import type { Region, RegionAllocator } from '../../memory/region.ts';
-import type { CallBuffers } from '../caller/call-buffers.ts';
+import { assert } from '../../../base/assert.ts';
+import { BoundedCache } from '../../../base/bounded-cache.ts';
+import { CallSites, type CallSite } from '../../../base/call-site.ts';
+import type { ControlBlock } from '../../../collectives/control-block.ts';
+import { completedWork, type SettlingWork } from '../../../comm/caller/work.ts';
+import type { NativeWire } from '../../../memory/native-wire.ts';
+import type { Region, RegionAllocator } from '../../../memory/region.ts';
+import type { CallBuffers } from '../call-buffers.ts';
 import {
   catchUp,
   drawRun,
@@ -20,16 +20,16 @@ import {
   type FastPath,
   type FastRequest,
   type OpenFastPath,
-} from '../caller/fast-path.ts';
-import type { WorldHandle } from '../caller/world-handle.ts';
-import { hostPathBlock } from '../host-path/host-path.ts';
-import type { CollectiveCall } from '../shared/call/contract.ts';
-import { signalMaxOf, type GroupSpec } from '../shared/call/group-spec.ts';
-import { operationKey } from '../shared/call/local-buffers.ts';
-import type { Planner } from '../shared/call/planner.ts';
-import type { Route } from '../shared/call/route.ts';
-import type { NetworkPathShare } from '../shared/comm-protocol.ts';
-import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperation } from './network-path.ts';
+} from '../fast-path.ts';
+import type { WorldHandle } from '../world-handle.ts';
+import { hostPathBlock } from '../../../call/host-path.ts';
+import type { CollectiveCall } from '../../../call/contract.ts';
+import { signalMaxOf, type GroupSpec } from '../../../call/group-spec.ts';
+import { operationKey } from '../../../call/local-buffers.ts';
+import type { Planner } from '../../../call/planner.ts';
+import type { Route } from '../../../call/route.ts';
+import type { NetworkPathShare } from '../../shared/comm-protocol.ts';
+import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperation } from '../../../call/network-path.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;

@@ -1,16 +1,16 @@
 /** The comm thread's side of the host fast path: how long it waits for others before it sleeps. */
 import { expect, it, vi } from 'vitest';
-import { systemClock } from '../../base/clock.ts';
-import { ControlBlock, controlBlockBytes } from '../../collectives/control-block.ts';
-import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
-import { oneHost } from '../../plan/topology.ts';
-import type { CollectiveCall } from '../shared/call/contract.ts';
-import type { GroupSpec } from '../shared/call/group-spec.ts';
-import { plannerOf } from '../testing/planner-of.ts';
-import type { GroupContext } from '../comm/engine/group-context.ts';
-import { blockShape } from './host-path.ts';
-import type { HandedOver } from '../comm/engine/late-calls.ts';
+import { systemClock } from '../../../base/clock.ts';
+import { ControlBlock, controlBlockBytes } from '../../../collectives/control-block.ts';
+import { createRegionAllocator } from '../../../memory/regions/allocator.ts';
+import { createStepMachine } from '../../../memory/step-machine/create-step-machine.ts';
+import { oneHost } from '../../../plan/topology.ts';
+import type { CollectiveCall } from '../../../call/contract.ts';
+import type { GroupSpec } from '../../../call/group-spec.ts';
+import { plannerOf } from '../../../call/testing/planner-of.ts';
+import type { GroupContext } from '../engine/group-context.ts';
+import { blockShape } from '../../../call/host-path.ts';
+import type { HandedOver } from '../engine/late-calls.ts';
 import { HostPathQueue } from './host-path-queue.ts';
 
 const count = 2 ** 18;

@@ -1,23 +1,23 @@
 /** The planner makes something that runs from a call: it selects the algorithm, builds the plan, lowers this rank's program, and keeps the
  *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first.
  *  A thread has one for each group, whichever path the calls take. */
-import { must } from '../../../base/assert.ts';
-import { BoundedCache } from '../../../base/bounded-cache.ts';
-import { ShoalError } from '../../../base/errors.ts';
-import type { Settings } from '../../../base/settings/settings.ts';
-import { stagingBlockBytes } from '../../../collectives/algorithms/host-staged.ts';
-import { algorithmNamed, buildPlan, whyUnsupported } from '../../../collectives/build.ts';
-import { Execution } from '../../../collectives/executor.ts';
-import { lowerProgram, lowerWhole, runsWhole, type Lowered, type LoweredWhole, type LoweringOptions } from '../../../collectives/lower.ts';
-import { fitsNetworkPath, type NetworkPathSpec } from '../../../collectives/network-path.ts';
-import { limitsInElements, networkLimits, type TransferLimits } from '../../../collectives/predict.ts';
-import { parseSelection, selectAlgorithm, type SelectionInput, type SelectionRule } from '../../../collectives/select.ts';
-import { tunedRules } from '../../../collectives/tuning.ts';
-import type { Tuning } from '../../../collectives/tuning-format.ts';
-import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
-import type { StepMachine } from '../../../memory/step-machine.ts';
-import type { CostModel } from '../../../plan/cost.ts';
-import type { Collective, Plan, PlanRequest, Program } from '../../../plan/ir.ts';
+import { must } from '../base/assert.ts';
+import { BoundedCache } from '../base/bounded-cache.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { Settings } from '../base/settings/settings.ts';
+import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
+import { algorithmNamed, buildPlan, whyUnsupported } from '../collectives/build.ts';
+import { Execution } from '../collectives/executor.ts';
+import { lowerProgram, lowerWhole, runsWhole, type Lowered, type LoweredWhole, type LoweringOptions } from '../collectives/lower.ts';
+import { fitsNetworkPath, type NetworkPathSpec } from '../collectives/network-path.ts';
+import { limitsInElements, networkLimits, type TransferLimits } from '../collectives/predict.ts';
+import { parseSelection, selectAlgorithm, type SelectionInput, type SelectionRule } from '../collectives/select.ts';
+import { tunedRules } from '../collectives/tuning.ts';
+import type { Tuning } from '../collectives/tuning-format.ts';
+import { dtypeInfo, type DType } from '../memory/dtype.ts';
+import type { StepMachine } from '../memory/step-machine.ts';
+import type { CostModel } from '../plan/cost.ts';
+import type { Collective, Plan, PlanRequest, Program } from '../plan/ir.ts';
 import { planKey, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 

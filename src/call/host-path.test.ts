@@ -2,15 +2,15 @@
  *  buffers and are left to another host path object (the comm thread's) wherever they happen to wait. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { must } from '../../base/assert.ts';
-import { systemClock } from '../../base/clock.ts';
-import { seededRandom, type Random } from '../../base/random.ts';
-import { ControlBlock, controlBlockBytes } from '../../collectives/control-block.ts';
-import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
-import { oneHost } from '../../plan/topology.ts';
-import type { CollectiveCall } from '../shared/call/contract.ts';
-import type { GroupSpec } from '../shared/call/group-spec.ts';
-import { privateKey, type LocalBuffer } from '../shared/call/local-buffers.ts';
+import { must } from '../base/assert.ts';
+import { systemClock } from '../base/clock.ts';
+import { seededRandom, type Random } from '../base/random.ts';
+import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
+import { oneHost } from '../plan/topology.ts';
+import type { CollectiveCall } from './contract.ts';
+import type { GroupSpec } from './group-spec.ts';
+import { privateKey, type LocalBuffer } from './local-buffers.ts';
 import {
   blockShape,
   HostPath,
@@ -20,8 +20,8 @@ import {
   type HostPathOperation,
   type HostPathStatus,
 } from './host-path.ts';
-import type { Planner, HostPathPlans } from '../shared/call/planner.ts';
-import { plannerOf } from '../testing/planner-of.ts';
+import type { Planner, HostPathPlans } from './planner.ts';
+import { plannerOf } from './testing/planner-of.ts';
 
 const slotCount = 1;
 const counts = [1, 5000, 70_000];
