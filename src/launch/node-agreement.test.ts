@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { sleep, systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
-import { causeOf, firstNamed, noteCause } from '../group/shared/ended-ranks.ts';
+import { causeOf, firstNamed, noteCause } from '../store/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
 import { PrefixStore } from '../store/store.ts';

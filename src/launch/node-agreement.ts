@@ -20,7 +20,7 @@ import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import { anyText, count, flag, list, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
 import { sum } from '../base/numbers.ts';
-import { causeOf, firstNamed, reportEnded, reportFailed } from '../group/shared/ended-ranks.ts';
+import { causeOf, firstNamed, reportEnded, reportFailed } from '../store/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
 import { PrefixStore } from '../store/store.ts';

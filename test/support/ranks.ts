@@ -3,7 +3,7 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
-import { reportEnded } from '../../src/group/shared/ended-ranks.ts';
+import { reportEnded } from '../../src/store/ended-ranks.ts';
 import { HashStore } from '../../src/store/hash-store.ts';
 import { PrefixStore } from '../../src/store/store.ts';
 import { generationPrefix } from '../../src/store/open-store.ts';

@@ -122,7 +122,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'whoever gives up joining is not told apart from those that give up because of it',
-    file: 'src/group/shared/ended-ranks.ts',
+    file: 'src/store/ended-ranks.ts',
     mended: "const consequence = error.code === 'timeout' || error.code === 'peer-lost';",
     broken: 'const consequence = false;',
     seed: 161,

@@ -23,7 +23,7 @@ import { kept } from '../structure/elements.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
 import { ClusterBackend } from './cluster-backend.ts';
-import { jobFailed, noteJoined, rankEnded } from '../../group/shared/ended-ranks.ts';
+import { jobFailed, noteJoined, rankEnded } from '../../store/ended-ranks.ts';
 import { TaskTrace } from './task-trace.ts';
 import { TaskTensors, type TensorAddress } from './task-tensors.ts';
 import { WorkerService } from './worker-service.ts';

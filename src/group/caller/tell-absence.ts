@@ -2,7 +2,7 @@
 import { systemClock, within } from '../../base/clock.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import type { WorldPlan } from '../shared/comm-protocol.ts';
-import { giveUp } from '../shared/ended-ranks.ts';
+import { giveUp } from '../../store/ended-ranks.ts';
 import { openWorldStore } from '../shared/open-world-store.ts';
 
 const storeMs = 3000;

@@ -19,7 +19,7 @@ import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from './links/calibrate.ts';
-import { noteJoined } from '../shared/ended-ranks.ts';
+import { noteJoined } from '../../store/ended-ranks.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
 import { rangesOf, ranksIn } from '../../call/rank-ranges.ts';
 import type { Store } from '../../store/store.ts';

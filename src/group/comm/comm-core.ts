@@ -11,7 +11,7 @@ import type { Topology } from '../../plan/topology.ts';
 import { bootstrap, type Joined } from './bootstrap.ts';
 import { JoinLimit, joinTogether } from './joining.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../shared/comm-protocol.ts';
-import { jobFailed, noteCause } from '../shared/ended-ranks.ts';
+import { jobFailed, noteCause } from '../../store/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
 import { worldGroupId, worldSpec } from '../../call/group-spec.ts';
 import type { BoundBuffer, Buffers } from '../../call/local-buffers.ts';

@@ -4,7 +4,7 @@ import { within, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Store } from '../../store/store.ts';
-import { giveUp, rankEnded } from '../shared/ended-ranks.ts';
+import { giveUp, rankEnded } from '../../store/ended-ranks.ts';
 
 const foreverMs = 0x7fffffff;
 

@@ -17,7 +17,7 @@
  *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
 import { ShoalError } from '../../base/errors.ts';
 import { integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
-import { jobFailed } from '../../group/shared/ended-ranks.ts';
+import { jobFailed } from '../../store/ended-ranks.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
 

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import { VirtualClock } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { VirtualClock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
 import { giveUp, jobFailed, noteJoined, rankEnded, reportEnded, reportFailed } from './ended-ranks.ts';
-import { HashStore } from '../../store/hash-store.ts';
+import { HashStore } from './hash-store.ts';
 
 const waitMs = 60_000;
 

@@ -14,8 +14,8 @@
  *
  *      rank 0 ── lost rank 2 ──▶ `cause/0`, the first ──▶ launcher: not rank 0 has failed first
  *                          └────▶ `cause`, the first only: for ranks that blame each other */
-import { ShoalError, type ErrorData } from '../../base/errors.ts';
-import type { Store, StoreWait } from '../../store/store.ts';
+import { ShoalError, type ErrorData } from '../base/errors.ts';
+import type { Store, StoreWait } from './store.ts';
 
 /** JSON of an `End`: the first. */
 const endedKey = 'ended';
