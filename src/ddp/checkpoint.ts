@@ -12,6 +12,7 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import { isCount } from '../base/bytes.ts';
 import { openRegularFile, readRegularFile } from '../base/files/read-file.ts';
 import { describeValue, isPlainObject } from '../base/schema.ts';
+import { pushTo } from '../base/lists.ts';
 import { readSnapshot } from '../checkpoint/snapshot-file.ts';
 import type { SnapshotTensor } from '../checkpoint/snapshot.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
@@ -95,7 +96,7 @@ export class Checkpoint {
           `${this.#folder} has no tensor '${name}'; it has ${this.names.length}: ${known}${this.names.length > 8 ? ', …' : ''}`,
         );
       }
-      byFile.set(file, [...(byFile.get(file) ?? []), name]);
+      pushTo(byFile, file, name);
     }
     const found = new Map<string, SnapshotTensor>();
     for (const [file, names] of byFile) {

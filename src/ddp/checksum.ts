@@ -3,6 +3,7 @@ import { describeForeign } from '../memory/foreign-value.ts';
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/schema.ts';
+import { groupBy } from '../base/lists.ts';
 
 /** 64 bits (the head of a SHA-256) over the bytes of the arrays in order, each preceded by its length: 16 hex digits.
  *  @throws ShoalError `usage` for anything but arrays. */
@@ -20,9 +21,7 @@ export function checksum(arrays: Iterable<ArrayBufferView>): string {
 
 /** The values of all ranks in one line: `rank 2 has ab…, ranks 0, 1, 3 have cd…`; the most frequent value last. */
 export function describeDisagreement(values: readonly string[]): string {
-  const ranksOf = new Map<string, number[]>();
-  for (const [rank, value] of values.entries()) ranksOf.set(value, [...(ranksOf.get(value) ?? []), rank]);
-  return [...ranksOf]
+  return [...groupBy(values.keys(), (rank) => values[rank])]
     .toSorted(([, a], [, b]) => a.length - b.length || (b[0] ?? 0) - (a[0] ?? 0))
     .map(([value, ranks]) => `${ranks.length === 1 ? 'rank' : 'ranks'} ${ranks.join(', ')} ${ranks.length === 1 ? 'has' : 'have'} ${value}`)
     .join('; ');

@@ -1,5 +1,6 @@
 /** The launcher's words about a failure: the ends of the other processes, then the one that failed first, and why. They are few lines for any
  *  number of ranks; the files of `--log-dir` have everything. Pure. */
+import { groupBy } from '../base/lists.ts';
 import { succeeded } from './exit-reason.ts';
 import type { JobFailure } from './node-agreement.ts';
 import { lastError, stderrHint } from './stderr-hint.ts';
@@ -41,12 +42,9 @@ function namesOf(ends: readonly EndedProcess[]): string {
 
 /** Processes that ended badly beside the one that failed first, those with like words together. */
 export function describeOthers(ends: readonly EndedProcess[], first: EndedProcess | undefined): string[] {
-  const kinds = new Map<string, EndedProcess[]>();
-  for (const ended of ends.filter(({ ending }) => !succeeded(ending))) {
-    // Errors of the same kind differ in numbers.
-    const kind = describeEnd(ended).slice(ended.name.length).replaceAll(/\d+/g, '#');
-    kinds.set(kind, [...(kinds.get(kind) ?? []), ended]);
-  }
+  const bad = ends.filter(({ ending }) => !succeeded(ending));
+  // Errors of the same kind differ in numbers.
+  const kinds = groupBy(bad, (ended) => describeEnd(ended).slice(ended.name.length).replaceAll(/\d+/g, '#'));
   const groups = [...kinds.values()];
   const told = groups.length > kindsMax ? groups.slice(0, kindsMax - 1) : groups;
   const rest = groups.slice(told.length).flat();

@@ -7,6 +7,7 @@
  *  Also here: an operation's duty to its caller. When a rank's program ends, no rank touches its buffers any more. Its mailbox is
  *  not the caller's: the runtime keeps it until all programs have ended. That every rank has begun needs no proof: no channel
  *  starts before all ranks have announced the call. */
+import { groupBy } from '../base/lists.ts';
 import type { Location } from './ir.ts';
 import { spanText } from './structure.ts';
 import { nameOf, type Access, type Event, type Execution } from './symbolic.ts';
@@ -42,14 +43,7 @@ function lateTouches(execution: Execution): string[] {
 }
 
 function byBuffer(accesses: readonly Access[]): Access[][] {
-  const groups = new Map<string, Access[]>();
-  for (const access of accesses) {
-    const key = `${access.buffer}${access.rank}`;
-    const group = groups.get(key);
-    if (group) group.push(access);
-    else groups.set(key, [access]);
-  }
-  return [...groups.values()];
+  return [...groupBy(accesses, ({ buffer, rank }) => `${buffer}${rank}`).values()];
 }
 
 function isBefore(access: Access, event: Event): boolean {

@@ -28,6 +28,7 @@ import {
   object,
   optionTable,
 } from '../base/schema.ts';
+import { groupBy } from '../base/lists.ts';
 import { partBytes, type Cut } from './task-parts.ts';
 
 export interface OrderOptions {
@@ -224,7 +225,7 @@ export class OrderAgreement {
 
   #cutBatch(): void {
     const { state } = this;
-    const byKey = state.undecided.map(groupedByKey);
+    const byKey = state.undecided.map((posts) => groupBy(posts, ({ key }) => key));
     const first = new PriorityQueue<OrderPost>(isSooner);
     const enter = (key: string): void => {
       const posts = byKey.map((each) => each.get(key)?.at(0));
@@ -301,16 +302,6 @@ function faultOf({ priority, bytes, unitBytes, parts }: OrderPost): string | und
     return `with units of ${describeValue(unitBytes)} bytes`;
   if (!Number.isSafeInteger(parts) || parts <= 0) return 'without any part';
   return parts > 1 && parts > bytes / unitBytes ? `in ${parts} parts, more than there are units` : undefined;
-}
-
-function groupedByKey(posts: readonly OrderPost[]): Map<string, OrderPost[]> {
-  const byKey = new Map<string, OrderPost[]>();
-  for (const post of posts) {
-    const list = byKey.get(post.key);
-    if (list) list.push(post);
-    else byKey.set(post.key, [post]);
-  }
-  return byKey;
 }
 
 /** @param posts one of each rank. @throws ShoalError `mismatch`. */

@@ -11,6 +11,7 @@ import { createHash } from 'node:crypto';
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, checkArgument, describeValue, isPlainObject } from '../../base/schema.ts';
 import { sum } from '../../base/numbers.ts';
+import { groupBy, pushTo } from '../../base/lists.ts';
 import { JoinedWork } from '../../comm/caller/joined-work.ts';
 import type { SettlingWork } from '../../comm/caller/work.ts';
 import type { DType } from '../../memory/dtype.ts';
@@ -88,11 +89,7 @@ function checkApart(checked: readonly Checked[]): void {
   checked.forEach((each, call) => {
     for (const { operand: used, writes } of usesOf(each)) {
       const { buffer, byteOffset, byteLength } = bytesOf(used.value);
-      const span = { call, writes, from: byteOffset, to: byteOffset + byteLength };
-      if (byteLength === 0) continue;
-      const those = byBuffer.get(buffer);
-      if (those) those.push(span);
-      else byBuffer.set(buffer, [span]);
+      if (byteLength > 0) pushTo(byBuffer, buffer, { call, writes, from: byteOffset, to: byteOffset + byteLength });
     }
   });
   for (const spans of byBuffer.values()) checkSpans(spans.sort((a, b) => a.from - b.from));
@@ -160,14 +157,7 @@ export function startBatch(group: BatchGroup, checked: readonly Checked[]): Join
 
 /** Those that one collective can carry, in the order of their first. */
 function alike(calls: readonly CheckedCall[]): CheckedCall[][] {
-  const groups = new Map<string, CheckedCall[]>();
-  calls.forEach((each, index) => {
-    const key = packOf(each.call) ?? `alone ${index}`;
-    const group = groups.get(key);
-    if (group) group.push(each);
-    else groups.set(key, [each]);
-  });
-  return [...groups.values()];
+  return [...groupBy(calls, (each) => packOf(each.call) ?? each).values()];
 }
 
 /** One collective for several. */

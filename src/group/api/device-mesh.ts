@@ -10,6 +10,7 @@
 import { must } from '../../base/assert.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { anyList, anyNumber, checkArgument, checkFields, checkOptions, describeValue, noOptions, optionTable } from '../../base/schema.ts';
+import { groupBy } from '../../base/lists.ts';
 import type { ProcessGroup } from '../caller/types.ts';
 
 /** The options of a mesh. */
@@ -162,12 +163,8 @@ function checkedNames(names: readonly string[] | undefined, dimensions: number):
 /** The ranks of every line along a dimension. */
 function lines(shape: readonly number[], dimension: number): number[][] {
   const stride = product(shape.slice(dimension + 1));
-  const groups = new Map<number, number[]>();
-  for (let rank = 0; rank < product(shape); rank++) {
-    const first = rank - coordinateOf(rank, shape)[dimension] * stride;
-    groups.set(first, [...(groups.get(first) ?? []), rank]);
-  }
-  return [...groups.values()];
+  const ranks = Array.from({ length: product(shape) }, (_, rank) => rank);
+  return [...groupBy(ranks, (rank) => rank - coordinateOf(rank, shape)[dimension] * stride).values()];
 }
 
 function coordinateOf(rank: number, shape: readonly number[]): number[] {

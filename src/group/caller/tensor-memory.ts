@@ -8,6 +8,7 @@
  *  unmap it, and on this thread it is mapped for as long as something refers to it. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { pushTo } from '../../base/lists.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { TensorBlock, type BlockOwner, type MemoryBlock } from './tensor-block.ts';
 
@@ -118,9 +119,7 @@ export class TensorMemory implements BlockOwner {
       return;
     }
     this.#cachedBytes += block.bytes;
-    const cached = this.#freeRegions.get(block.bytes);
-    if (cached) cached.push(block.region);
-    else this.#freeRegions.set(block.bytes, [block.region]);
+    pushTo(this.#freeRegions, block.bytes, block.region);
   }
 
   /** Nobody gets the block again; its contents stay for those who still refer to them. */

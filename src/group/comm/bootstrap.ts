@@ -15,6 +15,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import { anyText, integer, list, number, object, optional, record, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Settings } from '../../base/settings/settings.ts';
+import { groupBy } from '../../base/lists.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
@@ -383,17 +384,6 @@ interface Dialling {
 
 function connectWith(world: World, { fabric, address, rank, timeoutMs, signal }: Dialling): Promise<Connection> {
   return fabric.connect(address, { peer: { world: world.env.name, rank }, timeoutMs, signal });
-}
-
-/** In order of their first member. */
-function groupBy<T>(items: readonly T[], keyOf: (item: T) => string): Map<string, T[]> {
-  const groups = new Map<string, T[]>();
-  for (const item of items) {
-    const group = groups.get(keyOf(item));
-    if (group) group.push(item);
-    else groups.set(keyOf(item), [item]);
-  }
-  return groups;
 }
 
 /** Hosts for plans: a rank joins the first group all of whose ranks it maps and that map it. */

@@ -1,5 +1,6 @@
 /** Where the boxes of a drawn graph are: the wave of a node gives its column, its device the lane, and within a lane nodes of one wave are
  *  below each other. */
+import { groupBy } from '../../base/lists.ts';
 import { keysOf } from '../../graph/partition/keys.ts';
 import type { PartitionedGraph } from '../../graph/partition/partition-graph.ts';
 import { digraph, levels } from '../../graph/structure/digraph.ts';
@@ -51,9 +52,7 @@ export function layoutOf({ partitions }: PartitionedGraph, boxesMax: number): La
   const boxes = new Map<string, Box>();
   const filled = new Map<string, number>();
   const rows = new Map<string, number>();
-  const members = new Map<string, number[]>();
-  nodes.forEach((_, index) => members.set(keys[index], [...(members.get(keys[index]) ?? []), index]));
-  for (const [key, indexes] of members) {
+  for (const [key, indexes] of groupBy(nodes.keys(), (index) => keys[index])) {
     const node = nodes[indexes[0]];
     const first = Math.min(...indexes.map((index) => wave[index]));
     const cell = `${node.device} ${first}`;

@@ -3,7 +3,8 @@
 import { sum } from '../../base/numbers.ts';
 import type { ChromeEvent } from '../../trace/chrome.ts';
 import type { ReportReceive, ReportRequests, ReportSteps } from './data/report-data.ts';
-import { groupBy, median } from './lists.ts';
+import { groupBy } from '../../base/lists.ts';
+import { median } from './lists.ts';
 import { numberOf, textOf } from './span-argument.ts';
 
 /** Rows of the table at most: those that took longest. */

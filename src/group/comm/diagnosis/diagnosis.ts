@@ -6,6 +6,7 @@
  *      left the group ─▶ says that it had not called, fewest calls first ─▶ did not answer ─▶ had not called, as an earlier call
  *      has not ended ─▶ called too late */
 import { ShoalError } from '../../../base/errors.ts';
+import { groupBy } from '../../../base/lists.ts';
 
 export interface Report {
   /** `all-reduce #17 float32[4] sum at train.ts:12`, or what the rank did instead. */
@@ -85,11 +86,7 @@ export class Diagnosis {
   /** Ranks that do not call what most ranks call; nobody where most have nothing in common. Who has not called yet is of no mind. */
   #odd(statements: readonly Statement[]): readonly Statement[] {
     const known = statements.filter(({ report }) => report?.left === true || (report?.arrived === true && report.text.includes(' #')));
-    const classes = new Map<string, Statement[]>();
-    for (const statement of known) {
-      const call = statement.report!.text.replace(/ at \S+:\d+$/, '');
-      classes.set(call, [...(classes.get(call) ?? []), statement]);
-    }
+    const classes = groupBy(known, ({ report }) => report!.text.replace(/ at \S+:\d+$/, ''));
     const most = [...classes.values()].find((same) => 2 * same.length > known.length);
     return most === undefined ? [] : known.filter((statement) => !most.includes(statement));
   }

@@ -11,6 +11,7 @@
 import { must } from '../../../base/assert.ts';
 import type { Clock, Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
+import { pushTo } from '../../../base/lists.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
 import type { Kernels } from '../../../memory/kernels.ts';
 import type { Region } from '../../../memory/region.ts';
@@ -153,7 +154,7 @@ export class PointToPoint {
     if (!offer) {
       // A rank has offered before what it sent before it left.
       const gone = transfer.group.departed(transfer.peer);
-      if (gone === undefined) push(this.#receivers, transfer.key, transfer);
+      if (gone === undefined) pushTo(this.#receivers, transfer.key, transfer);
       else this.#end(transfer, gone);
       return;
     }
@@ -180,7 +181,7 @@ export class PointToPoint {
     if (waiting > unmatchedMax)
       throw new ShoalError('protocol', `rank ${link.rank} left more than ${unmatchedMax} messages that nobody receives`);
     this.#unmatchedCount[link.rank] = waiting;
-    push(this.#unmatched, key, { ...offer, payload: Uint8Array.from(offer.payload), link, ordinal: this.#nextOrdinal++ });
+    pushTo(this.#unmatched, key, { ...offer, payload: Uint8Array.from(offer.payload), link, ordinal: this.#nextOrdinal++ });
   }
 
   #onAccept(link: PeerLink, message: Uint8Array): void {
@@ -403,10 +404,4 @@ function takeFirst<T>(queues: Map<string, T[]>, key: string): T | undefined {
   const first = queue?.shift();
   if (queue?.length === 0) queues.delete(key);
   return first;
-}
-
-function push<T>(queues: Map<string, T[]>, key: string, value: T): void {
-  const queue = queues.get(key);
-  if (queue) queue.push(value);
-  else queues.set(key, [value]);
 }

@@ -1,5 +1,6 @@
 /** Scratch for operations in flight: blocks of power-of-two size, kept for reuse up to a budget. An operation larger
  *  than the budget still gets its block; it is given back when the operation ends. */
+import { pushTo } from '../../../base/lists.ts';
 import type { Region } from '../../../memory/region.ts';
 import type { SharedRegions } from './shared-regions.ts';
 
@@ -37,9 +38,7 @@ export class ScratchPool {
       return;
     }
     this.#freeBytes += block.bytes;
-    const free = this.#free.get(block.bytes);
-    if (free) free.push(block);
-    else this.#free.set(block.bytes, [block]);
+    pushTo(this.#free, block.bytes, block);
   }
 }
 

@@ -6,6 +6,7 @@
  *  all posts. A rank that cannot start an operation that the others start fails the group. */
 import { ShoalError } from '../../../base/errors.ts';
 import { seededRandom } from '../../../base/random.ts';
+import { pushTo } from '../../../base/lists.ts';
 import type { Core } from '../../../scheduler/core.ts';
 import { OrderAgreement, type OrderMessage, type OrderPost } from '../../../scheduler/order-agreement.ts';
 import { StepTuning, type PointMemory } from '../../../scheduler/tuner/step-tuning.ts';
@@ -147,9 +148,7 @@ export class Schedule {
     const { name, priority, bytes, unitBytes } = task;
     this.#warnOfParts(task);
     const posted: Posted = { task, left: [...parts], submittedMs: world.env.clock.now(), timeoutMs: request.timeoutMs };
-    const same = this.#posted.get(name);
-    if (same) same.push(posted);
-    else this.#posted.set(name, [posted]);
+    pushTo(this.#posted, name, posted);
     this.#watchdog.watch(posted);
     const post: OrderPost = { key: name, priority, what: describe(request.call), bytes, unitBytes, parts: parts.length };
     this.#agree(() => this.#agreement.ready(post));
