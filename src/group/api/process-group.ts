@@ -189,9 +189,7 @@ export class CommGroup implements ProcessGroup {
   batch(calls: readonly BatchCall[], options: CallOptions = noOptions): Work {
     checkOptions('batch', options, callOptions);
     const checked = checkBatch(calls, this.#checks, options);
-    this.#checkUsable();
-    this.#parts.signals.check(options.signal, 'batch');
-    return this.#counted(this.#parts.signals.watch(startBatch(this.#batchGroup(), checked), options.signal, 'batch'));
+    return this.#begin('batch', options, () => startBatch(this.#batchGroup(), checked));
   }
 
   // ── objects ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,16 +214,12 @@ export class CommGroup implements ProcessGroup {
 
   send(data: TensorLike, peer: number, options: PeerOptions = noOptions): Work {
     const message = this.#checks.message('send', data, peer, options);
-    this.#checkUsable();
-    this.#parts.signals.check(options.signal, 'send');
-    return this.#counted(this.#parts.signals.watch(this.#dispatch.startMessage(message), options.signal, 'send'));
+    return this.#begin('send', options, () => this.#dispatch.startMessage(message));
   }
 
   recv(data: TensorLike, peer: number | typeof anySource, options: PeerOptions = noOptions): ReceiveWork {
     const message = this.#checks.message('recv', data, peer, options);
-    this.#checkUsable();
-    this.#parts.signals.check(options.signal, 'recv');
-    return this.#counted(this.#parts.signals.watch(this.#dispatch.startMessage(message), options.signal, 'recv'));
+    return this.#begin('recv', options, () => this.#dispatch.startMessage(message));
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -329,14 +323,15 @@ export class CommGroup implements ProcessGroup {
   }
 
   startChecked(checked: CheckedCall): Work {
-    this.#checkUsable();
-    const { signal } = checked.options;
-    if (signal === undefined) return this.#counted(this.#dispatch.start(checked));
-    this.#parts.signals.check(signal, checked.call.kind);
-    return this.#counted(this.#parts.signals.watch(this.#dispatch.start(checked), signal, checked.call.kind));
+    return this.#begin(checked.call.kind, checked.options, () => this.#dispatch.start(checked));
   }
 
-  #counted<W extends SettlingWork>(work: W): W {
+  /** Starts what has been checked, unless the group or the call's signal has ended. */
+  #begin<W extends SettlingWork>(what: string, { signal }: CallOptions, start: () => W): W {
+    this.#checkUsable();
+    const { signals } = this.#parts;
+    signals.check(signal, what);
+    const work = signals.watch(start(), signal, what);
     work.countIn(this.#world.unheeded);
     return work;
   }

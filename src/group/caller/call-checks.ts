@@ -55,9 +55,8 @@ export class CallChecks {
   allReduce(data: CollectiveData, options: ReduceOptions): CheckedCall {
     checkOptions('allReduce', options, reduceOptions);
     const target = operand(data, 'the data of allReduce');
-    return this.#collective('all-reduce', target, target.count, options, reductionOf(target, options), [
-      { name: 'data', operand: target, reads: true, writes: true },
-    ]);
+    const use = { name: 'data', operand: target, reads: true, writes: true } as const;
+    return this.#collective('all-reduce', target, target.count, options, reductionOf(target, options), [use]);
   }
 
   broadcast(data: CollectiveData, options: RootOptions): CheckedCall {
@@ -65,9 +64,8 @@ export class CallChecks {
     const target = operand(data, 'the data of broadcast');
     const { rank, size } = this.#place;
     const root = rootOf(options, size);
-    return this.#collective('broadcast', target, target.count, options, { root }, [
-      { name: 'data', operand: target, reads: root === rank, writes: root !== rank },
-    ]);
+    const use = { name: 'data', operand: target, reads: root === rank, writes: root !== rank } as const;
+    return this.#collective('broadcast', target, target.count, options, { root }, [use]);
   }
 
   reduce(data: CollectiveData, options: ReduceOptions & RootOptions): CheckedCall {
@@ -75,18 +73,14 @@ export class CallChecks {
     const target = operand(data, 'the data of reduce');
     const { rank, size } = this.#place;
     const root = rootOf(options, size);
-    return this.#collective('reduce', target, target.count, options, { root, ...reductionOf(target, options) }, [
-      { name: 'data', operand: target, reads: true, writes: root === rank },
-    ]);
+    const use = { name: 'data', operand: target, reads: true, writes: root === rank } as const;
+    return this.#collective('reduce', target, target.count, options, { root, ...reductionOf(target, options) }, [use]);
   }
 
   allGather(output: CollectiveData, input: CollectiveData, options: CountsOptions): CheckedCall {
     checkOptions('allGather', options, countsOptions);
     const { source, target, counts } = this.#gathering('allGather', output, input, options);
-    return this.#collective('all-gather', target, target.count, options, { counts }, [
-      { name: 'input', operand: source, reads: true, writes: false },
-      { name: 'output', operand: target, reads: false, writes: true },
-    ]);
+    return this.#collective('all-gather', target, target.count, options, { counts }, [inputOf(source), outputOf(target)]);
   }
 
   gather(output: CollectiveData | null, input: CollectiveData, options: CountsOptions & RootOptions): CheckedCall {
@@ -95,11 +89,10 @@ export class CallChecks {
     const root = rootOf(options, size);
     checkRootOnly('the output of gather', output, root, rank);
     const source = operand(input, 'the input of gather');
-    const counts = options.counts ?? even(source.count, size);
-    const total = checkCounts(this.#place, 'gather', counts, source, output === null ? undefined : operand(output, 'the output of gather'));
-    const buffers: BufferUse[] = [{ name: 'input', operand: source, reads: true, writes: false }];
-    if (output !== null) buffers.push({ name: 'output', operand: operand(output, 'the output of gather'), reads: false, writes: true });
-    return this.#collective('gather', source, total, options, { root, counts: keptCounts(options) }, buffers);
+    const target = output === null ? undefined : operand(output, 'the output of gather');
+    const total = checkCounts(this.#place, 'gather', options.counts ?? even(source.count, size), source, target);
+    const uses = [inputOf(source), ...(target ? [outputOf(target)] : [])];
+    return this.#collective('gather', source, total, options, { root, counts: keptCounts(options) }, uses);
   }
 
   scatter(output: CollectiveData, input: CollectiveData | null, options: CountsOptions & RootOptions): CheckedCall {
@@ -108,20 +101,17 @@ export class CallChecks {
     const root = rootOf(options, size);
     checkRootOnly('the input of scatter', input, root, rank);
     const target = operand(output, 'the output of scatter');
-    const counts = options.counts ?? even(target.count, size);
-    const total = checkCounts(this.#place, 'scatter', counts, target, input === null ? undefined : operand(input, 'the input of scatter'));
-    const buffers: BufferUse[] = [{ name: 'output', operand: target, reads: false, writes: true }];
-    if (input !== null) buffers.push({ name: 'input', operand: operand(input, 'the input of scatter'), reads: true, writes: false });
-    return this.#collective('scatter', target, total, options, { root, counts: keptCounts(options) }, buffers);
+    const source = input === null ? undefined : operand(input, 'the input of scatter');
+    const total = checkCounts(this.#place, 'scatter', options.counts ?? even(target.count, size), target, source);
+    const uses = [outputOf(target), ...(source ? [inputOf(source)] : [])];
+    return this.#collective('scatter', target, total, options, { root, counts: keptCounts(options) }, uses);
   }
 
   reduceScatter(output: CollectiveData, input: CollectiveData, options: ReduceOptions & CountsOptions): CheckedCall {
     checkOptions('reduceScatter', options, reduceScatterOptions);
     const { source, target, counts } = this.#gathering('reduceScatter', input, output, options);
-    return this.#collective('reduce-scatter', source, target.count, options, { counts, ...reductionOf(source, options) }, [
-      { name: 'input', operand: target, reads: true, writes: false },
-      { name: 'output', operand: source, reads: false, writes: true },
-    ]);
+    const uses = [inputOf(target), outputOf(source)];
+    return this.#collective('reduce-scatter', source, target.count, options, { counts, ...reductionOf(source, options) }, uses);
   }
 
   allToAll(output: CollectiveData, input: CollectiveData, options: AllToAllOptions): CheckedCall {
@@ -132,16 +122,13 @@ export class CallChecks {
     const { size } = this.#place;
     const inputSplits = splitsOf('inputSplits', options.inputSplits, source, size);
     const outputSplits = splitsOf('outputSplits', options.outputSplits, target, size);
-    const buffers: BufferUse[] = [
-      { name: 'input', operand: source, reads: true, writes: false },
-      { name: 'output', operand: target, reads: false, writes: true },
-    ];
+    const uses = [inputOf(source), outputOf(target)];
     if (options.inputSplits === undefined && options.outputSplits === undefined) {
       checkSameCount('allToAll', source, target);
-      return this.#collective('all-to-all', source, source.count * size, options, {}, buffers);
+      return this.#collective('all-to-all', source, source.count * size, options, {}, uses);
     }
     const parts = { sends: inputSplits, receives: outputSplits };
-    return this.#collective('all-to-all', source, source.count, options, { parts }, buffers);
+    return this.#collective('all-to-all', source, source.count, options, { parts }, uses);
   }
 
   barrier(operation: 'barrier' | 'monitoredBarrier', options: CallOptions): CheckedCall {
@@ -189,4 +176,12 @@ export class CallChecks {
     checkCounts(this.#place, operation, options.counts ?? even(source.count, this.#place.size), source, target);
     return { source, target, counts: keptCounts(options) };
   }
+}
+
+function inputOf(value: Operand): BufferUse {
+  return { name: 'input', operand: value, reads: true, writes: false };
+}
+
+function outputOf(value: Operand): BufferUse {
+  return { name: 'output', operand: value, reads: false, writes: true };
 }
