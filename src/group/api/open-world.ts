@@ -17,7 +17,6 @@ import type { WorldHandle } from '../caller/world-handle.ts';
 import type { WorldInfo, WorldPlan } from '../shared/comm-protocol.ts';
 import type { CommClient } from '../caller/comm-client.ts';
 import { CommStore } from '../caller/comm-store.ts';
-import { PeerRegions } from '../caller/peer-regions.ts';
 import { CommGroup } from './process-group.ts';
 import { ScheduledCommGroup } from './scheduled-group.ts';
 import { partitionBytesMin } from './scheduling.ts';
@@ -64,7 +63,6 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
   const native = loadNative({ enabled: settings.native });
   const allocator = createRegionAllocator({ native, owner: `rank ${plan.rank}`, ...budget });
   const trace = new WorldTrace(plan, client, info, loggerOf(plan));
-  client.usePeerRegions(new PeerRegions(allocator));
   const memory = new TensorMemory({
     allocator,
     cacheBytesMax,

@@ -5,7 +5,7 @@ import type { ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import { CommChannel, type Unnumbered } from '../../comm/caller/comm-channel.ts';
 import type { TraceSnapshot } from '../../trace/recorder.ts';
-import type { PeerRegions } from './peer-regions.ts';
+import { PeerRegions } from './peer-regions.ts';
 import type { Command, FastPathShare, WorldInfo, WorldTold } from '../shared/comm-protocol.ts';
 import { GroupNumbers } from './group-numbers.ts';
 
@@ -15,10 +15,8 @@ const tellMs = 2000;
 export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
   /** The fast paths of groups that have one. */
   readonly fastPaths = new Map<number, FastPathShare>();
-  /** Memory of other ranks of this host; given once the world is open. */
-  peerRegions: PeerRegions | undefined;
-  /** Announcements that came before. */
-  readonly #earlyRegions: Extract<WorldTold, { type: 'peer-region' }>[] = [];
+  /** Memory of other ranks of this host. */
+  readonly peerRegions = new PeerRegions();
   #troubled = false;
   /** The status of scheduled groups that are tuned. */
   readonly schedulings = new Map<number, SchedulingStatus>();
@@ -78,20 +76,13 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
     return trace;
   }
 
-  /** Sets the place where other ranks' memory is mapped from now on. */
-  usePeerRegions(regions: PeerRegions): void {
-    this.peerRegions = regions;
-    for (const { rank, key, share } of this.#earlyRegions.splice(0)) regions.update(rank, key, share);
-  }
-
   protected override onTold(event: WorldTold): void {
     switch (event.type) {
       case 'fast-path':
         this.fastPaths.set(event.group, event.share);
         return;
       case 'peer-region':
-        if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
-        else this.#earlyRegions.push(event);
+        this.peerRegions.update(event.rank, event.key, event.share);
         return;
       case 'scheduled-by':
         this.schedulings.set(event.group, event.status);

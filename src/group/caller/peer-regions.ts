@@ -8,12 +8,7 @@ interface PeerRegion {
 }
 
 export class PeerRegions {
-  readonly #allocator: RegionAllocator;
   readonly #regions = new Map<string, PeerRegion>();
-
-  constructor(allocator: RegionAllocator) {
-    this.#allocator = allocator;
-  }
 
   update(rank: number, key: number, share: RegionShare | undefined): void {
     if (share) this.#regions.set(`${rank}:${key}`, { share, view: undefined });
@@ -21,21 +16,21 @@ export class PeerRegions {
   }
 
   /** Undefined while the region has not been announced, or its owner is gone. */
-  view(rank: number, key: number): Uint8Array | undefined {
+  view(rank: number, key: number, allocator: RegionAllocator): Uint8Array | undefined {
     const region = this.#regions.get(`${rank}:${key}`);
     if (!region) return undefined;
-    region.view ??= this.map(region.share);
+    region.view ??= mapped(region.share, allocator);
     return region.view;
   }
+}
 
-  /** Maps a share; undefined when it cannot be mapped (any more). */
-  map(share: RegionShare): Uint8Array | undefined {
-    try {
-      const region = this.#allocator.open(share);
-      return new Uint8Array(region.buffer, 0, region.bytes);
-    } catch {
-      // The comm thread meets the same obstacle and knows who is gone.
-      return undefined;
-    }
+/** Undefined when it cannot be mapped (any more). */
+function mapped(share: RegionShare, allocator: RegionAllocator): Uint8Array | undefined {
+  try {
+    const region = allocator.open(share);
+    return new Uint8Array(region.buffer, 0, region.bytes);
+  } catch {
+    // The comm thread meets the same obstacle and knows who is gone.
+    return undefined;
   }
 }

@@ -24,7 +24,6 @@ import { CommStore } from '../caller/comm-store.ts';
 import { UnheededWorks } from '../../comm/caller/work.ts';
 import type { GiveWay } from '../../comm/thread/guest.ts';
 import { InlineHost } from '../../comm/caller/comm-host.ts';
-import { PeerRegions } from '../caller/peer-regions.ts';
 import { InProcessMemory } from './in-process-memory.ts';
 import { InProcessSockets } from './in-process-wires.ts';
 import { schedulingOf, worldSpec } from '../../call/group-spec.ts';
@@ -208,7 +207,6 @@ export class InProcessSite {
       onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
       onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
     });
-    client.usePeerRegions(new PeerRegions(allocator));
     const planning = { machine, tuning: undefined, model: info.model, settings, selection: parseSelection(settings.algorithms) };
     // Nobody can come while this thread waits.
     const patience = { ...settings, syncSpinMicroseconds: 0 };

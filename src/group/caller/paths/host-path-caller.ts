@@ -117,12 +117,12 @@ class HostPathCaller implements FastPath<HostPathOperation> {
   constructor(options: HostPathCallerOptions) {
     this.#options = options;
     const { world, spec, blocks, yields } = options;
-    const { client, planning, settings } = world;
+    const { client, planning, settings, allocator } = world;
     this.#own = blocks[spec.rank];
     this.called = this.#own.callWords.runs;
     const size = spec.globalRanks.length;
     const place = { rank: spec.rank, size, blocks, slotCount: settings.inFlightMax, machine: planning.machine, yields };
-    const peerRegion: HostPathOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
+    const peerRegion: HostPathOptions['peerRegion'] = (rank, key) => client.peerRegions.view(spec.globalRanks[rank], key, allocator);
     const track = (name: HostPathName): Track => ({
       hostPath: new HostPath({ ...place, name, peerRegion }),
       numbers: new Float64Array(2),
