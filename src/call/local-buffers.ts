@@ -12,6 +12,11 @@ export interface BoundBuffer {
   readonly bytes: number;
 }
 
+/** The bytes of a buffer, as this thread maps them. */
+export function bytesIn({ region, offset, bytes }: Omit<BoundBuffer, 'key'>): Uint8Array {
+  return new Uint8Array(region.buffer, offset, bytes);
+}
+
 export type Buffers = Partial<Record<BufferName, BoundBuffer>>;
 
 /** The key that announces a buffer which only its owner can reach. */
@@ -32,7 +37,7 @@ export function localBuffers(buffers: Buffers, announced: 'shared' | 'private' =
   for (const name of Object.keys(buffers) as BufferName[]) {
     const buffer = buffers[name];
     if (!buffer) continue;
-    const view = new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes);
+    const view = bytesIn(buffer);
     local[name] = announced === 'private' ? { key: privateKey, offset: 0, view } : { key: buffer.key, offset: buffer.offset, view };
   }
   return local;

@@ -15,12 +15,12 @@ import { groupBy, pushTo } from '../../base/lists.ts';
 import { JoinedWork } from '../../comm/caller/joined-work.ts';
 import type { SettlingWork } from '../../comm/caller/work.ts';
 import type { DType } from '../../memory/dtype.ts';
-import { Tensor } from '../../memory/tensor.ts';
-import { onHost, operand, type BufferUse } from '../caller/call-buffers.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import { bytesOf, onHost, operand, type BufferUse } from '../caller/call-buffers.ts';
 import { packOf } from '../../call/route.ts';
 import type { CheckedCall, CheckedMessage } from '../caller/call-dispatch.ts';
 import type { CallChecks } from '../caller/call-checks.ts';
-import type { BatchCall, CallOptions, CollectiveData, TensorLike } from '../caller/types.ts';
+import type { BatchCall, CallOptions, TensorLike } from '../caller/types.ts';
 
 const callsMax = 4096;
 
@@ -88,7 +88,7 @@ function checkApart(checked: readonly Checked[]): void {
   const byBuffer = new Map<ArrayBufferLike, Span[]>();
   checked.forEach((each, call) => {
     for (const { operand: used, writes } of usesOf(each)) {
-      const { buffer, byteOffset, byteLength } = bytesOf(used.value);
+      const { buffer, byteOffset, byteLength } = bytesOf(onHost(used.value));
       if (byteLength > 0) pushTo(byBuffer, buffer, { call, writes, from: byteOffset, to: byteOffset + byteLength });
     }
   });
@@ -200,7 +200,7 @@ class Packed {
     const whole = bytesOf(this.#tensors.get(name) as Tensor);
     // A buffer that has a part for each rank is packed rank by rank.
     const parts = this.#hasPartPerRank(name) ? this.#group.size : 1;
-    const members = this.#calls.map((each) => bytesOf(useOf(each, name).operand.value));
+    const members = this.#calls.map((each) => bytesOf(onHost(useOf(each, name).operand.value)));
     let at = 0;
     for (let part = 0; part < parts; part++) {
       for (const member of members) {
@@ -231,10 +231,4 @@ function useOf({ uses }: CheckedCall, name: BufferUse['name']): BufferUse {
   const found = uses.find((use) => use.name === name);
   if (!found) throw new ShoalError('usage', `a call of the batch has no ${name}`);
   return found;
-}
-
-function bytesOf(given: CollectiveData): Uint8Array {
-  const value = onHost(given);
-  const { buffer, byteOffset, byteLength } = value instanceof Tensor ? value.data : value;
-  return new Uint8Array(buffer, byteOffset, byteLength);
 }

@@ -45,6 +45,12 @@ export function onHost(value: CollectiveData): TensorLike {
   );
 }
 
+/** The bytes of an argument. */
+export function bytesOf(value: TensorLike): Uint8Array {
+  const { buffer, byteOffset, byteLength } = value instanceof Tensor ? value.data : value;
+  return new Uint8Array(buffer, byteOffset, byteLength);
+}
+
 /** An argument and its use by an operation. */
 export interface BufferUse {
   readonly name: Exclude<BufferName, 'scratch' | 'mailbox'>;
@@ -175,8 +181,7 @@ export class CallBuffers {
       const view = new Uint8Array(value.region.buffer, value.byteOffset, bytes);
       return { ...use, value, view, shared: { regionId: value.region.id, offset: value.byteOffset, bytes } };
     }
-    const array = value instanceof Tensor ? value.data : value;
-    return { ...use, value, view: new Uint8Array(array.buffer, array.byteOffset, bytes), shared: undefined };
+    return { ...use, value, view: bytesOf(value), shared: undefined };
   }
 
   #stage({ value, view, reads, writes }: Placed): SharedBuffer {

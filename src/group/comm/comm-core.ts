@@ -15,7 +15,6 @@ import { jobFailed, noteCause } from '../../store/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
 import { worldGroupId, worldSpec } from '../../call/group-spec.ts';
 import type { BoundBuffer, Buffers } from '../../call/local-buffers.ts';
-import type { Complete } from './engine/operation.ts';
 import { MemorySamples } from './diagnosis/memory-samples.ts';
 import { measureArithmetic } from './links/calibrate.ts';
 import { HashStore } from '../../store/hash-store.ts';
@@ -205,13 +204,11 @@ export class CommCore {
   }
 
   #collective({ work, group, ...call }: Extract<Command, { type: 'collective' }>): void {
-    const complete: Complete = (error, how) => this.#done(work, error, how);
-    this.#group(group).submit({ ...call, buffers: this.#buffers(call.buffers), complete });
+    this.#group(group).submit({ ...call, buffers: this.#buffers(call.buffers), complete: (error, how) => this.#done(work, error, how) });
   }
 
   #scheduled({ work, group, buffer, ...call }: Extract<Command, { type: 'scheduled' }>): void {
-    const complete: Complete = (error, how) => this.#done(work, error, how);
-    this.#group(group).scheduled.post({ ...call, buffer: this.#bound(buffer), complete });
+    this.#group(group).scheduled.post({ ...call, buffer: this.#bound(buffer), complete: (error, how) => this.#done(work, error, how) });
   }
 
   #buffers(shared: Partial<Record<BufferName, SharedBuffer>>): Buffers {

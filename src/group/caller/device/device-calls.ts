@@ -20,8 +20,8 @@ import { dtypeInfo } from '../../../memory/dtype.ts';
 import { Tensor } from '../../../memory/tensor.ts';
 import type { CollectiveCall } from '../../../call/contract.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
-import type { CollectiveData, ProcessGroup, TensorLike, Work } from '../types.ts';
-import type { BufferUse } from '../call-buffers.ts';
+import type { CollectiveData, ProcessGroup, Work } from '../types.ts';
+import { bytesOf, type BufferUse } from '../call-buffers.ts';
 import type { CheckedCall } from '../call-dispatch.ts';
 import type { CommClient } from '../comm-client.ts';
 import { cutCall, type ElementSpan, type Piece } from './device-pieces.ts';
@@ -284,11 +284,6 @@ function staged(
     pair[place] = staging;
   }
   return new Tensor(dtype, [count], staging.region, staging.byteOffset);
-}
-
-function bytesOf(value: TensorLike): Uint8Array {
-  const { buffer, byteOffset, byteLength } = value instanceof Tensor ? value.data : value;
-  return new Uint8Array(buffer, byteOffset, byteLength);
 }
 
 /** @throws ShoalError `usage` when a result lies over another argument. */

@@ -16,7 +16,7 @@ import type { BufferName } from '../../../plan/ir.ts';
 import type { Movement } from '../../../trace/traffic.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
 import type { CollectiveCall } from '../../../call/contract.ts';
-import type { BoundBuffer, Buffers } from '../../../call/local-buffers.ts';
+import { bytesIn, type BoundBuffer, type Buffers } from '../../../call/local-buffers.ts';
 import type { CallWay } from '../../shared/comm-protocol.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { PreparedPlan, RunningPlan } from '../../../call/planner.ts';
@@ -173,10 +173,7 @@ export class Operation implements ExecutionContext {
     const { rank } = segment;
     if (segment.kind === 'slot') return this.#host.blocks[rank].slot(this.slot);
     if (segment.kind === 'header') return this.#host.blocks[rank].header;
-    if (rank === this.#host.rank) {
-      const { region, offset, bytes } = this.#own(segment.buffer);
-      return new Uint8Array(region.buffer, offset, bytes);
-    }
+    if (rank === this.#host.rank) return bytesIn(this.#own(segment.buffer));
     const { rkey, offset } = this.#host.blocks[rank].bufferAddress(this.slot, segment.buffer);
     return must(this.#link(rank).memory(rkey), () => `memory ${rkey} of rank ${rank} is announced`).subarray(offset);
   }
@@ -228,9 +225,8 @@ export class Operation implements ExecutionContext {
       const block = this.#host.scratch.take(user.bytes * widening);
       this.#staged.push({ buffer, user, block });
       const staged = new Uint8Array(block.region.buffer, 0, user.bytes * widening);
-      const source = new Uint8Array(user.region.buffer, user.offset, user.bytes);
       if (buffer !== 'output') {
-        kernels.convert(computeType, staged, call.dtype, source);
+        kernels.convert(computeType, staged, call.dtype, bytesIn(user));
         if (factor !== undefined) kernels.scale(computeType, staged, staged, factor);
       }
       this.#buffers[buffer] = { key: block.key, region: block.region, offset: 0, bytes: staged.length };
@@ -245,12 +241,7 @@ export class Operation implements ExecutionContext {
       const isResult = buffer === 'output' || (buffer === 'data' && (call.kind !== 'reduce' || call.root === rank));
       if (!isResult) continue;
       const bytes = (user.bytes * dtypeInfo(computeType).bytes) / dtypeInfo(call.dtype).bytes;
-      kernels.convert(
-        call.dtype,
-        new Uint8Array(user.region.buffer, user.offset, user.bytes),
-        computeType,
-        new Uint8Array(block.region.buffer, 0, bytes),
-      );
+      kernels.convert(call.dtype, bytesIn(user), computeType, new Uint8Array(block.region.buffer, 0, bytes));
     }
   }
 }

@@ -15,7 +15,7 @@ import { pushTo } from '../../../base/lists.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
 import type { Kernels } from '../../../memory/kernels.ts';
 import type { Region } from '../../../memory/region.ts';
-import type { BoundBuffer } from '../../../call/local-buffers.ts';
+import { bytesIn, type BoundBuffer } from '../../../call/local-buffers.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
@@ -125,7 +125,7 @@ export class PointToPoint {
     const inline = buffer.bytes <= inlineMaxBytes && outstanding < inlineCredit;
     const gone = inline ? undefined : group.departed(transfer.peer);
     if (gone !== undefined) return this.#end(transfer, gone);
-    const payload = inline ? new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes) : new Uint8Array(0);
+    const payload = inline ? bytesIn(buffer) : new Uint8Array(0);
     this.#offered.set(id, transfer);
     link.post(
       encodeOffer({
@@ -268,7 +268,6 @@ export class PointToPoint {
       key: keyOf(group.spec.id, link?.rank, tag),
       ordinal: this.#nextOrdinal++,
       timer: undefined,
-      complete: request.complete,
     };
     this.#active.add(transfer);
     transfer.timer = this.#options.clock.setTimer(timeoutMs, () => this.#onTimeout(transfer));
@@ -303,15 +302,12 @@ export class PointToPoint {
     if (offer.inline) {
       if (offer.payload.length !== buffer.bytes)
         throw new ShoalError('protocol', `message of ${offer.payload.length} bytes announced ${buffer.bytes}`);
-      new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes).set(offer.payload);
+      bytesIn(buffer).set(offer.payload);
     } else if (link.loadStore) {
       const region = this.#mapOffered(group, offer, link);
       if (region === undefined) return;
       if (offer.offset + buffer.bytes > region.bytes) throw new ShoalError('protocol', 'an offer reaches beyond its region');
-      this.#options.kernels.copy(
-        new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes),
-        new Uint8Array(region.buffer, offer.offset, buffer.bytes),
-      );
+      this.#options.kernels.copy(bytesIn(buffer), new Uint8Array(region.buffer, offer.offset, buffer.bytes));
     } else {
       this.#landing.set(`${link.rank}:${offer.id}`, receiver);
       link.post(encodeAccept(offer.id, buffer.key, buffer.offset));
