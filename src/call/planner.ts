@@ -23,7 +23,7 @@ import type { GroupSpec } from './group-spec.ts';
 
 const plansMax = 256;
 
-interface PreparedPlan {
+export interface PreparedPlan {
   readonly plan: Plan;
   readonly computeType: DType;
   readonly lowered: Lowered;
@@ -238,5 +238,3 @@ function allRunWhole(algorithm: string, request: PlanRequest, lowering: Lowering
   if (algorithmNamed(algorithm).alike) return true;
   return buildPlan(algorithm, request).programs.every((program) => runsWhole(program, lowering));
 }
-
-export type { PreparedPlan };

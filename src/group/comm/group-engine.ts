@@ -85,9 +85,8 @@ export class GroupEngine implements GroupLife {
         void this.#endAllHeard(this.#failure);
         return;
       }
-      const { id: group, name } = this.spec;
       const networkPath = [...this.#opening.candidates];
-      this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, networkPath });
+      this.#members.tellOthers({ type: 'group-open', group: this.spec.id, key: this.#members.ownKey, networkPath });
       this.#openTimer = this.world.env.clock.setTimer(timeoutMs, () => this.#onOpenTimeout(timeoutMs));
       this.#checkOpen();
     });
@@ -265,7 +264,7 @@ export class GroupEngine implements GroupLife {
   onControl(rank: number, message: ControlMessage): void {
     switch (message.type) {
       case 'group-open':
-        this.#members.join(rank, message.key, message.offset);
+        this.#members.join(rank, message.key);
         this.#opening.note(rank, message.networkPath);
         this.#checkOpen();
         return;

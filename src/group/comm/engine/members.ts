@@ -68,7 +68,7 @@ export class Members {
     const { key, region } = regions.create(this.#blockBytes);
     this.ownKey = key;
     this.nothing = { region, offset: 0, bytes: 0 };
-    this.own = this.#beginAt(this.#block(region.buffer, 0));
+    this.own = this.#beginAt(this.#block(region.buffer));
     this.#blocks[group.rank] = this.own;
   }
 
@@ -79,18 +79,18 @@ export class Members {
 
   // ── who is there ────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** A rank says where its control block lies. @throws ShoalError `protocol` the second time, or when it does not fit. */
-  join(rank: number, key: number, offset: number): void {
+  /** A rank says in which region its control block lies. @throws ShoalError `protocol` the second time, or when it does not fit. */
+  join(rank: number, key: number): void {
     const link = must(this.links[rank], () => 'another rank opens');
     if (this.#blocks[rank]) throw new ShoalError('protocol', `rank ${rank} opened group '${this.#group.name}' twice`);
     this.#blockKeys[rank] = key;
-    const mapped = link.loadStore ? this.#mapBlock(rank, key, offset) : undefined;
-    this.#blocks[rank] = mapped ?? this.#beginAt(this.#block(new ArrayBuffer(this.#blockBytes), 0));
+    const mapped = link.loadStore ? this.#mapBlock(rank, key) : undefined;
+    this.#blocks[rank] = mapped ?? this.#beginAt(this.#block(new ArrayBuffer(this.#blockBytes)));
     this.#joined += 1;
   }
 
   /** Undefined where the rank's memory is gone: it may have left by now, or died, which its link tells later. */
-  #mapBlock(rank: number, key: number, offset: number): ControlBlock | undefined {
+  #mapBlock(rank: number, key: number): ControlBlock | undefined {
     const link = must(this.links[rank], () => 'another rank opens');
     let region: Region;
     try {
@@ -102,8 +102,8 @@ export class Members {
       this.#unmapped.set(rank, new ShoalError(error.code, message, { peer, cause: error }));
       return undefined;
     }
-    if (offset + this.#blockBytes > region.bytes) throw new ShoalError('protocol', `control block of rank ${rank} does not fit its region`);
-    return this.#block(region.buffer, offset);
+    if (this.#blockBytes > region.bytes) throw new ShoalError('protocol', `control block of rank ${rank} does not fit its region`);
+    return this.#block(region.buffer);
   }
 
   /** The reason for which some rank that is still there cannot take part; undefined: all can. */
@@ -299,7 +299,7 @@ export class Members {
     return block;
   }
 
-  #block(buffer: ArrayBufferLike, offset: number): ControlBlock {
-    return new ControlBlock(buffer, offset, this.#shape);
+  #block(buffer: ArrayBufferLike): ControlBlock {
+    return new ControlBlock(buffer, 0, this.#shape);
   }
 }

@@ -38,9 +38,7 @@ const controlMessage = tagged({
   /** My control block of a group: the region `key`. `networkPath`: where sockets for its network path reach me; none: I cannot. */
   'group-open': {
     group: integer({ min: 0, max: groupIdMax }),
-    name: text(1024),
     key: integer(),
-    offset: count,
     networkPath: list(text(256), { max: 64 }),
   },
   /** Whether I have all my sockets of the group's network path, and how long a round trip to other hosts takes on them. */
