@@ -2,7 +2,7 @@
  *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first.
  *  A thread has one for each group, whichever path the calls take. */
 import { must } from '../base/assert.ts';
-import { BoundedCache } from '../base/bounded-cache.ts';
+import { BoundedCache } from '../base/collections/bounded-cache.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Settings } from '../base/settings/settings.ts';
 import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';

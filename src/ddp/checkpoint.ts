@@ -12,7 +12,7 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import { isCount } from '../base/bytes.ts';
 import { openRegularFile, readRegularFile } from '../base/files/read-file.ts';
 import { describeValue, isPlainObject } from '../base/schema.ts';
-import { pushTo } from '../base/lists.ts';
+import { pushTo } from '../base/collections/lists.ts';
 import { readSnapshot } from '../checkpoint/snapshot-file.ts';
 import type { SnapshotTensor } from '../checkpoint/snapshot.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';

@@ -3,7 +3,7 @@ import { describeForeign } from '../memory/foreign-value.ts';
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/schema.ts';
-import { groupBy } from '../base/lists.ts';
+import { groupBy } from '../base/collections/lists.ts';
 
 /** 64 bits (the head of a SHA-256) over the bytes of the arrays in order, each preceded by its length: 16 hex digits.
  *  @throws ShoalError `usage` for anything but arrays. */

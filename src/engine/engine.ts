@@ -12,8 +12,8 @@
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { namedFailure } from '../base/named-failure.ts';
-import { Fifo } from '../base/fifo.ts';
-import { PriorityQueue } from '../base/priority-queue.ts';
+import { Fifo } from '../base/collections/fifo.ts';
+import { PriorityQueue } from '../base/collections/priority-queue.ts';
 import {
   anyList,
   anyNumber,

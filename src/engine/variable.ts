@@ -5,7 +5,7 @@
  *  A reader is granted when none waits before it and no writer holds the variable, a writer when none holds it. It stands for
  *  data and never touches any; data that the last writer should have written, and did not, is *poisoned*. */
 import type { ShoalError } from '../base/errors.ts';
-import { Fifo } from '../base/fifo.ts';
+import { Fifo } from '../base/collections/fifo.ts';
 
 /** A variable as programs hold it. */
 export interface Variable {

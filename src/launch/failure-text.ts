@@ -1,6 +1,6 @@
 /** The launcher's words about a failure: the ends of the other processes, then the one that failed first, and why. They are few lines for any
  *  number of ranks; the files of `--log-dir` have everything. Pure. */
-import { groupBy } from '../base/lists.ts';
+import { groupBy } from '../base/collections/lists.ts';
 import { succeeded } from './exit-reason.ts';
 import type { JobFailure } from './node-agreement.ts';
 import { lastError, stderrHint } from './stderr-hint.ts';

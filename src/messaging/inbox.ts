@@ -1,6 +1,6 @@
 /** Messages that have arrived and not been taken. It is bounded by the windows of the sockets that fill it. */
 import { ShoalError } from '../base/errors.ts';
-import { Fifo } from '../base/fifo.ts';
+import { Fifo } from '../base/collections/fifo.ts';
 import type { Msg } from './msg.ts';
 import type { RemoteSocket } from './remote/remote-socket.ts';
 

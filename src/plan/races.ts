@@ -7,7 +7,7 @@
  *  Also here: an operation's duty to its caller. When a rank's program ends, no rank touches its buffers any more. Its mailbox is
  *  not the caller's: the runtime keeps it until all programs have ended. That every rank has begun needs no proof: no channel
  *  starts before all ranks have announced the call. */
-import { groupBy } from '../base/lists.ts';
+import { groupBy } from '../base/collections/lists.ts';
 import type { Location } from './ir.ts';
 import { spanText } from './structure.ts';
 import { nameOf, type Access, type Event, type Execution } from './symbolic.ts';

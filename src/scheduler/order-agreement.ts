@@ -13,7 +13,7 @@
  *  There is no deadlock (docs/scheduler.md has the argument): a rank answers a round at once; a rank with new posts, or that knows of more to
  *  start, begins a round when it has less than `lowBytes` left; and the order is one sequence, so that every rank may start its first
  *  operation that has not ended. */
-import { PriorityQueue } from '../base/priority-queue.ts';
+import { PriorityQueue } from '../base/collections/priority-queue.ts';
 import { ShoalError } from '../base/errors.ts';
 import {
   anyList,
@@ -28,7 +28,7 @@ import {
   object,
   optionTable,
 } from '../base/schema.ts';
-import { groupBy } from '../base/lists.ts';
+import { groupBy } from '../base/collections/lists.ts';
 import { partBytes, type Cut } from './task-parts.ts';
 
 export interface OrderOptions {

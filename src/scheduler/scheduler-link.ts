@@ -2,7 +2,7 @@
  *
  *  Admission is exact: a task starts when its bytes and those in flight are within the credit, or when nothing is in flight. Only the
  *  first task is considered: a smaller one behind it does not pass, or large ones would starve. */
-import { PriorityQueue } from '../base/priority-queue.ts';
+import { PriorityQueue } from '../base/collections/priority-queue.ts';
 import { anyNumber, anyText, literal, optionTable } from '../base/schema.ts';
 import type { CreditAccount, SharedResource } from './arbiter.ts';
 import { hasArrivedSooner, isSooner, type Task } from './task.ts';

@@ -21,7 +21,7 @@
  *  is that of MQTT 5 sessions (OASIS, §4.1 and §4.4). */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { Fifo } from '../base/fifo.ts';
+import { Fifo } from '../base/collections/fifo.ts';
 
 /** Progress of an end with the peer's messages. All counts are messages, or their bytes, since the peer's session began. */
 export interface Counters {

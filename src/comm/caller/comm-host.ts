@@ -8,7 +8,7 @@ import { existsSync } from 'node:fs';
 import { receiveMessageOnPort, type MessagePort, type Transferable } from 'node:worker_threads';
 import type { Clock, Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import type { Postponed } from '../shared/postponed.ts';
 import { eventCount, threadNumber, type PortEnd } from '../shared/thread-protocol.ts';
 

@@ -5,7 +5,7 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
 import type { FramedSocket } from '../stream/framed-socket.ts';
 import type { StreamCounters } from '../stream/stream-counters.ts';

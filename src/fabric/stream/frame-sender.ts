@@ -11,7 +11,7 @@
  *  `handed`, which happens in order. */
 import type net from 'node:net';
 import type { ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import { dataViewOf } from '../../base/bytes.ts';
 import { encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { InFlight } from '../limits.ts';

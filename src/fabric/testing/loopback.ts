@@ -17,7 +17,7 @@ import type {
   RemoteSpan,
   Span,
 } from '../fabric.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import {
   checkBacklog,
   checkMessage,

@@ -3,7 +3,7 @@
 import { describeForeign } from '../../memory/foreign-value.ts';
 import { checkedGraph } from '../structure/check-arguments.ts';
 import { setMaxListeners } from 'node:events';
-import { BoundedCache } from '../../base/bounded-cache.ts';
+import { BoundedCache } from '../../base/collections/bounded-cache.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import {

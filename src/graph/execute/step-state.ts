@@ -8,7 +8,7 @@
  *  own; an iteration is given back when nothing in it runs and the one before is gone. The rules are those of TensorFlow's executor
  *  (Yu et al., "Dynamic control flow in large-scale machine learning", 2018). */
 import { assert, must } from '../../base/assert.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import type { Value } from '../structure/value.ts';
 import type { FrameProgram, Program, ProgramNode } from './program.ts';
 

@@ -11,7 +11,7 @@ import { createHash } from 'node:crypto';
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, checkArgument, describeValue, isPlainObject } from '../../base/schema.ts';
 import { sum } from '../../base/numbers.ts';
-import { groupBy, pushTo } from '../../base/lists.ts';
+import { groupBy, pushTo } from '../../base/collections/lists.ts';
 import { JoinedWork } from '../../comm/caller/joined-work.ts';
 import type { SettlingWork } from '../../comm/caller/work.ts';
 import type { DType } from '../../memory/dtype.ts';

@@ -10,7 +10,7 @@
 import { must } from '../../base/assert.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { anyList, anyNumber, checkArgument, checkFields, checkOptions, describeValue, noOptions, optionTable } from '../../base/schema.ts';
-import { groupBy } from '../../base/lists.ts';
+import { groupBy } from '../../base/collections/lists.ts';
 import type { ProcessGroup } from '../caller/types.ts';
 
 /** The options of a mesh. */

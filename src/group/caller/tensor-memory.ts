@@ -8,7 +8,7 @@
  *  unmap it, and on this thread it is mapped for as long as something refers to it. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { pushTo } from '../../base/lists.ts';
+import { pushTo } from '../../base/collections/lists.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { TensorBlock, type BlockOwner, type MemoryBlock } from './tensor-block.ts';
 

@@ -15,7 +15,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import { anyText, integer, list, number, object, optional, record, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Settings } from '../../base/settings/settings.ts';
-import { groupBy } from '../../base/lists.ts';
+import { groupBy } from '../../base/collections/lists.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';

@@ -3,7 +3,7 @@
  *  Which turns and which pieces, `random` says. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import type { Random } from '../../base/random.ts';
 import type { PeerIdentity, SocketSource } from '../../fabric/fabric.ts';
 import type { TurnOf } from '../../fabric/testing/loopback.ts';

@@ -1,6 +1,6 @@
 /** A bounded pool: things are made when they are first needed, up to a limit, and then lent. A caller that comes when all are
  *  lent waits in line. */
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 
 interface Waiting<T> {
   readonly resolve: (item: T | Promise<T>) => void;

@@ -13,7 +13,7 @@
 import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import { Session, type Unit } from '../../session/session.ts';
 import { formatAddress, type Address } from '../address.ts';
 import type { Pipe } from '../backend.ts';

@@ -11,7 +11,7 @@
  *  tensors that are ready in the same turn are announced together. If several sources can be one write (`gather`), small tensors with
  *  adjacent destinations are one. */
 import { ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import type { CreditAccount } from '../../scheduler/arbiter.ts';
 import type { RemoteRegion, RemoteSpan, Span } from '../../fabric/fabric.ts';
 import type { TensorCounters } from './counters.ts';

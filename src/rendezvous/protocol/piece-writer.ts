@@ -6,7 +6,7 @@
  *      piece 2    read           │ write          the piece that is posted last has the request's immediate
  *      piece 3               read       │ … */
 import { ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import { stagedPieceBytes, type StagedTensor } from '../value/staged-tensor.ts';
 import { spanOf, type Release } from '../value/tensor-value.ts';
 import type { Outbox } from './outbox.ts';

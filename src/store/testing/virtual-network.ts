@@ -3,7 +3,7 @@
 import { EventEmitter } from 'node:events';
 import type { Server, Socket } from 'node:net';
 import { Duplex } from 'node:stream';
-import { Fifo } from '../../base/fifo.ts';
+import { Fifo } from '../../base/collections/fifo.ts';
 import type { Role, SeededWorld } from '../../base/testing/seeded-world.ts';
 import type { StreamNetwork } from '../../fabric/stream/stream-network.ts';
 

@@ -1,6 +1,6 @@
 /** Where the boxes of a drawn graph are: the wave of a node gives its column, its device the lane, and within a lane nodes of one wave are
  *  below each other. */
-import { groupBy } from '../../base/lists.ts';
+import { groupBy } from '../../base/collections/lists.ts';
 import { keysOf } from '../../graph/partition/keys.ts';
 import type { PartitionedGraph } from '../../graph/partition/partition-graph.ts';
 import { digraph, levels } from '../../graph/structure/digraph.ts';

@@ -1,6 +1,6 @@
 /** Rows and columns of matrices: ranks, by host; more than a page can show are summarised, per host where that is enough. */
 import type { TraceMetadata } from '../../trace/chrome.ts';
-import { groupBy } from '../../base/lists.ts';
+import { groupBy } from '../../base/collections/lists.ts';
 import type { ReportEnd } from './data/report-data.ts';
 
 const endsMax = 64;

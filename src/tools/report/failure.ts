@@ -1,6 +1,6 @@
 /** The cause of a failed run, from what its ranks left in their flight recorders and what the launcher saw. */
 import type { FlightDump, FlightEntry } from '../../trace/flight-recorder.ts';
-import { groupBy } from '../../base/lists.ts';
+import { groupBy } from '../../base/collections/lists.ts';
 import type { RunFolder } from './read-folder.ts';
 import type { ReportFailure } from './data/report-data.ts';
 

@@ -3,7 +3,7 @@
 import { sum } from '../../base/numbers.ts';
 import type { ChromeEvent } from '../../trace/chrome.ts';
 import type { ReportReceive, ReportRequests, ReportSteps } from './data/report-data.ts';
-import { groupBy } from '../../base/lists.ts';
+import { groupBy } from '../../base/collections/lists.ts';
 import { median } from './lists.ts';
 import { numberOf, textOf } from './span-argument.ts';
 

@@ -1,5 +1,5 @@
 /** Virtual time: actors act at their times, the earliest first; at equal times in the order in which they were scheduled. */
-import { PriorityQueue } from '../../base/priority-queue.ts';
+import { PriorityQueue } from '../../base/collections/priority-queue.ts';
 
 export interface Actor {
   /** @param now seconds of virtual time. */

@@ -6,7 +6,7 @@
  *  Bounds. A message or announcement takes one of the credits that the peer has given, which come back when it was delivered: a
  *  slot is posted for each. If the peer does not deliver, senders wait here. It must not know the phases of a connection. */
 import { ShoalError } from '../../../base/errors.ts';
-import { Fifo } from '../../../base/fifo.ts';
+import { Fifo } from '../../../base/collections/fifo.ts';
 import type { RemoteSpan, Span } from '../../fabric.ts';
 import type { InFlight } from '../../limits.ts';
 import { checkRange } from '../../region-table.ts';

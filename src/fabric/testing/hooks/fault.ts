@@ -4,7 +4,7 @@ import type { Clock, Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import type { Random } from '../../../base/random.ts';
 import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../../fabric.ts';
-import { Fifo } from '../../../base/fifo.ts';
+import { Fifo } from '../../../base/collections/fifo.ts';
 import { FrameType } from '../../stream/frame.ts';
 import type { WireTap } from '../../stream/wire-tap.ts';
 import { checkBacklog, defaultCloseTimeoutMs, defaultMaxQueuedBytes } from '../../limits.ts';

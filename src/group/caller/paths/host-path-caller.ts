@@ -9,7 +9,7 @@
  *  A call without a wait makes progress whatever this thread does next, and whatever it did before.
  *  Private arrays are used in place; if the comm thread must take over, they are first copied to memory that it reaches. */
 import { assert } from '../../../base/assert.ts';
-import { BoundedCache } from '../../../base/bounded-cache.ts';
+import { BoundedCache } from '../../../base/collections/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../../base/call-site.ts';
 import { allowedCpus } from '../../../base/files/allowed-cpus.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';

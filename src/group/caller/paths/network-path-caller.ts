@@ -4,7 +4,7 @@
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
  *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
 import { assert } from '../../../base/assert.ts';
-import { BoundedCache } from '../../../base/bounded-cache.ts';
+import { BoundedCache } from '../../../base/collections/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../../base/call-site.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
 import { completedWork, type SettlingWork } from '../../../comm/caller/work.ts';

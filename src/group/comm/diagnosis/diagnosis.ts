@@ -6,7 +6,7 @@
  *      left the group ─▶ says that it had not called, fewest calls first ─▶ did not answer ─▶ had not called, as an earlier call
  *      has not ended ─▶ called too late */
 import { ShoalError } from '../../../base/errors.ts';
-import { groupBy } from '../../../base/lists.ts';
+import { groupBy } from '../../../base/collections/lists.ts';
 
 export interface Report {
   /** `all-reduce #17 float32[4] sum at train.ts:12`, or what the rank did instead. */

@@ -11,7 +11,7 @@
 import { must } from '../../../base/assert.ts';
 import type { Clock, Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
-import { pushTo } from '../../../base/lists.ts';
+import { pushTo } from '../../../base/collections/lists.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
 import type { Kernels } from '../../../memory/kernels.ts';
 import type { Region } from '../../../memory/region.ts';

@@ -1,6 +1,6 @@
 /** Scratch for operations in flight: blocks of power-of-two size, kept for reuse up to a budget. An operation larger
  *  than the budget still gets its block; it is given back when the operation ends. */
-import { pushTo } from '../../../base/lists.ts';
+import { pushTo } from '../../../base/collections/lists.ts';
 import type { Region } from '../../../memory/region.ts';
 import type { SharedRegions } from './shared-regions.ts';
 

@@ -3,7 +3,7 @@
  *      calling thread: waited long enough ─▶ queue ─▶ adopt (peers' memory as this thread maps it) ─▶ resume … ─▶ done
  *                      is not to wait     ─▶ queue ─▶ resume, from the start … ─▶ done */
 import { must } from '../../../base/assert.ts';
-import { BoundedCache } from '../../../base/bounded-cache.ts';
+import { BoundedCache } from '../../../base/collections/bounded-cache.ts';
 import type { GroupContext } from '../engine/group-context.ts';
 import { LateCalls, type HandedOver, type LateCall, type Look } from '../engine/late-calls.ts';
 import { localBuffers, operationKey } from '../../../call/local-buffers.ts';

@@ -6,7 +6,7 @@
  *  all posts. A rank that cannot start an operation that the others start fails the group. */
 import { ShoalError } from '../../../base/errors.ts';
 import { seededRandom } from '../../../base/random.ts';
-import { pushTo } from '../../../base/lists.ts';
+import { pushTo } from '../../../base/collections/lists.ts';
 import type { Core } from '../../../scheduler/core.ts';
 import { OrderAgreement, type OrderMessage, type OrderPost } from '../../../scheduler/order-agreement.ts';
 import { StepTuning, type PointMemory } from '../../../scheduler/tuner/step-tuning.ts';

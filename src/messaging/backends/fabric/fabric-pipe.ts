@@ -26,7 +26,7 @@
 import { Layout } from '../../../base/bytes.ts';
 import type { Clock } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
-import { Fifo } from '../../../base/fifo.ts';
+import { Fifo } from '../../../base/collections/fifo.ts';
 import { abortConnection } from '../../../fabric/abortable.ts';
 import type { Connection, Fabric, RegisteredRegion, RemoteRegion } from '../../../fabric/fabric.ts';
 import type { Region, RegionAllocator } from '../../../memory/region.ts';

@@ -15,7 +15,7 @@ import { BroadcastChannel, threadId } from 'node:worker_threads';
 import { allowedCpus } from '../../../base/files/allowed-cpus.ts';
 import type { Clock } from '../../../base/clock.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
-import { Fifo } from '../../../base/fifo.ts';
+import { Fifo } from '../../../base/collections/fifo.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../../backend.ts';
 import { BackendPipe } from '../backend-pipe.ts';
 import { dial } from '../dial.ts';

@@ -14,7 +14,7 @@
 import type * as Zmq from 'zeromq';
 import { systemClock, type Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
-import { Fifo } from '../../../base/fifo.ts';
+import { Fifo } from '../../../base/collections/fifo.ts';
 import { loadNative } from '../../../memory/native.ts';
 import type { ThreadGate } from '../../thread-gate.ts';
 

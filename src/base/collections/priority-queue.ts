@@ -1,6 +1,6 @@
 /** A binary heap, ordered by a comparison of its owner. The owner also makes that order total, so that equal priorities have one
  *  order, and bounds the number of items. */
-import { must } from './assert.ts';
+import { must } from '../assert.ts';
 
 export class PriorityQueue<T> {
   readonly #items: T[] = [];
