@@ -196,6 +196,7 @@ const node =
   };
 const ints = (shape: readonly number[], ...data: readonly number[]): DenseValue => ({ dtype: 'int32', shape, data: Int32Array.from(data) });
 const single = (value: number): DenseValue => ({ dtype: 'float32', shape: [], data: Float32Array.of(value) });
+const [mean, variance] = [values([2]), values([2], 0.5, 2)];
 const imported: Readonly<Record<string, Case>> = {
   StridedSlice: one(node('StridedSlice', { begin_mask: 1 }, ints([2], 0, 3), ints([2], 2, 0), ints([2], 1, -2)), (x) =>
     tf.square(tf.gather(tf.slice(x, 0, 2), tf.tensor1d([3, 1], 'int32'), 1)),
@@ -271,6 +272,62 @@ const imported: Readonly<Record<string, Case>> = {
       ),
     (x, y) => tf.square(tf.matMul(y, tf.sum(x, 1), false, true)),
     [values([2, 3, 4]), values([5, 4])],
+  ),
+  Conv2D: both(
+    node('Conv2D', { strides: [1, 2, 1, 1], padding: 'SAME' }),
+    (x, filter) => tf.square(tf.conv2d(x as tf.Tensor4D, filter as tf.Tensor4D, [2, 1], 'same')),
+    [values([2, 4, 3, 2]), values([3, 2, 2, 3])],
+  ),
+  DepthwiseConv2dNative: both(
+    node('DepthwiseConv2dNative', { strides: [1, 1, 1, 1], padding: 'VALID' }),
+    (x, filter) => tf.square(tf.depthwiseConv2d(x as tf.Tensor4D, filter as tf.Tensor4D, 1, 'valid')),
+    [values([2, 4, 3, 2]), values([3, 2, 2, 2])],
+  ),
+  MaxPool: one(
+    node('MaxPool', { ksize: [1, 2, 2, 1], strides: [1, 2, 1, 1], padding: 'VALID' }),
+    (x) => tf.square(tf.maxPool(x as tf.Tensor4D, 2, [2, 1], 'valid')),
+    values([2, 4, 3, 2]),
+  ),
+  AvgPool: one(
+    node('AvgPool', { ksize: [1, 2, 2, 1], strides: [1, 2, 1, 1], padding: 'SAME' }),
+    (x) => tf.square(tf.avgPool(x as tf.Tensor4D, 2, [2, 1], 'same')),
+    values([2, 4, 3, 2]),
+  ),
+  FusedBatchNormV3: {
+    inputs: [values([2, 4, 3, 2]), values([2]), values([2])],
+    graph: node('FusedBatchNormV3', { is_training: false, epsilon: 1e-3 }, mean, variance),
+    reference: (x, scale, offset) =>
+      tf.square(tf.batchNorm(x, tensor(mean) as tf.Tensor1D, tensor(variance) as tf.Tensor1D, offset as tf.Tensor1D, scale as tf.Tensor1D)),
+  },
+  'FusedBatchNormV3 of a batch': {
+    inputs: [values([2, 4, 3, 2]), values([2]), values([2])],
+    graph: node('FusedBatchNormV3', { epsilon: 1e-3 }, mean, variance),
+    reference: (x, scale, offset) => {
+      const { mean: center, variance: width } = tf.moments(x, [0, 1, 2]);
+      return tf.square(tf.add(tf.mul(tf.div(tf.sub(x, center), tf.sqrt(tf.add(width, 1e-3))), scale), offset));
+    },
+  },
+  SparseSegmentSum: one(node('SparseSegmentSum', {}, ints([4], 2, 0, 0, 1), ints([4], 0, 0, 1, 1)), (x) =>
+    tf.square(
+      tf.matMul(
+        tf.tensor2d([
+          [1, 0, 1],
+          [1, 1, 0],
+        ]),
+        x as tf.Tensor2D,
+      ),
+    ),
+  ),
+  SparseSegmentMean: one(node('SparseSegmentMean', {}, ints([3], 2, 0, 1), ints([3], 0, 0, 1)), (x) =>
+    tf.square(
+      tf.matMul(
+        tf.tensor2d([
+          [0.5, 0, 0.5],
+          [0, 1, 0],
+        ]),
+        x as tf.Tensor2D,
+      ),
+    ),
   ),
   'Einsum of one': one(node('Einsum', { equation: 'ab->b' }), (x) => tf.square(tf.sum(x, 0))),
   StopGradient: one(

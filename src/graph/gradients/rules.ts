@@ -249,8 +249,14 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   Call: callRule,
 
   ...Object.fromEntries(
-    [...floatFunctions, ...'StridedSlice Tile Pad PadV2 MirrorPad ClipByValue GatherNd'.split(' ')].map((name) => [name, byKernel(1)]),
+    [
+      ...floatFunctions,
+      ...'StridedSlice Tile Pad PadV2 MirrorPad ClipByValue GatherNd MaxPool AvgPool SparseSegmentSum SparseSegmentMean'.split(' '),
+    ].map((name) => [name, byKernel(1)]),
   ),
+  Conv2D: byKernel(2),
+  DepthwiseConv2dNative: byKernel(2),
+  FusedBatchNormV3: byKernel(3),
   Einsum: byKernel(Infinity),
   StopGradient: none,
   OneHot: none,

@@ -1,10 +1,11 @@
 /** Kernels by TensorFlow.js of operations that imported graphs have, and the gradients of these kernels. */
+import type * as tfjs from '@tensorflow/tfjs';
 import { ShoalError } from '../../base/errors.ts';
 import { floatFunctions } from '../ops/float-functions.ts';
 import { einsumLabels } from '../ops/matrix.ts';
 import { stridedShape } from '../ops/shaping.ts';
 import type { Attributes } from '../structure/definition.ts';
-import { elementwise, integer, integers, named, type Compute, type Tensor, type TensorFlow } from './computation.ts';
+import { elementwise, flag, integer, integers, named, type Compute, type Tensor, type TensorFlow } from './computation.ts';
 
 const numbers = (tensor: Tensor): number[] => Array.from(tensor.dataSync());
 const pad: Compute = (tf, [x, paddings, value]) => tf.pad(x, pairs(paddings), value === undefined ? 0 : numbers(value)[0]);
@@ -38,12 +39,52 @@ export const importedComputations: Readonly<Record<string, Compute>> = {
   MirrorPad: (tf, [x, paddings], node) =>
     tf.mirrorPad(x, pairs(paddings), (node.attributes.mode as string).toLowerCase() as 'reflect' | 'symmetric'),
   ClipByValue: (tf, [x, low, high]) => tf.clipByValue(x, numbers(low)[0], numbers(high)[0]),
+  Conv2D: (tf, [x, filter], node) =>
+    tf.conv2d(x as Images, filter as Images, middle(node, 'strides'), padding(node), 'NHWC', middle(node, 'dilations')),
+  DepthwiseConv2dNative: (tf, [x, filter], node) =>
+    tf.depthwiseConv2d(x as Images, filter as Images, middle(node, 'strides'), padding(node), 'NHWC', middle(node, 'dilations')),
+  MaxPool: (tf, [x], node) => tf.maxPool(x as Images, middle(node, 'ksize'), middle(node, 'strides'), padding(node)),
+  AvgPool: (tf, [x], node) => tf.avgPool(x as Images, middle(node, 'ksize'), middle(node, 'strides'), padding(node)),
+  FusedBatchNormV3: (tf, [x, scale, offset, mean, variance], node) => {
+    const isTraining = flag(node, 'is_training');
+    const own = isTraining ? tf.moments(x, [0, 1, 2]) : { mean, variance };
+    const y = tf.batchNorm(x, own.mean, own.variance, offset, scale, integer(node, 'epsilon'));
+    const [count, factor] = [x.size / mean.size, integer(node, 'exponential_avg_factor')];
+    const moving = (before: Tensor, now: Tensor): Tensor =>
+      !isTraining || factor === 1 ? now : tf.add(tf.mul(before, 1 - factor), tf.mul(now, factor));
+    const estimate = isTraining ? tf.mul(own.variance, count / Math.max(count - 1, 1)) : variance;
+    return [y, moving(mean, own.mean), moving(variance, estimate), own.mean, own.variance, own.mean];
+  },
+  SparseSegmentSum: (tf, [x, indices, ids]) => tf.sparse.sparseSegmentSum(x, indices as tfjs.Tensor1D, ids as tfjs.Tensor1D),
+  SparseSegmentMean: (tf, [x, indices, ids]) => tf.sparse.sparseSegmentMean(x, indices as tfjs.Tensor1D, ids as tfjs.Tensor1D),
+  StringToHashBucketFast: (tf, [x], node) => tf.string.stringToHashBucketFast(x, integer(node, 'num_buckets')),
   GatherNd: (tf, [x, indices]) => tf.gatherND(x, indices),
   Einsum: (tf, inputs, node) => {
     const { terms, result } = einsumLabels(node.attributes.equation as string);
     return einsum(tf, terms, inputs, result);
   },
 };
+
+type Images = tfjs.Tensor4D;
+
+/** Along height and width. */
+function middle(node: Parameters<Compute>[2], name: string): [number, number] {
+  const [, height, width] = integers(node, name);
+  return [height, width];
+}
+
+function padding(node: Parameters<Compute>[2]): 'same' | 'valid' {
+  const name = (node.attributes.padding as string).toLowerCase() as 'same' | 'valid' | 'explicit';
+  const [, , top, bottom, left, right] = integers(node, 'explicit_paddings');
+  // Pools and convolutions take it; the declaration of maxPool does not say so.
+  const explicit = [
+    [0, 0],
+    [top, bottom],
+    [left, right],
+    [0, 0],
+  ] as unknown as 'valid';
+  return name === 'explicit' ? explicit : name;
+}
 
 /** TensorFlow.js gives wrong shapes for labels that one term has alone: they are summed before. */
 function einsum(tf: TensorFlow, terms: readonly string[], inputs: readonly Tensor[], result: string): Tensor {
@@ -100,6 +141,12 @@ const gradients: Readonly<Record<string, Gradient>> = {
   GatherNd: moved,
   Tile: moved,
   MirrorPad: moved,
+  SparseSegmentSum: (tf, dy, [x, indices, ids]) => [tf.scatterND(tf.expandDims(indices, 1), tf.gather(dy, ids), x.shape)],
+  SparseSegmentMean: (tf, dy, [x, indices, ids]) => {
+    const counts = tf.bincount(ids as tfjs.Tensor1D, tf.tensor1d([]), dy.shape[0]);
+    const shares = tf.reshape(tf.gather(tf.cast(counts, 'float32'), ids), [-1, ...x.shape.slice(1).map(() => 1)]);
+    return [tf.scatterND(tf.expandDims(indices, 1), tf.div(tf.gather(dy, ids), shares), x.shape)];
+  },
   /** The term changes places with the result; labels that only this term has were summed, so that all their elements have one gradient. */
   Einsum: (tf, dy, inputs, { equation }) => {
     const { terms, result } = einsumLabels(equation as string);

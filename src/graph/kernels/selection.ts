@@ -25,7 +25,7 @@ const where: Kernel = ({ inputs: [condition] }) => {
 /** Different elements in the order in which they come, and which of these each element is. */
 const unique: Kernel = ({ node, inputs: [x] }) => {
   const found = new Map<unknown, number>();
-  const places = anyElements(x).map((each) => {
+  const places = Array.from(anyElements(x), (each) => {
     const place = found.get(each) ?? found.size;
     found.set(each, place);
     return place;
@@ -34,13 +34,29 @@ const unique: Kernel = ({ node, inputs: [x] }) => {
   return [valueOf(x.dtype, [found.size], [...found.keys()]), elementsValue(dtype, x.shape, elementsAs(dtype, places))];
 };
 
+/** Where each key is in a table that was used before. */
+const tables = new WeakMap<object, ReadonlyMap<unknown, number>>();
+
+/** The values of keys; the default of those that the table does not have. */
+const find: Kernel = ({ node, inputs: [keys, fallback, tableKeys, tableValues] }) => {
+  const all = anyElements(tableKeys);
+  const places = tables.get(all) ?? new Map(Array.from(all, (key, place) => [key, place]));
+  tables.set(all, places);
+  const [values, [other]] = [anyElements(tableValues), Array.from(anyElements(fallback))];
+  const found = Array.from(anyElements(keys), (key) => {
+    const place = places.get(key);
+    return place === undefined ? other : values[place];
+  });
+  return [valueOf(node.outputs[0].dtype, keys.shape, found)];
+};
+
 /** Elements of any dtype, strings among them. */
-function anyElements(value: Value): readonly unknown[] {
-  return Array.from((value.dtype === 'string' ? (value as DenseValue).data : elementsOf(value)) as ArrayLike<unknown>);
+function anyElements(value: Value): ArrayLike<unknown> {
+  return value.dtype === 'string' ? (value as DenseValue).data : elementsOf(value);
 }
 
 function valueOf(dtype: string, shape: readonly number[], data: readonly unknown[]): Value {
   return dtype === 'string' ? { dtype, shape, data } : elementsValue(dtype, shape, elementsAs(dtype, data as readonly number[]));
 }
 
-export const selectionKernels: KernelTable = { Where: where, Unique: unique };
+export const selectionKernels: KernelTable = { Where: where, Unique: unique, LookupTableFindV2: find };

@@ -3,7 +3,9 @@ import type { OpDefinition } from '../structure/definition.ts';
 import { arrayOps } from './array.ts';
 import { callOps } from './call.ts';
 import { controlFlowOps } from './control-flow.ts';
+import { convolutionOps } from './convolution.ts';
 import { gradientOps } from './gradient.ts';
+import { lookupOps } from './lookup.ts';
 import { mathOps } from './math.ts';
 import { matrixOps } from './matrix.ts';
 import { nnOps } from './nn.ts';
@@ -21,6 +23,8 @@ export const operations: readonly OpDefinition[] = [
   ...matrixOps,
   ...reductionOps,
   ...nnOps,
+  ...convolutionOps,
+  ...lookupOps,
   ...stateOps,
   ...trainingOps,
   ...gradientOps,

@@ -25,7 +25,7 @@ export async function importModelJson(path: string): Promise<Graph> {
     throw new ShoalError('protocol', `${path} ${why}`);
   };
   const model = parsed((await read(path)).toString(), bad);
-  const { modelTopology, weightsManifest = [], format } = model;
+  const { modelTopology, modelInitializer, weightsManifest = [], format } = model;
   if (format === 'layers-model') throw new ShoalError('unsupported', `${path} is a layers model; convert it to a graph model`);
   if (!isPlainObject(modelTopology) || !Array.isArray((modelTopology as { node?: unknown }).node))
     return bad('has no modelTopology with nodes: it is no graph model');
@@ -36,7 +36,12 @@ export async function importModelJson(path: string): Promise<Graph> {
     if (found === undefined && (inline === undefined || !hasElements(inline))) return fail('its value is not among the weights');
     return found;
   };
-  return graphOfProto(path, graphFromJson(await loadGraphDef(), modelTopology), valueOf);
+  const type = await loadGraphDef();
+  const { node, versions } = graphFromJson(type, modelTopology);
+  const names = new Set(node.map(({ name }) => name));
+  // What fills the tables; a table itself is in both graphs.
+  const more = isPlainObject(modelInitializer) ? graphFromJson(type, modelInitializer).node.filter(({ name }) => !names.has(name)) : [];
+  return graphOfProto(path, { node: [...node, ...more], versions }, valueOf);
 }
 
 function parsed(text: string, bad: Fail): Record<string, unknown> {

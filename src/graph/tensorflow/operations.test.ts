@@ -1,6 +1,7 @@
 /** Operations of imported graphs, one by one: a model with one node gives what TensorFlow.js's own executor gives for it, and the shape that
  *  the graph knows before it runs. */
 import * as tf from '@tensorflow/tfjs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { Session } from '../execute/session.ts';
@@ -69,6 +70,19 @@ const strided = (begin: number[], end: number[], strides: number[], attr: Readon
   shape,
 });
 
+const conv = (op: string, x: DenseValue, filter: DenseValue, attr: Readonly<Record<string, object>>, shape: string): Case => ({
+  op,
+  inputs: [fed(x), filter],
+  attr: { dilations: list(1, 1, 1, 1), data_format: text('NHWC'), use_cudnn_on_gpu: { b: true }, ...attr },
+  shape,
+});
+const fusedWith = (...ops: readonly string[]): Readonly<Record<string, object>> => ({
+  fused_ops: { list: { s: ops.map((op) => Buffer.from(op).toString('base64')) } },
+  num_args: i(1),
+  epsilon: { f: 0 },
+  data_format: text('NHWC'),
+});
+
 const cases: Readonly<Record<string, Case>> = {
   'StridedSlice of some': strided([1, 0, -1], [3, 5, -4], [1, 2, -1], masks(), '[?, 3, 3]'),
   'StridedSlice of all': strided([0, 0], [0, 0], [1, -1], masks(3, 3), '[?, 5, 6]'),
@@ -129,6 +143,76 @@ const cases: Readonly<Record<string, Case>> = {
     shape: '[?]',
   },
   Einsum: { op: 'Einsum', inputs: [fed(ramp(2, 3, 4)), ramp(3, 5)], attr: { N: i(2), equation: text('abc,bd->dac') }, shape: '[5, ?, 4]' },
+  'Conv2D SAME': conv('Conv2D', ramp(2, 5, 6, 3), ramp(3, 3, 3, 4), { strides: list(1, 2, 2, 1), padding: text('SAME') }, '[?, 3, 3, 4]'),
+  'Conv2D VALID, dilated': conv(
+    'Conv2D',
+    ramp(2, 7, 6, 2),
+    ramp(3, 2, 2, 4),
+    { strides: list(1, 1, 1, 1), dilations: list(1, 2, 3, 1), padding: text('VALID') },
+    '[?, 3, 3, 4]',
+  ),
+  'Conv2D EXPLICIT': conv(
+    'Conv2D',
+    ramp(2, 5, 6, 2),
+    ramp(3, 3, 2, 4),
+    { strides: list(1, 2, 1, 1), padding: text('EXPLICIT'), explicit_paddings: list(0, 0, 1, 2, 0, 1, 0, 0) },
+    '[?, 3, 5, 4]',
+  ),
+  DepthwiseConv2dNative: conv(
+    'DepthwiseConv2dNative',
+    ramp(2, 5, 6, 3),
+    ramp(3, 3, 3, 2),
+    { strides: list(1, 1, 1, 1), padding: text('SAME') },
+    '[?, 5, 6, 6]',
+  ),
+  _FusedConv2D: {
+    ...conv('_FusedConv2D', ramp(2, 5, 6, 3), ramp(3, 3, 3, 4), { strides: list(1, 2, 2, 1), padding: text('SAME') }, '[?, 3, 3, 4]'),
+    inputs: [fed(ramp(2, 5, 6, 3)), ramp(3, 3, 3, 4), ramp(4)],
+    attr: { ...fusedWith('BiasAdd', 'Relu6'), strides: list(1, 2, 2, 1), dilations: list(1, 1, 1, 1), padding: text('SAME') },
+  },
+  FusedDepthwiseConv2dNative: {
+    op: 'FusedDepthwiseConv2dNative',
+    inputs: [fed(ramp(2, 5, 6, 3)), ramp(3, 3, 3, 2), ramp(6)],
+    attr: {
+      ...fusedWith('BiasAdd', 'Elu'),
+      strides: list(1, 1, 1, 1),
+      dilations: list(1, 1, 1, 1),
+      padding: text('VALID'),
+      data_format: text('NHWC'),
+    },
+    shape: '[?, 3, 4, 6]',
+  },
+  MaxPool: {
+    op: 'MaxPool',
+    inputs: [fed(ramp(2, 5, 6, 3))],
+    attr: { ksize: list(1, 2, 3, 1), strides: list(1, 2, 2, 1), padding: text('SAME'), data_format: text('NHWC') },
+    shape: '[?, 3, 3, 3]',
+  },
+  AvgPool: {
+    op: 'AvgPool',
+    inputs: [fed(ramp(2, 5, 6, 3))],
+    attr: { ksize: list(1, 3, 2, 1), strides: list(1, 2, 1, 1), padding: text('SAME') },
+    shape: '[?, 3, 6, 3]',
+  },
+  FusedBatchNormV3: {
+    op: 'FusedBatchNormV3',
+    inputs: [fed(ramp(2, 3, 4, 3)), ramp(3), ramp(3), ramp(3), dense([3], [0.5, 1, 2])],
+    attr: { U: type('DT_FLOAT'), epsilon: { f: 0.001 }, is_training: { b: false }, data_format: text('NHWC') },
+    shape: '[?, 3, 4, 3]',
+  },
+  SparseSegmentSum: {
+    op: 'SparseSegmentSum',
+    inputs: [fed(ramp(5, 3)), integers(4, 0, 0, 2), integers(0, 0, 1, 2)],
+    attr: { Tidx: type('DT_INT32'), Tsegmentids: type('DT_INT32') },
+    shape: '[?, 3]',
+  },
+  SparseSegmentMean: { op: 'SparseSegmentMean', inputs: [fed(ramp(5, 3)), integers(4, 0, 0, 2), integers(0, 0, 1, 2)], shape: '[?, 3]' },
+  StringToHashBucketFast: {
+    op: 'StringToHashBucketFast',
+    inputs: [fed({ dtype: 'string', shape: [3], data: ['a', 'ünder', ''] })],
+    attr: { T: undefined as never, num_buckets: i(1000) },
+    shape: '[?]',
+  },
 };
 for (const op of 'Floor Ceil Round Reciprocal Log1p Expm1 Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Erf Elu Selu Relu6'.split(
   ' ',
@@ -159,7 +243,7 @@ describe('an operation of an imported graph gives what TensorFlow.js gives:', ()
       name.replaceAll(' ', '-'),
       [...inputNodes, node],
       constants.map(({ name: each, shape: sizes, dtype }) => ({ name: each, shape: sizes, dtype })),
-      Uint8Array.from(Buffer.concat(constants.map(({ dtype, data }) => bytesOf(dtype, data as readonly number[])))),
+      Uint8Array.from(Buffer.concat(constants.map(({ dtype, data }) => bytesOf(dtype, data)))),
       1,
     );
     const feeds = Object.fromEntries(values.map((value, k): [string, Value] => [`x${k}`, value]).filter((_, k) => 'fed' in inputs[k]));
@@ -170,6 +254,107 @@ describe('an operation of an imported graph gives what TensorFlow.js gives:', ()
     const ours = (await session.run(Object.entries(feeds), slots)).map((each) => numbersOf(each).map(Number));
     const theirs = numbers ?? (await runByTensorFlow(path, feeds, slots));
     expect(ours).toEqual(theirs.map((each) => [...each]));
+  });
+});
+
+/** Nodes of a model whose constants are weights. */
+const weights = {
+  keys: { dtype: 'string', shape: [2], data: ['a', 'b'] },
+  numbers: { dtype: 'int32', shape: [2], data: [5, 6] },
+  none: { dtype: 'int32', shape: [], data: [-1] },
+  one: { dtype: 'float32', shape: [2], data: [1, 10] },
+  half: { dtype: 'float32', shape: [2], data: [0.5, 0.5] },
+} as const satisfies Readonly<Record<string, DenseValue>>;
+
+/** @param names of the weights that it has. */
+async function imported(
+  names: readonly (keyof typeof weights)[],
+  nodes: readonly object[],
+  initializer?: readonly object[],
+): Promise<Session> {
+  const constants = names.map((name) => {
+    const dtype = types[weights[name].dtype];
+    return { name, op: 'Const', attr: { dtype: { type: dtype }, value: { tensor: { dtype } } } };
+  });
+  const path = writeModel(
+    folder,
+    'several',
+    [...constants, ...nodes],
+    names.map((name) => ({ name, shape: weights[name].shape, dtype: weights[name].dtype })),
+    Uint8Array.from(Buffer.concat(names.map((name) => bytesOf(weights[name].dtype, weights[name].data)))),
+    1,
+  );
+  if (initializer !== undefined) {
+    const model = JSON.parse(readFileSync(path, 'utf8')) as object;
+    writeFileSync(path, JSON.stringify({ ...model, modelInitializer: { node: initializer, versions: {} } }));
+  }
+  return new Session(await importModelJson(path), { devices: [device], kernels: { ...localKernels(), ...tensorflowKernels(tf) } });
+}
+
+describe('a table', () => {
+  const table = {
+    name: 'table',
+    op: 'HashTableV2',
+    attr: { key_dtype: type('DT_STRING'), value_dtype: type('DT_INT32'), shared_name: text('t') },
+  };
+  const fill = {
+    name: 'fill',
+    op: 'InitializeTableV2',
+    input: ['table', 'keys', 'numbers'],
+    attr: { Tkey: type('DT_STRING'), Tval: type('DT_INT32') },
+  };
+  const find = {
+    name: 'y',
+    op: 'LookupTableFindV2',
+    input: ['table', 'x', 'none'],
+    attr: { Tin: type('DT_STRING'), Tout: type('DT_INT32') },
+  };
+  const x = { name: 'x', op: 'Placeholder', attr: { dtype: type('DT_STRING'), shape: { shape: { dim: [{ size: '-1' }] } } } };
+  const feed: [string, DenseValue] = ['x', { dtype: 'string', shape: [3], data: ['b', 'c', 'a'] }];
+
+  it('is looked up, also when another graph of the model fills it', async () => {
+    for (const apart of [false, true]) {
+      const nodes = [table, x, find];
+      const session = apart
+        ? await imported(['keys', 'numbers', 'none'], nodes, [table, fill])
+        : await imported(['keys', 'numbers', 'none'], [...nodes, fill]);
+      const [y] = await session.run([feed], ['y:0']);
+      expect(numbersOf(y)).toEqual([6, -1, 5]);
+    }
+  });
+
+  it('that nothing fills is refused', async () => {
+    await expect(imported(['none'], [table, x, find])).rejects.toThrow(
+      /LookupTableFindV2 'y': its table 'table' is not filled with keys and values of the graph/,
+    );
+  });
+});
+
+describe('a variable with a handle', () => {
+  const handle = (name: string): object => ({
+    name,
+    op: 'VarHandleOp',
+    attr: { dtype: type('DT_FLOAT'), shape: { shape: { dim: [{ size: '2' }] } }, shared_name: text('v'), container: text('') },
+  });
+  const node = (name: string, op: string, input: readonly string[]): object => ({ name, op, input, attr: { dtype: type('DT_FLOAT') } });
+
+  it('is written, changed and read', async () => {
+    const session = await imported(
+      ['one', 'half'],
+      [
+        handle('v'),
+        node('init', 'AssignVariableOp', ['v', 'one']),
+        node('add', 'AssignAddVariableOp', ['v', 'half']),
+        node('read', 'ReadVariableOp', ['v', '^add']),
+      ],
+    );
+    await session.run([], ['init']);
+    const [value] = await session.run([], ['read:0']);
+    expect(numbersOf(value)).toEqual([1.5, 10.5]);
+  });
+
+  it('has no second one', async () => {
+    await expect(imported([], [handle('v'), handle('w')])).rejects.toThrow(/VarHandleOp 'w': the variable 'v' has a second handle/);
   });
 });
 
@@ -211,7 +396,13 @@ describe('kernels beside those of TensorFlow.js', () => {
   });
 });
 
-function bytesOf(dtype: string, data: readonly number[]): Uint8Array {
-  const elements = dtype === 'float32' ? Float32Array.from(data) : dtype === 'int32' ? Int32Array.from(data) : Uint8Array.from(data);
+function bytesOf(dtype: string, data: DenseValue['data']): Uint8Array {
+  if (dtype === 'string') {
+    const texts = (data as readonly string[]).map((each) => Buffer.from(each));
+    return Buffer.concat(texts.flatMap((each) => [Buffer.from(Uint32Array.of(each.length).buffer), each]));
+  }
+  const numbers = data as readonly number[];
+  const elements =
+    dtype === 'float32' ? Float32Array.from(numbers) : dtype === 'int32' ? Int32Array.from(numbers) : Uint8Array.from(numbers);
   return new Uint8Array(elements.buffer);
 }

@@ -9,7 +9,7 @@ import { describeNode, nodeError } from '../structure/graph-node.ts';
 import { isValue, type Value } from '../structure/value.ts';
 import { dtypeOf, type AttrProto, type GraphProto, type Int64, type NodeProto } from './graph-def.ts';
 import { Budget, shapeOfProto, textOf, valueOfProto } from './tensor.ts';
-import { fusedMatMul, fusedSteps, ignoredAttributes, translations, type ConstantKind, type Translation } from './translations.ts';
+import { fusedOperations, fusedSteps, ignoredAttributes, translations, type ConstantKind, type Translation } from './translations.ts';
 
 /** The value of a Const, when it is beside the graph. */
 export type ValueSource = (node: NodeProto, fail: Fail) => Value | undefined;
@@ -22,7 +22,9 @@ const definitions = new Map(operations.map((each) => [each.name, each]));
 /** @throws ShoalError `unsupported` that lists all operations that are not known, and for what an operation here does not do; `usage` for
  *  nodes that are not well formed. All name the node. */
 export function translate(graph: GraphProto, weights: ValueSource = () => undefined): NodeData[] {
-  const unknown = new Set(graph.node.map(({ op }) => op).filter((op) => op !== fusedMatMul && !Object.hasOwn(translations, op)));
+  const unknown = new Set(
+    graph.node.map(({ op }) => op).filter((op) => !Object.hasOwn(fusedOperations, op) && !Object.hasOwn(translations, op)),
+  );
   if (unknown.size > 0) {
     const names = [...unknown].sort().map((op) => op || '(no name)');
     throw new ShoalError('unsupported', `the GraphDef has operations that cannot be imported: ${names.join(', ')}`);
@@ -41,17 +43,24 @@ class Translator {
     this.#graph = graph;
     this.#weights = weights;
     this.#byName = new Map(graph.node.map((node) => [node.name, node]));
+    const handles = graph.node.filter(({ op }) => op === 'VarHandleOp');
+    const shared = handles.map(({ attr }) => (Object.hasOwn(attr, 'shared_name') ? textOf(attr.shared_name.s ?? new Uint8Array()) : ''));
+    const again = shared.findIndex((name, k) => name !== '' && shared.indexOf(name) < k);
+    if (again >= 0) unsupported(handles[again], `the variable '${shared[again]}' has a second handle`);
   }
 
   nodes(): NodeData[] {
-    return this.#graph.node.flatMap((node) => (node.op === fusedMatMul ? this.#fused(node) : [this.#node(node, translations[node.op])]));
+    return this.#graph.node.flatMap((node) =>
+      Object.hasOwn(fusedOperations, node.op) ? this.#fused(node) : [this.#node(node, translations[node.op])],
+    );
   }
 
   #node(node: NodeProto, translation: Translation): NodeData {
     const fail = failOf(node);
     const op = translation.op ?? node.op;
     const attributes = this.#attributes(node, op, translation, fail);
-    const values = node.input.filter((input) => !input.startsWith('^'));
+    const given = node.input.filter((input) => !input.startsWith('^'));
+    const values = translation.isLookup === true ? [...given.slice(1), ...this.#contentsOf(given[0], fail)] : given;
     const control = node.input.filter((input) => input.startsWith('^'));
     const folded = new Set<number>();
     for (const [at, attribute, kind] of translation.constants ?? []) {
@@ -65,12 +74,22 @@ class Translator {
     const inputs = [...(translation.order?.map((place) => left[place]).filter((each) => each !== undefined) ?? left), ...control];
     if (translation.isReduction === true && (attributes.axis as readonly number[]).length === 0)
       return { name: node.name, op: 'Identity', inputs, ...placeOf(node, fail), attributes: {} };
-    return { name: node.name, op, inputs, ...placeOf(node, fail), attributes };
+    const beside = translation.isBeside === true && node.device === '' ? { colocateWith: producerOf(values[0] ?? '') } : {};
+    return { name: node.name, op, inputs, ...beside, ...placeOf(node, fail), attributes };
+  }
+
+  /** Keys and values that a table is filled with. */
+  #contentsOf(table: string | undefined, fail: Fail): readonly string[] {
+    const fill = this.#graph.node.find(
+      ({ op, input }) => Object.hasOwn(translations, op) && translations[op].order?.length === 0 && input.length > 2 && input[0] === table,
+    );
+    return fill?.input.slice(1, 3) ?? fail(`its table '${String(table)}' is not filled with keys and values of the graph`);
   }
 
   /** A product, and a node per step behind it; the last has the name of the whole. */
   #fused(node: NodeProto): NodeData[] {
     const fail = failOf(node);
+    const op = fusedOperations[node.op];
     const steps = (Object.hasOwn(node.attr, 'fused_ops') ? (node.attr.fused_ops.list?.s ?? []) : []).map(textOf);
     const unknown = steps.filter((step) => !Object.hasOwn(fusedSteps, step));
     if (unknown.length > 0) return unsupported(node, `${unknown.join(', ')} behind the product`);
@@ -79,21 +98,20 @@ class Translator {
     const takes = 2 + steps.filter((step) => fusedSteps[step].takesInput === true).length;
     if (values.length !== takes)
       fail(`takes ${takes} inputs with ${steps.join(', ') || 'nothing behind the product'}, not ${values.length}`);
-    const inner = (k: number): string =>
-      k === steps.length ? node.name : this.#unused(`${node.name}/${k === 0 ? 'MatMul' : steps[k - 1]}`);
+    const inner = (k: number): string => (k === steps.length ? node.name : this.#unused(`${node.name}/${k === 0 ? op : steps[k - 1]}`));
     const place = placeOf(node, fail);
-    const attributes = this.#attributes(node, 'MatMul', {}, fail);
-    const made: NodeData[] = [{ name: inner(0), op: 'MatMul', inputs: [...values.slice(0, 2), ...control], ...place, attributes }];
+    const attributes = this.#attributes(node, op, translations[op], fail);
+    const made: NodeData[] = [{ name: inner(0), op, inputs: [...values.slice(0, 2), ...control], ...place, attributes }];
     let next = 2;
     steps.forEach((step, k) => {
-      const { op, takesInput, renamed } = fusedSteps[step];
+      const { op: behind, takesInput, renamed } = fusedSteps[step];
       const inputs = takesInput === true ? [made[k].name, values[next++]] : [made[k].name];
       const own = Object.fromEntries(
         Object.entries(renamed ?? {})
           .filter(([from]) => Object.hasOwn(node.attr, from))
           .map(([from, to]): [string, Attribute] => [to, this.#attribute(node, from, 'float', fail)]),
       );
-      made.push({ name: inner(k + 1), op, inputs, ...place, attributes: own });
+      made.push({ name: inner(k + 1), op: behind, inputs, ...place, attributes: own });
     });
     return made;
   }
@@ -158,6 +176,11 @@ class Translator {
     }
     return fail(`its ${role} must be a constant, but '${input}' goes round in a circle`);
   }
+}
+
+/** The node that an input comes from. */
+function producerOf(input: string): string {
+  return input.replace(/:\d+$/, '');
 }
 
 const plainKinds = [

@@ -19,6 +19,10 @@ export interface Translation {
   readonly added?: Readonly<Record<string, number>>;
   /** Inputs in the order they have here. */
   readonly order?: readonly number[];
+  /** The node is beside what its first input is, where it has no place of its own. */
+  readonly isBeside?: boolean;
+  /** The first input is a table; what it was filled with is behind the other inputs. */
+  readonly isLookup?: boolean;
   /** No axes: the input as it is. Here: all of them. */
   readonly isReduction?: boolean;
 }
@@ -26,12 +30,20 @@ export interface Translation {
 const same: Translation = {};
 const reduction: Translation = { constants: [[1, 'axis', 'list(int)']], isReduction: true };
 const turned: Translation = { order: [1, 0] };
+const channelsLast: Translation = { only: { data_format: 'NHWC' } };
+const batchNorm: Translation = { ...channelsLast, op: 'FusedBatchNormV3' };
+const lookup: Translation = { op: 'LookupTableFindV2', isLookup: true };
+/** A table, and what fills it: a LookupTableFindV2 has the keys and values as inputs. */
+const emptied: Translation = { op: 'NoOp', order: [] };
+/** The handle of a variable is the variable. */
+const ofVariable = (op: string): Translation => ({ op, renamed: { dtype: 'T' } });
 
 export const translations: Readonly<Record<string, Translation>> = {
   ...named('Placeholder', 'Const', 'Identity', 'ZerosLike', 'AddN', 'SelectV2', 'MatMul', 'BatchMatMulV2', 'Shape', 'Range'),
   ...named('AddV2', 'Sub', 'Mul', 'RealDiv', 'FloorDiv', 'FloorMod', 'Pow', 'Maximum', 'Minimum', 'SquaredDifference'),
   ...named(...floatFunctions, 'StopGradient', 'IdentityN', 'StridedSlice', 'Squeeze', 'Fill', 'BroadcastTo', 'Tile', 'OneHot', 'Unpack'),
   ...named('Pad', 'PadV2', 'MirrorPad', 'ClipByValue', 'GatherNd', 'Where', 'Unique', 'Einsum', 'Pack', 'GreaterEqual'),
+  ...named('SparseSegmentSum', 'SparseSegmentMean', 'StringToHashBucketFast'),
   ...named('Less', 'LessEqual', 'Greater', 'LogicalAnd', 'LogicalOr', 'LogicalNot'),
   ...named('Neg', 'Abs', 'Sign', 'Square', 'Sqrt', 'Rsqrt', 'Exp', 'Log'),
   ...named('Relu', 'Sigmoid', 'Tanh', 'Softplus', 'Softmax', 'LogSoftmax', 'LeakyRelu', 'L2Loss'),
@@ -45,7 +57,32 @@ export const translations: Readonly<Record<string, Translation>> = {
   Equal: { only: { incompatible_shape_error: true } },
   Cast: { only: { Truncate: false } },
   Size: { only: { out_type: 'int32' } },
-  BiasAdd: { only: { data_format: 'NHWC' } },
+  BiasAdd: channelsLast,
+  Conv2D: channelsLast,
+  DepthwiseConv2dNative: channelsLast,
+  MaxPool: channelsLast,
+  AvgPool: channelsLast,
+  FusedBatchNorm: batchNorm,
+  FusedBatchNormV2: batchNorm,
+  FusedBatchNormV3: batchNorm,
+  LookupTableFind: lookup,
+  LookupTableFindV2: lookup,
+  HashTable: emptied,
+  HashTableV2: emptied,
+  InitializeTable: emptied,
+  InitializeTableV2: emptied,
+  LookupTableImport: emptied,
+  LookupTableImportV2: emptied,
+  VarHandleOp: { op: 'VariableV2' },
+  ReadVariableOp: { ...ofVariable('Identity'), isBeside: true },
+  AssignVariableOp: ofVariable('Assign'),
+  AssignAddVariableOp: ofVariable('AssignAdd'),
+  AssignSubVariableOp: ofVariable('AssignSub'),
+  ResourceGather: { ...ofVariable('GatherV2'), only: { batch_dims: 0 } },
+  ResourceScatterUpdate: ofVariable('ScatterUpdate'),
+  ResourceScatterAdd: ofVariable('ScatterAdd'),
+  ResourceScatterSub: ofVariable('ScatterSub'),
+  ResourceApplyGradientDescent: { op: 'ApplyGradientDescent', constants: [[1, 'learning_rate', 'float']] },
   Assign: { only: { validate_shape: true } },
   Reshape: { constants: [[1, 'shape', 'shape']] },
   Transpose: { constants: [[1, 'perm', 'list(int)']] },
@@ -79,25 +116,58 @@ export const translations: Readonly<Record<string, Translation>> = {
   ApplyAdagrad: { constants: [[2, 'learning_rate', 'float']], only: { update_slots: true }, added: { epsilon: 0 } },
 };
 
-/** The operation that a fused MatMul does behind the product: its name, whether it takes an input, and attributes that it has from the whole. */
+/** The operation that a fused one does behind its first: its name, whether it takes an input, and attributes that it has from the whole. */
 export const fusedSteps: Readonly<
   Record<string, { readonly op: string; readonly takesInput?: boolean; readonly renamed?: Readonly<Record<string, string>> }>
 > = {
   BiasAdd: { op: 'BiasAdd', takesInput: true },
   Relu: { op: 'Relu' },
+  Relu6: { op: 'Relu6' },
+  Elu: { op: 'Elu' },
   LeakyRelu: { op: 'LeakyRelu', renamed: { leakyrelu_alpha: 'alpha' } },
   Sigmoid: { op: 'Sigmoid' },
   Tanh: { op: 'Tanh' },
 };
 
-/** The one operation that becomes several. */
-export const fusedMatMul = '_FusedMatMul';
+/** Operations that become several, and the first of these. */
+export const fusedOperations: Readonly<Record<string, string>> = {
+  _FusedMatMul: 'MatMul',
+  _FusedConv2D: 'Conv2D',
+  FusedDepthwiseConv2dNative: 'DepthwiseConv2dNative',
+};
 
 /** Attributes that say what the inputs say already, or how TensorFlow runs the operation. */
 export const ignoredAttributes: ReadonlySet<string> = new Set(
   ['N', 'num_split', 'Index', 'Tidx', 'Tdim', 'Tperm', 'Tshape', 'Taxis', 'Tlen', 'Tmultiples'].concat(
-    ['use_locking', 'validate_indices', 'container', 'shared_name', 'grad_a', 'grad_b', 'grad_x', 'grad_y'],
-    ['fused_ops', 'num_args', 'num_host_args', 'host_args', 'epsilon', 'leakyrelu_alpha', 'TArgs', 'user_specified_name'],
+    [
+      'use_locking',
+      'validate_indices',
+      'validate_shape',
+      'use_cudnn_on_gpu',
+      'allowed_devices',
+      'debug_name',
+      'key_dtype',
+      'value_dtype',
+      'container',
+      'shared_name',
+      'grad_a',
+      'grad_b',
+      'grad_x',
+      'grad_y',
+    ],
+    [
+      'fused_ops',
+      'num_args',
+      'num_host_args',
+      'host_args',
+      'epsilon',
+      'leakyrelu_alpha',
+      'TArgs',
+      'user_specified_name',
+      'Tkey',
+      'Tval',
+      'use_node_name_sharing',
+    ],
   ),
 );
 
