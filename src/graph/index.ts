@@ -51,4 +51,5 @@ export type { Shape } from './structure/shape.ts';
 export type { DenseValue, Value } from './structure/value.ts';
 export { importGraphDef } from './tensorflow/import-graph-def.ts';
 export { importModelJson } from './tensorflow/model-json.ts';
+export { importSavedModel, type SavedModel, type SavedModelOptions, type Signature } from './tensorflow/saved-model.ts';
 export { decodeGraph, encodeGraph } from './wire/graphs.ts';

@@ -164,6 +164,7 @@ describe('shoal/graph', () => {
     importNodes: call(graph.importNodes, argument(graph.exportNodes(finished)), argument(graph.operations)),
     importGraphDef: call(graph.importGraphDef, argument(Uint8Array.of(0x0a))),
     importModelJson: 'takes a path: src/graph/tensorflow/import.test.ts',
+    importSavedModel: 'takes a path: src/graph/tensorflow/saved-model.test.ts',
     encodeGraph: call(graph.encodeGraph, argument(finished)),
     decodeGraph: call(graph.decodeGraph, argument(graph.encodeGraph(finished))),
     drawGraph: call(graph.drawGraph, argument({ partitions: [] }), options('boxesMax', 'title')),

@@ -98,6 +98,7 @@ const computations: Readonly<Record<string, Compute>> = {
 
   Cast: (tf, [x], node) => {
     const to = node.attributes.DstT as string;
+    if (to === 'int64' && x.dtype !== 'float32') return tf.cast(x, 'int32');
     if (!shared.has(to)) throw new ShoalError('unsupported', `TensorFlow.js has no ${to}`);
     return tf.cast(x, to as 'float32');
   },

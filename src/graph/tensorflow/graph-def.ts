@@ -1,5 +1,5 @@
 /** TensorFlow's GraphDef, as far as an import reads it: the messages of graph.proto, node_def.proto, attr_value.proto, tensor.proto and
- *  tensor_shape.proto. Fields that are not here (functions, variants, complex numbers) are skipped when bytes are read. */
+ *  tensor_shape.proto. Fields that are not here (variants, complex numbers) are skipped when bytes are read. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Fail } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
@@ -36,6 +36,7 @@ export interface AttrProto {
   readonly shape?: ShapeProto;
   readonly tensor?: TensorProto;
   readonly list?: AttrListProto;
+  readonly func?: { readonly name: string };
 }
 
 export interface AttrListProto {
@@ -51,11 +52,27 @@ export interface NodeProto {
   readonly input: readonly string[];
   readonly device: string;
   readonly attr: Readonly<Record<string, AttrProto>>;
+  /** The name that it has in its function, where it is in the place of a call. */
+  readonly original?: string;
+}
+
+export interface FunctionProto {
+  readonly signature: {
+    readonly name: string;
+    readonly inputArg: readonly { readonly name: string }[];
+    readonly outputArg: readonly { readonly name: string }[];
+  } | null;
+  readonly nodeDef: readonly NodeProto[];
+  /** Outputs of nodes, or arguments, by result. */
+  readonly ret: Readonly<Record<string, string>>;
+  /** Nodes whose effects are the function's. */
+  readonly controlRet: Readonly<Record<string, string>>;
 }
 
 export interface GraphProto {
   readonly node: readonly NodeProto[];
   readonly versions: { readonly producer: number } | null;
+  readonly library?: { readonly function: readonly FunctionProto[] } | null;
 }
 
 /** The parts of a protobufjs `Type` that are used here. Declarations of the package must not need protobufjs, which is optional. */
@@ -65,11 +82,40 @@ export interface MessageCodec {
   fromObject(json: object): object;
 }
 
-/** The codec of GraphDef. @throws ShoalError `unsupported` without the package. */
-export async function loadGraphDef(): Promise<MessageCodec> {
+export interface SavedModelProto {
+  readonly metaGraphs: readonly {
+    readonly metaInfoDef: { readonly tags: readonly string[] } | null;
+    readonly graphDef: GraphProto | null;
+    readonly signatureDef: Readonly<Record<string, SignatureProto>>;
+  }[];
+}
+
+export interface TensorInfoProto {
+  readonly name: string;
+  readonly dtype: number;
+  readonly tensorShape: ShapeProto | null;
+}
+
+interface SignatureProto {
+  readonly inputs: Readonly<Record<string, TensorInfoProto>>;
+  readonly outputs: Readonly<Record<string, TensorInfoProto>>;
+}
+
+/** A tensor of a checkpoint; of the header, `dtype` is the number of shards. */
+export interface BundleEntryProto {
+  readonly dtype: number;
+  readonly shape: ShapeProto | null;
+  readonly shardId: number;
+  readonly offset: Int64;
+  readonly size: Int64;
+  readonly slices: readonly unknown[];
+}
+
+/** The codec of a message. @throws ShoalError `unsupported` without the package. */
+export async function loadCodec(message: 'GraphDef' | 'SavedModel' | 'BundleEntry' = 'GraphDef'): Promise<MessageCodec> {
   try {
     const { default: protobuf } = await import('protobufjs');
-    return protobuf.parse(proto).root.lookupType('GraphDef');
+    return protobuf.parse(proto).root.lookupType(message);
   } catch (cause) {
     throw new ShoalError('unsupported', `a GraphDef is read by the package protobufjs: ${messageOf(cause)}; npm install protobufjs`, {
       cause,
@@ -77,12 +123,12 @@ export async function loadGraphDef(): Promise<MessageCodec> {
   }
 }
 
-/** @throws ShoalError `protocol` for bytes that are no GraphDef, or were cut off. */
-export function graphFromBytes(type: MessageCodec, bytes: Uint8Array): GraphProto {
+/** @throws ShoalError `protocol` for bytes that are no such message, or were cut off. */
+export function decoded(type: MessageCodec, bytes: Uint8Array, what: string): object {
   try {
-    return type.decode(bytes) as GraphProto;
+    return type.decode(bytes);
   } catch (cause) {
-    throw new ShoalError('protocol', `${bytes.byteLength} bytes are no GraphDef: ${messageOf(cause)}`, { cause });
+    throw new ShoalError('protocol', `${bytes.byteLength} bytes are no ${what}: ${messageOf(cause)}`, { cause });
   }
 }
 
@@ -151,13 +197,27 @@ const proto = `
   message AttrValue {
     oneof value {
       ListValue list = 1; bytes s = 2; int64 i = 3; float f = 4; bool b = 5;
-      DataType type = 6; TensorShapeProto shape = 7; TensorProto tensor = 8;
+      DataType type = 6; TensorShapeProto shape = 7; TensorProto tensor = 8; NameAttrList func = 10;
     }
   }
+  message NameAttrList { string name = 1; }
   message NodeDef {
     string name = 1; string op = 2; repeated string input = 3; string device = 4;
     map<string, AttrValue> attr = 5;
   }
   message VersionDef { int32 producer = 1; }
-  message GraphDef { repeated NodeDef node = 1; VersionDef versions = 4; }
+  message ArgDef { string name = 1; }
+  message OpDef { string name = 1; repeated ArgDef input_arg = 2; repeated ArgDef output_arg = 3; }
+  message FunctionDef { OpDef signature = 1; repeated NodeDef node_def = 3; map<string, string> ret = 4; map<string, string> control_ret = 6; }
+  message Library { repeated FunctionDef function = 1; }
+  message GraphDef { repeated NodeDef node = 1; Library library = 2; VersionDef versions = 4; }
+  message TensorInfo { string name = 1; DataType dtype = 2; TensorShapeProto tensor_shape = 3; }
+  message SignatureDef { map<string, TensorInfo> inputs = 1; map<string, TensorInfo> outputs = 2; }
+  message MetaInfo { repeated string tags = 4; }
+  message MetaGraphDef { MetaInfo meta_info_def = 1; GraphDef graph_def = 2; map<string, SignatureDef> signature_def = 5; }
+  message SavedModel { repeated MetaGraphDef meta_graphs = 2; }
+  message Slice {}
+  message BundleEntry {
+    int32 dtype = 1; TensorShapeProto shape = 2; int32 shard_id = 3; int64 offset = 4; int64 size = 5; repeated Slice slices = 7;
+  }
 `;

@@ -4,7 +4,7 @@ import { describeValue } from '../../base/schema.ts';
 import { operations } from '../ops/registry.ts';
 import type { Graph } from '../structure/graph.ts';
 import { importNodes } from '../structure/node-data.ts';
-import { graphFromBytes, loadGraphDef, type GraphProto } from './graph-def.ts';
+import { decoded, loadCodec, type GraphProto } from './graph-def.ts';
 import { translate, type ValueSource } from './translate.ts';
 
 /** @param bytes a GraphDef, as in a `.pb` file of a frozen graph.
@@ -12,7 +12,7 @@ import { translate, type ValueSource } from './translate.ts';
  *  protobufjs; `usage` for a graph that is not well formed. */
 export async function importGraphDef(bytes: Uint8Array): Promise<Graph> {
   if (!(bytes instanceof Uint8Array)) throw new ShoalError('usage', `importGraphDef takes bytes, not ${describeValue(bytes)}`);
-  return graphOfProto('importGraphDef: the GraphDef', graphFromBytes(await loadGraphDef(), bytes));
+  return graphOfProto('importGraphDef: the GraphDef', decoded(await loadCodec(), bytes, 'GraphDef') as GraphProto);
 }
 
 /** @param what names it in the error for one without nodes. */

@@ -1,7 +1,6 @@
 /** Graph models of TensorFlow.js: a `model.json` with a GraphDef as JSON, and files of weights beside it. */
 import { dirname, isAbsolute, join } from 'node:path';
 import { messageOf, ShoalError } from '../../base/errors.ts';
-import { readRegularFile } from '../../base/files/read-file.ts';
 import { describeValue, isPlainObject } from '../../base/schema.ts';
 import type { Fail } from '../structure/definition.ts';
 import { countOf, elementsOf, elementsValue } from '../structure/elements.ts';
@@ -9,13 +8,11 @@ import type { Graph } from '../structure/graph.ts';
 import { elementBytes, isGraphDType } from '../structure/graph-dtype.ts';
 import { isShape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
-import { graphFromJson, loadGraphDef } from './graph-def.ts';
+import { graphFromJson, loadCodec } from './graph-def.ts';
 import { graphOfProto } from './import-graph-def.ts';
+import { bytesMax, readFile } from './tensor-bundle.ts';
 import { hasElements, textOf, valueOfBytes } from './tensor.ts';
 import type { ValueSource } from './translate.ts';
-
-/** Largest size of a file, and of all files of weights together. */
-const bytesMax = 2 ** 31 - 1;
 
 /** @param path of `model.json`; files of weights are beside it.
  *  @throws ShoalError `system` when a file cannot be read, `protocol` for one that is no graph model, and whatever `importGraphDef` refuses. */
@@ -24,24 +21,24 @@ export async function importModelJson(path: string): Promise<Graph> {
   const bad = (why: string): never => {
     throw new ShoalError('protocol', `${path} ${why}`);
   };
-  const model = parsed((await read(path)).toString(), bad);
+  const model = parsed((await readFile(path)).toString(), bad);
   const { modelTopology, modelInitializer, weightsManifest = [], format } = model;
   if (format === 'layers-model') throw new ShoalError('unsupported', `${path} is a layers model; convert it to a graph model`);
   if (!isPlainObject(modelTopology) || !Array.isArray((modelTopology as { node?: unknown }).node))
     return bad('has no modelTopology with nodes: it is no graph model');
   const weights = await readWeights(dirname(path), weightsManifest, bad);
   const valueOf: ValueSource = (node, fail) => {
-    const found = weights.get(node.name);
+    const found = weights.get(node.name) ?? weights.get(node.original ?? '');
     const inline = node.attr.value?.tensor ?? undefined;
     if (found === undefined && (inline === undefined || !hasElements(inline))) return fail('its value is not among the weights');
     return found;
   };
-  const type = await loadGraphDef();
-  const { node, versions } = graphFromJson(type, modelTopology);
+  const type = await loadCodec();
+  const { node, ...rest } = graphFromJson(type, modelTopology);
   const names = new Set(node.map(({ name }) => name));
   // What fills the tables; a table itself is in both graphs.
   const more = isPlainObject(modelInitializer) ? graphFromJson(type, modelInitializer).node.filter(({ name }) => !names.has(name)) : [];
-  return graphOfProto(path, { node: [...node, ...more], versions }, valueOf);
+  return graphOfProto(path, { ...rest, node: [...node, ...more] }, valueOf);
 }
 
 function parsed(text: string, bad: Fail): Record<string, unknown> {
@@ -52,14 +49,6 @@ function parsed(text: string, bad: Fail): Record<string, unknown> {
     return bad(`is no JSON: ${messageOf(error)}`);
   }
   return isPlainObject(model) ? (model as Record<string, unknown>) : bad('is no graph model');
-}
-
-async function read(path: string, bound = bytesMax): Promise<Buffer> {
-  try {
-    return await readRegularFile(path, { bytesMax: bound });
-  } catch (cause) {
-    throw new ShoalError('system', `cannot read ${path}: ${messageOf(cause)}`, { cause });
-  }
 }
 
 interface WeightSpec {
@@ -79,7 +68,7 @@ async function readWeights(folder: string, manifest: unknown, bad: Fail): Promis
     if (!Array.isArray(paths) || !Array.isArray(weights)) return bad('has a weightsManifest without paths or weights');
     const files: Buffer[] = [];
     for (const path of paths as unknown[]) {
-      files.push(await read(join(folder, checkedPath(path, bad)), left));
+      files.push(await readFile(join(folder, checkedPath(path, bad)), left));
       left -= files.at(-1)!.byteLength;
     }
     const bytes = Buffer.concat(files);

@@ -359,12 +359,12 @@ describe('a variable with a handle', () => {
 });
 
 describe('kernels beside those of TensorFlow.js', () => {
-  const run = async (op: string, inputs: readonly DenseValue[], fetches: number): Promise<readonly unknown[][]> => {
+  const run = async (op: string, inputs: readonly DenseValue[], fetches: number, attributes = {}): Promise<readonly unknown[][]> => {
     const g = new GraphBuilder();
     const made = g.node(
       operations.find(({ name }) => name === op)!,
       inputs.map((each) => constant(g, each as DenseValue & { dtype: 'int64' })),
-      {},
+      attributes,
     );
     const session = new Session(g.finish(), { devices: [device], kernels: { ...localKernels(), ...tensorflowKernels(tf) } });
     const values = await session.run([], made.outputs.slice(0, fetches));
@@ -384,6 +384,7 @@ describe('kernels beside those of TensorFlow.js', () => {
   });
 
   it('take 64-bit integers that fit into 32', async () => {
+    expect(await run('Cast', [{ dtype: 'bool', shape: [2], data: [1, 0] }], 1, { DstT: 'int64' })).toEqual([[1n, 0n]]);
     const scalars = [
       { dtype: 'int32', shape: [], data: [3] },
       { dtype: 'int64', shape: [], data: [1n] },

@@ -7,9 +7,18 @@ import { elementsOf } from '../structure/elements.ts';
 import type { NodeData } from '../structure/node-data.ts';
 import { describeNode, nodeError } from '../structure/graph-node.ts';
 import { isValue, type Value } from '../structure/value.ts';
+import { inlined, inputsOf } from './functions.ts';
 import { dtypeOf, type AttrProto, type GraphProto, type Int64, type NodeProto } from './graph-def.ts';
 import { Budget, shapeOfProto, textOf, valueOfProto } from './tensor.ts';
-import { fusedOperations, fusedSteps, ignoredAttributes, translations, type ConstantKind, type Translation } from './translations.ts';
+import {
+  fillsTable,
+  fusedOperations,
+  fusedSteps,
+  ignoredAttributes,
+  translations,
+  type ConstantKind,
+  type Translation,
+} from './translations.ts';
 
 /** The value of a Const, when it is beside the graph. */
 export type ValueSource = (node: NodeProto, fail: Fail) => Value | undefined;
@@ -21,7 +30,8 @@ const definitions = new Map(operations.map((each) => [each.name, each]));
 
 /** @throws ShoalError `unsupported` that lists all operations that are not known, and for what an operation here does not do; `usage` for
  *  nodes that are not well formed. All name the node. */
-export function translate(graph: GraphProto, weights: ValueSource = () => undefined): NodeData[] {
+export function translate({ versions, ...given }: GraphProto, weights: ValueSource = () => undefined): NodeData[] {
+  const graph = { node: inlined({ versions, ...given }), versions };
   const unknown = new Set(
     graph.node.map(({ op }) => op).filter((op) => !Object.hasOwn(fusedOperations, op) && !Object.hasOwn(translations, op)),
   );
@@ -59,9 +69,8 @@ class Translator {
     const fail = failOf(node);
     const op = translation.op ?? node.op;
     const attributes = this.#attributes(node, op, translation, fail);
-    const given = node.input.filter((input) => !input.startsWith('^'));
+    const { values: given, control } = inputsOf(node);
     const values = translation.isLookup === true ? [...given.slice(1), ...this.#contentsOf(given[0], fail)] : given;
-    const control = node.input.filter((input) => input.startsWith('^'));
     const folded = new Set<number>();
     for (const [at, attribute, kind] of translation.constants ?? []) {
       const place = at < 0 ? values.length + at : at;
@@ -80,9 +89,7 @@ class Translator {
 
   /** Keys and values that a table is filled with. */
   #contentsOf(table: string | undefined, fail: Fail): readonly string[] {
-    const fill = this.#graph.node.find(
-      ({ op, input }) => Object.hasOwn(translations, op) && translations[op].order?.length === 0 && input.length > 2 && input[0] === table,
-    );
+    const fill = this.#graph.node.find((node) => fillsTable(node) && node.input[0] === table);
     return fill?.input.slice(1, 3) ?? fail(`its table '${String(table)}' is not filled with keys and values of the graph`);
   }
 
@@ -93,8 +100,7 @@ class Translator {
     const steps = (Object.hasOwn(node.attr, 'fused_ops') ? (node.attr.fused_ops.list?.s ?? []) : []).map(textOf);
     const unknown = steps.filter((step) => !Object.hasOwn(fusedSteps, step));
     if (unknown.length > 0) return unsupported(node, `${unknown.join(', ')} behind the product`);
-    const values = node.input.filter((input) => !input.startsWith('^'));
-    const control = node.input.filter((input) => input.startsWith('^'));
+    const { values, control } = inputsOf(node);
     const takes = 2 + steps.filter((step) => fusedSteps[step].takesInput === true).length;
     if (values.length !== takes)
       fail(`takes ${takes} inputs with ${steps.join(', ') || 'nothing behind the product'}, not ${values.length}`);

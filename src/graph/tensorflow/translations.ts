@@ -2,6 +2,7 @@
  *  (axes, shapes) is an attribute here. */
 
 import { floatFunctions } from '../ops/float-functions.ts';
+import type { NodeProto } from './graph-def.ts';
 
 /** The use of an input that must be a constant. */
 export type ConstantKind = 'int' | 'list(int)' | 'shape' | 'float';
@@ -73,6 +74,7 @@ export const translations: Readonly<Record<string, Translation>> = {
   InitializeTableV2: emptied,
   LookupTableImport: emptied,
   LookupTableImportV2: emptied,
+  PlaceholderWithDefault: { op: 'Identity', renamed: { dtype: 'T' } },
   VarHandleOp: { op: 'VariableV2' },
   ReadVariableOp: { ...ofVariable('Identity'), isBeside: true },
   AssignVariableOp: ofVariable('Assign'),
@@ -141,6 +143,7 @@ export const ignoredAttributes: ReadonlySet<string> = new Set(
   ['N', 'num_split', 'Index', 'Tidx', 'Tdim', 'Tperm', 'Tshape', 'Taxis', 'Tlen', 'Tmultiples'].concat(
     [
       'use_locking',
+      'shape',
       'validate_indices',
       'validate_shape',
       'use_cudnn_on_gpu',
@@ -170,6 +173,11 @@ export const ignoredAttributes: ReadonlySet<string> = new Set(
     ],
   ),
 );
+
+/** Does it fill a table, with keys and values? */
+export function fillsTable({ op, input }: NodeProto): boolean {
+  return Object.hasOwn(translations, op) && translations[op] === emptied && input.length > 2;
+}
 
 function named(...names: readonly string[]): Record<string, Translation> {
   return Object.fromEntries(names.map((name) => [name, same]));
