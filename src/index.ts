@@ -5,6 +5,7 @@ export { DeviceMesh, initDeviceMesh, type MeshOptions } from './group/api/device
 export { initProcessGroup, type InitOptions } from './group/init.ts';
 export type {
   AllToAllOptions,
+  AnyReduceOp,
   BatchCall,
   CallOptions,
   CollectiveData,
@@ -20,12 +21,13 @@ export type {
   SchedulingStatus,
   SubgroupsOptions,
   TensorLike,
+  UserReduceOp,
   Work,
 } from './group/caller/types.ts';
 export { DeviceTensor, type DeviceTensorOptions } from './memory/device/device-tensor.ts';
 export { openDevice, type OpenDevice } from './memory/device/open-device.ts';
 export type { DType, DTypeViews, TypedArray } from './memory/dtype.ts';
-export { ReduceOp } from './memory/reduce-op.ts';
+export { ReduceOp, type LogicalOp } from './memory/reduce-op.ts';
 export { Tensor } from './memory/tensor.ts';
 export type { TuningOptions } from './scheduler/tuner/tuner.ts';
 export type { JobStore, StoreWait } from './store/store.ts';

@@ -7,7 +7,7 @@ import { ReduceOp, reduceOps } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import type { CommGroup } from './api/process-group.ts';
 import { startRanks } from './testing/in-process-world.ts';
-import type { TensorLike, Work } from './caller/types.ts';
+import type { TensorLike, UserReduceOp, Work } from './caller/types.ts';
 
 interface Thrown {
   readonly code: ErrorCode;
@@ -73,6 +73,54 @@ describe('reductions that are not defined', () => {
   });
 });
 
+describe('calls that are made of others', () => {
+  it('refuse what they cannot take, and give back what they took', async () => {
+    await using world = await startRanks(2);
+    const [group] = world.groups;
+    const [x, whole, part] = [new Float32Array(2), new Float32Array(4), new Float32Array(2)];
+    const op = { name: 'first', reduce: () => undefined };
+    for (const [code, call] of [
+      ['unsupported', () => group.scan(x, { op: ReduceOp.Avg })],
+      ['unsupported', () => group.exscan(x, { op: ReduceOp.Premul })],
+      ['unsupported', () => group.scan(x, { op: ReduceOp.BitAnd })],
+      ['unsupported', () => group.batch([{ call: 'allReduce', data: x, op: 'land' as ReduceOp }])],
+      ['unsupported', () => group.batch([{ call: 'allReduce', data: x, op: op as unknown as ReduceOp }])],
+      ['usage', () => group.scan(x, { op, factor: 2 })],
+      ['usage', () => group.allReduce(x, { op: { name: 'none' } as unknown as UserReduceOp })],
+      ['usage', () => group.allReduce(x, { op, root: 1 } as object)],
+      ['usage', () => group.reduce(x, { op, root: 2 })],
+      ['usage', () => group.reduceScatter(whole, part, { op })],
+      ['usage', () => group.reduceScatter(whole, part, { op: 'land' })],
+      ['usage', () => group.maxLoc(x, new Int32Array(1))],
+      ['usage', () => group.minLoc(x, new Float32Array(2))],
+      ['usage', () => group.gather(whole, null, { counts: [1, 2] })],
+      ['usage', () => group.gather(null, null)],
+      ['usage', () => group.gather(new Float32Array(3), null)],
+      ['usage', () => group.gather(null, null, { root: 1 })],
+      ['usage', () => group.gather(whole, whole.subarray(1, 3))],
+      ['usage', () => group.scatter(null, null)],
+    ] as const) {
+      expect(refused(call).code, String(call)).toBe(code);
+    }
+    await stillWorks(world.groups);
+  });
+
+  it('do not match others, nor those with another operator', async () => {
+    for (const other of [
+      (group: CommGroup) => group.allGather(new Float32Array(4), new Float32Array(2)),
+      (group: CommGroup) => group.exscan(new Float32Array(2)),
+      (group: CommGroup) => group.scan(new Float32Array(2), { op: ReduceOp.Max }),
+      (group: CommGroup) => group.scan(new Float32Array(2), { op: { name: 'mine', reduce: () => undefined } }),
+    ]) {
+      await using world = await startRanks(2);
+      const outcomes = await Promise.allSettled(
+        world.groups.map((group) => (group.rank === 0 ? group.scan(new Float32Array(2)) : other(group))),
+      );
+      for (const outcome of outcomes) expect(outcome).toMatchObject({ status: 'rejected', reason: { code: 'mismatch' } });
+    }
+  });
+});
+
 describe('empty tensors', () => {
   it.each(allDtypes)('of %s go through every operation', async (dtype) => {
     await using world = await startRanks(3);
@@ -87,6 +135,10 @@ describe('empty tensors', () => {
       await group.scatter(empty(), whole, { root: 1 });
       await group.reduceScatter(empty(), empty(), { op: ReduceOp.Max });
       await group.allToAll(empty(), empty());
+      const op = { name: 'first', reduce: () => undefined };
+      for (const work of [group.scan(empty()), group.exscan(empty(), { op }), group.allReduce(empty(), { op: 'lxor' })]) await work;
+      await group.maxLoc(empty(), new Int32Array(0));
+      await group.gather(whole, group.rank === 1 ? null : empty(), { root: 1 });
       const next = (group.rank + 1) % group.size;
       await Promise.all([group.send(empty(), next), group.recv(empty(), (group.rank + 2) % group.size)]);
     });

@@ -2,11 +2,23 @@
  *  when a result is wrong. The same checks run in one process (unit tests) and in real processes (test/). */
 import assert from 'node:assert/strict';
 import { dtypes, type DType } from '../memory/dtype.ts';
-import { ReduceOp, reduceOps, checkReduceOp } from '../memory/reduce-op.ts';
+import { checkReduceOp, ReduceOp, reduceOps } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import { initDeviceMesh } from './api/device-mesh.ts';
 import type { ProcessGroup, TensorLike } from './caller/types.ts';
-import { bounds, filled, numberAt, period, repeat, valueAt } from './testing/conformance-values.ts';
+import { composedChecks } from './testing/composed-checks.ts';
+import {
+  bounds,
+  checkElements,
+  checkInput,
+  filled,
+  period,
+  repeat,
+  unevenCounts,
+  valueAt,
+  wrapTo,
+  type Elements,
+} from './testing/conformance-values.ts';
 
 export interface GroupCheck {
   readonly name: string;
@@ -40,46 +52,10 @@ function expectedReduction(op: ReduceOp, dtype: DType, size: number, i: number):
   }
 }
 
-function wrapTo(dtype: DType, value: number): number {
-  switch (dtype) {
-    case 'int8':
-      return Int8Array.of(value)[0];
-    case 'uint8':
-      return Uint8Array.of(value)[0];
-    case 'int16':
-      return Int16Array.of(value)[0];
-    case 'uint16':
-      return Uint16Array.of(value)[0];
-    default:
-      return value;
-  }
-}
-
 /** Relative tolerance where a division or a narrow float rounds. */
 function toleranceOf(dtype: DType, op: ReduceOp): number {
   if (op === ReduceOp.Sum) return 0;
   return dtype === 'float64' ? 1e-12 : dtype === 'float32' ? 1e-6 : dtype === 'float16' ? 2e-3 : dtype === 'bfloat16' ? 1.6e-2 : 0;
-}
-
-interface Elements {
-  readonly data: ArrayLike<number | bigint>;
-  readonly dtype: DType;
-}
-
-/** That the elements are `expected`, which repeats itself, from element `first` of it on. */
-function checkElements(tensor: Elements, expected: readonly number[], what: string, { first = 0, tolerance = 0 } = {}): void {
-  for (let i = 0; i < tensor.data.length; i++) {
-    const actual = numberAt(tensor, i);
-    const wanted = expected[(first + i) % period];
-    if (!(Math.abs(actual - wanted) <= tolerance * Math.max(1, Math.abs(wanted))))
-      assert.fail(`${what}: element ${i} of ${tensor.data.length} is ${actual}, expected ${wanted}`);
-  }
-}
-
-/** That the elements are those of rank r's input. */
-function checkInput(tensor: Elements, rank: number, what: string): void {
-  const input = Array.from({ length: period }, (_, i) => valueAt(rank, i, tensor.dtype));
-  checkElements(tensor, input, what);
 }
 
 /** That the elements are the inputs of all ranks, reduced; the first is the one of element `first` of the inputs. */
@@ -96,11 +72,6 @@ function legal(op: ReduceOp, dtype: DType): boolean {
   } catch {
     return false;
   }
-}
-
-/** Per-rank counts that differ, with a zero among them. */
-function unevenCounts(size: number): number[] {
-  return Array.from({ length: size }, (_, rank) => (rank === 1 ? 0 : 5 + 11 * rank));
 }
 
 type Floats = Float32Array | Tensor<'float32'>;
@@ -127,6 +98,7 @@ function checkFloats(value: Floats, group: ProcessGroup, offset: number): void {
 }
 
 export const groupChecks: readonly GroupCheck[] = [
+  ...composedChecks,
   {
     name: 'all-reduce of every dtype, op and size',
     async run(group) {

@@ -34,6 +34,14 @@ export const ReduceOp = {
 /** One of the operators, by its name. */
 export type ReduceOp = (typeof ReduceOp)[keyof typeof ReduceOp];
 
+/** Operators on whether elements are other than 0, by MPI's names, on every dtype; results are 1 and 0. `land`: all are; `lor`: at least one is;
+ *  `lxor`: an odd number of them are. */
+export type LogicalOp = 'land' | 'lor' | 'lxor';
+
+export function isLogicalOp(op: unknown): op is LogicalOp {
+  return op === 'land' || op === 'lor' || op === 'lxor';
+}
+
 /** Operators with which the kernels combine pairs of elements; Avg and Premul are Sum plus a scaling. */
 export type CombineOp = Exclude<ReduceOp, 'avg' | 'premul'>;
 
@@ -55,8 +63,7 @@ export function checkReduceOp(op: ReduceOp, dtype: DType): void {
     throw new ShoalError('unsupported', `reduce op '${op}' is not supported; use one of ${reduceOps.join(', ')}`);
   }
   const { kind } = dtypeInfo(dtype);
-  const bitwise = op === 'bit-and' || op === 'bit-or' || op === 'bit-xor';
-  if (bitwise && kind === 'float') {
+  if (op.startsWith('bit-') && kind === 'float') {
     throw new ShoalError('unsupported', `reduce op '${op}' is not defined on ${dtype}; it needs an integer dtype or bool`);
   }
   if ((op === 'avg' || op === 'premul') && kind !== 'float') {

@@ -144,6 +144,39 @@ describe('private memory', () => {
   });
 });
 
+describe('in place', () => {
+  it.each(['gather', 'scatter'] as const)("%s only copies the root's part to its place, so that it may be there already", (collective) => {
+    let copies = 0;
+    for (const algorithm of algorithms.filter(({ build }) => build[collective])) {
+      for (const topology of [...flat.slice(0, 9), ...severalHosts]) {
+        for (const request of requestsOf(collective, topology)) {
+          if (algorithm.supports?.(request) !== undefined) continue;
+          const { root = 0, count, counts } = request;
+          const size = rankCount(topology);
+          const of = (rank: number): number => (counts ? counts[rank] : count / size);
+          const first = Array.from({ length: root }, (_, rank) => of(rank)).reduce((sum, each) => sum + each, 0);
+          // Where the root's part lies in the buffers that it is copied from and to.
+          const [from, to] = collective === 'gather' ? [0, first] : [first, 0];
+          for (const { rank, channels } of buildPlan(algorithm.name, request).programs) {
+            for (const step of channels.flat()) {
+              for (const target of targetsOf(step)) {
+                const isOwnPart = target.offset < to + of(root) && to < target.offset + target.count;
+                if ((target.rank ?? rank) !== root || target.buffer !== 'output' || !isOwnPart) continue;
+                copies += 1;
+                expect([rank, step.kind]).toEqual([root, 'copy']);
+                const { source } = step as Extract<Step, { kind: 'copy' }>;
+                expect(source.rank ?? rank).toBe(root);
+                if (source.buffer !== 'mailbox') expect([source.buffer, source.offset - from]).toEqual(['input', target.offset - to]);
+              }
+            }
+          }
+        }
+      }
+    }
+    expect(copies).toBeGreaterThan(500);
+  });
+});
+
 describe('alike', () => {
   it('holds for the programs of all ranks of an algorithm that is declared so', () => {
     const alike = algorithms.filter((algorithm) => algorithm.alike);
@@ -167,6 +200,12 @@ function locationsOf(step: Step): readonly Location[] {
   if (step.kind === 'copy') return [step.source, step.target];
   if (step.kind === 'put') return [step.source, { ...step.target, rank: step.peer }];
   return step.kind === 'reduce' ? [...step.sources, ...step.targets] : [];
+}
+
+function targetsOf(step: Step): readonly Location[] {
+  if (step.kind === 'copy') return [step.target];
+  if (step.kind === 'put') return [{ ...step.target, rank: step.peer }];
+  return step.kind === 'reduce' ? step.targets : [];
 }
 
 describe('partials', () => {

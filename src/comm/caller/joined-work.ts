@@ -11,8 +11,8 @@ export class JoinedWork extends HeededWork implements SettlingWork {
   #listeners: (() => void)[] = [];
 
   /** @param now a clock, in milliseconds.
-   *  @param onEnd runs once, before it counts as done. */
-  constructor(works: readonly SettlingWork[], now: () => number, onEnd: (error: ShoalError | undefined) => void) {
+   *  @param onEnd runs once, before it counts as done; what it returns is the error where there is no other. */
+  constructor(works: readonly SettlingWork[], now: () => number, onEnd: (error: ShoalError | undefined) => ShoalError | undefined) {
     super();
     this.#works = works;
     this.#now = now;
@@ -22,7 +22,7 @@ export class JoinedWork extends HeededWork implements SettlingWork {
       this.#left -= 1;
       if (this.#left > 0) return;
       this.#error = works.find(({ error }) => error !== undefined)?.error;
-      onEnd(this.#error);
+      this.#error ??= onEnd(this.#error);
       for (const listener of this.#listeners.splice(0)) listener();
       this.ended(this.#error);
     };

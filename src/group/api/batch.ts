@@ -151,6 +151,7 @@ export function startBatch(group: BatchGroup, checked: readonly Checked[]): Join
     () => group.now(),
     (error) => {
       for (const pack of packed) pack.end(error === undefined);
+      return undefined;
     },
   );
 }

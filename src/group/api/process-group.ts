@@ -6,6 +6,9 @@ import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/schema.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import { createKernels } from '../../memory/kernels/create-kernels.ts';
+import { loadNative } from '../../memory/native.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Collective } from '../../plan/ir.ts';
@@ -21,6 +24,7 @@ import type { TensorBlock } from '../caller/tensor-block.ts';
 import type { TensorMemory } from '../caller/tensor-memory.ts';
 import type {
   AllToAllOptions,
+  AnyReduceOp,
   CallOptions,
   CollectiveData,
   CountsOptions,
@@ -41,6 +45,7 @@ import { checkTimeout, localPlace } from '../caller/call-arguments.ts';
 import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOptions, subgroupsOptions } from '../caller/call-options.ts';
 import { checkBatch, startBatch, type BatchGroup } from './batch.ts';
 import { CallSignals } from './call-signals.ts';
+import { isPlanned, startLocating, startReducing, type ComposingGroup, type ReducingCall, type ReducingOptions } from './composed-calls.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
 import { checkedScheduling, checkSettings } from './scheduling.ts';
 import { span } from './span.ts';
@@ -57,6 +62,8 @@ interface GroupParts {
   readonly blocks: Map<Tensor, TensorBlock>;
   /** Made by the first call on a device's memory. */
   devices: DeviceCalls | undefined;
+  /** Made by the first call that computes on this thread. */
+  kernels: Kernels | undefined;
   destroyed: Promise<void> | undefined;
 }
 
@@ -102,6 +109,7 @@ export class CommGroup implements ProcessGroup {
       signals: new CallSignals(world.client, spec),
       blocks: new Map(),
       devices: undefined,
+      kernels: undefined,
       destroyed: undefined,
     };
   }
@@ -146,7 +154,8 @@ export class CommGroup implements ProcessGroup {
 
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-  allReduce(data: CollectiveData, options: ReduceOptions = noOptions): Work {
+  allReduce(data: CollectiveData, options: ReduceOptions<AnyReduceOp> = noOptions): Work {
+    if (!isPlanned(options)) return this.#reduceComposed('allReduce', data, data, options);
     return this.#repeat('all-reduce', options, data) ?? this.startChecked(this.#checks.allReduce(data, options));
   }
 
@@ -154,23 +163,41 @@ export class CommGroup implements ProcessGroup {
     return this.#repeat('broadcast', options, data) ?? this.startChecked(this.#checks.broadcast(data, options));
   }
 
-  reduce(data: CollectiveData, options: ReduceOptions & RootOptions = noOptions): Work {
+  reduce(data: CollectiveData, options: ReduceOptions<AnyReduceOp> & RootOptions = noOptions): Work {
+    if (!isPlanned(options)) return this.#reduceComposed('reduce', data, data, options);
     return this.#repeat('reduce', options, data) ?? this.startChecked(this.#checks.reduce(data, options));
+  }
+
+  scan(data: TensorLike, options: ReduceOptions<AnyReduceOp> = noOptions): Work {
+    return this.#reduceComposed('scan', data, data, options);
+  }
+
+  exscan(data: TensorLike, options: ReduceOptions<AnyReduceOp> = noOptions): Work {
+    return this.#reduceComposed('exscan', data, data, options);
+  }
+
+  maxLoc(values: TensorLike, indices: TensorLike, options: CallOptions = noOptions): Work {
+    return this.#compose('maxLoc', options, (group) => startLocating(group, 'maxLoc', values, indices, options));
+  }
+
+  minLoc(values: TensorLike, indices: TensorLike, options: CallOptions = noOptions): Work {
+    return this.#compose('minLoc', options, (group) => startLocating(group, 'minLoc', values, indices, options));
   }
 
   allGather(output: CollectiveData, input: CollectiveData, options: CountsOptions = noOptions): Work {
     return this.#repeat('all-gather', options, input, output) ?? this.startChecked(this.#checks.allGather(output, input, options));
   }
 
-  gather(output: CollectiveData | null, input: CollectiveData, options: CountsOptions & RootOptions = noOptions): Work {
+  gather(output: CollectiveData | null, input: CollectiveData | null, options: CountsOptions & RootOptions = noOptions): Work {
     return this.#repeat('gather', options, input, output) ?? this.startChecked(this.#checks.gather(output, input, options));
   }
 
-  scatter(output: CollectiveData, input: CollectiveData | null, options: CountsOptions & RootOptions = noOptions): Work {
+  scatter(output: CollectiveData | null, input: CollectiveData | null, options: CountsOptions & RootOptions = noOptions): Work {
     return this.#repeat('scatter', options, output, input) ?? this.startChecked(this.#checks.scatter(output, input, options));
   }
 
-  reduceScatter(output: CollectiveData, input: CollectiveData, options: ReduceOptions & CountsOptions = noOptions): Work {
+  reduceScatter(output: CollectiveData, input: CollectiveData, options: ReduceOptions<AnyReduceOp> & CountsOptions = noOptions): Work {
+    if (!isPlanned(options)) return this.#reduceComposed('reduceScatter', output, input, options);
     return this.#repeat('reduce-scatter', options, input, output) ?? this.startChecked(this.#checks.reduceScatter(output, input, options));
   }
 
@@ -314,7 +341,7 @@ export class CommGroup implements ProcessGroup {
   #repeat(
     kind: CollectiveCall['kind'],
     options: RepeatableOptions,
-    first?: CollectiveData,
+    first?: CollectiveData | null,
     second?: CollectiveData | null,
   ): Work | undefined {
     const work = this.#parts.destroyed ? undefined : this.#dispatch.repeat(kind, options, first, second);
@@ -324,6 +351,17 @@ export class CommGroup implements ProcessGroup {
 
   startChecked(checked: CheckedCall): Work {
     return this.#begin(checked.call.kind, checked.options, () => this.#dispatch.start(checked));
+  }
+
+  #reduceComposed(method: ReducingCall, target: CollectiveData, source: CollectiveData, options: ReducingOptions): Work {
+    return this.#compose(method, options, (group) => startReducing(group, method, target, source, options));
+  }
+
+  #compose(method: string, options: CallOptions, start: (group: ComposingGroup) => SettlingWork): Work {
+    return this.#begin(method, options, () => {
+      this.#parts.kernels ??= createKernels({ native: loadNative({ enabled: this.#world.settings.native }) });
+      return start({ ...this.#batchGroup(), rank: this.rank, checks: this.#checks, kernels: this.#parts.kernels });
+    });
   }
 
   /** Starts what has been checked, unless the group or the call's signal has ended. */

@@ -1,9 +1,10 @@
 /** Checks of plain arguments. All throw `usage` before anything is done. */
 import { ShoalError } from '../../base/errors.ts';
+import { sum } from '../../base/numbers.ts';
 import { algorithms } from '../../collectives/registry.ts';
 import { checkReduceOp, ReduceOp } from '../../memory/reduce-op.ts';
 import { collectiveLibraries } from '../../call/collective-libraries.ts';
-import type { Operand } from './call-buffers.ts';
+import { partOf, type Operand } from './call-buffers.ts';
 import type { Place } from '../../call/contract.ts';
 import type { CollectiveData, CountsOptions, ReduceOptions } from './types.ts';
 
@@ -77,6 +78,11 @@ export function checkCounts(
 /** A copy of the counts for calls to keep: the caller's list may change when the call has returned. */
 export function keptCounts({ counts }: CountsOptions): readonly number[] | undefined {
   return counts && [...counts];
+}
+
+/** This rank's part of the whole, where it lies. */
+export function ownPart({ rank, size }: Place, whole: Operand, { counts = even(whole.count / size, size) }: CountsOptions): Operand {
+  return partOf(whole, sum(counts.slice(0, rank)), counts[rank]);
 }
 
 /** The same count for every rank. */

@@ -36,6 +36,13 @@ export function operand(value: CollectiveData, role: string): Operand {
   return { value, dtype: dtypeOfArray(value), count: value.length };
 }
 
+/** Elements of an argument, from one on. */
+export function partOf({ value, dtype }: Operand, first: number, count: number): Operand {
+  const whole = onHost(value);
+  if (!(whole instanceof Tensor)) return { value: (whole as Float32Array).subarray(first, first + count), dtype, count };
+  return { value: new Tensor(dtype, [count], whole.region, whole.byteOffset + first * dtypeInfo(dtype).bytes), dtype, count };
+}
+
 /** An argument of a call that reaches host memory only. @throws ShoalError `unsupported`. */
 export function onHost(value: CollectiveData): TensorLike {
   if (!(value instanceof DeviceTensor)) return value;
@@ -58,6 +65,8 @@ export interface BufferUse {
   readonly reads: boolean;
   /** It receives a result. */
   readonly writes: boolean;
+  /** It is this rank's part of the call's other argument, which has it at its place already. Default: they lie apart. */
+  readonly isInPlace?: boolean;
 }
 
 /** An argument with its bytes on this thread. */
@@ -217,7 +226,7 @@ export class CallBuffers {
 function overlapping(placed: readonly Placed[]): boolean {
   return placed.some((a, index) =>
     placed.slice(index + 1).some((b) => {
-      if (!a.writes && !b.writes) return false;
+      if ((!a.writes && !b.writes) || a.isInPlace || b.isInPlace) return false;
       const [from, to] = [a.view, b.view];
       return from.buffer === to.buffer && from.byteOffset < to.byteOffset + to.length && to.byteOffset < from.byteOffset + from.length;
     }),

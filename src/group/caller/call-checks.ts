@@ -35,6 +35,7 @@ import {
   checkTimeout,
   even,
   keptCounts,
+  ownPart,
   reductionOf,
   rootOf,
   splitsOf,
@@ -83,28 +84,12 @@ export class CallChecks {
     return this.#collective('all-gather', target, target.count, options, { counts }, [inputOf(source), outputOf(target)]);
   }
 
-  gather(output: CollectiveData | null, input: CollectiveData, options: CountsOptions & RootOptions): CheckedCall {
-    checkOptions('gather', options, countsOfRootOptions);
-    const { rank, size } = this.#place;
-    const root = rootOf(options, size);
-    checkRootOnly('the output of gather', output, root, rank);
-    const source = operand(input, 'the input of gather');
-    const target = output === null ? undefined : operand(output, 'the output of gather');
-    const total = checkCounts(this.#place, 'gather', options.counts ?? even(source.count, size), source, target);
-    const uses = [inputOf(source), ...(target ? [outputOf(target)] : [])];
-    return this.#collective('gather', source, total, options, { root, counts: keptCounts(options) }, uses);
+  gather(output: CollectiveData | null, input: CollectiveData | null, options: CountsOptions & RootOptions): CheckedCall {
+    return this.#rooted('gather', 'output', output, input, options);
   }
 
-  scatter(output: CollectiveData, input: CollectiveData | null, options: CountsOptions & RootOptions): CheckedCall {
-    checkOptions('scatter', options, countsOfRootOptions);
-    const { rank, size } = this.#place;
-    const root = rootOf(options, size);
-    checkRootOnly('the input of scatter', input, root, rank);
-    const target = operand(output, 'the output of scatter');
-    const source = input === null ? undefined : operand(input, 'the input of scatter');
-    const total = checkCounts(this.#place, 'scatter', options.counts ?? even(target.count, size), target, source);
-    const uses = [outputOf(target), ...(source ? [inputOf(source)] : [])];
-    return this.#collective('scatter', target, total, options, { root, counts: keptCounts(options) }, uses);
+  scatter(output: CollectiveData | null, input: CollectiveData | null, options: CountsOptions & RootOptions): CheckedCall {
+    return this.#rooted('scatter', 'input', input, output, options);
   }
 
   reduceScatter(output: CollectiveData, input: CollectiveData, options: ReduceOptions & CountsOptions): CheckedCall {
@@ -162,6 +147,29 @@ export class CallChecks {
   ): CheckedCall {
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#timeoutMs);
     return { call: { kind, dtype, count, name: options.name, ...extra }, uses, options, timeoutMs };
+  }
+
+  /** An operation between parts and a whole that the root alone has. @param whole null on other ranks. @param part null: in place. */
+  #rooted(
+    kind: 'gather' | 'scatter',
+    wholeName: 'output' | 'input',
+    whole: CollectiveData | null,
+    part: CollectiveData | null,
+    options: CountsOptions & RootOptions,
+  ): CheckedCall {
+    checkOptions(kind, options, countsOfRootOptions);
+    const { rank, size } = this.#place;
+    const root = rootOf(options, size);
+    checkRootOnly(`the ${wholeName} of ${kind}`, whole, root, rank);
+    const all = whole === null ? undefined : operand(whole, `the ${wholeName} of ${kind}`);
+    const partName = wholeName === 'output' ? 'input' : 'output';
+    const isInPlace = part === null && all !== undefined;
+    const own = isInPlace ? ownPart(this.#place, all, options) : operand(part as CollectiveData, `the ${partName} of ${kind}`);
+    const total = checkCounts(this.#place, kind, options.counts ?? even(own.count, size), own, all);
+    const isGather = kind === 'gather';
+    const buffers: BufferUse[] = [{ name: partName, operand: own, reads: isGather, writes: !isGather, isInPlace }];
+    if (all) buffers.push({ name: wholeName, operand: all, reads: !isGather, writes: isGather });
+    return this.#collective(kind, own, total, options, { root, counts: keptCounts(options) }, buffers);
   }
 
   /** The arguments of an operation between one part per rank and the whole. */

@@ -116,7 +116,7 @@ export class CallDispatch {
   repeat(
     kind: CollectiveCall['kind'],
     options: RepeatableOptions,
-    first: CollectiveData | undefined,
+    first: CollectiveData | null | undefined,
     second?: CollectiveData | null,
   ): SettlingWork | undefined {
     try {
@@ -129,7 +129,7 @@ export class CallDispatch {
   #repeat(
     kind: CollectiveCall['kind'],
     options: RepeatableOptions,
-    first: CollectiveData | undefined,
+    first: CollectiveData | null | undefined,
     second: CollectiveData | null | undefined,
   ): SettlingWork | undefined {
     if (!this.#fast) return undefined;

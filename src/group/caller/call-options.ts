@@ -1,7 +1,8 @@
 /** The options of a group's calls, by call: what `checkOptions` lets through. */
-import { abortSignal, anyList, anyNumber, anyText, anything, optionTable, type Shape } from '../../base/schema.ts';
+import { abortSignal, anyList, anyNumber, anyText, anything, optionTable, that, type Shape } from '../../base/schema.ts';
 import type {
   AllToAllOptions,
+  AnyReduceOp,
   CallOptions,
   CountsOptions,
   PeerOptions,
@@ -20,7 +21,12 @@ type OptionsOf<Call extends 'split' | 'newGroup' | 'scheduled' | 'destroy'> = No
 >;
 
 const call = { timeoutMs: anyNumber, name: anyText, signal: abortSignal } as const satisfies Record<string, Shape<unknown>>;
-const reduce = { op: anyText, factor: anyNumber } as const satisfies Record<string, Shape<unknown>>;
+const operator = that<AnyReduceOp>(
+  'the name of an operator, or an object with a name and a function reduce',
+  (op) =>
+    typeof op === 'string' || (typeof op === 'object' && op !== null && 'name' in op && 'reduce' in op && typeof op.reduce === 'function'),
+);
+const reduce = { op: operator, factor: anyNumber } as const satisfies Record<string, Shape<unknown>>;
 
 export const callOptions = optionTable<CallOptions>(call);
 export const reduceOptions = optionTable<ReduceOptions>({ ...reduce, ...call });

@@ -4,7 +4,7 @@ import type { SchedulingStatus } from '../../call/group-spec.ts';
 import type { Work } from '../../comm/caller/work.ts';
 import type { DType, NativeFloat16Array, TypedArray } from '../../memory/dtype.ts';
 import type { DeviceTensor } from '../../memory/device/device-tensor.ts';
-import type { ReduceOp } from '../../memory/reduce-op.ts';
+import type { LogicalOp, ReduceOp } from '../../memory/reduce-op.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { JobStore } from '../../store/store.ts';
 
@@ -28,10 +28,23 @@ export interface CallOptions {
   readonly signal?: AbortSignal;
 }
 
+/** An operator of the program's own, for allReduce, reduce, reduceScatter, scan and exscan; the same on all ranks. Every rank that gets a
+ *  result first gets the data of all ranks. */
+export interface UserReduceOp {
+  /** Takes part in the contract, like the name of a call. */
+  readonly name: string;
+  /** Combines `value`, a rank's elements, into `accumulator`, the result for all ranks before it: (r0 ⊕ r1) ⊕ r2 …, so that the operator need not be
+   *  commutative or associative. Both are views as a tensor's `data` is. A throw is the error of the call on this rank. */
+  reduce(accumulator: TypedArray, value: TypedArray): void;
+}
+
+/** The operators of single calls; batches and scheduled groups take those of `ReduceOp`. */
+export type AnyReduceOp = ReduceOp | LogicalOp | UserReduceOp;
+
 /** Options of collectives that combine values. */
-export interface ReduceOptions extends CallOptions {
+export interface ReduceOptions<Op = ReduceOp> extends CallOptions {
   /** Default Sum. */
-  readonly op?: ReduceOp;
+  readonly op?: Op;
   /** This rank's factor. Given with Premul, and only then. */
   readonly factor?: number;
 }
@@ -194,19 +207,31 @@ export interface ProcessGroup {
   release(tensor: Tensor): void;
 
   /** In place: data := reduction over all ranks' data. */
-  allReduce(data: CollectiveData, options?: ReduceOptions): Work;
+  allReduce(data: CollectiveData, options?: ReduceOptions<AnyReduceOp>): Work;
   /** In place: data := the root's data. */
   broadcast(data: CollectiveData, options?: RootOptions): Work;
   /** The root's data := reduction over all ranks' data; other ranks' data keeps its values. */
-  reduce(data: CollectiveData, options?: ReduceOptions & RootOptions): Work;
+  reduce(data: CollectiveData, options?: ReduceOptions<AnyReduceOp> & RootOptions): Work;
+  /** In place: data := reduction of the data of ranks 0…rank, in this order (MPI's `MPI_Scan`). Every rank gets the data of all ranks first. Op:
+   *  any but Avg and Premul. */
+  scan(data: TensorLike, options?: ReduceOptions<AnyReduceOp>): Work;
+  /** In place: data := reduction of the data of ranks 0…rank−1; rank 0's keeps its values (`MPI_Exscan`). Otherwise as `scan`. */
+  exscan(data: TensorLike, options?: ReduceOptions<AnyReduceOp>): Work;
+  /** In place: values := the largest of all ranks, element by element, and indices := the indices that came with them; of equal values the smallest
+   *  index (`MPI_MAXLOC`). Values are ordered as by Max. Indices are of an integer dtype. Every rank gets the data of all ranks first. */
+  maxLoc(values: TensorLike, indices: TensorLike, options?: CallOptions): Work;
+  /** The same as `maxLoc` with the smallest values (`MPI_MINLOC`). */
+  minLoc(values: TensorLike, indices: TensorLike, options?: CallOptions): Work;
   /** output := all ranks' inputs in rank order. The output has as many elements as all inputs together. */
   allGather(output: CollectiveData, input: CollectiveData, options?: CountsOptions): Work;
-  /** The root's output := all ranks' inputs in rank order, as in `allGather`; other ranks pass null. */
-  gather(output: CollectiveData | null, input: CollectiveData, options?: CountsOptions & RootOptions): Work;
-  /** output := this rank's part of the root's input, which has as many elements as all outputs together; other ranks pass null. */
-  scatter(output: CollectiveData, input: CollectiveData | null, options?: CountsOptions & RootOptions): Work;
+  /** The root's output := all ranks' inputs in rank order, as in `allGather`; other ranks pass null. The root may pass null as its input: its
+   *  part is at its place in the output already. */
+  gather(output: CollectiveData | null, input: CollectiveData | null, options?: CountsOptions & RootOptions): Work;
+  /** output := this rank's part of the root's input, which has as many elements as all outputs together; other ranks pass null. The root may
+   *  pass null as its output: its part stays in the input. */
+  scatter(output: CollectiveData | null, input: CollectiveData | null, options?: CountsOptions & RootOptions): Work;
   /** output := this rank's part of the reduction of all inputs. An input has as many elements as all outputs together. */
-  reduceScatter(output: CollectiveData, input: CollectiveData, options?: ReduceOptions & CountsOptions): Work;
+  reduceScatter(output: CollectiveData, input: CollectiveData, options?: ReduceOptions<AnyReduceOp> & CountsOptions): Work;
   /** Part q of this rank's input goes to rank q; output := the parts from all ranks in rank order. Without splits all parts are
    *  equal: input and output have equally many elements, and `size` divides their number. */
   allToAll(output: CollectiveData, input: CollectiveData, options?: AllToAllOptions): Work;

@@ -1,4 +1,5 @@
 /** Inputs of the conformance suite of process groups: small numbers that are exact in every dtype. */
+import assert from 'node:assert/strict';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { ProcessGroup } from '../caller/types.ts';
@@ -60,4 +61,46 @@ export function filled(group: ProcessGroup, dtype: DType, count: number, rank = 
 /** Fills an array with copies of its first elements. */
 export function repeat(data: Float32Array, first: number): void {
   for (let done = first; done < data.length; done *= 2) data.copyWithin(done, 0, done);
+}
+
+/** An integer as the dtype holds it. */
+export function wrapTo(dtype: DType, value: number): number {
+  switch (dtype) {
+    case 'int8':
+      return Int8Array.of(value)[0];
+    case 'uint8':
+      return Uint8Array.of(value)[0];
+    case 'int16':
+      return Int16Array.of(value)[0];
+    case 'uint16':
+      return Uint16Array.of(value)[0];
+    default:
+      return value;
+  }
+}
+
+export interface Elements {
+  readonly data: ArrayLike<number | bigint>;
+  readonly dtype: DType;
+}
+
+/** That the elements are `expected`, which repeats itself, from element `first` of it on. */
+export function checkElements(tensor: Elements, expected: readonly number[], what: string, { first = 0, tolerance = 0 } = {}): void {
+  for (let i = 0; i < tensor.data.length; i++) {
+    const actual = numberAt(tensor, i);
+    const wanted = expected[(first + i) % period];
+    if (!(Math.abs(actual - wanted) <= tolerance * Math.max(1, Math.abs(wanted))))
+      assert.fail(`${what}: element ${i} of ${tensor.data.length} is ${actual}, expected ${wanted}`);
+  }
+}
+
+/** That the elements are those of rank r's input. */
+export function checkInput(tensor: Elements, rank: number, what: string): void {
+  const input = Array.from({ length: period }, (_, i) => valueAt(rank, i, tensor.dtype));
+  checkElements(tensor, input, what);
+}
+
+/** Per-rank counts that differ, with a zero among them. */
+export function unevenCounts(size: number): number[] {
+  return Array.from({ length: size }, (_, rank) => (rank === 1 ? 0 : 5 + 11 * rank));
 }
