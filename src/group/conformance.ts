@@ -18,12 +18,8 @@ import {
   valueAt,
   wrapTo,
   type Elements,
+  type GroupCheck,
 } from './testing/conformance-values.ts';
-
-export interface GroupCheck {
-  readonly name: string;
-  run(group: ProcessGroup): Promise<void>;
-}
 
 /** Sizes in elements: nothing, one, around a line, several buckets of a small plan. */
 const sizes = [0, 1, 3, 16, 17, 1000, 40_003];

@@ -75,17 +75,17 @@ describe('shoal', () => {
     return {
       tensor: call(group.tensor.bind(group), argument('float32'), argument([2])),
       release: call(group.release.bind(group), argument(undefined)),
-      allReduce: call(group.allReduce.bind(group), tensorLike, options('op', 'factor', ...rest)),
+      allReduce: call(group.allReduce.bind(group), tensorLike, options('op', 'factor', 'postscale', ...rest)),
       broadcast: call(group.broadcast.bind(group), tensorLike, options('root', ...rest)),
-      reduce: call(group.reduce.bind(group), tensorLike, options('op', 'factor', 'root', ...rest)),
-      scan: call(group.scan.bind(group), tensorLike, options('op', 'factor', ...rest)),
-      exscan: call(group.exscan.bind(group), tensorLike, options('op', 'factor', ...rest)),
+      reduce: call(group.reduce.bind(group), tensorLike, options('op', 'factor', 'postscale', 'root', ...rest)),
+      scan: call(group.scan.bind(group), tensorLike, options('op', 'factor', 'postscale', ...rest)),
+      exscan: call(group.exscan.bind(group), tensorLike, options('op', 'factor', 'postscale', ...rest)),
       maxLoc: call(group.maxLoc.bind(group), tensorLike, argument(new Int32Array(2)), options(...rest)),
       minLoc: call(group.minLoc.bind(group), tensorLike, argument(new Int32Array(2)), options(...rest)),
       allGather: call(group.allGather.bind(group), pair, part, options('counts', ...rest)),
       gather: call(group.gather.bind(group), pair, argument(new Float32Array(2), 'null'), options('counts', 'root', ...rest)),
       scatter: call(group.scatter.bind(group), argument(new Float32Array(2), 'null'), pair, options('counts', 'root', ...rest)),
-      reduceScatter: call(group.reduceScatter.bind(group), part, pair, options('op', 'factor', 'counts', ...rest)),
+      reduceScatter: call(group.reduceScatter.bind(group), part, pair, options('op', 'factor', 'postscale', 'counts', ...rest)),
       allToAll: call(group.allToAll.bind(group), part, part, options('inputSplits', 'outputSplits', ...rest)),
       allGatherObject: call(group.allGatherObject.bind(group), cloneable, options(...rest)),
       gatherObject: call(group.gatherObject.bind(group), cloneable, options('root', ...rest)),
@@ -113,7 +113,11 @@ describe('shoal', () => {
   it('scheduled groups', async () => {
     const scheduled = await shoal.initProcessGroup({ environment: {}, scheduling: true });
     await walk('scheduled', {
-      allReduce: call(scheduled.allReduce.bind(scheduled), tensorLike, options('op', 'factor', 'priority', 'timeoutMs', 'name', 'signal')),
+      allReduce: call(
+        scheduled.allReduce.bind(scheduled),
+        tensorLike,
+        options('op', 'factor', 'postscale', 'priority', 'timeoutMs', 'name', 'signal'),
+      ),
       setScheduling: call(scheduled.setScheduling.bind(scheduled), fields({ creditBytes: 8192, partitionBytes: 4096 })),
       destroy: call(scheduled.destroy.bind(scheduled), options('timeoutMs')),
     });
@@ -190,7 +194,7 @@ describe('shoal', () => {
       for (let k = 0; k < 3; k++) await group.allReduce(x, { op: shoal.ReduceOp.Max });
       for (let k = 0; k < 3; k++) await group.allReduce(x);
       await walk('group', {
-        allReduce: call(group.allReduce.bind(group), argument(x), options('op', 'factor', 'timeoutMs', 'name', 'signal')),
+        allReduce: call(group.allReduce.bind(group), argument(x), options('op', 'factor', 'postscale', 'timeoutMs', 'name', 'signal')),
       });
     }
     await group.destroy();

@@ -3,6 +3,7 @@
  *      an op of the program's own       all-gather, gather or all-to-all ─▶ fold of all ranks' parts
  *      scan, exscan                     all-gather ─▶ fold of the parts of ranks 0…r, or 0…r−1
  *      land, lor, lxor                  whether ≠ 0, as bool ─▶ the same collective with a bitwise op ─▶ 1 or 0
+ *      postscale                        the same collective ─▶ × factor
  *      maxLoc, minLoc                   all-gather of values and of indices ─▶ the extreme, and the smallest index of those that have it
  *
  *  A fold takes the parts in rank order, so that its bits are the same on all ranks, whatever the sizes and algorithms. It must not know
@@ -41,9 +42,9 @@ export type ReducingCall = keyof typeof optionsOf;
 export type ReducingOptions = ReduceOptions<AnyReduceOp> & Placement;
 type Placement = RootOptions & CountsOptions;
 
-/** The operator, if any, is one that plans have. */
+/** Plans have all that is asked for. */
 export function isPlanned<Options extends ReduceOptions<AnyReduceOp>>(options: Options): options is Options & ReduceOptions {
-  return typeof options?.op !== 'object' && !isLogicalOp(options?.op);
+  return typeof options?.op !== 'object' && !isLogicalOp(options?.op) && options?.postscale === undefined;
 }
 
 const bitwise = { land: ReduceOp.BitAnd, lor: ReduceOp.BitOr, lxor: ReduceOp.BitXor } as const;
@@ -57,16 +58,19 @@ export function startReducing(
   options: ReducingOptions,
 ): SettlingWork {
   checkOptions(method, options, optionsOf[method] as OptionTable<object>);
-  const { op = ReduceOp.Sum, factor, ...rest } = options;
+  const { op = ReduceOp.Sum, factor, postscale, ...rest } = options;
   const isInPlace = source === target;
   const from = operand(source, `the ${isInPlace ? 'data' : 'input'} of ${method}`);
   const to = operand(target, `the ${isInPlace ? 'data' : 'output'} of ${method}`);
-  if (factor !== undefined) throw new ShoalError('usage', `${method}: the option factor goes with the op premul only`);
+  if (factor !== undefined && op !== ReduceOp.Premul)
+    throw new ShoalError('usage', `${method}: the option factor goes with the op premul only`);
+  if (postscale !== undefined) return scaled(group, method, to, from, options, postscale);
   if (isLogicalOp(op)) return throughBool(group, method, to, from, { ...rest, op });
   if (typeof op === 'object') return folded(group, method, to, from, op, rest);
   const { checks } = group;
-  if (method === 'reduceScatter') return group.startCollective(checks.reduceScatter(target, source, { ...rest, op }));
-  if (method === 'allReduce' || method === 'reduce') return group.startCollective(checks[method](target, { ...rest, op }));
+  const planned = { ...rest, op, ...(factor === undefined ? {} : { factor }) };
+  if (method === 'reduceScatter') return group.startCollective(checks.reduceScatter(target, source, planned));
+  if (method === 'allReduce' || method === 'reduce') return group.startCollective(checks[method](target, planned));
   checkReduceOp(op, from.dtype);
   const combined = combineOpOf(op);
   if (combined !== op)
@@ -82,17 +86,39 @@ function throughBool(
   from: Operand,
   { op, ...options }: CallOptions & Placement & { readonly op: LogicalOp },
 ): SettlingWork {
-  const { kernels, rank, size } = group;
+  const { kernels } = group;
   const source = group.tensor('bool', [from.count]);
   const target = method === 'reduceScatter' ? group.tensor('bool', [to.count]) : source;
-  const hasResult = method === 'reduce' ? rootOf(options, size) === rank : method !== 'exscan' || rank > 0;
   const start = (): SettlingWork[] => {
     kernels.convert('bool', bytesOf(source), from.dtype, bytesOf(from.value));
     return [startReducing(group, method, target, source, { ...options, name: nameOf(op, options), op: bitwise[op] })];
   };
   return composed(group, [source, target], start, () => {
-    if (hasResult) kernels.convert(to.dtype, bytesOf(to.value), 'bool', bytesOf(target));
+    if (hasResult(group, method, options)) kernels.convert(to.dtype, bytesOf(to.value), 'bool', bytesOf(target));
   });
+}
+
+/** The result times a factor. */
+function scaled(
+  group: ComposingGroup,
+  method: ReducingCall,
+  to: Operand,
+  from: Operand,
+  options: ReducingOptions,
+  by: number,
+): SettlingWork {
+  if (dtypeInfo(to.dtype).kind !== 'float')
+    throw new ShoalError('unsupported', `${method}: postscale needs a float dtype, not ${to.dtype}`);
+  const inner = { ...options, postscale: undefined, name: nameOf(`postscale ${by}`, options) };
+  const start = (): SettlingWork[] => [startReducing(group, method, to.value, from.value, inner)];
+  return composed(group, [], start, () => {
+    if (hasResult(group, method, options)) group.kernels.scale(to.dtype, bytesOf(to.value), bytesOf(to.value), by);
+  });
+}
+
+/** The call changes this rank's data. */
+function hasResult({ rank, size }: ComposingGroup, method: ReducingCall, options: Placement): boolean {
+  return method === 'reduce' ? rootOf(options, size) === rank : method !== 'exscan' || rank > 0;
 }
 
 function folded(
@@ -210,7 +236,7 @@ function partsOf(whole: Tensor, count: number): Uint8Array[] {
 type Elements = TypedArray & { [index: number]: number | bigint };
 
 function elementsOf(dtype: DType, bytes: Uint8Array): Elements {
-  return viewOf(dtype, bytes.buffer, bytes.byteOffset, bytes.byteLength / dtypeInfo(dtype).bytes) as Elements;
+  return viewOf(dtype, bytes.buffer, bytes.byteOffset, bytes.byteLength / dtypeInfo(dtype).bytes);
 }
 
 /** Values that compare like the elements: doubles, which hold those of all other dtypes. */

@@ -24,8 +24,13 @@ export function checkTag(tag: number): number {
 }
 
 /** The operator and factor of a call that reduces. Default: their sum. */
-export function reductionOf({ dtype }: Operand, { op = ReduceOp.Sum, factor }: ReduceOptions): { op: ReduceOp; factor?: number } {
+export function reductionOf(
+  { dtype }: Operand,
+  { op = ReduceOp.Sum, factor, postscale }: ReduceOptions,
+): { op: ReduceOp; factor?: number } {
   checkReduceOp(op, dtype);
+  if (postscale !== undefined)
+    throw new ShoalError('unsupported', 'postscale is an option of single calls, not of batches and scheduled groups');
   if ((op === ReduceOp.Premul) !== (factor !== undefined))
     throw new ShoalError('usage', "reduce op 'premul' and the option factor go together");
   return factor === undefined ? { op } : { op, factor };

@@ -26,7 +26,7 @@ const operator = that<AnyReduceOp>(
   (op) =>
     typeof op === 'string' || (typeof op === 'object' && op !== null && 'name' in op && 'reduce' in op && typeof op.reduce === 'function'),
 );
-const reduce = { op: operator, factor: anyNumber } as const satisfies Record<string, Shape<unknown>>;
+const reduce = { op: operator, factor: anyNumber, postscale: anyNumber } as const satisfies Record<string, Shape<unknown>>;
 
 export const callOptions = optionTable<CallOptions>(call);
 export const reduceOptions = optionTable<ReduceOptions>({ ...reduce, ...call });

@@ -47,6 +47,9 @@ export interface ReduceOptions<Op = ReduceOp> extends CallOptions {
   readonly op?: Op;
   /** This rank's factor. Given with Premul, and only then. */
   readonly factor?: number;
+  /** Factor of the result, the same on all ranks: Horovod's `postscale_factor`, as `factor` is its `prescale_factor`. Of floats, in single
+   *  calls. */
+  readonly postscale?: number;
 }
 
 /** Options of collectives that have one rank as their source or target. */

@@ -3,8 +3,18 @@ import assert from 'node:assert/strict';
 import { dtypes } from '../../memory/dtype.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { AnyReduceOp, ProcessGroup } from '../caller/types.ts';
-import type { GroupCheck } from '../conformance.ts';
-import { bounds, checkElements, checkInput, filled, numberAt, period, unevenCounts, valueAt, wrapTo } from './conformance-values.ts';
+import {
+  bounds,
+  checkElements,
+  checkInput,
+  filled,
+  numberAt,
+  period,
+  unevenCounts,
+  valueAt,
+  wrapTo,
+  type GroupCheck,
+} from './conformance-values.ts';
 
 export const composedChecks: readonly GroupCheck[] = [
   {
@@ -108,7 +118,7 @@ export const composedChecks: readonly GroupCheck[] = [
         group.scan(prefix, { op: compose }),
         group.exscan(before, { op: compose }),
       ];
-      const parts = [new Int32Array(6), group.tensor('int32', [6]).data as Int32Array];
+      const parts = [new Int32Array(6), group.tensor('int32', [6]).data];
       for (const part of parts) works.push(group.reduceScatter(part, own(), { op: compose }));
       const counts = Array.from({ length: size }, (_, each) => (each === 0 ? 6 * size - 2 * (size - 1) : 2));
       const uneven = new Int32Array(counts[rank]);
@@ -131,6 +141,31 @@ export const composedChecks: readonly GroupCheck[] = [
       if (size > 1) await assert.rejects(async () => failing, { code: 'usage', message: /not these/ });
       else await failing;
       await group.barrier();
+    },
+  },
+  {
+    name: 'results times a factor, beside inputs times one',
+    async run(group) {
+      const { rank, size } = group;
+      const sum = (size * (size + 1)) / 2;
+      const ones = (): Float32Array => Float32Array.of(1, 2);
+      const [all, root, part, prefix, user] = [ones(), ones(), new Float32Array(1), ones(), ones()];
+      const halves = group.tensor('bfloat16', [2]);
+      // 1 and 2 as bfloat16.
+      halves.data.set([0x3f80, 0x4000]);
+      await Promise.all([
+        group.allReduce(all, { op: ReduceOp.Premul, factor: rank + 1, postscale: 0.5 }),
+        group.reduce(root, { postscale: 3 }),
+        group.reduceScatter(part, new Float32Array(size).fill(4), { op: ReduceOp.Max, postscale: 0.25 }),
+        group.scan(prefix, { postscale: -1 }),
+        group.allReduce(user, { op: { name: 'last', reduce: (to: Float32Array, from: Float32Array) => to.set(from) }, postscale: 2 }),
+        group.allReduce(halves, { op: ReduceOp.Max, postscale: 2 }),
+      ]);
+      assert.deepEqual([...all], [sum / 2, sum]);
+      assert.deepEqual([...root], rank === 0 ? [3 * size, 6 * size] : [1, 2]);
+      assert.deepEqual([...part, ...user], [1, 2, 4]);
+      assert.deepEqual([...prefix], [-rank - 1, -2 * rank - 2]);
+      assert.deepEqual([...halves.data], [0x4000, 0x4080]);
     },
   },
   {

@@ -4,6 +4,12 @@ import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { ProcessGroup } from '../caller/types.ts';
 
+/** One check of the suite: a program that every rank runs. */
+export interface GroupCheck {
+  readonly name: string;
+  run(group: ProcessGroup): Promise<void>;
+}
+
 /** After so many elements inputs repeat themselves, and so do results. Checks look at every element, so each has to cost little. */
 export const period = 15;
 
