@@ -7,7 +7,7 @@
  *  Each commit is built once, in node_modules/.cache. What a commit does not have yet is left out. Hosts are made of network
  *  namespaces, which needs root. `--only`: 2 ranks, 4 ranks, 4 hosts, systems. */
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { median } from '../../src/base/numbers.ts';
@@ -46,17 +46,26 @@ const systems: readonly { readonly group: string; readonly script: string; reado
 
 const startedAt = new Date().toISOString();
 const loadBefore = loadavg()[0];
+const commit = spawnSync('git', ['describe', '--always', '--dirty'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
+const path = join(values.out, `${values.name}.json`);
 const wanted = values.only?.split(',');
 const scratch = mkdtempSync(join(tmpdir(), 'shoal-earlier-'));
+mkdirSync(values.out, { recursive: true });
 const rows: EarlierRow[] = [];
-for (const [group, args] of Object.entries(reductions)) if (wanted?.includes(group) !== false) rows.push(...reduced(group, args));
-if (wanted?.includes('systems') !== false) rows.push(...measuredSystems());
+for (const [group, args] of Object.entries(reductions)) if (wanted?.includes(group) !== false) add(reduced(group, args));
+if (wanted?.includes('systems') !== false) add(measuredSystems());
 rmSync(scratch, { recursive: true });
 
-const commit = spawnSync('git', ['describe', '--always', '--dirty'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
-const report: EarlierReport = { schema: 'shoal-earlier', startedAt, commit, cpus: availableParallelism(), loadBefore, rounds, rows };
-mkdirSync(values.out, { recursive: true });
-writeFileSync(join(values.out, `${values.name}.json`), `${JSON.stringify(report, null, 1)}\n`);
+/** Writes the result after each part, because all of them take a quarter of an hour. Rows of the same commit that were not measured again
+ *  stay. */
+function add(measured: readonly EarlierRow[]): void {
+  rows.push(...measured);
+  const before = existsSync(path) ? (JSON.parse(readFileSync(path, 'utf8')) as EarlierReport) : undefined;
+  const others = before?.commit === commit ? before.rows.filter(({ group }) => !rows.some((row) => row.group === group)) : [];
+  const all = [...others, ...rows];
+  const report: EarlierReport = { schema: 'shoal-earlier', startedAt, commit, cpus: availableParallelism(), loadBefore, rounds, rows: all };
+  writeFileSync(path, `${JSON.stringify(report, null, 1)}\n`);
+}
 for (const { group, case: name, builds } of rows) {
   const cells = Object.entries(builds).map(([build, { medianUs, bestUs }]) => {
     const ratio = (theirs: number, ours: number): string => (theirs / ours).toFixed(2);
