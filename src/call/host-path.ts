@@ -31,7 +31,7 @@ import type { MachineState, MachineStatus, Repetition, Segments, StepMachine } f
 import type { BufferName } from '../plan/ir.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
-import { privateKey, type LocalBuffers } from './local-buffers.ts';
+import { bufferNames, hasPrivate, privateKey, type LocalBuffers } from './local-buffers.ts';
 import type { HostPathPlans } from './planner.ts';
 
 export const hostPathNames = ['small', 'large'] as const;
@@ -142,7 +142,6 @@ export interface HostPathOperation {
   readonly bytes: number;
 }
 
-const bufferNames = ['data', 'input', 'output'] as const;
 /** Bytes of a card that stand for addresses which nobody announces. */
 const unknownByte = 0xff;
 const nothing = new Uint8Array(0);
@@ -362,12 +361,6 @@ export class HostPath {
 function number({ code, whole }: BoundCode, ordinal: number): void {
   const { ordinalOperands } = whole;
   for (let i = 0; i < ordinalOperands.length; i++) code[ordinalOperands[i]] = ordinal + 1;
-}
-
-/** Own buffers of a call are private, or none is. */
-export function hasPrivate(buffers: LocalBuffers): boolean {
-  for (const name of bufferNames) if (buffers[name]?.key === privateKey) return true;
-  return false;
 }
 
 /** Whether the addresses that a rank announces for a call say so. */

@@ -31,6 +31,14 @@ export interface LocalBuffer {
 
 export type LocalBuffers = Partial<Record<BufferName, LocalBuffer>>;
 
+export const bufferNames = ['data', 'input', 'output'] as const;
+
+/** Own buffers of a call are private, or none is. */
+export function hasPrivate(buffers: LocalBuffers): boolean {
+  for (const name of bufferNames) if (buffers[name]?.key === privateKey) return true;
+  return false;
+}
+
 /** @param announced `private`: the buffers are copies of memory that only the calling thread reaches. */
 export function localBuffers(buffers: Buffers, announced: 'shared' | 'private' = 'shared'): LocalBuffers {
   const local: LocalBuffers = {};

@@ -12,7 +12,7 @@ import { createStepMachine } from '../memory/step-machine/create-step-machine.ts
 import { separateHosts } from '../plan/topology.ts';
 import type { CollectiveCall } from './contract.ts';
 import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
-import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path.ts';
+import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path-wire.ts';
 import { privateKey } from './local-buffers.ts';
 import type { Planner } from './planner.ts';
 import { plannerOf } from './testing/planner-of.ts';

@@ -16,14 +16,7 @@
  *  queues or users' objects. */
 import { assert, must } from '../base/assert.ts';
 import { serialOf } from '../base/serial.ts';
-import {
-  beginContractOffset,
-  beginPublishedOffset,
-  contractBytes,
-  mailboxOffset,
-  signalOffset,
-  type ControlBlock,
-} from '../collectives/control-block.ts';
+import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../collectives/control-block.ts';
 import type { Lowered, NetworkCall } from '../collectives/lower.ts';
 import {
   incomingOf,
@@ -32,12 +25,11 @@ import {
   type NetworkPathRates,
   type NetworkPathSpec,
 } from '../collectives/network-path.ts';
-import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../memory/native-wire.ts';
 import { Opcode, type MachineState, type Segments, type StepMachine } from '../memory/step-machine.ts';
-import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
 import { signalMaxOf } from './group-spec.ts';
-import type { LocalBuffers } from './local-buffers.ts';
+import { hasPrivate, type LocalBuffers } from './local-buffers.ts';
+import { networkPathScratchBytes, networkPathSlots, type NetworkPathWire, type RankSet } from './network-path-wire.ts';
 import type { PreparedPlan } from './planner.ts';
 
 export interface NetworkPathOptions {
@@ -64,9 +56,8 @@ export interface NetworkPathOperation {
   readonly spreads: boolean;
   /** Signals that it waits for. */
   readonly incoming: readonly Incoming[];
-  readonly buffers: LocalBuffers;
-  /** It runs on what other threads reach. */
-  readonly isPrivate: false;
+  buffers: LocalBuffers;
+  readonly isPrivate: boolean;
   /** Memory by turn. */
   readonly segments: readonly Segments[];
   /** Its first word is the number of the call. */
@@ -124,18 +115,29 @@ export class NetworkPath {
       const bound = machine.createSegments(lowered.segments.length);
       lowered.segments.forEach((name, index) => {
         assert(name.kind === 'slot' || name.rank === rank, () => `a network path reaches no ${name.kind} of rank ${name.rank}`);
-        const own = name.kind === 'buffer' && (name.buffer === 'scratch' ? wire.scratch[turn] : buffers[name.buffer]?.view);
-        bound.set(
-          index,
-          must(own === false ? wire.slot(name.rank, turn) : own, () => `${call.kind} has no such buffer`),
-        );
+        if (name.kind !== 'buffer') bound.set(index, wire.slot(name.rank, turn));
+        else if (name.buffer === 'scratch') bound.set(index, wire.scratch[turn]);
       });
       return bound;
     });
     const eager = lowered.channels.map((code) => eagerPuts(code, lowered));
-    const progress = { positions: eager.map(() => 0), announced: 0 };
     const [spreads, incoming] = [spreadsAnnouncements(plan), incomingOf(plan, rank)];
-    return { call, algorithm: plan.algorithm, lowered, eager, spreads, incoming, buffers, isPrivate: false, segments, contract, progress };
+    const fixed = { call, algorithm: plan.algorithm, lowered, eager, spreads, incoming, segments, contract };
+    return this.rebind(
+      { ...fixed, progress: { positions: eager.map(() => 0), announced: 0 }, buffers, isPrivate: hasPrivate(buffers) },
+      buffers,
+    );
+  }
+
+  /** The same operation on other buffers. */
+  rebind(operation: NetworkPathOperation, buffers: LocalBuffers): NetworkPathOperation {
+    operation.buffers = buffers;
+    operation.lowered.segments.forEach((name, index) => {
+      if (name.kind !== 'buffer' || name.buffer === 'scratch') return;
+      const view = must(buffers[name.buffer]?.view, () => `${operation.call.kind} has no such buffer`);
+      for (const each of operation.segments) each.set(index, view);
+    });
+    return operation;
   }
 
   /** Begins the operation as number `sequence` of the group, `ordinal` of the network path. What it writes to scratch alone is sent at
@@ -144,8 +146,8 @@ export class NetworkPath {
     const { lowered, segments, contract, eager, spreads, progress } = operation;
     const { own, firstSlot, wire, rank } = this.#options;
     const turn = ordinal % networkPathSlots;
-    if (lowered.entry.length > 1) this.#run(lowered.entry, segments[turn]);
     contract[0] = sequence + 1;
+    if (lowered.entry.length > 1) this.#run(lowered.entry, segments[turn]);
     wire.line(rank, turn).set(contract, contractWord);
     own.publish(firstSlot + turn, ordinal + 1);
     wire.bind(turn, operation.buffers);
@@ -270,175 +272,4 @@ function eagerPuts(code: Float64Array, { calls }: Lowered): number {
     const call = code[at] === Opcode.Call ? calls[code[at + 1]] : undefined;
     if (call?.kind !== 'put' || call.targetBuffer !== 'scratch') return puts;
   }
-}
-
-// ── the wire ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Operations of a network path take slots in turn. */
-const networkPathSlots = 2;
-
-/** Scratch of an operation, and most bytes of one put. */
-export const networkPathScratchBytes = 128 * 1024;
-
-const lineBytes = 64;
-const lineWords = (mailboxOffset - beginPublishedOffset) / 4;
-const slotBytes = Math.ceil((mailboxOffset + mailboxBytes) / lineBytes) * lineBytes;
-/** Bytes of an announcement with a full mailbox. */
-const payloadBytesMax = mailboxOffset + mailboxBytes - beginPublishedOffset;
-
-export function networkPathMemoryBytes(native: NativeWire, ranks: number): number {
-  const slots = (ranks - 1) * networkPathSlots * slotBytes;
-  return slots + networkPathSlots * networkPathScratchBytes + native.wireMemoryBytes(ranks - 1, payloadBytesMax, networkPathScratchBytes);
-}
-
-export interface NetworkPathWireOptions {
-  readonly native: NativeWire;
-  readonly rank: number;
-  /** This rank's own block, and the first of its slots that the network path uses. */
-  readonly own: ControlBlock;
-  readonly firstSlot: number;
-  /** Signals of a slot. */
-  readonly signalCount: number;
-  /** Memory of `networkPathMemoryBytes`, mapped by this thread. */
-  readonly memory: Uint8Array;
-  /** Sockets to the other ranks, in their order; the wire owns them from now on. */
-  readonly descriptors: readonly number[];
-}
-
-/** The sockets of a network path, and the memory in which announcements of the other ranks arrive. Each thread has its own wire on the same
- *  memory, and they take turns.
- *
- *      region of one rank and group, mapped by both its threads
- *      │ mirrors: two slots of every other rank │ scratch, twice │ what is half received and half sent on each socket │
- *
- *  Mirrors have the layout of a slot of the control block. It must not know operations. */
-export class NetworkPathWire {
-  /** Scratch by turn. */
-  readonly scratch: readonly Uint8Array[];
-  readonly #native: NativeWire;
-  readonly #rank: number;
-  /** Kept alive here, too. */
-  readonly #bound: (LocalBuffers | undefined)[] = [];
-  readonly #wire: WireHandle;
-  /** Slots by rank, then turn. Kept alive here, because the addon knows their addresses. */
-  readonly #slots: readonly (readonly Uint8Array[])[];
-  /** Announcement and contract of each slot, as words. */
-  readonly #lines: readonly (readonly Uint32Array[])[];
-  readonly #memory: Uint8Array;
-  #watch: WatchHandle | undefined;
-  #watching = false;
-  #closed = false;
-
-  constructor(options: NetworkPathWireOptions) {
-    const { native, rank, own, firstSlot, signalCount, memory, descriptors } = options;
-    this.#native = native;
-    const turns = Array.from({ length: networkPathSlots }, (_, turn) => turn);
-    const slots = descriptors.map((_, peer) =>
-      turns.map((turn) => memory.subarray((peer * networkPathSlots + turn) * slotBytes, (peer * networkPathSlots + turn + 1) * slotBytes)),
-    );
-    const ownSlots = turns.map((turn) => own.slot(firstSlot + turn));
-    const scratchAt = descriptors.length * networkPathSlots * slotBytes;
-    this.scratch = turns.map((turn) =>
-      memory.subarray(scratchAt + turn * networkPathScratchBytes, scratchAt + (turn + 1) * networkPathScratchBytes),
-    );
-    this.#memory = memory.subarray(scratchAt + networkPathSlots * networkPathScratchBytes);
-    const layout = Float64Array.of(beginPublishedOffset, payloadBytesMax, signalOffset(0), signalCount, networkPathScratchBytes);
-    this.#wire = native.createWire(descriptors, this.#memory, ownSlots, slots.flat(), this.scratch, layout);
-    this.#rank = rank;
-    slots.splice(rank, 0, ownSlots);
-    this.#slots = slots;
-    const wordsOf = (slot: Uint8Array): Uint32Array => new Uint32Array(slot.buffer, slot.byteOffset + beginPublishedOffset, lineWords);
-    this.#lines = slots.map((each) => each.map(wordsOf));
-  }
-
-  /** A rank's slot as it is known here; own ones are the block's. */
-  slot(rank: number, turn: number): Uint8Array {
-    return this.#slots[rank][turn];
-  }
-
-  /** Announcement and contract in a rank's slot: the number of the operation on the network path, from 1, then the contract. */
-  line(rank: number, turn: number): Uint32Array {
-    return this.#lines[rank][turn];
-  }
-
-  /** Binds the buffers that puts go to and come from. */
-  bind(turn: number, buffers: LocalBuffers): void {
-    if (this.#bound[turn] === buffers) return;
-    this.#bound[turn] = buffers;
-    this.#native.wireBind(this.#wire, turn, (buffers.data ?? buffers.input)?.view ?? nothing, buffers.output?.view ?? nothing);
-  }
-
-  /** Tells some ranks what the own slot announces, with the first bytes of its mailbox. */
-  announce(turn: number, mailboxFilled: number, to: RankSet): void {
-    this.#native.wireAnnounce(this.#wire, turn, announcementBytes(mailboxFilled), this.#peersOf(to));
-  }
-
-  /** `announcing`: what the own slot announces goes before, with so many bytes of its mailbox. */
-  put(turn: number, call: Exclude<NetworkCall, { kind: 'flush' }>, announcing?: { readonly mailboxFilled: number }): void {
-    const peer = call.peer < this.#rank ? call.peer : call.peer - 1;
-    const before = announcing ? announcementBytes(announcing.mailboxFilled) : 0;
-    if (call.kind === 'signal') {
-      this.#native.wirePut(this.#wire, peer, turn, wireBuffers.scratch, 0, 0, wireBuffers.scratch, 0, call.signal, before);
-      return;
-    }
-    const [source, target] = [codeOf(call.buffer), codeOf(call.targetBuffer)];
-    this.#native.wirePut(this.#wire, peer, turn, source, call.offset, call.bytes, target, call.targetOffset, call.signal, before);
-  }
-
-  /** Until something has come from some ranks, or gone; `ended`: one of them sends no more. */
-  progress(from: RankSet, spinNs: number): WireStatus {
-    return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs));
-  }
-
-  /** The kernel has not taken all that was sent. */
-  get unsent(): boolean {
-    return this.#native.wireUnsent(this.#wire);
-  }
-
-  /** Waits until everyone has announced `value`; `ended`: some rank that has not can do so no more. */
-  poll(turn: number, value: number, spinNs: number): WireStatus {
-    return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs));
-  }
-
-  /** Calls `onReadable` from the event loop while there is something to poll. One callback for the wire's life. */
-  watch(onReadable: () => void, { on }: { readonly on: boolean }): void {
-    if (this.#closed || this.#watching === on) return;
-    this.#watch ??= this.#native.watchWire(this.#wire, onReadable);
-    this.#watching = on;
-    this.#native.setWatching(this.#watch, on);
-  }
-
-  /** Positions among the others. */
-  #peersOf(ranks: RankSet): number {
-    const before = (1 << this.#rank) - 1;
-    return ((ranks & before) | ((ranks >>> 1) & ~before)) >>> 0;
-  }
-
-  close(): void {
-    if (this.#closed) return;
-    this.#closed = true;
-    if (this.#watch) this.#native.closeWatch(this.#watch);
-    this.#native.closeWire(this.#wire);
-  }
-}
-
-/** A bit per rank; own bits mean nothing. */
-export type RankSet = number;
-
-export type WireStatus = 'there' | 'not yet' | 'ended';
-
-function statusOf(result: number): WireStatus {
-  if (result === wireResults.there) return 'there';
-  return result === wireResults.notYet ? 'not yet' : 'ended';
-}
-
-function announcementBytes(mailboxFilled: number): number {
-  return mailboxOffset - beginPublishedOffset + mailboxFilled;
-}
-
-const nothing = new Uint8Array(0);
-
-function codeOf(buffer: BufferName): number {
-  if (buffer === 'mailbox') throw new Error('assertion failed: nothing is put from or into a mailbox');
-  return wireBuffers[buffer];
 }

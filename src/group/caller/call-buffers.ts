@@ -122,12 +122,13 @@ export class CallBuffers {
     return buffers;
   }
 
-  /** The arguments where other threads and ranks reach them: copied to staging unless they are there already. */
-  share(): Partial<Record<BufferName, SharedBuffer>> {
+  /** The arguments where other threads and ranks reach them: copied to staging unless they are there already. `withResults`: also what lies
+   *  where results go, part of which have come. */
+  share({ withResults = false } = {}): Partial<Record<BufferName, SharedBuffer>> {
     if (this.#shared) return this.#shared;
     const buffers: Partial<Record<BufferName, SharedBuffer>> = {};
     try {
-      for (const placed of this.#placed) buffers[placed.name] = placed.shared ?? this.#stage(placed);
+      for (const placed of this.#placed) buffers[placed.name] = placed.shared ?? this.#stage(placed, withResults || placed.reads);
     } catch (thrown) {
       this.#release();
       throw thrown;
@@ -193,11 +194,11 @@ export class CallBuffers {
     return { ...use, value, view: bytesOf(value), shared: undefined };
   }
 
-  #stage({ value, view, reads, writes }: Placed): SharedBuffer {
+  #stage({ value, view, writes }: Placed, copiesIn: boolean): SharedBuffer {
     const bytes = view.length;
     const block = this.#memory.allocate(bytes);
     const staging = new Uint8Array(block.region.buffer, block.offset, bytes);
-    if (reads && bytes > 0) staging.set(view);
+    if (copiesIn && bytes > 0) staging.set(view);
     const array = value instanceof Tensor ? value.data : value;
     const copyOut = (): void => {
       if (!isDetached(array.buffer) && array.byteLength !== bytes) {

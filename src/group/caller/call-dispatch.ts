@@ -224,7 +224,7 @@ export class CallDispatch {
     const { call, uses, options, timeoutMs } = checked;
     const { buffers } = operation;
     const requestWith = (own: CallBuffers): FastRequest => {
-      const shared = own.share();
+      const shared = own.share({ withResults: fast.comesInPieces });
       return { call, buffers: shared, timeoutMs, hooks: own.pend(), site: this.#sites.current() };
     };
     if (!reach.staged && mayRepeat(options)) {

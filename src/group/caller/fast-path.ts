@@ -41,6 +41,8 @@ export interface FastRequest {
 }
 
 export interface FastPath<Operation extends FastOperation = FastOperation> {
+  /** Part of a call's results may be there when the comm thread takes over. */
+  readonly comesInPieces: boolean;
   /** One number: the collectives called on the group, whichever way they went. Other ranks see it, and are told of it when they wait in vain. */
   readonly called: Float64Array;
   /** The operation for a call whose route is this path; may stage private arrays. */

@@ -32,11 +32,10 @@ import { largestBlockBytes } from '../tensor-memory.ts';
 import type { WorldHandle } from '../world-handle.ts';
 import { callKey, type CollectiveCall } from '../../../call/contract.ts';
 import { signalMaxOf, type GroupSpec } from '../../../call/group-spec.ts';
-import { operationKey, type LocalBuffers } from '../../../call/local-buffers.ts';
+import { hasPrivate, operationKey, type LocalBuffers } from '../../../call/local-buffers.ts';
 import type { HostPathPlans } from '../../../call/planner.ts';
 import type { Route } from '../../../call/route.ts';
 import {
-  hasPrivate,
   HostPath,
   hostPathBlock,
   type HostPathName,
@@ -106,6 +105,7 @@ interface Track {
 }
 
 class HostPathCaller implements FastPath<HostPathOperation> {
+  readonly comesInPieces = false;
   readonly called: Float64Array;
   readonly #options: HostPathCallerOptions;
   readonly #tracks: Readonly<Record<HostPathName, Track>>;

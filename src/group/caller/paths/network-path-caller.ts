@@ -23,13 +23,14 @@ import {
 } from '../fast-path.ts';
 import type { WorldHandle } from '../world-handle.ts';
 import { hostPathBlock } from '../../../call/host-path.ts';
-import type { CollectiveCall } from '../../../call/contract.ts';
+import { callKey, type CollectiveCall } from '../../../call/contract.ts';
 import { signalMaxOf, type GroupSpec } from '../../../call/group-spec.ts';
-import { operationKey } from '../../../call/local-buffers.ts';
+import { hasPrivate, operationKey, type LocalBuffers } from '../../../call/local-buffers.ts';
 import type { Planner } from '../../../call/planner.ts';
 import type { Route } from '../../../call/route.ts';
 import type { NetworkPathShare } from '../../shared/comm-protocol.ts';
-import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperation } from '../../../call/network-path.ts';
+import { NetworkPath, networkPathSpec, type NetworkPathOperation } from '../../../call/network-path.ts';
+import { NetworkPathWire } from '../../../call/network-path-wire.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
@@ -52,6 +53,7 @@ interface NetworkPathCall {
 }
 
 class NetworkPathCaller implements FastPath<NetworkPathOperation> {
+  readonly comesInPieces = true;
   readonly called: Float64Array;
   readonly #options: NetworkPathCallerOptions;
   readonly #networkPath: NetworkPath;
@@ -82,13 +84,16 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
 
   bind(call: CollectiveCall, route: Route, reach: CallBuffers): NetworkPathOperation {
     assert(route.path === 'network', () => `a call of the ${route.path} path is not the network's`);
-    reach.share();
     const buffers = reach.local;
-    const key = operationKey(call, buffers);
-    return this.#bound.get(key) ?? this.#bound.put(key, this.#networkPath.bind(call, route.plan, buffers));
+    const isPrivate = hasPrivate(buffers);
+    const key = isPrivate ? callKey(call) : operationKey(call, buffers);
+    const known = this.#bound.get(key);
+    if (known && isPrivate) this.#networkPath.rebind(known, buffers);
+    return known ?? this.#bound.put(key, this.#networkPath.bind(call, route.plan, buffers));
   }
 
-  run(operation: NetworkPathOperation, request: () => FastRequest): SettlingWork {
+  run(operation: NetworkPathOperation, request: () => FastRequest, buffers: LocalBuffers): SettlingWork {
+    if (buffers !== operation.buffers) this.#networkPath.rebind(operation, buffers);
     const { own, world } = this.#options;
     const { trace, client } = world;
     const spinNs = this.#spinNs;

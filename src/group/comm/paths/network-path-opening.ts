@@ -18,7 +18,8 @@ import type { Region } from '../../../memory/region.ts';
 import type { GroupContext } from '../engine/group-context.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
-import { networkPathMemoryBytes, networkPathRanksMax } from '../../../call/network-path.ts';
+import { networkPathRanksMax } from '../../../call/network-path.ts';
+import { networkPathMemoryBytes } from '../../../call/network-path-wire.ts';
 import { timeNetworkPath } from './network-path-timing.ts';
 
 /** Where the network takes longer than this, one way, in seconds, it is what counts, and rounds would take long to time. */

@@ -14,7 +14,8 @@ import { LateCalls, type HandedOver, type LateCall, type Look } from '../engine/
 import { localBuffers } from '../../../call/local-buffers.ts';
 import { Planner } from '../../../call/planner.ts';
 import { NetworkPathOpening, type AgreedNetworkPath } from './network-path-opening.ts';
-import { NetworkPath, networkPathSpec, NetworkPathWire, type NetworkPathOperation } from '../../../call/network-path.ts';
+import { NetworkPath, networkPathSpec, type NetworkPathOperation } from '../../../call/network-path.ts';
+import { NetworkPathWire } from '../../../call/network-path-wire.ts';
 
 export interface NetworkPathEntry extends LateCall<'network'> {
   readonly operation: NetworkPathOperation;

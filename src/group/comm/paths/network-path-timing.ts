@@ -8,7 +8,7 @@
 import { sleep, type Clock } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { signalMaxOf } from '../../../call/group-spec.ts';
-import { networkPathMemoryBytes, NetworkPathWire, type RankSet } from '../../../call/network-path.ts';
+import { networkPathMemoryBytes, NetworkPathWire, type RankSet } from '../../../call/network-path-wire.ts';
 import { ControlBlock, controlBlockBytes } from '../../../collectives/control-block.ts';
 import { timedBytes, type NetworkPathTimings } from '../../../collectives/network-path.ts';
 import type { NativeWire } from '../../../memory/native-wire.ts';

@@ -1,0 +1,175 @@
+/** The sockets of a network path, and the memory in which announcements of the other ranks arrive. It must not know operations. */
+import { beginPublishedOffset, mailboxOffset, signalOffset, type ControlBlock } from '../collectives/control-block.ts';
+import type { NetworkCall } from '../collectives/lower.ts';
+import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../memory/native-wire.ts';
+import { mailboxBytes, type BufferName } from '../plan/ir.ts';
+import type { LocalBuffers } from './local-buffers.ts';
+
+/** Operations of a network path take slots in turn. */
+export const networkPathSlots = 2;
+
+/** Scratch of an operation, and most bytes of one put. */
+export const networkPathScratchBytes = 128 * 1024;
+
+const lineBytes = 64;
+const lineWords = (mailboxOffset - beginPublishedOffset) / 4;
+const slotBytes = Math.ceil((mailboxOffset + mailboxBytes) / lineBytes) * lineBytes;
+/** Bytes of an announcement with a full mailbox. */
+const payloadBytesMax = mailboxOffset + mailboxBytes - beginPublishedOffset;
+
+export function networkPathMemoryBytes(native: NativeWire, ranks: number): number {
+  const slots = (ranks - 1) * networkPathSlots * slotBytes;
+  return slots + networkPathSlots * networkPathScratchBytes + native.wireMemoryBytes(ranks - 1, payloadBytesMax, networkPathScratchBytes);
+}
+
+export interface NetworkPathWireOptions {
+  readonly native: NativeWire;
+  readonly rank: number;
+  /** This rank's own block, and the first of its slots that the network path uses. */
+  readonly own: ControlBlock;
+  readonly firstSlot: number;
+  /** Signals of a slot. */
+  readonly signalCount: number;
+  /** Memory of `networkPathMemoryBytes`, mapped by this thread. */
+  readonly memory: Uint8Array;
+  /** Sockets to the other ranks, in their order; the wire owns them from now on. */
+  readonly descriptors: readonly number[];
+}
+
+/** The sockets of a network path, and the memory in which announcements of the other ranks arrive. Each thread has its own wire on the same
+ *  memory, and they take turns.
+ *
+ *      region of one rank and group, mapped by both its threads
+ *      │ mirrors: two slots of every other rank │ scratch, twice │ what is half received and half sent on each socket │
+ *
+ *  Mirrors have the layout of a slot of the control block. It must not know operations. */
+export class NetworkPathWire {
+  /** Scratch by turn. */
+  readonly scratch: readonly Uint8Array[];
+  readonly #native: NativeWire;
+  readonly #rank: number;
+  /** Kept alive here, too. */
+  readonly #bound: (LocalBuffers | undefined)[] = [];
+  readonly #wire: WireHandle;
+  /** Slots by rank, then turn. Kept alive here, because the addon knows their addresses. */
+  readonly #slots: readonly (readonly Uint8Array[])[];
+  /** Announcement and contract of each slot, as words. */
+  readonly #lines: readonly (readonly Uint32Array[])[];
+  readonly #memory: Uint8Array;
+  #watch: WatchHandle | undefined;
+  #watching = false;
+  #closed = false;
+
+  constructor(options: NetworkPathWireOptions) {
+    const { native, rank, own, firstSlot, signalCount, memory, descriptors } = options;
+    this.#native = native;
+    const turns = Array.from({ length: networkPathSlots }, (_, turn) => turn);
+    const slots = descriptors.map((_, peer) =>
+      turns.map((turn) => memory.subarray((peer * networkPathSlots + turn) * slotBytes, (peer * networkPathSlots + turn + 1) * slotBytes)),
+    );
+    const ownSlots = turns.map((turn) => own.slot(firstSlot + turn));
+    const scratchAt = descriptors.length * networkPathSlots * slotBytes;
+    this.scratch = turns.map((turn) =>
+      memory.subarray(scratchAt + turn * networkPathScratchBytes, scratchAt + (turn + 1) * networkPathScratchBytes),
+    );
+    this.#memory = memory.subarray(scratchAt + networkPathSlots * networkPathScratchBytes);
+    const layout = Float64Array.of(beginPublishedOffset, payloadBytesMax, signalOffset(0), signalCount, networkPathScratchBytes);
+    this.#wire = native.createWire(descriptors, this.#memory, ownSlots, slots.flat(), this.scratch, layout);
+    this.#rank = rank;
+    slots.splice(rank, 0, ownSlots);
+    this.#slots = slots;
+    const wordsOf = (slot: Uint8Array): Uint32Array => new Uint32Array(slot.buffer, slot.byteOffset + beginPublishedOffset, lineWords);
+    this.#lines = slots.map((each) => each.map(wordsOf));
+  }
+
+  /** A rank's slot as it is known here; own ones are the block's. */
+  slot(rank: number, turn: number): Uint8Array {
+    return this.#slots[rank][turn];
+  }
+
+  /** Announcement and contract in a rank's slot: the number of the operation on the network path, from 1, then the contract. */
+  line(rank: number, turn: number): Uint32Array {
+    return this.#lines[rank][turn];
+  }
+
+  /** Binds the buffers that puts go to and come from. */
+  bind(turn: number, buffers: LocalBuffers): void {
+    if (this.#bound[turn] === buffers) return;
+    this.#bound[turn] = buffers;
+    this.#native.wireBind(this.#wire, turn, (buffers.data ?? buffers.input)?.view ?? nothing, buffers.output?.view ?? nothing);
+  }
+
+  /** Tells some ranks what the own slot announces, with the first bytes of its mailbox. */
+  announce(turn: number, mailboxFilled: number, to: RankSet): void {
+    this.#native.wireAnnounce(this.#wire, turn, announcementBytes(mailboxFilled), this.#peersOf(to));
+  }
+
+  /** `announcing`: what the own slot announces goes before, with so many bytes of its mailbox. */
+  put(turn: number, call: Exclude<NetworkCall, { kind: 'flush' }>, announcing?: { readonly mailboxFilled: number }): void {
+    const peer = call.peer < this.#rank ? call.peer : call.peer - 1;
+    const before = announcing ? announcementBytes(announcing.mailboxFilled) : 0;
+    if (call.kind === 'signal') {
+      this.#native.wirePut(this.#wire, peer, turn, wireBuffers.scratch, 0, 0, wireBuffers.scratch, 0, call.signal, before);
+      return;
+    }
+    const [source, target] = [codeOf(call.buffer), codeOf(call.targetBuffer)];
+    this.#native.wirePut(this.#wire, peer, turn, source, call.offset, call.bytes, target, call.targetOffset, call.signal, before);
+  }
+
+  /** Until something has come from some ranks, or gone; `ended`: one of them sends no more. */
+  progress(from: RankSet, spinNs: number): WireStatus {
+    return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs));
+  }
+
+  /** The kernel has not taken all that was sent. */
+  get unsent(): boolean {
+    return this.#native.wireUnsent(this.#wire);
+  }
+
+  /** Waits until everyone has announced `value`; `ended`: some rank that has not can do so no more. */
+  poll(turn: number, value: number, spinNs: number): WireStatus {
+    return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs));
+  }
+
+  /** Calls `onReadable` from the event loop while there is something to poll. One callback for the wire's life. */
+  watch(onReadable: () => void, { on }: { readonly on: boolean }): void {
+    if (this.#closed || this.#watching === on) return;
+    this.#watch ??= this.#native.watchWire(this.#wire, onReadable);
+    this.#watching = on;
+    this.#native.setWatching(this.#watch, on);
+  }
+
+  /** Positions among the others. */
+  #peersOf(ranks: RankSet): number {
+    const before = (1 << this.#rank) - 1;
+    return ((ranks & before) | ((ranks >>> 1) & ~before)) >>> 0;
+  }
+
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    if (this.#watch) this.#native.closeWatch(this.#watch);
+    this.#native.closeWire(this.#wire);
+  }
+}
+
+/** A bit per rank; own bits mean nothing. */
+export type RankSet = number;
+
+export type WireStatus = 'there' | 'not yet' | 'ended';
+
+function statusOf(result: number): WireStatus {
+  if (result === wireResults.there) return 'there';
+  return result === wireResults.notYet ? 'not yet' : 'ended';
+}
+
+function announcementBytes(mailboxFilled: number): number {
+  return mailboxOffset - beginPublishedOffset + mailboxFilled;
+}
+
+const nothing = new Uint8Array(0);
+
+function codeOf(buffer: BufferName): number {
+  if (buffer === 'mailbox') throw new Error('assertion failed: nothing is put from or into a mailbox');
+  return wireBuffers[buffer];
+}
