@@ -406,4 +406,22 @@ export const mendedDefects: readonly MendedDefect[] = [
     }),
     seed: 1,
   },
+  {
+    name: 'results of a plain array that have come are lost when the comm thread takes over',
+    file: 'src/group/caller/call-dispatch.ts',
+    mended: 'withResults: fast.comesInPieces',
+    broken: 'withResults: false',
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      ...{ ranks: 4, path: 'network fast path', delayedOneIn: 2, delayMs: 20 },
+      actions: plan.actions.flatMap<Action>((action) =>
+        action.on === 'group'
+          ? [{ ...action, kind: 'all-gather', count: 8192, root: 0, plain: [true, true, true, true], late: [0, 5, 1, 3] }]
+          : [],
+      ),
+      faults: [],
+    }),
+    seed: 1,
+  },
 ];
