@@ -5,7 +5,7 @@ import { floatFunctions } from '../ops/float-functions.ts';
 import { einsumLabels } from '../ops/matrix.ts';
 import { stridedShape } from '../ops/shaping.ts';
 import type { Attributes } from '../structure/definition.ts';
-import { elementwise, flag, integer, integers, named, type Compute, type Tensor, type TensorFlow } from './computation.ts';
+import { elementwise, flag, integer, integers, named, type Compute, type Tensor, type TensorFlow } from './tensorflow-computation.ts';
 
 const numbers = (tensor: Tensor): number[] => Array.from(tensor.dataSync());
 const pad: Compute = (tf, [x, paddings, value]) => tf.pad(x, pairs(paddings), value === undefined ? 0 : numbers(value)[0]);

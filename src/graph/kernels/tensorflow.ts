@@ -20,7 +20,7 @@ import {
   type Compute,
   type Tensor,
   type TensorFlow,
-} from './computation.ts';
+} from './tensorflow-computation.ts';
 import { importedComputations, kernelGradient } from './imported.ts';
 
 /** Kernels of the dense operations by TensorFlow.js, for `SessionOptions.kernels` and `StartOptions.kernels`; of float32, int32, bool, strings,

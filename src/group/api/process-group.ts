@@ -358,7 +358,7 @@ export class CommGroup implements ProcessGroup {
   }
 
   #compose(method: string, options: CallOptions, start: (group: ComposingGroup) => SettlingWork): Work {
-    return this.#begin(method, options, () => {
+    return this.#begin(method, options ?? noOptions, () => {
       this.#parts.kernels ??= createKernels({ native: loadNative({ enabled: this.#world.settings.native }) });
       return start({ ...this.#batchGroup(), rank: this.rank, checks: this.#checks, kernels: this.#parts.kernels });
     });
