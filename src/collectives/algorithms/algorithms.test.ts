@@ -155,7 +155,7 @@ describe('in place', () => {
           const size = rankCount(topology);
           const of = (rank: number): number => (counts ? counts[rank] : count / size);
           const first = Array.from({ length: root }, (_, rank) => of(rank)).reduce((sum, each) => sum + each, 0);
-          // Where the root's part lies in the buffers that it is copied from and to.
+          // The offsets of the root's part in the buffer that it is copied from, and in that to which it is copied.
           const [from, to] = collective === 'gather' ? [0, first] : [first, 0];
           for (const { rank, channels } of buildPlan(algorithm.name, request).programs) {
             for (const step of channels.flat()) {

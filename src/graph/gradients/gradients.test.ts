@@ -339,7 +339,7 @@ Object.assign(cases, imported);
 for (const name of floatFunctions) {
   const compute = new Map(Object.entries(tf)).get(`${name[0].toLowerCase()}${name.slice(1)}`) as typeof tf.floor;
   const x = { ...values([6], 0.1, 0.9) };
-  // Of numbers from 1 on.
+  // Acosh is defined for numbers from 1 on.
   const inputs = name === 'Acosh' ? { ...x, data: (x.data as Float32Array).map((each) => 1 + each) } : x;
   Object.assign(cases, { [name]: one(node(name), (each) => tf.square(compute(each)), inputs) });
 }

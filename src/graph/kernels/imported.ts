@@ -5,7 +5,7 @@ import { floatFunctions } from '../ops/float-functions.ts';
 import { einsumLabels } from '../ops/matrix.ts';
 import { stridedShape } from '../ops/shaping.ts';
 import type { Attributes } from '../structure/definition.ts';
-import { elementwise, flag, integer, integers, named, type Compute, type Tensor, type TensorFlow } from './tensorflow-computation.ts';
+import { elementwise, flag, scalar, integers, named, type Compute, type Tensor, type TensorFlow } from './tensorflow-computation.ts';
 
 const numbers = (tensor: Tensor): number[] => Array.from(tensor.dataSync());
 const pad: Compute = (tf, [x, paddings, value]) => tf.pad(x, pairs(paddings), value === undefined ? 0 : numbers(value)[0]);
@@ -13,9 +13,9 @@ const pad: Compute = (tf, [x, paddings, value]) => tf.pad(x, pairs(paddings), va
 export const importedComputations: Readonly<Record<string, Compute>> = {
   ...Object.fromEntries(named(floatFunctions.join(' '), elementwise)),
   StridedSlice: (tf, [x, begin, end, strides], node) => {
-    const masks = ['begin_mask', 'end_mask', 'ellipsis_mask', 'new_axis_mask', 'shrink_axis_mask'].map((name) => integer(node, name));
+    const masks = ['begin_mask', 'end_mask', 'ellipsis_mask', 'new_axis_mask', 'shrink_axis_mask'].map((name) => scalar(node, name));
     const entries = [begin, end, strides].map(numbers) as [number[], number[], number[]];
-    const shape = stridedShape({ shape: x.shape, entries, masks: (name) => integer(node, name), fail });
+    const shape = stridedShape({ shape: x.shape, entries, masks: (name) => scalar(node, name), fail });
     // TensorFlow.js refuses a slice that ends before it begins.
     return shape.includes(0) ? tf.zeros(shape as number[], x.dtype) : tf.stridedSlice(x, ...entries, ...masks);
   },
@@ -29,11 +29,11 @@ export const importedComputations: Readonly<Record<string, Compute>> = {
   OneHot: (tf, [indices, depth, on, off], node) => {
     const rows = tf.oneHot(tf.cast(indices, 'int32'), numbers(depth)[0], numbers(on)[0], numbers(off)[0], on.dtype);
     const order = indices.shape.map((_, axis) => axis);
-    const axis = integer(node, 'axis');
+    const axis = scalar(node, 'axis');
     return tf.transpose(rows, axis === -1 ? [...order, indices.rank] : order.toSpliced(axis, 0, indices.rank));
   },
-  Unpack: (tf, [x], node) => tf.unstack(x, integer(node, 'axis')),
-  SplitV: (tf, [x], node) => tf.split(x, integers(node, 'size_splits'), integer(node, 'axis')),
+  Unpack: (tf, [x], node) => tf.unstack(x, scalar(node, 'axis')),
+  SplitV: (tf, [x], node) => tf.split(x, integers(node, 'size_splits'), scalar(node, 'axis')),
   Pad: pad,
   PadV2: pad,
   MirrorPad: (tf, [x, paddings], node) =>
@@ -48,8 +48,8 @@ export const importedComputations: Readonly<Record<string, Compute>> = {
   FusedBatchNormV3: (tf, [x, scale, offset, mean, variance], node) => {
     const isTraining = flag(node, 'is_training');
     const own = isTraining ? tf.moments(x, [0, 1, 2]) : { mean, variance };
-    const y = tf.batchNorm(x, own.mean, own.variance, offset, scale, integer(node, 'epsilon'));
-    const [count, factor] = [x.size / mean.size, integer(node, 'exponential_avg_factor')];
+    const y = tf.batchNorm(x, own.mean, own.variance, offset, scale, scalar(node, 'epsilon'));
+    const [count, factor] = [x.size / mean.size, scalar(node, 'exponential_avg_factor')];
     const moving = (before: Tensor, now: Tensor): Tensor =>
       !isTraining || factor === 1 ? now : tf.add(tf.mul(before, 1 - factor), tf.mul(now, factor));
     const estimate = isTraining ? tf.mul(own.variance, count / Math.max(count - 1, 1)) : variance;
@@ -57,7 +57,7 @@ export const importedComputations: Readonly<Record<string, Compute>> = {
   },
   SparseSegmentSum: (tf, [x, indices, ids]) => tf.sparse.sparseSegmentSum(x, indices as tfjs.Tensor1D, ids as tfjs.Tensor1D),
   SparseSegmentMean: (tf, [x, indices, ids]) => tf.sparse.sparseSegmentMean(x, indices as tfjs.Tensor1D, ids as tfjs.Tensor1D),
-  StringToHashBucketFast: (tf, [x], node) => tf.string.stringToHashBucketFast(x, integer(node, 'num_buckets')),
+  StringToHashBucketFast: (tf, [x], node) => tf.string.stringToHashBucketFast(x, scalar(node, 'num_buckets')),
   GatherNd: (tf, [x, indices]) => tf.gatherND(x, indices),
   Einsum: (tf, inputs, node) => {
     const { terms, result } = einsumLabels(node.attributes.equation as string);

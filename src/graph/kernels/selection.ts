@@ -34,7 +34,7 @@ const unique: Kernel = ({ node, inputs: [x] }) => {
   return [valueOf(x.dtype, [found.size], [...found.keys()]), elementsValue(dtype, x.shape, elementsAs(dtype, places))];
 };
 
-/** Where each key is in a table that was used before. */
+/** The place of each key, of tables that were used before. */
 const tables = new WeakMap<object, ReadonlyMap<unknown, number>>();
 
 /** The values of keys; the default of those that the table does not have. */

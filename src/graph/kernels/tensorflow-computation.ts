@@ -8,7 +8,7 @@ type Attributed = Pick<Node, 'attributes'>;
 /** The part of TensorFlow.js that is used; `Tensor`s of a call live until it returns. */
 export type Compute = (tf: TensorFlow, inputs: readonly Tensor[], node: Attributed) => Tensor | readonly Tensor[];
 
-export const integer = (node: Attributed, name: string): number => node.attributes[name] as number;
+export const scalar = (node: Attributed, name: string): number => node.attributes[name] as number;
 export const integers = (node: Attributed, name: string): number[] => [...(node.attributes[name] as readonly number[])];
 export const flag = (node: Attributed, name: string): boolean => node.attributes[name] as boolean;
 

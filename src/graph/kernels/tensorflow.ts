@@ -12,7 +12,7 @@ import {
   axesOf,
   elementwise,
   flag,
-  integer,
+  scalar,
   integers,
   named,
   pairwise,
@@ -82,7 +82,7 @@ const computations: Readonly<Record<string, Compute>> = {
   ]),
   Softmax: (tf, [x]) => tf.softmax(x, -1),
   LogSoftmax: (tf, [x]) => tf.logSoftmax(x, -1),
-  LeakyRelu: (tf, [x], node) => tf.leakyRelu(x, integer(node, 'alpha')),
+  LeakyRelu: (tf, [x], node) => tf.leakyRelu(x, scalar(node, 'alpha')),
 
   AddV2: pairwise('add'),
   RealDiv: pairwise('div'),
@@ -94,7 +94,7 @@ const computations: Readonly<Record<string, Compute>> = {
   BatchMatMulV2: (tf, [x, y], node) => tf.matMul(x, y, flag(node, 'adj_x'), flag(node, 'adj_y')),
   BiasAdd: (tf, [value, bias]) => tf.add(value, bias),
 
-  ArgMax: (tf, [x], node) => tf.argMax(x, integer(node, 'axis')),
+  ArgMax: (tf, [x], node) => tf.argMax(x, scalar(node, 'axis')),
 
   Cast: (tf, [x], node) => {
     const to = node.attributes.DstT as string;
@@ -112,11 +112,11 @@ const computations: Readonly<Record<string, Compute>> = {
         );
   },
   Transpose: (tf, [x], node) => tf.transpose(x, integers(node, 'perm')),
-  ExpandDims: (tf, [x], node) => tf.expandDims(x, integer(node, 'axis')),
+  ExpandDims: (tf, [x], node) => tf.expandDims(x, scalar(node, 'axis')),
   Slice: (tf, [x], node) => tf.slice(x, integers(node, 'begin'), integers(node, 'size')),
-  ConcatV2: (tf, inputs, node) => tf.concat([...inputs], integer(node, 'axis')),
-  Pack: (tf, inputs, node) => tf.stack([...inputs], integer(node, 'axis')),
-  Split: (tf, [x], node) => tf.split(x, integer(node, 'num_split'), integer(node, 'axis')),
+  ConcatV2: (tf, inputs, node) => tf.concat([...inputs], scalar(node, 'axis')),
+  Pack: (tf, inputs, node) => tf.stack([...inputs], scalar(node, 'axis')),
+  Split: (tf, [x], node) => tf.split(x, scalar(node, 'num_split'), scalar(node, 'axis')),
   Shape: (tf, [x]) => tf.tensor1d(x.shape, 'int32'),
   Size: (tf, [x]) => tf.scalar(x.size, 'int32'),
   Range: (tf, [start, limit, delta]) => {
@@ -149,7 +149,7 @@ const computations: Readonly<Record<string, Compute>> = {
     );
   },
   ReluGrad: (tf, [gradients, features]) => tf.mul(gradients, tf.step(features)),
-  LeakyReluGrad: (tf, [gradients, features], node) => tf.mul(gradients, tf.step(features, integer(node, 'alpha'))),
+  LeakyReluGrad: (tf, [gradients, features], node) => tf.mul(gradients, tf.step(features, scalar(node, 'alpha'))),
   SigmoidGrad: (tf, [gradients, y]) => tf.mul(gradients, tf.mul(y, tf.sub(1, y))),
   TanhGrad: (tf, [gradients, y]) => tf.mul(gradients, tf.sub(1, tf.square(y))),
   SoftmaxGrad: (tf, [gradients, y]) => tf.mul(tf.sub(gradients, tf.sum(tf.mul(gradients, y), -1, true)), y),

@@ -1,9 +1,9 @@
 /** Functions of a GraphDef in the place of their calls: PartitionedCall as its nodes, If and While as the Switch, Merge, Enter and Exit that
  *  TensorFlow makes of them. What had the name of the call is an IdentityN of its results. */
+import { textOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { describeNode, nodeError } from '../structure/graph-node.ts';
 import type { AttrProto, FunctionProto, GraphProto, NodeProto } from './graph-def.ts';
-import { textOf } from './tensor.ts';
 
 /** Nodes that functions may become, and calls within calls. */
 const [nodesMax, depthMax] = [2 ** 20, 64];
@@ -41,7 +41,7 @@ class Inliner {
   readonly #functions: ReadonlyMap<string, FunctionProto>;
   /** The functions whose nodes are being added, the outermost first. */
   readonly #open: string[] = [];
-  /** What the nodes of the innermost branch or loop run after; undefined outside. */
+  /** The node after which those of the innermost branch or loop run; undefined outside of branches and loops. */
   #pivot: string | undefined;
 
   constructor(functions: readonly FunctionProto[]) {

@@ -108,11 +108,19 @@ export interface BundleEntryProto {
   readonly shardId: number;
   readonly offset: Int64;
   readonly size: Int64;
+  /** Masked. */
+  readonly crc32c: number;
   readonly slices: readonly unknown[];
 }
 
+export interface BundleHeaderProto {
+  readonly numShards: number;
+  /** 0: little-endian. */
+  readonly endianness: number;
+}
+
 /** The codec of a message. @throws ShoalError `unsupported` without the package. */
-export async function loadCodec(message: 'GraphDef' | 'SavedModel' | 'BundleEntry' = 'GraphDef'): Promise<MessageCodec> {
+export async function loadCodec(message: 'GraphDef' | 'SavedModel' | 'BundleHeader' | 'BundleEntry' = 'GraphDef'): Promise<MessageCodec> {
   try {
     const { default: protobuf } = await import('protobufjs');
     return protobuf.parse(proto).root.lookupType(message);
@@ -218,6 +226,8 @@ const proto = `
   message SavedModel { repeated MetaGraphDef meta_graphs = 2; }
   message Slice {}
   message BundleEntry {
-    int32 dtype = 1; TensorShapeProto shape = 2; int32 shard_id = 3; int64 offset = 4; int64 size = 5; repeated Slice slices = 7;
+    int32 dtype = 1; TensorShapeProto shape = 2; int32 shard_id = 3; int64 offset = 4; int64 size = 5; fixed32 crc32c = 6;
+    repeated Slice slices = 7;
   }
+  message BundleHeader { int32 num_shards = 1; int32 endianness = 2; }
 `;

@@ -1,5 +1,6 @@
 /** Graph models of TensorFlow.js: a `model.json` with a GraphDef as JSON, and files of weights beside it. */
 import { dirname, isAbsolute, join } from 'node:path';
+import { textOf } from '../../base/bytes.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { describeValue, isPlainObject } from '../../base/schema.ts';
 import type { Fail } from '../structure/definition.ts';
@@ -11,7 +12,7 @@ import type { Value } from '../structure/value.ts';
 import { graphFromJson, loadCodec } from './graph-def.ts';
 import { graphOfProto } from './import-graph-def.ts';
 import { bytesMax, readFile } from './tensor-bundle.ts';
-import { hasElements, textOf, valueOfBytes } from './tensor.ts';
+import { hasElements, valueOfBytes } from './tensor.ts';
 import type { ValueSource } from './translate.ts';
 
 /** @param path of `model.json`; files of weights are beside it.
@@ -36,7 +37,7 @@ export async function importModelJson(path: string): Promise<Graph> {
   const type = await loadCodec();
   const { node, ...rest } = graphFromJson(type, modelTopology);
   const names = new Set(node.map(({ name }) => name));
-  // What fills the tables; a table itself is in both graphs.
+  // These nodes fill the tables; a table itself is in both graphs.
   const more = isPlainObject(modelInitializer) ? graphFromJson(type, modelInitializer).node.filter(({ name }) => !names.has(name)) : [];
   return graphOfProto(path, { ...rest, node: [...node, ...more] }, valueOf);
 }

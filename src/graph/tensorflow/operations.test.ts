@@ -35,7 +35,7 @@ interface Case {
   readonly attr?: Readonly<Record<string, object>>;
   /** Outputs that are compared: one by default. */
   readonly outputs?: number;
-  /** What the graph knows of output 0. */
+  /** The shape of output 0 as the graph knows it. */
   readonly shape: string;
   /** The numbers, where TensorFlow.js does not run the operation as TensorFlow does. */
   readonly numbers?: readonly (readonly number[])[];
@@ -217,7 +217,7 @@ const cases: Readonly<Record<string, Case>> = {
 for (const op of 'Floor Ceil Round Reciprocal Log1p Expm1 Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Erf Elu Selu Relu6'.split(
   ' ',
 )) {
-  // Where each of them is a number.
+  // For these numbers the result of each function is a number.
   const x = dense([5], op === 'Acosh' ? [1, 1.5, 2.5, 3, 40] : [-0.9, -0.25, 0.5, 0.75, 0.99]);
   (cases as Record<string, Case>)[op] = { op, inputs: [fed(x)], shape: '[?]' };
 }

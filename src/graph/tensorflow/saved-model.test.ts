@@ -10,6 +10,7 @@ import { localKernels } from '../local-kernels.ts';
 import { tensorflowKernels } from '../kernels/tensorflow.ts';
 import { dense, numbersOf } from '../testing/kernels.ts';
 import { importSavedModel } from './saved-model.ts';
+import { maskedCrc32c } from './tensor-bundle.ts';
 
 /** The messages that TensorFlow publishes, as far as a model here needs them, written by hand. */
 const schema = `
@@ -112,7 +113,7 @@ function model(slices = ''): object {
     handle('w', 2, 3),
     handle('b', 3),
     node('serving_default_x', 'Placeholder', [], { ...typed, shape: { shape: shape(-1, 2) } }),
-    // What it computes is fed.
+    // The signature feeds the result of the parsing.
     node('x', 'Identity', ['example']),
     node('example', 'ParseExample', ['serving_default_x']),
     node('StatefulPartitionedCall', 'StatefulPartitionedCall', ['x', 'w', 'b'], { f: { func: { name: 'serve' } } }),
@@ -155,7 +156,7 @@ function block(entries: readonly (readonly [string, Buffer])[]): Buffer {
 }
 
 /** Blocks, each with its kind of compression and a checksum behind it, an index of them, and a footer that says where that is. */
-function table(entries: readonly (readonly [string, Buffer])[], compression = 0): Buffer {
+function table(entries: readonly (readonly [string, Buffer])[], compression = 0, times = 1): Buffer {
   const sorted = entries.toSorted(([a], [b]) => (a < b ? -1 : 1));
   const half = Math.ceil(sorted.length / 2);
   const parts: Buffer[] = [];
@@ -167,7 +168,8 @@ function table(entries: readonly (readonly [string, Buffer])[], compression = 0)
     return place;
   };
   const index = [sorted.slice(0, half), sorted.slice(half)].map((each): [string, Buffer] => [each.at(-1)![0], write(block(each))]);
-  const places = Buffer.concat([write(block([])), write(block(index))]);
+  const repeated = Array.from({ length: times }, () => index).flat();
+  const places = Buffer.concat([write(block([])), write(block(repeated))]);
   const footer = Buffer.alloc(48);
   places.copy(footer);
   footer.writeBigUInt64LE(0xdb4775248b80fb57n, 40);
@@ -176,9 +178,12 @@ function table(entries: readonly (readonly [string, Buffer])[], compression = 0)
 
 const elements = Buffer.from(Float32Array.of(1, 2, 3, 4, 5, 6, 10, 20, 30).buffer);
 const entry = (sizes: readonly number[], offset: number, size: number, more: object = {}): Buffer =>
-  encode('BundleEntryProto', { dtype: float, shape: shape(...sizes), shard_id: 0, offset, size, ...more });
-const entries = (more: object = {}): [string, Buffer][] => [
-  ['', encode('BundleHeaderProto', { num_shards: 1, version: { producer: 1 } })],
+  encode('BundleEntryProto', {
+    ...{ dtype: float, shape: shape(...sizes), shard_id: 0, offset, size },
+    ...{ crc32c: maskedCrc32c(elements.subarray(offset, offset + size)), ...more },
+  });
+const entries = (more: object = {}, header: object = {}): [string, Buffer][] => [
+  ['', encode('BundleHeaderProto', { num_shards: 1, version: { producer: 1 }, ...header })],
   [keys[0], entry([2, 3], 0, 24, more)],
   [keys[1], entry([3], 24, 12)],
 ];
@@ -247,10 +252,28 @@ describe('a SavedModel', () => {
       /not compressed with Snappy|is cut off/,
       () => write(model(), table(entries(), 1)),
     ],
+    ['elements that have changed', 'protocol', /their checksum differs/, () => write(model(), table(entries({ crc32c: 1 })))],
+    ['big-endian elements', 'unsupported', /are big-endian/, () => write(model(), table(entries({}, { endianness: 1 })))],
+    [
+      'a key that is too long',
+      'protocol',
+      /a key of 5000 bytes; at most 4096/,
+      () => write(model(), table([...entries(), ['x'.repeat(5000), Buffer.alloc(0)]])),
+    ],
+    ['a block that is read again and again', 'protocol', /outside of it, or twice/, () => write(model(), table(entries(), 0, 3))],
     ['variables in slices', 'unsupported', /is in slices/, () => write(model(), table(entries({ slices: [{}] })))],
     ['slices of variables', 'unsupported', /RestoreV2' reads slices of variables/, () => write(model('2 3 0,1:-'))],
   ])('is refused: %s', async (_, code, message, make) => {
     await expect(importSavedModel(make())).rejects.toMatchObject({ code, message: expect.stringMatching(message) as string });
+  });
+
+  it('has the checksums of its standard', () => {
+    const unmasked = (masked: number): number => {
+      const rotated = (masked - 0xa282ead8) >>> 0;
+      return ((rotated >>> 17) | (rotated << 15)) >>> 0;
+    };
+    expect(unmasked(maskedCrc32c(Buffer.from('123456789')))).toBe(0xe3069283);
+    expect(unmasked(maskedCrc32c(Buffer.alloc(32)))).toBe(0x8a9136aa);
   });
 
   it('is a path', async () => {

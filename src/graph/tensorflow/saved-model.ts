@@ -94,7 +94,7 @@ interface Restored {
   readonly keys: ReadonlyMap<string, string>;
 }
 
-/** What a RestoreV2 reads from the checkpoint are constants; a NoOp comes after the assignments of them. */
+/** Makes constants of the tensors that a RestoreV2 reads from the checkpoint, and a NoOp that runs after all assignments of them. */
 function restored(nodes: readonly NodeProto[]): Restored {
   const byName = new Map(nodes.map((node) => [node.name, node]));
   const keys = new Map<string, string>();

@@ -1,4 +1,5 @@
 /** TensorProto, and weights beside a `model.json`, as values. */
+import { textOf } from '../../base/bytes.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Fail } from '../structure/definition.ts';
 import { countOf, elementsValue, emptyElements } from '../structure/elements.ts';
@@ -67,10 +68,6 @@ export function valueOfBytes(dtype: GraphDType, shape: readonly number[], bytes:
   // Not slice: of a Buffer that is a view.
   const copy = Uint8Array.from(bytes);
   return elementsValue(dtype, shape, dtypeInfo(dtype as DType).view(copy.buffer, copy.byteOffset, count));
-}
-
-export function textOf(bytes: Uint8Array): string {
-  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString();
 }
 
 /** The fields with elements that are no bytes. */

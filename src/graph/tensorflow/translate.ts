@@ -1,4 +1,5 @@
 /** Nodes of a GraphDef as nodes of a graph: attributes by their kinds, constant inputs as attributes, fused operations as several. */
+import { textOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
 import { operations } from '../ops/registry.ts';
@@ -9,7 +10,7 @@ import { describeNode, nodeError } from '../structure/graph-node.ts';
 import { isValue, type Value } from '../structure/value.ts';
 import { inlined, inputsOf } from './functions.ts';
 import { dtypeOf, type AttrProto, type GraphProto, type Int64, type NodeProto } from './graph-def.ts';
-import { Budget, shapeOfProto, textOf, valueOfProto } from './tensor.ts';
+import { Budget, shapeOfProto, valueOfProto } from './tensor.ts';
 import {
   fillsTable,
   fusedOperations,
