@@ -18,7 +18,7 @@ import { availableParallelism, cpus, loadavg, release, tmpdir, totalmem } from '
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { programArguments } from '../arguments.ts';
-import { collectiveNames, layoutOf, type CollectiveName } from '../../src/tools/timing/collective.ts';
+import { layoutOf, type CollectiveName } from '../../src/tools/timing/collective.ts';
 import { parseSizes } from '../../src/tools/timing/options.ts';
 import { parseBytes } from '../../src/base/settings/quantity.ts';
 import { createNetwork, networkUnavailable } from '../network/network.ts';
@@ -26,6 +26,9 @@ import { networkPlace } from '../network/network-place.ts';
 import { comparisonVersion, runCase, type Bound, type ComparedCase, type Comparison } from './comparison.ts';
 import { contestants, referenceName, type Contestant, type Size } from './contestants.ts';
 import { localPlace, type Place } from './place.ts';
+
+/** The collectives that the programs of all peers know. */
+const collectiveNames = ['all-reduce', 'all-gather', 'reduce-scatter', 'broadcast', 'all-to-all', 'send-recv', 'barrier'] as const;
 
 const KiB = 1024;
 const MiB = 1024 * KiB;

@@ -57,6 +57,35 @@ it('measures as a rank of a job that is there already; only rank 0 speaks', asyn
   expect(report.rows.map(({ size, iterations }) => [size, iterations])).toEqual([[64, 2]]);
 });
 
+it.each([
+  ['latency', 'Latency \\(us\\)', []],
+  ['bandwidth', 'Bandwidth \\(MB/s\\)', ['--sync']],
+  ['bidirectional', 'Bandwidth \\(MB/s\\)', ['--buckets', '4']],
+])('prints the table of OSU for %s, checked', async (name, title, more) => {
+  const { code, stdout, stderr } = await shoal(['bench', name, '-e', '4K', '--iters', '2', ...more]).ended;
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  expect(stdout).toMatch(new RegExp(`^# Size +${title} +Validation$`, 'm'));
+  expect([...stdout.matchAll(/^(\d+) +\d+\.\d\d +Pass$/gm)].map(([, bytes]) => Number(bytes))).toEqual(
+    Array.from({ length: 13 }, (_, power) => 2 ** power),
+  );
+});
+
+it('prints how much of the communication computation covers', async () => {
+  const { code, stdout } = await shoal(['bench', 'gather-v', '-n', '3', '--sizes', '64:2,4K:2', '-r', '1', '--overlap']).ended;
+  expect(code).toBe(0);
+  expect(stdout).toMatch(/^# Size {11}Overall\(us\) {7}Compute\(us\) {4}Pure Comm\.\(us\) {8}Overlap\(%\) {8}Validation$/m);
+  expect([...stdout.matchAll(/^\d+( +\d+\.\d\d){4} +Pass$/gm)]).toHaveLength(2);
+});
+
+it('measures all types and operators on request', async () => {
+  const { code, stdout } = await shoal(['bench', 'reduce', '-n', '2', '--sizes', '64:1:0', '-d', 'all', '-o', 'all']).ended;
+  expect(code).toBe(0);
+  const rows = [...stdout.matchAll(row)].map(([, , , type, op]) => `${type} ${op}`);
+  expect(rows).toHaveLength(4 * 5 + 8 * 7);
+  expect(rows).toContain('bfloat16 avg');
+  expect(rows).toContain('bool bxor');
+});
+
 it('refuses unknown options before anything is started', async () => {
   const cases: [string[], RegExp][] = [
     [['allreduces'], /did you mean all-reduce\?/],
@@ -64,6 +93,9 @@ it('refuses unknown options before anything is started', async () => {
     [['all-reduce', '-d', 'quad'], /--datatype quad is not known/],
     [['all-reduce', '-b', '8', '-e', '4'], /exceeds --maxbytes/],
     [['all-reduce', '--parallel', '3', '--buckets', '2'], /--parallel 3 exceeds --buckets 2/],
+    [['latency', '--overlap'], /--overlap measures collectives beside computation/],
+    [['all-reduce', '--overlapp'], /unknown option '--overlapp'/],
+    [['all-reduce', '--algorithms', 'all', '-d', 'all'], /leave out --overlap and all/],
     [['all-reduce', '-n', '0'], /whole number from 1/],
     [['all-reduce', '-o', 'bxor'], /--op bxor with --datatype float: .*needs an integer dtype/],
     [['all-reduce', '--backend', 'rings'], /unknown backend 'rings'; use auto, mpi, .*ring/],

@@ -3,10 +3,10 @@
 import { ShoalError } from '../../base/errors.ts';
 import { sum } from '../../base/numbers.ts';
 import type { ProcessGroup, TensorLike, Work } from '../../group/caller/types.ts';
-import { dtypeInfo, dtypeOfArray, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
+import { dtypeInfo, viewOf, type TypedArray } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
-import { layoutOf, type Half } from './collective.ts';
-import type { BenchOptions } from './options.ts';
+import { evenName, layoutOf, reduces, type Half, type Layout, type pairTests } from './collective.ts';
+import { hasOwnArray, type BenchOptions } from './options.ts';
 import { fillWith, spoil, type Patterns } from './pattern.ts';
 
 /** A started operation, to be awaited or waited for synchronously. */
@@ -39,6 +39,11 @@ interface Buffer {
   readonly data: TypedArray;
 }
 
+interface Buffers {
+  readonly input: Buffer;
+  readonly output: Buffer;
+}
+
 /** A collective's use of its buffers. */
 interface Moves {
   start(): Pending;
@@ -48,15 +53,15 @@ interface Moves {
 }
 
 export function createOperation(spec: OperationSpec): Operation {
-  const { group, options, half } = spec;
-  const { collective, dtype } = options;
-  const { sendCount, receiveCount } = layoutOf(collective, { bytes: spec.bytes, elementBytes: dtypeInfo(dtype).bytes, ranks: group.size });
-  const input = allocate(spec, sendCount);
-  const output = half === 'inPlace' ? input : allocate(spec, receiveCount);
-  const moves = movesOf(spec, input, output);
+  const { group, options } = spec;
+  const { collective, dtype, root } = options;
+  const size = { bytes: spec.bytes, elementBytes: dtypeInfo(dtype).bytes, ranks: group.size };
+  const layout = layoutOf(collective, size, { rank: group.rank, root });
+  const { input, output } = buffersOf(spec, layout);
+  const moves = movesOf(spec, layout, { input, output });
   // Zeros stay zeros; ones would do for one call only, as without `touch` every call finds the result of the one before as its input.
   fillConstant(input.data, 0);
-  const contribution = collective === 'all-reduce' || collective === 'reduce-scatter' ? group.rank + 1 : 1;
+  const contribution = reduces(collective) ? group.rank + 1 : 1;
   return {
     touch: () => fillConstant(input.data, contribution),
     start: moves.start,
@@ -66,20 +71,33 @@ export function createOperation(spec: OperationSpec): Operation {
     },
     wrong: moves.wrong,
     release: () => {
-      for (const { value } of new Set([input, output])) if (value instanceof Tensor) group.release(value);
+      for (const value of new Set([input.value, output.value])) if (value instanceof Tensor) group.release(value);
     },
   };
 }
 
-function movesOf({ group, options, patterns, slot }: OperationSpec, input: Buffer, output: Buffer): Moves {
+/** In place, the smaller buffer is this rank's part of the larger. */
+function buffersOf(spec: OperationSpec, { parts, sendCount, receiveCount }: Layout): Buffers {
+  if (spec.half === 'outOfPlace' || sendCount === 0 || receiveCount === 0)
+    return { input: allocate(spec, sendCount), output: allocate(spec, receiveCount) };
+  const larger = allocate(spec, Math.max(sendCount, receiveCount));
+  if (sendCount === receiveCount) return { input: larger, output: larger };
+  const part = { value: larger.value, data: sliced(larger.data, parts)[spec.group.rank] };
+  return sendCount < receiveCount ? { input: part, output: larger } : { input: larger, output: part };
+}
+
+function movesOf({ group, options, patterns, slot }: OperationSpec, { parts }: Layout, { input, output }: Buffers): Moves {
   const { rank, size } = group;
   const { collective, op, root } = options;
+  const name = evenName(collective);
   const shift = slot * 37;
-  const inPlace = input === output;
-  const partCount = Math.max(input.data.length, output.data.length) / size;
-  const own = (data: TypedArray, part: number): TypedArray => data.subarray(part * partCount, (part + 1) * partCount);
+  const inPlace = input.value === output.value;
+  const atRoot = rank === root;
   const eachRank = Array.from({ length: size }, (_, each) => each);
-  switch (collective) {
+  const counts = name === collective ? {} : { counts: parts };
+  const fillPart = (): void => fillWith(input.data, patterns.part(rank), shift);
+  const wrongPart = (source: number): number => patterns.countWrong(output.data, patterns.part(source), shift);
+  switch (name) {
     case 'all-reduce':
       return {
         // Out of place: the interface reduces in place, so the input is copied first; the copy is part of the time.
@@ -87,40 +105,76 @@ function movesOf({ group, options, patterns, slot }: OperationSpec, input: Buffe
         arm: () => fillWith(input.data, patterns.term(rank), shift),
         wrong: () => patterns.countWrong(output.data, patterns.reduced(), shift),
       };
+    case 'reduce':
+      return {
+        start: () => group.reduce(inPlace || !atRoot ? input.value : copied(input, output), { op, root }),
+        arm: () => fillWith(input.data, patterns.term(rank), shift),
+        // Other ranks keep their values.
+        wrong: () => patterns.countWrong((atRoot ? output : input).data, atRoot ? patterns.reduced() : patterns.term(rank), shift),
+      };
     case 'broadcast':
       return {
-        start:
-          inPlace || rank !== root ? () => group.broadcast(output.value, { root }) : () => group.broadcast(copied(input, output), { root }),
+        start: inPlace || !atRoot ? () => group.broadcast(output.value, { root }) : () => group.broadcast(copied(input, output), { root }),
         arm: () => {
-          if (rank === root) fillWith(input.data, patterns.part(root), shift);
+          if (atRoot) fillPart();
         },
-        wrong: () => patterns.countWrong(output.data, patterns.part(root), shift),
+        wrong: () => wrongPart(root),
       };
     case 'all-gather':
+    case 'gather': {
+      const wrong = (): number => {
+        const received = output.data.length === 0 ? [] : sliced(output.data, parts);
+        return sum(received.map((part, from) => patterns.countWrong(part, patterns.part(from), shift)));
+      };
+      if (name === 'all-gather') return { start: () => group.allGather(output.value, input.value, counts), arm: fillPart, wrong };
       return {
-        start: () => group.allGather(output.value, input.value),
-        arm: () => fillWith(input.data, patterns.part(rank), shift),
-        wrong: () => sum(eachRank.map((from) => patterns.countWrong(own(output.data, from), patterns.part(from), shift))),
+        start: () => group.gather(atRoot ? output.value : null, inPlace ? null : input.value, { root, ...counts }),
+        arm: fillPart,
+        wrong,
+      };
+    }
+    case 'scatter':
+      return {
+        start: () => group.scatter(inPlace ? null : output.value, atRoot ? input.value : null, { root, ...counts }),
+        arm: () => {
+          if (atRoot) sliced(input.data, parts).forEach((part, to) => fillWith(part, patterns.part(root, to), shift));
+        },
+        wrong: () => patterns.countWrong(output.data, patterns.part(root, rank), shift),
       };
     case 'reduce-scatter':
       return {
-        start: () => group.reduceScatter(output.value, input.value, { op }),
+        start: () => group.reduceScatter(output.value, input.value, { op, ...counts }),
         arm: () => fillWith(input.data, patterns.term(rank), shift),
-        wrong: () => patterns.countWrong(output.data, patterns.reduced(), shift + rank * partCount),
+        wrong: () => patterns.countWrong(output.data, patterns.reduced(), shift + sum(parts.slice(0, rank))),
       };
-    case 'all-to-all':
+    case 'all-to-all': {
+      // Between two ranks as much goes one way as the other, and all ranks send equally much in all.
+      const splits = eachRank.map((peer) => parts[(rank + peer) % size]);
+      const uneven = name === collective ? {} : { inputSplits: splits, outputSplits: splits };
       return {
-        start: () => group.allToAll(output.value, input.value),
-        arm: () => eachRank.forEach((to) => fillWith(own(input.data, to), patterns.part(rank, to), shift)),
-        wrong: () => sum(eachRank.map((from) => patterns.countWrong(own(output.data, from), patterns.part(from, rank), shift))),
+        start: () => group.allToAll(output.value, input.value, uneven),
+        arm: () => sliced(input.data, splits).forEach((part, to) => fillWith(part, patterns.part(rank, to), shift)),
+        wrong: () => sum(sliced(output.data, splits).map((part, from) => patterns.countWrong(part, patterns.part(from, rank), shift))),
       };
+    }
     case 'send-recv': {
       // A ring, as in nccl-tests: every rank sends to the next and receives from the one before.
       const before = (rank + size - 1) % size;
       return {
-        start: () => new Both(group.recv(output.value, before, { tag: slot }), group.send(input.value, (rank + 1) % size, { tag: slot })),
-        arm: () => fillWith(input.data, patterns.part(rank), shift),
-        wrong: () => patterns.countWrong(output.data, patterns.part(before), shift),
+        start: () => together(group.recv(output.value, before, { tag: slot }), group.send(input.value, (rank + 1) % size, { tag: slot })),
+        arm: fillPart,
+        wrong: () => wrongPart(before),
+      };
+    }
+    case 'latency':
+    case 'bandwidth':
+    case 'bidirectional': {
+      const peer = 1 - rank;
+      const receives = name !== 'bandwidth' || rank === 1;
+      return {
+        start: exchangeOf(name, { group, options, slot }, { input, output }),
+        arm: fillPart,
+        wrong: () => (receives ? wrongPart(peer) : 0),
       };
     }
     case 'barrier':
@@ -128,29 +182,58 @@ function movesOf({ group, options, patterns, slot }: OperationSpec, input: Buffe
   }
 }
 
-/** Two operations as one. */
-class Both implements Pending {
-  readonly #first: Work;
-  readonly #second: Work;
+/** This rank's part of a test of two ranks. A latency is a message there and one back; a window of bandwidth ends with a small
+ *  message back. */
+function exchangeOf(
+  name: (typeof pairTests)[number],
+  { group, options, slot }: Pick<OperationSpec, 'group' | 'options' | 'slot'>,
+  { input, output }: Buffers,
+): () => Pending {
+  const first = group.rank === 0;
+  const peer = 1 - group.rank;
+  const send = (data: TensorLike = input.value): Work => group.send(data, peer, { tag: slot });
+  const receive = (data: TensorLike = output.value): Work => group.recv(data, peer, { tag: slot });
+  if (name === 'bidirectional') return () => together(receive(), send());
+  if (name === 'latency') return first ? () => new InTurn(send(), receive) : () => new InTurn(receive(), send);
+  if (slot < options.buckets - 1) return first ? () => send() : () => receive();
+  const end = new Uint8Array(1);
+  return first ? () => new InTurn(send(), () => receive(end)) : () => new InTurn(receive(), () => send(end));
+}
 
-  constructor(first: Work, second: Work) {
+/** Two operations, of which the second starts when the first is done. */
+class InTurn implements Pending {
+  readonly #first: Work;
+  readonly #next: () => Work;
+
+  constructor(first: Work, next: () => Work) {
     this.#first = first;
-    this.#second = second;
+    this.#next = next;
   }
 
   waitSync(timeoutMs?: number): void {
     this.#first.waitSync(timeoutMs);
-    this.#second.waitSync(timeoutMs);
+    this.#next().waitSync(timeoutMs);
   }
 
   then<A = void, B = never>(
     onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
     onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
-  ): Promise<A | B> {
-    return Promise.all([this.#first, this.#second])
-      .then(() => undefined)
-      .then(onFulfilled, onRejected);
+  ): PromiseLike<A | B> {
+    return this.#first.then(() => this.#next()).then(onFulfilled, onRejected);
   }
+}
+
+/** Two started operations as one. */
+function together(first: Work, second: Work): Pending {
+  return new InTurn(first, () => second);
+}
+
+/** Views of consecutive parts of so many elements. */
+function sliced(data: TypedArray, counts: readonly number[]): TypedArray[] {
+  return counts.map((count, index) => {
+    const start = sum(counts.slice(0, index));
+    return data.subarray(start, start + count);
+  });
 }
 
 function allocate({ group, options: { dtype, memory } }: OperationSpec, count: number): Buffer {
@@ -158,14 +241,13 @@ function allocate({ group, options: { dtype, memory } }: OperationSpec, count: n
     const tensor = group.tensor(dtype, [count]);
     return { value: tensor, data: tensor.data };
   }
+  if (!hasOwnArray(dtype))
+    throw new ShoalError(
+      'usage',
+      `${dtype} has no typed array of its own in JavaScript, so that it cannot be measured with private memory`,
+    );
   const array = viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count);
-  checkPrivate(dtype, array);
   return { value: array, data: array };
-}
-
-function checkPrivate(dtype: DType, array: TypedArray): void {
-  if (dtypeOfArray(array) === dtype) return;
-  throw new ShoalError('usage', `${dtype} has no typed array of its own in JavaScript, so that it cannot be measured with private memory`);
 }
 
 function copied(source: Buffer, target: Buffer): TensorLike {

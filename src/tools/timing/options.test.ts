@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { checkOp, parseDtype, parseOp, parseSizes, sizesOf } from './options.ts';
+import { checkOp, parseDtype, parseKinds, parseOp, parseSizes, sizesOf } from './options.ts';
 
 const counts = { iterations: 20, warmup: 5 };
 const range = { minBytes: 8, maxBytes: 32, stepBytes: 8, stepFactor: 1 };
@@ -46,4 +46,17 @@ it('refuses operators that are not defined on the elements, for collectives that
   expect(() => checkOp('reduce-scatter', 'avg', 'int32')).toThrow(/--op avg with --datatype int32: .*needs a float dtype/);
   checkOp('all-reduce', 'bit-xor', 'uint8');
   checkOp('broadcast', 'bit-xor', 'float32');
+});
+
+it('takes all types and operators that are defined on each other', () => {
+  const shared = { collective: 'all-reduce', memory: 'shared' } as const;
+  const all = parseKinds(shared, { datatype: 'all', op: 'all' });
+  expect(all.filter(({ dtype }) => dtype === 'float16').map(({ op }) => op)).toEqual(['sum', 'product', 'min', 'max', 'avg']);
+  expect(all.filter(({ op }) => op === 'bit-xor').map(({ dtype }) => dtype)).toContain('bool');
+  expect(new Set(all.map(({ dtype }) => dtype)).size).toBe(12);
+  expect(parseKinds(shared, { datatype: 'int8', op: 'all' }).map(({ op }) => op)).not.toContain('avg');
+  const plain = parseKinds({ ...shared, memory: 'private' }, { datatype: 'all', op: 'sum' }).map(({ dtype }) => dtype);
+  expect(plain).toEqual(['float64', 'float32', 'int64', 'int32', 'int16', 'int8', 'uint32', 'uint16', 'uint8']);
+  expect(parseKinds({ ...shared, collective: 'broadcast' }, { datatype: 'half', op: 'all' })).toEqual([{ dtype: 'float16', op: 'sum' }]);
+  expect(() => parseKinds(shared, { datatype: 'float', op: 'bxor' })).toThrow(/needs an integer dtype/);
 });

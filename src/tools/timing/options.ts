@@ -2,7 +2,7 @@
  *  elsewhere; the vocabulary is that of nccl-tests. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { formatBytes, parseBytes } from '../../base/settings/quantity.ts';
-import { dtypes, type DType } from '../../memory/dtype.ts';
+import { dtypeOfArray, dtypes, viewOf, type DType } from '../../memory/dtype.ts';
 import { checkReduceOp, type ReduceOp } from '../../memory/reduce-op.ts';
 import { reduces, type CollectiveName } from './collective.ts';
 
@@ -14,11 +14,17 @@ export interface SizePoint {
   readonly warmup: number;
 }
 
-export interface BenchOptions {
-  readonly collective: CollectiveName;
-  readonly sizes: readonly SizePoint[];
+/** Elements, and the operator on them. */
+export interface Kind {
   readonly dtype: DType;
   readonly op: ReduceOp;
+}
+
+export interface BenchOptions extends Kind {
+  readonly collective: CollectiveName;
+  readonly sizes: readonly SizePoint[];
+  /** All that are measured, one after the other, instead of `dtype` and `op`. */
+  readonly kinds?: readonly Kind[];
   readonly root: number;
   /** Rounds of verification after the timed iterations; 0: none. */
   readonly checks: number;
@@ -36,6 +42,8 @@ export interface BenchOptions {
   readonly checkedBuckets?: number;
   /** Only the in-place half of a row, where the collective has one. Default: both halves. */
   readonly onlyInPlace?: true;
+  /** Also the calls with computation beside them, as OSU's non-blocking collectives have it. */
+  readonly overlap?: true;
   /** Backend for `initProcessGroup`. */
   readonly backend: string;
   /** `kept`: the report holds every sample of every rank. */
@@ -113,6 +121,34 @@ export function parseOp(text: string): ReduceOp {
   const found = measuredOps.find((op) => op === text || opNameOf(op) === text);
   if (found !== undefined) return found;
   throw new ShoalError('usage', `--op ${text} cannot be measured; use ${measuredOps.map(opNameOf).join(', ')}`);
+}
+
+/** Reads dtype and operator, each possibly `all`: every pair that is defined, operators only where the collective reduces; of private
+ *  memory the dtypes with a typed array of their own.
+ *  @throws ShoalError `usage` for a pair that is not defined. */
+export function parseKinds(
+  { collective, memory }: Pick<BenchOptions, 'collective' | 'memory'>,
+  { datatype, op }: { datatype: string; op: string },
+): Kind[] {
+  const types = datatype === 'all' ? dtypes.map(({ name }) => name) : [parseDtype(datatype)];
+  const ops = op === 'all' ? measuredOps.slice(0, reduces(collective) ? undefined : 1) : [parseOp(op)];
+  if (datatype !== 'all' && op !== 'all') checkOp(collective, ops[0], types[0]);
+  const kinds = types.flatMap((dtype) => ops.map((each) => ({ dtype, op: each })));
+  return kinds.filter((kind) => isDefined(collective, kind) && (datatype !== 'all' || memory === 'shared' || hasOwnArray(kind.dtype)));
+}
+
+/** Whether plain arrays of this dtype say so: those of 16-bit floats and booleans are of integers. */
+export function hasOwnArray(dtype: DType): boolean {
+  return dtypeOfArray(viewOf(dtype, new ArrayBuffer(8), 0, 1)) === dtype;
+}
+
+function isDefined(collective: CollectiveName, { dtype, op }: Kind): boolean {
+  try {
+    checkOp(collective, op, dtype);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** @throws ShoalError `usage` when the collective would reduce elements with an operator that is not defined on them. */

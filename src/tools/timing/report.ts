@@ -1,5 +1,5 @@
 /** The report of a benchmark, as plain data: `shoal bench --json`. */
-import type { BenchOptions } from './options.ts';
+import type { BenchOptions, Kind } from './options.ts';
 
 /** Incremented when a field changes its meaning or goes away. */
 export const benchSchemaVersion = 1;
@@ -16,6 +16,9 @@ export interface RankPlace {
 
 /** One half of a row. Times are microseconds per operation: the largest over ranks of each rank's own statistic. */
 export interface HalfResult {
+  /** With `--overlap`: the calls with as long a computation beside them as they take alone, and the percentage of the communication that the
+   *  computation covered. */
+  readonly overlap?: { readonly overallUs: number; readonly computeUs: number; readonly percent: number };
   readonly medianUs: number;
   readonly minUs: number;
   readonly p99Us: number;
@@ -29,7 +32,7 @@ export interface HalfResult {
   readonly samplesUs?: readonly (readonly number[])[];
 }
 
-export interface BenchRow {
+export interface BenchRow extends Kind {
   /** Bytes: the larger of a rank's input and output. */
   readonly size: number;
   /** Number of elements, as nccl-tests counts them for this collective. */

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { systemStopwatch } from '../../base/clock.ts';
 import { startRanks } from '../../group/testing/in-process-world.ts';
 import type { ProcessGroup } from '../../group/caller/types.ts';
-import { collectiveNames, halvesOf } from './collective.ts';
+import { collectiveNames, halvesOf, isPairTest, type CollectiveName } from './collective.ts';
 import type { BenchOptions } from './options.ts';
 import { ReportBuilder, type BenchEvent, type BenchReport } from './report.ts';
 import { runBench } from './run-bench.ts';
@@ -47,10 +47,15 @@ async function report(
 }
 
 describe('a benchmark', () => {
-  it.each(collectiveNames.flatMap((collective) => [2, 3, 4].map((ranks) => ({ collective, ranks }))))(
+  const ranksOf = (collective: CollectiveName): number[] => {
+    if (isPairTest(collective)) return [2];
+    return collective === 'send-recv' ? [2, 3] : [1, 2, 3, 4];
+  };
+
+  it.each(collectiveNames.flatMap((collective) => ranksOf(collective).map((ranks) => ({ collective, ranks }))))(
     '$collective, $ranks ranks: nothing is wrong',
     async ({ collective, ranks }) => {
-      const { rows, summary } = await report(ranks, { collective });
+      const { rows, summary } = await report(ranks, { collective, root: ranks - 1, buckets: isPairTest(collective) ? 3 : 1, parallel: 3 });
       expect(summary.wrong).toBe(0);
       expect(rows).toHaveLength(2);
       for (const row of rows) {
@@ -75,6 +80,35 @@ describe('a benchmark', () => {
       { collective: 'all-to-all', memory: 'private', buckets: 2, parallel: 2, dtype: 'uint8' },
     ];
     for (const shape of shapes) expect((await report(3, shape)).summary.wrong).toBe(0);
+  });
+
+  it('measures every kind of elements that is asked for', async () => {
+    const kinds = [
+      { dtype: 'int8', op: 'product' },
+      { dtype: 'float64', op: 'avg' },
+    ] as const;
+    const { rows, summary } = await report(2, { kinds, collective: 'reduce' });
+    expect(summary.wrong).toBe(0);
+    expect(rows.map(({ dtype, op, size }) => [dtype, op, size])).toEqual([
+      ['int8', 'product', 96],
+      ['int8', 'product', 8192],
+      ['float64', 'avg', 96],
+      ['float64', 'avg', 8192],
+    ]);
+  });
+
+  it('measures computation beside calls: together they take as long as either, and no longer than both', async () => {
+    // Every reading of this clock is 1 µs later than the one before: a call alone takes 1 µs, and the computation its share.
+    let nowUs = 0;
+    const stopwatch = { nowUs: () => nowUs++ };
+    await using world = await startRanks(1);
+    const builder = new ReportBuilder();
+    const options: BenchOptions = { ...base, root: 0, onlyInPlace: true, overlap: true };
+    await world.each((group) => runBench({ group, options, stopwatch, emit: (event) => builder.add(event) }));
+    const half = builder.report?.rows[0].inPlace;
+    expect(half?.medianUs).toBe(1);
+    // Two more readings: the start of the computation and its end.
+    expect(half?.overlap).toEqual({ overallUs: 3, computeUs: 1, percent: 0 });
   });
 
   it('measures one half, and checks some of the buckets, on request', async () => {
@@ -132,6 +166,7 @@ describe('a benchmark', () => {
 
   it('refuses options that cannot be measured', async () => {
     await expect(report(1, { collective: 'send-recv' })).rejects.toMatchObject({ code: 'usage' });
+    await expect(report(3, { collective: 'latency' })).rejects.toThrow(/latency needs exactly 2 ranks, not 3; use -n 2/);
     await expect(report(2, { collective: 'broadcast', root: 2 })).rejects.toThrow(/use 0…1/);
     await expect(report(2, { memory: 'private', dtype: 'float16' })).rejects.toThrow(/no typed array of its own/);
   });

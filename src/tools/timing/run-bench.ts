@@ -8,7 +8,7 @@ import type { ProcessGroup } from '../../group/caller/types.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
-import { bandwidthOf, halvesOf, isRooted, layoutOf, type Half } from './collective.ts';
+import { bandwidthOf, halvesOf, isPairTest, isRooted, layoutOf, type Half } from './collective.ts';
 import { measure, runAll } from './measure.ts';
 import { createOperation, type Operation } from './operation.ts';
 import type { BenchOptions, SizePoint } from './options.ts';
@@ -40,36 +40,37 @@ export async function runBench(context: BenchContext): Promise<void> {
   const { group, options, emit } = context;
   check(group, options);
   const tell = group.rank === 0 ? emit : (): void => undefined;
-  const { native, patterns } = preparePatterns(group, options);
+  const native = loadNative({ enabled: true });
   const ranks = await gatherPlaces(group);
-  tell({ event: 'header', header: headerOf(context, { native, ranks }) });
+  tell({ event: 'header', header: headerOf(context, { native: native?.isa ?? null, ranks }) });
   const halves = halvesOf(options.collective, options);
-  const total = options.sizes.length * halves.length;
+  const kinds = options.kinds ?? [{ dtype: options.dtype, op: options.op }];
+  const total = kinds.length * options.sizes.length * halves.length;
   const rows: BenchRow[] = [];
-  for (const point of options.sizes) {
-    const results: Partial<Record<Half, HalfResult>> = {};
-    for (const half of halves) {
-      tell({ event: 'progress', done: rows.length * halves.length + Object.keys(results).length, total, bytes: point.bytes, half });
-      results[half] = await runHalf(context, { point, half, patterns });
+  for (const kind of kinds) {
+    const own = { ...context, options: { ...options, ...kind } };
+    const patterns = new Patterns({ ...kind, ranks: group.size, kernels: createKernels({ native }) });
+    for (const point of options.sizes) {
+      const results: Partial<Record<Half, HalfResult>> = {};
+      for (const half of halves) {
+        tell({ event: 'progress', done: rows.length * halves.length + Object.keys(results).length, total, bytes: point.bytes, half });
+        results[half] = await runHalf(own, { point, half, patterns });
+      }
+      const row = rowOf(group, { options: own.options, point, results });
+      rows.push(row);
+      tell({ event: 'row', row });
     }
-    const row = rowOf(group, { options, point, results });
-    rows.push(row);
-    tell({ event: 'row', row });
   }
   tell({ event: 'end', summary: summaryOf(rows) });
 }
 
 function check(group: ProcessGroup, { collective, root, sizes, parallel, buckets }: BenchOptions): void {
   if (collective === 'send-recv' && group.size < 2) throw new ShoalError('usage', 'send-recv needs at least 2 ranks; use -n 2');
+  if (isPairTest(collective) && group.size !== 2)
+    throw new ShoalError('usage', `${collective} needs exactly 2 ranks, not ${group.size}; use -n 2`);
   if (isRooted(collective) && root >= group.size) throw new ShoalError('usage', `--root ${root} is not a rank; use 0…${group.size - 1}`);
   if (sizes.length === 0) throw new ShoalError('usage', 'there are no sizes to measure');
   if (parallel < 1 || buckets < 1) throw new ShoalError('usage', '--parallel and --buckets must be at least 1');
-}
-
-function preparePatterns(group: ProcessGroup, { dtype, op }: BenchOptions): { native: string | null; patterns: Patterns } {
-  const native = loadNative({ enabled: true });
-  const patterns = new Patterns({ dtype, op, ranks: group.size, kernels: createKernels({ native }) });
-  return { native: native?.isa ?? null, patterns };
 }
 
 async function runHalf(
@@ -84,12 +85,35 @@ async function runHalf(
     const loop = { operations, parallel: options.parallel, wait: options.wait, touch: options.touch, stopwatch };
     if (point.warmup > 0) await measure({ ...loop, iterations: point.warmup });
     await group.barrier();
-    const samples = await measure({ ...loop, iterations: point.iterations });
+    const timed = await measure({ ...loop, iterations: point.iterations });
+    // A message there and one back.
+    const samples = options.collective === 'latency' ? timed.map((us) => us / 2) : timed;
     const wrong = await verify(group, { options, operations: operations.slice(0, options.checkedBuckets) });
-    return await gatherHalf(group, { options, point, samples, wrong });
+    const result = await gatherHalf(group, { options, point, samples, wrong });
+    if (options.overlap === undefined) return result;
+    const computeUs = result.medianUs;
+    const computing = operations.map((operation) => withComputation(operation, { stopwatch, computeUs }));
+    const overall = await measure({ ...loop, operations: computing, iterations: point.iterations });
+    const { medianUs: overallUs } = await gatherHalf(group, { options, point, samples: overall, wrong });
+    // Of the communication alone, which is as long as the computation, the part that did not lengthen both together.
+    const percent = Math.max(0, 100 * (1 - (overallUs - computeUs) / computeUs));
+    return { ...result, overlap: { overallUs, computeUs, percent } };
   } finally {
     for (const operation of operations) operation.release();
   }
+}
+
+/** The operation with a computation of so many microseconds between its start and the wait for it. */
+function withComputation(operation: Operation, { stopwatch, computeUs }: { stopwatch: Stopwatch; computeUs: number }): Operation {
+  return {
+    ...operation,
+    start: () => {
+      const pending = operation.start();
+      const endUs = stopwatch.nowUs() + computeUs;
+      while (stopwatch.nowUs() < endUs) continue;
+      return pending;
+    },
+  };
 }
 
 /** Number of wrong elements of this rank; null when nothing is checked. */
@@ -147,9 +171,11 @@ function rowOf(
   group: ProcessGroup,
   { options, point, results }: { options: BenchOptions; point: SizePoint; results: Partial<Record<Half, HalfResult>> },
 ): BenchRow {
-  const { sendCount, receiveCount, paramCount } = layoutFor(group, { options, bytes: point.bytes });
+  const { movedCount, paramCount } = layoutFor(group, { options, bytes: point.bytes });
+  const { dtype, op } = options;
   return {
-    size: Math.max(sendCount, receiveCount) * dtypeInfo(options.dtype).bytes,
+    ...{ dtype, op },
+    size: movedCount * dtypeInfo(dtype).bytes,
     count: paramCount,
     iterations: point.iterations,
     outOfPlace: results.outOfPlace ?? null,

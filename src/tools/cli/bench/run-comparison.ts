@@ -6,7 +6,7 @@ import { readSettings, type Environment } from '../../../base/settings/settings.
 import { systemStopwatch } from '../../../base/clock.ts';
 import { packageVersion } from '../../../base/packages/version.ts';
 import { compare, namesOf, type CompareOptions, type ComparedRow } from '../../timing/compare.ts';
-import { formatComparison, formatComparisonHead } from '../../timing/comparison-table.ts';
+import { formatComparison, formatComparisonHead } from '../../timing/text/comparison-table.ts';
 import type { CompareEvent } from '../../timing/job.ts';
 import { algorithms } from '../../../collectives/registry.ts';
 import { detectWorld } from '../../../store/environment.ts';

@@ -2,8 +2,8 @@
 import { Command, Option } from 'commander';
 import { ShoalError } from '../../../base/errors.ts';
 import { nearestName } from '../../../base/settings/nearest-name.ts';
-import { collectiveNames, isRooted, type CollectiveName } from '../../timing/collective.ts';
-import { checkOp, parseDtype, parseOp, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../timing/options.ts';
+import { collectiveNames, isPairTest, isRooted, pairTests, type CollectiveName } from '../../timing/collective.ts';
+import { parseKinds, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../timing/options.ts';
 import type { BenchEvent } from '../../timing/report.ts';
 import { natural, positive, sizeOption } from '../option-values.ts';
 import { writeJson } from '../write-json.ts';
@@ -31,6 +31,7 @@ interface BenchFlags {
   readonly buckets?: number;
   readonly checkBuckets?: number;
   readonly inPlace?: true;
+  readonly overlap?: true;
   readonly backend: string;
   readonly json?: string;
   readonly raw?: true;
@@ -41,6 +42,9 @@ Examples:
   shoal bench all-reduce -n 2 -b 8 -e 100M -f 2              sizes from 8 B to 100 MiB, doubling, 2 ranks on this machine
   shoal bench all-reduce -n 4 --sizes 8:2000,64KiB:500,25MiB --sync
   shoal bench all-reduce -n 2 -b 25M -e 25M --buckets 64 --parallel 8
+  shoal bench all-reduce -n 2 -b 1K -e 1M -f 4 -d all -o all    every operator on every type that it is defined on
+  shoal bench latency -n 2                                   one message there and one back, in the table of osu_latency
+  shoal bench all-reduce -n 2 -b 8 -e 1M -f 8 --overlap      computation beside calls, as osu_iallreduce measures it
   shoal bench all-reduce -n 4 --hosts 2 -b 8 -e 4M -f 8 --algorithms all    algorithms against each other, and auto
   shoal run -n 2 … or mpirun -n 2 shoal bench broadcast      as a rank of a job that is there already
 
@@ -51,7 +55,7 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
   return new Command('bench')
     .summary('time a collective and check its results')
     .description(
-      `Times a collective over a range of sizes and prints the table of nccl-tests.\n\nCollectives: ${collectiveNames.join(', ')}.`,
+      `Times a collective over a range of sizes and prints the table of nccl-tests; ${pairTests.join(', ')} and --overlap print those of the OSU micro-benchmarks.\n\nCollectives: ${collectiveNames.join(', ')}.`,
     )
     .argument('<collective>', 'what to measure')
     .addOption(sizeOption('-b, --minbytes <size>', 'smallest size', 32 * 2 ** 20))
@@ -62,9 +66,9 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
     .option('--iters <count>', 'timed iterations', positive, 20)
     .option('-w, --warmup_iters <count>', 'iterations before them', natural, 5)
     .option('-c, --check <count>', 'rounds of checking results, after the timed ones; 0: none', natural, 1)
-    .option('-d, --datatype <type>', 'float, double, half, bfloat16, int8, uint8, int32, uint32, int64, …', 'float')
-    .option('-o, --op <operator>', 'sum, prod, min, max, avg, band, bor, bxor', 'sum')
-    .option('-r, --root <rank>', 'root of broadcast', natural, 0)
+    .option('-d, --datatype <type>', 'float, double, half, bfloat16, int8, uint8, int32, uint32, int64, …; all', 'float')
+    .option('-o, --op <operator>', 'sum, prod, min, max, avg, band, bor, bxor; all', 'sum')
+    .option('-r, --root <rank>', 'root of broadcast, reduce, gather and scatter', natural, 0)
     .option('-n, --ranks <count>', 'processes to start on this machine; default 2', positive)
     .option('--hosts <count>', 'hosts that those processes play: between them they use the network', positive, 1)
     .option(
@@ -79,21 +83,32 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
     .option('--buckets <count>', 'operations per sample, each on a tensor of its own; default: --parallel', positive)
     .option('--check-buckets <count>', 'how many of the buckets are checked; default: all', positive)
     .option('--in-place', 'only the in-place half of the table, where the collective has one')
+    .option('--overlap', 'also with computation between start and wait, as long as the calls alone; in place where there is that')
     .option('--backend <name>', 'backend of initProcessGroup', 'auto')
     .option('--json <file>', 'also writes the report as JSON; - for stdout, instead of the table')
     .option('--raw', 'the JSON report holds every sample of every rank')
     .addHelpText('after', examples)
-    .action(async (collective: string, flags: BenchFlags) => setExitCode(await bench(collective, flags)));
+    .action(async (name: string, flags: BenchFlags, command: Command) => {
+      const collective = collectiveOf(name);
+      setExitCode(await bench(collective, isPairTest(collective) ? { ...flags, ...pairDefaults(collective, command) } : flags));
+    });
 }
 
-async function bench(name: string, flags: BenchFlags): Promise<number> {
-  const options = optionsOf(collectiveOf(name), flags);
+/** The options of a test of two ranks that were not given: bytes from 1 B, doubled, in windows of 64 messages as OSU's. */
+function pairDefaults(collective: CollectiveName, command: Command): Partial<BenchFlags> {
+  const buckets = collective === 'latency' ? {} : { buckets: 64 };
+  const usual = { minbytes: 1, maxbytes: 2 ** 20, stepfactor: 2, iters: 100, datatype: 'uint8', touch: 'once', ...buckets };
+  return Object.fromEntries(Object.entries(usual).filter(([name]) => command.getOptionValueSource(name) !== 'cli'));
+}
+
+async function bench(collective: CollectiveName, flags: BenchFlags): Promise<number> {
+  const options = optionsOf(collective, flags);
   if (flags.algorithms !== undefined) return compareAlgorithms(options, flags, flags.algorithms);
   const [{ checkBackend }, { detectWorld }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
     import('../../../group/caller/call-arguments.ts'),
     import('../../../store/environment.ts'),
     import('../../timing/report.ts'),
-    import('../../timing/console.ts'),
+    import('../../timing/text/console.ts'),
   ]);
   checkBackend(options.backend);
   const builder = new ReportBuilder();
@@ -135,13 +150,12 @@ async function launchRanks(
   return launchBench({ ranks, job: { kind: 'bench', hosts: flags.hosts, options }, environment: process.env, onEvent });
 }
 
-async function compareAlgorithms(
-  { collective, sizes, dtype, op, memory, wait }: BenchOptions,
-  flags: BenchFlags,
-  names: string,
-): Promise<number> {
+async function compareAlgorithms(options: BenchOptions, flags: BenchFlags, names: string): Promise<number> {
+  const { collective, sizes, dtype, op, memory, wait } = options;
   const [{ comparable }, { runComparison }] = await Promise.all([import('../../timing/compare.ts'), import('../bench/run-comparison.ts')]);
   const measured = comparable.find((each) => each === collective);
+  if (flags.overlap === true || options.kinds !== undefined)
+    throw new ShoalError('usage', '--algorithms compares times of one type and operator; leave out --overlap and all');
   if (measured === undefined) throw new ShoalError('usage', `${collective} has no algorithms to compare; use ${comparable.join(', ')}`);
   const { exitCode, report } = await runComparison({
     collectives: [measured],
@@ -201,9 +215,13 @@ function optionsOf(collective: CollectiveName, flags: BenchFlags): BenchOptions 
   const parallel = flags.parallel ?? buckets;
   if (parallel > buckets)
     throw new ShoalError('usage', `--parallel ${parallel} exceeds --buckets ${buckets}: no more than all can be in flight`);
-  const dtype = parseDtype(flags.datatype);
-  const op = parseOp(flags.op);
-  checkOp(collective, op, dtype);
+  if (flags.overlap === true && isPairTest(collective))
+    throw new ShoalError(
+      'usage',
+      `--overlap measures collectives beside computation, and ${collective} is a test of messages; leave it out`,
+    );
+  const memory = flags.private === true ? 'private' : 'shared';
+  const kinds = parseKinds({ collective, memory }, flags);
   return {
     collective,
     sizes:
@@ -212,17 +230,18 @@ function optionsOf(collective: CollectiveName, flags: BenchFlags): BenchOptions 
         : flags.sizes === undefined
           ? sizesOf(rangeOf(collective, flags), counts)
           : parseSizes(flags.sizes, counts),
-    dtype,
-    op,
+    ...kinds[0],
+    ...(kinds.length > 1 ? { kinds } : {}),
     root: flags.root,
     checks: flags.check,
-    memory: flags.private === true ? 'private' : 'shared',
+    memory,
     touch: flags.touch,
     wait: flags.sync === true ? 'sync' : 'async',
     parallel,
     buckets,
     ...(flags.checkBuckets === undefined ? {} : { checkedBuckets: flags.checkBuckets }),
-    ...(flags.inPlace === true ? { onlyInPlace: true } : {}),
+    ...(flags.inPlace === true || flags.overlap === true ? { onlyInPlace: true } : {}),
+    ...(flags.overlap === true ? { overlap: true } : {}),
     backend: flags.backend,
     samples: flags.raw === true ? 'kept' : 'dropped',
   };

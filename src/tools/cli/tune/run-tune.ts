@@ -5,7 +5,7 @@ import { messageOf, ShoalError } from '../../../base/errors.ts';
 import type { Environment } from '../../../base/settings/settings.ts';
 import { packageVersion } from '../../../base/packages/version.ts';
 import { comparable, type ComparableCollective } from '../../timing/compare.ts';
-import { choicesOf } from '../../timing/comparison-table.ts';
+import { choicesOf } from '../../timing/text/comparison-table.ts';
 import { sizesOf } from '../../timing/options.ts';
 import { formatTable } from '../../../collectives/select.ts';
 import { tunedRules, withTunedWorld } from '../../../collectives/tuning.ts';

@@ -1,7 +1,7 @@
 /** Compared algorithms as text, and as the ranges of a tuning file. Pure. */
-import { formatBytes } from '../../base/settings/quantity.ts';
-import type { TunedWorld } from '../../collectives/tuning-format.ts';
-import type { ComparableCollective, ComparedRow } from './compare.ts';
+import { formatBytes } from '../../../base/settings/quantity.ts';
+import type { TunedWorld } from '../../../collectives/tuning-format.ts';
+import type { ComparableCollective, ComparedRow } from '../compare.ts';
 
 /** A measured advantage below this may be noise: the algorithm of the size before, or the one that is taken untuned, stays. */
 const worthChanging = 0.95;

@@ -1,9 +1,11 @@
 /** Prints a benchmark's events for people: the table on stdout as rows come, a bar on stderr where that is a terminal. */
 import type { Writable } from 'node:stream';
 import { SingleBar } from 'cli-progress';
-import { must } from '../../base/assert.ts';
-import type { SizeRange } from './options.ts';
-import type { BenchEvent, BenchHeader } from './report.ts';
+import { must } from '../../../base/assert.ts';
+import { isPairTest } from '../collective.ts';
+import type { SizeRange } from '../options.ts';
+import type { BenchEvent, BenchHeader } from '../report.ts';
+import { formatOsuHeader, formatOsuRow } from './osu-table.ts';
 import { formatFooter, formatHeader, formatRow, formatStage } from './table.ts';
 
 export interface BenchConsoleOptions {
@@ -36,7 +38,7 @@ export class BenchConsole {
     switch (event.event) {
       case 'header':
         this.#header = event.header;
-        this.#write(formatHeader(event.header, this.#options));
+        this.#write(isOsu(event.header) ? formatOsuHeader(event.header) : formatHeader(event.header, this.#options));
         return;
       case 'progress':
         if (this.#started) this.#bar.update(event.done, { stage: formatStage(event.bytes, event.half) });
@@ -44,10 +46,10 @@ export class BenchConsole {
         this.#started = true;
         return;
       case 'row':
-        this.#write(formatRow(event.row, this.#known.options));
+        this.#write((isOsu(this.#known) ? formatOsuRow : formatRow)(event.row, this.#known.options));
         return;
       case 'end':
-        this.#write(formatFooter(event.summary, this.#known.options));
+        if (!isOsu(this.#known)) this.#write(formatFooter(event.summary, this.#known.options));
     }
   }
 
@@ -66,4 +68,9 @@ export class BenchConsole {
     this.close();
     this.#options.stdout.write(text);
   }
+}
+
+/** OSU's tables end with the last row. */
+function isOsu({ options }: BenchHeader): boolean {
+  return options.overlap === true || isPairTest(options.collective);
 }

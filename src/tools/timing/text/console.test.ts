@@ -2,7 +2,7 @@
 import { Writable } from 'node:stream';
 import { expect, it } from 'vitest';
 import { BenchConsole } from './console.ts';
-import type { BenchEvent, BenchHeader } from './report.ts';
+import type { BenchEvent, BenchHeader } from '../report.ts';
 
 const escape = '\u001b';
 const pieces = new RegExp(`${escape}(?:[78]|\\[\\??\\d*[A-Za-z])|[^${escape}]`, 'g');
@@ -79,7 +79,7 @@ function events(rows: number): BenchEvent[] {
   const each = Array.from({ length: rows }, (_, i): BenchEvent[] => [
     { event: 'progress', done: 2 * i, total: 2 * rows, bytes: 1024, half: 'outOfPlace' },
     { event: 'progress', done: 2 * i + 1, total: 2 * rows, bytes: 1024, half: 'inPlace' },
-    { event: 'row', row: { size: i + 1, count: 0, iterations: 1, outOfPlace: null, inPlace: null } },
+    { event: 'row', row: { dtype: 'float32', op: 'sum', size: i + 1, count: 0, iterations: 1, outOfPlace: null, inPlace: null } },
   ]);
   return [{ event: 'header', header }, ...each.flat(), { event: 'end', summary: { wrong: 0, averageBusBandwidth: 0 } }];
 }

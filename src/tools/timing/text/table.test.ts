@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { BenchHeader, BenchRow, HalfResult } from './report.ts';
+import type { BenchHeader, BenchRow, HalfResult } from '../report.ts';
 import { formatFooter, formatHeader, formatRow } from './table.ts';
 
 const options: BenchHeader['options'] = {
@@ -34,7 +34,7 @@ function half(medianUs: number, bandwidth: number, wrong: number | null = 0): Ha
 }
 
 function row(outOfPlace: HalfResult | null, inPlace: HalfResult | null): BenchRow {
-  return { size: 33554432, count: 8388608, iterations: 20, outOfPlace, inPlace };
+  return { dtype: 'float32', op: 'sum', size: 33554432, count: 8388608, iterations: 20, outOfPlace, inPlace };
 }
 
 describe('the table', () => {

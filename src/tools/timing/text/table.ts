@@ -1,9 +1,9 @@
 /** The text of nccl-tests (2.19, src/util.cu), byte for byte in the columns, so that its parsers read ours. A half that a
  *  collective does not have is N/A. Pure. */
-import { formatBytes } from '../../base/settings/quantity.ts';
-import { isRooted, reduces } from './collective.ts';
-import { opNameOf, typeNameOf, type SizeRange } from './options.ts';
-import type { BenchHeader, BenchRow, BenchSummary, HalfResult } from './report.ts';
+import { formatBytes } from '../../../base/settings/quantity.ts';
+import { isRooted, reduces } from '../collective.ts';
+import { opNameOf, typeNameOf, type SizeRange } from '../options.ts';
+import type { BenchHeader, BenchRow, BenchSummary, HalfResult } from '../report.ts';
 
 /** The text above the first row. */
 export function formatHeader(header: BenchHeader, run: { range: SizeRange; iterations: number; warmup: number }): string {
@@ -30,7 +30,8 @@ export function formatHeader(header: BenchHeader, run: { range: SizeRange; itera
 }
 
 export function formatRow(row: BenchRow, options: BenchHeader['options']): string {
-  const { collective, dtype, op, root } = options;
+  const { collective, root } = options;
+  const { dtype, op } = row;
   const names = [typeNameOf(dtype), reduces(collective) ? opNameOf(op) : 'none', isRooted(collective) ? root : -1];
   const [type, redop, rootName] = names;
   const head = `${left(row.size, 12)}  ${left(row.count, 12)}  ${left(type, 8)}  ${left(redop, 6)}  ${left(rootName, 6)}`;

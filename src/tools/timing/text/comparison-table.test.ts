@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { ComparedRow } from './compare.ts';
+import type { ComparedRow } from '../compare.ts';
 import { choicesOf, formatComparison, formatComparisonHead } from './comparison-table.ts';
 
 function row(bytes: number, timesUs: Record<string, number>, change: Partial<ComparedRow> = {}): ComparedRow {
