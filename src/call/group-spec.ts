@@ -27,6 +27,8 @@ export interface SchedulingStatus {
 
 export interface GroupSpec {
   readonly id: number;
+  /** With its first rank it tells the group from all others of the world, also from those that have ended. Default: 0, the world's. */
+  readonly serial?: number;
   readonly name: string;
   /** World rank of each group rank. */
   readonly globalRanks: readonly number[];

@@ -6,7 +6,16 @@ import type { EndedProcess } from './supervisor.ts';
 function ended(rank: number, { code = 1, error = 'Error: x', details = [] as string[], said = '' } = {}): EndedProcess {
   const words = { said, uncaught: error === '' ? undefined : { error, details, rest: '' } };
   const ending = { code, signal: null };
-  return { name: `rank ${rank}`, rank, pid: 100 + rank, afterMs: 1, ending, text: `exited with code ${code}`, words: () => words };
+  return {
+    name: `rank ${rank}`,
+    rank,
+    pid: 100 + rank,
+    afterMs: 1,
+    ranksLeft: undefined,
+    ending,
+    text: `exited with code ${code}`,
+    words: () => words,
+  };
 }
 
 const failure = { node: 0, host: 'here', rank: 1, exitCode: 1, text: 'exited with code 1, 1.0 s after the start (pid 101)', final: false };

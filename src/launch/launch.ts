@@ -50,6 +50,8 @@ export interface LaunchOptions extends RouteOptions {
   readonly job?: string;
   /** Failures after which all ranks are started again. Default 0. */
   readonly maxRestarts?: number;
+  /** For one node, without servers: the job goes on without ranks that end badly while so many are left. Default: it needs all. */
+  readonly ranksMin?: number | undefined;
   /** Time that the other ranks have to fail by themselves. Default 5000. */
   readonly graceMs?: number;
   /** Time from SIGTERM, or from a signal of the user's, to SIGKILL. Default 10,000. */
@@ -291,7 +293,7 @@ class Run {
   }
 
   #start(agreement: NodeAgreement, generation: number): Supervisor {
-    const { clock, directory, logDir, surroundings } = this.#options;
+    const { clock, directory, logDir, ranksMin, surroundings } = this.#options;
     this.#ends = [];
     this.#told = undefined;
     this.#saidLines = 0;
@@ -299,6 +301,7 @@ class Run {
       clock,
       ...(surroundings && { startGuard: surroundings.startGuard }),
       specs: [...this.#ranks(agreement, generation), ...this.#servers(agreement, generation)],
+      ranksMin,
       directory,
       stdout: this.#stdout,
       stderr: this.#stderr,
@@ -312,10 +315,11 @@ class Run {
   }
 
   #onEnd(agreement: NodeAgreement, generation: number, ended: EndedProcess): void {
-    const { rank, text, ending } = ended;
+    const { rank, text, ending, ranksLeft } = ended;
     const failure = succeeded(ending) ? undefined : this.#failureOf(ended);
+    if (ranksLeft !== undefined) this.#say(`world ${ranksLeft + 1} → ${ranksLeft}: ${describeEnd(ended)}; the others go on`);
     // The later ones are told together, at the end.
-    if (failure !== undefined && this.#ends.every((each) => succeeded(each.ending))) {
+    else if (failure !== undefined && this.#ends.every((each) => each.ranksLeft !== undefined || succeeded(each.ending))) {
       this.#say(describeEnd(ended));
       if (errorOf(ended) !== undefined) this.#told = ended;
     }

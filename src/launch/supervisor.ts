@@ -40,6 +40,8 @@ export interface SupervisorOptions {
   /** The starter and signaller of processes. Default: the system. */
   readonly startGuard?: () => Guard;
   readonly specs: readonly ProcessSpec[];
+  /** The job goes on without ranks that end badly while so many are left. Default: it needs all. */
+  readonly ranksMin?: number | undefined;
   readonly directory: string;
   readonly stdout: ConsoleSink;
   readonly stderr: ConsoleSink;
@@ -64,6 +66,8 @@ export interface EndedProcess {
   readonly text: string;
   /** Milliseconds since the first was started. */
   readonly afterMs: number;
+  /** Ranks that go on without this one; undefined: it ended well, or the job ends with it. */
+  readonly ranksLeft: number | undefined;
   /** Its last words on stderr, and the error that ended it; complete after `finish`. */
   words(): { said: string; uncaught: UncaughtError | undefined };
 }
@@ -106,6 +110,8 @@ export class Supervisor {
   readonly #ranksEnded: Promise<void>;
   readonly #allEnded: Promise<void>;
   readonly #failures: EndedProcess[] = [];
+  /** Ranks that the others go on without. */
+  #ranksLost = 0;
   /** When the first process ended badly, here or on another node. */
   #failingMs: number | undefined;
   /** Outputs of processes that were started again. */
@@ -298,12 +304,22 @@ export class Supervisor {
 
   #noteEnd(spec: ProcessSpec, how: Pick<EndedProcess, 'ending' | 'text' | 'pid' | 'words'>): void {
     const { name, rank } = spec;
-    const ended = { name, rank, afterMs: this.#options.clock.now() - this.#startMs, ...how };
+    const isGood = succeeded(how.ending);
+    const ranksLeft = isGood || rank === undefined ? undefined : this.#ranksLeft();
+    if (ranksLeft !== undefined) this.#ranksLost++;
+    const ended = { name, rank, afterMs: this.#options.clock.now() - this.#startMs, ranksLeft, ...how };
     this.#options.onEnd(ended);
-    if (succeeded(how.ending) || this.#hasSubstitute(spec)) return;
+    if (isGood || ranksLeft !== undefined || this.#hasSubstitute(spec)) return;
     this.#failures.push(ended);
     this.noteFailing();
     this.#settle(ended);
+  }
+
+  /** Ranks that can go on without one more; undefined: they cannot. */
+  #ranksLeft(): number | undefined {
+    const { specs, ranksMin = Infinity } = this.#options;
+    const left = specs.filter(({ kind }) => kind === 'rank').length - this.#ranksLost - 1;
+    return left >= ranksMin && this.#failingMs === undefined && !this.#stopping ? left : undefined;
   }
 
   #noteAllEnded(): void {

@@ -124,6 +124,11 @@ export async function noteCause(store: Store, rank: number, { peer, code }: Shoa
   }
 }
 
+/** The rank goes on after its groups have failed: what comes later has another reason. */
+export async function forgetCause(store: Store, rank: number): Promise<void> {
+  await Promise.all([causeKey(rank), firstCauseKey].map((key) => store.deleteKey(key)));
+}
+
 /** The rank because of which a rank has failed; undefined when none is known before `signal`. */
 export function causeOf(store: Store, rank: number, signal: AbortSignal): Promise<number | undefined> {
   return rankAt(store, causeKey(rank), signal);

@@ -99,6 +99,7 @@ describe('shoal', () => {
       split: call(group.split.bind(group), argument(0, 'null'), options('key', 'timeoutMs')),
       newGroup: call(group.newGroup.bind(group), argument([0]), options('timeoutMs', 'name', 'backend')),
       newSubgroups: call(group.newSubgroups.bind(group), options('groupSize', 'ranks', 'timeoutMs')),
+      shrink: call(group.shrink.bind(group), options('exclude', 'timeoutMs')),
       span: call(
         group.span.bind(group),
         argument('a span', 'string'),

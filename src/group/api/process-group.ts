@@ -6,21 +6,18 @@ import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/schema.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
-import type { Kernels } from '../../memory/kernels.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Collective } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
-import { CallDispatch, type CheckedCall, type RepeatableOptions } from '../caller/call-dispatch.ts';
-import { CallChecks } from '../caller/call-checks.ts';
+import type { CallDispatch, CheckedCall, RepeatableOptions } from '../caller/call-dispatch.ts';
+import type { CallChecks } from '../caller/call-checks.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
-import { Planner } from '../../call/planner.ts';
 import type { CollectiveCall } from '../../call/contract.ts';
-import { restrictHosts, worldGroupId, type GroupSpec } from '../../call/group-spec.ts';
+import { restrictHosts, type GroupSpec } from '../../call/group-spec.ts';
 import { DeviceCalls } from '../caller/device/device-calls.ts';
-import type { TensorBlock } from '../caller/tensor-block.ts';
 import type { TensorMemory } from '../caller/tensor-memory.ts';
 import type {
   AllToAllOptions,
@@ -34,6 +31,7 @@ import type {
   RootOptions,
   ScheduledGroup,
   SchedulingOptions,
+  ShrinkOptions,
   SubgroupsOptions,
   TensorLike,
   Work,
@@ -44,28 +42,15 @@ import type { JobStore } from '../../store/store.ts';
 import { checkTimeout, localPlace } from '../caller/call-arguments.ts';
 import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOptions, subgroupsOptions } from '../caller/call-options.ts';
 import { checkBatch, startBatch, type BatchGroup } from './batch.ts';
-import { CallSignals } from './call-signals.ts';
 import { isPlanned, startLocating, startReducing, type ComposingGroup, type ReducingCall, type ReducingOptions } from './composed-calls.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
 import { checkedScheduling, checkSettings } from './scheduling.ts';
+import { createParts, type GroupParts } from './group-parts.ts';
+import { handOver, shrunkSpec } from './shrink.ts';
 import { span } from './span.ts';
 import { groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
 
 const destroyTimeoutMs = 10_000;
-
-/** The parts that a group shares with the scheduled groups made of it. */
-interface GroupParts {
-  readonly planner: Planner;
-  readonly dispatch: CallDispatch;
-  readonly checks: CallChecks;
-  readonly signals: CallSignals;
-  readonly blocks: Map<Tensor, TensorBlock>;
-  /** Made by the first call on a device's memory. */
-  devices: DeviceCalls | undefined;
-  /** Made by the first call that computes on this thread. */
-  kernels: Kernels | undefined;
-  destroyed: Promise<void> | undefined;
-}
 
 export class CommGroup implements ProcessGroup {
   readonly name: string;
@@ -94,24 +79,8 @@ export class CommGroup implements ProcessGroup {
     this.globalRanks = spec.globalRanks;
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
-    this.#parts = of ? of.#parts : this.#createParts(new Planner(world.planning, spec));
+    this.#parts = of ? of.#parts : createParts(world, spec, () => (this.#parts.devices ??= this.#openDevices()));
     ({ dispatch: this.#dispatch, checks: this.#checks } = this.#parts);
-  }
-
-  #createParts(planner: Planner): GroupParts {
-    const { spec } = this;
-    const world = this.#world;
-    const devices = (): DeviceCalls => (this.#parts.devices ??= this.#openDevices());
-    return {
-      planner,
-      dispatch: new CallDispatch({ world, spec, planner, path: world.openFastPath(spec, planner), devices }),
-      checks: new CallChecks({ rank: this.rank, size: this.size }, world.settings.timeoutMs),
-      signals: new CallSignals(world.client, spec),
-      blocks: new Map(),
-      devices: undefined,
-      kernels: undefined,
-      destroyed: undefined,
-    };
   }
 
   // ── tensors ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,10 +258,32 @@ export class CommGroup implements ProcessGroup {
     return this.#world.scheduledGroup(this, spec, how);
   }
 
+  async shrink(options: ShrinkOptions = noOptions): Promise<ProcessGroup> {
+    this.#checkUsable();
+    const parts = this.#parts;
+    if (parts.successor) throw new ShoalError('usage', `group '${this.name}' is being shrunk already`, { rank: this.rank });
+    parts.successor = this.#shrink(options);
+    // One that did not work may be tried again.
+    parts.successor.catch(() => (parts.successor = undefined));
+    return parts.successor;
+  }
+
+  async #shrink(options: ShrinkOptions): Promise<CommGroup> {
+    const shrunk = new CommGroup(this.#world, await shrunkSpec(this.spec, this.#world, options));
+    await handOver(this.#parts, shrunk.#parts);
+    return shrunk;
+  }
+
   destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
     checkOptions('destroy', options, destroyOptions);
-    this.#parts.destroyed ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);
-    return this.#parts.destroyed;
+    const parts = this.#parts;
+    if (parts.successor)
+      return parts.successor.then(
+        (shrunk) => shrunk.destroy(options),
+        () => this.destroy(options),
+      );
+    parts.destroyed ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);
+    return parts.destroyed;
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -426,7 +417,7 @@ export class CommGroup implements ProcessGroup {
     this.#parts.blocks.clear();
     const { client } = this.#world;
     try {
-      if (this.spec.id === worldGroupId) await this.#world.close(timeoutMs);
+      if (this.#parts.ownsWorld) await this.#world.close(timeoutMs);
       else await client.start({ type: 'close-group', group: this.spec.id, timeoutMs }, `destroying group '${this.name}'`);
     } finally {
       this.#dispatch.close();
@@ -436,6 +427,9 @@ export class CommGroup implements ProcessGroup {
   // ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #checkUsable(): void {
-    if (this.#parts.destroyed) throw new ShoalError('closed', `group '${this.name}' was destroyed`, { rank: this.rank });
+    const { destroyed, successor } = this.#parts;
+    if (!destroyed) return;
+    const end = successor ? 'shrunk: call the group that shrink has given' : 'destroyed';
+    throw new ShoalError('closed', `group '${this.name}' was ${end}`, { rank: this.rank });
   }
 }

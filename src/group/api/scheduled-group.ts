@@ -96,6 +96,12 @@ export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
     return world.client.schedulings.get(spec.id) ?? this.#set;
   }
 
+  override shrink(): Promise<never> {
+    const { group } = this.#options;
+    const message = `a scheduled group is not shrunk: shrink group '${group.name}', and schedule what that gives`;
+    return Promise.reject(new ShoalError('unsupported', message, { rank: this.rank }));
+  }
+
   override destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
     checkOptions('destroy', options, destroyOptions);
     this.#ended ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);

@@ -10,7 +10,7 @@ import { anyList, checkArgument } from '../../base/schema.ts';
 import { checkBackend } from '../caller/call-arguments.ts';
 import { chosenBackend } from '../../call/collective-libraries.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
-import { groupNumbersWords, type GroupNumbers } from '../caller/group-numbers.ts';
+import { groupNumbersWords, type GroupNumbers } from '../shared/group-numbers.ts';
 import { restrictHosts, type GroupSpec, type Scheduling, groupIdMax } from '../../call/group-spec.ts';
 import type { ProcessGroup, SubgroupsOptions } from '../caller/types.ts';
 import { describeSpace } from '../../scheduler/tuner/tuner.ts';
@@ -53,7 +53,7 @@ export async function splitGroup(
   if (color === null) return null;
   const members = rows.filter((row) => row.color === color).sort((a, b) => a.key - b.key || a.rank - b.rank);
   const ranks = members.map(({ rank }) => rank);
-  return specOf(parent, world, ranks, { id, name: `${parent.name}/split-${serial}:${color}` });
+  return specOf(parent, world, ranks, { id, serial, name: `${parent.name}/split-${serial}:${color}` });
 }
 
 export interface GroupRequest extends Pick<GroupSpec, 'backend' | 'scheduling'> {
@@ -92,7 +92,7 @@ export async function groupOfRanks(
   });
   const { id, serial } = groupNumbers.agree(all);
   if (!ranks.includes(parent.rank)) return null;
-  return specOf(parent, world, ranks, { id, name: name ?? `${parent.name}/group-${serial}`, backend, scheduling });
+  return specOf(parent, world, ranks, { id, serial, name: name ?? `${parent.name}/group-${serial}`, backend, scheduling });
 }
 
 /** This rank's of the groups that the parent is cut into; null when it is in none. Collective.
@@ -155,7 +155,7 @@ function specOf(
   parent: ParentGroup,
   { info, client, library }: ParentWorld,
   ranks: readonly number[],
-  { id, backend, ...given }: Pick<GroupSpec, 'name' | 'backend' | 'scheduling'> & { readonly id: number | undefined },
+  { id, backend, ...given }: Pick<GroupSpec, 'name' | 'serial' | 'backend' | 'scheduling'> & { readonly id: number | undefined },
 ): GroupSpec {
   if (id === undefined)
     throw new ShoalError(

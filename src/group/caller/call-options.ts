@@ -11,6 +11,7 @@ import type {
   RootOptions,
   ScheduledReduceOptions,
   SchedulingOptions,
+  ShrinkOptions,
   SubgroupsOptions,
 } from './types.ts';
 
@@ -41,6 +42,7 @@ export const peerOptions = optionTable<PeerOptions>({ tag: anyNumber, ...call })
 export const splitOptions = optionTable<OptionsOf<'split'>>({ key: anyNumber, timeoutMs: anyNumber });
 export const newGroupOptions = optionTable<OptionsOf<'newGroup'>>({ name: anyText, backend: anyText, timeoutMs: anyNumber });
 export const subgroupsOptions = optionTable<SubgroupsOptions>({ groupSize: anyNumber, ranks: anyList, timeoutMs: anyNumber });
+export const shrinkOptions = optionTable<ShrinkOptions>({ exclude: anyList, timeoutMs: anyNumber });
 export const destroyOptions = optionTable<OptionsOf<'destroy'>>({ timeoutMs: anyNumber });
 const scheduling = { creditBytes: anyNumber, partitionBytes: anyNumber, tuning: anything } as const satisfies Record<
   string,

@@ -156,6 +156,15 @@ export interface SubgroupsOptions {
   readonly timeoutMs?: number;
 }
 
+/** The options by which a group goes on without some of its ranks. */
+export interface ShrinkOptions {
+  /** Ranks of this group that are left out though they may be there, such as one that has stopped. A rank that any other excludes is out.
+   *  Default: none, only those that have been lost. */
+  readonly exclude?: readonly number[];
+  /** Time limit for the others to call it. Default: the world's. Milliseconds. */
+  readonly timeoutMs?: number;
+}
+
 /** The options by which all-reduces are scheduled; the same on all ranks. */
 export interface SchedulingOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
@@ -279,6 +288,13 @@ export interface ProcessGroup {
   /** The same ranks, with all-reduces that are scheduled: in parts, what is needed sooner first, in one order on all ranks. Collective
    *  over this whole group, which goes on. Milliseconds. */
   scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup>;
+  /** The group of the ranks that are still there, in their order, over the links and memory that they have. Called by all of them: after a
+   *  failure, or without one and with `exclude`. All get the same group, also when more ranks are lost meanwhile. This group ends: calls that
+   *  it has begun fail, its tensors are the new one's, and `destroy` is the new one's; groups made of it stay as they are. Sums have the
+   *  bits of a world of those ranks. NCCL's `ncclCommShrink`, MPI's `MPIX_Comm_shrink`.
+   *  @throws ShoalError `closed` on a rank without which the others went on; `timeout` naming ranks that have not called it; `peer-lost` when
+   *          the job's store is gone; `unsupported` with `backend: 'mpi'`, and of a scheduled group. */
+  shrink(options?: ShrinkOptions): Promise<ProcessGroup>;
   /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
    *  closes. Safe to call after a failure. Idempotent. */
   destroy(options?: { timeoutMs?: number }): Promise<void>;

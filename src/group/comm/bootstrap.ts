@@ -127,7 +127,7 @@ export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
   const tuned = options.ratesOf(topology);
   const measured = tuned === undefined ? await Promise.race([linkLost, measuredModel(options, topology)]) : undefined;
   await noteJoined(store, world.rank);
-  world.onLinkClosed = undefined;
+  world.lossWatchers.clear();
   return {
     hosts: [...groupBy(infos, (each) => each.hostId).values()].map((each) => each.map(({ rank }) => rank)),
     topology,
@@ -260,11 +260,12 @@ async function missingRanks(store: Store, keys: readonly string[], ranks: readon
 /** Rejects when a link ends before joining has. */
 function lossOf(world: World): Promise<never> {
   const lost = new Promise<never>((_, reject) => {
-    world.onLinkClosed = (peer, error) => {
+    const watch = (peer: number, error: ShoalError | undefined): void => {
       const message = `rank ${peer} was lost while the ranks joined: ${error?.message ?? 'it closed its connection'}`;
       reject(new ShoalError('peer-lost', message, { rank: world.rank, peer, cause: error }));
     };
-    for (const link of world.links) if (link.closed) world.onLinkClosed(link.rank, link.loss);
+    world.lossWatchers.add(watch);
+    for (const link of world.links) if (link.closed) watch(link.rank, link.loss);
   });
   lost.catch(() => undefined);
   return lost;

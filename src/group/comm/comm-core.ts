@@ -17,6 +17,7 @@ import { worldGroupId, worldSpec } from '../../call/group-spec.ts';
 import type { BoundBuffer, Buffers } from '../../call/local-buffers.ts';
 import { MemorySamples } from './diagnosis/memory-samples.ts';
 import { measureArithmetic } from './links/calibrate.ts';
+import { shrinkGroup } from './shrinking.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
 import { StoreDesk } from './store-desk.ts';
@@ -120,6 +121,9 @@ export class CommCore {
         return;
       case 'close-group':
         this.#settle(command.work, this.#open.closeGroup(command.group, command.timeoutMs));
+        return;
+      case 'shrink-group':
+        this.#answer(command.work, shrinkGroup(this.#open, this.#storeOfWorld, command));
         return;
       case 'fail-group':
         this.#open.group(command.group)?.fail(ShoalError.fromData(command.error));
@@ -255,13 +259,13 @@ export class CommCore {
   }
 
   /** A world of one has met nobody: its store is its own. */
+  get #storeOfWorld(): Store {
+    return (this.#store ??= new HashStore({ clock: this.#environment.clock }));
+  }
+
   #useStore({ work, ...call }: Extract<Command, { type: 'store' }>): void {
-    this.#store ??= new HashStore({ clock: this.#environment.clock });
-    this.#desk ??= new StoreDesk(this.#store, this.#jobFailure);
-    this.#desk.carryOut(call).then(
-      (answer) => this.#emit({ type: 'done', work, answer }),
-      (thrown: unknown) => this.#done(work, ShoalError.from(thrown)),
-    );
+    this.#desk ??= new StoreDesk(this.#storeOfWorld, this.#jobFailure);
+    this.#answer(work, this.#desk.carryOut(call));
   }
 
   async #shutDown(timeoutMs: number): Promise<void> {
@@ -293,8 +297,16 @@ export class CommCore {
   }
 
   #settle(work: number, promise: Promise<unknown>): void {
+    this.#answer(
+      work,
+      promise.then(() => undefined),
+    );
+  }
+
+  /** @param promise of plain data. */
+  #answer(work: number, promise: Promise<unknown>): void {
     promise.then(
-      () => this.#done(work, undefined),
+      (answer) => this.#emit({ type: 'done', work, answer }),
       (thrown: unknown) => this.#done(work, ShoalError.from(thrown)),
     );
   }

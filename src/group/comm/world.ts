@@ -418,15 +418,15 @@ export class World {
     void link.connection.close(0);
   }
 
-  /** Told of links that end; used while the ranks join. */
-  onLinkClosed: ((rank: number, error: ShoalError | undefined) => void) | undefined;
+  /** Hear of links that end. */
+  readonly lossWatchers = new Set<(rank: number, error: ShoalError | undefined) => void>();
 
   #onClose(link: PeerLink, error: ShoalError | undefined): void {
     if (link.closed) return;
     link.markClosed(error);
     this.lastWords.onClosed(link.rank);
     if (this.#closing) return;
-    this.onLinkClosed?.(link.rank, error);
+    for (const watch of this.lossWatchers) watch(link.rank, error);
     for (const group of this.#groups.values()) {
       const rank = group.spec.globalRanks.indexOf(link.rank);
       if (rank >= 0) group.onLinkClosed(rank, error);

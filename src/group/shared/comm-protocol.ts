@@ -91,6 +91,8 @@ export type Command =
     }
   | { readonly type: 'open-group'; readonly work: number; readonly spec: GroupSpec; readonly timeoutMs: number }
   | { readonly type: 'close-group'; readonly work: number; readonly group: number; readonly timeoutMs: number }
+  /** The group's ranks agree on those that go on without the others, and open their group; the answer is its spec. */
+  | ({ readonly type: 'shrink-group'; readonly work: number } & ShrinkRequest)
   /** This rank cannot go on with the group, for a reason of its own: all ranks hear of it. */
   | { readonly type: 'fail-group'; readonly work: number; readonly group: number; readonly error: ErrorData }
   /** The reason that this rank may end for; undefined: it is over. */
@@ -100,6 +102,16 @@ export type Command =
   | { readonly type: 'store-abort'; readonly ticket: number }
   | { readonly type: 'trace'; readonly work: number }
   | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
+
+/** A rank's request that its group goes on without some ranks. */
+export interface ShrinkRequest {
+  readonly group: number;
+  /** Group ranks that are left out though they may be there. */
+  readonly exclude: readonly number[];
+  /** Numbers of groups that this rank uses, as `GroupNumbers` encodes them. */
+  readonly numbers: Int32Array;
+  readonly timeoutMs: number;
+}
 
 /** A call of the world's store. */
 export interface StoreCommand {

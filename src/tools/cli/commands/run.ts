@@ -18,6 +18,7 @@ interface RunFlags {
   readonly jobId?: string;
   readonly secretFile?: string;
   readonly maxRestarts: number;
+  readonly min?: number;
   readonly logDir?: string;
   readonly redirects?: string;
   readonly tee?: string;
@@ -70,6 +71,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--job-id <name>', 'name of the job, the same on every machine')
     .option('--secret-file <path>', "file with the job's secret, for several machines; default: SHOAL_SECRET")
     .option('--max-restarts <count>', 'how often all ranks are started again after a failure', natural, 0)
+    .option('--min <count>', 'a job of one machine goes on while so many ranks are left, which then call shrink; default: all', positive)
     .option('--log-dir <path>', 'writes the output of every rank to <path>/rank-<n>/{stdout,stderr}.log, too')
     .option('-r, --redirects <streams>', 'to the files only: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank: 0:3,1:1')
     .option('-t, --tee <streams>', 'to the files and the console, as --redirects; default with --log-dir: 3')
@@ -145,6 +147,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     secret: await readSecret(flags.secretFile, several),
     job: flags.jobId,
     maxRestarts: flags.maxRestarts,
+    ranksMin: ranksMinOf(flags, several, localSize),
     graceMs: flags.grace,
     killAfterMs: flags.killAfter,
     joinTimeoutMs: flags.joinTimeout,
@@ -241,6 +244,15 @@ function checkedPs({ ps, servers }: RunFlags, several: boolean): number {
     throw new ShoalError('usage', '--ps is for shoal/graph and --servers for shoal/kvstore; a script has one or the other');
   if (several) throw new ShoalError('usage', '--ps is for one machine; on several, give -n on each and the cluster in the script');
   return ps;
+}
+
+/** @throws ShoalError `usage` for `--min` where ranks cannot go on without others, or that is no number of ranks. */
+function ranksMinOf({ min, servers, ps }: RunFlags, several: boolean, localSize: number): number | undefined {
+  if (min === undefined) return undefined;
+  if (several || servers !== undefined || ps !== undefined)
+    throw new ShoalError('usage', '--min is for ranks of one machine, without servers; --max-restarts starts all ranks again');
+  if (min > localSize) throw new ShoalError('usage', `--min ${min} is more than the ${localSize} ranks of -n`);
+  return min;
 }
 
 /** Far beyond what one machine runs. */

@@ -14,8 +14,12 @@ export class GroupNumbers {
   /** A bit per number. */
   readonly #used = new Int32Array(numberWords);
 
-  constructor() {
+  /** @param words those of another one's `encode`. Default: the world's group alone is there. */
+  constructor(words?: Int32Array) {
     this.use(worldGroupId);
+    if (words === undefined) return;
+    [this.#serial] = words;
+    this.#used.set(words.subarray(1));
   }
 
   /** The words that this rank tells the others. */
@@ -35,8 +39,10 @@ export class GroupNumbers {
     return { serial, id: firstFree(used) };
   }
 
-  use(id: number): void {
+  /** @param serial of a group that others have agreed on. */
+  use(id: number, serial = 0): void {
     this.#used[id >>> 5] |= 1 << (id & 31);
+    this.#serial = Math.max(this.#serial, serial + 1);
   }
 
   free(id: number): void {
