@@ -5,6 +5,7 @@ import { settingDefinitions, settingKeys } from '../src/base/settings/settings.t
 import type { LayerTable } from './house-rules.ts';
 import { graphTable } from './graph-table.ts';
 import { formatTable, selectionTable } from '../src/collectives/select.ts';
+import { suitesTables } from './suites-tables.ts';
 import { systemTables } from './system-tables.ts';
 import { hostTable, kvstoreTable, networkTable, performanceTables, type ReadResult } from './performance-tables.ts';
 
@@ -49,6 +50,7 @@ export function generatedPages({ layers, result, nativeInterface, read }: PageSo
     withParts('README.md', { 'one-host': hostTable(result), 'between-hosts': networkTable(result) }),
     withParts('docs/performance.md', { results: performanceTables(result), graphs, kvstore, systems: systemTables(result) }),
     withParts('docs/algorithms.md', { selection }),
+    withParts('docs/suites.md', { suites: suitesTables() }),
   ];
 }
 

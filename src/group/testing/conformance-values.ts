@@ -48,7 +48,7 @@ function toHalf(value: number): number {
   return ((exponent + 15) << 10) | Math.round((value / 2 ** exponent - 1) * 1024);
 }
 
-function setNumber(tensor: { data: { [i: number]: number | bigint }; dtype: DType }, i: number, value: number): void {
+export function setNumber(tensor: { data: { [i: number]: number | bigint }; dtype: DType }, i: number, value: number): void {
   if (tensor.dtype === 'int64') tensor.data[i] = BigInt(value);
   else if (tensor.dtype === 'float16') tensor.data[i] = toHalf(value);
   else if (tensor.dtype === 'bfloat16') tensor.data[i] = new Uint32Array(Float32Array.of(value).buffer)[0] >>> 16;
