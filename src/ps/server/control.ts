@@ -109,7 +109,7 @@ export class ServerControl {
 
   /** A batch can be used, because its client said so or because another server group's values have come. */
   committed(): void {
-    this.#state.sync.retryEarly(this.#state.committedSlots);
+    this.#state.sync.retryEarly();
     this.#parts.followers.onCommit();
     this.#parts.groups.progress();
     this.#answerLookups();

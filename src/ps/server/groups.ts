@@ -72,12 +72,12 @@ export class ServerGroups {
 
   /** Gives what was loaded, and is in place here, to all groups. The request of worker 0 is its generation. */
   assign(generation: number, finish: Finish): void {
-    const { sync, committedSlots } = this.#state;
+    const { sync } = this.#state;
     const aborted = new ShoalError('aborted', 'other state was loaded before this one was saved');
     for (const { finish: saved } of this.#gatherings.values()) saved(aborted);
     this.#gatherings.clear();
     sync.begin(generation);
-    sync.retryEarly(committedSlots);
+    sync.retryEarly();
     const chunks = this.#others.length === 0 ? [] : this.#chunksOf(generation);
     this.#assignment = { generation, chunks, missing: new Set(this.#others), finish };
     for (const group of this.#others) this.#sendAssignment(group);
@@ -181,13 +181,15 @@ export class ServerGroups {
   // ── other groups ───────────────────────────────────────────────────────────────────────────────────────────────
 
   /** @throws ShoalError `protocol`. */
-  receiveGather(msg: Msg): void {
+  receiveGather(group: number, msg: Msg): void {
+    if (group !== 0) throw new ShoalError('protocol', 'only servers of group 0 gather');
     this.#asked.push({ question: readControl(msg.frames[0], Fields.gather), counts: undefined });
     this.progress();
   }
 
   /** @throws ShoalError `protocol`. */
-  receiveAssign(msg: Msg): void {
+  receiveAssign(group: number, msg: Msg): void {
+    if (group !== 0) throw new ShoalError('protocol', 'only servers of group 0 assign');
     const chunk = readChunk(msg);
     if (chunk.first === 0) this.#chunks = [];
     // Earlier parts have been lost with a connection: all of them come again.
@@ -231,7 +233,7 @@ export class ServerGroups {
   /** @throws ShoalError `protocol`; nothing has changed. */
   #accept(chunks: readonly Chunk[], generation: number): void {
     const state = this.#state;
-    const { slots, sync, committedSlots } = state;
+    const { slots, sync } = state;
     const [{ spec, optimizer: version }] = chunks;
     const optimizer = spec && state.options.createOptimizer(spec);
     if (chunks.at(-1)?.to !== slots.count) throw malformed('loaded values of other slots');
@@ -255,7 +257,7 @@ export class ServerGroups {
       }
     }
     sync.begin(generation);
-    sync.retryEarly(committedSlots);
+    sync.retryEarly();
     state.dirty = true;
   }
 

@@ -45,6 +45,21 @@ export class MessageHandler {
   readonly #barrier: ServerBarrier;
   readonly #followers: ServerFollowers;
   readonly #groups: ServerGroups;
+  /** What other servers say, by type, with the number of their group. A server, and its primary to a standby, speaks to itself as well. */
+  readonly #fromServers: Readonly<Record<number, (msg: Msg, group: number) => void>> = {
+    [KVMessage.lost]: (msg) => this.#loseClient(msg),
+    [KVMessage.syncRequest]: (msg, group) => this.#exchange(msg, group),
+    [KVMessage.syncResponse]: (msg) => this.state.sync.receiveResponse(msg),
+    [KVMessage.syncNotice]: (msg) => this.state.sync.receiveNotice(msg),
+    [KVMessage.follow]: (msg, group) => this.#followers.receiveFollow(group, msg),
+    [KVMessage.followed]: (msg) => this.#followers.receiveFollowed(msg),
+    [KVMessage.gather]: (msg, group) => this.#groups.receiveGather(group, msg),
+    [KVMessage.gathered]: (msg, group) => this.#groups.receiveGathered(group, msg),
+    [KVMessage.assign]: (msg, group) => this.#groups.receiveAssign(group, msg),
+    [KVMessage.assigned]: (msg, group) => this.#groups.receiveAssigned(group, msg),
+    [KVMessage.barrierReached]: (msg, group) => this.#barrier.reached(group, msg.targetValue),
+    [KVMessage.barrierReleased]: (msg) => this.#barrier.released(msg.targetValue),
+  };
 
   constructor(options: ServerOptions, core: HandlingCore) {
     this.#options = options;
@@ -172,6 +187,7 @@ export class MessageHandler {
 
   /** Rounds that miss its workers fail with its error, and so does whatever it asks until it says hello again. */
   #loseClient(msg: Msg): void {
+    if (msg.source !== this.#address) throw new ShoalError('protocol', 'a server speaks of a client that is not its own');
     const { client, error: packed } = readControl(msg.frames[0], Fields.lost);
     const session = this.state.sessions.get(BigInt(client));
     const error = unpackError(packed);
@@ -242,42 +258,18 @@ export class MessageHandler {
   #fromServer(msg: Msg): void {
     const group = groupOf(msg.source);
     const { server, topology } = this.#options;
-    const { sync, committedSlots } = this.state;
     const barrier = msg.type === KVMessage.barrierReached || msg.type === KVMessage.barrierReleased;
     if (group >= topology.serverGroups || (idOf(msg.source) !== server && !barrier))
       throw new ShoalError('protocol', 'a message of a strange server');
-    switch (msg.type) {
-      case KVMessage.lost:
-        if (msg.source === this.#address) return this.#loseClient(msg);
-        throw new ShoalError('protocol', 'a server speaks of a client that is not its own');
-      case KVMessage.syncRequest:
-        return msg.source === this.#address ? sync.adopt(msg) : sync.receiveRequest(group, msg, committedSlots);
-      case KVMessage.syncResponse:
-        sync.receiveResponse(msg);
-        return this.flush();
-      case KVMessage.syncNotice:
-        return sync.receiveNotice(msg, committedSlots);
-      case KVMessage.follow:
-        return this.#followers.receiveFollow(group, msg);
-      case KVMessage.followed:
-        return this.#followers.receiveFollowed(msg);
-      case KVMessage.gather:
-        if (group !== 0) throw new ShoalError('protocol', 'only servers of group 0 gather');
-        return this.#groups.receiveGather(msg);
-      case KVMessage.gathered:
-        return this.#groups.receiveGathered(group, msg);
-      case KVMessage.assign:
-        if (group !== 0) throw new ShoalError('protocol', 'only servers of group 0 assign');
-        return this.#groups.receiveAssign(msg);
-      case KVMessage.assigned:
-        return this.#groups.receiveAssigned(group, msg);
-      case KVMessage.barrierReached:
-        return this.#barrier.reached(group, msg.targetValue);
-      case KVMessage.barrierReleased:
-        return this.#barrier.released(msg.targetValue);
-      default:
-        throw new ShoalError('protocol', `a server sent a message of type ${msg.type}`);
-    }
+    const take = this.#fromServers[msg.type];
+    if (take === undefined) throw new ShoalError('protocol', `a server sent a message of type ${msg.type}`);
+    take(msg, group);
+  }
+
+  /** Of a primary, its standby hears it. */
+  #exchange(msg: Msg, group: number): void {
+    if (msg.source === this.#address) this.state.sync.adopt(msg);
+    else this.state.sync.receiveRequest(group, msg);
   }
 
   // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────

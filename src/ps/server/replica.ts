@@ -38,26 +38,6 @@ interface StreamEnvelope {
 const stateBytesMax = 64 * 2 ** 20;
 const tensorBytesLeast = stateBytesMax / 4096;
 
-/** The primary's side: messages that the standby has not acknowledged, in order. */
-export class DelayLine {
-  readonly #queue: { readonly number: number; readonly msg: Msg }[] = [];
-
-  /** Numbers ascend. */
-  add(number: number, msg: Msg): void {
-    this.#queue.push({ number, msg });
-  }
-
-  /** The message that comes next when it has this number. */
-  take(number: number): Msg | undefined {
-    return this.#queue[0]?.number === number ? this.#queue.shift()?.msg : undefined;
-  }
-
-  /** The standby is lost. */
-  drain(): Msg[] {
-    return this.#queue.splice(0).map(({ msg }) => msg);
-  }
-}
-
 /** A message inside another: frame 0 says what it was. */
 export function wrap(msg: Msg, { source, standby, stream }: StreamEnvelope): Msg {
   const fields = {

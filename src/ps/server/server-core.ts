@@ -8,7 +8,7 @@ import type { Msg } from '../../messaging/msg.ts';
 import { readRegion } from './control.ts';
 import { MessageHandler, type Attach } from './message-handler.ts';
 import type { ServerOptions } from './state/server-options.ts';
-import { DelayLine, readVerdict, StateReceiver, stateMessages, unwrap, Verdict, wrap, type Stream } from './replica.ts';
+import { readVerdict, StateReceiver, stateMessages, unwrap, Verdict, wrap, type Stream } from './replica.ts';
 import { restoreSnapshot, takeSnapshot } from './snapshot.ts';
 import { ServerTerms } from './terms.ts';
 import { Role } from '../protocol/singa.ts';
@@ -25,7 +25,8 @@ export class ServerCore {
   /** The term of this primary, or of the one that we stand by for. */
   #term: number;
   readonly #terms = new ServerTerms();
-  #delay: DelayLine | undefined;
+  /** A primary's messages that its standby has not acknowledged, in order of their numbers. Undefined: there is no standby. */
+  #delayed: { readonly number: number; readonly msg: Msg }[] | undefined;
   /** Number of the last forwarded message, whichever standby it went to. */
   #forwarded = 0;
   /** The stream to the standby, or to us as a standby: a state and the messages that followed. */
@@ -65,7 +66,7 @@ export class ServerCore {
       pause: (until) => this.#pause(until),
       whenRunning: (action) => this.#whenRunning(action),
       act: (msg) => this.#act(msg),
-      forward: (msg) => this.#delay && this.#forward(msg, this.#stream.number),
+      forward: (msg) => this.#delayed && this.#forward(msg, this.#stream.number),
       onUnattached: () => {
         this.#attachFailed = true;
       },
@@ -171,9 +172,9 @@ export class ServerCore {
       throw new ShoalError('protocol', 'a message for a standby reached a server that is none');
     }
     if (this.#isLate(msg)) return msg.release();
-    if (this.#delay === undefined) return this.#act(msg);
+    if (this.#delayed === undefined) return this.#act(msg);
     this.#forwarded++;
-    this.#delay.add(this.#forwarded, msg);
+    this.#delayed.push({ number: this.#forwarded, msg });
     return this.#forward(msg, this.#forwarded);
   }
 
@@ -203,11 +204,11 @@ export class ServerCore {
   #acknowledge(msg: Msg): void {
     const { term, verdict } = readVerdict(msg);
     // A process that another primary has made its standby speaks of that one's messages.
-    if (term !== this.#term || msg.targetValue < this.#stream.number || this.#delay === undefined) return;
+    if (term !== this.#term || msg.targetValue < this.#stream.number || this.#delayed === undefined) return;
     if (verdict === Verdict.unfit) return this.#goOnAlone();
     if (verdict === Verdict.informed) return this.#options.onStandbyInformed?.();
-    const next = this.#delay.take(msg.targetValue);
-    if (next !== undefined) this.#act(next, verdict === Verdict.unattached ? 'refused' : 'allowed');
+    if (this.#delayed[0]?.number === msg.targetValue)
+      this.#act(this.#delayed.shift()!.msg, verdict === Verdict.unattached ? 'refused' : 'allowed');
   }
 
   /** Everything it must know, then everything that is not settled. */
@@ -227,7 +228,7 @@ export class ServerCore {
     const envelope = { source: this.#address, standby, stream: this.#stream };
     const fields = { regions, terms: this.#terms.pack() };
     for (const msg of stateMessages(takeSnapshot(state), envelope, fields)) this.#options.send(standby, msg);
-    this.#delay = new DelayLine();
+    this.#delayed = [];
     // It acknowledges these too; a number that nobody waits for.
     for (const session of sessions) {
       const { lost, member } = session;
@@ -243,9 +244,9 @@ export class ServerCore {
   }
 
   #goOnAlone(): void {
-    const waiting = this.#delay?.drain() ?? [];
-    this.#delay = undefined;
-    for (const msg of waiting) this.#act(msg);
+    const waiting = this.#delayed ?? [];
+    this.#delayed = undefined;
+    for (const { msg } of waiting) this.#act(msg);
   }
 
   // ── a standby ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -206,26 +206,15 @@ export class GroupSync {
       chosen.push(slot);
       bytes += size;
     }
-    const own = new Uint8Array(bytes);
-    let at = 0;
-    for (const slot of chosen) {
-      this.#due.delete(slot);
-      this.#late.delete(slot);
-      this.#since[slot] = 0;
+    const own = chosen.map((slot) => {
       const values = slots.values(slot, slot + 1);
       const target = new Uint8Array(values.byteLength);
       this.#addDifference(slots.dtype(slot), target, values, this.#part(this.base, slot));
-      own.set(target, at);
-      at += values.byteLength;
-    }
-    this.#number++;
-    this.#exchange = {
-      number: this.#number,
-      incarnation: this.#parts.options.incarnation,
-      slots: chosen,
-      own,
-      counts: chosen.map((slot) => this.own[slot]),
-    };
+      return target;
+    });
+    const counts = chosen.map((slot) => this.own[slot]);
+    const { incarnation } = this.#parts.options;
+    this.#openExchange({ number: this.#number + 1, incarnation, slots: chosen, counts, own: Buffer.concat(own) });
     this.resend();
   }
 
@@ -234,19 +223,18 @@ export class GroupSync {
     const { generation, entries } = decodeSlotTable(msg.frames[0]);
     if (generation !== this.generation) return;
     this.#readValues(msg.frames[1], entries);
-    for (const { slot } of entries) {
+    const [slots, counts] = [entries.map(({ slot }) => slot), entries.map(({ count }) => count)];
+    this.#openExchange({ number: msg.targetValue, incarnation: msg.targetVersion, slots, counts, own: msg.frames[1] });
+  }
+
+  #openExchange(exchange: Exchange): void {
+    for (const slot of exchange.slots) {
       this.#due.delete(slot);
       this.#late.delete(slot);
       this.#since[slot] = 0;
     }
-    this.#number = msg.targetValue;
-    this.#exchange = {
-      number: msg.targetValue,
-      incarnation: msg.targetVersion,
-      slots: entries.map(({ slot }) => slot),
-      counts: entries.map(({ count }) => count),
-      own: msg.frames[1],
-    };
+    this.#number = exchange.number;
+    this.#exchange = exchange;
   }
 
   /** A connection with another group has been made (again), or, without a group, we have just begun to serve: what it was told
@@ -277,12 +265,12 @@ export class GroupSync {
   // ── the master's side ──────────────────────────────────────────────────────────────────────────────────────────
 
   /** @throws ShoalError `protocol`; nothing has changed. */
-  receiveRequest(group: number, msg: Msg, batchSlots: number): void {
-    const { slots, actions, options } = this.#parts;
+  receiveRequest(group: number, msg: Msg): void {
+    const { slots, actions, options, committedSlots } = this.#parts;
     const { generation, entries } = decodeSlotTable(msg.frames[0]);
     // It will hear of the present one.
     if (generation < this.generation) return;
-    if (generation > this.generation || entries.some(({ slot }) => slot >= batchSlots)) {
+    if (generation > this.generation || entries.some(({ slot }) => slot >= committedSlots)) {
       this.#early.set(group, msg);
       return;
     }
@@ -319,21 +307,21 @@ export class GroupSync {
   }
 
   /** Slots have been added, or loaded: requests about them can be answered. */
-  retryEarly(batchSlots: number): void {
+  retryEarly(): void {
     const early = [...this.#early];
     this.#early.clear();
-    for (const [group, msg] of early) this.receiveRequest(group, msg, batchSlots);
+    for (const [group, msg] of early) this.receiveRequest(group, msg);
   }
 
   // ── the requester's side ───────────────────────────────────────────────────────────────────────────────────────
 
   /** The master has changed slots. @throws ShoalError `protocol`; nothing has changed. */
-  receiveNotice(msg: Msg, batchSlots: number): void {
+  receiveNotice(msg: Msg): void {
     const { generation, entries } = decodeSlotTable(msg.frames[0]);
     // All slots of a later generation will be asked for.
     if (generation !== this.generation) return;
     for (const { slot } of entries) {
-      if (slot < batchSlots) this.#due.add(slot);
+      if (slot < this.#parts.committedSlots) this.#due.add(slot);
       else this.#unknown.add(slot);
     }
   }
@@ -351,17 +339,13 @@ export class GroupSync {
     if (entries.length !== exchange.slots.length || entries.some(({ slot }, k) => slot !== exchange.slots[k])) {
       throw malformed('an answer about other slots than were asked for');
     }
-    const values = this.#readValues(msg.frames[1], entries);
+    const [values, sent] = [msg.frames[1], exchange.own].map((frame) => this.#readValues(frame, entries));
     const { slots } = this.#parts;
-    let at = 0;
     for (const [k, { slot, count }] of entries.entries()) {
       const dtype = slots.dtype(slot);
       const base = this.#part(this.base, slot);
-      const sent = new Uint8Array(base.byteLength);
-      sent.set(exchange.own.subarray(at, at + base.byteLength));
-      at += base.byteLength;
       const fresh = new Uint8Array(base.byteLength);
-      this.#addDifference(dtype, fresh, values[k], sent);
+      this.#addDifference(dtype, fresh, values[k], sent[k]);
       this.#addDifference(dtype, slots.writable(slot, slot + 1), fresh, base);
       base.set(fresh);
       slots.version[slot] = count + this.own[slot] - exchange.counts[k];

@@ -106,6 +106,8 @@ export interface ServerParts {
   readonly options: ServerOptions;
   readonly actions: ServerActions;
   readonly slots: ServerSlots;
+  /** Slots of batches that can be used. */
+  readonly committedSlots: number;
   /** Slots have a new value. */
   applied(from: number, to: number): void;
 }
