@@ -82,8 +82,7 @@ export class ClientCore {
         replayBytes: options.replayBytes / topology.serversPerGroup,
         send: (msg) => options.send(destination, msg),
         greeting: () => this.#greeting(),
-        onFailed: (error) => this.#breakDown(error),
-        onForgotten: (error) => this.#breakDown(error),
+        onBroken: (error) => this.#breakDown(error),
         onCommitted: () => this.#init.progress(),
         knowledge: this.#knowledge,
         leads: firstWorker === 0,
@@ -140,14 +139,8 @@ export class ClientCore {
   // ── operations ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   init(worker: number, entries: readonly InitEntry[], done: Done): void {
-    this.#run(
-      () => `init of ${nameKeys(entries)} by worker ${worker}`,
-      done,
-      undefined,
-      (operation) => {
-        this.#init.start(worker, operation, entries);
-      },
-    );
+    const name = (): string => `init of ${nameKeys(entries)} by worker ${worker}`;
+    this.#run(name, done, undefined, (operation) => this.#init.start(worker, operation, entries));
   }
 
   /** Sets the credit of the connection to each server, from now on. */
@@ -158,56 +151,39 @@ export class ClientCore {
   /** Push, pull or both, of any number of keys, as one operation. */
   transfer(worker: number, request: TransferRequest, done: Done): void {
     const { entries, timeoutMs } = request;
-    this.#run(
-      () => `${nameTransfer(entries)} of ${nameKeys(entries)} by worker ${worker}`,
-      done,
-      timeoutMs,
-      (operation) => {
-        this.#transfers.start(operation, worker - this.#options.firstWorker, request);
-      },
-    );
+    const name = (): string => `${nameTransfer(entries)} of ${nameKeys(entries)} by worker ${worker}`;
+    this.#run(name, done, timeoutMs, (operation) => this.#transfers.start(operation, worker - this.#options.firstWorker, request));
   }
 
   rows(worker: number, direction: 'push' | 'pull', request: RowsRequest, done: Done): void {
-    this.#run(
-      () => `${direction} of rows of '${request.key}' by worker ${worker}`,
-      done,
-      request.timeoutMs,
-      (operation) => {
-        this.#rows.check(request);
-        this.#rows[direction](operation, worker - this.#options.firstWorker, request);
-      },
-    );
+    const name = (): string => `${direction} of rows of '${request.key}' by worker ${worker}`;
+    this.#run(name, done, request.timeoutMs, (operation) => {
+      this.#rows.check(request);
+      this.#rows[direction](operation, worker - this.#options.firstWorker, request);
+    });
   }
 
   /** A barrier of all workers of the job. */
   barrier(worker: number, done: Done): void {
-    this.#run(
-      () => `barrier of worker ${worker}`,
-      done,
-      undefined,
-      (operation) => {
-        const local = worker - this.#options.firstWorker;
-        this.#barriers[local]++;
-        operation.expect();
-        this.#barrierWaits.push({ barrier: this.#barriers[local], operation });
-        const all = Math.min(...this.#barriers);
-        if (all <= this.#barrierSent) return;
-        this.#barrierSent = all;
-        this.#askBarrier(all);
-      },
-    );
+    const name = (): string => `barrier of worker ${worker}`;
+    this.#run(name, done, undefined, (operation) => {
+      const local = worker - this.#options.firstWorker;
+      this.#barriers[local]++;
+      operation.expect();
+      this.#barrierWaits.push({ barrier: this.#barriers[local], operation });
+      const all = Math.min(...this.#barriers);
+      if (all <= this.#barrierSent) return;
+      this.#barrierSent = all;
+      this.#askBarrier(all);
+    });
   }
 
   setOptimizer(worker: number, spec: OptimizerSpec, done: Done): void {
     // Pushes may follow before the servers have answered.
     this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
-    this.#run(
-      () => `setOptimizer by worker ${worker}`,
-      done,
-      undefined,
-      (operation) => operation.ask(this.#connections, { type: KVMessage.setOptimizer, fields: { spec }, repeats: true }),
-    );
+    const name = (): string => `setOptimizer by worker ${worker}`;
+    const question = { type: KVMessage.setOptimizer, fields: { spec }, repeats: true };
+    this.#run(name, done, undefined, (operation) => operation.ask(this.#connections, question));
   }
 
   /** @param folder as the servers see it. */
@@ -218,15 +194,11 @@ export class ClientCore {
 
   info(worker: number, key: string, done: InfoDone): void {
     let read: (() => KeylessInfo) | undefined;
+    const name = (): string => `info of '${key}' by worker ${worker}`;
     const finish: Done = (error) => done(error, error === undefined ? read?.() : undefined);
-    this.#run(
-      () => `info of '${key}' by worker ${worker}`,
-      finish,
-      undefined,
-      (operation) => {
-        read = this.#transfers.info(operation, worker - this.#options.firstWorker, key);
-      },
-    );
+    this.#run(name, finish, undefined, (operation) => {
+      read = this.#transfers.info(operation, worker - this.#options.firstWorker, key);
+    });
   }
 
   /** This worker calls nothing any more; `done` when the servers know. With a reason, others who wait for it fail with it. */

@@ -5,7 +5,7 @@ import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory
 import { Placer } from '../protocol/placement.ts';
 import type { ServerConnection } from './server-connection.ts';
 import type { ClientOperation } from './client-operation.ts';
-import type { ClientOptions, InitEntry } from './client-options.ts';
+import type { InitEntry } from './client-options.ts';
 import { answered, controlRequest, type ClientRequest } from './client-request.ts';
 import { Plan, type ClientContext } from './client-transfers.ts';
 import { Fields } from '../protocol/wire-control.ts';
@@ -22,7 +22,6 @@ interface Waiting {
 
 export class ClientInit {
   readonly #context: ClientContext;
-  readonly #options: ClientOptions;
   readonly #directory: ParameterDirectory;
   readonly #connections: readonly ServerConnection[];
   readonly #placer: Placer;
@@ -39,7 +38,6 @@ export class ClientInit {
   constructor(context: ClientContext) {
     const { options, directory, connections } = context;
     this.#context = context;
-    this.#options = options;
     this.#directory = directory;
     this.#connections = connections;
     this.#placer = new Placer({ servers: connections.length, sliceBytes: options.sliceBytes });
@@ -49,7 +47,7 @@ export class ClientInit {
 
   /** @throws ShoalError `usage`; then nothing has changed. */
   start(worker: number, operation: ClientOperation, entries: readonly InitEntry[]): void {
-    const known = this.#initialised[worker - this.#options.firstWorker];
+    const known = this.#initialised[worker - this.#context.options.firstWorker];
     const seen = new Set<string>();
     for (const { key } of entries) {
       if (known.has(key) || seen.has(key))

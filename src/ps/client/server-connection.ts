@@ -31,10 +31,8 @@ export interface ServerConnectionOptions {
   readonly send: (msg: Msg) => void;
   /** The fields of a greeting that describe this process. */
   readonly greeting: () => Record<string, unknown>;
-  /** Waiting requests cannot be sent. */
-  readonly onFailed: (error: ShoalError) => void;
-  /** The server's state is lost. */
-  readonly onForgotten: (error: ShoalError) => void;
+  /** The server's state is lost, or waiting requests cannot be sent. */
+  readonly onBroken: (error: ShoalError) => void;
   /** The server has said how many batches can be used. */
   readonly onCommitted: () => void;
   /** Knowledge that all connections of the client share. */
@@ -259,7 +257,7 @@ export class ServerConnection implements Disposable {
     this.#regions.clear();
     this.#releaseCredit();
     this.#state = state;
-    this.options.onForgotten(new ShoalError('peer-lost', message));
+    this.options.onBroken(new ShoalError('peer-lost', message));
   }
 
   // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,7 +267,7 @@ export class ServerConnection implements Disposable {
     try {
       this.pump();
     } catch (thrown) {
-      this.options.onFailed(ShoalError.from(thrown));
+      this.options.onBroken(ShoalError.from(thrown));
     }
   }
 
