@@ -1,4 +1,5 @@
 /** Memory of a process group that values are packed into for one operation, reused: the group clears what it makes. */
+import { pushTo } from '../../base/collections/lists.ts';
 import type { ProcessGroup } from '../../group/caller/types.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
@@ -33,9 +34,7 @@ export class StagingTensors {
       return;
     }
     this.#idleBytes += block.bytes;
-    const idle = this.#idle.get(block.bytes);
-    if (idle === undefined) this.#idle.set(block.bytes, [block]);
-    else idle.push(block);
+    pushTo(this.#idle, block.bytes, block);
   }
 }
 

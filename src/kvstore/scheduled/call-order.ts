@@ -1,5 +1,6 @@
 /** Operations on one parameter reach the store underneath in the order of their calls, at any priorities: a pull contains at least the
  *  pushes before it. Only their starts are ordered; they overlap as the store allows. It must not know tasks. */
+import { pushTo } from '../../base/collections/lists.ts';
 
 /** The turn of one operation. It is over when all its parts have started, or it has ended; then the next one's comes. */
 export interface Turn {
@@ -15,9 +16,7 @@ export class CallOrder {
   /** Called in the order of the operations. @param parts number of the operation's parts, each of which starts once. */
   enter(key: string, parts: number): Turn {
     const turn: Turn = { key, toStart: parts, waiting: [] };
-    const turns = this.#turns.get(key);
-    if (turns === undefined) this.#turns.set(key, [turn]);
-    else turns.push(turn);
+    pushTo(this.#turns, key, turn);
     return turn;
   }
 

@@ -1,5 +1,6 @@
 /** Pushes and pulls of rows. A push goes to every slice of the parameter, also to those that none of its rows lie in: their
  *  rounds advance together. */
+import { pushTo } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { rowBytesOf, rowsOf } from '../protocol/placement.ts';
@@ -44,12 +45,8 @@ export class ClientRows {
       return breakDown(new ShoalError('mismatch', `workers of one process pushed rows and all values of '${request.key}' in one round`));
     }
     const declared = directory.parameter(parameter);
-    const sum = sumRows(
-      options.kernels,
-      declared.dtype,
-      rowBytesOf(declared),
-      whole.parts.map(({ rows }) => read(rows!)),
-    );
+    const parts = whole.parts.map(({ rows }) => read(rows!));
+    const sum = sumRows(options.kernels, declared.dtype, rowBytesOf(declared), parts);
     const operations = whole.parts.map((part) => part.operation);
     this.#send(operations, parameter, round, request.priority, sum);
     // The requests replace what was expected of each operation.
@@ -140,10 +137,7 @@ export class ClientRows {
     const servers = new Map<number, PieceRows[]>();
     for (const [k, part] of rowsByPart(firsts, rows).entries()) {
       if (!all && part.rows.length === 0) continue;
-      const server = directory.pieceServer[first + k];
-      const pieces = servers.get(server) ?? [];
-      pieces.push({ slot: directory.pieceSlot[first + k], ...part });
-      servers.set(server, pieces);
+      pushTo(servers, directory.pieceServer[first + k], { slot: directory.pieceSlot[first + k], ...part });
     }
     return servers;
   }

@@ -5,6 +5,7 @@
  *      this is 1 of 3    ·······├── w@4 ──┤ b ········
  *
  *  Files are read one after the other: no more than one of them is in memory, beside this server's own part. */
+import { pushTo } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ValueOf } from '../../base/schema.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
@@ -64,7 +65,7 @@ class OwnParts {
     for (const [slot, { parameter, firstElement, elements }] of directory.slots(options.server).entries()) {
       const { key } = directory.parameter(parameter);
       const part = { slot, firstElement, elements, tensors: new Map(), found: 0, version: Infinity, steps: Infinity };
-      this.#parts.set(key, [...(this.#parts.get(key) ?? []), part]);
+      pushTo(this.#parts, key, part);
     }
   }
 

@@ -5,6 +5,7 @@
  *    slot 7     settled 4 │ round 5: client 0 ✓  client 2 ✗ │ round 6: client 0 ✓ (early)
  *
  *  Exactly once: the last round of every client and slot is known. `Request` is the request of a contribution. */
+import { pushTo } from '../../../base/collections/lists.ts';
 import type { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 
@@ -114,9 +115,7 @@ export class GroupRounds<Request> {
       this.weight[slot] += member.workers;
       return;
     }
-    const early = member.early.get(slot);
-    if (early === undefined) member.early.set(slot, [contribution]);
-    else early.push(contribution);
+    pushTo(member.early, slot, contribution);
   }
 
   /** A contribution that came again takes the place of the one that came before. @returns that one. */
@@ -186,9 +185,7 @@ export class GroupRounds<Request> {
   wait(waiter: Waiter<Request>): boolean {
     while (waiter.next < waiter.to && this.settled[waiter.next] >= waiter.round) waiter.next++;
     if (waiter.next === waiter.to) return false;
-    const others = this.#waiters.get(waiter.next);
-    if (others === undefined) this.#waiters.set(waiter.next, [waiter]);
-    else others.push(waiter);
+    pushTo(this.#waiters, waiter.next, waiter);
     return true;
   }
 

@@ -1,4 +1,5 @@
 /** The memory of a server: slabs of values and of optimiser state, and the record of each slot. */
+import { pushTo } from '../../../base/collections/lists.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import type { DeclaredParameter, ParameterDirectory } from '../../protocol/parameter-directory.ts';
@@ -151,9 +152,7 @@ export class ServerSlots {
     memory.readers--;
     const { byteLength } = memory.bytes;
     if (memory.readers > 0 || this.slabs[this.slab[slot]]?.memory === memory || this.#spareBytes + byteLength > spareBytesMost) return;
-    const alike = this.#spare.get(byteLength);
-    if (alike === undefined) this.#spare.set(byteLength, [memory]);
-    else alike.push(memory);
+    pushTo(this.#spare, byteLength, memory);
     this.#spareBytes += byteLength;
   }
 
