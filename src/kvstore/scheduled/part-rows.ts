@@ -2,10 +2,10 @@
  *
  *      rows 7 2 3 9 of parts 0…4 │ 5…9      part 0: its rows 2 3, places 1 2      part 1: its rows 2 4, places 0 3 */
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { must } from '../../base/assert.ts';
-import { dtypeInfo, type TypedArray } from '../../memory/dtype.ts';
+import type { TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { RowTransfer } from '../calls/operation.ts';
+import { rowBytesOf } from '../../ps/protocol/placement.ts';
 import { rowsByPart, type PartRows } from '../../ps/values/sparse-rows.ts';
 import type { Value } from '../calls/types.ts';
 import { elementsOf, fittingRows, rowIdsOf, type NamedParameter } from '../calls/values-argument.ts';
@@ -21,52 +21,32 @@ interface RowCalls {
   readonly gather?: () => void;
 }
 
-/** Every part is pushed by every worker, with the rows that there are. @param push with rows and values of its own; ascending rows.
- *  @param table undefined: others initialised it, and the store underneath knows its shape.
- *  @throws ShoalError `usage`, `mismatch`. */
-export function rowPushes(table: TableKey | undefined, push: RowTransfer): RowCalls {
-  if (table === undefined) return { calls: [wholeCall(push)] };
-  const ids = rowIdsOf(table, push.rows, { ascending: true });
-  fittingRows(table, push.value, ids.length);
-  if (table.parts.length === 1) return { calls: [wholeCall(push)] };
-  const calls = rowsOfParts(table.parts, ids).map((each): PartCall => {
-    const own = must(rowsView(push.value, each), () => 'ascending rows of a part are beside each other');
-    return partCall(table, push, each, own);
-  });
-  return { calls };
-}
-
-/** The parts that have rows which are asked for, and what gathers them. @throws ShoalError `usage`, `mismatch`. */
-export function rowPulls(table: TableKey | undefined, pull: RowTransfer): RowCalls {
-  if (table === undefined) return { calls: [wholeCall(pull)] };
-  const { value: out } = pull;
-  const ids = rowIdsOf(table, pull.rows, { ascending: false });
-  fittingRows(table, out, ids.length);
+/** A push goes to every part, with the rows that there are: every worker pushes it. A pull asks the parts that have rows which are asked for.
+ *  @param whole with rows of its own, and of a push with values of its own. @param table undefined: others initialised it, and the store underneath
+ *  knows its shape. @throws ShoalError `usage`, `mismatch`. */
+export function rowCalls(table: TableKey | undefined, whole: RowTransfer): RowCalls {
+  const { type, value } = whole;
+  const uncut = { calls: [{ bytes: elementsOf(value).data.byteLength, operation: whole }] };
+  if (table === undefined) return uncut;
+  const pushes = type === 'rowSparsePush';
+  const ids = rowIdsOf(table, whole.rows, { ascending: pushes });
+  fittingRows(table, value, ids.length);
+  if (table.parts.length === 1) return uncut;
+  const rowBytes = rowBytesOf(table);
   const all = rowsOfParts(table.parts, ids);
+  const asked = ids.length === 0 && !pushes ? all.slice(0, 1) : all.filter(({ rows }) => pushes || rows.length > 0);
   const apart: { readonly each: RowsOfPart; readonly rows: Value }[] = [];
-  const asked = ids.length === 0 ? all.slice(0, 1) : all.filter(({ rows }) => rows.length > 0);
   const calls = asked.map((each): PartCall => {
-    const view = table.parts.length === 1 ? out : rowsView(out, each);
-    const rows = view ?? rowsApart(out, each);
+    // Rows that are pushed ascend: those of a part are beside each other.
+    const view = rowsView(value, each);
+    const rows = view ?? rowsApart(value, each);
     if (view === undefined) apart.push({ each, rows });
-    return partCall(table, pull, each, rows);
+    return { bytes: each.rows.length * rowBytes, operation: { ...whole, key: each.part.key, rows: each.rows, value: rows } };
   });
   const gather = (): void => {
-    for (const { each, rows } of apart) scatterRows(out, rows, each);
+    for (const { each, rows } of apart) scatterRows(value, rows, each);
   };
   return { calls, gather };
-}
-
-function wholeCall(operation: RowTransfer): PartCall {
-  return { bytes: elementsOf(operation.value).data.byteLength, operation };
-}
-
-function partCall(table: TableKey, whole: RowTransfer, { part, rows }: RowsOfPart, value: Value): PartCall {
-  return { bytes: bytesOfRows(table, rows.length), operation: { ...whole, key: part.key, rows, value } };
-}
-
-function bytesOfRows({ dtype, shape }: TableKey, rows: number): number {
-  return rows * countOf(shape.slice(1)) * dtypeInfo(dtype).bytes;
 }
 
 interface RowsOfPart extends PartRows {

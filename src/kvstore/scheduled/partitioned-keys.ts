@@ -24,42 +24,24 @@ export interface PartitionedKey {
   readonly shape: readonly number[];
 }
 
-export class PartitionedKeys {
-  readonly #partitionBytes: number;
-  readonly #keys = new Map<string, PartitionedKey>();
-
-  constructor(partitionBytes: number) {
-    this.#partitionBytes = partitionBytes;
-  }
-
-  /** Cuts a parameter into as few parts as can be, of equal size. Matrices are cut between rows, and their parts are matrices; those with rows that are larger than a
-   *  partition are cut anywhere, into vectors. Called once for a key, before it is used; nothing is kept when the store refuses it. */
-  cut(key: string, shape: readonly number[], elementBytes: number): readonly KeyPart[] {
-    const count = countOf(shape);
-    const perPart = Math.max(1, Math.floor(this.#partitionBytes / elementBytes));
-    if (count <= perPart) return [{ key, offset: 0, count, shape }];
-    const width = countOf(shape.slice(1));
-    const [unit, tail] = width <= perPart ? [width, shape.slice(1)] : [1, []];
-    const units = count / unit;
-    const parts = Math.ceil(units / Math.floor(perPart / unit));
-    const at = (index: number): number => Math.floor((units * index) / parts);
-    return Array.from({ length: parts }, (_, index) => ({
-      // Without their number: workers that cut it in another way have parts of the same names and other sizes, and are told.
-      key: `${key}/part-${index}`,
-      offset: at(index) * unit,
-      count: (at(index + 1) - at(index)) * unit,
-      shape: [at(index + 1) - at(index), ...tail],
-    }));
-  }
-
-  register(key: string, partitioned: PartitionedKey): void {
-    this.#keys.set(key, partitioned);
-  }
-
-  /** Undefined for a parameter that others initialised. */
-  find(key: string): PartitionedKey | undefined {
-    return this.#keys.get(key);
-  }
+/** Cuts a parameter into as few parts as can be, of equal size. Matrices are cut between rows, and their parts are matrices; those with rows that are
+ *  larger than a partition are cut anywhere, into vectors. */
+export function cutKey(key: string, shape: readonly number[], elementBytes: number, partitionBytes: number): readonly KeyPart[] {
+  const count = countOf(shape);
+  const perPart = Math.max(1, Math.floor(partitionBytes / elementBytes));
+  if (count <= perPart) return [{ key, offset: 0, count, shape }];
+  const width = countOf(shape.slice(1));
+  const [unit, tail] = width <= perPart ? [width, shape.slice(1)] : [1, []];
+  const units = count / unit;
+  const parts = Math.ceil(units / Math.floor(perPart / unit));
+  const at = (index: number): number => Math.floor((units * index) / parts);
+  return Array.from({ length: parts }, (_, index) => ({
+    // Without their number: workers that cut it in another way have parts of the same names and other sizes, and are told.
+    key: `${key}/part-${index}`,
+    offset: at(index) * unit,
+    count: (at(index + 1) - at(index)) * unit,
+    shape: [at(index + 1) - at(index), ...tail],
+  }));
 }
 
 /** @throws ShoalError `mismatch` for a value of another size than these parts have. */

@@ -34,8 +34,8 @@ import { copyOf as copyOfElements, elementsOf } from '../calls/values-argument.t
 import { CallOrder, type Turn } from './call-order.ts';
 import { KVStoreTask, type KVOperation } from './kvstore-task.ts';
 import { initCalls, runsOf, totalBytes, transferCalls, type KeyTransfer, type PartCall } from './part-calls.ts';
-import { rowPulls, rowPushes, type TableKey } from './part-rows.ts';
-import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
+import { rowCalls, type TableKey } from './part-rows.ts';
+import { cutKey, type KeyPart, type PartitionedKey } from './partitioned-keys.ts';
 import { StoreScheduling } from './store-scheduling.ts';
 import { PartTransfers, whenAll } from './part-transfers.ts';
 import type { Answer } from '../../ps/client/commands.ts';
@@ -83,7 +83,8 @@ export class ScheduledBackend implements Backend {
   readonly engine: DependencyEngine;
   readonly #inner: Backend;
   readonly #closeInner: () => Promise<void>;
-  readonly #keys: PartitionedKeys;
+  /** Parameters that this worker has initialised. */
+  readonly #keys = new Map<string, PartitionedKey>();
   readonly #order = new CallOrder();
   /** One push of a key at most. They are let go when the turn of the event loop ends. */
   readonly #buffer = new Map<string, BufferedPush>();
@@ -110,10 +111,8 @@ export class ScheduledBackend implements Backend {
     const needsOthers = place.numWorkers > 1 && (place.type === 'dist_sync' || place.type === 'collective');
     if (needsOthers && options.creditBytes !== undefined) {
       const why = 'whose operations end when other workers have made theirs, cannot hold a credit without waiting for ever';
-      throw new ShoalError(
-        'usage',
-        `ScheduledKVStore: a store '${place.type}', ${why}; leave creditBytes out, and set SHOAL_KV_CREDIT_BYTES`,
-      );
+      const message = `ScheduledKVStore: a store '${place.type}', ${why}; leave creditBytes out, and set SHOAL_KV_CREDIT_BYTES`;
+      throw new ShoalError('usage', message);
     }
     this.place = place;
     this.#inner = inner;
@@ -135,7 +134,6 @@ export class ScheduledBackend implements Backend {
     this.#keepsOrder = needsOthers && place.type === 'collective';
     this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs: limitMs });
     this.#scheduling = new StoreScheduling({ inner, core: this.core, clock, settings, tuning: options.tuning, timeoutMs, needsOthers });
-    this.#keys = new PartitionedKeys(this.#scheduling.partLimitBytes);
     this.#waiter = {
       now: () => clock.now(),
       drain: () => void this.#advance(),
@@ -199,14 +197,14 @@ export class ScheduledBackend implements Backend {
   async #init(entries: readonly FirstValue[]): Promise<undefined> {
     const copies = entries.map((entry) => ({ ...entry, value: copyOf(entry.value) }));
     await this.#scheduling.agree();
-    const twice = entries.find(({ key }) => this.#keys.find(key));
+    const twice = entries.find(({ key }) => this.#keys.has(key));
     if (twice !== undefined) throw new ShoalError('usage', `init: parameter '${twice.key}' exists already`);
     await Promise.all(
       copies.map(async (entry) => {
         const { key, dtype, shape, value } = entry;
-        const parts = this.#keys.cut(key, shape, dtypeInfo(dtype).bytes);
+        const parts = cutKey(key, shape, dtypeInfo(dtype).bytes, this.#scheduling.partLimitBytes);
         await this.#run({ name: key, kind: 'init', priority: 0, reached: [value], runs: () => this.#runsOf(initCalls(entry, parts)) });
-        this.#keys.register(key, { parts, dtype, shape });
+        this.#keys.set(key, { parts, dtype, shape });
       }),
     );
   }
@@ -214,7 +212,7 @@ export class ScheduledBackend implements Backend {
   /** The least of the versions of its parts. */
   async #info(key: string): Promise<KeylessInfo> {
     await this.#settled();
-    const { parts = [{ key }], shape } = this.#keys.find(key) ?? {};
+    const { parts = [{ key }], shape } = this.#keys.get(key) ?? {};
     const infos = await Promise.all(parts.map(async (part) => (await this.#inner.ask({ type: 'info', key: part.key })) as KeylessInfo));
     return {
       dtype: infos[0].dtype,
@@ -249,7 +247,7 @@ export class ScheduledBackend implements Backend {
     const table = this.#tableOf(type, key);
     const pushes = type === 'rowSparsePush';
     const operation = { ...given, rows: given.rows.slice(), value: pushes ? copyOf(given.value) : given.value };
-    const { calls, gather } = pushes ? rowPushes(table, operation) : rowPulls(table, operation);
+    const { calls, gather } = rowCalls(table, operation);
     const reached = pushes ? [] : [given.value];
     const runs = (): PartCall[][] => calls.map((call) => [call]);
     return this.#run({ name: key, kind: kinds[type], priority, reached, runs, hooks: { onSuccess: gather } });
@@ -354,7 +352,7 @@ export class ScheduledBackend implements Backend {
 
   /** Parts of a key; one that others initialised is whole. */
   #partsOf({ key, values = [], outs = [] }: KeyTransfer): readonly KeyPart[] {
-    const known = this.#keys.find(key)?.parts;
+    const known = this.#keys.get(key)?.parts;
     if (known !== undefined) return known;
     const count = elementsOf([...values, ...outs][0]).data.length;
     return [{ key, offset: 0, count, shape: [count] }];
@@ -362,13 +360,11 @@ export class ScheduledBackend implements Backend {
 
   /** Undefined for a table that others initialised. @throws ShoalError `unsupported` for one whose rows were cut. */
   #tableOf(call: string, key: string): TableKey | undefined {
-    const known = this.#keys.find(key);
+    const known = this.#keys.get(key);
     const isWhole = known === undefined || known.parts.length === 1 || known.shape.length === 1 || known.parts[0].shape.length > 1;
     if (isWhole) return known && { ...known, key, count: countOf(known.shape) };
-    throw new ShoalError(
-      'unsupported',
-      `${call}: rows of '${key}' are larger than a partition, and were cut; use a larger partition for tables with sparse rows`,
-    );
+    const message = `${call}: rows of '${key}' are larger than a partition, and were cut; use a larger partition for tables with sparse rows`;
+    throw new ShoalError('unsupported', message);
   }
 
   // ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────

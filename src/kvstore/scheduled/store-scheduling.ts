@@ -1,6 +1,7 @@
 /** Credit and partition of a scheduled store, and the tuning that changes them, over all its workers: worker 0 measures and decides, the others
  *  are told by blobs. A worker that tunes while others do not waits for them when it initialises the first parameter, and says so. */
 import { totalmem } from 'node:os';
+import { textOf } from '../../base/bytes.ts';
 import type { Clock } from '../../base/clock.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { createLogger } from '../../base/log.ts';
@@ -91,7 +92,7 @@ export class StoreScheduling {
 
   /** Called before the first parameter, with all workers. @throws ShoalError `mismatch` for a worker that does not tune alike. */
   agree(): Promise<void> | undefined {
-    if (this.#space !== undefined) this.#agreed ??= this.#agree(rangesOf(this.#space));
+    if (this.#space !== undefined) this.#agreed ??= this.#agree(this.#space);
     return this.#agreed;
   }
 
@@ -100,7 +101,7 @@ export class StoreScheduling {
     this.#steps?.begin(`${kind} ${key}`, bytes);
   }
 
-  async #agree(own: Float64Array): Promise<void> {
+  async #agree(own: SearchSpace): Promise<void> {
     const { inner, timeoutMs } = this.#options;
     const { rank, numWorkers } = inner.place;
     const others = Array.from({ length: numWorkers }, (_, worker) => worker).filter((worker) => worker !== rank);
@@ -108,7 +109,7 @@ export class StoreScheduling {
     for (const worker of waited) await this.#send(worker, presenceName, own);
     for (const worker of waited) {
       try {
-        this.#compare(worker, own, (await inner.ask({ type: 'receive-blob', worker, name: presenceName, timeoutMs })) as TypedArray);
+        this.#compare(worker, own, (await inner.ask({ type: 'receive-blob', worker, name: presenceName, timeoutMs })) as Uint8Array);
       } catch (thrown) {
         if (!isShoalError(thrown) || thrown.code !== 'timeout') throw thrown;
         const alone = `worker ${rank} tunes credit and partition, and worker ${worker} has not said within ${timeoutMs} ms that it does`;
@@ -117,32 +118,28 @@ export class StoreScheduling {
     }
     if (rank === 0) return;
     // Told while this worker's thread waits for a step, it is applied in time.
-    const onValues = (values: TypedArray): void => {
-      const [atStep, isFinal, creditBytes, partitionBytes] = values as Float64Array;
-      const point = { ...(creditBytes > 0 ? { creditBytes } : {}), ...(partitionBytes > 0 ? { partitionBytes } : {}) };
-      this.#steps?.receive({ atStep, point, isFinal: isFinal === 1 });
-    };
+    const onValues = (values: TypedArray): void => this.#steps?.receive(JSON.parse(textOf(values as Uint8Array)) as PointChange);
     inner.set({ type: 'listen', worker: 0, name: changeName, onValues });
   }
 
   /** Parameters are cut by the least partition. */
-  #compare(worker: number, own: Float64Array, theirs: TypedArray): void {
-    if (own.every((each, index) => each === theirs[index])) return;
-    const text = [own, theirs].map((each) => describeSpace(spaceOfRanges(each as Float64Array)));
-    const differs = `worker ${this.#options.inner.place.rank} tunes ${text[0]}, and worker ${worker} ${text[1]}`;
+  #compare(worker: number, own: SearchSpace, theirs: Uint8Array): void {
+    const texts = [own, JSON.parse(textOf(theirs)) as SearchSpace].map(describeSpace);
+    if (texts[0] === texts[1]) return;
+    const differs = `worker ${this.#options.inner.place.rank} tunes ${texts[0]}, and worker ${worker} ${texts[1]}`;
     throw new ShoalError('mismatch', `${differs}: tune in the same space on all workers`, { peer: worker });
   }
 
-  #tell({ atStep, point, isFinal }: PointChange): void {
-    const values = Float64Array.of(atStep, isFinal ? 1 : 0, point.creditBytes ?? 0, point.partitionBytes ?? 0);
+  #tell(change: PointChange): void {
     for (let worker = 1; worker < this.#options.inner.place.numWorkers; worker++) {
       // A worker that cannot be told has other troubles, which the store's calls name.
-      this.#send(worker, changeName, values).catch(() => undefined);
+      this.#send(worker, changeName, change).catch(() => undefined);
     }
   }
 
-  async #send(worker: number, name: string, values: Float64Array): Promise<void> {
-    await this.#options.inner.ask({ type: 'send-blob', worker, blob: { kind: 'feature', name, dtype: 'float64', values: values.slice() } });
+  async #send(worker: number, name: string, said: SearchSpace | PointChange): Promise<void> {
+    const values = new TextEncoder().encode(JSON.stringify(said));
+    await this.#options.inner.ask({ type: 'send-blob', worker, blob: { kind: 'feature', name, dtype: 'uint8', values } });
   }
 
   #apply({ atStep, point: { creditBytes, partitionBytes }, isFinal }: PointChange): void {
@@ -162,16 +159,4 @@ function tuningSpecOf({ tuning, settings }: StoreSchedulingOptions): TuningSpec 
   if (tuning !== undefined) return tuningOf('ScheduledKVStore', tuning, { kind: 'parameter-server', memoryBytes: totalmem() });
   const { scheduleCreditTuning: credit, schedulePartitionTuning: partition } = settings;
   return credit || partition ? { space: spaceOf('parameter-server', { credit, partition }) } : undefined;
-}
-
-/** A space in the numbers of a blob; zeros: it is not tuned. */
-function rangesOf({ creditBytes, partitionBytes }: SearchSpace): Float64Array {
-  return Float64Array.from([creditBytes, partitionBytes].flatMap((range) => [range?.least ?? 0, range?.most ?? 0]));
-}
-
-function spaceOfRanges([creditLeast, creditMost, partitionLeast, partitionMost]: Float64Array): SearchSpace {
-  return {
-    ...(creditMost > 0 ? { creditBytes: { least: creditLeast, most: creditMost } } : {}),
-    ...(partitionMost > 0 ? { partitionBytes: { least: partitionLeast, most: partitionMost } } : {}),
-  };
 }

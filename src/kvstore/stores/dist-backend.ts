@@ -5,6 +5,7 @@
  *      any other array         staged: one copy into memory of this store, one back
  *      push                    always a copy, so that the caller may go on at once */
 import { bytesOf } from '../../base/bytes.ts';
+import { BoundedCache } from '../../base/collections/bounded-cache.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { PendingWork } from '../../comm/caller/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
@@ -39,8 +40,8 @@ export class DistBackend implements Backend {
   readonly #channel: ClientChannel;
   readonly #values: ProcessValues;
   readonly #parameters = new Map<string, NamedParameter>();
-  /** Lists that the client knows by a number, the oldest first. */
-  readonly #batches = new Map<TransferLists, number>();
+  /** Lists that the client knows by a number. */
+  readonly #batches = new BoundedCache<TransferLists, number>(batchesMax, (batch) => this.#channel.post({ type: 'forget-batch', batch }));
   #nextBatch = 1;
 
   constructor(options: DistBackendOptions) {
@@ -113,7 +114,8 @@ export class DistBackend implements Backend {
     let expected = 0;
     for (const { dtype, count } of parameters) expected += times * count * dtypeInfo(dtype).bytes;
     const { staged, built } = this.#stage(expected, (staging) => parameters.map((each, k) => this.#entry(each, lists, k, staging)));
-    if (lists.recurs && staged.empty) this.#remember(lists, built);
+    if (lists.recurs && staged.empty)
+      this.#channel.post({ type: 'batch', batch: this.#batches.put(lists, this.#nextBatch++), entries: built });
     return this.#begin({ type: 'transfer', entries: built, priority, timeoutMs }, what, staged);
   }
 
@@ -148,19 +150,6 @@ export class DistBackend implements Backend {
       void work.then(undefined, () => undefined);
     };
     next();
-  }
-
-  #remember(lists: TransferLists, entries: readonly TransferEntry[]): void {
-    const batch = this.#nextBatch++;
-    this.#batches.set(lists, batch);
-    this.#channel.post({ type: 'batch', batch, entries });
-    const [oldest] = this.#batches.keys();
-    if (this.#batches.size > batchesMax) this.#forget(oldest);
-  }
-
-  #forget(lists: TransferLists): void {
-    this.#channel.post({ type: 'forget-batch', batch: this.#batches.get(lists)! });
-    this.#batches.delete(lists);
   }
 
   // ── values ─────────────────────────────────────────────────────────────────────────────────────────────────────
