@@ -19,12 +19,10 @@ import {
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
-import { Inbox } from './inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
 import { RemoteSocket } from './remote/remote-socket.ts';
 import { MessageSocket } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
-import { lend } from './remote/loan.ts';
 import { decodePacket, encodeError, PacketKind } from './remote/packet.ts';
 
 /** A dealer's identity, and its ways. */
@@ -71,7 +69,6 @@ export class Dealer extends MessageSocket {
   readonly #limits: MessagingLimits;
   readonly #isOfOne: boolean;
   readonly #isBrief: boolean;
-  readonly #inbox: Inbox;
   /** The router that it is connected to. */
   readonly #router: RemoteSocket;
   readonly #stopped = new AbortController();
@@ -84,15 +81,13 @@ export class Dealer extends MessageSocket {
   constructor(context: MessagingContext, options: DealerOptions) {
     checkContext('Dealer', context);
     checkFields('Dealer', options, dealerOptions);
-    const inbox = new Inbox();
-    super(inbox);
+    super();
     checkAddress(options.address);
     this.address = options.address;
     this.#context = context;
     this.#limits = socketLimits(context.limits, options.limits);
     this.#isBrief = options.breaks === 'end';
     this.#isOfOne = options.routers === 'one' || this.#isBrief;
-    this.#inbox = inbox;
     this.#router = new RemoteSocket({
       session: context.newSession(),
       own: options.address,
@@ -100,7 +95,7 @@ export class Dealer extends MessageSocket {
       limits: this.#limits,
       clock: context.clock,
       isBrief: this.#isBrief,
-      deliver: (from, msg, bytes) => inbox.push(from, msg, bytes),
+      deliver: (from, msg, bytes) => this.inbox.push(from, msg, bytes),
       onUndeliverable: (_, error) => this.#fail(error),
     });
   }
@@ -173,7 +168,7 @@ export class Dealer extends MessageSocket {
     if (this.#router.open) this.#router.sayGoodbye();
     const undelivered = this.#router.pending;
     this.#router.end(this.#end);
-    this.#inbox.end(this.#end);
+    this.inbox.end(this.#end);
     this.#welcomed?.reject(this.#end);
     await pipe?.close(Math.max(0, deadlineMs - clock.now()));
     return undelivered;
@@ -201,8 +196,7 @@ export class Dealer extends MessageSocket {
   }
 
   #onParts(parts: Uint8Array[], pointers: readonly Uint8Array[], release?: () => void): void {
-    const packet = decodePacket(parts, { limits: this.#limits, pointers });
-    if (release !== undefined) lend(packet, release);
+    const packet = decodePacket(parts, { limits: this.#limits, pointers, release });
     switch (packet.kind) {
       case PacketKind.welcome:
         if (this.#router.open) return;
@@ -283,7 +277,7 @@ export class Dealer extends MessageSocket {
     this.#stopped.abort();
     const { pipe } = this.#router;
     this.#router.end(end);
-    this.#inbox.end(end);
+    this.inbox.end(end);
     this.#welcomed?.reject(end);
     pipe?.close(0).catch(() => undefined);
   }

@@ -1,7 +1,7 @@
 /** The receiving half, which dealers and routers have in common. It must not know who is at the other end. */
 import type { ShoalError } from '../base/errors.ts';
 import { abortSignal, anyNumber, callback, checkArgument, checkOptions, noOptions, optionTable } from '../base/schema.ts';
-import type { Inbox } from './inbox.ts';
+import { Inbox } from './inbox.ts';
 import type { Msg } from './msg.ts';
 
 /** Options of the wait for a message. */
@@ -23,12 +23,8 @@ const closeOptions = optionTable<CloseOptions>({ timeoutMs: anyNumber });
 
 /** A dealer or a router. All calls are for the thread that made it. */
 export abstract class MessageSocket implements AsyncDisposable {
-  readonly #inbox: Inbox;
+  protected readonly inbox = new Inbox();
   #closing: Promise<number> | undefined;
-
-  constructor(inbox: Inbox) {
-    this.#inbox = inbox;
-  }
 
   /** Names the socket in this process, for logs. */
   abstract readonly internalId: string;
@@ -54,29 +50,29 @@ export abstract class MessageSocket implements AsyncDisposable {
 
   /** A message can be taken without waiting. */
   get ready(): boolean {
-    return this.#inbox.ready;
+    return this.inbox.ready;
   }
 
   /** Nothing can be taken any more: `receive` throws why. */
   get ended(): boolean {
-    return this.#inbox.ended;
+    return this.inbox.ended;
   }
 
   /** The next message from any peer, when there is one. */
   tryReceive(): Msg | undefined {
-    return this.#inbox.take();
+    return this.inbox.take();
   }
 
   /** The next message from any peer. @throws ShoalError `aborted` by the signal, `closed`, or what ended the socket. */
   receive(options: ReceiveOptions = noOptions): Promise<Msg> {
     checkOptions('receive', options, receiveOptions);
-    return this.#inbox.receive(options.signal);
+    return this.inbox.receive(options.signal);
   }
 
   /** Calls back when the socket may have become ready. @returns what ends that. */
   watch(wake: () => void): () => void {
     checkArgument('watch: callback', wake, callback);
-    return this.#inbox.watch(wake);
+    return this.inbox.watch(wake);
   }
 
   /** Every message until the socket is closed; errors other than that are thrown. */

@@ -13,12 +13,10 @@ import { anyList, anyObject, anyText, callback, checkArgument, checkOptions, noO
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Listener, Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
-import { Inbox } from './inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
 import { RemoteSocket } from './remote/remote-socket.ts';
 import { MessageSocket } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
-import { lend } from './remote/loan.ts';
 import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './remote/packet.ts';
 
 /** A dealer came or went. */
@@ -57,7 +55,6 @@ export class Router extends MessageSocket {
   readonly #context: MessagingContext;
   readonly #options: RouterOptions;
   readonly #limits: MessagingLimits;
-  readonly #inbox: Inbox;
   readonly #own: ReadonlySet<Address> | undefined;
   readonly #listeners: Listener[] = [];
   /** Dealers by their own address, or by the destination of what waits for one. */
@@ -75,13 +72,11 @@ export class Router extends MessageSocket {
   constructor(context: MessagingContext, options: RouterOptions = noOptions) {
     checkContext('Router', context);
     checkOptions('Router', options, routerOptions);
-    const inbox = new Inbox();
-    super(inbox);
+    super();
     options.addresses?.forEach(checkAddress);
     this.#context = context;
     this.#options = options;
     this.#limits = socketLimits(context.limits, options.limits);
-    this.#inbox = inbox;
     this.#own = options.addresses === undefined ? undefined : new Set(options.addresses);
   }
 
@@ -156,7 +151,7 @@ export class Router extends MessageSocket {
     const waiting = dealers.filter((dealer) => dealer.open && dealer.pending > 0);
     const flushed = Promise.all(waiting.map((dealer) => dealer.flushed()));
     if (waiting.length > 0) await within<unknown>(clock, timeoutMs, flushed, () => undefined);
-    this.#inbox.end(end);
+    this.inbox.end(end);
     for (const dealer of dealers) if (dealer.open) dealer.sayGoodbye();
     const undelivered = dealers.reduce((sum, dealer) => sum + dealer.pending, 0);
     const leftMs = Math.max(0, deadlineMs - clock.now());
@@ -192,8 +187,7 @@ export class Router extends MessageSocket {
   }
 
   #onParts(pipe: Pipe, parts: Uint8Array[], pointers: readonly Uint8Array[], release?: () => void): void {
-    const packet = decodePacket(parts, { limits: this.#limits, pointers });
-    if (release !== undefined) lend(packet, release);
+    const packet = decodePacket(parts, { limits: this.#limits, pointers, release });
     if (packet.kind === PacketKind.hello) {
       this.#onHello(pipe, packet);
       return;
@@ -291,7 +285,7 @@ export class Router extends MessageSocket {
     const { source, destination } = msg;
     if (source !== dealer.address && this.#routes.get(source) !== dealer) this.#learn(source, dealer);
     if (this.#own === undefined || this.#own.has(destination)) {
-      this.#inbox.push(dealer, msg, bytes);
+      this.inbox.push(dealer, msg, bytes);
       return;
     }
     dealer.taken(dealer.epoch, bytes);

@@ -291,6 +291,8 @@ export interface DecodeOptions {
   readonly limits: MessagingLimits;
   /** Memory that came with the parts by reference. */
   readonly pointers?: readonly Uint8Array[];
+  /** The parts are lent: called when the last message of the packet is released, at once for any other packet. */
+  readonly release?: (() => void) | undefined;
 }
 
 /** The packet. Frames are views of the parts.
@@ -310,8 +312,10 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
   const consumedBytes = getU53(view, consumedBytesAt, format);
   if (kind === PacketKind.data) {
     const { messages, bytes } = readMessages(parts, view, count, options);
+    if (options.release !== undefined) lend(messages, options.release);
     return { kind, sequence, received, consumed, consumedBytes, messages, bytes };
   }
+  options.release?.();
   const counters = { received, consumed, consumedBytes };
   if (parts.length > 1) throw malformed(`kind ${kind} with ${parts.length} parts`);
   if (kind === PacketKind.error) {
@@ -333,6 +337,15 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
     throw malformed(`it has the unknown kind ${kind}`);
   if (first.byteLength !== packetPrefixBytes) throw malformed(`kind ${kind} of ${first.byteLength} bytes`);
   return { kind, ...counters };
+}
+
+function lend(messages: readonly Msg[], release: () => void): void {
+  let borrowers = messages.length;
+  for (const msg of messages) {
+    msg.onRelease(() => {
+      if (--borrowers === 0) release();
+    });
+  }
 }
 
 function readMessages(

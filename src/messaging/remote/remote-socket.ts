@@ -10,7 +10,6 @@
  *  the messages of the last one are gone. Counters only bound what the peer has not taken, and say when frames may be changed.
  *
  *  A process that has ended loses what it had received: its successor begins with what had not arrived. */
-import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/collections/fifo.ts';
@@ -146,8 +145,7 @@ export class RemoteSocket {
   enqueue(msg: Msg): void {
     const cost = messageCost(msg);
     checkMessage(msg, this.#options.limits, 'here');
-    checkMessage(msg, this.#peerTakes, 'of the receiver');
-    if (msg.pointers.length > 0 && this.#pipe?.pointers === false) throw this.#pointerError();
+    this.#checkPeerTakes(msg);
     // After `room` any message is taken: the bound in bytes may be passed by one of them.
     if (!this.#hasRoom()) throw this.#full(this.pending, this.#queueBytes + this.#session.pendingBytes);
     msg.markSent();
@@ -324,9 +322,11 @@ export class RemoteSocket {
       if (cost + bytes > roomBytes && (messages.length > 0 || !idle)) break;
       this.#queue.shift();
       this.#queueBytes -= bytes;
-      const refused = this.#refusal(msg);
-      if (refused !== undefined) {
-        this.#options.onUndeliverable(msg, refused);
+      try {
+        // The peer may not have been known when it was queued.
+        this.#checkPeerTakes(msg);
+      } catch (thrown) {
+        this.#options.onUndeliverable(msg, ShoalError.from(thrown));
         continue;
       }
       messages.push(msg);
@@ -391,28 +391,15 @@ export class RemoteSocket {
     const { address } = this.#options;
     const who = address === undefined ? 'the router' : formatAddress(address);
     const state = this.open ? 'does not take them' : 'is not connected';
-    return new ShoalError(
-      'out-of-memory',
-      `send: ${messages} messages with ${bytes} bytes wait for ${who}, which ${state}; await writable(), or raise queueMessages and queueBytes`,
-      { operation: 'send', bytes },
-    );
+    const message = `send: ${messages} messages with ${bytes} bytes wait for ${who}, which ${state}; await writable(), or raise queueMessages and queueBytes`;
+    return new ShoalError('out-of-memory', message, { operation: 'send', bytes });
   }
 
-  /** The reason why a message cannot go to a peer that was not known when it was queued. */
-  #refusal(msg: Msg): ShoalError | undefined {
-    if (msg.pointers.length > 0 && this.#pipe?.pointers === false) return this.#pointerError();
-    try {
-      checkMessage(msg, this.#peerTakes, 'of the receiver');
-      return undefined;
-    } catch (error) {
-      return ShoalError.from(error);
-    }
-  }
-
-  #pointerError(): ShoalError {
-    assert(this.#pipe !== undefined, () => 'only a pipe can refuse pointers');
-    return new ShoalError('usage', `send: format code p only works between threads, not over ${this.#pipe.description}`, {
-      operation: 'send',
-    });
+  /** @throws ShoalError `usage`. */
+  #checkPeerTakes(msg: Msg): void {
+    checkMessage(msg, this.#peerTakes, 'of the receiver');
+    const pipe = this.#pipe;
+    if (msg.pointers.length === 0 || pipe === undefined || pipe.pointers) return;
+    throw new ShoalError('usage', `send: format code p only works between threads, not over ${pipe.description}`, { operation: 'send' });
   }
 }

@@ -4,7 +4,8 @@ import { foreignValue } from '../../memory/foreign-value.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
-import type { Region, RegionShare } from '../../memory/region.ts';
+import type { Region } from '../../memory/region.ts';
+import { threadRegion } from '../../memory/regions/thread.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Span } from '../../fabric/fabric.ts';
 
@@ -62,8 +63,7 @@ export function spanOf(data: ArrayBufferView): Span {
 
 /** Memory of this thread, not to be shared with anybody. */
 export function memoryRegion(buffer: ArrayBufferLike): Region {
-  const share: RegionShare = { kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer };
-  return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined, retire: () => undefined };
+  return threadRegion({ kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer }, () => undefined);
 }
 
 /** Memory of this thread for a tensor. @throws ShoalError `out-of-memory`. */

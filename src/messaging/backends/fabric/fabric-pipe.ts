@@ -30,6 +30,7 @@ import { Fifo } from '../../../base/collections/fifo.ts';
 import { abortConnection } from '../../../fabric/abortable.ts';
 import type { Connection, Fabric, RegisteredRegion, RemoteRegion } from '../../../fabric/fabric.ts';
 import type { Region, RegionAllocator } from '../../../memory/region.ts';
+import { threadRegion } from '../../../memory/regions/thread.ts';
 import type { FramePlace } from '../../msg.ts';
 import { BackendPipe } from '../backend-pipe.ts';
 import { IncomingPacket } from '../incoming-packet.ts';
@@ -338,8 +339,7 @@ export class FabricPipe extends BackendPipe implements PlaceOffers {
 
 /** A frame's memory as the source of a write: only its bytes are looked at. */
 function regionOver(buffer: ArrayBufferLike): Region {
-  const share = { kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer } as const;
-  return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined, retire: () => undefined };
+  return threadRegion({ kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer }, () => undefined);
 }
 
 /** The region of a landing or an offer. */
