@@ -235,15 +235,8 @@ export class RemoteWorker implements TensorCarrier {
     const { clock, random, reconnectMs } = this.#options;
     const other = this.process!;
     const isHere = areOfOneHost(other, ownProcess());
-    const options = {
-      clock,
-      random,
-      timeoutMs: reconnectMs * acceptFactor,
-      signal: stop.signal,
-      isFinal: () => false,
-      begin: 'pause',
-    } as const;
-    const outcome = await retry(options, async () => {
+    const limits = { timeoutMs: reconnectMs * acceptFactor, signal: stop.signal };
+    const outcome = await retry({ clock, random, ...limits, isFinal: () => false, begin: 'pause' }, async () => {
       if (!isHere || !hasEnded(other)) throw broken;
     });
     if (!stop.signal.aborted)
@@ -256,15 +249,8 @@ export class RemoteWorker implements TensorCarrier {
     this.#dialling = stop;
     const { clock, random } = this.#options;
     const begin = broken === undefined ? 'attempt' : 'pause';
-    const options = {
-      clock,
-      random,
-      timeoutMs,
-      signal: stop.signal,
-      isFinal: (error: ShoalError) => isFinal(error, broken),
-      begin,
-    } as const;
-    const outcome = await retry(options, (signal, leftMs) => dial(leftMs, signal));
+    const ends = { timeoutMs, signal: stop.signal, isFinal: (error: ShoalError) => isFinal(error, broken) };
+    const outcome = await retry({ clock, random, ...ends, begin }, (signal, leftMs) => dial(leftMs, signal));
     this.#dialling = undefined;
     if (this.#lost !== undefined || this.#asked !== undefined) return;
     const cause = 'value' in outcome ? undefined : outcome.error;

@@ -59,10 +59,8 @@ export class WorkerNetwork {
       }
     }
     if (causes.length > 0) throw causes.at(-1)!;
-    throw new ShoalError(
-      'unsupported',
-      `worker ${rank} has no carrier in common with worker ${self.rank}: it offers ${addresses.map(({ provider }) => provider).join(', ')}`,
-    );
+    const message = `worker ${rank} has no carrier in common with worker ${self.rank}: it offers ${addresses.map(({ provider }) => provider).join(', ')}`;
+    throw new ShoalError('unsupported', message);
   }
 
   dialOf(fabric: Fabric, address: FabricAddress, rank: number): Dial {

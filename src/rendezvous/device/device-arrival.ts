@@ -142,17 +142,13 @@ class DeviceArrival implements PieceSink {
     const what = `the tensor is ${dtype}[${shape.join(', ')}]`;
     if (this.expected !== undefined) {
       if (this.expected.dtype === dtype && this.expected.bytes === bytes) return undefined;
-      return new ShoalError(
-        'mismatch',
-        `${what}, but \`into\` is ${this.expected.dtype}[${this.expected.shape.join(', ')}]; nothing was written`,
-      );
+      const message = `${what}, but \`into\` is ${this.expected.dtype}[${this.expected.shape.join(', ')}]; nothing was written`;
+      return new ShoalError('mismatch', message);
     }
     if (dtype === 'string') return new ShoalError('unsupported', `${what}: strings have no place in a device's memory; receive it without`);
     if (bytes % copyAlignment === 0) return undefined;
-    return new ShoalError(
-      'unsupported',
-      `${what}, which has ${bytes} bytes: copies of devices end at multiples of ${copyAlignment} bytes; pad it, or receive it without`,
-    );
+    const message = `${what}, which has ${bytes} bytes: copies of devices end at multiples of ${copyAlignment} bytes; pad it, or receive it without`;
+    return new ShoalError('unsupported', message);
   }
 }
 

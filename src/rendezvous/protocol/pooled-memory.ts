@@ -7,6 +7,7 @@
  *  One per connection: no other peer can write there, and when the connection ends its memory is never reused, so that a late write
  *  does no harm. Before that, the holder of a buffer frees it when the peer has replied, not earlier. What a peer was asked not to write any more
  *  is *revoked*: nothing is put there until the key of its region is gone, which is when half of the region is revoked and the rest unused. */
+import { pushTo } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { RegisteredRegion } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
@@ -96,10 +97,7 @@ export class PooledMemory implements ReceiveMemory {
 
   /** No peer will write to it any more. */
   free(buffer: ReceiveBuffer): void {
-    if (!this.#takeBack(buffer, 0)) return;
-    const free = this.#free.get(buffer.bytes);
-    if (free === undefined) this.#free.set(buffer.bytes, [buffer]);
-    else free.push(buffer);
+    if (this.#takeBack(buffer, 0)) pushTo(this.#free, buffer.bytes, buffer);
   }
 
   revoke(buffer: ReceiveBuffer): void {
@@ -133,11 +131,8 @@ export class PooledMemory implements ReceiveMemory {
     if (use.revokedBytes * 2 < registered.bytes) return true;
     if (revokedBytes > 0) {
       if (this.#slab?.registered === registered) this.#slab = undefined;
-      for (const [size, free] of this.#free)
-        this.#free.set(
-          size,
-          free.filter((each) => each.registered !== registered),
-        );
+      const isElsewhere = (buffer: ReceiveBuffer): boolean => buffer.registered !== registered;
+      for (const [size, free] of this.#free) this.#free.set(size, free.filter(isElsewhere));
     }
     if (use.buffers === 0) this.#giveUp(registered);
     return false;
@@ -161,11 +156,8 @@ export class PooledMemory implements ReceiveMemory {
     const { bytesMax } = budget;
     if (budget.bytes + bytes > bytesMax) this.#evict(budget.bytes + bytes - bytesMax);
     if (budget.bytes + bytes > bytesMax) {
-      throw new ShoalError(
-        'out-of-memory',
-        `no memory for a received tensor of ${size} bytes${bytes === size ? '' : `, which shares a new slab of ${bytes} with others`}: ${budget.bytes} of ${bytesMax} bytes are taken, ${this.#inUse} by tensors of this peer; release what was received, or raise memoryBytesMax`,
-        { bytes: size },
-      );
+      const message = `no memory for a received tensor of ${size} bytes${bytes === size ? '' : `, which shares a new slab of ${bytes} with others`}: ${budget.bytes} of ${bytesMax} bytes are taken, ${this.#inUse} by tensors of this peer; release what was received, or raise memoryBytesMax`;
+      throw new ShoalError('out-of-memory', message, { bytes: size });
     }
     const region = create(bytes);
     try {

@@ -69,6 +69,15 @@ export class TensorReceiver {
   #timer: Timer | undefined;
   #timerMs = Infinity;
   #closed: ShoalError | undefined;
+  /** Records that are for a receiver, by type. */
+  readonly #records: Readonly<Record<number, (reader: ByteReader) => void>> = {
+    [RecordType.Metadata]: (reader) => this.#onMetadata(reader.u32(), reader.u8(), readMetadata(reader)),
+    [RecordType.Dead]: (reader) => this.#onEnd(reader.u32(), undefined),
+    [RecordType.Done]: (reader) => this.#onDone(reader),
+    [RecordType.Error]: (reader) => this.#onEnd(reader.u32(), readError(reader, this.#options.peer())),
+    [RecordType.Cancelled]: (reader) => this.#onCancelled(reader.u32()),
+    [RecordType.FusedStatus]: (reader) => this.#onFusedStatus(reader.u32(), reader),
+  };
 
   constructor(options: TensorReceiverOptions) {
     this.#options = options;
@@ -206,28 +215,9 @@ export class TensorReceiver {
 
   /** @returns false when the record is not for a receiver. @throws ShoalError `protocol`. */
   onRecord(type: number, reader: ByteReader): boolean {
-    switch (type) {
-      case RecordType.Metadata:
-        this.#onMetadata(reader.u32(), reader.u8(), readMetadata(reader));
-        return true;
-      case RecordType.Dead:
-        this.#onEnd(reader.u32(), undefined);
-        return true;
-      case RecordType.Done:
-        for (let count = reader.u16(); count > 0; count--) this.onImmediate(reader.u32());
-        return true;
-      case RecordType.Error:
-        this.#onEnd(reader.u32(), readError(reader, this.#options.peer()));
-        return true;
-      case RecordType.Cancelled:
-        this.#onCancelled(reader.u32());
-        return true;
-      case RecordType.FusedStatus:
-        this.#onFusedStatus(reader.u32(), reader);
-        return true;
-      default:
-        return false;
-    }
+    const take = this.#records[type];
+    take?.(reader);
+    return take !== undefined;
   }
 
   /** The tensor of this request is in its place. @throws ShoalError `protocol` when nobody has asked. */
@@ -261,6 +251,10 @@ export class TensorReceiver {
         if (takeOver === undefined) asked.fail(cause);
         else takeOver(asked);
     }
+  }
+
+  #onDone(reader: ByteReader): void {
+    for (let count = reader.u16(); count > 0; count--) this.onImmediate(reader.u32());
   }
 
   #onMetadata(index: number, next: number, metadata: TensorMetadata | undefined): void {

@@ -66,6 +66,20 @@ export class TensorSender {
   /** Values that are read or written. */
   #leaving = 0;
   #isClosed = false;
+  /** Records that are for a sender, by type. */
+  readonly #records: Readonly<Record<number, (reader: ByteReader) => void>> = {
+    [RecordType.Name]: (reader) => this.#names.tell(reader.u32(), reader.text(nameBytesMax)),
+    [RecordType.Region]: (reader) => this.#onRegion(readRegion(reader)),
+    [RecordType.Forget]: (reader) => this.#regions.delete(reader.u32()),
+    [RecordType.Request]: (reader) => this.#onRequest(reader, undefined),
+    [RecordType.RequestInPieces]: (reader) => this.#onRequest(reader, readPlan(reader)),
+    [RecordType.Rerequest]: (reader) => this.#onRerequest(reader),
+    [RecordType.Cancel]: (reader) => this.#onCancel(reader.u32()),
+    [RecordType.FusedRequest]: (reader) => this.#onFusedRequest(reader),
+    [RecordType.FusedRerequest]: (reader) => this.#onFusedRerequest(reader),
+    [RecordType.Standing]: (reader) => this.#onStanding(reader),
+    [RecordType.Renew]: (reader) => this.#onRenew(reader.u32(), reader.u16()),
+  };
 
   constructor(options: TensorSenderOptions) {
     this.#options = options;
@@ -80,43 +94,9 @@ export class TensorSender {
 
   /** @returns false when the record is not for a sender. @throws ShoalError `protocol`. */
   onRecord(type: number, reader: ByteReader): boolean {
-    switch (type) {
-      case RecordType.Name:
-        this.#names.tell(reader.u32(), reader.text(nameBytesMax));
-        return true;
-      case RecordType.Region:
-        this.#onRegion(readRegion(reader));
-        return true;
-      case RecordType.Forget:
-        this.#regions.delete(reader.u32());
-        return true;
-      case RecordType.Request:
-        this.#onRequest(reader, undefined);
-        return true;
-      case RecordType.RequestInPieces:
-        this.#onRequest(reader, readPlan(reader));
-        return true;
-      case RecordType.Rerequest:
-        this.#onRerequest(reader);
-        return true;
-      case RecordType.Cancel:
-        this.#onCancel(reader.u32());
-        return true;
-      case RecordType.FusedRequest:
-        this.#onFusedRequest(reader);
-        return true;
-      case RecordType.FusedRerequest:
-        this.#onFusedRerequest(reader);
-        return true;
-      case RecordType.Standing:
-        this.#onStanding(reader);
-        return true;
-      case RecordType.Renew:
-        this.#onRenew(reader.u32(), reader.u16());
-        return true;
-      default:
-        return false;
-    }
+    const take = this.#records[type];
+    take?.(reader);
+    return take !== undefined;
   }
 
   /** The connection is over: Sends that it asked for wait for another. @param cause of those that were on their way. */

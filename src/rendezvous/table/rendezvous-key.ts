@@ -76,8 +76,6 @@ export function checkIncarnation({ sendDevice, incarnation, name }: RendezvousKe
   const present = incarnations(sendDevice);
   if (present === incarnation) return;
   if (present === undefined) throw new ShoalError('usage', `'${name}' is asked of ${sendDevice}, which is not a device of this worker`);
-  throw new ShoalError(
-    'mismatch',
-    `'${name}' is asked of incarnation ${incarnationText(incarnation)} of ${sendDevice}, which is now ${incarnationText(present)}: its process has restarted; make the step's keys again`,
-  );
+  const message = `'${name}' is asked of incarnation ${incarnationText(incarnation)} of ${sendDevice}, which is now ${incarnationText(present)}: its process has restarted; make the step's keys again`;
+  throw new ShoalError('mismatch', message);
 }
