@@ -12,6 +12,7 @@ import { link, mkdir, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock, Timer } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { codeOf } from '../base/exhaustion.ts';
 import { readRegularFile } from '../base/files/read-file.ts';
 import type { Random } from '../base/random.ts';
 import { apply, found, keysOf, resultOf } from './apply-operation.ts';
@@ -210,8 +211,4 @@ export class FileStore extends Store {
     this.#queue = result.catch(() => undefined);
     return result;
   }
-}
-
-function codeOf(error: unknown): string | undefined {
-  return error instanceof Error && 'code' in error ? String(error.code) : undefined;
 }

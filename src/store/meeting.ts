@@ -14,6 +14,7 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import { isAlive } from '../base/files/process-identity.ts';
 import { readRegularFile } from '../base/files/read-file.ts';
 import { retry } from '../base/connections/retry.ts';
+import { integer, literal, object, parse, that, type ValueOf } from '../base/schema.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { StoreClient, type StoreClientOptions } from './store-client.ts';
 import { StoreServer, type StoreServerOptions } from './store-server.ts';
@@ -24,13 +25,15 @@ export interface MeetingPoint {
   readonly secret: Uint8Array;
 }
 
-interface MeetingRecord {
-  readonly version: 1;
-  readonly host: string;
-  readonly port: number;
-  readonly secret: string;
-  readonly pid: number;
-}
+const isSecret = (value: unknown): boolean => typeof value === 'string' && /^[0-9a-f]{64}$/.test(value);
+const meetingRecord = object({
+  version: literal(1),
+  host: literal('127.0.0.1'),
+  port: integer({ min: 1, max: 65_535 }),
+  secret: that<string>('64 hexadecimal digits', isSecret),
+  pid: integer(),
+});
+type MeetingRecord = ValueOf<typeof meetingRecord>;
 
 const secretBytes = 32;
 const lookMs = 25;
@@ -47,16 +50,11 @@ export async function privateDirectory(environment: Environment): Promise<string
     const status = await lstat(directory);
     if (status.isDirectory() && status.uid === uid && (status.mode & 0o077) === 0) return directory;
   } catch (error) {
-    throw new ShoalError(
-      'config',
-      `${directory} cannot be used for meeting: ${messageOf(error)}; set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`,
-      { cause: error },
-    );
+    const message = `${directory} cannot be used for meeting: ${messageOf(error)}; set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`;
+    throw new ShoalError('config', message, { cause: error });
   }
-  throw new ShoalError(
-    'config',
-    `${directory} must be a directory of uid ${uid} with mode 0700; remove it, or set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`,
-  );
+  const message = `${directory} must be a directory of uid ${uid} with mode 0700; remove it, or set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`;
+  throw new ShoalError('config', message);
 }
 
 /** Rank 0: serves, and tells where. `leave` removes the file.
@@ -70,13 +68,7 @@ export async function serveMeeting(
   const secret = options.random.bytes(secretBytes);
   const server = await StoreServer.listen({ ...options, secret, host: '127.0.0.1' });
   const point = { host: server.host, port: server.port, secret };
-  const record: MeetingRecord = {
-    version: 1,
-    host: point.host,
-    port: point.port,
-    secret: Buffer.from(secret).toString('hex'),
-    pid: process.pid,
-  };
+  const record = { version: 1, ...point, secret: Buffer.from(secret).toString('hex'), pid: process.pid };
   const draft = `${path}.${Buffer.from(options.random.bytes(8)).toString('hex')}`;
   await writeFile(draft, JSON.stringify(record), { flag: 'wx', mode: 0o600 });
   await rename(draft, path);
@@ -143,14 +135,8 @@ async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptio
 
 /** Undefined when there is no file, or none of ours. */
 async function readMeeting(path: string): Promise<MeetingPoint | undefined> {
-  let text: string;
-  try {
-    text = await readText(path);
-  } catch {
-    return undefined;
-  }
-  const record = parseRecord(text);
-  return record === undefined ? undefined : { host: record.host, port: record.port, secret: Buffer.from(record.secret, 'hex') };
+  const record = parseRecord(await readText(path).catch(() => ''));
+  return record && { host: record.host, port: record.port, secret: Buffer.from(record.secret, 'hex') };
 }
 
 async function readText(path: string): Promise<string> {
@@ -159,10 +145,7 @@ async function readText(path: string): Promise<string> {
 
 function parseRecord(text: string): MeetingRecord | undefined {
   try {
-    const record = JSON.parse(text) as Partial<MeetingRecord> | null;
-    const port = Number(record?.port);
-    const valid = record?.version === 1 && record.host === '127.0.0.1' && port >= 1 && port <= 65_535 && Number.isInteger(record.pid);
-    return valid && /^[0-9a-f]{64}$/.test(String(record.secret)) ? (record as MeetingRecord) : undefined;
+    return parse('a meeting', meetingRecord, JSON.parse(text));
   } catch {
     return undefined;
   }

@@ -6,11 +6,11 @@
  *      hash://             this process alone */
 import { fileURLToPath } from 'node:url';
 import { join } from 'node:path';
-import type { Clock } from '../base/clock.ts';
+import { systemClock, type Clock } from '../base/clock.ts';
 import { partyName, serverNumber } from '../base/auth.ts';
 import { ShoalError } from '../base/errors.ts';
-import type { Random } from '../base/random.ts';
-import type { Environment } from '../base/settings/settings.ts';
+import { systemRandom, type Random } from '../base/random.ts';
+import type { Environment, Settings } from '../base/settings/settings.ts';
 import { detectWorld, isLoopback, type WorldSpec } from './environment.ts';
 import { FileStore } from './file-store.ts';
 import { HashStore } from './hash-store.ts';
@@ -97,6 +97,12 @@ export async function openStore(url: string, options: OpenStoreOptions): Promise
   }
 }
 
+/** The store that the environment of this process says, on the real machine. @throws ShoalError as `openStore`. */
+export function openStoreOf(environment: Environment, { timeoutMs, connectTimeoutMs, insecure }: Settings): Promise<OpenedStore> {
+  const limits = { timeoutMs, connectTimeoutMs, insecure: insecure ? 'allow' : 'refuse' } as const;
+  return openStore('env://', { clock: systemClock, random: systemRandom, environment, ...limits });
+}
+
 export type StoreUrl =
   | { readonly kind: 'env' | 'hash' }
   | { readonly kind: 'file'; readonly directory: string }
@@ -166,11 +172,8 @@ async function openTcp(address: { host: string; port: number }, seat: Seat, opti
   const { rank, worldSize, world, secret, server } = seat;
   const { clock, random } = options;
   if (secret.length === 0 && !isLoopback(host) && options.insecure !== 'allow') {
-    throw new ShoalError(
-      'auth',
-      `${partyName(rank)}: the job meets at ${host}:${port}, which other hosts can reach, and has no secret; set SHOAL_SECRET to the same random text on every rank, or SHOAL_INSECURE=1`,
-      { rank },
-    );
+    const message = `${partyName(rank)}: the job meets at ${host}:${port}, which other hosts can reach, and has no secret; set SHOAL_SECRET to the same random text on every rank, or SHOAL_INSECURE=1`;
+    throw new ShoalError('auth', message, { rank });
   }
   const url = `tcp://${host.includes(':') ? `[${host}]` : host}:${port}`;
   if (server === 'elsewhere' || rank !== 0) {

@@ -8,7 +8,7 @@ import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { isLoopback } from '../../store/environment.ts';
-import { openStore, type OpenedStore } from '../../store/open-store.ts';
+import { openStoreOf, type OpenedStore } from '../../store/open-store.ts';
 import { createRecorder } from '../../trace/recorder.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import type { FunctionTable } from '../execute/structural-kernels.ts';
@@ -50,14 +50,7 @@ export async function startTask(options: StartOptions, Tensors?: typeof TaskTens
   checkOptions('startGraphServer', options, startOptionKeys);
   const { environment = process.env, kernels, functions, recvSome } = options;
   const settings = readSettings(environment);
-  const opened = await openStore('env://', {
-    clock: systemClock,
-    random: systemRandom,
-    environment,
-    timeoutMs: settings.timeoutMs,
-    connectTimeoutMs: settings.connectTimeoutMs,
-    insecure: settings.insecure ? 'allow' : 'refuse',
-  });
+  const opened = await openStoreOf(environment, settings);
   const { rank = 0, worldSize = 1 } = opened.spec ?? {};
   const cluster = options.cluster ?? detectCluster(environment, worldSize);
   return GraphServer.start({

@@ -10,7 +10,7 @@ import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
 import { isLoopback } from '../../store/environment.ts';
-import { openStore, type OpenedStore } from '../../store/open-store.ts';
+import { openStoreOf, type OpenedStore } from '../../store/open-store.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import { loadNative } from '../../memory/native.ts';
@@ -62,14 +62,7 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
 
 async function openNodeWith(thread: PulseThread, environment: Environment, gate: ThreadGate | undefined): Promise<NodeContext> {
   const settings = readSettings(environment);
-  const opened = await openStore('env://', {
-    clock: systemClock,
-    random: systemRandom,
-    environment,
-    timeoutMs: settings.timeoutMs,
-    connectTimeoutMs: settings.connectTimeoutMs,
-    insecure: settings.insecure ? 'allow' : 'refuse',
-  });
+  const opened = await openStoreOf(environment, settings);
   const native = loadNative({ enabled: settings.native });
   const world = `${opened.world}/kvstore`;
   const identity = { world, rank: systemRandom.integer(serverNumber) };
