@@ -61,11 +61,7 @@ export async function readSnapshot(file: FileHandle): Promise<Snapshot> {
   }
   const found = new Uint8Array(checksums.bytes.length);
   await reader.read(found);
-  checkChecksums(
-    checksums.bytes,
-    found,
-    described.map(({ name }) => name),
-  );
+  checkChecksums(checksums.bytes, found, [...tensors.keys()]);
   return { tensors, metadata };
 }
 

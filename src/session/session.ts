@@ -293,10 +293,8 @@ export class Session<U extends Unit> {
     const waiting = this.#received - this.#consumed;
     const waitingBytes = this.#receivedBytes - this.#consumedBytes;
     if (waiting <= windowMessages && (waitingBytes <= windowBytes || waiting === 1)) return;
-    throw new ShoalError(
-      'protocol',
-      `peer sent ${waiting} messages with ${waitingBytes} bytes ahead; its window is ${windowMessages} and ${windowBytes}`,
-    );
+    const message = `peer sent ${waiting} messages with ${waitingBytes} bytes ahead; its window is ${windowMessages} and ${windowBytes}`;
+    throw new ShoalError('protocol', message);
   }
 
   /** Counts a message that the application has taken, and that arrived in `epoch`. @returns false when that was another peer's. */

@@ -87,10 +87,9 @@ function fromTorchrun(vars: Variables): WorldSpec {
   if (position.worldSize > 1 && agentStore && !vars.has('SHOAL_MASTER_PORT')) {
     // torchrun's agent listens on MASTER_PORT itself, with a store of another protocol.
     if (position.localSize !== position.worldSize) {
-      throw new ShoalError(
-        'config',
-        'torchrun serves its own store on MASTER_PORT; set SHOAL_MASTER_PORT to a port that is free on the host of MASTER_ADDR, the same on every node',
-      );
+      const message =
+        'torchrun serves its own store on MASTER_PORT; set SHOAL_MASTER_PORT to a port that is free on the host of MASTER_ADDR, the same on every node';
+      throw new ShoalError('config', message);
     }
     const name = fileName('torchrun', run, vars.optional('MASTER_PORT') ?? '', String(generationOf(vars)));
     return specOf(vars, 'torchrun', position, { kind: 'file', name, port: 0 }, name);
@@ -147,10 +146,8 @@ function meetAnywhere(vars: Variables, source: WorldSource, position: Position, 
   if (vars.has('MASTER_ADDR')) return specOf(vars, source, position, meetAtMaster(vars, position), `${source}:${job ?? ''}`);
   if (position.worldSize === 1) return specOf(vars, source, position, { kind: 'alone' }, `${source}:${job ?? ''}`);
   if (position.localSize !== position.worldSize) {
-    throw new ShoalError(
-      'config',
-      `${source}: rank ${position.rank} of ${position.worldSize}, ${position.localSize ?? 'an unknown number'} of them on this host, and MASTER_ADDR is not set; a job over several hosts needs it: ${advice}`,
-    );
+    const message = `${source}: rank ${position.rank} of ${position.worldSize}, ${position.localSize ?? 'an unknown number'} of them on this host, and MASTER_ADDR is not set; a job over several hosts needs it: ${advice}`;
+    throw new ShoalError('config', message);
   }
   if (job === undefined) {
     throw new ShoalError('config', `${source}: found no name of the job to meet under; set MASTER_ADDR=127.0.0.1 and MASTER_PORT=<port>`);
@@ -248,10 +245,8 @@ function checkAgreement(vars: Variables, position: Position): void {
     const rank = vars.integer(rankName);
     const size = vars.integer(sizeName);
     if (rank === position.rank && size === position.worldSize) continue;
-    throw new ShoalError(
-      'config',
-      `RANK=${position.rank} WORLD_SIZE=${position.worldSize} contradict ${rankName}=${rank} ${sizeName}=${size}; unset the pair that does not belong to this job`,
-    );
+    const message = `RANK=${position.rank} WORLD_SIZE=${position.worldSize} contradict ${rankName}=${rank} ${sizeName}=${size}; unset the pair that does not belong to this job`;
+    throw new ShoalError('config', message);
   }
 }
 
@@ -316,10 +311,8 @@ class Variables {
       .sort()
       .slice(0, 16)
       .map((name) => `${name}=${this.optional(name)}`);
-    return new ShoalError(
-      'config',
-      `${missing} is not set, but ${found.join(', ') || 'nothing else'} ${found.length > 1 ? 'are' : 'is'}; start the ranks with \`shoal run\`, or set all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT`,
-    );
+    const message = `${missing} is not set, but ${found.join(', ') || 'nothing else'} ${found.length > 1 ? 'are' : 'is'}; start the ranks with \`shoal run\`, or set all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT`;
+    return new ShoalError('config', message);
   }
 }
 

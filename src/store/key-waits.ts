@@ -84,11 +84,8 @@ export class KeyWaits {
 }
 
 export function timedOutWait(name: string, missing: readonly string[], timeoutMs: number): ShoalError {
-  return new ShoalError(
-    'timeout',
-    `${name}: still missing ${listKeys(missing)} after ${timeoutMs} ms; the process that should have set it is late or gone`,
-    { operation: 'store wait', timeoutMs },
-  );
+  const message = `${name}: still missing ${listKeys(missing)} after ${timeoutMs} ms; the process that should have set it is late or gone`;
+  return new ShoalError('timeout', message, { operation: 'store wait', timeoutMs });
 }
 
 export function abortedWait(name: string, keys: readonly string[], signal: AbortSignal | undefined): ShoalError {

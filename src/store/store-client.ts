@@ -197,11 +197,8 @@ export class StoreClient extends Store {
   #lost(why: string, cause?: unknown): ShoalError {
     const { rank, servedBy: peer } = this.#options;
     const calls = this.#pending.size;
-    return new ShoalError(
-      'peer-lost',
-      `${this.#name} was lost: ${why}; ${calls === 0 ? 'no call was' : `${calls} call${calls > 1 ? 's were' : ' was'}`} in flight. The process that serves it ended`,
-      { rank, peer, operation: 'store', cause },
-    );
+    const message = `${this.#name} was lost: ${why}; ${calls === 0 ? 'no call was' : `${calls} call${calls > 1 ? 's were' : ' was'}`} in flight. The process that serves it ended`;
+    return new ShoalError('peer-lost', message, { rank, peer, operation: 'store', cause });
   }
 
   #lose(error: ShoalError): void {

@@ -49,11 +49,8 @@ export function checkKeys(keys: readonly string[], limits: StoreLimits): void {
 /** @throws ShoalError `usage`. */
 export function checkValue(key: string, value: Uint8Array, limits: StoreLimits): void {
   if (value.byteLength <= limits.maxValueBytes) return;
-  throw new ShoalError(
-    'usage',
-    `value of store key '${shorten(key)}' has ${value.byteLength} bytes, at most ${limits.maxValueBytes} are allowed`,
-    { bytes: value.byteLength },
-  );
+  const message = `value of store key '${shorten(key)}' has ${value.byteLength} bytes, at most ${limits.maxValueBytes} are allowed`;
+  throw new ShoalError('usage', message, { bytes: value.byteLength });
 }
 
 /** @throws ShoalError `usage`. */

@@ -114,11 +114,8 @@ export class StoreTable {
 
   #grow(key: string, grows: number): void {
     if (grows > 0 && this.#totalBytes + grows > this.limits.maxTotalBytes) {
-      throw new ShoalError(
-        'out-of-memory',
-        `the store is full: '${shorten(key)}' needs ${grows} bytes, ${this.#totalBytes} of ${this.limits.maxTotalBytes} are in use; delete keys that are no longer needed`,
-        { bytes: grows },
-      );
+      const message = `the store is full: '${shorten(key)}' needs ${grows} bytes, ${this.#totalBytes} of ${this.limits.maxTotalBytes} are in use; delete keys that are no longer needed`;
+      throw new ShoalError('out-of-memory', message, { bytes: grows });
     }
     this.#totalBytes += grows;
   }

@@ -49,10 +49,8 @@ export function listsPerKey(names: readonly string[], values: Values, what: 'val
 export function firstValues(names: readonly string[], values: Values): readonly Value[] {
   return listsPerKey(names, values, 'value').map((list, index) => {
     if (list.length === 1) return list[0];
-    throw new ShoalError(
-      'usage',
-      `'${names[index]}' is given ${list.length} first values; a parameter begins with one: lists, one value per device, are for push and pushPull`,
-    );
+    const message = `'${names[index]}' is given ${list.length} first values; a parameter begins with one: lists, one value per device, are for push and pushPull`;
+    throw new ShoalError('usage', message);
   });
 }
 
@@ -115,10 +113,8 @@ export function fittingRows({ key, dtype, shape }: NamedParameter, value: Value,
   const { dtype: given, data } = elementsOf(value, undefined, dtype);
   const elements = rows * countOf(shape.slice(1));
   if (given === dtype && data.length === elements) return data;
-  throw new ShoalError(
-    'mismatch',
-    `${rows} rows of '${key}' are ${elements} elements of ${dtype}, the value is ${given} with ${data.length} elements`,
-  );
+  const message = `${rows} rows of '${key}' are ${elements} elements of ${dtype}, the value is ${given} with ${data.length} elements`;
+  throw new ShoalError('mismatch', message);
 }
 
 /** `'a', 'b'`, `'a', 'b', 'c' and 7 more`. */

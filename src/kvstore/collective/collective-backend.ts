@@ -154,11 +154,8 @@ export class CollectiveBackend extends LocalBackend {
       const places = outs?.[k] ?? [];
       return { parameter, sources: values![k].map(elements), outs: places, targets: places.map(elements) };
     });
-    const buckets = planBuckets(
-      pushes.map(({ parameter }) => parameter),
-      bucketing,
-    );
-    const plan = { pushes, buckets, held: new HeldValues(outs ?? []), digest: digest(keys) };
+    const parameters = pushes.map(({ parameter }) => parameter);
+    const plan = { pushes, buckets: planBuckets(parameters, bucketing), held: new HeldValues(outs ?? []), digest: digest(keys) };
     if (lists.recurs) this.#plans.set(lists, plan);
     return plan;
   }
@@ -272,10 +269,8 @@ export class CollectiveBackend extends LocalBackend {
         const sum = sumRows(this.#options.kernels, dtype, rowBytesOf(parameter), whole);
         const sums = elements(dtype, sum.values);
         if (this.table.refusedAt(dtype, sums) >= 0) {
-          throw refusal(
-            key,
-            parts.map(({ values }) => this.table.refusedAt(dtype, values) >= 0),
-          );
+          const whose = parts.map(({ values }) => this.table.refusedAt(dtype, values) >= 0);
+          throw refusal(key, whose);
         }
         this.table.updateRows(key, sum.rows, sums);
       } finally {

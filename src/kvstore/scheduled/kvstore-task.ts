@@ -160,11 +160,8 @@ export class KVStoreTask extends Task {
     const parent = this.parent as KVStoreTask | undefined;
     if (parent === undefined) return this.#postBarrier('end barrier', [], [...real, this.#avatar]);
     if (++parent.#partsPosted < parent.children.length) return undefined;
-    return this.#postBarrier(
-      'end barrier',
-      parent.#parts.map((part) => part.#avatar),
-      real,
-    );
+    const avatars = parent.#parts.map((part) => part.#avatar);
+    return this.#postBarrier('end barrier', avatars, real);
   }
 
   #postBarrier(what: string, reads: readonly Variable[], writes: readonly Variable[]): void {

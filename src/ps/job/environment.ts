@@ -57,10 +57,8 @@ export function detectPlace(environment: Environment, { async, localWorkers }: P
   const workersPerGroup = share({ workers, workerGroups, what: 'workers', variable: 'SHOAL_WORKER_GROUPS' });
   const serversPerGroup = share({ workers: servers, workerGroups: serverGroups, what: 'servers', variable: 'SHOAL_SERVER_GROUPS' });
   if (!async && workersPerGroup % localWorkers !== 0) {
-    throw new ShoalError(
-      'config',
-      `a process with ${localWorkers} workers would belong to two groups of ${workersPerGroup}; choose SHOAL_WORKER_GROUPS so that each group is whole processes`,
-    );
+    const message = `a process with ${localWorkers} workers would belong to two groups of ${workersPerGroup}; choose SHOAL_WORKER_GROUPS so that each group is whole processes`;
+    throw new ShoalError('config', message);
   }
   const replicas = count(environment, 'SHOAL_REPLICAS', 1) as KVTopology['replicas'];
   const topology: KVTopology = { workerGroups, workersPerGroup, serverGroups, serversPerGroup, replicas };

@@ -74,10 +74,8 @@ export class ServerRecords {
     const own = { workerGroups, workersPerGroup, serverGroups, serversPerGroup, replicas };
     const agreed = decode(topologySchema, await this.#store.compareSet('kv/topology', new Uint8Array(), encode(own)));
     if (JSON.stringify(agreed) === JSON.stringify(own)) return;
-    throw new ShoalError(
-      'mismatch',
-      `this worker wants ${describe(own)}, another one has ${describe(agreed)}; create the same store everywhere`,
-    );
+    const message = `this worker wants ${describe(own)}, another one has ${describe(agreed)}; create the same store everywhere`;
+    throw new ShoalError('mismatch', message);
   }
 
   async topology(wait: StoreWait): Promise<KVTopology> {
@@ -129,17 +127,14 @@ export class ServerRecords {
   /** Every server of the group has had a standby: from now on none is lost with its state before there was a second one.
    *  @throws ShoalError `timeout` that names those without. */
   async doubled(group: number, servers: number, timeoutMs: number): Promise<void> {
-    const all = Array.from({ length: servers }, (_, server) => server);
+    const keys = Array.from({ length: servers }, (_, server) => doubledKey(group, server));
     try {
-      await this.#store.wait(
-        all.map((server) => doubledKey(group, server)),
-        { timeoutMs },
-      );
+      await this.#store.wait(keys, { timeoutMs });
     } catch (thrown) {
       const error = ShoalError.from(thrown);
       if (error.code !== 'timeout') throw error;
-      const have = await Promise.all(all.map((server) => this.#store.check([doubledKey(group, server)])));
-      const without = all.filter((server) => !have[server]).join(', ');
+      const have = await Promise.all(keys.map((key) => this.#store.check([key])));
+      const without = have.flatMap((has, server) => (has ? [] : [server])).join(', ');
       const message = `server ${without} of group ${group} has had no standby within ${timeoutMs} ms; start one of each, or set SHOAL_REPLICAS=1 everywhere`;
       throw new ShoalError('timeout', message, { timeoutMs, cause: error });
     }

@@ -115,10 +115,8 @@ export class ServerSeat {
     const { group, server } = this.#options;
     const [primary, standby] = holders.map(({ pid, url }) => `process ${pid} at ${url}`);
     const who = standby === undefined ? `is ${primary}` : `is ${primary}, with the standby ${standby}`;
-    return new ShoalError(
-      'config',
-      `server ${server} of group ${group} ${who}; this process is one too many: give it another SHOAL_SERVER`,
-    );
+    const message = `server ${server} of group ${group} ${who}; this process is one too many: give it another SHOAL_SERVER`;
+    return new ShoalError('config', message);
   }
 }
 

@@ -28,10 +28,8 @@ export function checkTopology(topology: KVTopology): void {
   }
   if (replicas !== 1 && replicas !== 2) throw new ShoalError('config', `replicas is ${String(replicas)}; it must be 1 or 2`);
   if (serverGroups > workerGroups) {
-    throw new ShoalError(
-      'config',
-      `${serverGroups} server groups for ${workerGroups} worker groups: some would have no workers; have at most as many server groups`,
-    );
+    const message = `${serverGroups} server groups for ${workerGroups} worker groups: some would have no workers; have at most as many server groups`;
+    throw new ShoalError('config', message);
   }
 }
 

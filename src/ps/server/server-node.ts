@@ -170,10 +170,8 @@ export class ServerNode {
       term: must(this.#seat, () => 'a server has a seat').term,
       storeAt: (folder, of) => {
         if (checkpointDir === undefined || !isSameFolder(folder, checkpointDir)) return folderOf(folder, of);
-        throw new ShoalError(
-          'usage',
-          `${folder} is where the servers keep their checkpoints; save state in another folder, and load it from there`,
-        );
+        const message = `${folder} is where the servers keep their checkpoints; save state in another folder, and load it from there`;
+        throw new ShoalError('usage', message);
       },
       ...(checkpointDir !== undefined ? { snapshots: folderOf(checkpointDir, server) } : {}),
       ...(twin !== undefined ? { standby: twin } : {}),

@@ -16,6 +16,17 @@ import { checkUpdated, firstNonFinite, stateType, updateValue } from '../../valu
 /** Sum, update and copies of so many bytes stay in a core's cache. */
 const chunkBytes = 128 * 1024;
 
+/** One round of neighbouring slots of one dtype. */
+interface Stretch {
+  readonly dtype: DType;
+  readonly from: number;
+  readonly to: number;
+  readonly sources: readonly Uint8Array[];
+  /** The server's values, and the workers' outputs. */
+  readonly targets: readonly Uint8Array[];
+  readonly contributions: readonly Contribution<ServerRequest>[];
+}
+
 export class Applier {
   readonly #slots: ServerSlots;
   readonly #kernels: Kernels;
@@ -61,17 +72,7 @@ export class Applier {
   }
 
   /** In pieces that stay in the cache: sum, update, copies. */
-  #optimize(
-    optimizer: Optimizer,
-    stretch: {
-      dtype: DType;
-      from: number;
-      to: number;
-      sources: readonly Uint8Array[];
-      targets: readonly Uint8Array[];
-      contributions: readonly Contribution<ServerRequest>[];
-    },
-  ): void {
+  #optimize(optimizer: Optimizer, stretch: Stretch): void {
     const { dtype, from, sources, targets } = stretch;
     const [values, ...outs] = targets;
     if (this.#refuses) this.#checkFinite(stretch);
@@ -109,22 +110,14 @@ export class Applier {
 
   /** Checks what workers cannot find: a value that is one slice, and sums that are not finite although their parts are.
    *  @throws ShoalError `usage` naming the parameter and whose gradient it is. */
-  #checkFinite(stretch: {
-    dtype: DType;
-    from: number;
-    sources: readonly Uint8Array[];
-    contributions: readonly Contribution<ServerRequest>[];
-  }): void {
-    const { dtype, from, sources, contributions } = stretch;
+  #checkFinite({ dtype, from, sources, contributions }: Stretch): void {
     const { byteLength } = sources[0];
     const type = stateType(dtype);
     for (let at = 0; at < byteLength; at += chunkBytes) {
       const parts = sources.map((source, k) => this.#widened(type, dtype, source.subarray(at, at + chunkBytes), k + 1));
       if (this.#isFinite(type, this.#sum(type, parts))) continue;
-      throw this.#refusal(
-        from,
-        contributions.find((_, k) => !this.#isFinite(type, parts[k])),
-      );
+      const culprit = contributions.find((_, k) => !this.#isFinite(type, parts[k]));
+      throw this.#refusal(from, culprit);
     }
   }
 
@@ -152,22 +145,16 @@ export class Applier {
     const rowBytes = rowBytesOf(this.#slots.parameterOf(slot));
     const type = this.optimizer === undefined ? dtype : stateType(dtype);
     const wideBytes = (rowBytes / dtypeInfo(dtype).bytes) * dtypeInfo(type).bytes;
-    const { rows, values: sum } = sumRows(
-      this.#kernels,
-      type,
-      wideBytes,
-      contributions.map(({ rows: own, source }, k) => ({ rows: own!, values: this.#widened(type, dtype, source, k + 1) })),
-    );
+    const parts = contributions.map(({ rows: own, source }, k) => ({ rows: own!, values: this.#widened(type, dtype, source, k + 1) }));
+    const { rows, values: sum } = sumRows(this.#kernels, type, wideBytes, parts);
     const values = this.#slots.writable(slot, slot + 1);
     if (this.optimizer === undefined) {
       scatterRows(values, sum, rows, rowBytes);
     } else if (rows.length > 0) {
       const { optimizer } = this;
       if (this.#refuses && !this.#isFinite(type, sum)) {
-        throw this.#refusal(
-          slot,
-          contributions.find(({ source }) => !this.#isFinite(dtype, source)),
-        );
+        const culprit = contributions.find(({ source }) => !this.#isFinite(dtype, source));
+        throw this.#refusal(slot, culprit);
       }
       const arrays = this.#slots.states(slot, slot + 1).map((bytes) => ({ bytes, rowBytes: wideBytes }));
       const step = this.#slots.steps[slot] + 1;
