@@ -3,7 +3,6 @@
 import { describeWorkers } from './state/rounds.ts';
 import type { ServerSession } from './state/client-session.ts';
 import type { ServerState } from './state/server-state.ts';
-import { serverAddress } from '../protocol/topology.ts';
 import { packNotice } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
@@ -30,7 +29,7 @@ export class ServerBarrier {
     const { group } = this.#state.options;
     const own = this.#ownReached();
     if (group === 0) this.reached(0, own);
-    else if (own > 0) this.#state.actions.send(serverAddress(0, 0), { type: KVMessage.barrierReached, request: own });
+    else if (own > 0) this.#state.actions.send(0, { type: KVMessage.barrierReached, request: own });
   }
 
   /** Group 0: what another group says. */
@@ -39,7 +38,7 @@ export class ServerBarrier {
     const released = Math.min(...this.#reached);
     this.released(released);
     for (let g = 1; g < this.#reached.length; g++) {
-      if (this.#released > 0) this.#state.actions.send(serverAddress(g, 0), { type: KVMessage.barrierReleased, request: this.#released });
+      if (this.#released > 0) this.#state.actions.send(g, { type: KVMessage.barrierReleased, request: this.#released });
     }
   }
 

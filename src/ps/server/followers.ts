@@ -5,7 +5,6 @@ import type { Msg } from '../../messaging/msg.ts';
 import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
 import { cutsOf } from './state/cuts.ts';
 import type { ServerState } from './state/server-state.ts';
-import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, readControl } from '../protocol/wire-control.ts';
 import { KVMessage, malformed } from '../protocol/wire.ts';
 
@@ -80,8 +79,7 @@ export class ServerFollowers {
   }
 
   #tell(group: number, fields: Record<string, unknown>, frames: Uint8Array[]): void {
-    const message = { type: KVMessage.followed, frames: [encodeControl(fields), ...frames] };
-    this.#state.actions.send(serverAddress(group, this.#state.options.server), message);
+    this.#state.actions.send(group, { type: KVMessage.followed, frames: [encodeControl(fields), ...frames] });
   }
 
   // ── other groups ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +89,7 @@ export class ServerFollowers {
     const { options, committed, optimizerVersion } = this.#state;
     if (options.group === 0) return;
     const frames = [encodeControl({ batches: committed, optimizer: optimizerVersion, again: how.again })];
-    this.#state.actions.send(serverAddress(0, options.server), { type: KVMessage.follow, frames });
+    this.#state.actions.send(0, { type: KVMessage.follow, frames });
   }
 
   receiveFollowed(msg: Msg): void {

@@ -12,7 +12,6 @@ import type { ValueOf } from '../../base/schema.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { cutsOf } from './state/cuts.ts';
 import type { ServerState } from './state/server-state.ts';
-import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, packError, readControl, unpackError } from '../protocol/wire-control.ts';
 import { KVMessage, malformed } from '../protocol/wire.ts';
 
@@ -77,7 +76,6 @@ export class ServerGroups {
     for (const { finish: saved } of this.#gatherings.values()) saved(aborted);
     this.#gatherings.clear();
     sync.begin(generation);
-    sync.retryEarly();
     const chunks = this.#others.length === 0 ? [] : this.#chunksOf(generation);
     this.#assignment = { generation, chunks, missing: new Set(this.#others), finish };
     for (const group of this.#others) this.#sendAssignment(group);
@@ -257,12 +255,11 @@ export class ServerGroups {
       }
     }
     sync.begin(generation);
-    sync.retryEarly();
     state.dirty = true;
   }
 
   #tell(group: number, type: number, frames: Uint8Array[]): void {
-    this.#state.actions.send(serverAddress(group, this.#state.options.server), { type, frames });
+    this.#state.actions.send(group, { type, frames });
   }
 }
 

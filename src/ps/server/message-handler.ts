@@ -67,7 +67,7 @@ export class MessageHandler {
     this.#address = serverAddress(options.group, options.server);
     this.state = new ServerState(options, {
       ...core,
-      send: (destination, message) => this.#toServer(destination, message),
+      send: (group, message) => this.#toServer(group, message),
       respond: (request) => this.#respond(request),
       reply: (session, request, fields) => this.#reply(session, request, fields),
       durable: () => (core.isSilent() ? Promise.resolve() : this.checkpoints.save()),
@@ -258,9 +258,7 @@ export class MessageHandler {
   #fromServer(msg: Msg): void {
     const group = groupOf(msg.source);
     const { server, topology } = this.#options;
-    const barrier = msg.type === KVMessage.barrierReached || msg.type === KVMessage.barrierReleased;
-    if (group >= topology.serverGroups || (idOf(msg.source) !== server && !barrier))
-      throw new ShoalError('protocol', 'a message of a strange server');
+    if (group >= topology.serverGroups || idOf(msg.source) !== server) throw new ShoalError('protocol', 'a message of a strange server');
     const take = this.#fromServers[msg.type];
     if (take === undefined) throw new ShoalError('protocol', `a server sent a message of type ${msg.type}`);
     take(msg, group);
@@ -318,7 +316,8 @@ export class MessageHandler {
     return { source: this.#address, destination: session.address, type, request, epoch: session.epoch };
   }
 
-  #toServer(destination: Address, { type, request = 0, epoch = 0, frames = [] }: Outbound): void {
+  #toServer(group: number, { type, request = 0, epoch = 0, frames = [] }: Outbound): void {
+    const destination = serverAddress(group, this.#options.server);
     const msg = makeMessage({ source: this.#address, destination, type, request, epoch }, withTerm(frames, this.#core.term()));
     if (type === KVMessage.syncRequest) this.#core.forward(msg);
     this.#send(destination, msg);

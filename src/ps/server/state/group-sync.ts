@@ -22,7 +22,7 @@ import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { ServerParts } from './server-options.ts';
 import { decodeSlotTable, encodeSlotTable, type SlotCount } from './slot-table.ts';
-import { masterGroupOf, serverAddress } from '../../protocol/topology.ts';
+import { masterGroupOf } from '../../protocol/topology.ts';
 import { elements } from '../../protocol/value-space.ts';
 import { KVMessage, malformed } from '../../protocol/wire.ts';
 
@@ -66,7 +66,7 @@ export class GroupSync {
   /** Contributions of each requesting group in the master's values, by slab; and the number of their updates, by slot. */
   readonly included = new Map<number, { readonly values: Uint8Array[]; readonly counts: number[] }>();
   /** The versions that the master has told of, by group and slot. */
-  readonly #told = new Map<number, number[]>();
+  readonly #told: number[][] = [];
   /** Requests about slots, or of a generation, that we have not got yet: one per group. */
   readonly #early = new Map<number, Msg>();
 
@@ -134,23 +134,17 @@ export class GroupSync {
   /** To every group whose copy is older than the master's: which slots, and their versions. */
   #sendNotices(): void {
     const { options, actions, slots } = this.#parts;
-    const { topology, group, server } = options;
+    const { topology, group } = options;
     for (let other = 0; other < topology.serverGroups; other++) {
       if (other === group) continue;
-      const told = this.#toldOf(other);
+      const told = (this.#told[other] ??= []);
       const stale: number[] = [];
       for (let slot = 0; slot < this.own.length; slot++) if (slots.version[slot] > (told[slot] ?? 0)) stale.push(slot);
       if (stale.length === 0) continue;
       const versions = stale.map((slot) => slots.version[slot]);
       for (const [k, slot] of stale.entries()) told[slot] = versions[k];
-      actions.send(serverAddress(other, server), { type: KVMessage.syncNotice, frames: [this.#table(stale, versions)] });
+      actions.send(other, { type: KVMessage.syncNotice, frames: [this.#table(stale, versions)] });
     }
-  }
-
-  #toldOf(group: number): number[] {
-    let told = this.#told.get(group);
-    if (told === undefined) this.#told.set(group, (told = []));
-    return told;
   }
 
   /** No timer fires any more. */
@@ -165,7 +159,7 @@ export class GroupSync {
     this.#exchange = undefined;
     for (const waiting of [this.#due, this.#late, this.#unknown]) waiting.clear();
     this.included.clear();
-    this.#told.clear();
+    this.#told.length = 0;
     for (const copies of [this.base, this.first]) for (const [slab, copy] of copies.entries()) copy.set(slots.slabs[slab].memory.bytes);
     for (let slot = 0; slot < this.own.length; slot++) {
       this.own[slot] = this.requests ? 0 : slots.version[slot];
@@ -175,6 +169,7 @@ export class GroupSync {
       if (this.requests) this.#due.add(slot);
     }
     this.#wake();
+    this.retryEarly();
   }
 
   /** Makes due whatever the master has not said to have. */
@@ -240,8 +235,8 @@ export class GroupSync {
   /** A connection with another group has been made (again), or, without a group, we have just begun to serve: what it was told
    *  may not have arrived. */
   peerUp(group?: number): void {
-    if (group === undefined) this.#told.clear();
-    else this.#told.delete(group);
+    if (group === undefined) this.#told.length = 0;
+    else this.#told[group] = [];
     // It may have forgotten what it had included.
     if (group === undefined || group === this.#master) this.#allDue();
     this.resend();
@@ -252,9 +247,7 @@ export class GroupSync {
   resend(): void {
     if (this.#exchange === undefined) return;
     const { number, incarnation, slots, own, counts } = this.#exchange;
-    const { topology, server } = this.#parts.options;
-    const destination = serverAddress(masterGroupOf(topology, server), server);
-    this.#parts.actions.send(destination, {
+    this.#parts.actions.send(this.#master, {
       type: KVMessage.syncRequest,
       request: number,
       epoch: incarnation,
@@ -266,7 +259,7 @@ export class GroupSync {
 
   /** @throws ShoalError `protocol`; nothing has changed. */
   receiveRequest(group: number, msg: Msg): void {
-    const { slots, actions, options, committedSlots } = this.#parts;
+    const { slots, actions, committedSlots } = this.#parts;
     const { generation, entries } = decodeSlotTable(msg.frames[0]);
     // It will hear of the present one.
     if (generation < this.generation) return;
@@ -275,14 +268,11 @@ export class GroupSync {
       return;
     }
     const values = this.#readValues(msg.frames[1], entries);
-    let included = this.included.get(group);
-    if (included === undefined) {
-      included = { values: [], counts: [] };
-      this.included.set(group, included);
-    }
+    const included = this.included.get(group) ?? { values: [], counts: [] };
+    this.included.set(group, included);
     this.#growIncluded(included);
     const answer: Uint8Array[] = [];
-    const told = this.#toldOf(group);
+    const told = (this.#told[group] ??= []);
     for (const [k, { slot, count }] of entries.entries()) {
       const value = slots.writable(slot, slot + 1);
       const before = this.#part(included.values, slot);
@@ -293,10 +283,10 @@ export class GroupSync {
       told[slot] = slots.version[slot];
       answer.push(Uint8Array.from(value));
     }
-    this.#parts.actions.onExchanged();
+    actions.onExchanged();
     const asked = entries.map(({ slot }) => slot);
     const versions = asked.map((slot) => slots.version[slot]);
-    actions.send(serverAddress(group, options.server), {
+    actions.send(group, {
       type: KVMessage.syncResponse,
       request: msg.targetValue,
       epoch: msg.targetVersion,

@@ -75,8 +75,8 @@ export interface Outbound {
 /** Actions that the parts of a server ask of its core. */
 export interface ServerActions {
   readonly counters: ValueCounters;
-  /** Sends a message to another server. */
-  readonly send: (destination: Address, message: Outbound) => void;
+  /** Sends a message to the server with this one's number in another group. */
+  readonly send: (group: number, message: Outbound) => void;
   /** Answers a transfer. */
   readonly respond: (request: ServerRequest) => void;
   /** Answers any other request. */
