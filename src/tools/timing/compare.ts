@@ -10,6 +10,7 @@
  *  The mean of a batch, because ranks may settle into waiting in every other call; the median of the batches, because some meet
  *  other load of the machine. */
 import { ShoalError } from '../../base/errors.ts';
+import { sum } from '../../base/numbers.ts';
 import { seededRandom, shuffled } from '../../base/random.ts';
 import type { Stopwatch } from '../../base/clock.ts';
 import { canServe, evenRequest } from '../../collectives/predict.ts';
@@ -19,7 +20,7 @@ import { dtypeInfo } from '../../memory/dtype.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { halvesOf, type CollectiveName } from './collective.ts';
-import { measure } from './measure.ts';
+import { countWrong, measure } from './measure.ts';
 import { createOperation, type Operation } from './operation.ts';
 import type { BenchOptions } from './options.ts';
 import { Patterns } from './pattern.ts';
@@ -189,7 +190,8 @@ async function compareOne(context: CompareContext, contest: Contest): Promise<Co
     }
     const times = new Map<string, Float64Array>();
     for (const [index, name] of stays.entries()) times.set(name, await slowest(group, samples[index]));
-    const wrong = await wrongOf(group, [...operations.values()]);
+    const own = await countWrong(group, [...operations.values()], { checks: 1, parallel: 1, wait: options.wait });
+    const wrong = sum(await group.allGatherObject(own ?? 0));
     const chosen = (contest.groups.get('auto') ?? group).algorithmOf(collective, bytes);
     return rowOf(contest, { times, chosen, wrong, hopeless: names.filter((name) => !stays.includes(name)) });
   } finally {
@@ -252,21 +254,6 @@ async function slowest(group: CommGroup, values: Float64Array): Promise<Float64A
   const all = values.slice();
   await group.allReduce(all, { op: 'max' });
   return all;
-}
-
-async function wrongOf(group: CommGroup, operations: readonly Operation[]): Promise<number> {
-  let wrong = 0;
-  for (const operation of operations) {
-    operation.arm();
-    await operation.start();
-    // Peers may read and write each other's tensors, so no rank checks before all have finished.
-    await group.barrier();
-    wrong += operation.wrong();
-    await group.barrier();
-  }
-  const total = Float64Array.of(wrong);
-  await group.allReduce(total);
-  return total[0];
 }
 
 function rowOf(

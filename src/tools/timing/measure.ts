@@ -4,6 +4,7 @@
  *    touch all buffers │ clock │ start 0 … start K−1 │ wait 0, start K │ … │ wait N−1 │ clock
  *                              └───────────── one sample: N operations, K in flight ─────────────┘ */
 import type { Stopwatch } from '../../base/clock.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import type { Operation, Pending } from './operation.ts';
 
 export interface MeasureOptions {
@@ -54,4 +55,23 @@ export async function runAll({ operations, parallel, wait }: Pick<MeasureOptions
     started.push(operation.start());
   }
   for (let index = Math.max(0, operations.length - parallel); index < operations.length; index++) await finish(index);
+}
+
+/** Number of wrong elements of this rank after `checks` calls of each operation; null when nothing is checked. */
+export async function countWrong(
+  group: ProcessGroup,
+  operations: readonly Operation[],
+  { checks, parallel, wait }: Pick<MeasureOptions, 'parallel' | 'wait'> & { readonly checks: number },
+): Promise<number | null> {
+  if (checks === 0) return null;
+  let wrong = 0;
+  for (let round = 0; round < checks; round++) {
+    for (const operation of operations) operation.arm();
+    await runAll({ operations, parallel, wait });
+    // Peers may read and write each other's tensors, so no rank checks before all have finished.
+    await group.barrier();
+    for (const operation of operations) wrong += operation.wrong();
+    await group.barrier();
+  }
+  return wrong;
 }

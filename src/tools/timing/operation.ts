@@ -148,7 +148,7 @@ function movesOf({ group, options, patterns, slot }: OperationSpec, { parts }: L
         wrong: () => patterns.countWrong(output.data, patterns.reduced(), shift + sum(parts.slice(0, rank))),
       };
     case 'all-to-all': {
-      // Between two ranks as much goes one way as the other, and all ranks send equally much in all.
+      // Two ranks send each other equally much, and all ranks send equally much in all.
       const splits = eachRank.map((peer) => parts[(rank + peer) % size]);
       const uneven = name === collective ? {} : { inputSplits: splits, outputSplits: splits };
       return {

@@ -16,8 +16,8 @@ export interface RankPlace {
 
 /** One half of a row. Times are microseconds per operation: the largest over ranks of each rank's own statistic. */
 export interface HalfResult {
-  /** With `--overlap`: the calls with as long a computation beside them as they take alone, and the percentage of the communication that the
-   *  computation covered. */
+  /** The calls with as long a computation beside them as they take alone, and the percentage of the communication that it covered; present
+   *  with `--overlap`. */
   readonly overlap?: { readonly overallUs: number; readonly computeUs: number; readonly percent: number };
   readonly medianUs: number;
   readonly minUs: number;

@@ -3,13 +3,14 @@ import { cpus, hostname } from 'node:os';
 import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Stopwatch } from '../../base/clock.ts';
+import { sum } from '../../base/numbers.ts';
 import { packageVersion } from '../../base/packages/version.ts';
 import type { ProcessGroup } from '../../group/caller/types.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { bandwidthOf, halvesOf, isPairTest, isRooted, layoutOf, type Half } from './collective.ts';
-import { measure, runAll } from './measure.ts';
+import { countWrong, measure } from './measure.ts';
 import { createOperation, type Operation } from './operation.ts';
 import type { BenchOptions, SizePoint } from './options.ts';
 import { Patterns } from './pattern.ts';
@@ -22,7 +23,7 @@ import {
   type HalfResult,
   type RankPlace,
 } from './report.ts';
-import { statisticsOf } from './statistics.ts';
+import { statisticsOf, type SampleStatistics } from './statistics.ts';
 
 export interface BenchContext {
   readonly group: ProcessGroup;
@@ -31,9 +32,6 @@ export interface BenchContext {
   /** Called on rank 0 for each event. */
   readonly emit: (event: BenchEvent) => void;
 }
-
-/** Bytes of a rank's description, gathered for the head. */
-const placeBytes = 512;
 
 /** @throws ShoalError `usage` for options that this group cannot serve; errors of the collectives. */
 export async function runBench(context: BenchContext): Promise<void> {
@@ -88,14 +86,14 @@ async function runHalf(
     const timed = await measure({ ...loop, iterations: point.iterations });
     // A message there and one back.
     const samples = options.collective === 'latency' ? timed.map((us) => us / 2) : timed;
-    const wrong = await verify(group, { options, operations: operations.slice(0, options.checkedBuckets) });
+    const wrong = await countWrong(group, operations.slice(0, options.checkedBuckets), options);
     const result = await gatherHalf(group, { options, point, samples, wrong });
     if (options.overlap === undefined) return result;
     const computeUs = result.medianUs;
     const computing = operations.map((operation) => withComputation(operation, { stopwatch, computeUs }));
     const overall = await measure({ ...loop, operations: computing, iterations: point.iterations });
     const { medianUs: overallUs } = await gatherHalf(group, { options, point, samples: overall, wrong });
-    // Of the communication alone, which is as long as the computation, the part that did not lengthen both together.
+    // The part of the communication, which alone is as long as the computation, that did not lengthen both together.
     const percent = Math.max(0, 100 * (1 - (overallUs - computeUs) / computeUs));
     return { ...result, overlap: { overallUs, computeUs, percent } };
   } finally {
@@ -116,55 +114,28 @@ function withComputation(operation: Operation, { stopwatch, computeUs }: { stopw
   };
 }
 
-/** Number of wrong elements of this rank; null when nothing is checked. */
-async function verify(
-  group: ProcessGroup,
-  { options, operations }: { options: BenchOptions; operations: readonly Operation[] },
-): Promise<number | null> {
-  if (options.checks === 0) return null;
-  let wrong = 0;
-  for (let round = 0; round < options.checks; round++) {
-    for (const operation of operations) operation.arm();
-    await runAll({ operations, parallel: options.parallel, wait: options.wait });
-    // Peers may read and write each other's tensors, so no rank checks before all have finished.
-    await group.barrier();
-    for (const operation of operations) wrong += operation.wrong();
-    await group.barrier();
-  }
-  return wrong;
-}
-
 async function gatherHalf(
   group: ProcessGroup,
   half: { options: BenchOptions; point: SizePoint; samples: Float64Array; wrong: number | null },
 ): Promise<HalfResult> {
   const { options, point, samples, wrong } = half;
-  const { median, min, p99, mean } = statisticsOf(samples);
-  const own = Float64Array.of(median, min, p99, mean, wrong ?? 0);
-  const all = new Float64Array(own.length * group.size);
-  await group.allGather(all, own);
-  const column = (index: number): Float64Array => Float64Array.from({ length: group.size }, (_, rank) => all[rank * own.length + index]);
-  const largest = (index: number): number => column(index).reduce((a, b) => Math.max(a, b));
-  const timeUs = largest(0);
+  const kept = options.samples === 'kept';
+  const all = await group.allGatherObject({ statistics: statisticsOf(samples), wrong: wrong ?? 0, samples: [...(kept ? samples : [])] });
+  const largest = (name: keyof SampleStatistics): number => Math.max(...all.map(({ statistics }) => statistics[name]));
+  const timeUs = largest('median');
   const { movedCount } = layoutFor(group, { options, bytes: point.bytes });
   const movedBytes = movedCount * dtypeInfo(options.dtype).bytes;
   const bandwidth = bandwidthOf(options.collective, { movedBytes, timeUs, ranks: group.size });
   return {
     medianUs: timeUs,
-    minUs: largest(1),
-    p99Us: largest(2),
-    meanUs: largest(3),
+    minUs: largest('min'),
+    p99Us: largest('p99'),
+    meanUs: largest('mean'),
     algorithmBandwidth: bandwidth.algorithm,
     busBandwidth: bandwidth.bus,
-    wrong: wrong === null ? null : column(4).reduce((a, b) => a + b),
-    ...(options.samples === 'kept' ? { samplesUs: await gatherSamples(group, samples) } : {}),
+    wrong: wrong === null ? null : sum(all.map((own) => own.wrong)),
+    ...(kept ? { samplesUs: all.map((own) => own.samples) } : {}),
   };
-}
-
-async function gatherSamples(group: ProcessGroup, samples: Float64Array): Promise<number[][]> {
-  const all = new Float64Array(samples.length * group.size);
-  await group.allGather(all, samples);
-  return Array.from({ length: group.size }, (_, rank) => [...all.subarray(rank * samples.length, (rank + 1) * samples.length)]);
 }
 
 function rowOf(
@@ -212,20 +183,12 @@ function readingCostUs(stopwatch: Stopwatch): number {
   return statisticsOf(costs.subarray(costs.length / 2)).median;
 }
 
-async function gatherPlaces(group: ProcessGroup): Promise<RankPlace[]> {
-  const place: RankPlace = {
+function gatherPlaces(group: ProcessGroup): Promise<RankPlace[]> {
+  return group.allGatherObject({
     rank: group.rank,
     pid: process.pid,
     host: hostname().slice(0, 64),
     cpus: allowedCpus().count,
     processor: (cpus()[0]?.model ?? 'unknown').slice(0, 64),
-  };
-  const own = new Uint8Array(placeBytes);
-  new TextEncoder().encodeInto(JSON.stringify(place), own);
-  const all = new Uint8Array(placeBytes * group.size);
-  await group.allGather(all, own);
-  return Array.from({ length: group.size }, (_, rank) => {
-    const text = new TextDecoder().decode(all.subarray(rank * placeBytes, (rank + 1) * placeBytes));
-    return JSON.parse(text.slice(0, text.indexOf('\0'))) as RankPlace;
   });
 }
