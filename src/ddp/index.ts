@@ -27,6 +27,7 @@ export {
 export { Reducer } from './reducer.ts';
 export type { ReducerGroup, ReducerOptions, ReducerStats, StepResult, Weighting } from './reducer-options.ts';
 export { type GradientSource, ZeroRedundancyOptimizer, type ZeroGroup } from './zero-redundancy-optimizer.ts';
+export { SummaryWriter } from './summary-writer.ts';
 export { DistributedSampler, type SamplerOptions, type SamplerState } from './sampler.ts';
 /** The generator that the sampler uses: for initial parameters that are the same on every machine. */
 export { seededRandom, type Random } from '../base/random.ts';

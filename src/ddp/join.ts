@@ -10,7 +10,6 @@ import { ShoalError } from '../base/errors.ts';
 import { anyList, anyNumber, callback, checkArgument, checkOptions, describeValue, flag, noOptions, optionTable } from '../base/schema.ts';
 import type { ProcessGroup } from '../group/caller/types.ts';
 import type { TypedArray } from '../memory/dtype.ts';
-import { rangesText } from './rank-text.ts';
 import { checkGroup } from './reducer-options.ts';
 
 /** The work that a rank does for the others after its own inputs are over. */
@@ -121,4 +120,9 @@ export async function join<T>(
     await group.broadcast(array, { ...call, root: lastJoiner, name: `ddp/join-parameters-${index}` });
   for (const hook of hooks) await hook.postHook?.(lastJoiner);
   return { steps, stepsMax, lastJoiner };
+}
+
+/** The text for a list of ranks: `rank 3`, `ranks 0, 2`. */
+function rangesText(ranks: readonly number[]): string {
+  return `${ranks.length === 1 ? 'rank' : 'ranks'} ${ranks.join(', ')}`;
 }

@@ -5,10 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { defaultDevice, init, numpy as np } from '@jax-js/jax';
-import * as tf from '@tensorflow/tfjs';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import * as jaxJs from '../../src/ddp/adapters/jax-js.ts';
-import * as tfjs from '../../src/ddp/adapters/tfjs/index.ts';
 import * as ddp from '../../src/ddp/index.ts';
 import { LocalWorld } from '../../src/ddp/testing/local-world.ts';
 import * as shoal from '../../src/index.ts';
@@ -481,6 +479,10 @@ describe('shoal/ddp', () => {
       argument(parameters),
       options('bucketBytes', 'firstBucketBytes', 'findUnused', 'weighting', 'timeoutMs', 'clock', 'environment'),
     ),
+    SummaryWriter: call(
+      (...given: ConstructorParameters<typeof ddp.SummaryWriter>) => new ddp.SummaryWriter(...given),
+      argument(mkdtempSync(join(tmpdir(), 'shoal-public-')), 'string'),
+    ),
     join: call(
       ddp.join,
       argument(group),
@@ -661,25 +663,10 @@ describe('shoal/ddp', () => {
   });
 });
 
-it('shoal/ddp/tfjs', async () => {
-  const [alone] = new LocalWorld(1).groups;
-  const exportedHere: Exports<typeof tfjs> = {
-    distribute: call(
-      tfjs.distribute,
-      argument(alone),
-      argument(tf.train.sgd(0.1)),
-      options('findUnused', 'bucketBytes', 'firstBucketBytes', 'timeoutMs'),
-    ),
-    DistributedOptimizer: 'is made by distribute',
-  };
-  hasAll(tfjs, exportedHere);
-  await walk('tfjs', exportedHere);
-});
-
 it('every subpath of the package is walked over', () => {
   const { exports: subpaths } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { exports: object };
-  // These subpaths are covered by public-api-graph.test.ts and public-api-scheduler.test.ts.
-  const elsewhere = ['./graph', './graph/tfjs', './scheduler', './engine'];
-  const walked = ['.', './ddp', './ddp/jax-js', './ddp/tfjs', './messaging', './rendezvous', './kvstore', './package.json', ...elsewhere];
+  // These subpaths are covered by public-api-graph.test.ts, public-api-scheduler.test.ts and public-api-tfjs.test.ts.
+  const elsewhere = ['./ddp/tfjs', './graph', './graph/tfjs', './scheduler', './engine'];
+  const walked = ['.', './ddp', './ddp/jax-js', './messaging', './rendezvous', './kvstore', './package.json', ...elsewhere];
   expect(Object.keys(subpaths).toSorted()).toEqual(walked.toSorted());
 });

@@ -10,7 +10,7 @@ import { localKernels } from '../local-kernels.ts';
 import { tensorflowKernels } from '../kernels/tensorflow.ts';
 import { dense, numbersOf } from '../testing/kernels.ts';
 import { importSavedModel } from './saved-model.ts';
-import { maskedCrc32c } from './tensor-bundle.ts';
+import { maskedCrc32c } from '../../base/crc32c.ts';
 
 /** The messages that TensorFlow publishes, as far as a model here needs them, written by hand. */
 const schema = `

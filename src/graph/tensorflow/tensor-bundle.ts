@@ -1,5 +1,6 @@
 /** Tensors of a checkpoint of TensorFlow: `.index`, a sorted table of keys (the format of LevelDB), and `.data-…` files with their elements. */
 import { ByteReader, textOf } from '../../base/bytes.ts';
+import { maskedCrc32c } from '../../base/crc32c.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { readRegularFile } from '../../base/files/read-file.ts';
 import type { Fail } from '../structure/definition.ts';
@@ -113,19 +114,4 @@ function uncompressed(bytes: Buffer, path: string, bad: Fail): Buffer {
     for (let left = count; left > 0; left--, at++) whole[at] = whole[at - back];
   }
   return at === length ? whole : bad('has a block that is not compressed with Snappy');
-}
-
-/** CRC-32C (RFC 3720, appendix B.4), by bytes. */
-const crcTable = Uint32Array.from({ length: 256 }, (_, byte) => {
-  let crc = byte;
-  for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0x82f63b78 : 0);
-  return crc;
-});
-
-/** The checksum as checkpoints store it: rotated, plus a constant. */
-export function maskedCrc32c(bytes: Uint8Array): number {
-  let crc = -1;
-  for (const byte of bytes) crc = crcTable[(crc ^ byte) & 255] ^ (crc >>> 8);
-  crc = ~crc;
-  return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;
 }

@@ -24,6 +24,10 @@ import { addMissingKernels } from './polyfill.ts';
 import { optimizersByVariable, SharedState } from './shared-state.ts';
 import { VariableHooks } from './variable-hooks.ts';
 
+export { agreedStop, learningRateWarmup, metricAverage, tensorBoard, type CallbackGroup, type WarmupOptions } from './callbacks.ts';
+export { ModelCheckpoints } from './model-checkpoints.ts';
+export { shard } from './shard.ts';
+
 /** Options of `distribute`: how an optimiser's gradients travel. */
 export interface DistributeOptions {
   /** `false` (default): a step in which a variable got no gradient is refused, naming it. `true`: it counts as zeros on this rank. */
@@ -73,6 +77,12 @@ export function distribute(
   addMissingKernels();
   if (options.fastProducts !== false) addTransposedProducts();
   return new DistributedOptimizer(group, optimizer, options);
+}
+
+/** What TensorFlow.js keeps to itself of an optimiser. */
+interface Rated {
+  learningRate: number;
+  setLearningRate?(rate: number): void;
 }
 
 /** The variables of a model, once they are known. */
@@ -166,6 +176,20 @@ export class DistributedOptimizer extends tf.Optimizer {
     this.drain();
     const named = registered.variables.map((variable) => ({ name: variable.name, array: variable.dataSync<'float32'>() }));
     return verifyReplicas(this.#group, named, { timeoutMs: this.#options.timeoutMs });
+  }
+
+  /** The rate of the next step. Setting another one applies all averages first, with the rate of their step; set the same on all ranks. */
+  get learningRate(): number {
+    return (this.#inner as unknown as Rated).learningRate;
+  }
+
+  set learningRate(rate: number) {
+    if (rate === this.learningRate) return;
+    this.drain();
+    const inner = this.#inner as unknown as Rated;
+    // SGD, and momentum, which extends it, keep the rate as a tensor.
+    if (inner.setLearningRate === undefined) inner.learningRate = rate;
+    else inner.setLearningRate(rate);
   }
 
   override get iterations(): number {

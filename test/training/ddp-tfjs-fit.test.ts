@@ -1,0 +1,73 @@
+/** `fit` of TensorFlow.js with the callbacks of shoal/ddp/tfjs, on real processes: one process and several see the same data and learn the same. */
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
+import { startRanks } from '../support/ranks.ts';
+
+const directory = temporaryFolder('tfjs-fit', afterAll);
+
+interface Lines {
+  readonly whole: { readonly seen: number[][]; readonly loss: number[]; readonly rates: number[]; readonly values: number[] };
+  readonly resumed: { readonly from: number[]; readonly values: number[] };
+  readonly stopped: { readonly epochs: number[] };
+  readonly rated: { readonly values: number[] };
+  readonly refused: { readonly messages: string[] };
+}
+
+async function linesOf(n: number): Promise<{ ranks: Lines[]; folder: string }> {
+  const folder = join(directory, String(n));
+  await using world = await startRanks({ fixture: 'tfjs-fit', n, env: { FOLDER: folder } });
+  const outcomes = await world.outcomes();
+  for (const { code, stderr } of outcomes) expect({ code, stderr }).toMatchObject({ code: 0 });
+  const ranks = outcomes.map(({ lines }) =>
+    Object.fromEntries(lines.filter((line): line is { what: string } => typeof line === 'object').map((line) => [line.what, line])),
+  );
+  return { ranks: ranks as unknown as Lines[], folder };
+}
+
+const close = (a: readonly number[], b: readonly number[]): void => {
+  expect(a).toHaveLength(b.length);
+  for (const [index, value] of a.entries()) expect(value).toBeCloseTo(b[index], 4);
+};
+
+it('one, two and three ranks see the same batches, and have the same losses and weights; a resumed training is the whole one', async () => {
+  const sorted = (values: readonly number[]): number[] => values.toSorted((a, b) => a - b);
+  const {
+    ranks: [alone],
+  } = await linesOf(1);
+  for (const n of [2, 3]) {
+    const { ranks, folder } = await linesOf(n);
+    for (const { whole, resumed, stopped, rated, refused } of ranks) {
+      // Metrics are the mean over ranks, bit by bit the same on all.
+      expect(whole.loss).toEqual(ranks[0].whole.loss);
+      expect(whole.values).toEqual(ranks[0].whole.values);
+      // Adam's moments and the count of steps came back, or the weights would differ.
+      expect(resumed.from).toEqual([0, 2]);
+      expect(resumed.values).toEqual(whole.values);
+      expect(stopped.epochs).toEqual([0, 1]);
+      expect(rated.values[0]).toBeCloseTo(0.5, 6);
+      expect(refused.messages).toEqual([
+        expect.stringContaining("learningRateWarmup has no option 'warmUpEpochs'"),
+        'learningRateWarmup: initialLearningRate is missing',
+        expect.stringContaining('metricAverage: the first argument is the process group'),
+        expect.stringContaining('shard: the second argument is the process group'),
+      ]);
+    }
+    // The last batch of an epoch is short where 50 items are not dealt out evenly; whole batches are of the same items.
+    const together = ranks[0].whole.seen.map((_, index) => sorted(ranks.flatMap(({ whole }) => whole.seen[index])));
+    expect(together.filter((batch) => batch.length === 12)).toEqual(alone.whole.seen.filter((batch) => batch.length === 12).map(sorted));
+    expect(together.map((batch) => batch.length)).toEqual(
+      Array.from({ length: 3 }, () => [12, 12, 12, 12, n === 2 ? 2 : 0])
+        .flat()
+        .filter(Boolean),
+    );
+    // Horovod's multiplier: from about 1/size to 1, at the end of the second epoch.
+    const steps = ranks[0].whole.seen.length / 3;
+    const expected = ranks[0].whole.rates.map((_, step) => 0.01 * Math.min(n, (((step + 1) / steps) * (n - 1)) / 2 + 1));
+    close(ranks[0].whole.rates, expected);
+    const [file] = readdirSync(join(folder, 'events', 'train'));
+    expect(file).toMatch(/^events\.out\.tfevents\.\d{10}\./);
+  }
+  expect(alone.resumed.values).toEqual(alone.whole.values);
+});
