@@ -615,6 +615,7 @@ describe('shoal/ddp', () => {
     await init('wasm');
     defaultDevice('wasm');
     const [alone] = new LocalWorld(1).groups;
+    const multihost = Object.assign(alone, { batch: async () => undefined }) as unknown as jaxJs.MultihostGroup;
     const tree = (): { w: np.Array } => ({ w: np.array(Float32Array.of(1, 2)) });
     const given = fresh(tree);
     const stages = (): jaxJs.Stage[] => [
@@ -633,6 +634,15 @@ describe('shoal/ddp', () => {
       distributeStages: call(jaxJs.distributeStages, argument(alone), fresh(stages), stagesOptions),
       StagedModel: 'is made by distributeStages',
       initWebGpu: 'takes nothing',
+      processIndex: call(jaxJs.processIndex, argument(multihost)),
+      processCount: call(jaxJs.processCount, argument(multihost)),
+      psum: call(jaxJs.psum, argument(multihost), given),
+      pmean: call(jaxJs.pmean, argument(multihost), given),
+      pmax: call(jaxJs.pmax, argument(multihost), given),
+      pmin: call(jaxJs.pmin, argument(multihost), given),
+      broadcastOneToAll: call(jaxJs.broadcastOneToAll, argument(multihost), given),
+      processAllgather: call(jaxJs.processAllgather, argument(multihost), given, options('tiled')),
+      syncGlobalDevices: call(jaxJs.syncGlobalDevices, argument(multihost), argument('name', 'string')),
     };
     hasAll(jaxJs, exportedHere);
     await walk('jax-js', exportedHere);

@@ -30,6 +30,19 @@ import { checkGroup, type ReducerGroup, type ReducerOptions, type ReducerStats }
 import { arrayOf, checkHost, isOnWebGpu, leafSpecs, readOnce, type ArrayTree, type Elements } from './jax-js-trees.ts';
 
 export { distributeStages, StagedModel, type Stage, type StageOptimizer, type StagesOptions } from './jax-js-stages.ts';
+export {
+  broadcastOneToAll,
+  pmax,
+  pmean,
+  pmin,
+  processAllgather,
+  processCount,
+  processIndex,
+  psum,
+  syncGlobalDevices,
+  type AllgatherOptions,
+  type MultihostGroup,
+} from './jax-js-multihost.ts';
 export type { ArrayTree };
 export { initWebGpu, type WebGpuSession } from './jax-js-webgpu.ts';
 
