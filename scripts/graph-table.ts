@@ -33,6 +33,11 @@ interface WorkersRow {
   readonly timesAsFast: number;
 }
 
+interface SmallRow {
+  readonly operations: number;
+  readonly ratio: { readonly median: number; readonly best: number };
+}
+
 interface Line {
   readonly asked: string;
   readonly case: string;
@@ -46,6 +51,7 @@ export function graphTable(read: ReadResult): string {
     ...linesOf(read, 'graph-6-hosts-1gbit', (rows: readonly WayRow[]) => throughput(rows, '6 network namespaces, 1 Gbit/s')),
     ...linesOf(read, 'graph-late-tensor', (rows: readonly LateRow[]) => [late(rows)]),
     ...linesOf(read, 'graph-partition', (rows: readonly PartitionRow[]) => [partition(rows)]),
+    ...linesOf(read, 'graph-small-nodes', (rows: readonly SmallRow[]) => rows.map((row) => small(row))),
     ...linesOf(read, 'graph-many-workers', (rows: readonly WorkersRow[]) => [manyWorkers(rows)]),
   ];
   return ['| case | goal | measured | load before, CPUs | `npx tsx bench/measure.ts …` |', '|---|---|---|---|---|', ...lines].join('\n');
@@ -99,6 +105,14 @@ function partition(rows: readonly PartitionRow[]): Line {
     case: `partition and pass of ${row.nodes} nodes, ${row.transfers} tensors that cross`,
     asked: 'under 2 s for 50,000 nodes',
     measured: `${(row.partitionMs / 1000).toFixed(2)} s, of CPU time ${(row.partitionCpuMs / 1000).toFixed(2)} s`,
+  };
+}
+
+function small({ operations, ratio }: SmallRow): Line {
+  return {
+    case: `a step of ${operations} small operations on [8, 8], against the same calls of TensorFlow.js`,
+    asked: '× 1.3 of the time',
+    measured: `× ${ratio.median.toFixed(2)} (best round ${ratio.best.toFixed(2)})`,
   };
 }
 

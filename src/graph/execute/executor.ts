@@ -11,6 +11,7 @@ import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
 import { keysOf } from '../partition/keys.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import { createProgram, type Program } from './program.ts';
+import { plainOf, Residents } from './resident.ts';
 import { StepState, type Flow, type ReadyNode } from './step-state.ts';
 import { readScalar } from './structural-kernels.ts';
 import { Reference } from './variable-store.ts';
@@ -71,6 +72,7 @@ class PartitionRun {
   readonly #context: StepContext;
   readonly #around: Surroundings;
   readonly #running = new Set<ReadyNode>();
+  readonly #residents = new Residents();
   #busy = 0;
   #isPumping = false;
   #isOver = false;
@@ -91,6 +93,12 @@ class PartitionRun {
   /** Nodes whose kernels have not answered, receives among them. */
   get running(): readonly Node[] {
     return [...this.#running].map(({ program }) => program.node);
+  }
+
+  /** The step is over: what kernels give later is dropped. */
+  close(): void {
+    this.#isOver = true;
+    this.#residents.close();
   }
 
   #pump(): void {
@@ -125,14 +133,14 @@ class PartitionRun {
     const { rendezvous, feeds, results } = this.#context;
     switch (node.control) {
       case 'send':
-        rendezvous.send(this.#around.keysOf(node)[0], isDead ? undefined : inputOf(ready, 0));
-        return this.#machine.complete(ready);
+        rendezvous.send(this.#around.keysOf(node)[0], isDead ? undefined : plainOf(inputOf(ready, 0)));
+        return this.#complete(ready);
       case 'return':
-        results[node.attributes.index as number] = isDead ? undefined : inputOf(ready, 0);
-        return this.#machine.complete(ready);
+        results[node.attributes.index as number] = isDead ? undefined : plainOf(inputOf(ready, 0));
+        return this.#complete(ready);
       default:
     }
-    if (isDead) return this.#machine.complete(ready);
+    if (isDead) return this.#complete(ready);
     switch (node.control) {
       case 'recv': {
         const value = rendezvous.recvAsync(this.#around.keysOf(node)[0]).then((only) => [only]);
@@ -141,22 +149,22 @@ class PartitionRun {
       case 'fuse-recv':
         return void this.#wait(ready, rendezvous.recvFused(this.#around.keysOf(node)));
       case 'argument':
-        return this.#machine.complete(ready, [feeds[node.attributes.index as number]]);
+        return this.#complete(ready, [feeds[node.attributes.index as number]]);
       case 'switch': {
         const value = inputOf(ready, 0);
         const isTrue = Boolean(readScalar(inputOf(ready, 1)));
-        return this.#machine.complete(ready, isTrue ? [undefined, value] : [value, undefined]);
+        return this.#complete(ready, isTrue ? [undefined, value] : [value, undefined]);
       }
       case 'merge': {
         const index = inputs.findIndex((input) => input !== undefined);
-        return this.#machine.complete(ready, [inputOf(ready, index), { dtype: 'int32', shape: [], data: Int32Array.of(index) }]);
+        return this.#complete(ready, [inputOf(ready, index), { dtype: 'int32', shape: [], data: Int32Array.of(index) }]);
       }
       case 'enter':
       case 'exit':
       case 'next-iteration':
-        return this.#machine.complete(ready, [inputOf(ready, 0)]);
+        return this.#complete(ready, [inputOf(ready, 0)]);
       case 'control-trigger':
-        return this.#machine.complete(ready);
+        return this.#complete(ready);
       default:
         return this.#compute(ready);
     }
@@ -165,19 +173,44 @@ class PartitionRun {
   #compute(ready: ReadyNode): void {
     const { node } = ready.program;
     const { stepId, signal } = this.#context;
-    const outputs = this.#around.kernelOf(node)({ node, inputs: ready.inputs.map((_, index) => inputOf(ready, index)), stepId, signal });
-    if (!(outputs instanceof Promise)) return this.#machine.complete(ready, checked(node, outputs));
+    const kernel = this.#around.kernelOf(node);
+    const inputs: Value[] = [];
+    for (let index = 0; index < ready.inputs.length; index++) inputs.push(this.#given(kernel, node, index, inputOf(ready, index)));
+    const outputs = kernel({ node, inputs, stepId, signal });
+    if (!(outputs instanceof Promise)) return this.#finish(ready, outputs);
     this.#busy++;
     const settled = outputs.finally(() => this.#busy--);
     void this.#wait(ready, settled);
+  }
+
+  #given({ takesResidents = false, bring }: Kernel, node: Node, index: number, input: Value): Value {
+    if (!takesResidents) return plainOf(input);
+    // What has no inputs gives the same whenever it is used in a step.
+    if (bring === undefined || input instanceof Reference || node.inputs[index].node.inputs.length > 0) return input;
+    return this.#residents.brought(input, bring);
+  }
+
+  #finish(ready: ReadyNode, outputs: readonly Flow[]): void {
+    try {
+      checked(ready.program.node, outputs);
+    } catch (thrown) {
+      this.#residents.adopt(outputs);
+      throw thrown;
+    }
+    this.#complete(ready, outputs);
+  }
+
+  #complete(ready: ReadyNode, outputs: readonly Flow[] = []): void {
+    this.#machine.complete(ready, outputs);
+    this.#residents.pass(ready, outputs);
   }
 
   async #wait(ready: ReadyNode, outputs: Promise<readonly Flow[]>): Promise<void> {
     this.#running.add(ready);
     try {
       const values = await outputs;
-      if (this.#isOver) return;
-      this.#machine.complete(ready, checked(ready.program.node, values));
+      if (this.#isOver) this.#residents.adopt(values);
+      else this.#finish(ready, values);
     } catch (thrown) {
       this.#fail(thrown, ready.program.node);
     } finally {
@@ -206,7 +239,7 @@ function inputOf({ program, inputs }: ReadyNode, index: number): Value {
 }
 
 /** @throws ShoalError `usage` when a kernel, or a sender, gives what the graph does not say. */
-function checked(node: Node, outputs: readonly Flow[]): readonly Flow[] {
+function checked(node: Node, outputs: readonly Flow[]): void {
   if (!Array.isArray(outputs) || outputs.length !== node.outputs.length) {
     throw new ShoalError(
       'usage',
@@ -221,5 +254,4 @@ function checked(node: Node, outputs: readonly Flow[]): readonly Flow[] {
     if (!fits(value, dtype, shape))
       throw new ShoalError('usage', `output ${slot} must be ${dtype}${formatShape(shape)}, but is ${formatValue(value)}`);
   }
-  return outputs;
 }

@@ -2,6 +2,7 @@
  *  jax-js; see `structural-kernels.ts` for those that only move values. */
 import type { Node } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
+import type { Resident } from './resident.ts';
 
 /** The arguments of a kernel for one node of one step. */
 export interface KernelCall {
@@ -16,7 +17,13 @@ export interface KernelCall {
 }
 
 /** Gives the outputs by slot. Inputs are not changed; outputs are not changed afterwards. */
-export type Kernel = (call: KernelCall) => readonly Value[] | Promise<readonly Value[]>;
+export interface Kernel {
+  (call: KernelCall): readonly Value[] | Promise<readonly Value[]>;
+  /** True: it takes values that are in a library's memory as they are. Default: it gets their elements. */
+  readonly takesResidents?: boolean;
+  /** Brings to the memory of its library what several kernels of a step may take. Default: that is not worth while. */
+  readonly bring?: (value: Value) => Resident;
+}
 
 /** Kernels by the name of the operation, as TensorFlow spells it.
  *

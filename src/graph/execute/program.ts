@@ -7,6 +7,7 @@ import type { Node } from '../structure/graph-node.ts';
 
 export interface ProgramNode {
   readonly node: Node;
+  readonly isMerge: boolean;
   /** Its place in the state of its frame. */
   readonly position: number;
   /** The places of its inputs in the values of its frame. */
@@ -62,6 +63,7 @@ export function createProgram({ nodes }: Graph): Program {
     const frame = draftOf(frames.frameOf(node));
     const draft: NodeDraft = {
       node,
+      isMerge: node.control === 'merge',
       position: frame.nodes.length,
       firstInput: frame.inputCount,
       frame,

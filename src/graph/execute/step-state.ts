@@ -165,16 +165,16 @@ export class StepState {
 
   /** The outputs of `source` reach those who take them, in `iteration`. */
   #activate(iteration: Iteration, source: ProgramNode, outputs: readonly Flow[], isDead: boolean): void {
-    source.consumers.forEach((consumers, slot) => {
+    for (let slot = 0; slot < source.consumers.length; slot++) {
       const value = outputs[slot];
-      for (const { target, input } of consumers) {
-        if (target.node.control === 'merge') this.#arriveAtMerge(iteration, source, target, input, value);
+      for (const { target, input } of source.consumers[slot]) {
+        if (target.isMerge) this.#arriveAtMerge(iteration, source, target, input, value);
         else this.#arrive(iteration, target, input, value);
       }
-    });
+    }
     for (const target of source.controlConsumers) {
       iteration.pending[target.position]--;
-      if (target.node.control === 'merge') this.#tryMerge(iteration, target);
+      if (target.isMerge) this.#tryMerge(iteration, target);
       else {
         if (isDead) iteration.dead[target.position]++;
         this.#tryReady(iteration, target);
@@ -250,7 +250,7 @@ function openIteration(frame: FrameState, number: number): Iteration {
     pending: pending.slice(),
     dead: new Int32Array(nodes.length),
     merged: new Uint8Array(nodes.length),
-    values: Array.from({ length: inputCount }),
+    values: new Array<Flow>(inputCount),
     children: new Map(),
     outstanding: 0,
   };

@@ -43,7 +43,7 @@ export function runStep(executors: readonly Executor[], options: StepOptions): P
     ];
     return new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: it waits ${listed(waiting)}`, { timeoutMs });
   };
-  return endTogether({ ...options, timedOut, onEnd: (cause) => rendezvous.startAbort(cause) }, async (signal, fail) => {
+  const ending = endTogether({ ...options, timedOut, onEnd: (cause) => rendezvous.startAbort(cause) }, async (signal, fail) => {
     const checkTime = (): void => {
       if (clock.now() > deadlineMs) fail(timedOut());
     };
@@ -56,6 +56,7 @@ export function runStep(executors: readonly Executor[], options: StepOptions): P
     await Promise.all(runs.map(({ finished }) => finished));
     return { results, requests: rendezvous.requests };
   });
+  return ending.finally(() => runs.forEach((run) => run.close()));
 }
 
 export interface EndTogetherOptions extends Pick<StepOptions, 'stepId' | 'clock' | 'timeoutMs' | 'signal'> {

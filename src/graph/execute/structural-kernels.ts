@@ -4,19 +4,19 @@ import { ShoalError } from '../../base/errors.ts';
 import type { CallFunction } from '../structure/definition.ts';
 import type { Node } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
-import type { Kernel, KernelTable } from './kernel.ts';
+import type { Kernel, KernelCall, KernelTable } from './kernel.ts';
 import type { Reference, VariableStore } from './variable-store.ts';
 
 /** Functions that a `Call` may name instead of having them: those of the process that runs it. */
 export type FunctionTable = Readonly<Record<string, CallFunction>>;
 
 export function structuralKernels(variables: VariableStore, functions: FunctionTable = {}): KernelTable {
-  const pass: Kernel = ({ inputs: [value] }) => [value];
+  const pass: Kernel = Object.assign(({ inputs }: KernelCall) => inputs, { takesResidents: true });
   return {
     Const: ({ node }) => [node.attributes.value as Value],
     Identity: pass,
     StopGradient: pass,
-    IdentityN: ({ inputs }) => inputs,
+    IdentityN: pass,
     LoopCond: pass,
     NoOp: () => [],
     Call: ({ node, inputs, signal, stepId }) => functionOf(node, functions)(inputs, { signal, stepId }),

@@ -1,4 +1,4 @@
-/** Kernels of tables: rows by index, taken apart and put together; and the way back of Concat. They move elements of any dtype and compute nothing. */
+/** Kernels of tables: rows by index, taken apart and put together. They move elements of any dtype and compute nothing. */
 import { ShoalError } from '../../base/errors.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
@@ -86,25 +86,6 @@ const slicesToDense: Kernel = ({ inputs: [values, indices, like] }) => {
   return [elementsValue(like.dtype, like.shape, target)];
 };
 
-/** Blocks of elements, as many as there are indices before the axis. */
-const concatGrad: Kernel = ({ node, inputs: [value, ...inputs] }) => {
-  const { shape } = value;
-  const given = node.attributes.axis as number;
-  const axis = given < 0 ? given + shape.length : given;
-  const source = elementsOf(value);
-  const inner = countOf(shape.slice(axis + 1));
-  const [blocks, stride] = [countOf(shape.slice(0, axis)), shape[axis] * inner];
-  let from = 0;
-  return inputs.map((input) => {
-    const length = input.shape[axis] * inner;
-    const target = emptyElements(value.dtype, blocks * length);
-    for (let block = 0; block < blocks; block++)
-      for (let k = 0; k < length; k++) target[block * length + k] = source[block * stride + from + k];
-    from += length;
-    return elementsValue(value.dtype, input.shape, target);
-  });
-};
-
 /** A table's elements, to be changed in place. */
 export function changed(reference: Reference): ElementsValue {
   return reference.change((value: Value) => elementsValue(value.dtype, value.shape, elementsOf(value).slice()));
@@ -128,7 +109,6 @@ export const sparseKernels: KernelTable = {
   ScatterUpdate: scatter(replace),
   ScatterAdd: scatter(addTo),
   ScatterSub: scatter(subtractFrom),
-  ConcatGrad: concatGrad,
   SlicesToDense: slicesToDense,
   DynamicPartition: dynamicPartition,
   DynamicStitch: dynamicStitch,

@@ -1,13 +1,15 @@
-/** `shoal/graph/tfjs`: dense kernels by TensorFlow.js, whatever backend it is set to (cpu, wasm, …). A kernel takes the elements of its
- *  inputs to TensorFlow.js and brings those of its outputs back: what flows between nodes is plain, and nothing has to be disposed of.
+/** `shoal/graph/tfjs`: dense kernels by TensorFlow.js, whatever backend it is set to (cpu, wasm, …). What flows between these kernels stays
+ *  tensors of TensorFlow.js, of which the step disposes; elements are copied out where anything else takes them.
  *
  *  @module */
 import type * as tfjs from '@tensorflow/tfjs';
 import { ShoalError } from '../../base/errors.ts';
+import type { TypedArray } from '../../memory/dtype.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
+import { Resident } from '../execute/resident.ts';
 import type { Node } from '../structure/graph-node.ts';
 import { formatValue, type DenseValue, type Value } from '../structure/value.ts';
-import { elementsAs, elementsOf, elementsValue } from '../structure/elements.ts';
+import { elementsAs, elementsOf } from '../structure/elements.ts';
 import {
   axesOf,
   elementwise,
@@ -15,6 +17,7 @@ import {
   scalar,
   integers,
   named,
+  one,
   pairwise,
   reducing,
   type Compute,
@@ -31,20 +34,54 @@ export function tensorflowKernels(tf: TensorFlow): KernelTable {
 }
 
 function kernel(tf: TensorFlow, compute: Compute): Kernel {
-  return ({ node, inputs }) => {
-    let values: readonly Value[] = [];
-    // A result of `tidy` is searched for tensors, element by element: nothing is returned.
-    tf.tidy(() => {
-      const made = compute(
-        tf,
-        inputs.map((input) => tensorOf(tf, input)),
-        node,
-      );
-      const outputs = Array.isArray(made) ? (made as readonly Tensor[]) : [made as Tensor];
-      values = outputs.map((output, slot) => valueOf(output, node.outputs[slot].dtype));
+  const bring = (value: Value): TensorValue => new TensorValue(tf, tensorOf(tf, value), value.dtype);
+  const run: Kernel = ({ node, inputs }) => {
+    const brought: Tensor[] = [];
+    const given = inputs.map((input) => {
+      if (input instanceof TensorValue && input.tf === tf) return input.tensor;
+      const tensor = tensorOf(tf, input);
+      brought.push(tensor);
+      return tensor;
     });
-    return values;
+    try {
+      if (compute.isOne === true) return [new TensorValue(tf, tf.keep(compute(tf, given, node) as Tensor), node.outputs[0].dtype)];
+      const taken = new Set(given);
+      const values: Value[] = [];
+      // A result of `tidy` is searched for tensors, element by element: nothing is returned.
+      tf.tidy(() => {
+        for (const tensor of [compute(tf, given, node)].flat()) {
+          // Each value has a tensor of its own, to be disposed of.
+          const own = taken.has(tensor) ? tf.clone(tensor) : tensor;
+          taken.add(tensor);
+          values.push(new TensorValue(tf, tf.keep(own), node.outputs[values.length].dtype));
+        }
+      });
+      return values;
+    } finally {
+      for (const tensor of brought) tensor.dispose();
+    }
   };
+  return Object.assign(run, { takesResidents: true, bring });
+}
+
+class TensorValue extends Resident {
+  readonly tensor: Tensor;
+  readonly tf: TensorFlow;
+
+  constructor(tf: TensorFlow, tensor: Tensor, dtype: string) {
+    super(dtype, tensor.shape);
+    this.tf = tf;
+    this.tensor = tensor;
+  }
+
+  dispose(): void {
+    this.tensor.dispose();
+  }
+
+  protected read(): TypedArray | readonly string[] {
+    const elements = this.tensor.dataSync();
+    return this.dtype === 'string' ? (elements as unknown as readonly string[]) : elementsAs(this.dtype, elements);
+  }
 }
 
 /** Dtypes of both. */
@@ -52,17 +89,12 @@ const shared = new Set(['float32', 'int32', 'bool', 'string']);
 
 function tensorOf(tf: TensorFlow, value: Value): Tensor {
   const { dtype, shape } = value;
-  if (dtype === 'string') return tf.tensor((value as DenseValue).data as string[], [...shape], dtype);
+  if (dtype === 'string') return tf.keep(tf.tensor((value as DenseValue).data as string[], [...shape], dtype));
   const elements = elementsOf(value);
   if (elements instanceof BigInt64Array && elements.every((each) => BigInt.asIntN(32, each) === each))
-    return tf.tensor(Int32Array.from(elements, Number), [...shape], 'int32');
+    return tf.keep(tf.tensor(Int32Array.from(elements, Number), [...shape], 'int32'));
   if (!shared.has(dtype)) throw new ShoalError('unsupported', `TensorFlow.js has no ${formatValue(value)}; cast it to float32 or int32`);
-  return tf.tensor(elements as Float32Array, [...shape], dtype as 'float32');
-}
-
-function valueOf(tensor: Tensor, dtype: string): Value {
-  if (dtype === 'string') return { dtype, shape: [...tensor.shape], data: tensor.dataSync() };
-  return elementsValue(dtype, [...tensor.shape], elementsAs(dtype, tensor.dataSync()));
+  return tf.keep(tf.tensor(elements as Float32Array, [...shape], dtype as 'float32'));
 }
 
 /** Per row, stable: log Σ exp − Σ labels · logits. */
@@ -80,21 +112,21 @@ const computations: Readonly<Record<string, Compute>> = {
     ...named('Less LessEqual Greater GreaterEqual Equal NotEqual LogicalAnd LogicalOr', pairwise),
     ...named('Sum Mean Max Min Prod', reducing),
   ]),
-  Softmax: (tf, [x]) => tf.softmax(x, -1),
-  LogSoftmax: (tf, [x]) => tf.logSoftmax(x, -1),
-  LeakyRelu: (tf, [x], node) => tf.leakyRelu(x, scalar(node, 'alpha')),
+  Softmax: one((tf, [x]) => tf.softmax(x, -1)),
+  LogSoftmax: one((tf, [x]) => tf.logSoftmax(x, -1)),
+  LeakyRelu: one((tf, [x], node) => tf.leakyRelu(x, scalar(node, 'alpha'))),
 
   AddV2: pairwise('add'),
   RealDiv: pairwise('div'),
   FloorMod: pairwise('mod'),
   AddN: (tf, inputs) => inputs.reduce((sum, each) => tf.add(sum, each)),
-  SelectV2: (tf, [condition, x, y]) => tf.where(condition, x, y),
+  SelectV2: one((tf, [condition, x, y]) => tf.where(condition, x, y)),
 
-  MatMul: (tf, [a, b], node) => tf.matMul(a, b, flag(node, 'transpose_a'), flag(node, 'transpose_b')),
-  BatchMatMulV2: (tf, [x, y], node) => tf.matMul(x, y, flag(node, 'adj_x'), flag(node, 'adj_y')),
-  BiasAdd: (tf, [value, bias]) => tf.add(value, bias),
+  MatMul: one((tf, [a, b], node) => tf.matMul(a, b, flag(node, 'transpose_a'), flag(node, 'transpose_b'))),
+  BatchMatMulV2: one((tf, [x, y], node) => tf.matMul(x, y, flag(node, 'adj_x'), flag(node, 'adj_y'))),
+  BiasAdd: one((tf, [value, bias]) => tf.add(value, bias)),
 
-  ArgMax: (tf, [x], node) => tf.argMax(x, scalar(node, 'axis')),
+  ArgMax: one((tf, [x], node) => tf.argMax(x, scalar(node, 'axis'))),
 
   Cast: (tf, [x], node) => {
     const to = node.attributes.DstT as string;
@@ -111,11 +143,19 @@ const computations: Readonly<Record<string, Compute>> = {
           shape.map((each) => each ?? -1),
         );
   },
-  Transpose: (tf, [x], node) => tf.transpose(x, integers(node, 'perm')),
-  ExpandDims: (tf, [x], node) => tf.expandDims(x, scalar(node, 'axis')),
-  Slice: (tf, [x], node) => tf.slice(x, integers(node, 'begin'), integers(node, 'size')),
-  ConcatV2: (tf, inputs, node) => tf.concat([...inputs], scalar(node, 'axis')),
-  Pack: (tf, inputs, node) => tf.stack([...inputs], scalar(node, 'axis')),
+  Transpose: one((tf, [x], node) => tf.transpose(x, integers(node, 'perm'))),
+  ExpandDims: one((tf, [x], node) => tf.expandDims(x, scalar(node, 'axis'))),
+  Slice: one((tf, [x], node) => tf.slice(x, integers(node, 'begin'), integers(node, 'size'))),
+  ConcatV2: one((tf, inputs, node) => tf.concat([...inputs], scalar(node, 'axis'))),
+  ConcatGrad: (tf, [value, ...inputs], node) => {
+    const axis = scalar(node, 'axis');
+    return tf.split(
+      value,
+      inputs.map(({ shape }) => shape.at(axis) ?? 0),
+      axis,
+    );
+  },
+  Pack: one((tf, inputs, node) => tf.stack([...inputs], scalar(node, 'axis'))),
   Split: (tf, [x], node) => tf.split(x, scalar(node, 'num_split'), scalar(node, 'axis')),
   Shape: (tf, [x]) => tf.tensor1d(x.shape, 'int32'),
   Size: (tf, [x]) => tf.scalar(x.size, 'int32'),

@@ -1,0 +1,84 @@
+/** Values in the memory of a library, such as TensorFlow.js, between the kernels of one partition. The library does not know when nothing
+ *  needs them any more; the step does. */
+import type { TypedArray } from '../../memory/dtype.ts';
+import type { DenseValue, Value } from '../structure/value.ts';
+import type { Flow, ReadyNode } from './step-state.ts';
+
+/** A value whose memory is given back by `dispose`. */
+export abstract class Resident implements Value {
+  readonly dtype: string;
+  readonly shape: readonly number[];
+  /** Consumers in the step that have not used it. */
+  uses = 0;
+  #elements: TypedArray | readonly string[] | undefined;
+
+  constructor(dtype: string, shape: readonly number[]) {
+    this.dtype = dtype;
+    this.shape = shape;
+  }
+
+  /** The elements, copied out once. */
+  get data(): TypedArray | readonly string[] {
+    return (this.#elements ??= this.read());
+  }
+
+  abstract dispose(): void;
+  protected abstract read(): TypedArray | readonly string[];
+}
+
+/** A value that outlives the library's memory. */
+export function plainOf(value: Value): Value {
+  if (!(value instanceof Resident)) return value;
+  const { dtype, shape, data } = value;
+  return { dtype, shape: [...shape], data } as DenseValue;
+}
+
+/** The resident values of one partition in one step. */
+export class Residents {
+  readonly #alive = new Set<Resident>();
+  readonly #brought = new Map<Value, Resident>();
+  #isClosed = false;
+
+  /** The value in the library's memory, until the step ends. */
+  brought(value: Value, bring: (value: Value) => Resident): Value {
+    if (value instanceof Resident) return value;
+    const made = this.#brought.get(value) ?? bring(value);
+    made.uses = Infinity;
+    this.#brought.set(value, made);
+    this.#alive.add(made);
+    return made;
+  }
+
+  /** Outputs that go nowhere. */
+  adopt(outputs: readonly Flow[]): void {
+    if (!Array.isArray(outputs)) return;
+    for (const each of outputs as readonly Flow[]) if (each instanceof Resident) this.#alive.add(each);
+    if (this.#isClosed) this.close();
+  }
+
+  /** The node has used its inputs, and its outputs are with all that take them. */
+  pass({ program, inputs }: ReadyNode, outputs: readonly Flow[]): void {
+    // A constant of a loop is used by every iteration.
+    const isConstant = program.node.attributes.is_constant === true;
+    for (let slot = 0; slot < outputs.length; slot++) {
+      const output = outputs[slot];
+      if (!(output instanceof Resident)) continue;
+      this.#alive.add(output);
+      output.uses += isConstant ? Infinity : program.consumers[slot].length;
+    }
+    for (const each of inputs) if (each instanceof Resident && --each.uses === 0) this.#dispose(each);
+    for (const each of outputs) if (each instanceof Resident && each.uses === 0) this.#dispose(each);
+  }
+
+  /** Disposes of what is left, and of what comes later. */
+  close(): void {
+    this.#isClosed = true;
+    for (const each of this.#alive) each.dispose();
+    this.#alive.clear();
+  }
+
+  #dispose(value: Resident): void {
+    this.#alive.delete(value);
+    value.dispose();
+  }
+}
