@@ -35,7 +35,7 @@ async function measure(): Promise<{ readonly graph: number[]; readonly tensorflo
   const g = new GraphBuilder();
   const x = placeholder(g, 'float32', [size, size]);
   const [w, b, c] = [weights, bias, factor].map(({ shape }) => variable(g, 'float32', shape));
-  const inits = [weights, bias, factor].map((value, k) => assign(g, [w, b, c][k], constant(g, value) as Floats));
+  const inits = [weights, bias, factor].map((value, k) => assign(g, [w, b, c][k], constant(g, value)));
   let last: Floats = x;
   for (let layer = 0; layer < layers; layer++) last = mul(g, tanh(g, add(g, matMul(g, last, w), b)), c);
   const session = new Session(g.finish(), { devices: ['/job:local/task:0/device:CPU:0'], kernels: tensorflowKernels(tf) });

@@ -13,6 +13,8 @@ export * from './ops/math.ts';
 export { batchMatMul, biasAdd, matMul } from './ops/matrix.ts';
 export * from './ops/nn.ts';
 export { argMax, max, mean, min, prod, sum } from './ops/reduction.ts';
+export { evictEmbeddings } from './ops/embedding.ts';
+export { dropout, randomNormal, randomUniform, truncatedNormal, type RandomOptions } from './ops/random.ts';
 export { operations } from './ops/registry.ts';
 export {
   assign,
@@ -40,6 +42,39 @@ export type { FuseOptions, UnfusedReceive } from './passes/fuse-recv.ts';
 export type { Device } from './placement/devices.ts';
 export { Saver } from './saver.ts';
 export { localKernels } from './local-kernels.ts';
+export * from './train/clipping.ts';
+export * from './train/embedding.ts';
+export * from './train/learning-rates.ts';
+export {
+  AdagradOptimizer,
+  AdamOptimizer,
+  FtrlOptimizer,
+  GradientDescentOptimizer,
+  MomentumOptimizer,
+  type AdamOptions,
+  type ApplyGradientsOptions,
+  type ComputeGradientsOptions,
+  type FtrlOptions,
+  type GradientAndVariable,
+  type Optimizer,
+} from './train/optimizers.ts';
+export {
+  constantInitializer,
+  createGlobalStep,
+  getVariable,
+  globalVariablesInitializer,
+  glorotUniformInitializer,
+  onesInitializer,
+  randomNormalInitializer,
+  randomUniformInitializer,
+  truncatedNormalInitializer,
+  varianceScalingInitializer,
+  zerosInitializer,
+  type Initializer,
+  type RandomInitializerOptions,
+  type VariableOptions,
+  type VarianceScalingOptions,
+} from './train/variables.ts';
 export { GraphBuilder, type NodeOptions } from './structure/builder.ts';
 export type { CallContext, CallFunction } from './structure/definition.ts';
 export { elementsOf } from './structure/elements.ts';

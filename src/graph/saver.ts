@@ -9,20 +9,23 @@ import { readRegularFile } from '../base/files/read-file.ts';
 import { systemRandom } from '../base/random.ts';
 import type { Session } from './execute/session.ts';
 import { placeholder } from './ops/array.ts';
+import { kvExport, kvImport } from './ops/embedding.ts';
 import { assign } from './ops/state.ts';
 import { joinPieces } from './rpc/rpc.ts';
 import type { GraphBuilder } from './structure/builder.ts';
-import type { Output } from './structure/graph-node.ts';
+import type { Node, Output } from './structure/graph-node.ts';
 import type { Value } from './structure/value.ts';
 import { decodeMessage, encodeMessage } from './wire/messages.ts';
 
 const magic = Buffer.from('shoalgr1');
 const headBytes = magic.length + 32;
 
+/** The parts of a variable, by their names in the file; the placeholders that bring it back, and the node that does. */
 interface Saved {
-  readonly variable: Output;
-  readonly value: Output;
-  readonly assignment: Output;
+  readonly names: readonly string[];
+  readonly parts: readonly Output[];
+  readonly values: readonly Output[];
+  readonly assignment: Node;
 }
 
 /** Saves the variables of a graph to a file and restores them, as TensorFlow's `Saver`.
@@ -39,10 +42,16 @@ export class Saver {
     checkOutputs('Saver: variables', variables);
     this.#saved = checkedBuilder('Saver', g).withScope('save', () =>
       variables.map((variable) => {
-        const { dtype, shape, node } = variable;
-        if (node.op !== 'VariableV2') throw new ShoalError('usage', `Saver: '${variable.name}' is no variable`);
-        const value = placeholder(g, dtype, shape, { colocateWith: node });
-        return { variable, value, assignment: assign(g, variable, value) };
+        const { node } = variable;
+        if (!variableOps.includes(node.op)) throw new ShoalError('usage', `Saver: '${variable.name}' is no variable`);
+        const isTable = node.op === 'KvVariable';
+        const parts = isTable ? g.node(kvExport, [variable]).outputs : [variable];
+        const values = parts.map(({ dtype, shape }) => placeholder(g, dtype, shape, { colocateWith: node }));
+        const { filter_freq, steps_to_live } = node.attributes;
+        const assignment = isTable
+          ? g.node(kvImport, [variable, ...values], { filter_freq, steps_to_live })
+          : assign(g, variable, values[0]).node;
+        return { names: parts.map(({ slot }) => (isTable ? `${node.name}/${slot}` : node.name)), parts, values, assignment };
       }),
     );
   }
@@ -52,9 +61,9 @@ export class Saver {
   async save(session: Session, path: string): Promise<void> {
     const values = await session.run(
       [],
-      this.#saved.map(({ variable }) => variable),
+      this.#saved.flatMap(({ parts }) => parts),
     );
-    const names = this.#saved.map(({ variable }) => variable.node.name);
+    const names = this.#saved.flatMap((saved) => saved.names);
     const content = joinPieces(encodeMessage({ names }, values));
     const temporary = `${path}.${Buffer.from(systemRandom.bytes(6)).toString('hex')}`;
     try {
@@ -75,20 +84,24 @@ export class Saver {
   /** @throws ShoalError `usage` when the file lacks a variable or has it with another shape, `protocol` when it is damaged, `system`. */
   async restore(session: Session, path: string): Promise<void> {
     const values = await readValues(path);
-    const feeds = this.#saved.map(({ variable, value }) => {
-      const found = values.get(variable.node.name);
-      if (found === undefined) throw new ShoalError('usage', `${path} has no variable '${variable.node.name}'`);
-      return [value, found] as const;
-    });
+    const feeds = this.#saved.flatMap((saved) =>
+      saved.names.map((name, k) => {
+        const found = values.get(name);
+        if (found === undefined) throw new ShoalError('usage', `${path} has no variable '${name}'`);
+        return [saved.values[k], found] as const;
+      }),
+    );
     await session.run(
       feeds,
-      this.#saved.map(({ assignment }) => assignment.node),
+      this.#saved.map(({ assignment }) => assignment),
     );
   }
 }
 
+const variableOps = ['VariableV2', 'KvVariable'];
+
 function variablesOf(g: GraphBuilder): Output[] {
-  return g.nodes.filter(({ op }) => op === 'VariableV2').map(({ outputs: [variable] }) => variable);
+  return g.nodes.filter(({ op }) => variableOps.includes(op)).map(({ outputs: [variable] }) => variable);
 }
 
 async function readValues(path: string): Promise<Map<string, Value>> {

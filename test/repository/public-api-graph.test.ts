@@ -33,6 +33,7 @@ const values = {
   L: [graph.placeholder(g, 'float32', [2]), graph.placeholder(g, 'float32', [2])],
 };
 
+const keyed = graph.getEmbeddingVariable(g, 'table', 2);
 const nodeOptions = options('name', 'device');
 const same = (...inputs: readonly graph.Output[]): readonly graph.Output[] => inputs;
 const finished = ((): graph.Graph => {
@@ -50,6 +51,22 @@ function op<Call>(operation: Op<Call>, inputs: string, attributes: Readonly<Reco
   const required = Object.keys(attributes).length > 0;
   const last = required ? { value: attributes, takes: [], keys: Object.keys(attributes) } : options('name', 'device');
   return call((...all: unknown[]) => run(g, ...all), ...given, last);
+}
+
+function made(Class: new (...given: never[]) => unknown, ...given: Parameters<typeof call>[1][]): PublicCall {
+  return call((...all: never[]) => new Class(...all), ...given);
+}
+
+function decays() {
+  const given = [argument(g), argument(0.1, 'number'), argument(values.j), argument(10, 'number')];
+  const [byRate, inSteps] = [argument(0.5, 'number'), options('staircase')];
+  return {
+    exponentialDecay: call(graph.exponentialDecay, ...given, byRate, inSteps),
+    naturalExpDecay: call(graph.naturalExpDecay, ...given, byRate, inSteps),
+    inverseTimeDecay: call(graph.inverseTimeDecay, ...given, byRate, inSteps),
+    polynomialDecay: call(graph.polynomialDecay, ...given, options('endLearningRate', 'power', 'cycle')),
+    cosineDecay: call(graph.cosineDecay, ...given, options('alpha')),
+  };
 }
 
 describe('shoal/graph', () => {
@@ -137,6 +154,66 @@ describe('shoal/graph', () => {
     split: call(graph.split, argument(g), argument(values.f), argument(2), options('axis', 'name', 'device')),
     dynamicPartition: call(graph.dynamicPartition, argument(g), argument(values.r), argument(values.i), argument(2), nodeOptions),
     dynamicStitch: call(graph.dynamicStitch, argument(g), argument([values.i]), argument([values.r]), nodeOptions),
+    randomUniform: call(graph.randomUniform, argument(g), argument([2]), options('dtype', 'seed', 'scale', 'offset', 'name')),
+    randomNormal: call(graph.randomNormal, argument(g), argument([2]), options('seed')),
+    truncatedNormal: call(graph.truncatedNormal, argument(g), argument([2]), options('seed')),
+    dropout: call(graph.dropout, argument(g), argument(values.f), argument(0.5), options('seed', 'name')),
+    globalNorm: call(graph.globalNorm, argument(g), argument([values.f])),
+    clipByGlobalNorm: call(graph.clipByGlobalNorm, argument(g), argument([values.f]), argument(1, 'number')),
+    clipByNorm: call(graph.clipByNorm, argument(g), argument(values.f), argument(1, 'number')),
+    ...decays(),
+    piecewiseConstant: call(graph.piecewiseConstant, argument(g), argument(values.j), argument([3]), argument([1, 2])),
+    getVariable: call(
+      graph.getVariable,
+      argument(g),
+      argument('own', 'string'),
+      argument([2]),
+      options('dtype', 'initializer', 'trainable', 'device'),
+    ),
+    getPartitionedVariable: call(
+      graph.getPartitionedVariable,
+      argument(g),
+      argument('parts', 'string'),
+      argument([4, 2]),
+      argument([device], 'list'),
+      options('dtype', 'initializer', 'trainable'),
+    ),
+    getEmbeddingVariable: call(
+      graph.getEmbeddingVariable,
+      argument(g),
+      argument('keyed', 'string'),
+      argument(2),
+      options('dtype', 'initializer', 'defaultValueDim', 'filterFreq', 'stepsToLive', 'trainable', 'device'),
+    ),
+    exportEmbeddings: call(graph.exportEmbeddings, argument(g), argument(keyed)),
+    evictEmbeddings: call(graph.evictEmbeddings, argument(g), argument(keyed), argument(graph.placeholder(g, 'int64', [])), nodeOptions),
+    embeddingLookup: call(graph.embeddingLookup, argument(g), argument(values.v), argument(values.i), options('partitionStrategy', 'name')),
+    embeddingLookupSparse: call(
+      graph.embeddingLookupSparse,
+      argument(g),
+      argument(values.v),
+      fields({ ids: values.i, segments: values.i, rows: 2 }, 'weights'),
+      options('combiner', 'partitionStrategy', 'name'),
+    ),
+    globalVariablesInitializer: call(graph.globalVariablesInitializer, argument(g)),
+    createGlobalStep: call(graph.createGlobalStep, argument(g)),
+    constantInitializer: call(graph.constantInitializer, argument(1, 'number')),
+    zerosInitializer: 'takes nothing',
+    onesInitializer: 'takes nothing',
+    randomUniformInitializer: call(graph.randomUniformInitializer, options('minval', 'maxval', 'seed')),
+    randomNormalInitializer: call(graph.randomNormalInitializer, options('mean', 'stddev', 'seed')),
+    truncatedNormalInitializer: call(graph.truncatedNormalInitializer, options('mean', 'stddev', 'seed')),
+    varianceScalingInitializer: call(graph.varianceScalingInitializer, options('scale', 'mode', 'distribution', 'seed')),
+    glorotUniformInitializer: call(graph.glorotUniformInitializer, options('seed')),
+    GradientDescentOptimizer: made(graph.GradientDescentOptimizer, argument(0.1, 'number')),
+    MomentumOptimizer: made(graph.MomentumOptimizer, argument(0.1, 'number'), argument(0.9, 'number'), options('useNesterov')),
+    AdagradOptimizer: made(graph.AdagradOptimizer, argument(0.1, 'number'), options('initialAccumulatorValue')),
+    AdamOptimizer: made(graph.AdamOptimizer, argument(0.1, 'number', 'undefined'), options('beta1', 'beta2', 'epsilon')),
+    FtrlOptimizer: made(
+      graph.FtrlOptimizer,
+      argument(0.1, 'number'),
+      options('initialAccumulatorValue', 'l1RegularizationStrength', 'l2RegularizationStrength'),
+    ),
     localKernels: 'takes nothing',
     noOp: call(graph.noOp, argument(g), nodeOptions),
     controlTrigger: call(graph.controlTrigger, argument(g), nodeOptions),

@@ -185,7 +185,7 @@ class PartitionRun {
 
   #given({ takesResidents = false, bring }: Kernel, node: Node, index: number, input: Value): Value {
     if (!takesResidents) return plainOf(input);
-    // What has no inputs gives the same whenever it is used in a step.
+    // A node without inputs gives the same whenever it is used in a step.
     if (bring === undefined || input instanceof Reference || node.inputs[index].node.inputs.length > 0) return input;
     return this.#residents.brought(input, bring);
   }

@@ -1,7 +1,7 @@
 /** Values in the memory of a library, such as TensorFlow.js, between the kernels of one partition. The library does not know when nothing
  *  needs them any more; the step does. */
 import type { TypedArray } from '../../memory/dtype.ts';
-import type { DenseValue, Value } from '../structure/value.ts';
+import type { Value } from '../structure/value.ts';
 import type { Flow, ReadyNode } from './step-state.ts';
 
 /** A value whose memory is given back by `dispose`. */
@@ -30,7 +30,7 @@ export abstract class Resident implements Value {
 export function plainOf(value: Value): Value {
   if (!(value instanceof Resident)) return value;
   const { dtype, shape, data } = value;
-  return { dtype, shape: [...shape], data } as DenseValue;
+  return { dtype, shape: [...shape], data };
 }
 
 /** The resident values of one partition in one step. */

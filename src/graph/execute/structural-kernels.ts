@@ -12,6 +12,7 @@ export type FunctionTable = Readonly<Record<string, CallFunction>>;
 
 export function structuralKernels(variables: VariableStore, functions: FunctionTable = {}): KernelTable {
   const pass: Kernel = Object.assign(({ inputs }: KernelCall) => inputs, { takesResidents: true });
+  const reference: Kernel = ({ node }) => [variables.reference(node)];
   return {
     Const: ({ node }) => [node.attributes.value as Value],
     Identity: pass,
@@ -20,7 +21,8 @@ export function structuralKernels(variables: VariableStore, functions: FunctionT
     LoopCond: pass,
     NoOp: () => [],
     Call: ({ node, inputs, signal, stepId }) => functionOf(node, functions)(inputs, { signal, stepId }),
-    VariableV2: ({ node }) => [variables.reference(node)],
+    VariableV2: reference,
+    KvVariable: reference,
     Assign: ({ inputs: [reference, value] }) => {
       (reference as Reference).write(value);
       return [reference];

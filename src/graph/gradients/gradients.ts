@@ -4,12 +4,15 @@ import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, anyText, checkOptions, flag, optionTable } from '../../base/schema.ts';
 import { addN } from '../ops/math.ts';
-import { concat, constant, reshape } from '../ops/array.ts';
+import { concat, constant, reshape, zerosLike } from '../ops/array.ts';
+import { merge, switchOn } from '../ops/control-flow.ts';
+import { joinElements } from '../ops/embedding.ts';
 import { broadcastLike, slicesToDense } from '../ops/gradient.ts';
-import type { GraphBuilder } from '../structure/builder.ts';
+import type { Branch, BuiltLoop, GraphBuilder } from '../structure/builder.ts';
 import { floatDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
-import { describeNode, type Node, type Output } from '../structure/graph-node.ts';
-import { gradientRules, type Floats } from './rules.ts';
+import { describeNode, Node, requestedDevice, type Output } from '../structure/graph-node.ts';
+import { loopGradients } from './loops.ts';
+import { gradientRules, type Floats, type GradientRule } from './rules.ts';
 
 /** The gradient of a table: row `indices[k]` has `values[k]`; a row may be there several times and then has the sum. */
 export class IndexedSlices {
@@ -43,7 +46,7 @@ export interface GradientsOptions {
 const gradientsOptionKeys = optionTable<GradientsOptions>({ name: anyText, colocate: flag, gradYs: anyList });
 
 /** @returns for each of xs the sum over ys of dy/dx.
- *  @throws ShoalError `unsupported` that names the node whose operation has no gradient: loops and branches among them. */
+ *  @throws ShoalError `unsupported` that names the node whose operation has no gradient. */
 export function gradients(
   g: GraphBuilder,
   ys: Output | readonly Output[],
@@ -79,33 +82,55 @@ class Backpropagation {
   run(ys: readonly Floats[], xs: readonly Floats[], gradYs: readonly Floats[] | undefined): Gradient[] {
     ys.forEach((y, k) => this.#add(y, gradYs?.[k] ?? ones(this.#g, y)));
     const stops = new Set<Output>(xs);
-    for (const node of betweenOf(ys, xs)) this.#propagate(node, stops);
+    for (const unit of betweenOf(this.#g, ys, xs)) this.#propagate(unit, stops);
     return xs.map((x) => this.#total(x));
   }
 
-  #propagate(node: Node, stops: ReadonlySet<Output>): void {
-    if (node.inputs.length === 0 || !node.outputs.some((output) => this.#partial.has(output))) return;
-    const rule = gradientRules[node.op];
-    if (rule === undefined) throw new ShoalError('unsupported', `gradients: ${describeNode(node)} has no gradient`);
+  #propagate(unit: Unit, stops: ReadonlySet<Output>): void {
+    if (unit.inputs.length === 0 || !unit.outputs.some((output) => this.#partial.has(output))) return;
     const g = this.#g;
-    g.withScope(`${node.name.replaceAll('/', '_')}_grad`, () => {
-      const incoming = node.outputs.map((output) => this.#dense(output, stops));
+    const { node } = unit.outputs[0];
+    g.withScope(`${unit.name.replaceAll('/', '_')}_grad`, () => {
+      const incoming = unit.outputs.map((output) => this.#dense(output, stops));
       const make = (): void =>
-        rule({
-          g,
-          node,
-          inputs: node.inputs as readonly Floats[],
-          outputs: node.outputs as readonly Floats[],
-          gradients: incoming,
-        }).forEach((gradient, index) => {
+        this.#gradientsOf(unit, incoming).forEach((gradient, index) => {
           if (gradient === undefined) return;
-          const input = node.inputs[index] as Floats;
-          this.#add(input, 'indices' in gradient ? new IndexedSlices(gradient.values, gradient.indices, input) : gradient);
+          const input = unit.inputs[index] as Floats;
+          const part = 'indices' in gradient ? new IndexedSlices(gradient.values, gradient.indices, input) : gradient;
+          this.#add(input, this.#outOfBranches(node, input, part));
         });
-      const device = this.#colocate ? deviceOf(node) : '';
+      // The history that a loop keeps for its gradient stays on its device.
+      const device = this.#colocate || !(unit instanceof Node) ? requestedDevice(node) : '';
       if (device === '') make();
       else g.withDevice(device, make);
     });
+  }
+
+  #gradientsOf(unit: Unit, gradients: readonly (Floats | undefined)[]): ReturnType<GradientRule> {
+    const g = this.#g;
+    if (!(unit instanceof Node)) {
+      return loopGradients(g, unit, gradients, (ys, xs, gradYs) => {
+        const made = new Backpropagation(g, this.#colocate).run(ys, xs, gradYs);
+        return made.map((each, k) => (each === undefined ? zerosLike(g, xs[k]) : this.#wholeOf(each)));
+      });
+    }
+    const rule = gradientRules[unit.op];
+    if (rule === undefined) throw new ShoalError('unsupported', `gradients: ${describeNode(unit)} has no gradient`);
+    return rule({ g, node: unit, inputs: unit.inputs as readonly Floats[], outputs: unit.outputs as readonly Floats[], gradients });
+  }
+
+  /** A branch that is not taken has dead gradients. What it uses from outside, and not through a Switch, has zeros then. */
+  #outOfBranches(node: Node, input: Floats, gradient: Floats | IndexedSlices): Floats | IndexedSlices {
+    const g = this.#g;
+    const shared = new Set<Branch>();
+    for (let branch = g.branchOf(input.node); branch !== undefined; branch = branch.parent) shared.add(branch);
+    let part = gradient;
+    for (let branch = g.branchOf(node); branch !== undefined && !shared.has(branch); branch = branch.parent) {
+      if (input.node.op === 'Switch' && input.node.inputs[1] === branch.pred) break;
+      const elsewhere = switchOn(g, input, branch.pred)[1 - branch.side];
+      [part] = merge(g, [this.#wholeOf(part), zerosLike(g, elsewhere)]);
+    }
+    return part;
   }
 
   #add(output: Output, gradient: Floats | IndexedSlices): void {
@@ -145,17 +170,16 @@ export function whole(g: GraphBuilder, { values, indices, of }: IndexedSlices): 
 
 /** All rows of several slices of one table. */
 export function joined(g: GraphBuilder, parts: readonly IndexedSlices[]): IndexedSlices {
-  const [first] = parts;
-  const rows = (slices: IndexedSlices): { values: Floats; indices: Output<IndexDType> } => {
-    const { indices, values, of } = slices;
-    if (indices.shape !== 'unknown' && indices.shape.length === 1) return { values, indices };
-    const width = of.shape === 'unknown' ? [] : of.shape.slice(1);
-    return { values: reshape(g, values, { shape: [null, ...width] }), indices: reshape(g, indices, { shape: [null] }) };
-  };
-  const flat = parts.map(rows);
-  const values = flat.map((part) => part.values);
-  const indices = flat.map((part) => part.indices);
-  return new IndexedSlices(concat(g, values, { axis: 0 }), concat(g, indices, { axis: 0 }), first.of);
+  const [{ of }] = parts;
+  const width = of.shape === 'unknown' ? [] : of.shape.slice(1);
+  const flat = parts.map(({ indices, values }) =>
+    indices.shape !== 'unknown' && indices.shape.length === 1 ? values : reshape(g, values, { shape: [null, ...width] }),
+  );
+  const indices = joinElements(
+    g,
+    parts.map((part) => part.indices),
+  );
+  return new IndexedSlices(concat(g, flat, { axis: 0 }), indices, of);
 }
 
 function ones(g: GraphBuilder, y: Floats): Floats {
@@ -163,36 +187,35 @@ function ones(g: GraphBuilder, y: Floats): Floats {
   return y.shape !== 'unknown' && y.shape.length === 0 ? one : broadcastLike(g, one, y);
 }
 
-/** Nodes on a way from xs to ys, those nearest to ys first. */
-function betweenOf(ys: readonly Output[], xs: readonly Output[]): Node[] {
-  const order: Node[] = [];
-  const dependent = new Map<Node, boolean>();
-  const sources = new Set(xs.map(({ node }) => node));
+/** A node, or a loop as a whole. */
+type Unit = Node | BuiltLoop;
+
+/** Units on a way from xs to ys, those nearest to ys first. */
+function betweenOf(g: GraphBuilder, ys: readonly Output[], xs: readonly Output[]): Unit[] {
+  const order: Unit[] = [];
+  const unitOf = ({ node }: Output): Unit => g.loops.get(node) ?? node;
+  const dependent = new Map<Unit, boolean>();
+  const sources = new Set(xs.map(unitOf));
   const starts = new Set<Output>(xs);
-  const way: { readonly node: Node; next: number }[] = [];
-  const visit = (node: Node): void => {
-    if (dependent.has(node)) return;
-    dependent.set(node, false);
-    way.push({ node, next: 0 });
+  const way: { readonly unit: Unit; next: number }[] = [];
+  const visit = (unit: Unit): void => {
+    if (dependent.has(unit)) return;
+    dependent.set(unit, false);
+    way.push({ unit, next: 0 });
   };
-  for (const { node: target } of ys) {
-    visit(target);
+  for (const target of ys) {
+    visit(unitOf(target));
     for (let top = way.at(-1); top !== undefined; top = way.at(-1)) {
-      if (top.next < top.node.inputs.length) {
-        const input = top.node.inputs[top.next++];
-        if (!starts.has(input)) visit(input.node);
+      if (top.next < top.unit.inputs.length) {
+        const input = top.unit.inputs[top.next++];
+        if (!starts.has(input)) visit(unitOf(input));
         continue;
       }
       way.pop();
-      const depends = top.node.inputs.some((input) => starts.has(input) || dependent.get(input.node) === true);
-      dependent.set(top.node, depends || sources.has(top.node));
-      if (depends) order.push(top.node);
+      const depends = top.unit.inputs.some((input) => starts.has(input) || dependent.get(unitOf(input)) === true);
+      dependent.set(top.unit, depends || sources.has(top.unit));
+      if (depends) order.push(top.unit);
     }
   }
   return order.reverse();
-}
-
-/** The device that a node asks for, or the node that it is colocated with. */
-function deviceOf({ device, colocateWith }: Node): string {
-  return device === '' && colocateWith !== undefined ? deviceOf(colocateWith) : device;
 }

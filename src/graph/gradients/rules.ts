@@ -2,6 +2,7 @@
  *  not depend on that input, or only in steps. */
 import { cast, concat, constant, pack, range, reshape, sizeOf, split, transpose, zerosLike } from '../ops/array.ts';
 import { callDefinition, noGradient } from '../ops/call.ts';
+import { merge, switchOn } from '../ops/control-flow.ts';
 import { floatFunctions } from '../ops/float-functions.ts';
 import * as grad from '../ops/gradient.ts';
 import { div, equal, exp, floorDiv, log, less, logicalNot, mul, neg, pow, select, sign, sub } from '../ops/math.ts';
@@ -140,6 +141,8 @@ const byKernel = (most: number): GradientRule =>
     return g.node(grad.kernelGrad, [dy, ...inputs], { op, count, attributes: JSON.stringify(attributes) }).outputs as readonly Floats[];
   });
 
+const rowsRead: GradientRule = chain(({ node, dy }) => [{ values: dy, indices: node.inputs[1] as Output<IndexDType> }]);
+
 const two = (g: GraphBuilder, x: Floats): Floats => mul(g, x, scalar(g, x, 2));
 
 export const gradientRules: Readonly<Record<string, GradientRule>> = {
@@ -230,7 +233,25 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   SoftmaxCrossEntropyWithLogits: softmaxLoss,
   SparseSoftmaxCrossEntropyWithLogits: softmaxLoss,
 
-  GatherV2: chain(({ node, dy }) => [{ values: dy, indices: node.inputs[1] as Output<IndexDType> }]),
+  Switch: ({ g, outputs, gradients }) => {
+    if (gradients.every((each) => each === undefined)) return [];
+    const [output] = merge(
+      g,
+      outputs.map((each, side) => gradients[side] ?? zerosLike(g, each)),
+    );
+    return [output];
+  },
+  Merge: chain(({ g, node, inputs, dy }) => {
+    const branches = inputs.map((input) => g.branchOf(input.node));
+    const [first] = branches;
+    if (first === undefined) throw new ShoalError('unsupported', `gradients: ${describeNode(node)} is of no \`cond\` or \`whileLoop\``);
+    const sides = switchOn(g, dy, first.pred);
+    return branches.map((branch) => branch && sides[branch.side]);
+  }),
+  SlicesToDense: chain(({ g, node, dy }) => [gather(g, dy, node.inputs[1] as Output<IndexDType>)]),
+
+  GatherV2: rowsRead,
+  KvResourceGather: rowsRead,
   DynamicStitch: chain(({ g, node, dy }) => {
     const half = node.inputs.length / 2;
     const indices = node.inputs.slice(0, half) as readonly Output<'int32'>[];

@@ -1,6 +1,6 @@
 /** Kernels that choose elements by what they are: of any dtype, so not by TensorFlow.js. */
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
-import { elementsAs, elementsOf, elementsValue } from '../structure/elements.ts';
+import { countOf, elementsAs, elementsOf, elementsValue } from '../structure/elements.ts';
 import type { DenseValue, Value } from '../structure/value.ts';
 
 /** The places of elements that are not zero, row by row. */
@@ -59,4 +59,10 @@ function valueOf(dtype: string, shape: readonly number[], data: readonly unknown
   return dtype === 'string' ? { dtype, shape, data } : elementsValue(dtype, shape, elementsAs(dtype, data as readonly number[]));
 }
 
-export const selectionKernels: KernelTable = { Where: where, Unique: unique, LookupTableFindV2: find };
+const fill: Kernel = ({ node, inputs: [dims, value] }) => {
+  const shape = Array.from(elementsOf(dims) as ArrayLike<number>, Number);
+  const [element] = Array.from(anyElements(value));
+  return [valueOf(node.outputs[0].dtype, shape, Array.from<unknown>({ length: countOf(shape) }).fill(element))];
+};
+
+export const selectionKernels: KernelTable = { Where: where, Unique: unique, LookupTableFindV2: find, Fill: fill };

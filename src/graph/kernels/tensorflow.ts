@@ -80,7 +80,7 @@ class TensorValue extends Resident {
 
   protected read(): TypedArray | readonly string[] {
     const elements = this.tensor.dataSync();
-    return this.dtype === 'string' ? (elements as unknown as readonly string[]) : elementsAs(this.dtype, elements);
+    return this.dtype === 'string' ? elements : elementsAs(this.dtype, elements);
   }
 }
 

@@ -11,75 +11,105 @@ import {
   type UpdateRule,
 } from '../../memory/parameter-kernels.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
+import { readScalar } from '../execute/structural-kernels.ts';
 import type { Reference } from '../execute/variable-store.ts';
 import type { Attributes } from '../structure/definition.ts';
 import type { Value } from '../structure/value.ts';
 import { realsOf, rowNumbers, rowWidth } from '../structure/elements.ts';
+import { changedTable } from './embedding.ts';
 import { changed } from './sparse.ts';
 
 /** A rule, and TensorFlow's names of its hyperparameters. */
 interface Update {
-  readonly rule: UpdateRule;
   readonly names: Partial<Record<keyof RuleNumbers, string>>;
+  /** The states of the variable's shape. */
+  readonly states: number;
+  /** True: behind the states, a scalar counts the updates. */
+  readonly isCounted?: boolean;
+  readonly apply: (value: Reals, grad: Reals, states: readonly Reals[], numbers: RuleNumbers, attributes: Attributes) => void;
 }
-
-const descent: Update = { rule: 'sgd', names: { rate: 'learning_rate' } };
-const adagrad: Update = { rule: 'adagrad', names: { rate: 'learning_rate', epsilon: 'epsilon' } };
-const ftrl: Update = { rule: 'ftrl', names: { rate: 'learning_rate', decay: 'l2', l1: 'l1', beta: 'beta' } };
-const adamUpdate: Update = { rule: 'adam', names: { rate: 'learning_rate', b1: 'beta1', b2: 'beta2', epsilon: 'epsilon' } };
 
 export function updateKernels(kernels: ParameterKernels): KernelTable {
-  return {
-    ApplyGradientDescent: dense(kernels, descent),
-    ApplyAdagrad: dense(kernels, adagrad),
-    ApplyAdam: adam(kernels),
-    SparseApplyGradientDescent: sparse(kernels, descent),
-    SparseApplyAdagrad: sparse(kernels, adagrad),
-    SparseApplyFtrl: sparse(kernels, ftrl),
+  const byRule = (rule: UpdateRule, names: Update['names']): Update => ({
+    names,
+    states: updateRule(rule).states.length,
+    isCounted: rule === 'adam',
+    apply: (value, grad, states, numbers) => kernels.update(rule, value, grad, states, ruleParameters(rule, numbers)),
+  });
+  const updates: Readonly<Record<string, Update>> = {
+    GradientDescent: byRule('sgd', {}),
+    Momentum: momentum,
+    Adagrad: byRule('adagrad', { epsilon: 'epsilon' }),
+    Adam: byRule('adam', { b1: 'beta1', b2: 'beta2', epsilon: 'epsilon' }),
+    Ftrl: byRule('ftrl', { decay: 'l2', l1: 'l1', beta: 'beta' }),
+  };
+  return Object.fromEntries(
+    Object.entries(updates).flatMap(([name, update]) => [
+      [`Apply${name}`, kernel(update, false)],
+      [`SparseApply${name}`, kernel(update, true)],
+      [`KvResourceSparseApply${name}`, kernel({ ...update, states: 0 }, true)],
+    ]),
+  );
+}
+
+/** TensorFlow's rule: the rate is no part of what accumulates, so that it may change. */
+const momentum: Update = {
+  names: { mu: 'momentum' },
+  states: 1,
+  apply: (value, grad, [accumulated], { rate, mu = 0 }, { use_nesterov: isNesterov }) => {
+    for (let k = 0; k < value.length; k++) {
+      accumulated[k] = mu * accumulated[k] + grad[k];
+      value[k] -= rate * (isNesterov === true ? grad[k] + mu * accumulated[k] : accumulated[k]);
+    }
+  },
+};
+
+function kernel(update: Update, isSparse: boolean): Kernel {
+  return ({ node: { attributes, outputs }, inputs }) => {
+    const tables = inputs.slice(0, 1 + update.states) as Reference[];
+    const rest = inputs.slice(tables.length);
+    const count = update.isCounted === true ? realsToChange(rest.shift()!) : undefined;
+    const [grad, ...more] = rest;
+    const indices = isSparse ? more.shift() : undefined;
+    const given = more.length === 0 ? (attributes.learning_rate as number) : Number(readScalar(more[0]));
+    const own = Object.fromEntries(Object.entries(update.names).map(([key, name]) => [key, attributes[name]]));
+    const numbers: RuleNumbers = { ...own, rate: given };
+    const rate = count === undefined ? given : adamRate(given, numbers.b1!, numbers.b2!, ++count[0]);
+    const apply = (values: readonly Reals[], gradient: Reals): void =>
+      update.apply(values[0], gradient, values.slice(1), { ...numbers, rate }, attributes);
+    if (indices === undefined) apply(tables.map(realsToChange), realsOf(grad));
+    else changeRows(rowsOf(tables, indices, attributes), realsOf(grad), apply);
+    return outputs.map(() => inputs[0]);
   };
 }
 
-function dense(kernels: ParameterKernels, update: Update): Kernel {
-  const { rule } = update;
-  const states = updateRule(rule).states.length;
-  return ({ node, inputs }) => {
-    const own = inputs.slice(0, states + 1).map(realsToChange);
-    kernels.update(rule, own[0], realsOf(inputs[states + 1]), own.slice(1), ruleParameters(rule, numbersOf(update, node.attributes)));
-    return [inputs[0]];
-  };
+interface RowsToChange {
+  /** The table and its states. */
+  readonly tables: readonly Reals[];
+  /** The row of each gradient; −1: none. */
+  readonly rows: Int32Array;
+  readonly width: number;
 }
 
-function adam(kernels: ParameterKernels): Kernel {
-  return ({ node: { attributes }, inputs: [ref, m, v, steps, grad] }) => {
-    const [value, mean, variance, count] = [ref, m, v, steps].map(realsToChange);
-    const numbers = numbersOf(adamUpdate, attributes);
-    const rate = adamRate(numbers.rate, numbers.b1!, numbers.b2!, ++count[0]);
-    kernels.update('adam', value, realsOf(grad), [mean, variance], ruleParameters('adam', { ...numbers, rate }));
-    return [ref];
-  };
-}
-
-function sparse(kernels: ParameterKernels, update: Update): Kernel {
-  const { rule } = update;
-  const states = updateRule(rule).states.length;
-  return ({ node, inputs }) => {
-    const [grad, indices] = inputs.slice(states + 1);
-    const references = inputs.slice(0, states + 1) as Reference[];
+function rowsOf(references: readonly Reference[], indices: Value, { columns, first }: Attributes): RowsToChange {
+  if (columns === undefined) {
     const { shape } = references[0];
-    const width = rowWidth(shape);
-    const summed = sumRows(rowNumbers(indices, shape[0]), realsOf(grad), width);
-    const tables = references.map(realsToChange);
-    const numbers = ruleParameters(rule, numbersOf(update, node.attributes));
-    // The rows side by side: one call of the kernel for all of them.
-    const rows = tables.map((table) => packRows(table, summed.rows, width));
-    kernels.update(rule, rows[0], summed.values, rows.slice(1), numbers);
-    tables.forEach((table, k) => unpackRows(table, summed.rows, width, rows[k]));
-    return [references[0]];
-  };
+    const rows = rowNumbers(indices, shape[0]);
+    return { tables: references.map(realsToChange), rows, width: rowWidth(shape) };
+  }
+  const table = changedTable(references[0]);
+  const rows = table.admit(indices);
+  const firsts = realsOf(first as Value);
+  const states = (columns as readonly string[]).map((name, k) => table.column(name, firsts[k]));
+  return { tables: [table.column('', 0), ...states], rows, width: table.width };
 }
 
-function numbersOf({ names }: Update, attributes: Attributes): RuleNumbers {
-  return Object.fromEntries(Object.entries(names).map(([own, name]) => [own, attributes[name]])) as unknown as RuleNumbers;
+/** Lays the rows side by side: one call of the kernel for all of them. */
+function changeRows({ tables, rows, width }: RowsToChange, grad: Reals, apply: (rows: readonly Reals[], grad: Reals) => void): void {
+  const summed = sumRows(rows, grad, width);
+  const packed = tables.map((table) => packRows(table, summed.rows, width));
+  apply(packed, summed.values);
+  tables.forEach((table, k) => unpackRows(table, summed.rows, width, packed[k]));
 }
 
 function realsToChange(reference: Value): Reals {
@@ -91,12 +121,13 @@ interface Rows {
   readonly values: Reals;
 }
 
-/** Each row once, in the order in which they come first. */
+/** Each row once, in the order in which they come first; without those that are negative. */
 export function sumRows(indices: Int32Array, source: Reals, width: number): Rows {
   const places = new Map<number, number>();
-  for (const row of indices) if (!places.has(row)) places.set(row, places.size);
+  for (const row of indices) if (row >= 0 && !places.has(row)) places.set(row, places.size);
   const values = newReals(source, places.size * width);
   for (let k = 0; k < indices.length; k++) {
+    if (indices[k] < 0) continue;
     const at = must(places.get(indices[k]), () => 'every row has a place') * width;
     for (let i = 0; i < width; i++) values[at + i] += source[k * width + i];
   }

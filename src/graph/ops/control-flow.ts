@@ -121,12 +121,14 @@ export function cond(
     const ways = inputs.map((input) => switchOn(g, input, pred));
     const pivots = switchOn(g, pred, pred, { name: 'pivot' });
     const build = (name: string, side: 0 | 1, branch: Branch): readonly Output[] =>
-      g.withScope(name, () => {
-        const pivot = identity(g, pivots[side], { name: 'pivot' });
-        const results = g.withSourcesAfter([pivot], () => branch(ways.map((way) => way[side])));
-        // A result that the branch did not compute must be dead all the same when the branch is not taken.
-        return results.map((value) => identity(g, value, { controlInputs: [pivot] }));
-      });
+      g.withBranch(pred, side, () =>
+        g.withScope(name, () => {
+          const pivot = identity(g, pivots[side], { name: 'pivot' });
+          const results = g.withSourcesAfter([pivot], () => branch(ways.map((way) => way[side])));
+          // A result that the branch did not compute must be dead all the same when the branch is not taken.
+          return results.map((value) => identity(g, value, { controlInputs: [pivot] }));
+        }),
+      );
     const whenTrue = build('then', 1, branches.then);
     const whenFalse = build('else', 0, branches.else);
     if (whenTrue.length !== whenFalse.length) {
@@ -184,6 +186,10 @@ export function whileLoop(
       throw new ShoalError('usage', `whileLoop '${scope}': has ${variables.length} variables, but its body gives ${results.length}`);
     }
     results.forEach((value, index) => g.connect(merges[index], nextIteration(g, value, { controlInputs: [taken[index]] })));
-    return ways.map(([whenFalse]) => exit(g, whenFalse));
+    const exits = ways.map(([whenFalse]) => exit(g, whenFalse));
+    const inputs = [...variables, ...(options.invariants ?? [])];
+    const built = { name: scope, inputs, outputs: exits, taken, go, frame: attributes, body: loop.body };
+    for (const { node } of exits) g.loops.set(node, built);
+    return exits;
   });
 }

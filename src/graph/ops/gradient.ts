@@ -3,6 +3,7 @@ import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
+import type { Shape } from '../structure/shape.ts';
 import { anyType, floating, inputsOf, likeFirst, op, type Binary, type Unary } from './op.ts';
 
 type Like = <D extends GraphDType>(
@@ -106,6 +107,30 @@ export const tanhGrad = op<Binary<FloatDType>>(activationGrad('TanhGrad', 'y'));
 /** (gradients − Σ gradients · y) · y along the last axis, of the softmax's output. */
 export const softmaxGrad = op<Binary<FloatDType>>(activationGrad('SoftmaxGrad', 'y'));
 
+/** Values on top of those of the iterations before: gives the number of iterations, which carries them. 0 has none. */
+export const historyPush = op<
+  (g: GraphBuilder, history: Output<'int32'>, values: readonly Output[], options?: NodeOptions) => Output<'int32'>
+>({
+  name: 'HistoryPush',
+  inputs: [
+    { name: 'history', dtype: 'int32' },
+    { name: 'values', dtype: 'any', isList: true },
+  ],
+  attributes: {},
+  infer: () => [{ dtype: 'int32', shape: [] }],
+});
+
+/** The history without the last iteration, and the values of that. */
+export const historyPop: OpDefinition = {
+  name: 'HistoryPop',
+  inputs: [{ name: 'history', dtype: 'int32' }],
+  attributes: { output_types: { kind: 'list(type)' }, output_shapes: { kind: 'list(shape)' } },
+  infer: ({ attributes }) => {
+    const [dtypes, shapes] = [attributes.output_types as readonly GraphDType[], attributes.output_shapes as readonly Shape[]];
+    return [{ dtype: 'int32', shape: [] }, ...dtypes.map((dtype, k) => ({ dtype, shape: shapes[k] }))];
+  },
+};
+
 /** The gradients that a kernel has itself, of the first `count` inputs of the operation `op`, whose attributes are JSON. */
 export const kernelGrad: OpDefinition = {
   name: 'KernelGrad',
@@ -119,7 +144,7 @@ export const kernelGrad: OpDefinition = {
 
 export const gradientOps: readonly OpDefinition[] = [
   ...[sumLike, broadcastLike, reshapeLike, inverseCount, otherProducts, sliceGrad, slicesToDense, concatGrad],
-  ...[reluGrad, leakyReluGrad, sigmoidGrad, tanhGrad, softmaxGrad],
+  ...[reluGrad, leakyReluGrad, sigmoidGrad, tanhGrad, softmaxGrad, historyPush],
 ]
   .map(({ definition }) => definition)
-  .concat(kernelGrad);
+  .concat(kernelGrad, historyPop);

@@ -4,11 +4,13 @@ import { arrayOps } from './array.ts';
 import { callOps } from './call.ts';
 import { controlFlowOps } from './control-flow.ts';
 import { convolutionOps } from './convolution.ts';
+import { embeddingOps } from './embedding.ts';
 import { gradientOps } from './gradient.ts';
 import { lookupOps } from './lookup.ts';
 import { mathOps } from './math.ts';
 import { matrixOps } from './matrix.ts';
 import { nnOps } from './nn.ts';
+import { randomOps } from './random.ts';
 import { reductionOps } from './reduction.ts';
 import { shapingOps } from './shaping.ts';
 import { stateOps } from './state.ts';
@@ -22,10 +24,12 @@ export const operations: readonly OpDefinition[] = [
   ...mathOps,
   ...matrixOps,
   ...reductionOps,
+  ...randomOps,
   ...nnOps,
   ...convolutionOps,
   ...lookupOps,
   ...stateOps,
+  ...embeddingOps,
   ...trainingOps,
   ...gradientOps,
   ...controlFlowOps,

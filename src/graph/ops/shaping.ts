@@ -8,6 +8,11 @@ const index = { kind: 'type', allowed: indexDTypes } as const;
 const mask = { kind: 'int', default: 0 } as const;
 const masks = { begin_mask: mask, end_mask: mask, ellipsis_mask: mask, new_axis_mask: mask, shrink_axis_mask: mask };
 
+/** The same element everywhere. */
+export const fillDefinition = defineOne('Fill', { dims: 'index_type', value: 'T' }, { index_type: index }, (context) =>
+  shapeOfConstant(context, 0),
+);
+
 /** Definitions of this family's operations; `operations` has those of all. */
 export const shapingOps: readonly OpDefinition[] = [
   defineOne('StridedSlice', { input: 'T', begin: 'Index', end: 'Index', strides: 'Index' }, { Index: index, ...masks }, (context) => {
@@ -18,7 +23,7 @@ export const shapingOps: readonly OpDefinition[] = [
     return stridedShape({ shape, entries: [begin, end, strides], masks: integer, fail });
   }),
   defineOne('Squeeze', { input: 'T' }, { squeeze_dims: { kind: 'list(int)', default: [] } }, squeezedShape),
-  defineOne('Fill', { dims: 'index_type', value: 'T' }, { index_type: index }, (context) => shapeOfConstant(context, 0)),
+  fillDefinition,
   defineOne('BroadcastTo', { input: 'T', shape: 'Tidx' }, { Tidx: index }, (context) => shapeOfConstant(context, 1)),
   defineOne('Tile', { input: 'T', multiples: 'Tmultiples' }, { Tmultiples: index }, ({ inputs: [{ shape }], constant, fail }) => {
     const times = constant(1);
@@ -94,7 +99,7 @@ export const shapingOps: readonly OpDefinition[] = [
 ];
 
 /** A shape that is an input: its elements, or at least how many there are. */
-function shapeOfConstant({ constant, ranked }: InferContext, input: number): Shape {
+export function shapeOfConstant({ constant, ranked }: InferContext, input: number): Shape {
   const [rank] = ranked(input, 1);
   return constant(input) ?? (rank === null ? 'unknown' : Array.from({ length: rank }, () => null));
 }

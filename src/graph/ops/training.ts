@@ -1,12 +1,15 @@
-/** Updates of variables by gradients, as TensorFlow's Apply… and SparseApply…; hyperparameters are attributes. A sparse update changes the
+/** Updates of variables by gradients, as TensorFlow's Apply… and SparseApply…; hyperparameters are attributes;
+ *  the learning rate may be an input as well. A sparse update changes the
  *  rows that `indices` names; a row that is named several times gets the sum. The state of an optimiser is in variables beside
  *  the one that is updated. */
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
-import type { AttributeSpec, InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
+import type { AttributeSpec, InputSpec, OpDefinition } from '../structure/definition.ts';
 import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
-import type { Output } from '../structure/graph-node.ts';
+import { Output, type Node } from '../structure/graph-node.ts';
 import { formatShape, mergeShapes } from '../structure/shape.ts';
-import { inputsOf, op, type Op } from './op.ts';
+import { checkedBuilder } from '../structure/check-arguments.ts';
+import { checkedOptions, inputsOf, splitOptions, type Op } from './op.ts';
+import { tableInput } from './embedding.ts';
 import { changedRows } from './state.ts';
 
 const reals: readonly GraphDType[] = ['float32', 'float64'];
@@ -14,112 +17,133 @@ const real = { T: { kind: 'type', allowed: reals } } as const;
 
 type Hyperparameters = Readonly<Record<string, AttributeSpec>>;
 
-const common: Hyperparameters = { learning_rate: { kind: 'float' } };
-const adam: Hyperparameters = {
-  ...common,
-  beta1: { kind: 'float', default: 0.9 },
-  beta2: { kind: 'float', default: 0.999 },
-  epsilon: { kind: 'float', default: 1e-8 },
-};
-const adagrad: Hyperparameters = { ...common, epsilon: { kind: 'float', default: 1e-6 } };
-const ftrl: Hyperparameters = {
-  ...common,
-  l1: { kind: 'float', default: 0 },
-  l2: { kind: 'float', default: 0 },
-  beta: { kind: 'float', default: 1 },
-};
+const float = (value: number): AttributeSpec => ({ kind: 'float', default: value });
 
-function refs(...names: readonly string[]): InputSpec[] {
-  return names.map((name) => ({ name, dtype: 'T', isRef: true }));
+/** The states of a rule, of the variable's shape, and its hyperparameters beside the rate. */
+interface UpdateRule {
+  readonly states: readonly string[];
+  /** A scalar that counts the updates, behind the states. */
+  readonly counter?: string;
+  readonly attributes: Hyperparameters;
 }
 
-/** The variable, its states, the gradient of the same shape. */
-function dense(name: string, states: readonly string[], attributes: Hyperparameters): OpDefinition {
+const rules = {
+  GradientDescent: { states: [], attributes: {} },
+  Momentum: { states: ['accum'], attributes: { momentum: { kind: 'float' }, use_nesterov: { kind: 'bool', default: false } } },
+  Adagrad: { states: ['accum'], attributes: { epsilon: float(1e-6) } },
+  Adam: { states: ['m', 'v'], counter: 'steps', attributes: { beta1: float(0.9), beta2: float(0.999), epsilon: float(1e-8) } },
+  Ftrl: { states: ['z', 'n'], attributes: { l1: float(0), l2: float(0), beta: float(1) } },
+} as const satisfies Readonly<Record<string, UpdateRule>>;
+
+/** An optimiser's rule, as TensorFlow names it. */
+export type UpdateName = keyof typeof rules;
+
+/** The thing that is updated: a variable, rows of one, or rows of a hash table, which has the states itself. */
+export type UpdateKind = 'dense' | 'sparse' | 'table';
+
+/** The variable, its states, the gradient: of the same shape, or of some rows; and the learning rate, when a step computes it. */
+function update(rule: UpdateName, kind: UpdateKind): OpDefinition {
+  const [isSparse, isTable] = [kind !== 'dense', kind === 'table'];
+  const { counter, attributes, ...of }: UpdateRule = rules[rule];
+  const states = isTable ? [] : of.states;
+  const further = [...states, ...(counter === undefined ? [] : [counter])].map((name) => ({ name, dtype: 'T', isRef: true }));
+  const refs: InputSpec[] = [isTable ? tableInput : { name: 'var', dtype: 'T', isRef: true }, ...further];
   return {
-    name,
-    inputs: [...refs('var', ...states), { name: 'grad', dtype: 'T' }],
-    attributes: { ...real, ...attributes },
-    infer: updated,
+    name: `${{ dense: '', sparse: 'Sparse', table: 'KvResourceSparse' }[kind]}Apply${rule}`,
+    inputs: [
+      ...refs,
+      ...inputsOf(isSparse ? { grad: 'T', indices: 'Tindices' } : { grad: 'T' }),
+      { name: 'learning_rate', dtype: 'T', isList: true },
+    ],
+    attributes: {
+      ...real,
+      ...(isSparse && { Tindices: { kind: 'type', allowed: indexDTypes } }),
+      learning_rate: { kind: 'float' },
+      ...attributes,
+      ...(isTable && { columns: { kind: 'list(string)' }, first: { kind: 'value' } }),
+    },
+    infer: ({ inputs, fail }) => {
+      const [variable, ...others] = inputs;
+      const [grad, indices] = inputs.slice(refs.length);
+      for (const other of [...others.slice(0, states.length), ...(isSparse ? [] : [grad])]) {
+        if (mergeShapes(variable.shape, other.shape) === undefined)
+          fail(`${formatShape(other.shape)} beside a variable of ${formatShape(variable.shape)}; all must be of one shape`);
+      }
+      for (const scalar of [...others.slice(states.length, refs.length - 1), ...inputs.slice(refs.length + (isSparse ? 2 : 1))]) {
+        if (mergeShapes(scalar.shape, []) === undefined) fail(`steps and learning_rate must be scalars, not ${formatShape(scalar.shape)}`);
+      }
+      const changed = isSparse ? changedRows([variable, indices, grad], 'grad has', fail) : undefined;
+      if (isTable) return [];
+      return changed ?? [{ dtype: variable.dtype, shape: variable.shape, isRef: true }];
+    },
     isStateful: true,
+    isSparse,
   };
 }
 
-function sparse(name: string, states: readonly string[], attributes: Hyperparameters): OpDefinition {
-  return {
-    name,
-    inputs: [...refs('var', ...states), ...inputsOf({ grad: 'T', indices: 'Tindices' })],
-    attributes: { ...real, Tindices: { kind: 'type', allowed: indexDTypes }, ...attributes },
-    infer: (context) => updatedRows(context, states.length),
-    isStateful: true,
-    isSparse: true,
-  };
+const names = Object.keys(rules) as UpdateName[];
+const updatesOf = (kind: UpdateKind): Record<UpdateName, OpDefinition> =>
+  Object.fromEntries(names.map((name) => [name, update(name, kind)])) as Record<UpdateName, OpDefinition>;
+const updates = { dense: updatesOf('dense'), sparse: updatesOf('sparse'), table: updatesOf('table') };
+
+/** Adds an update. @param inputs the variable, its states, the gradient, and the rows that it is of where it is sparse. */
+export function addUpdate(
+  g: GraphBuilder,
+  [rule, kind]: readonly [rule: UpdateName, kind: UpdateKind],
+  inputs: readonly Output[],
+  { learning_rate, ...options }: Readonly<Record<string, unknown>>,
+): Node {
+  const definition = updates[kind][rule];
+  const { nodeOptions, attributes } = splitOptions(options);
+  const [rate, more] = learning_rate instanceof Output ? [0, [learning_rate]] : [learning_rate as number | undefined, []];
+  return g.node(definition, [...inputs, ...more], { learning_rate: rate, ...attributes }, nodeOptions);
+}
+
+function applying<Call>(rule: UpdateName, kind: UpdateKind = 'dense'): Op<Call> {
+  const definition = updates[kind][rule];
+  const count = definition.inputs.length - 1;
+  const call = (g: GraphBuilder, ...args: unknown[]): Output =>
+    addUpdate(checkedBuilder(definition.name, g), [rule, kind], args.slice(0, count) as Output[], checkedOptions(definition, args[count]))
+      .outputs[0];
+  return Object.assign(call as Call & object, { definition });
 }
 
 type Floats = Output<FloatDType>;
 type Indices = Output<IndexDType>;
-type LearningRate = { readonly learning_rate: number };
+/** A number, or a scalar that a step computes. */
+export type Rate = number | Output<FloatDType>;
+type LearningRate = { readonly learning_rate: Rate };
 type AdamOptions = NodeOptions & LearningRate & { readonly beta1?: number; readonly beta2?: number; readonly epsilon?: number };
 type AdagradOptions = NodeOptions & LearningRate & { readonly epsilon?: number };
 type FtrlOptions = NodeOptions & LearningRate & { readonly l1?: number; readonly l2?: number; readonly beta?: number };
 
 /** ref −= learning_rate · grad; all of one shape. Gives the variable. */
-export const applyGradientDescent: Op<(g: GraphBuilder, ref: Floats, grad: Floats, options: NodeOptions & LearningRate) => Floats> = op(
-  dense('ApplyGradientDescent', [], common),
-);
+export const applyGradientDescent: Op<(g: GraphBuilder, ref: Floats, grad: Floats, options: NodeOptions & LearningRate) => Floats> =
+  applying('GradientDescent');
 
 /** `steps`: a variable of shape [] that counts updates. */
 export const applyAdam: Op<
   (g: GraphBuilder, ref: Floats, m: Floats, v: Floats, steps: Floats, grad: Floats, options: AdamOptions) => Floats
-> = op({
-  ...dense('ApplyAdam', ['m', 'v'], adam),
-  inputs: [...refs('var', 'm', 'v', 'steps'), { name: 'grad', dtype: 'T' }],
-  infer: ({ inputs: [variable, m, v, steps, grad], fail, ...rest }) => {
-    if (mergeShapes(steps.shape, []) === undefined) fail(`steps must be a scalar, not ${formatShape(steps.shape)}`);
-    return updated({ inputs: [variable, m, v, grad], fail, ...rest });
-  },
-});
+> = applying('Adam');
 
 /** history += grad²; ref −= learning_rate · grad / (√history + epsilon). Default epsilon 1e-6. Gives the variable. */
-export const applyAdagrad: Op<(g: GraphBuilder, ref: Floats, history: Floats, grad: Floats, options: AdagradOptions) => Floats> = op(
-  dense('ApplyAdagrad', ['accum'], adagrad),
-);
+export const applyAdagrad: Op<(g: GraphBuilder, ref: Floats, history: Floats, grad: Floats, options: AdagradOptions) => Floats> =
+  applying('Adagrad');
 
 /** `applyGradientDescent` of the rows that `indices` names; `grad[k]` is the gradient of row `indices[k]`, and a row that is named
  *  several times gets the sum. */
 export const sparseApplyGradientDescent: Op<
   (g: GraphBuilder, ref: Floats, grad: Floats, indices: Indices, options: NodeOptions & LearningRate) => Floats
-> = op(sparse('SparseApplyGradientDescent', [], common));
+> = applying('GradientDescent', 'sparse');
 
 /** `applyAdagrad` of the rows that `indices` names, as `sparseApplyGradientDescent`; other rows of `history` stay. */
 export const sparseApplyAdagrad: Op<
   (g: GraphBuilder, ref: Floats, history: Floats, grad: Floats, indices: Indices, options: AdagradOptions) => Floats
-> = op(sparse('SparseApplyAdagrad', ['accum'], adagrad));
+> = applying('Adagrad', 'sparse');
 
 /** `z` and `n`: what the rule calls linear and accum in TensorFlow. */
 export const sparseApplyFtrl: Op<
   (g: GraphBuilder, ref: Floats, z: Floats, n: Floats, grad: Floats, indices: Indices, options: FtrlOptions) => Floats
-> = op(sparse('SparseApplyFtrl', ['z', 'n'], ftrl));
+> = applying('Ftrl', 'sparse');
 
-export const trainingOps: readonly OpDefinition[] = [
-  ...[applyGradientDescent, applyAdam, applyAdagrad],
-  ...[sparseApplyGradientDescent, sparseApplyAdagrad, sparseApplyFtrl],
-].map(({ definition }) => definition);
-
-function updated({ inputs, fail }: InferContext): readonly OutputSpec[] {
-  const [variable] = inputs;
-  for (const other of inputs.slice(1)) {
-    if (mergeShapes(variable.shape, other.shape) === undefined)
-      fail(`${formatShape(other.shape)} beside a variable of ${formatShape(variable.shape)}; all must be of one shape`);
-  }
-  return [{ dtype: variable.dtype, shape: variable.shape, isRef: true }];
-}
-
-function updatedRows({ inputs, fail }: InferContext, states: number): readonly OutputSpec[] {
-  const [variable] = inputs;
-  const [grad, indices] = inputs.slice(states + 1);
-  for (const state of inputs.slice(1, states + 1)) {
-    if (mergeShapes(variable.shape, state.shape) === undefined)
-      fail(`a state of ${formatShape(state.shape)} beside a variable of ${formatShape(variable.shape)}`);
-  }
-  return changedRows([variable, indices, grad], 'grad has', fail);
-}
+export const trainingOps: readonly OpDefinition[] = Object.values(updates).flatMap((each) => Object.values(each));

@@ -23,12 +23,44 @@ export interface NodeOptions {
 
 export const nodeOptionKeys = optionTable<NodeOptions>({ name: anyText, device: anyText, controlInputs: anyList, colocateWith: anything });
 
+/** A variable, and the node that gives it its first value. */
+export interface MadeVariable {
+  readonly variable: Output;
+  readonly initializer: Node;
+  /** Optimisers change it unless they are told which variables to change. */
+  readonly isTrainable: boolean;
+}
+
+/** One way of a `cond`. */
+export interface Branch {
+  readonly pred: Output<'bool'>;
+  /** The end of a Switch by `pred` from which values come here. */
+  readonly side: 0 | 1;
+  /** The branch that the `cond` is in. */
+  readonly parent: Branch | undefined;
+}
+
+/** A loop of `whileLoop`: like a node, with what goes in and what comes out. */
+export interface BuiltLoop {
+  readonly name: string;
+  /** Its variables, and behind them its invariants, before the loop. */
+  readonly inputs: readonly Output[];
+  /** Its variables after the loop. */
+  readonly outputs: readonly Output[];
+  /** Its variables in an iteration, and whether there is one. */
+  readonly taken: readonly Output[];
+  readonly go: Output<'bool'>;
+  readonly frame: { readonly frame_name: string; readonly parallel_iterations: number };
+  readonly body: (variables: readonly Output[], invariants: readonly Output[]) => readonly Output[];
+}
+
 interface Scope {
   readonly prefix: string;
   readonly device: DeviceName;
   readonly controlInputs: readonly Node[];
   /** Control inputs of nodes that would have no input. */
   readonly beforeSources: readonly Node[];
+  readonly branch?: Branch;
 }
 
 /** Builds a graph node by node; mistakes throw ShoalError `usage` at the call that makes them, naming the node.
@@ -39,6 +71,11 @@ interface Scope {
  *      const y = relu(g, matMul(g, x, w));
  *      const graph = g.finish(); */
 export class GraphBuilder {
+  /** Those that `getVariable` has made, in their order. */
+  readonly variables: MadeVariable[] = [];
+  /** Loops by the nodes that their values leave them by. */
+  readonly loops = new Map<Node, BuiltLoop>();
+  readonly #branches = new Map<Node, Branch>();
   readonly #nodes: Node[] = [];
   readonly #own = new Set<Node>();
   readonly #names = new Map<string, number>();
@@ -80,6 +117,7 @@ export class GraphBuilder {
     );
     this.#nodes.push(node);
     this.#own.add(node);
+    if (this.#scope.branch !== undefined) this.#branches.set(node, this.#scope.branch);
     if (node.control === 'merge') this.#open.set(node, ownInputs);
     return node;
   }
@@ -107,6 +145,16 @@ export class GraphBuilder {
   withSourcesAfter<T>(controlInputs: readonly (Node | Output)[], build: () => T): T {
     const before = controlInputs.map((each, index) => this.#checkNode(each, `withSourcesAfter: control input ${index}`));
     return this.#within({ ...this.#scope, beforeSources: before }, build);
+  }
+
+  /** Nodes made by `build` are on this way of a `cond`. */
+  withBranch<T>(pred: Output<'bool'>, side: 0 | 1, build: () => T): T {
+    return this.#within({ ...this.#scope, branch: { pred, side, parent: this.#scope.branch } }, build);
+  }
+
+  /** The innermost branch that a node was made in. */
+  branchOf(node: Node): Branch | undefined {
+    return this.#branches.get(node);
   }
 
   /** The only edge that may go back: from a NextIteration to the Merge at which its loop begins. */

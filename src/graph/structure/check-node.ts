@@ -87,6 +87,9 @@ function bindInputs(
     const spec: InputSpec = specs[Math.min(index, specs.length - 1)];
     const role = index >= fixed ? `${spec.name}[${index - fixed}]` : spec.name;
     if (spec.isRef === true && input.isRef !== true) fail(`input ${role} must be a variable`);
+    const isTable = (input as Partial<Output>).node?.op === 'KvVariable';
+    if (isTable !== (spec.isTable === true))
+      fail(isTable ? `input ${role} is a hash table, of which embeddingLookup gives rows` : `input ${role} must be a hash table`);
     if (spec.dtype === 'any') return;
     const expected = isGraphDType(spec.dtype) ? spec.dtype : attributes[spec.dtype];
     if (expected === undefined) attributes[spec.dtype] = input.dtype;

@@ -17,6 +17,8 @@ export interface InputSpec {
   readonly dtype: string;
   /** True: the operation changes the variable, so it needs the reference itself. */
   readonly isRef?: boolean;
+  /** True: the variable is a hash table, which no other operation takes. */
+  readonly isTable?: boolean;
   /** True: the kernel has what it needs of the value when it returns, and keeps nothing: a variable may change in place then. */
   readonly isCopied?: boolean;
   /** True: any number of inputs, at least `least`; only the last input of an operation. */

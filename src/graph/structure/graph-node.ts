@@ -75,6 +75,11 @@ export class Node {
   }
 }
 
+/** The device that a node asks for, or the node that it is colocated with. */
+export function requestedDevice({ device, colocateWith }: Node): string {
+  return device === '' && colocateWith !== undefined ? requestedDevice(colocateWith) : device;
+}
+
 type NamedNode = Pick<Node, 'op' | 'name'>;
 
 /** `MatMul 'tower/h1'`, for messages. */
