@@ -194,7 +194,8 @@ class Proxy implements AsyncDisposable {
 
   cut(all: boolean): void {
     const sockets = [...this.#sockets];
-    for (const socket of all ? sockets : sockets.slice(0, 1)) socket.resetAndDestroy();
+    // Node.js 20 loses the handle of a socket that is reset while its end is on its way, and then the process does not exit.
+    for (const socket of all ? sockets : sockets.slice(0, 1)) void (socket.writableEnded ? socket.destroy() : socket.resetAndDestroy());
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

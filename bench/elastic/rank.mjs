@@ -1,0 +1,32 @@
+// A rank of bench/elastic: all-reduces until it is told the number of steps; the victim kills itself, and all others print how long after that
+// their next all-reduce was complete. Arguments: file for the time of the kill, shrink or restart, victim.
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { initProcessGroup, isShoalError } from 'shoal';
+
+const [file, way, victim] = process.argv.slice(2);
+const steps = 400;
+const now = () => performance.timeOrigin + performance.now();
+const wasKilled = existsSync(file);
+let group = await initProcessGroup();
+let isOver = false;
+const x = group.tensor('float32', [1 << 18]);
+for (let step = 0; step < steps; step++) {
+  if (!wasKilled && step === steps / 2 && process.env.RANK === victim) {
+    writeFileSync(file, String(now()));
+    process.kill(process.pid, 'SIGKILL');
+  }
+  try {
+    x.data.fill(1);
+    await group.allReduce(x);
+    if (x.data[0] !== group.size) throw new Error(`a sum of ${group.size} ones is ${x.data[0]}`);
+  } catch (error) {
+    if (way !== 'shrink' || !isShoalError(error) || error.code !== 'peer-lost') throw error;
+    group = await group.shrink();
+    step--;
+    continue;
+  }
+  if (isOver || !existsSync(file)) continue;
+  console.log(`gap ${now() - Number(readFileSync(file, 'utf8'))}`);
+  isOver = true;
+}
+await group.destroy();
