@@ -149,6 +149,12 @@ export const measurements: readonly Measurement[] = [
   report('report-large', 'the page of a run of 256 ranks, of a gigabyte of traces', 'bench/report/run.ts'),
   report('start', 'starting and ending a job', 'bench/start/run.ts'),
   {
+    name: 'elastic',
+    title: 'the time from the loss of a rank until the next all-reduce',
+    kind: 'report',
+    command: ['--import', 'tsx', 'bench/elastic/run.ts', '--rounds', '40', '--out', '{out}/elastic.json'],
+  },
+  {
     name: 'start-64-ranks',
     title: 'starting and ending a job of 64 ranks',
     kind: 'report',

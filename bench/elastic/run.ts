@@ -25,33 +25,34 @@ const commit = spawnSync('git', ['describe', '--always', '--dirty'], { cwd: repo
 const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url));
 
 /** Ways to go on, with the command of a job; every n-th round. */
-const ways: readonly { readonly name: string; readonly every: number; readonly command: (ranks: number, ...args: string[]) => string[] }[] = [
-  {
-    name: 'shrink',
-    every: 1,
-    command: (ranks, ...args) => [
-      ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1'],
-      ...[here('rank.mjs'), ...args],
-    ],
-  },
-  {
-    name: 'restart',
-    every: 10,
-    command: (ranks, ...args) => [
-      ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--max-restarts', '1'],
-      ...[here('rank.mjs'), ...args],
-    ],
-  },
-  {
-    name: 'torchrun',
-    every: 10,
-    command: (ranks, ...args) => [
-      ...[python, '-m', 'torch.distributed.run', '--nproc_per_node', String(ranks), '--max_restarts', '1'],
-      ...['--monitor_interval', '0.1', '--redirects', '1', '--tee', '1'],
-      ...[here('torch_rank.py'), ...args],
-    ],
-  },
-];
+const ways: readonly { readonly name: string; readonly every: number; readonly command: (ranks: number, ...args: string[]) => string[] }[] =
+  [
+    {
+      name: 'shrink',
+      every: 1,
+      command: (ranks, ...args) => [
+        ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1'],
+        ...[here('rank.mjs'), ...args],
+      ],
+    },
+    {
+      name: 'restart',
+      every: 10,
+      command: (ranks, ...args) => [
+        ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--max-restarts', '1'],
+        ...[here('rank.mjs'), ...args],
+      ],
+    },
+    {
+      name: 'torchrun',
+      every: 10,
+      command: (ranks, ...args) => [
+        ...[python, '-m', 'torch.distributed.run', '--nproc_per_node', String(ranks), '--max_restarts', '1'],
+        ...['--monitor_interval', '0.1', '--redirects', '1', '--tee', '1'],
+        ...[here('torch_rank.py'), ...args],
+      ],
+    },
+  ];
 
 interface Row {
   readonly ranks: number;
@@ -93,7 +94,9 @@ const rows = [...times].map(([key, all]): Row => {
   return { ranks: Number(ranks), way, rounds: all.length, medianMs: median(all), bestMs: sorted[0], p99Ms };
 });
 for (const { ranks, way, rounds: count, medianMs, bestMs, p99Ms } of rows)
-  console.log(`${ranks} ranks, ${way}: median ${medianMs.toFixed(1)} ms, best ${bestMs.toFixed(1)}, p99 ${p99Ms.toFixed(1)}, ${count} rounds`);
+  console.log(
+    `${ranks} ranks, ${way}: median ${medianMs.toFixed(1)} ms, best ${bestMs.toFixed(1)}, p99 ${p99Ms.toFixed(1)}, ${count} rounds`,
+  );
 if (values.out !== undefined)
   writeFileSync(
     values.out,

@@ -290,7 +290,7 @@ export interface ProcessGroup {
   scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup>;
   /** The group of the ranks that are still there, in their order, over the links and memory that they have. Called by all of them: after a
    *  failure, or without one and with `exclude`. All get the same group, also when more ranks are lost meanwhile. This group ends: calls that
-   *  it has begun fail, its tensors are the new one's, and `destroy` is the new one's; groups made of it stay as they are. Sums have the
+   *  it has begun fail (on some ranks only, where others had all parts already), its tensors are the new one's, and `destroy` is the new one's; groups made of it stay as they are. Sums have the
    *  bits of a world of those ranks. NCCL's `ncclCommShrink`, MPI's `MPIX_Comm_shrink`.
    *  @throws ShoalError `closed` on a rank without which the others went on; `timeout` naming ranks that have not called it; `peer-lost` when
    *          the job's store is gone; `unsupported` with `backend: 'mpi'`, and of a scheduled group. */

@@ -1,0 +1,24 @@
+/** Worlds from seeds whose ranks go on without those that they lose. SHRINKING_SEEDS=n runs other than 150. */
+import { expect, it } from 'vitest';
+import { runShrinkingWorld, shrinkingWorldOf } from './worlds/shrinking-world.ts';
+
+const seeds = Number(process.env['SHRINKING_SEEDS'] ?? 150);
+const from = Number(process.env['SHRINKING_FROM'] ?? 1);
+
+it(`${seeds} worlds go on in one group with the right totals, or end with an error`, async () => {
+  let shrinks = 0;
+  for (let seed = from; seed < from + seeds; seed++) {
+    const plan = shrinkingWorldOf(seed);
+    const verdict = await runShrinkingWorld(plan);
+    shrinks += verdict.shrinks;
+    expect(verdict.problems, JSON.stringify(plan)).toEqual([]);
+  }
+  if (seeds >= 100) expect(shrinks).toBeGreaterThan(seeds);
+});
+
+it('the same seed gives the same trace', async () => {
+  for (const seed of [3, 14, 15]) {
+    const plan = shrinkingWorldOf(seed);
+    expect((await runShrinkingWorld(plan)).trace).toBe((await runShrinkingWorld(plan)).trace);
+  }
+});
