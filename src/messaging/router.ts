@@ -233,11 +233,8 @@ export class Router extends MessageSocket {
     this.#pipes.set(pipe, dealer);
     if (previous !== undefined) {
       this.#pipes.delete(previous);
-      const replaced = new ShoalError(
-        'config',
-        `another dealer said hello as ${formatAddress(address)}; give every dealer its own address`,
-      );
-      previous.send([encodeError(replaced)]);
+      const message = `another dealer said hello as ${formatAddress(address)}; give every dealer its own address`;
+      previous.send([encodeError(new ShoalError('config', message))]);
       previous.close(0).catch(() => undefined);
     }
     // Messages that waited under another dealer's route are this one's now.

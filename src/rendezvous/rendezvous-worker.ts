@@ -190,13 +190,8 @@ export class RendezvousWorker {
       };
       const timer = setServedTimer(this.#environment.clock, timeoutMs, () => {
         this.#awaited.delete(look);
-        reject(
-          new ShoalError(
-            'timeout',
-            `worker ${rank} has not connected to worker ${this.self.rank} within ${timeoutMs} ms; is it running, and has it this worker's address?`,
-            { timeoutMs },
-          ),
-        );
+        const message = `worker ${rank} has not connected to worker ${this.self.rank} within ${timeoutMs} ms; is it running, and has it this worker's address?`;
+        reject(new ShoalError('timeout', message, { timeoutMs }));
       });
       this.#awaited.add(look);
       look();
@@ -224,11 +219,10 @@ export class RendezvousWorker {
     checkStepId(options.firstStep);
     const key = tensorKey(this.#core, name, from, this.self);
     const remote = this.#network.find(from.device);
-    if (remote === undefined)
-      throw new ShoalError(
-        'unsupported',
-        `${from.device} has no connection to this worker, and a standing request needs one: connect to its worker first`,
-      );
+    if (remote === undefined) {
+      const message = `${from.device} has no connection to this worker, and a standing request needs one: connect to its worker first`;
+      throw new ShoalError('unsupported', message);
+    }
     return remote.stand(key, options.firstStep, options.depth ?? 8);
   }
 

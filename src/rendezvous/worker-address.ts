@@ -19,11 +19,10 @@ export function formatWorkerAddress(address: WorkerAddress): string {
 
 /** @throws ShoalError `usage` for what is none. */
 export function parseWorkerAddress(text: string): WorkerAddress {
-  const wrong = (): ShoalError =>
-    new ShoalError(
-      'usage',
-      `${describeValue(text).slice(0, 60)} is not the address of a rendezvous worker; pass what \`worker.address\` says`,
-    );
+  const wrong = (): ShoalError => {
+    const given = describeValue(text).slice(0, 60);
+    return new ShoalError('usage', `${given} is not the address of a rendezvous worker; pass what \`worker.address\` says`);
+  };
   if (typeof text !== 'string' || !text.startsWith(scheme) || text.length > charactersMax) throw wrong();
   try {
     return parse('an address', addressSchema, JSON.parse(Buffer.from(text.slice(scheme.length), 'base64url').toString()));

@@ -77,12 +77,10 @@ export class WorkerStep {
     const sendable = isOnDevice(value) ? this.#devices.staged(value, release) : { ...hostValueOf(value), release };
     try {
       const key = tensorKey(this.#core, name, this.#core.self, to);
-      const late = (): ShoalError =>
-        new ShoalError(
-          'timeout',
-          `'${name}' was not asked for by ${to.device} within ${timeoutMs} ms of step ${this.stepId}; has it begun the step, and does it receive this name?`,
-          { timeoutMs },
-        );
+      const late = (): ShoalError => {
+        const message = `'${name}' was not asked for by ${to.device} within ${timeoutMs} ms of step ${this.stepId}; has it begun the step, and does it receive this name?`;
+        return new ShoalError('timeout', message, { timeoutMs });
+      };
       timer = clock.setTimer(timeoutMs, () => this.#rendezvous.withdraw((each) => (each === key ? late() : undefined)));
       this.#rendezvous.send(key, sendable);
     } catch (thrown) {
@@ -135,17 +133,15 @@ export class WorkerStep {
 
 /** @throws ShoalError `usage` for what is no name, and for what are no workers. */
 export function tensorKey(core: WorkerCore, name: string, from: WorkerIdentity, to: WorkerIdentity): string {
-  if (typeof name !== 'string' || name === '' || name.length > nameCharactersMax || name.includes(';'))
-    throw new ShoalError(
-      'usage',
-      `the name of a tensor must be a text of 1 to ${nameCharactersMax} characters without ';', not ${describeValue(name).slice(0, 100)}`,
-    );
+  if (typeof name !== 'string' || name === '' || name.length > nameCharactersMax || name.includes(';')) {
+    const message = `the name of a tensor must be a text of 1 to ${nameCharactersMax} characters without ';', not ${describeValue(name).slice(0, 100)}`;
+    throw new ShoalError('usage', message);
+  }
   for (const worker of [from, to])
-    if (typeof worker?.device !== 'string')
-      throw new ShoalError(
-        'usage',
-        `'${name}' must go between workers: pass what \`connect\` or \`peer\` gives, not ${describeValue(worker)}`,
-      );
+    if (typeof worker?.device !== 'string') {
+      const message = `'${name}' must go between workers: pass what \`connect\` or \`peer\` gives, not ${describeValue(worker)}`;
+      throw new ShoalError('usage', message);
+    }
   return core.key(name, from, to);
 }
 

@@ -104,11 +104,8 @@ export async function joinMeeting(
   const { why, error } = outcome;
   if (why === 'final') throw error;
   if (why === 'aborted') throw new ShoalError('aborted', `rank ${rank}: waiting for rank 0 was aborted`, { cause: signal?.reason });
-  throw new ShoalError(
-    'timeout',
-    `rank ${rank} did not find rank 0 of its job through ${path} in ${connectTimeoutMs} ms; last: ${error?.message ?? 'none'}. Is rank 0 running, on this host and as this user?`,
-    { rank, peer: 0, operation: 'store connect', timeoutMs: connectTimeoutMs },
-  );
+  const message = `rank ${rank} did not find rank 0 of its job through ${path} in ${connectTimeoutMs} ms; last: ${error?.message ?? 'none'}. Is rank 0 running, on this host and as this user?`;
+  throw new ShoalError('timeout', message, { rank, peer: 0, operation: 'store connect', timeoutMs: connectTimeoutMs });
 }
 
 async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptions, 'secret' | 'host'>): Promise<void> {
@@ -124,13 +121,8 @@ async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptio
     return;
   }
   await other.close();
-  throw new ShoalError(
-    'config',
-    `another rank 0 already serves this job at ${point.host}:${point.port} (${path}); two jobs have the same MASTER_PORT, or two processes the same RANK`,
-    {
-      rank: 0,
-    },
-  );
+  const message = `another rank 0 already serves this job at ${point.host}:${point.port} (${path}); two jobs have the same MASTER_PORT, or two processes the same RANK`;
+  throw new ShoalError('config', message, { rank: 0 });
 }
 
 /** Undefined when there is no file, or none of ours. */

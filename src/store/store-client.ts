@@ -89,7 +89,7 @@ export class StoreClient extends Store {
    *  @throws ShoalError `timeout` with the address, the time spent and the last reason; `auth` or `config` when the server
    *          answers and refuses. */
   static async connect(options: StoreClientOptions): Promise<StoreClient> {
-    const { clock, random, connectTimeoutMs = 30_000, attemptsMax = Infinity, signal } = options;
+    const { clock, random, rank, servedBy, connectTimeoutMs = 30_000, attemptsMax = Infinity, signal } = options;
     const startMs = clock.now();
     const isFinal = (error: ShoalError): boolean => error.code === 'auth' || error.code === 'config' || isExhaustion(error);
     const outcome = await retry({ clock, random, timeoutMs: connectTimeoutMs, attemptsMax, signal, isFinal, pauseMostMs }, (stop) =>
@@ -99,7 +99,16 @@ export class StoreClient extends Store {
     const { why, error, attempts } = outcome;
     if (why === 'aborted') throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal?.reason });
     if (why === 'final') throw error;
-    throw unreachableStore(options, { attempts, elapsedMs: clock.now() - startMs, last: error });
+    const message =
+      `${partyName(rank)} could not reach the ${nameOf(options)} in ${Math.round(clock.now() - startMs)} ms (${attempts} attempts); last: ${error?.message ?? 'none'}. ` +
+      'Is the process that serves it (the launcher or rank 0) running, and is the address right?';
+    throw new ShoalError('timeout', message, {
+      rank,
+      peer: servedBy,
+      operation: 'store connect',
+      timeoutMs: connectTimeoutMs,
+      cause: error,
+    });
   }
 
   async start(operation: StoreOperation, wait?: StoreWait): Promise<StoreResult> {
@@ -258,16 +267,4 @@ function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket:
 
 function nameOf({ host, port }: StoreClientOptions): string {
   return `store at tcp://${host.includes(':') ? `[${host}]` : host}:${port}`;
-}
-
-function unreachableStore(
-  options: StoreClientOptions,
-  { attempts, elapsedMs, last }: { attempts: number; elapsedMs: number; last: ShoalError | undefined },
-): ShoalError {
-  return new ShoalError(
-    'timeout',
-    `${partyName(options.rank)} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempts} attempts); last: ${last?.message ?? 'none'}. ` +
-      'Is the process that serves it (the launcher or rank 0) running, and is the address right?',
-    { rank: options.rank, peer: options.servedBy, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
-  );
 }

@@ -86,27 +86,11 @@ export class StoreServer {
   /** Binds and listens. @throws ShoalError `config` when the port is taken, `system` otherwise. */
   static async listen(options: StoreServerOptions): Promise<StoreServer> {
     const store = new StoreServer(options);
-    const host = options.host ?? '127.0.0.1';
+    const { host = '127.0.0.1', port = 0 } = options;
     await new Promise<void>((resolve, reject) => {
-      store.#server.once('error', (error: NodeJS.ErrnoException) => {
-        const where = `${host}:${options.port ?? 0}`;
-        const ranOut = exhaustion('this process', error, `listening on ${where} for the store`);
-        if (ranOut) {
-          reject(ranOut);
-          return;
-        }
-        const taken = error.code === 'EADDRINUSE';
-        const next = taken
-          ? 'another job uses the port; choose another one (--master-port, MASTER_PORT)'
-          : 'is it an address of this host?';
-        reject(
-          new ShoalError(taken ? 'config' : 'system', `the store cannot listen on ${where}: ${messageOf(error)}; ${next}`, {
-            cause: error,
-          }),
-        );
-      });
+      store.#server.once('error', (error) => reject(cannotListen(`${host}:${port}`, error)));
       // Without a host, IPv6 and IPv4 alike, or IPv4 alone where there is no IPv6.
-      store.#server.listen({ ...(host === 'any' ? {} : { host }), port: options.port ?? 0, backlog: 1024 }, resolve);
+      store.#server.listen({ ...(host === 'any' ? {} : { host }), port, backlog: 1024 }, resolve);
     });
     store.#server.removeAllListeners('error');
     if (options.keepProcessAlive === 'no') store.#server.unref();
@@ -272,4 +256,12 @@ export class StoreServer {
     socket.uncork();
     if (socket.writableLength > cutOffBytes) socket.destroy();
   }
+}
+
+function cannotListen(where: string, cause: NodeJS.ErrnoException): ShoalError {
+  const taken = cause.code === 'EADDRINUSE';
+  const next = taken ? 'another job uses the port; choose another one (--master-port, MASTER_PORT)' : 'is it an address of this host?';
+  const message = `the store cannot listen on ${where}: ${messageOf(cause)}; ${next}`;
+  const ranOut = exhaustion('this process', cause, `listening on ${where} for the store`);
+  return ranOut ?? new ShoalError(taken ? 'config' : 'system', message, { cause });
 }

@@ -141,11 +141,10 @@ export class CheckedStore implements KVStore {
   setUpdater(updater: Updater): void {
     checkArgument('setUpdater: updater', updater, callback);
     const backend = this.#open();
-    if (this.#hasServers)
-      throw new ShoalError(
-        'unsupported',
-        `a ${this.type} store is updated on its servers; use setOptimizer, or a local or collective store`,
-      );
+    if (this.#hasServers) {
+      const message = `a ${this.type} store is updated on its servers; use setOptimizer, or a local or collective store`;
+      throw new ShoalError('unsupported', message);
+    }
     backend.set({ type: 'updater', updater });
   }
 

@@ -22,11 +22,10 @@ export class IncomingPacket {
     const parts = this.#parts;
     parts.push(part);
     this.#bytes += part.byteLength;
-    if (parts.length > partsMost || this.#bytes > this.#bytesMost)
-      throw new ShoalError(
-        'protocol',
-        `peer sent a packet of ${parts.length} parts with ${this.#bytes} bytes, more than a message may have`,
-      );
+    if (parts.length > partsMost || this.#bytes > this.#bytesMost) {
+      const message = `peer sent a packet of ${parts.length} parts with ${this.#bytes} bytes, more than a message may have`;
+      throw new ShoalError('protocol', message);
+    }
     if (!isLast) return undefined;
     this.#parts = [];
     this.#bytes = 0;

@@ -137,11 +137,10 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
     const meeting = this.#meeting(key);
     if (meeting.isAsked) {
       if (!isSuccessor(asker, meeting.asker)) throw twice(key, 'asked for');
-      if (meeting.isGone)
-        throw new ShoalError(
-          'peer-lost',
-          `${describeKey(key)} had left over a connection that broke, and was not kept; it can be sent in another step`,
-        );
+      if (meeting.isGone) {
+        const message = `${describeKey(key)} had left over a connection that broke, and was not kept; it can be sent in another step`;
+        throw new ShoalError('peer-lost', message);
+      }
     }
     meeting.isAsked = true;
     meeting.asker = asker;

@@ -210,11 +210,10 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
 
   /** Tensors of the worker come over this carrier from now on; another of its incarnations is forgotten. */
   attach(identity: WorkerIdentity, carrier: TensorCarrier): void {
-    if (identity.device === this.self.device)
-      throw new ShoalError(
-        'config',
-        `worker ${identity.rank} has device ${identity.device}, which is this worker's; devices have names of their own`,
-      );
+    if (identity.device === this.self.device) {
+      const message = `worker ${identity.rank} has device ${identity.device}, which is this worker's; devices have names of their own`;
+      throw new ShoalError('config', message);
+    }
     this.#peers.set(identity.device, { identity, carrier, incarnation: `${incarnationText(identity.incarnation)};` });
     this.#lost.delete(identity.device);
   }

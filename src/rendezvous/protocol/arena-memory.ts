@@ -56,12 +56,10 @@ export class ArenaMemory implements ReceiveMemory {
     const { budget } = this.#options;
     const size = Math.ceil(bytes / alignment) * alignment;
     if (this.#closed) throw new ShoalError('closed', 'memory for received tensors is closed');
-    if (budget.bytes + size > budget.bytesMax)
-      throw new ShoalError(
-        'out-of-memory',
-        `no memory for a received tensor of ${bytes} bytes: ${budget.bytes} of ${budget.bytesMax} bytes are waited for already`,
-        { bytes },
-      );
+    if (budget.bytes + size > budget.bytesMax) {
+      const message = `no memory for a received tensor of ${bytes} bytes: ${budget.bytes} of ${budget.bytesMax} bytes are waited for already`;
+      throw new ShoalError('out-of-memory', message, { bytes });
+    }
     const isLarge = size > this.#arenaBytes / arenaShare;
     const arena = isLarge ? this.#make(size) : this.#arenaFor(size);
     const offset = arena.used;

@@ -126,11 +126,10 @@ export class Outbox {
   /** The header of a message of the peer. @returns false when it has no records. @throws ShoalError `protocol`. */
   onMessage(reader: ByteReader): boolean {
     const version = reader.u8();
-    if (version !== protocolVersion)
-      throw new ShoalError(
-        'protocol',
-        `the peer speaks version ${version} of the rendezvous protocol, this process version ${protocolVersion}; run one version of shoal`,
-      );
+    if (version !== protocolVersion) {
+      const message = `the peer speaks version ${version} of the rendezvous protocol, this process version ${protocolVersion}; run one version of shoal`;
+      throw new ShoalError('protocol', message);
+    }
     if (reader.u8() !== 0) throw new ShoalError('protocol', 'a control message has unknown flags');
     const returned = reader.u16();
     if (returned > creditsMax - this.#credits)

@@ -47,11 +47,10 @@ export class PendingTable<T extends Indexed> {
 
   /** @throws ShoalError `out-of-memory` when there is no room for as many. */
   checkRoom(count: number): void {
-    if (this.#count + count > this.#countMax)
-      throw new ShoalError(
-        'out-of-memory',
-        `${count} more requests to ${this.#peer()}: ${this.#count} of at most ${this.#countMax} are not answered`,
-      );
+    if (this.#count + count > this.#countMax) {
+      const message = `${count} more requests to ${this.#peer()}: ${this.#count} of at most ${this.#countMax} are not answered`;
+      throw new ShoalError('out-of-memory', message);
+    }
   }
 
   /** `count` indices in a row that stand for nothing. @returns the first. */

@@ -156,11 +156,10 @@ export function readDestination(reader: ByteReader, regions: ReadonlyMap<number,
   const [offset, bytes] = [reader.varint(), reader.varint()];
   const region = regions.get(rkey);
   if (region === undefined) throw new ShoalError('protocol', `a request wants a tensor in region ${rkey}, which was not told`);
-  if (offset > region.bytes || bytes > region.bytes - offset)
-    throw new ShoalError(
-      'protocol',
-      `a request wants a tensor at bytes ${offset} to ${offset + bytes} of region ${rkey}, which has ${region.bytes}`,
-    );
+  if (offset > region.bytes || bytes > region.bytes - offset) {
+    const message = `a request wants a tensor at bytes ${offset} to ${offset + bytes} of region ${rkey}, which has ${region.bytes}`;
+    throw new ShoalError('protocol', message);
+  }
   return { region, offset, bytes };
 }
 

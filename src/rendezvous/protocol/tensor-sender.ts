@@ -166,11 +166,10 @@ export class TensorSender {
     const group = new FusedResponse(request, count, this.#options.outbox, this.#completeFused);
     for (let slot = 0; slot < count; slot++) {
       const response = this.#readResponse(reader, request, stepId, { fused: { group, slot } });
-      if (slot > 0 && response.ends !== group.slots[0].ends)
-        throw new ShoalError(
-          'protocol',
-          `the fused request ${request} is for one sender and one receiver, not '${group.slots[0].key}' and '${response.key}'`,
-        );
+      if (slot > 0 && response.ends !== group.slots[0].ends) {
+        const message = `the fused request ${request} is for one sender and one receiver, not '${group.slots[0].key}' and '${response.key}'`;
+        throw new ShoalError('protocol', message);
+      }
       group.slots.push(response);
     }
     this.#fused.set(request, group);
