@@ -214,28 +214,14 @@ function serves(
 
 function operationOf({ group, options }: CompareContext, { collective, bytes, groups }: Contest, name: string): Operation {
   const native = loadNative({ enabled: true });
-  const patterns = new Patterns({ dtype: options.dtype, op: options.op, ranks: group.size, kernels: createKernels({ native }) });
-  const benchOptions: BenchOptions = {
-    collective,
-    sizes: [],
-    dtype: options.dtype,
-    op: options.op,
-    root: 0,
-    checks: 1,
-    memory: options.memory,
-    touch: 'each',
-    wait: options.wait,
-    parallel: 1,
-    buckets: 1,
-    backend: name,
-    samples: 'dropped',
-  };
+  const { dtype, op, memory } = options;
+  const patterns = new Patterns({ dtype, op, ranks: group.size, kernels: createKernels({ native }) });
   const half = halvesOf(collective).includes('inPlace') ? 'inPlace' : 'outOfPlace';
-  const whole = Math.max(bytes, group.size * 16, dtypeInfo(options.dtype).bytes);
+  const whole = Math.max(bytes, group.size * 16, dtypeInfo(dtype).bytes);
   const own = groups.get(name) ?? group;
   return createOperation({
     group: own,
-    options: benchOptions,
+    options: { collective, dtype, op, memory, root: 0, buckets: 1 },
     patterns,
     bytes: collective === 'all-reduce' ? bytes : whole,
     half,

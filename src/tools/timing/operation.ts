@@ -26,7 +26,7 @@ export interface Operation {
 
 export interface OperationSpec {
   readonly group: ProcessGroup;
-  readonly options: BenchOptions;
+  readonly options: Pick<BenchOptions, 'collective' | 'dtype' | 'op' | 'root' | 'memory' | 'buckets'>;
   readonly patterns: Patterns;
   readonly bytes: number;
   readonly half: Half;
