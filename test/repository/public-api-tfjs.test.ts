@@ -27,6 +27,7 @@ it('shoal/ddp/tfjs', async () => {
       fields({ initialLearningRate: 0.1 }, 'warmupEpochs', 'stepsPerEpoch'),
     ),
     agreedStop: call(tfjs.agreedStop, argument(alone), argument(model)),
+    broadcastBuffers: call(tfjs.broadcastBuffers, argument(alone), argument(model)),
     tensorBoard: call(tfjs.tensorBoard, argument(alone), argument(directory, 'string')),
     ModelCheckpoints: call(
       (...given: ConstructorParameters<typeof tfjs.ModelCheckpoints>) => new tfjs.ModelCheckpoints(...given),

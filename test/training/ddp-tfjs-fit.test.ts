@@ -11,13 +11,14 @@ interface Lines {
   readonly whole: { readonly seen: number[][]; readonly loss: number[]; readonly rates: number[]; readonly values: number[] };
   readonly resumed: { readonly from: number[]; readonly values: number[] };
   readonly stopped: { readonly epochs: number[] };
+  readonly buffers: { readonly statistics: number[][] };
   readonly rated: { readonly values: number[] };
   readonly refused: { readonly messages: string[] };
 }
 
-async function linesOf(n: number): Promise<{ ranks: Lines[]; folder: string }> {
-  const folder = join(directory, String(n));
-  await using world = await startRanks({ fixture: 'tfjs-fit', n, env: { FOLDER: folder } });
+async function linesOf(n: number, more: Record<string, string> = {}): Promise<{ ranks: Lines[]; folder: string }> {
+  const folder = join(directory, [n, ...Object.values(more)].join('-'));
+  await using world = await startRanks({ fixture: 'tfjs-fit', n, env: { FOLDER: folder, ...more } });
   const outcomes = await world.outcomes();
   for (const { code, stderr } of outcomes) expect({ code, stderr }).toMatchObject({ code: 0 });
   const ranks = outcomes.map(({ lines }) =>
@@ -38,7 +39,7 @@ it('one, two and three ranks see the same batches, and have the same losses and 
   } = await linesOf(1);
   for (const n of [2, 3]) {
     const { ranks, folder } = await linesOf(n);
-    for (const { whole, resumed, stopped, rated, refused } of ranks) {
+    for (const { whole, resumed, stopped, rated, buffers, refused } of ranks) {
       // Metrics are the mean over ranks, bit by bit the same on all.
       expect(whole.loss).toEqual(ranks[0].whole.loss);
       expect(whole.values).toEqual(ranks[0].whole.values);
@@ -46,6 +47,7 @@ it('one, two and three ranks see the same batches, and have the same losses and 
       expect(resumed.from).toEqual([0, 2]);
       expect(resumed.values).toEqual(whole.values);
       expect(stopped.epochs).toEqual([0, 1]);
+      expect(buffers.statistics[1]).toEqual(ranks[0].buffers.statistics[0]);
       expect(rated.values[0]).toBeCloseTo(0.5, 6);
       expect(refused.messages).toEqual([
         expect.stringContaining("learningRateWarmup has no option 'warmUpEpochs'"),
@@ -54,6 +56,7 @@ it('one, two and three ranks see the same batches, and have the same losses and 
         expect.stringContaining('shard: the second argument is the process group'),
       ]);
     }
+    expect(ranks[1].buffers.statistics[0]).not.toEqual(ranks[0].buffers.statistics[0]);
     // The last batch of an epoch is short where 50 items are not dealt out evenly; whole batches are of the same items.
     const together = ranks[0].whole.seen.map((_, index) => sorted(ranks.flatMap(({ whole }) => whole.seen[index])));
     expect(together.filter((batch) => batch.length === 12)).toEqual(alone.whole.seen.filter((batch) => batch.length === 12).map(sorted));
@@ -70,4 +73,12 @@ it('one, two and three ranks see the same batches, and have the same losses and 
     expect(file).toMatch(/^events\.out\.tfevents\.\d{10}\./);
   }
   expect(alone.resumed.values).toEqual(alone.whole.values);
+});
+
+it('a scheduled group learns the same, with the same callbacks', async () => {
+  const [{ ranks: plain }, { ranks: scheduled }] = [
+    await linesOf(2, { SHOAL_SCHEDULING: '0' }),
+    await linesOf(2, { SHOAL_SCHEDULING: '1' }),
+  ];
+  expect(scheduled).toEqual(plain);
 });

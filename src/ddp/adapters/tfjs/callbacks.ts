@@ -9,7 +9,7 @@ import { checkGroup } from '../../reducer-options.ts';
 import { SummaryWriter } from '../../summary-writer.ts';
 
 /** The part of a process group that callbacks use. */
-export type CallbackGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allReduce'>;
+export type CallbackGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allReduce' | 'broadcast'>;
 
 /** Options of `learningRateWarmup`. */
 export interface WarmupOptions {
@@ -73,6 +73,20 @@ export function agreedStop(group: CallbackGroup, model: tf.LayersModel): tf.Cust
     const stops = Uint8Array.of(model.stopTraining ? 1 : 0);
     await group.allReduce(stops, { op: ReduceOp.Max, name: 'stopTraining' });
     model.stopTraining = stops[0] === 1;
+  });
+}
+
+/** Collective at the end of each epoch: weights that are not trained, such as running statistics, become rank 0's. Before, each rank has those
+ *  of its own part of the data. torch's `broadcast_buffers` does so in each step. */
+export function broadcastBuffers(group: CallbackGroup, model: tf.LayersModel): tf.CustomCallback {
+  checkGroup('broadcastBuffers', group, 'broadcast');
+  checkHas('broadcastBuffers: the second argument is a layers model', model, 'layers');
+  return atEpochEnd(async () => {
+    for (const weight of model.nonTrainableWeights) {
+      const values = weight.read().dataSync<'float32'>().slice();
+      await group.broadcast(values, { name: `buffer ${weight.originalName}` });
+      tf.tidy(() => void weight.write(tf.tensor(values, weight.shape as number[], weight.dtype)));
+    }
   });
 }
 

@@ -24,7 +24,15 @@ import { addMissingKernels } from './polyfill.ts';
 import { optimizersByVariable, SharedState } from './shared-state.ts';
 import { VariableHooks } from './variable-hooks.ts';
 
-export { agreedStop, learningRateWarmup, metricAverage, tensorBoard, type CallbackGroup, type WarmupOptions } from './callbacks.ts';
+export {
+  agreedStop,
+  broadcastBuffers,
+  learningRateWarmup,
+  metricAverage,
+  tensorBoard,
+  type CallbackGroup,
+  type WarmupOptions,
+} from './callbacks.ts';
 export { ModelCheckpoints } from './model-checkpoints.ts';
 export { shard } from './shard.ts';
 
