@@ -1,4 +1,4 @@
-/** Dataflow graphs over several devices: the names that programs use, pictures apart (src/graph.ts). */
+/** Dataflow graphs over several devices: the names that programs use, pictures and imports apart (src/graph.ts). */
 export { startGraphServer, type StartOptions } from './cluster/start.ts';
 export { GraphServer, type ClusterSessionOptions, type ClusterSpec, type GraphServerStats } from './cluster/graph-server.ts';
 export type { Kernel, KernelCall, KernelTable } from './execute/kernel.ts';
@@ -84,7 +84,4 @@ export { exportNodes, importNodes, type NodeData } from './structure/node-data.t
 export { Node, Output } from './structure/graph-node.ts';
 export type { Shape } from './structure/shape.ts';
 export type { DenseValue, Value } from './structure/value.ts';
-export { importGraphDef } from './tensorflow/import-graph-def.ts';
-export { importModelJson } from './tensorflow/model-json.ts';
-export { importSavedModel, type SavedModel, type SavedModelOptions, type Signature } from './tensorflow/saved-model.ts';
 export { decodeGraph, encodeGraph } from './wire/graphs.ts';

@@ -1,10 +1,10 @@
 /** Tensors of a checkpoint of TensorFlow: `.index`, a sorted table of keys (the format of LevelDB), and `.data-…` files with their elements. */
-import { ByteReader, textOf } from '../../base/bytes.ts';
-import { maskedCrc32c } from '../../base/crc32c.ts';
-import { messageOf, ShoalError } from '../../base/errors.ts';
-import { readRegularFile } from '../../base/files/read-file.ts';
-import type { Fail } from '../structure/definition.ts';
-import type { Value } from '../structure/value.ts';
+import { ByteReader, textOf } from '../base/bytes.ts';
+import { maskedCrc32c } from '../base/crc32c.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import { readRegularFile } from '../base/files/read-file.ts';
+import type { Fail } from '../graph/structure/definition.ts';
+import type { Value } from '../graph/structure/value.ts';
 import { decoded, dtypeOf, loadCodec, type BundleEntryProto, type BundleHeaderProto } from './graph-def.ts';
 import { shapeOfProto, valueOfBytes } from './tensor.ts';
 

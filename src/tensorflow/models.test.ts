@@ -2,13 +2,13 @@
  *  TensorFlow.js gives for the graph model. */
 import * as tf from '@tensorflow/tfjs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { seededRandom } from '../../base/random.ts';
-import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
-import { tensorflowKernels } from '../kernels/tensorflow.ts';
-import type { DenseValue } from '../structure/value.ts';
-import { dense, numbersOf } from '../testing/kernels.ts';
-import { startLocalCluster } from '../testing/local-cluster.ts';
-import { runByTensorFlow, writeModel } from '../testing/model-files.ts';
+import { seededRandom } from '../base/random.ts';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
+import { tensorflowKernels } from '../graph/kernels/tensorflow.ts';
+import type { DenseValue } from '../graph/structure/value.ts';
+import { dense, numbersOf } from '../graph/testing/kernels.ts';
+import { startLocalCluster } from '../graph/testing/local-cluster.ts';
+import { runByTensorFlow, writeModel } from '../graph/testing/model-files.ts';
 import { importModelJson } from './model-json.ts';
 
 const folder = temporaryFolder('graph-models', afterAll);

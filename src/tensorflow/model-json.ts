@@ -1,14 +1,14 @@
 /** Graph models of TensorFlow.js: a `model.json` with a GraphDef as JSON, and files of weights beside it. */
 import { dirname, isAbsolute, join } from 'node:path';
-import { textOf } from '../../base/bytes.ts';
-import { messageOf, ShoalError } from '../../base/errors.ts';
-import { describeValue, isPlainObject } from '../../base/schema.ts';
-import type { Fail } from '../structure/definition.ts';
-import { countOf, elementsOf, elementsValue } from '../structure/elements.ts';
-import type { Graph } from '../structure/graph.ts';
-import { elementBytes, isGraphDType } from '../structure/graph-dtype.ts';
-import { isShape } from '../structure/shape.ts';
-import type { Value } from '../structure/value.ts';
+import { textOf } from '../base/bytes.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import { describeValue, isPlainObject } from '../base/schema.ts';
+import type { Fail } from '../graph/structure/definition.ts';
+import { countOf, elementsOf, elementsValue } from '../graph/structure/elements.ts';
+import type { Graph } from '../graph/structure/graph.ts';
+import { elementBytes, isGraphDType } from '../graph/structure/graph-dtype.ts';
+import { isShape } from '../graph/structure/shape.ts';
+import type { Value } from '../graph/structure/value.ts';
 import { graphFromJson, loadCodec } from './graph-def.ts';
 import { graphOfProto } from './import-graph-def.ts';
 import { bytesMax, readFile } from './tensor-bundle.ts';

@@ -1,8 +1,8 @@
 /** Functions of a GraphDef in the place of their calls: PartitionedCall as its nodes, If and While as the Switch, Merge, Enter and Exit that
  *  TensorFlow makes of them. What had the name of the call is an IdentityN of its results. */
-import { textOf } from '../../base/bytes.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { describeNode, nodeError } from '../structure/graph-node.ts';
+import { textOf } from '../base/bytes.ts';
+import { ShoalError } from '../base/errors.ts';
+import { describeNode, nodeError } from '../graph/structure/graph-node.ts';
 import type { AttrProto, FunctionProto, GraphProto, NodeProto } from './graph-def.ts';
 
 /** Nodes that functions may become, and calls within calls. */

@@ -3,17 +3,17 @@
 import * as tf from '@tensorflow/tfjs';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
-import { Session } from '../execute/session.ts';
-import { localKernels } from '../local-kernels.ts';
-import { tensorflowKernels } from '../kernels/tensorflow.ts';
-import { constant } from '../ops/array.ts';
-import { operations } from '../ops/registry.ts';
-import { GraphBuilder } from '../structure/builder.ts';
-import { formatShape } from '../structure/shape.ts';
-import type { DenseValue, Value } from '../structure/value.ts';
-import { dense, numbersOf } from '../testing/kernels.ts';
-import { runByTensorFlow, writeModel } from '../testing/model-files.ts';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
+import { Session } from '../graph/execute/session.ts';
+import { localKernels } from '../graph/local-kernels.ts';
+import { tensorflowKernels } from '../graph/kernels/tensorflow.ts';
+import { constant } from '../graph/ops/array.ts';
+import { operations } from '../graph/ops/registry.ts';
+import { GraphBuilder } from '../graph/structure/builder.ts';
+import { formatShape } from '../graph/structure/shape.ts';
+import type { DenseValue, Value } from '../graph/structure/value.ts';
+import { dense, numbersOf } from '../graph/testing/kernels.ts';
+import { runByTensorFlow, writeModel } from '../graph/testing/model-files.ts';
 import { importModelJson } from './model-json.ts';
 
 const folder = temporaryFolder('graph-operations', afterAll);

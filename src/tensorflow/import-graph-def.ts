@@ -1,9 +1,9 @@
 /** Graphs of TensorFlow: GraphDef in Protocol Buffers. */
-import { ShoalError } from '../../base/errors.ts';
-import { describeValue } from '../../base/schema.ts';
-import { operations } from '../ops/registry.ts';
-import type { Graph } from '../structure/graph.ts';
-import { importNodes } from '../structure/node-data.ts';
+import { ShoalError } from '../base/errors.ts';
+import { describeValue } from '../base/schema.ts';
+import { operations } from '../graph/ops/registry.ts';
+import type { Graph } from '../graph/structure/graph.ts';
+import { importNodes } from '../graph/structure/node-data.ts';
 import { decoded, loadCodec, type GraphProto } from './graph-def.ts';
 import { translate, type ValueSource } from './translate.ts';
 

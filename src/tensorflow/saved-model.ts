@@ -1,9 +1,9 @@
 /** SavedModels of TensorFlow: a folder with `saved_model.pb`, a GraphDef with signatures, and `variables`, a checkpoint. */
 import { join } from 'node:path';
-import { ShoalError } from '../../base/errors.ts';
-import { anyList, checkOptions, describeValue, optionTable } from '../../base/schema.ts';
-import type { Graph } from '../structure/graph.ts';
-import type { DenseValue, Value } from '../structure/value.ts';
+import { ShoalError } from '../base/errors.ts';
+import { anyList, checkOptions, describeValue, optionTable } from '../base/schema.ts';
+import type { Graph } from '../graph/structure/graph.ts';
+import type { DenseValue, Value } from '../graph/structure/value.ts';
 import { inlined, inputsOf } from './functions.ts';
 import { decoded, loadCodec, type NodeProto, type SavedModelProto, type TensorInfoProto } from './graph-def.ts';
 import { graphOfProto } from './import-graph-def.ts';

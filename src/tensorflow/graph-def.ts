@@ -1,8 +1,8 @@
 /** TensorFlow's GraphDef, as far as an import reads it: the messages of graph.proto, node_def.proto, attr_value.proto, tensor.proto and
  *  tensor_shape.proto. Fields that are not here (variants, complex numbers) are skipped when bytes are read. */
-import { messageOf, ShoalError } from '../../base/errors.ts';
-import type { Fail } from '../structure/definition.ts';
-import type { GraphDType } from '../structure/graph-dtype.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import type { Fail } from '../graph/structure/definition.ts';
+import type { GraphDType } from '../graph/structure/graph-dtype.ts';
 
 /** 64-bit integers come as an object whose text is the number. */
 export type Int64 = number | { toString(): string };

@@ -1,13 +1,13 @@
 /** Functions of imported graphs: calls, branches and loops give what TensorFlow.js gives where it has them; functions that do not fit are refused. */
 import * as tf from '@tensorflow/tfjs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
-import { Session } from '../execute/session.ts';
-import { localKernels } from '../local-kernels.ts';
-import { tensorflowKernels } from '../kernels/tensorflow.ts';
-import type { Value } from '../structure/value.ts';
-import { dense, numbersOf } from '../testing/kernels.ts';
-import { runByTensorFlow, writeModel } from '../testing/model-files.ts';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
+import { Session } from '../graph/execute/session.ts';
+import { localKernels } from '../graph/local-kernels.ts';
+import { tensorflowKernels } from '../graph/kernels/tensorflow.ts';
+import type { Value } from '../graph/structure/value.ts';
+import { dense, numbersOf } from '../graph/testing/kernels.ts';
+import { runByTensorFlow, writeModel } from '../graph/testing/model-files.ts';
 import { importModelJson } from './model-json.ts';
 
 const folder = temporaryFolder('graph-functions', afterAll);

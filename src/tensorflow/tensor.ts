@@ -1,12 +1,12 @@
 /** TensorProto, and weights beside a `model.json`, as values. */
-import { textOf } from '../../base/bytes.ts';
-import { dtypeInfo, type DType } from '../../memory/dtype.ts';
-import type { Fail } from '../structure/definition.ts';
-import { countOf, elementsValue, emptyElements } from '../structure/elements.ts';
-import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
-import { dimensionsMax } from '../../memory/tensor.ts';
-import type { Dimension, Shape } from '../structure/shape.ts';
-import type { Value } from '../structure/value.ts';
+import { textOf } from '../base/bytes.ts';
+import { dtypeInfo, type DType } from '../memory/dtype.ts';
+import type { Fail } from '../graph/structure/definition.ts';
+import { countOf, elementsValue, emptyElements } from '../graph/structure/elements.ts';
+import { elementBytes, type GraphDType } from '../graph/structure/graph-dtype.ts';
+import { dimensionsMax } from '../memory/tensor.ts';
+import type { Dimension, Shape } from '../graph/structure/shape.ts';
+import type { Value } from '../graph/structure/value.ts';
 import { dtypeOf, type ShapeProto, type TensorProto } from './graph-def.ts';
 
 export function shapeOfProto(proto: ShapeProto | null, fail: Fail): Shape {

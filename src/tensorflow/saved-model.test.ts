@@ -4,13 +4,13 @@ import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import protobuf from 'protobufjs';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
-import { Session } from '../execute/session.ts';
-import { localKernels } from '../local-kernels.ts';
-import { tensorflowKernels } from '../kernels/tensorflow.ts';
-import { dense, numbersOf } from '../testing/kernels.ts';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
+import { Session } from '../graph/execute/session.ts';
+import { localKernels } from '../graph/local-kernels.ts';
+import { tensorflowKernels } from '../graph/kernels/tensorflow.ts';
+import { dense, numbersOf } from '../graph/testing/kernels.ts';
 import { importSavedModel } from './saved-model.ts';
-import { maskedCrc32c } from '../../base/crc32c.ts';
+import { maskedCrc32c } from '../base/crc32c.ts';
 
 /** The messages that TensorFlow publishes, as far as a model here needs them, written by hand. */
 const schema = `

@@ -1,13 +1,13 @@
 /** Nodes of a GraphDef as nodes of a graph: attributes by their kinds, constant inputs as attributes, fused operations as several. */
-import { textOf } from '../../base/bytes.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { describeValue } from '../../base/schema.ts';
-import { operations } from '../ops/registry.ts';
-import type { Attribute, AttributeKind, Fail, OpDefinition } from '../structure/definition.ts';
-import { elementsOf } from '../structure/elements.ts';
-import type { NodeData } from '../structure/node-data.ts';
-import { describeNode, nodeError } from '../structure/graph-node.ts';
-import { isValue, type Value } from '../structure/value.ts';
+import { textOf } from '../base/bytes.ts';
+import { ShoalError } from '../base/errors.ts';
+import { describeValue } from '../base/schema.ts';
+import { operations } from '../graph/ops/registry.ts';
+import type { Attribute, AttributeKind, Fail, OpDefinition } from '../graph/structure/definition.ts';
+import { elementsOf } from '../graph/structure/elements.ts';
+import type { NodeData } from '../graph/structure/node-data.ts';
+import { describeNode, nodeError } from '../graph/structure/graph-node.ts';
+import { isValue, type Value } from '../graph/structure/value.ts';
 import { inlined, inputsOf } from './functions.ts';
 import { dtypeOf, type AttrProto, type GraphProto, type Int64, type NodeProto } from './graph-def.ts';
 import { Budget, shapeOfProto, valueOfProto } from './tensor.ts';
