@@ -11,8 +11,9 @@ describe('a place in a parameter-server job', () => {
     expect(topology).toEqual({ workerGroups: 1, workersPerGroup: 4, serverGroups: 1, serversPerGroup: 2, replicas: 1 });
   });
 
-  test('asynchronous: every worker is a group of its own', () => {
+  test('asynchronous: the workers of each process are a group of their own', () => {
     expect(detectPlace(job, { ...sync, async: true }).topology).toMatchObject({ workerGroups: 4, workersPerGroup: 1 });
+    expect(detectPlace(job, { async: true, localWorkers: 2 }).topology).toMatchObject({ workerGroups: 4, workersPerGroup: 2 });
   });
 
   test('workers that are threads count', () => {

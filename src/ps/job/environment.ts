@@ -21,7 +21,7 @@ export interface KVPlace {
 }
 
 export interface PlaceOptions {
-  /** `dist_async`: every worker is a group of its own. */
+  /** `dist_async`: the workers of each process are a group of their own. */
   readonly async: boolean;
   /** Workers (threads) per process. */
   readonly localWorkers: number;
@@ -53,10 +53,10 @@ export function detectPlace(environment: Environment, { async, localWorkers }: P
   const workers = count(environment, 'SHOAL_WORKERS') * localWorkers;
   const servers = count(environment, 'SHOAL_SERVERS');
   const serverGroups = count(environment, 'SHOAL_SERVER_GROUPS', 1);
-  const workerGroups = async ? workers : count(environment, 'SHOAL_WORKER_GROUPS', 1);
+  const workerGroups = async ? workers / localWorkers : count(environment, 'SHOAL_WORKER_GROUPS', 1);
   const workersPerGroup = share({ workers, workerGroups, what: 'workers', variable: 'SHOAL_WORKER_GROUPS' });
   const serversPerGroup = share({ workers: servers, workerGroups: serverGroups, what: 'servers', variable: 'SHOAL_SERVER_GROUPS' });
-  if (!async && workersPerGroup % localWorkers !== 0) {
+  if (workersPerGroup % localWorkers !== 0) {
     const message = `a process with ${localWorkers} workers would belong to two groups of ${workersPerGroup}; choose SHOAL_WORKER_GROUPS so that each group is whole processes`;
     throw new ShoalError('config', message);
   }

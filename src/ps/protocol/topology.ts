@@ -5,7 +5,7 @@
  *    distributed Hogwild       n worker groups   m server groups    server groups hold a copy each and exchange changes
  *
  *  Within a worker group an update is complete when all its workers have pushed (`dist_sync`); `dist_async` is the
- *  topology whose worker groups have one worker each. Server groups are of equal size, so that slice s lies on server
+ *  topology whose worker groups are one process each. Server groups are of equal size, so that slice s lies on server
  *  s of every group.  Source: SINGA, "Frameworks" and "Architecture". */
 import { ShoalError } from '../../base/errors.ts';
 import { groupOf, idOf, makeAddress, roleOf, type Address } from '../../messaging/address.ts';
