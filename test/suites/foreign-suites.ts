@@ -197,5 +197,305 @@ export const horovodTorch: ForeignSuite = {
   ],
 };
 
+export const mxnetLocal: ForeignSuite = {
+  name: 'MXNet test_kvstore.py',
+  source: 'apache/mxnet, tests/python/unittest/test_kvstore.py and test_kvstore_custom.py, b84609d3fc',
+  file: 'test/suites/mxnet-kvstore.test.ts',
+  cases: 34,
+  covered: `single_kv_pair row_sparse_pull init pull list_kv_pair aggregator updater get_type invalid_pull broadcast_single_kv_pair
+    broadcast_list_kv_pair pushpull_single_kv_pair pushpull_list_kv_pair`,
+  leftOut: [
+    { reason: 'rows of several devices in one push: a push has one set of rows', tests: 'sparse_aggregator' },
+    { reason: 'stores that programs register', tests: 'custom_store get_type_device set_optimizer' },
+  ],
+};
+
+export const mxnetDist: ForeignSuite = {
+  name: 'MXNet dist_sync_kvstore.py, dist_async_kvstore.py',
+  source: 'apache/mxnet, tests/nightly, b84609d3fc; checks of a test count each',
+  file: 'test/suites/mxnet-kvstore.test.ts',
+  cases: 31,
+  covered: `
+    sync_push_pull.default_keys sync_push_pull.row_sparse_keys sync_push_pull.row_sparse_keys_with_zeros sync_push_pull.big_row_sparse_keys
+    sync_2bit_compression.residual sync_2bit_compression.ones sync_2bit_compression.pull_before_push sync_2bit_compression.zero
+    sync_2bit_compression.random sync_init gluon_trainer_step gluon_trainer_sparse_step`,
+  leftOut: [
+    {
+      reason: 'compression to one bit',
+      tests: `sync_1bit_compression.pull_before_push sync_1bit_compression.ones sync_1bit_compression.neg_ones
+        sync_1bit_compression.residual sync_1bit_compression.random`,
+    },
+    {
+      reason: "Gluon's trainer, and its choice where weights are updated",
+      tests: 'invalid_operations.invalid_gluon_trainer_reset gluon_trainer_type dist_async.gluon_trainer_type',
+    },
+    { reason: 'a matrix has no storage type: it is pulled whole or by rows', tests: 'invalid_operations.invalid_pull' },
+    { reason: 'memory of CUDA devices', tests: 'sync_init.gpu' },
+  ],
+};
+
+export const psLite: ForeignSuite = {
+  name: 'ps-lite tests',
+  source: 'dmlc/ps-lite, tests, 15b8adf',
+  file: 'test/suites/ps-lite.test.ts',
+  cases: 6,
+  covered: 'test_connection test_kv_app test_kv_app_multi_workers test_simple_app',
+  leftOut: [{ reason: 'a measurement: `npm run bench:kvstore` has ours', tests: 'test_kv_app_benchmark' }],
+};
+
+export const safetensorsRust: ForeignSuite = {
+  name: 'safetensors, Rust',
+  source: 'huggingface/safetensors, safetensors/src/tensor.rs and slice.rs, 24b0b28',
+  file: 'test/suites/safetensors.test.ts',
+  cases: 36,
+  covered: `
+    test_indexing test_roundtrip test_serialization test_serialization_fp4 test_serialization_fp4_misaligned test_serialization_fp4_invalid
+    test_empty test_serialization_forced_alignement test_gpt2 test_gpt2_tiny test_serialize_to_file_same_path_with_active_mmap
+    test_empty_shapes_allowed test_deserialization test_json_attack test_metadata_incomplete_buffer test_header_too_large
+    test_header_too_small test_invalid_header_length test_invalid_header_non_utf8 test_invalid_header_not_json
+    test_whitespace_padded_header test_whitespace_leading_padded_header test_zero_sized_tensor test_invalid_info
+    test_validation_overflow test_invalid_header_size_serialization`,
+  leftOut: [
+    {
+      reason: 'parts of tensors: tensors are loaded whole',
+      tests: `test_slicing test_helpers test_fp4_simple test_fp4_misaligned test_dummy test_slice_variety test_slice_variety2
+        test_slice_select test_invalid_range`,
+    },
+    { reason: 'lifetimes of the language', tests: 'test_lifetimes' },
+  ],
+};
+
+export const safetensorsPython: ForeignSuite = {
+  name: 'safetensors, Python',
+  source: 'huggingface/safetensors, bindings/python/tests: test_simple, test_pt_comparison, test_pread_backend, 24b0b28',
+  file: 'test/suites/safetensors.test.ts',
+  cases: 46,
+  covered: [
+    of(
+      'simple',
+      `serialization deserialization deserialization_metadata serialization_order_invariant serialization_forces_alignment
+        serialization_metadata accept_path file_not_found numpy_example numpy_bool torch_example exception`,
+    ),
+    of(
+      'pt_comparison',
+      `serialization odd_dtype complex odd_dtype_fp8_e4m3fn odd_dtype_fp8_e5m2 odd_dtype_fp8_e8m0 odd_dtype_fp8_fnuz odd_dtype_fp4
+        zero_sized multiple_zero_sized disjoint_tensors_shared_storage in_memory bogus deserialization_safe deserialization_metadata`,
+    ),
+    of(
+      'pread_backend',
+      `safe_open_round_trip get_tensors_round_trip load_file_round_trip load_model truncated_header_is_rejected
+        data_offset_overflow_is_rejected numpy_framework`,
+    ),
+  ].join(' '),
+  leftOut: [
+    {
+      reason: 'memory of devices that are not WebGPU',
+      tests: of(
+        'pt_comparison',
+        `mps_with_device_index gpu gpu_default_device mps mps_fp4 npu hpu anonymous_accelerator deserialization_device
+          deserialization_safe_gpu deserialization_safe_gpu_slice deserialization_safe_device_1`,
+      ),
+    },
+    {
+      reason: 'parts of tensors: tensors are loaded whole',
+      tests: 'simple.torch_slice simple.numpy_slice pt_comparison.deserialization_slice pread_backend.get_slice',
+    },
+    {
+      reason: "tensors as torch has them: sparse, meta, not contiguous, of shared memory; numpy's big-endian ones",
+      tests: `simple.pt_sf_save_model_overlapping_storage simple.serialization_no_big_endian
+        ${of('pt_comparison', 'meta_tensor sparse cannot_serialize_a_non_contiguous_tensor cannot_serialize_shared')}`,
+    },
+    {
+      reason: 'modules, file handles and backends of the Python package',
+      tests: `simple.safetensor_error_module_is_importable simple.get_correctly_dropped pread_backend.default_backend_unchanged
+        pread_backend.invalid_backend_string_raises`,
+    },
+  ],
+};
+
+export const zeromqJs: ForeignSuite = {
+  name: 'zeromq.js',
+  source: 'zeromq/zeromq.js, test/unit without compat, d7c6d2e',
+  file: 'test/suites/zeromq.test.ts',
+  cases: 122,
+  covered: [
+    of(
+      'context-construction',
+      'throw-if-called-as-function throw-with-wrong-options-argument set-option throw-with-invalid-option-value throw-with-unknown-option',
+    ),
+    of(
+      'construction',
+      `with-constructor/throw-if-called-as-function throw-with-too-few-arguments throw-with-wrong-options-argument
+        throw-with-invalid-context with-constructor/create-socket-with-given-context with-child-constructor/throw-if-called-as-function
+        with-child-constructor/create-socket-with-given-context set-option throw-with-invalid-option-value throw-with-unknown-option`,
+    ),
+    of('bind-unbind', 'resolve bind/throw-error-for-invalid-uri bind/throw-error-for-invalid-protocol'),
+    of('connect-disconnect', 'connect/throw-error-for-invalid-uri connect/throw-error-for-invalid-protocol'),
+    of(
+      'close',
+      `close-socket close-socket-and-cancel-send close-socket-and-cancel-receive close-after-successful-bind
+        close-after-unsuccessful-bind`,
+    ),
+    `pair.deliver-messages push-pull.deliver-messages req-rep.deliver-messages router-dealer.deliver-messages
+      proxy-router-dealer.proxy-messages curve-send-receive.deliver-single-string-message zap.deliver-message
+      zap.report-authentication-error events.receive-connect-events`,
+    of(
+      'send-receive',
+      `when-not-connected/be-writable when-not-connected/not-be-readable honor-send-high-water-mark-and-timeout when-connected/be-writable
+        when-connected/not-be-readable be-readable-if-message-is-available deliver-single-string-message deliver-single-buffer-message
+        deliver-single-multipart-string-message deliver-single-multipart-buffer-message deliver-multiple-messages
+        deliver-typed-array-and-array-buffer-messages poll-simultaneously poll-simultaneously-after-delay honor-receive-timeout
+        share-memory-of-large-buffers not-starve-event-loop deliver-message not-be-writable when-closed/not-be-readable not-be-able-to-send
+        not-be-able-to-receive gracefully-stop-async-iterator not-mask-other-error-type-in-async-iterator`,
+    ),
+    of(
+      'thread',
+      `when-connected-within-thread/deliver-messages when-connected-to-thread/deliver-messages
+        when-connected-between-threads/deliver-messages`,
+    ),
+  ].join(' '),
+  leftOut: [
+    {
+      reason: 'types of sockets beside dealer and router: publishers, streams, drafts',
+      tests: `pub-sub.deliver-messages pub-sub.filter-messages xpub-xsub.deliver-messages xpub-xsub.filter-messages
+        xpub-xsub.deduplicate-subscriptions-unsubscriptions xpub-xsub.forward-all-subscriptions
+        xpub-xsub.forward-all-subscriptions-unsubscriptions stream.send-receive-as-server/deliver-messages
+        stream.send-receive-as-client/deliver-messages draft-dgram.deliver-messages draft-radio-dish.deliver-messages
+        draft-radio-dish.filter-messages draft-scatter-gather.deliver-messages draft-scatter-gather.deliver-messages-with-immediate
+        draft-server-client.deliver-messages draft-server-client.fail-with-unroutable-message zmq-draft.include-functions-and-constructors
+        construction.throw-with-draft-type construction.throw-with-wrong-type-argument construction.throw-with-wrong-type-id
+        construction.throw-with-invalid-type`,
+    },
+    {
+      reason: 'options of libzmq that are set and read while a socket lives: limits are given once',
+      tests: `context-construction.throw-with-readonly-option construction.throw-with-readonly-option
+        ${of('context-options', 'set-and-get-bool-socket-option set-and-get-int-socket-option throw-for-readonly-option throw-for-unknown-option')}
+        ${of(
+          'options',
+          `socket-options/set-and-get-bool-socket-option socket-options/set-and-get-int32-socket-option
+            socket-options/set-and-get-int64-socket-option socket-options/set-and-get-string-socket-option
+            socket-options/set-and-get-string-socket-option-as-buffer set-and-get-string-socket-option-to-undefined
+            socket-options/set-and-get-bool-socket-option-2 socket-options/set-and-get-int32-socket-option-2
+            socket-options/set-and-get-int64-socket-option-2 set-and-get-uint64-socket-option
+            socket-options/set-and-get-string-socket-option-2 socket-options/set-and-get-string-socket-option-as-buffer-2
+            set-and-get-string-socket-option-to-null throw-for-readonly-option throw-for-unknown-option get-mechanism
+            be-emitted-for-set-after-connect be-emitted-for-set-during-bind be-emitted-for-set-after-bind
+            be-emitted-when-setting-large-uint64-socket-option`,
+        )}`,
+    },
+    {
+      reason: 'unbind and disconnect: sockets are closed',
+      tests: `${of('bind-unbind', 'throw-error-if-not-bound-to-endpoint fail-during-other-bind unbind unbind/throw-error-for-invalid-uri unbind/throw-error-for-invalid-protocol fail-during-other-unbind')}
+        ${of('connect-disconnect', 'throw-error-if-not-connected-to-endpoint disconnect/throw-error-for-invalid-uri disconnect/throw-error-for-invalid-protocol')}
+        close.close-after-successful-unbind close.close-after-unsuccessful-unbind`,
+    },
+    {
+      reason: 'proxies as objects: a router with addresses of its own passes on the rest',
+      tests: `${of('proxy-construction', 'throw-if-called-as-function throw-with-too-few-arguments throw-with-too-many-arguments throw-with-invalid-socket')}
+        ${of('proxy-run', 'fail-if-front-end-is-not-bound-or-connected fail-if-front-end-is-not-open fail-if-back-end-is-not-bound-or-connected fail-if-back-end-is-not-open')}
+        ${of('proxy-terminate', 'throw-if-not-started-yet throw-if-called-after-termination')}`,
+    },
+    {
+      reason: 'the end of processes and of contexts with sockets left open: programs close their sockets',
+      tests: `${of(
+        'context-process-exit',
+        `with-default-context/occur-when-sockets-are-closed with-default-context/occur-when-sockets-are-not-closed
+          with-default-context/not-occur-when-sockets-are-open-and-polling produce-warning-when-messages-are-queued-with-blocky
+          produce-warning-when-messages-are-queued-without-blocky not-produce-warning-when-messages-are-queued-for-a-short-time
+          with-custom-context/occur-when-sockets-are-closed occur-when-sockets-are-closed-and-context-is-gced
+          with-custom-context/occur-when-sockets-are-not-closed with-custom-context/not-occur-when-sockets-are-open-and-polling`,
+      )}
+        ${of('process-exit', 'occur-cleanly-when-sending-on-unbound-socket not-occur-when-sending-and-blocked-on-unbound-socket occur-cleanly-on-socket-close-when-reading-events not-occur-while-reading-events')}`,
+    },
+    {
+      reason: 'a context of its own for each thread, none by default, and as many arguments as one likes',
+      tests: `context-thread.be-shared context-construction.throw-with-too-many-arguments construction.throw-with-too-many-arguments
+        construction.with-constructor/create-socket-with-default-context construction.with-child-constructor/create-socket-with-default-context
+        close.release-reference-to-context`,
+    },
+    {
+      reason:
+        'every socket sends and receives, several calls at once, and a message waits for its receiver; dealers choose their addresses',
+      tests: `${of('send-receive', 'fail-sending fail-receiving fail-iterating throw-error-on-concurrent-send throw-error-on-concurrent-receive')}
+        req-rep.throw-when-waiting-for-a-response router-dealer.fail-with-unroutable-message-if-mandatory
+        push-pull.deliver-messages-with-immediate connect-disconnect.allow-setting-routing-id-on-router`,
+    },
+    {
+      reason: 'events of the socket itself, and ZAP: a router tells of its peers',
+      tests: `${of('events', 'receive-events return-same-object receive-bind-events receive-error-events receive-events-with-emitter not-be-able-to-receive be-closed')}
+        ${of('zap', 'report-protocol-version-error report-protocol-format-error report-mechanism-mismatch-error')}`,
+    },
+    {
+      reason: 'collection of buffers by the engine, texts made of objects, limits of the system, types of the package',
+      tests: `${of('send-receive', 'copy-and-release-small-buffers retain-large-buffers release-buffers release-buffers-after-echo deliver-messages-coercible-to-string')}
+        construction.throw-error-on-file-descriptor-limit typings.compile-successfully
+        ${of('zmq', 'include-functions-and-constructors return-version-string return-library-capability-booleans return-keypair')}`,
+    },
+  ],
+};
+
+export const tensorflowRendezvous: ForeignSuite = {
+  name: 'TensorFlow and DeepRec, rendezvous',
+  source: 'tensorflow/tensorflow, rendezvous_test.cc; DeepRec-AI/DeepRec, rpc_rendezvous_mgr_test.cc',
+  file: 'test/suites/tensorflow.test.ts',
+  cases: 36,
+  covered: [
+    'Rendezvous.Key',
+    of(
+      'LocalRendezvous',
+      `SendRecv RecvSend PingPong CancelBeforeRecv CancelAfterRecv CancelEmptyQueue RandomSendRecv MultiSends RecvAbort RecvSleepAbort
+        AbortThenRecvOrSend`,
+    ),
+    of('RpcRendezvousMgr', 'LocalSendRecv LocalAbort LocalCancel CancelAfterReceived CleanupAll'),
+  ].join(' '),
+  leftOut: [
+    { reason: 'a name is received once in a step', tests: 'LocalRendezvous.CancelMultiple' },
+    {
+      reason: "contexts of TensorFlow's devices, and DeepRec's sends that wait for room",
+      tests: 'LocalRendezvous.TransferDummyDeviceContext RpcRendezvousMgr.TransferDummyDeviceContext RpcRendezvousMgr.FlowControlSend',
+    },
+  ],
+};
+
+export const tensorflowPartition: ForeignSuite = {
+  name: 'DeepRec, partitioned graphs',
+  source: "DeepRec-AI/DeepRec, graph_partition_test.cc: TensorFlow's with FuseRecv, e935e4cee4",
+  file: 'test/suites/tensorflow.test.ts',
+  cases: 11,
+  covered: [
+    of(
+      'GraphPartitionTest',
+      `SingleDevice CrossDeviceData CrossDeviceControl CrossDeviceData_MultiUse CrossDeviceControl_MultiUse CrossDevice_DataControl
+        PartitionIncompleteGraph SetIncarnation`,
+    ),
+    of('FuseRecvTest', 'FuseRecvNormal FuseRecvNormal2 FuseRecvRefType'),
+  ].join(' '),
+  leftOut: [
+    {
+      reason: 'loops over several devices: refused, naming the nodes',
+      tests: of('GraphPartitionTest', 'CrossDeviceLoopSimple CrossDeviceLoopSimple1 CrossDeviceLoopFull'),
+    },
+    { reason: 'functions travel with the session, not with each partition', tests: 'GraphPartitionTest.Functions' },
+    {
+      reason: 'an order of nodes by estimated times',
+      tests: of('TopologicalSortNodesWithTimePriority', 'NoDependencies Dependencies WhileLoop'),
+    },
+  ],
+};
+
 /** All suites, in the order of docs/suites.md. */
-export const foreignSuites: readonly ForeignSuite[] = [mpichColl, torchStore, torchGloo, torchObjects, horovodTorch];
+export const foreignSuites: readonly ForeignSuite[] = [
+  mpichColl,
+  torchStore,
+  torchGloo,
+  torchObjects,
+  horovodTorch,
+  mxnetLocal,
+  mxnetDist,
+  psLite,
+  safetensorsRust,
+  safetensorsPython,
+  zeromqJs,
+  tensorflowRendezvous,
+  tensorflowPartition,
+];
