@@ -48,6 +48,10 @@ interface ClientParts {
   readonly onEnded: () => void;
 }
 
+type Commands = {
+  readonly [T in ClientCommand['type']]: (command: Extract<ClientCommand, { type: T }>, channel: WorkerChannel) => unknown;
+};
+
 export class ClientNode {
   readonly #node: NodeContext;
   readonly #parts: ClientParts;
@@ -56,6 +60,35 @@ export class ClientNode {
   readonly #dialers = new Map<Address, ServerDialer>();
   readonly #channels = new Set<WorkerChannel>();
   #closing: Promise<void> | undefined;
+  /** What a worker asks, by type. */
+  readonly #commands: Commands = {
+    map: ({ region, share }) => this.#values.adopt(region, share),
+    unmap: ({ region }) => {
+      this.#core.forgetRegion(region);
+      this.#values.release(region);
+    },
+    attach: ({ ticket }) => this.attach(ticket.local, new GuestPort(ticket)),
+    credit: ({ creditBytes }) => this.#core.setCredit(creditBytes),
+    compression: ({ spec }, channel) => {
+      channel.codec = createCodec(spec, this.#node.parameterKernels);
+    },
+    batch: ({ batch, entries }, { batches }) => batches.set(batch, entries),
+    'forget-batch': ({ batch }, { batches }) => batches.delete(batch),
+    init: ({ entries, work }, channel) => this.#core.init(channel.worker, entries, channel.done(work)),
+    transfer: ({ entries: given, priority, timeoutMs, work }, channel) => {
+      const { worker, codec, batches } = channel;
+      const entries = typeof given === 'number' ? must(batches.get(given), () => `batch ${given} was given before`) : given;
+      this.#core.transfer(worker, { entries, priority, timeoutMs, codec }, channel.done(work));
+    },
+    rows: ({ direction, request, work }, channel) => this.#core.rows(channel.worker, direction, request, channel.done(work)),
+    barrier: ({ work }, channel) => this.#core.barrier(channel.worker, channel.done(work)),
+    optimizer: ({ spec, work }, channel) => this.#core.setOptimizer(channel.worker, spec, channel.done(work)),
+    state: ({ direction, folder, work }, channel) => this.#core.state(channel.worker, direction, folder, channel.done(work)),
+    info: ({ key, work }, channel) => this.#core.info(channel.worker, key, channel.done(work)),
+    'send-blob': ({ worker, blob, work }, channel) => channel.answer(work, this.#parts.blobs.send(channel.worker, worker, blob)),
+    'receive-blob': (command, channel) => channel.answer(command.work, this.#parts.blobs.receive(command.worker, channel.worker, command)),
+    close: ({ work }, channel) => this.#leave(channel, work),
+  };
 
   private constructor(node: NodeContext, parts: ClientParts) {
     const { topology, firstWorker, localWorkers, arbiter } = parts;
@@ -100,7 +133,7 @@ export class ClientNode {
   /** @throws ShoalError `config`, `mismatch` when workers disagree, `timeout`, `auth`. */
   static async start(
     { environment, async, localWorkers }: ClientPlan,
-    { thread, onEnded, open = openNodeIn(thread) }: ClientSurroundings,
+    { thread, onEnded, open = (given) => openNode(given, thread) }: ClientSurroundings,
   ): Promise<ClientNode> {
     const { topology } = detectPlace(environment, { async, localWorkers });
     const { rank } = detectWorld(environment, { parentPid: process.ppid });
@@ -131,7 +164,7 @@ export class ClientNode {
     const { firstWorker, topology } = this.#parts;
     const worker = firstWorker + local;
     const info: WorkerInfo = { worker, workerGroup: workerGroupOf(topology, worker), topology };
-    const channel = new WorkerChannel(port, (command) => this.#handle(channel, worker, command));
+    const channel = new WorkerChannel(worker, port, (command) => this.#handle(command, channel));
     this.#channels.add(channel);
     port.emit({ type: 'ready', info });
   }
@@ -142,56 +175,14 @@ export class ClientNode {
     for (const { port } of this.#channels) port.close();
   }
 
-  #handle(channel: WorkerChannel, worker: number, command: ClientCommand): void {
-    const core = this.#core;
-    switch (command.type) {
-      case 'map':
-        return this.#values.adopt(command.region, command.share);
-      case 'unmap':
-        core.forgetRegion(command.region);
-        return this.#values.release(command.region);
-      case 'attach':
-        return this.attach(command.ticket.local, new GuestPort(command.ticket));
-      case 'credit':
-        return core.setCredit(command.creditBytes);
-      case 'compression':
-        channel.codec = createCodec(command.spec, this.#node.parameterKernels);
-        return undefined;
-      case 'batch':
-        channel.batches.set(command.batch, command.entries);
-        return undefined;
-      case 'forget-batch':
-        channel.batches.delete(command.batch);
-        return undefined;
-      case 'init':
-        return core.init(worker, command.entries, channel.done(command.work));
-      case 'transfer': {
-        const { entries: given, priority, timeoutMs, work } = command;
-        const entries = typeof given === 'number' ? must(channel.batches.get(given), () => `batch ${given} was given before`) : given;
-        return core.transfer(worker, { entries, priority, timeoutMs, codec: channel.codec }, channel.done(work));
-      }
-      case 'rows':
-        return core.rows(worker, command.direction, command.request, channel.done(command.work));
-      case 'barrier':
-        return core.barrier(worker, channel.done(command.work));
-      case 'optimizer':
-        return core.setOptimizer(worker, command.spec, channel.done(command.work));
-      case 'state':
-        return core.state(worker, command.direction, command.folder, channel.done(command.work));
-      case 'info':
-        return core.info(worker, command.key, channel.done(command.work));
-      case 'send-blob':
-        return channel.answer(command.work, this.#parts.blobs.send(worker, command.worker, command.blob));
-      case 'receive-blob':
-        return channel.answer(command.work, this.#parts.blobs.receive(command.worker, worker, command));
-      case 'close':
-        return void this.#leave(channel, worker, command.work);
-    }
+  #handle(command: ClientCommand, channel: WorkerChannel): void {
+    const act = this.#commands[command.type] as (command: ClientCommand, channel: WorkerChannel) => void;
+    act(command, channel);
   }
 
   /** The last worker of the process takes the connections with it. */
-  async #leave(channel: WorkerChannel, worker: number, work: number): Promise<void> {
-    const error = await new Promise<ShoalError | undefined>((resolve) => this.#core.leave(worker, resolve));
+  async #leave(channel: WorkerChannel, work: number): Promise<void> {
+    const error = await new Promise<ShoalError | undefined>((resolve) => this.#core.leave(channel.worker, resolve));
     this.#channels.delete(channel);
     if (this.#channels.size === 0) await this.#close();
     channel.port.settle(work, error);
@@ -222,17 +213,15 @@ export const startGuest: StartGuest<ClientCommand, ClientEvent> = async ({ plan,
   return node;
 };
 
-function openNodeIn(thread: ClientSurroundings['thread']): (environment: Environment) => Promise<NodeContext> {
-  return (environment) => openNode(environment, thread);
-}
-
 /** The client's end of a worker's channel. */
 class WorkerChannel {
+  readonly worker: number;
   readonly port: WorkerPort;
   codec: GradientCodec | undefined;
   readonly batches = new Map<number, readonly TransferEntry[]>();
 
-  constructor(port: WorkerPort, handle: (command: ClientCommand) => void) {
+  constructor(worker: number, port: WorkerPort, handle: (command: ClientCommand) => void) {
+    this.worker = worker;
     this.port = port;
     port.onCommand((command) => {
       try {
