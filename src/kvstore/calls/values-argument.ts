@@ -3,6 +3,7 @@
 import { describeForeign } from '../../memory/foreign-value.ts';
 import { bytesOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { describeValue } from '../../base/schema.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { Key, Value, Values } from './types.ts';
@@ -136,7 +137,8 @@ function sameShape(a: readonly number[], b: readonly number[]): boolean {
 }
 
 export function nameOf(key: Key): string {
-  if (typeof key !== 'string' && typeof key !== 'number') throw new ShoalError('usage', `${describe(key)} is no key; use text or a number`);
+  if (typeof key !== 'string' && typeof key !== 'number')
+    throw new ShoalError('usage', `${describeValue(key)} is no key; use text or a number`);
   if (typeof key === 'number' && !Number.isFinite(key)) throw new ShoalError('usage', `${key} is no key; use text or a number`);
   const name = String(key);
   if (name.length > 0 && name.length <= keyCharacters) return name;
@@ -147,8 +149,4 @@ export function nameOf(key: Key): string {
 function isBitsOf(value: TypedArray, dtype: DType): boolean {
   if (dtype === 'float16' || dtype === 'bfloat16') return value instanceof Uint16Array;
   return dtype === 'bool' && value instanceof Uint8Array;
-}
-
-function describe(value: unknown): string {
-  return value === null ? 'null' : typeof value === 'object' ? value.constructor.name : typeof value;
 }

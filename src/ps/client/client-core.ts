@@ -101,7 +101,9 @@ export class ClientCore {
       rounds: this.#rounds,
       counters: this.counters,
       residuals: new Residuals(),
-      isRefused: (dtype: DType, values: Uint8Array) => this.#isRefused(dtype, values),
+      // As servers refuse it.
+      isRefused: (dtype: DType, values: Uint8Array) =>
+        this.#knowledge.refuses && firstNonFinite(options.parameterKernels, dtype, values) >= 0,
       breakDown: (error: ShoalError) => this.#breakDown(error),
     };
     this.#init = new ClientInit(context);
@@ -269,11 +271,6 @@ export class ClientCore {
     });
     for (const { operation } of this.#barrierWaits) operation.watch(request, connection);
     connection.ask(request);
-  }
-
-  /** Whether servers refuse a gradient with these values. */
-  #isRefused(dtype: DType, values: Uint8Array): boolean {
-    return this.#knowledge.refuses && firstNonFinite(this.#options.parameterKernels, dtype, values) >= 0;
   }
 
   #sayLeft(operation: ClientOperation, reason: ShoalError | undefined): void {

@@ -94,7 +94,7 @@ export class ServerConnection implements Disposable {
   constructor(options: ServerConnectionOptions) {
     this.options = options;
     this.#creditBytes = options.creditBytes;
-    this.#regions = new AnnouncedRegions(options.values, (request) => this.#sendNow(request));
+    this.#regions = new AnnouncedRegions(options.values, (request) => this.#sendFirst(this.#entry(request)));
     this.#account = options.arbiter.open({ creditBytes: () => this.#creditBytes, isDestination: true, onRoom: () => this.#onRoom() });
   }
 
@@ -407,11 +407,7 @@ export class ServerConnection implements Disposable {
     this.#regions.forget(region, { isUp: this.isUp });
   }
 
-  /** Past the queue, over a connection that is up. */
-  #sendNow(request: ClientRequest): void {
-    this.#sendFirst(this.#entry(request));
-  }
-
+  /** Over a connection that is up. */
   #sendFirst(entry: Entry): void {
     entry.id = this.#nextId++;
     this.#sent.set(entry.id, entry);

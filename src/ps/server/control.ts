@@ -75,8 +75,7 @@ export class ServerControl {
         this.#state.commit();
         session.lastConfiguration = request;
         this.#done(session, request);
-        this.committed();
-        return undefined;
+        return this.committed();
       case KVMessage.lookup:
         this.#lookups.push({ session, request, epoch: msg.targetVersion, known: read(Fields.lookup).known });
         return this.#answerLookups();

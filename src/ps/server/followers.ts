@@ -21,10 +21,6 @@ export class ServerFollowers {
     this.#state = state;
   }
 
-  get #groups(): number {
-    return this.#state.options.topology.serverGroups;
-  }
-
   // ── group 0 ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Calls `done` when every group has the present optimiser. */
@@ -50,8 +46,8 @@ export class ServerFollowers {
   }
 
   #checkSpread(): void {
-    const { size } = this.#has;
-    const least = size < this.#groups - 1 ? -1 : Math.min(Infinity, ...[...this.#has.values()].map(({ optimizer }) => optimizer));
+    const { serverGroups } = this.#state.options.topology;
+    const least = this.#has.size < serverGroups - 1 ? -1 : Math.min(Infinity, ...[...this.#has.values()].map(({ optimizer }) => optimizer));
     const due = this.#spreading.filter(({ optimizer }) => optimizer <= least);
     this.#spreading.splice(0, this.#spreading.length, ...this.#spreading.filter(({ optimizer }) => optimizer > least));
     for (const { done } of due) done();
