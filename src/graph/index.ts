@@ -1,6 +1,7 @@
 /** Dataflow graphs over several devices: the names that programs use, pictures and imports apart (src/graph.ts). */
 export { startGraphServer, type StartOptions } from './cluster/start.ts';
 export { GraphServer, type ClusterSessionOptions, type ClusterSpec, type GraphServerStats } from './cluster/graph-server.ts';
+export type { MonitoredSession, MonitoredSessionOptions } from './cluster/monitored-session.ts';
 export type { Kernel, KernelCall, KernelTable } from './execute/kernel.ts';
 export { Session, type Feeds, type Fetch, type RunOptions, type SessionOptions, type SessionStats } from './execute/session.ts';
 export type { FunctionTable } from './execute/structural-kernels.ts';

@@ -50,6 +50,8 @@ export interface LaunchOptions extends RouteOptions {
   readonly job?: string;
   /** Failures after which all ranks are started again. Default 0. */
   readonly maxRestarts?: number;
+  /** The last ranks, which are started again alone, each so many times. Default: none. */
+  readonly restartedRanks?: { readonly count: number; readonly restarts: number };
   /** For one node, without servers: the job goes on without ranks that end badly while so many are left. Default: it needs all. */
   readonly ranksMin?: number | undefined;
   /** Time that the other ranks have to fail by themselves. Default 5000. */
@@ -332,12 +334,14 @@ class Run {
   }
 
   #ranks(agreement: NodeAgreement, generation: number): ProcessSpec[] {
-    const { command, localSize, servers, stdinToRank0 = false } = this.#options;
+    const { command, localSize, servers, stdinToRank0 = false, restartedRanks: last } = this.#options;
     const more = servers === undefined ? {} : serverVariables(servers, agreement.worldSize);
     return Array.from({ length: localSize }, (_, localRank) => {
       const rank = agreement.firstRank + localRank;
       const environment = { ...this.#environmentOf(agreement, { generation, rank, localRank, localSize }), ...more };
-      return { kind: 'rank', name: `rank ${rank}`, rank, localRank, command, environment, readsStdin: rank === 0 && stdinToRank0 };
+      const restarts = last !== undefined && rank >= agreement.worldSize - last.count ? last.restarts : 0;
+      const place = { rank, localRank, restarts, command, environment };
+      return { kind: 'rank', name: `rank ${rank}`, ...place, readsStdin: rank === 0 && stdinToRank0 };
     });
   }
 

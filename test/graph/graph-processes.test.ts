@@ -89,6 +89,25 @@ describe('a graph over processes', () => {
     expect(stdout).toContain(`ends with ${from + 3}`);
   });
 
+  it('goes on with the step that failed when its server is killed and started again, twice', async () => {
+    const path = join(temporaryFolder('graph-monitored'), 'variables');
+    const counter = fileURLToPath(new URL('../fixtures/graph-monitored.ts', import.meta.url));
+    const flags = ['--ps', '1', '--workers', '1', '--server-restarts', '2'];
+    await using job = start([process.execPath, 'dist/tools/cli/main.js', 'run', ...flags, counter], {
+      env: { CHECKPOINT: path, STEPS: '900' },
+    });
+    for (const [kill, steps] of [100, 400].entries()) {
+      await job.output(new RegExp(`has run ${steps} steps`), 1);
+      const pids = await job.output(/\/job:ps\/task:0 pid (\d+)/, kill + 1);
+      process.kill(Number(pids[kill][1]), 'SIGKILL');
+    }
+    const { code, stdout, stderr } = await job.ended;
+    expect(stderr).toContain('starting rank 1 again, restart 2 of 2');
+    // A step may be lost with each kill: the one after the last save.
+    expect(stdout).toMatch(/ends with (898|899|900)$/m);
+    expect(code).toBe(0);
+  });
+
   it('ends when a task does before it has started', async () => {
     await using job = runWith({ FUSE: '1' }, '--ps', '2', '--workers', '2', '--grace', '60s');
     const [[, pid]] = await job.output(/rank 3 started \(pid (\d+)\)/, 1);

@@ -11,7 +11,7 @@ import type { Fabric, PeerIdentity } from '../../fabric/fabric.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { Store } from '../../store/store.ts';
 import type { KernelTable } from '../execute/kernel.ts';
-import { Session, type SessionOptions } from '../execute/session.ts';
+import { Session, withoutUndefined, type SessionOptions } from '../execute/session.ts';
 import { structuralKernels, type FunctionTable } from '../execute/structural-kernels.ts';
 import { VariableStore } from '../execute/variable-store.ts';
 import { tableKernels } from '../kernels/table-kernels.ts';
@@ -24,6 +24,7 @@ import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
 import { ClusterBackend } from './cluster-backend.ts';
 import { jobFailed, noteJoined, rankEnded } from '../../store/ended-ranks.ts';
+import { MonitoredSession, type MonitoredSessionOptions } from './monitored-session.ts';
 import { TaskTrace } from './task-trace.ts';
 import { TaskTensors, type TensorAddress } from './task-tensors.ts';
 import { WorkerService } from './worker-service.ts';
@@ -209,6 +210,25 @@ export class GraphServer implements AsyncDisposable {
     );
     this.#sessions.add(session);
     return session;
+  }
+
+  /** A session that goes on from its last save when a task of another job was restarted.
+   *  @throws ShoalError `usage` for options, else as `session`. */
+  monitoredSession(
+    graph: Graph,
+    { saver, path, init, isChief, saveSteps, recoveryMs, ...options }: MonitoredSessionOptions & ClusterSessionOptions,
+  ): Promise<MonitoredSession> {
+    const { cluster, store, clock } = this.#options;
+    const others = tasksOf(cluster).filter((task) => !task.startsWith(`/job:${this.job}/`));
+    const around = {
+      store,
+      clock,
+      isFirst: this.task === 0,
+      open: () => this.session(graph, options),
+      incarnations: async () => (await this.#records(others)).map(({ incarnation }) => incarnation).join('-'),
+      over: AbortSignal.any([this.#jobFailed.signal, this.#over.signal]),
+    };
+    return MonitoredSession.open(around, withoutUndefined({ saver, path, init, isChief, saveSteps, recoveryMs }));
   }
 
   /** Serves until every task of the cluster has joined or closed. */

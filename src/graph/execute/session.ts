@@ -323,7 +323,7 @@ const defaults = {
   clock: systemClock,
 };
 
-function withoutUndefined<T extends object>(options: T): T {
+export function withoutUndefined<T extends object>(options: T): T {
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as T;
 }
 

@@ -147,6 +147,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     secret: await readSecret(flags.secretFile, several),
     job: flags.jobId,
     maxRestarts: flags.maxRestarts,
+    restartedRanks: { count: flags.ps ?? 0, restarts: flags.serverRestarts ?? 0 },
     ranksMin: ranksMinOf(flags, several, localSize),
     graceMs: flags.grace,
     killAfterMs: flags.killAfter,
@@ -217,9 +218,10 @@ async function serversOf(
   flags: RunFlags,
   { directory, workers }: { directory: string; workers: number | undefined },
 ): Promise<{ servers?: ServerOptions }> {
-  const { servers, serverGroups, workerGroups, replicas, checkpointDir, serverRestarts } = flags;
+  const { servers, serverGroups, workerGroups, replicas, checkpointDir, serverRestarts, ps } = flags;
   if (servers === undefined) {
-    if (serverGroups + workerGroups + replicas === 3 && checkpointDir === undefined && serverRestarts === undefined) return {};
+    const isAlone = serverRestarts === undefined || ps !== undefined;
+    if (serverGroups + workerGroups + replicas === 3 && checkpointDir === undefined && isAlone) return {};
     throw new ShoalError('usage', 'options about servers and worker groups need --servers <count>');
   }
   const [{ builtEntry }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
