@@ -59,21 +59,29 @@ export function glooGroupCases(cases: SuiteCases, onRanks: OnRanks): void {
 }
 
 function dispatchedCases(cases: SuiteCases, onRanks: OnRanks): void {
-  const calls: readonly (readonly [string, (group: ProcessGroup) => Work])[] = [
-    ['reduce', (group) => group.reduce(Float32Array.of(1))],
-    ['broadcast', (group) => group.broadcast(Float32Array.of(1))],
-    ['allReduce', (group) => group.allReduce(Float32Array.of(1))],
-    ['allGather', (group) => group.allGather(new Float32Array(1), Float32Array.of(1))],
-    ['gather', (group) => group.gather(new Float32Array(1), Float32Array.of(1))],
-    ['scatter', (group) => group.scatter(new Float32Array(1), Float32Array.of(1))],
-    ['reduceScatter', (group) => group.reduceScatter(new Float32Array(1), Float32Array.of(1))],
+  /** Each gets what it has to start with: the data itself, or the input's, in the output. */
+  const calls: readonly (readonly [string, (group: ProcessGroup, input: Float32Array, output: Float32Array) => Work])[] = [
+    ['reduce', (group, input) => group.reduce(input)],
+    ['broadcast', (group, input) => group.broadcast(input)],
+    ['allReduce', (group, input) => group.allReduce(input)],
+    ['allGather', (group, input, output) => group.allGather(output, input)],
+    ['gather', (group, input, output) => group.gather(output, input)],
+    ['scatter', (group, input, output) => group.scatter(output, input)],
+    ['reduceScatter', (group, input, output) => group.reduceScatter(output, input)],
     ['barrier', (group) => group.barrier()],
   ];
   cases.each(
     'collectives',
     calls,
     ([call]) => `${call} in a world of one`,
-    ([, call]) => onRanks(1, async (group) => call(group)),
+    ([, call]) =>
+      onRanks(1, async (group) => {
+        const [input, output] = [Float32Array.of(1, 2), new Float32Array(2)];
+        await call(group, input, output);
+        expect([...input]).toEqual([1, 2]);
+        const isApart = call.length === 3;
+        expect([...output]).toEqual(isApart ? [1, 2] : [0, 0]);
+      }),
   );
   cases.add('allreduce_coalesced', 'a batch in a world of one', () =>
     onRanks(1, async (group) => {
