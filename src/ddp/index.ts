@@ -1,9 +1,10 @@
 /** Data-parallel training: the public face of `shoal/ddp`.
  *  @module */
 export { assignBuckets, type Bucket, type BucketLimits, type BucketSlot, type ParameterSpec } from './buckets.ts';
-export type { Checkpoint, CheckpointState, CheckpointTensor, CheckpointValue } from './checkpoint.ts';
-export { Checkpoints, type CheckpointContents, type CheckpointGroup, type CheckpointsOptions } from './checkpoints.ts';
+export type { Checkpoint, CheckpointState, CheckpointTensor, CheckpointValue } from './checkpoints/checkpoint.ts';
+export { Checkpoints, type CheckpointContents, type CheckpointGroup, type CheckpointsOptions } from './checkpoints/checkpoints.ts';
 export { checksum } from './checksum.ts';
+export { elastic, type ElasticState } from './elastic.ts';
 export {
   allReduceHook,
   bf16CompressHook,

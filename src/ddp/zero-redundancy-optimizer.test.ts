@@ -4,7 +4,7 @@ import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { seededRandom } from '../base/random.ts';
 import type { ProcessGroup } from '../group/caller/types.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
-import { Checkpoints } from './checkpoints.ts';
+import { Checkpoints } from './checkpoints/checkpoints.ts';
 import { Adam, SGD, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
 import { Reducer } from './reducer.ts';
 import { ZeroRedundancyOptimizer } from './zero-redundancy-optimizer.ts';

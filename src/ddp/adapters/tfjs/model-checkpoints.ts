@@ -5,7 +5,7 @@ import { ShoalError } from '../../../base/errors.ts';
 import { checkArgument, count, noOptions } from '../../../base/schema.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../../memory/dtype.ts';
 import { countOf } from '../../../memory/tensor.ts';
-import { Checkpoints, type CheckpointGroup, type CheckpointsOptions } from '../../checkpoints.ts';
+import { Checkpoints, type CheckpointGroup, type CheckpointsOptions } from '../../checkpoints/checkpoints.ts';
 import { atEpochEnd, checkHas } from './callbacks.ts';
 
 interface Described {

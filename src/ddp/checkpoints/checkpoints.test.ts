@@ -4,11 +4,11 @@ import { cpSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, tru
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { dtypes } from '../memory/dtype.ts';
-import { startRanks } from '../group/testing/in-process-world.ts';
+import { dtypes } from '../../memory/dtype.ts';
+import { startRanks } from '../../group/testing/in-process-world.ts';
 import type { Checkpoint, CheckpointTensor } from './checkpoint.ts';
 import { Checkpoints } from './checkpoints.ts';
-import { DistributedSampler } from './sampler.ts';
+import { DistributedSampler } from '../sampler.ts';
 
 const folders: string[] = [];
 const folderOf = (): string => {

@@ -12,8 +12,8 @@
 import { createHash } from 'node:crypto';
 import { mkdir, open, readdir, rename, rm, stat, type FileHandle } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
-import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
-import { systemRandom } from '../base/random.ts';
+import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
+import { systemRandom } from '../../base/random.ts';
 import {
   anyObject,
   anyText,
@@ -25,10 +25,10 @@ import {
   isPlainObject,
   noOptions,
   optionTable,
-} from '../base/schema.ts';
-import { writeSnapshot } from '../checkpoint/snapshot-file.ts';
-import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
-import type { ProcessGroup } from '../group/caller/types.ts';
+} from '../../base/schema.ts';
+import { writeSnapshot } from '../../checkpoint/snapshot-file.ts';
+import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
 import {
   Checkpoint,
   describedTensors,
@@ -42,7 +42,7 @@ import {
   type DescribedTensor,
 } from './checkpoint.ts';
 
-import { checkGroup } from './reducer-options.ts';
+import { checkGroup } from '../reducer-options.ts';
 
 /** The part of a process group that checkpoints use. */
 export type CheckpointGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGatherObject' | 'broadcastObject'>;

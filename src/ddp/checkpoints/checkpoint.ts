@@ -5,18 +5,18 @@
  *
  *  The layout is that of Hugging Face's sharded models: other programs can read the tensors. The index has a digest of itself,
  *  and lists its files with their sizes and the save that they belong to. */
-import { describeForeign } from '../memory/foreign-value.ts';
+import { describeForeign } from '../../memory/foreign-value.ts';
 import { createHash } from 'node:crypto';
 import { basename, join } from 'node:path';
-import { messageOf, ShoalError } from '../base/errors.ts';
-import { isCount } from '../base/bytes.ts';
-import { openRegularFile, readRegularFile } from '../base/files/read-file.ts';
-import { describeValue, isPlainObject } from '../base/schema.ts';
-import { pushTo } from '../base/collections/lists.ts';
-import { readSnapshot } from '../checkpoint/snapshot-file.ts';
-import type { SnapshotTensor } from '../checkpoint/snapshot.ts';
-import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
-import { countOf, Tensor } from '../memory/tensor.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import { isCount } from '../../base/bytes.ts';
+import { openRegularFile, readRegularFile } from '../../base/files/read-file.ts';
+import { describeValue, isPlainObject } from '../../base/schema.ts';
+import { pushTo } from '../../base/collections/lists.ts';
+import { readSnapshot } from '../../checkpoint/snapshot-file.ts';
+import type { SnapshotTensor } from '../../checkpoint/snapshot.ts';
+import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
+import { countOf, Tensor } from '../../memory/tensor.ts';
 
 /** State that a checkpoint holds beside tensors. */
 export type CheckpointState = { readonly [key: string]: CheckpointValue };
