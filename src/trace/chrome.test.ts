@@ -18,9 +18,9 @@ function oneSpan(name: string, span: { fromMs: number; toMs: number; originMs?: 
   clock.advance(span.originMs ?? 0);
   const recorder = createRecorder({ clock, thread: span.thread ?? 'main' });
   clock.advance(span.fromMs);
-  recorder.begin(recorder.name(name, { argument: 'bytes' }), 0, 64);
+  const startMs = recorder.now();
   clock.advance(span.toMs - span.fromMs);
-  recorder.end();
+  recorder.complete(recorder.name(name, { argument: 'bytes' }), startMs, 0, 64);
   return recorder.snapshot();
 }
 
@@ -47,14 +47,13 @@ function expectNested(events: readonly ChromeEvent[]): void {
 }
 
 describe('chromeTrace', () => {
-  it('writes process, threads, spans, instants and counters in the trace event format', () => {
+  it('writes process, threads, spans and counters in the trace event format', () => {
     const clock = new VirtualClock();
     const recorder = createRecorder({ clock, thread: 'comm' });
     clock.advance(1.5);
-    recorder.begin(recorder.name('all-reduce', { category: 'group', argument: 'bytes' }), 0, 1024);
+    const startMs = recorder.now();
     clock.advance(0.25);
-    recorder.end();
-    recorder.instant(recorder.name('peer lost'));
+    recorder.complete(recorder.name('all-reduce', { category: 'group', argument: 'bytes' }), startMs, 0, 1024);
     recorder.counter(recorder.name('queued', { argument: 'operations' }), Number.NaN);
     const trace = chromeTrace(rankProcess(3), [recorder.snapshot()]);
     const document = JSON.parse([...formatChromeTrace(trace)].join('')) as ChromeTrace;
@@ -70,7 +69,6 @@ describe('chromeTrace', () => {
     expect(document.traceEvents).toContainEqual({ ph: 'M', name: 'thread_name', pid: 3, tid: 0, ts: 0, args: { name: 'comm' } });
     expect(document.traceEvents.filter((event) => event.ph !== 'M')).toEqual([
       { ph: 'X', name: 'all-reduce', pid: 3, tid: 0, ts: 1500, dur: 250, cat: 'group', args: { bytes: 1024 } },
-      { ph: 'i', name: 'peer lost', pid: 3, tid: 0, ts: 1750, s: 't', cat: 'shoal' },
       { ph: 'C', name: 'queued', pid: 3, tid: 0, ts: 1750, cat: 'shoal', args: { operations: 'NaN' } },
     ]);
     expect(document.otherData.processes[0]).toMatchObject({ rank: 3, clockStartMs: 0, wallStart: '1970-01-01T00:00:00.000Z', dropped: 0 });
@@ -83,7 +81,7 @@ describe('chromeTrace', () => {
       for (let call = 0; call < 3; call++) {
         recorder.moved([3, 7], [{ from: 0, to: 1, bytes: 100, transfers: 2 }]);
         if (thread === 'comm') recorder.moved([7, 3], [{ from: 0, to: 1, bytes: 1, transfers: 1 }]);
-        recorder.instant(recorder.name('called'));
+        recorder.complete(recorder.name('called'), recorder.now());
       }
       return recorder.snapshot();
     });
@@ -129,26 +127,23 @@ describe('chromeTrace', () => {
     );
   });
 
-  it('is valid and nested after the ring has overflowed with nested and open spans', () => {
+  it('is valid and nested after the ring has overflowed with nested spans', () => {
     const clock = new VirtualClock();
     const recorder = createRecorder({ clock, thread: 'main', eventsMax: 16 });
     const outer = recorder.name('outer "quoted"\n');
     const inner = recorder.name('inner');
-    recorder.begin(recorder.name('run'));
     for (let step = 0; step < 100; step++) {
-      recorder.begin(outer);
+      const startMs = recorder.now();
       for (let i = 0; i < 3; i++) {
-        clock.advance(1);
-        recorder.begin(inner);
-        clock.advance(1);
-        recorder.end();
+        clock.advance(2);
+        recorder.complete(inner, recorder.now() - 1);
       }
-      recorder.end();
+      recorder.complete(outer, startMs);
     }
     const text = [...formatChromeTrace(chromeTrace(rankProcess(1), [recorder.snapshot()]))].join('');
     const trace = parseChromeTrace(text, 'test');
-    expect(spansOf(trace)).toHaveLength(17);
-    expect(trace.traceEvents.every(({ ph }) => 'XiCM'.includes(ph))).toBe(true);
+    expect(spansOf(trace)).toHaveLength(16);
+    expect(trace.traceEvents.every(({ ph }) => 'XCM'.includes(ph))).toBe(true);
     expect(trace.otherData.processes[0].dropped).toBe(400 - 16);
     expectNested(trace.traceEvents);
   });

@@ -1,6 +1,6 @@
 /** Traces in the JSON format of Chrome's trace viewer, which Perfetto opens: process = rank, thread = lane. One event per
  *  line, so that a file can be read with a text tool. Times are microseconds since the file's `clockStartMs`; merge.ts
- *  aligns the files of several ranks. Format: "Trace Event Format", Google, phases X, i, C and M. */
+ *  aligns the files of several ranks. Format: "Trace Event Format", Google, phases X, C and M. */
 import { counterKind, spanKind, type TraceSnapshot } from './recorder.ts';
 import { mergedTraffic, type TrafficRow } from './traffic.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
@@ -53,14 +53,13 @@ export interface TraceMetadata {
 
 /** One event; `ts` and `dur` in microseconds. */
 export interface ChromeEvent {
-  readonly ph: 'X' | 'i' | 'C' | 'M';
+  readonly ph: 'X' | 'C' | 'M';
   readonly name: string;
   readonly pid: number;
   readonly tid: number;
   readonly ts: number;
   readonly dur?: number;
   readonly cat?: string;
-  readonly s?: 't';
   readonly args?: Readonly<Record<string, string | number>>;
 }
 
@@ -124,21 +123,16 @@ function appendThread(events: ChromeEvent[], snapshot: TraceSnapshot, place: { p
     const { text: name, category: cat, argument, second, details } = snapshot.names[snapshot.nameIds[index]];
     const tid = place.tid + rows.ofEvent[index];
     const ts = micros(snapshot.timesMs[index]);
-    const kind = snapshot.kinds[index];
-    if (kind === counterKind) {
+    if (snapshot.kinds[index] === counterKind) {
       events.push({ ph: 'C', name, pid, tid, ts, cat, args: { [argument ?? 'value']: finite(snapshot.values[index]) } });
       continue;
     }
     const values = { ...valueOf(argument, snapshot.arguments[index]), ...valueOf(second, snapshot.seconds[index]), ...details };
     const args = Object.keys(values).length === 0 ? {} : { args: values };
-    if (kind === spanKind) {
-      // The duration follows from the rounded end, so that a span that ends with its parent still does after rounding.
-      const endTs = micros(snapshot.timesMs[index] + Math.max(0, snapshot.values[index]));
-      const dur = Math.round((endTs - ts) * 1e3) / 1e3;
-      events.push({ ph: 'X', name, pid, tid, ts, dur, cat, ...args });
-    } else {
-      events.push({ ph: 'i', name, pid, tid, ts, s: 't', cat, ...args });
-    }
+    // The duration follows from the rounded end, so that a span that ends with its parent still does after rounding.
+    const endTs = micros(snapshot.timesMs[index] + Math.max(0, snapshot.values[index]));
+    const dur = Math.round((endTs - ts) * 1e3) / 1e3;
+    events.push({ ph: 'X', name, pid, tid, ts, dur, cat, ...args });
   }
   return rows.names.length;
 }

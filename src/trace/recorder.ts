@@ -36,21 +36,16 @@ export interface TraceRecorder {
   name(text: string, options?: NameOptions): NameId;
   /** Adds a row to the timeline. At most `lanesMax`; beyond, 0. */
   lane(text: string): LaneId;
-  /** Opens a span on the lane; spans of a lane nest. */
-  begin(name: NameId, lane?: LaneId, argument?: number): void;
-  /** Closes the lane's innermost span. Without one it does nothing. */
-  end(lane?: LaneId): void;
   /** Records a span that ends now; the caller has kept its start (of this recorder's clock, milliseconds). Spans of one lane may
    *  overlap. Arguments that are NaN are not written. */
   complete(name: NameId, startMs: number, lane?: LaneId, argument?: number, second?: number): void;
-  instant(name: NameId, lane?: LaneId, argument?: number): void;
   /** Records a value that is drawn as a curve. */
   counter(name: NameId, value: number): void;
   /** Adds the movements of an operation between ranks, as indices into `ranks`. Their sums stay, whatever falls out of the ring. */
   moved(ranks: readonly number[], movements: readonly Movement[]): void;
   /** The time on the clock that spans are measured with, for `complete`. */
   now(): number;
-  /** The events in the ring, oldest first, as plain data. Open spans appear as ending now. */
+  /** The events in the ring, oldest first, as plain data. */
   snapshot(): TraceSnapshot;
 }
 
@@ -64,8 +59,7 @@ export interface NameInfo {
 
 /** Kinds of events. The order is that of `TraceSnapshot.kinds`. */
 export const spanKind = 0;
-export const instantKind = 1;
-export const counterKind = 2;
+export const counterKind = 1;
 
 /** The events of one thread; plain data, for another thread. Entry i of each array belongs to event i. */
 export interface TraceSnapshot {
@@ -79,7 +73,7 @@ export interface TraceSnapshot {
   readonly kinds: Uint8Array;
   readonly nameIds: Uint32Array;
   readonly laneIds: Uint16Array;
-  /** Start of spans, moment of other events; milliseconds on the recorder's clock. */
+  /** Start of spans, moment of counters; milliseconds on the recorder's clock. */
   readonly timesMs: Float64Array;
   /** Duration of spans in milliseconds, value of counters. */
   readonly values: Float64Array;
@@ -98,8 +92,6 @@ export interface RecorderOptions {
   readonly namesMax?: number;
   /** Most lanes. Default 64. */
   readonly lanesMax?: number;
-  /** Deepest nesting of spans on a lane; deeper ones are not recorded. Default 32. */
-  readonly depthMax?: number;
 }
 
 const noEvents: TraceSnapshot = {
@@ -123,10 +115,7 @@ export const nullRecorder: TraceRecorder = {
   enabled: false,
   name: () => 0,
   lane: () => 0,
-  begin() {},
-  end() {},
   complete() {},
-  instant() {},
   counter() {},
   moved() {},
   now: () => 0,
@@ -162,16 +151,9 @@ class RingRecorder implements TraceRecorder {
 
   readonly #traffic = new Traffic();
 
-  // Open spans: lane l, depth d at l * depthMax + d. `#depth` counts beyond `depthMax` too, so that ends still match begins.
-  readonly #depthMax: number;
-  readonly #depth: Uint32Array;
-  readonly #openName: Uint32Array;
-  readonly #openTime: Float64Array;
-  readonly #openArgument: Float64Array;
-
   constructor(options: RecorderOptions) {
-    const { clock, thread, eventsMax = 65_536, namesMax = 4096, lanesMax = 64, depthMax = 32 } = options;
-    assert(eventsMax >= 1 && namesMax >= 1 && lanesMax >= 1 && lanesMax <= 65_536 && depthMax >= 1, () => 'recorder bounds are positive');
+    const { clock, thread, eventsMax = 65_536, namesMax = 4096, lanesMax = 64 } = options;
+    assert(eventsMax >= 1 && namesMax >= 1 && lanesMax >= 1 && lanesMax <= 65_536, () => 'recorder bounds are positive');
     this.#clock = clock;
     this.#startMs = clock.now();
     this.#startWallMs = clock.wallNow();
@@ -186,11 +168,6 @@ class RingRecorder implements TraceRecorder {
     this.#value = new Float64Array(eventsMax);
     this.#argument = new Float64Array(eventsMax);
     this.#second = new Float64Array(eventsMax);
-    this.#depthMax = depthMax;
-    this.#depth = new Uint32Array(lanesMax);
-    this.#openName = new Uint32Array(lanesMax * depthMax);
-    this.#openTime = new Float64Array(lanesMax * depthMax);
-    this.#openArgument = new Float64Array(lanesMax * depthMax);
   }
 
   name(text: string, { category = 'shoal', argument, second, details }: NameOptions = {}): NameId {
@@ -207,30 +184,8 @@ class RingRecorder implements TraceRecorder {
     return this.#lanes.length < this.#lanesMax ? this.#lanes.push(text) - 1 : 0;
   }
 
-  begin(name: NameId, lane: LaneId = 0, argument = 0): void {
-    const depth = this.#depth[lane]++;
-    if (depth >= this.#depthMax) return;
-    const at = lane * this.#depthMax + depth;
-    this.#openName[at] = name;
-    this.#openTime[at] = this.#clock.now();
-    this.#openArgument[at] = argument;
-  }
-
-  end(lane: LaneId = 0): void {
-    if (this.#depth[lane] === 0) return;
-    const depth = --this.#depth[lane];
-    if (depth >= this.#depthMax) return;
-    const at = lane * this.#depthMax + depth;
-    const startMs = this.#openTime[at];
-    this.#push(spanKind, this.#openName[at], lane, startMs, this.#clock.now() - startMs, this.#openArgument[at], Number.NaN);
-  }
-
   complete(name: NameId, startMs: number, lane: LaneId = 0, argument = 0, second = Number.NaN): void {
     this.#push(spanKind, name, lane, startMs, this.#clock.now() - startMs, argument, second);
-  }
-
-  instant(name: NameId, lane: LaneId = 0, argument = 0): void {
-    this.#push(instantKind, name, lane, this.#clock.now(), 0, argument, Number.NaN);
   }
 
   counter(name: NameId, value: number): void {
@@ -247,51 +202,29 @@ class RingRecorder implements TraceRecorder {
 
   snapshot(): TraceSnapshot {
     const kept = Math.min(this.#written, this.#capacity);
-    const open = this.#openSpans();
-    const count = kept + open.length;
-    const snapshot = {
+    // From the oldest slot to the end of the ring, then from its begin.
+    const oldest = (this.#written - kept) % this.#capacity;
+    const inOrder = <A extends Uint8Array | Uint16Array | Uint32Array | Float64Array>(ring: A): A => {
+      const events = ring.slice(0, kept) as A;
+      events.set(ring.subarray(oldest, kept));
+      events.set(ring.subarray(0, oldest), kept - oldest);
+      return events;
+    };
+    return {
       names: [...this.#names],
       lanes: [...this.#lanes],
       startMs: this.#startMs,
       startWallMs: this.#startWallMs,
       dropped: this.#written - kept,
-      kinds: new Uint8Array(count),
-      nameIds: new Uint32Array(count),
-      laneIds: new Uint16Array(count),
-      timesMs: new Float64Array(count),
-      values: new Float64Array(count),
-      arguments: new Float64Array(count),
-      seconds: new Float64Array(count).fill(Number.NaN),
+      kinds: inOrder(this.#kind),
+      nameIds: inOrder(this.#name),
+      laneIds: inOrder(this.#lane),
+      timesMs: inOrder(this.#time),
+      values: inOrder(this.#value),
+      arguments: inOrder(this.#argument),
+      seconds: inOrder(this.#second),
       traffic: this.#traffic.rows(),
     };
-    for (let i = 0; i < kept; i++) {
-      const slot = (this.#written - kept + i) % this.#capacity;
-      snapshot.kinds[i] = this.#kind[slot];
-      snapshot.nameIds[i] = this.#name[slot];
-      snapshot.laneIds[i] = this.#lane[slot];
-      snapshot.timesMs[i] = this.#time[slot];
-      snapshot.values[i] = this.#value[slot];
-      snapshot.arguments[i] = this.#argument[slot];
-      snapshot.seconds[i] = this.#second[slot];
-    }
-    const nowMs = this.#clock.now();
-    for (const [index, { lane, at }] of open.entries()) {
-      const i = kept + index;
-      snapshot.kinds[i] = spanKind;
-      snapshot.nameIds[i] = this.#openName[at];
-      snapshot.laneIds[i] = lane;
-      snapshot.timesMs[i] = this.#openTime[at];
-      snapshot.values[i] = nowMs - this.#openTime[at];
-      snapshot.arguments[i] = this.#openArgument[at];
-    }
-    return snapshot;
-  }
-
-  #openSpans(): { lane: LaneId; at: number }[] {
-    return this.#lanes.flatMap((_, lane) => {
-      const depth = Math.min(this.#depth[lane], this.#depthMax);
-      return Array.from({ length: depth }, (_unused, level) => ({ lane, at: lane * this.#depthMax + level }));
-    });
   }
 
   #push(kind: number, name: NameId, lane: LaneId, timeMs: number, value: number, argument: number, second: number): void {

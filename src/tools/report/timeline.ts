@@ -77,7 +77,7 @@ export class TimelineBuilder {
     }
     this.#firstUs = Math.min(this.#firstUs, event.ts);
     this.#lastUs = Math.max(this.#lastUs, event.ts + (event.dur ?? 0));
-    if (event.ph === 'X' || event.ph === 'i') this.#addSpan(event);
+    if (event.ph === 'X') this.#addSpan(event);
     else if (event.ph === 'C') this.#addValue(event);
   }
 

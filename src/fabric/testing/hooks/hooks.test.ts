@@ -114,7 +114,7 @@ describe('count', () => {
 });
 
 describe('trace', () => {
-  it('records operations as spans and deliveries as instants', async () => {
+  it('records operations as spans and deliveries as spans without length', async () => {
     const network = new LoopbackNetwork();
     const recorder = createRecorder({ clock: systemClock, thread: 'test', eventsMax: 64 });
     const [a, b] = [0, 1].map((rank) => traceFabric(network.createFabric(optionsOf(rank)), recorder));

@@ -1,5 +1,5 @@
-/** Hook: operations and deliveries of a fabric on the timeline. Spans last from the call until the source may be reused;
- *  the spans of one connection may overlap and share a lane. Costs nothing where the recorder is off. */
+/** Hook: operations and deliveries of a fabric on the timeline. Spans last from the call until the source may be reused,
+ *  deliveries no time; the spans of one connection may overlap and share a lane. Costs nothing where the recorder is off. */
 import type { TraceRecorder } from '../../../trace/recorder.ts';
 import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../../fabric.ts';
 import { decorateFabric, ForwardingConnection } from './decorate.ts';
@@ -46,15 +46,15 @@ class TracedConnection extends ForwardingConnection {
     const lane = this.#lane;
     super.setHandlers({
       onMessage(message) {
-        recorder.instant(names.message, lane, message.length);
+        recorder.complete(names.message, recorder.now(), lane, message.length);
         handlers.onMessage(message);
       },
       onImmediate(immediate) {
-        recorder.instant(names.immediate, lane, immediate);
+        recorder.complete(names.immediate, recorder.now(), lane, immediate);
         handlers.onImmediate(immediate);
       },
       onClose(error) {
-        recorder.instant(error === undefined ? names.closed : names.lost, lane);
+        recorder.complete(error === undefined ? names.closed : names.lost, recorder.now(), lane);
         handlers.onClose(error);
       },
     });
