@@ -8,7 +8,6 @@ import type { RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
 import { Fifo } from '../../base/collections/fifo.ts';
 import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
 import type { FramedSocket } from '../stream/framed-socket.ts';
-import type { StreamCounters } from '../stream/stream-counters.ts';
 import { checkSource, connectionClosed, defaultCloseTimeoutMs, maxPendingOperations } from '../limits.ts';
 import { decodeHandle } from '../region-handle.ts';
 import { checkRange, type RegionTable } from '../region-table.ts';
@@ -27,7 +26,6 @@ export interface Opening {
 
 export interface ShmConnectionOptions {
   readonly clock: Clock;
-  readonly counters: StreamCounters;
   readonly regions: RegionTable;
   readonly allocator: RegionAllocator;
   readonly opening: Opening;
@@ -67,7 +65,7 @@ export class ShmConnection extends StreamConnection {
   readonly #controlText = Buffer.allocUnsafe(controlTextBytes);
 
   constructor(stream: FramedSocket, options: ShmConnectionOptions) {
-    super(stream, options.counters, options.onEnded);
+    super(stream, options.onEnded);
     this.#options = options;
     this.#opening = options.opening;
   }

@@ -20,12 +20,12 @@ import { ShoalError } from '../../base/errors.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricProvider } from '../fabric.ts';
+import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricOptions, FabricProvider } from '../fabric.ts';
 import { FrameType } from '../stream/frame.ts';
 import type { FramedSocket } from '../stream/framed-socket.ts';
 import { hostIdentity } from '../host-identity.ts';
 import { encodeHandle } from '../region-handle.ts';
-import { StreamFabric, type StreamFabricOptions } from '../stream/stream-fabric.ts';
+import { StreamFabric } from '../stream/stream-fabric.ts';
 import { nonceBytes, ShmConnection, type Opening } from './shm-connection.ts';
 
 const readAheadBytes = 4096;
@@ -35,7 +35,7 @@ export function shmUnavailable(): string | undefined {
   return process.platform === 'linux' ? nativeUnavailableReason() : `shm needs Linux, this is ${process.platform}`;
 }
 
-export interface ShmOptions extends StreamFabricOptions {
+export interface ShmOptions extends FabricOptions {
   /** Replaces the probed identity of this host; for tests that play several hosts on one. */
   readonly hostId?: string;
 }
@@ -126,7 +126,6 @@ export class ShmFabric extends StreamFabric<ShmConnection, ShmOptions> {
   #startConnection(stream: FramedSocket, opening: Opening): ShmConnection {
     const connection: ShmConnection = new ShmConnection(stream, {
       clock: this.options.clock,
-      counters: this.counters,
       regions: this.regions,
       allocator: this.#allocator,
       opening,

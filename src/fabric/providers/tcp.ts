@@ -11,6 +11,7 @@ import type {
   Connection,
   FabricAddress,
   FabricCapabilities,
+  FabricOptions,
   FabricProvider,
   RemoteSpan,
   SocketSource,
@@ -19,12 +20,11 @@ import type {
 } from '../fabric.ts';
 import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
 import type { FramedSocket } from '../stream/framed-socket.ts';
-import type { StreamCounters } from '../stream/stream-counters.ts';
 import { connect } from '../stream/stream-network.ts';
 import { hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
 import { checkSource, defaultListenHosts } from '../limits.ts';
 import type { RegionTable } from '../region-table.ts';
-import { StreamFabric, type StreamFabricOptions } from '../stream/stream-fabric.ts';
+import { StreamFabric } from '../stream/stream-fabric.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
 
 /** Largest frame: longer writes travel as several frames, and only the last carries the immediate. */
@@ -32,7 +32,7 @@ const frameBytesMax = 2 ** 30;
 /** Bytes written to a connection between two reviews of its socket. */
 const reviewBytes = 512 * 1024;
 
-export interface TcpOptions extends StreamFabricOptions {
+export interface TcpOptions extends FabricOptions {
   /** The interfaces to offer for `0.0.0.0` and `::` (`eth0`, `ib*`, `10.0.0.0/8`, `^docker0`). Default: all but loopback. */
   readonly interfaces?: readonly string[];
   /** Sets options of a connected socket that Node does not offer. `link`: its description, for messages. Default: sockets stay as the
@@ -76,8 +76,7 @@ export class TcpFabric extends StreamFabric<StreamConnection, TcpOptions> {
 
   async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
     const stream = await this.#dial(address, options);
-    const connection = new TcpConnection(stream, this.counters, (ended) => this.connections.delete(ended), this.regions);
-    connection.tune(this.options);
+    const connection = this.#newConnection(stream);
     this.connections.add(connection);
     stream.hold();
     stream.start(connection);
@@ -105,6 +104,12 @@ export class TcpFabric extends StreamFabric<StreamConnection, TcpOptions> {
     }
   }
 
+  #newConnection(stream: FramedSocket, onOpen?: (header: Readonly<FrameHeader>) => void): TcpConnection {
+    const connection = new TcpConnection(stream, (ended) => this.connections.delete(ended), this.regions, onOpen);
+    connection.tune(this.options);
+    return connection;
+  }
+
   /** Hands over a socket that a peer has opened to be given away. */
   #onSocket(stream: FramedSocket, tag: number): void {
     this.sockets.onSocket?.(stream.peer, tag, (take) => stream.giveAway(take));
@@ -126,14 +131,7 @@ export class TcpFabric extends StreamFabric<StreamConnection, TcpOptions> {
         resolve();
         onConnection(connection);
       };
-      const connection: TcpConnection = new TcpConnection(
-        stream,
-        this.counters,
-        (ended) => this.connections.delete(ended),
-        this.regions,
-        onOpen,
-      );
-      connection.tune(this.options);
+      const connection = this.#newConnection(stream, onOpen);
       void stream.ended.then(resolve);
       stream.start(connection);
     });
@@ -149,12 +147,11 @@ class TcpConnection extends StreamConnection {
 
   constructor(
     stream: FramedSocket,
-    counters: StreamCounters,
     onEnded: (connection: StreamConnection) => void,
     regions: RegionTable,
     onOpen?: (header: Readonly<FrameHeader>) => void,
   ) {
-    super(stream, counters, onEnded);
+    super(stream, onEnded);
     this.#regions = regions;
     this.#onOpen = onOpen;
   }

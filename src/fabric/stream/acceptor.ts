@@ -9,14 +9,12 @@ import type { FabricOptions } from '../fabric.ts';
 import { candidateText, type ListenHost } from './candidates.ts';
 import { FramedSocket } from './framed-socket.ts';
 import type { StreamCounters } from './stream-counters.ts';
-import type { WireTap } from './wire-tap.ts';
 import { defaultMaxQueuedBytes } from '../limits.ts';
 
 export interface AcceptorOptions {
   readonly fabric: FabricOptions;
   readonly purpose: string;
   readonly counters: StreamCounters;
-  readonly wire?: WireTap;
   /** Buffer to read ahead into, as in FramedSocketOptions. */
   readonly readAhead?: Buffer;
   /** Describes one accepted socket, as text for people. */
@@ -84,10 +82,10 @@ export class Acceptor {
   }
 
   async #accept(accepted: net.Socket): Promise<void> {
-    const { fabric, purpose, counters, wire, readAhead, describe, onStream } = this.#options;
+    const { fabric, purpose, counters, readAhead, describe, onStream } = this.#options;
     const { identity, secret, clock, random, polling, maxQueuedBytes = defaultMaxQueuedBytes } = fabric;
     const description = describe(accepted);
-    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, wire, polling, readAhead };
+    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, polling, readAhead };
     const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
     this.#pending.enter(stream);
     void stream.ended.then(() => this.#pending.leave(stream));

@@ -16,7 +16,6 @@ import { dataViewOf } from '../../base/bytes.ts';
 import { encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';
-import type { WireTap } from './wire-tap.ts';
 
 /** Frames handed to Node's socket and not yet taken by the kernel: enough to keep it busy. */
 const handedFrames = 256;
@@ -31,9 +30,6 @@ const settled = Promise.resolve();
 export interface FrameSenderOptions {
   readonly maxQueuedBytes: number;
   readonly counters: StreamCounters;
-  readonly wire?: WireTap;
-  /** Called when the wire tap has cut a frame: half of it is sent. */
-  readonly onCut: () => void;
 }
 
 /** A frame on its way. */
@@ -109,7 +105,6 @@ export class FrameSender {
   /** Hands frames to the socket, up to the limits. */
   #pump(): void {
     if (this.#stopped || this.#queue.length === 0) return;
-    const { wire } = this.#options;
     const corks = this.#runOf() < this.#queue.length;
     if (corks) this.#socket.cork();
     while (this.#queue.length > 0 && this.#handed.length < handedFrames && this.#handedBytes < this.#handedBytesLimit) {
@@ -121,10 +116,6 @@ export class FrameSender {
       const frame = this.#handNext();
       this.#written.push(1);
       const header = this.#encode(frame);
-      if (wire?.onHeader(header, frame) === 'cut') {
-        this.#cut(header, frame.joined?.subarray(headerBytes) ?? frame.payload);
-        break;
-      }
       if (frame.joined !== undefined) {
         frame.joined.set(header);
         this.#socket.write(frame.joined, this.#onWritten);
@@ -150,7 +141,6 @@ export class FrameSender {
 
   /** Number of the next frames that can be sent as one run. */
   #runOf(): number {
-    if (this.#options.wire !== undefined) return 0;
     const most = Math.min(this.#queue.length, handedFrames - this.#handed.length);
     let bytes = 0;
     for (let count = 0; count < most; count++) {
@@ -214,18 +204,6 @@ export class FrameSender {
     // Refill in batches: a writev of one frame per completion would cost a system call each.
     if (this.#handed.length <= handedFrames / 2 && this.#handedBytes <= handedBytesMax / 2) this.#pump();
   };
-
-  /** Sends half a frame, then ends the stream: as a crash in the middle of a write would. */
-  #cut(header: Buffer, payload: Uint8Array | undefined): void {
-    const { onCut } = this.#options;
-    if (payload === undefined || payload.length === 0) {
-      this.#socket.write(header.subarray(0, headerBytes / 2), onCut);
-    } else {
-      this.#socket.write(header);
-      this.#socket.write(payload.subarray(0, payload.length >> 1), onCut);
-    }
-    this.#stopped = true;
-  }
 
   #forget(frame: OutgoingFrame): void {
     this.#pendingBytes -= frame.payloadBytes;

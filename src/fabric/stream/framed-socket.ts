@@ -19,7 +19,6 @@ import { FrameReader } from './frame-reader.ts';
 import { emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';
-import type { WireTap } from './wire-tap.ts';
 
 const errorTextBytes = 512;
 const keepAliveMs = 10_000;
@@ -36,7 +35,6 @@ export interface FramedSocketOptions {
   readonly clock: Clock;
   readonly maxQueuedBytes: number;
   readonly counters: StreamCounters;
-  readonly wire?: WireTap;
   readonly polling?: EventPolling;
   /** Buffer to read ahead into from the first frame on, for a stream that is known to have small frames only. Several sockets may
    *  share it. Default: frames are read to their destinations until some in a row have not been writes. */
@@ -95,16 +93,15 @@ export class FramedSocket {
       this.#onEnded = resolve;
     });
     this.#socket = makeSocket({ buffer: () => this.#nextBuffer(), callback: (bytes, buffer) => this.#onRead(bytes, buffer) });
-    const { maxQueuedBytes, counters, wire, polling, readAhead } = options;
     this.#reader = new FrameReader({
-      counters,
-      polling,
-      readAhead,
+      counters: options.counters,
+      polling: options.polling,
+      readAhead: options.readAhead,
       isOpen: () => this.#phase === 'open',
       place: (header) => this.#place(header),
       onFrame: (header, payload) => this.#onFrame(header, payload),
     });
-    this.#sender = new FrameSender(this.#socket, { maxQueuedBytes, counters, onCut: () => this.abort(), wire });
+    this.#sender = new FrameSender(this.#socket, options);
     this.#socket.setNoDelay(true);
     this.#socket.setKeepAlive(true, keepAliveMs);
     this.#socket.on('error', (error) => {
@@ -128,6 +125,10 @@ export class FramedSocket {
 
   get rank(): number {
     return this.#options.rank;
+  }
+
+  get counters(): StreamCounters {
+    return this.#options.counters;
   }
 
   /** True while frames can be posted. */

@@ -6,7 +6,6 @@ import type { Region } from '../../memory/region.ts';
 import type { Connection, ConnectionHandlers, PeerIdentity, RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
 import { flagSet, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { FramedSocket, FrameReceiver } from './framed-socket.ts';
-import type { StreamCounters } from './stream-counters.ts';
 import { checkMessage, maxMessageBytes } from '../limits.ts';
 
 /** Messages up to this size are received into one buffer per connection, which grows to the largest so far; larger ones get their own. */
@@ -15,16 +14,14 @@ const smallMessageLeast = 512;
 
 export abstract class StreamConnection implements Connection, FrameReceiver {
   protected readonly stream: FramedSocket;
-  protected readonly counters: StreamCounters;
   protected handlers: ConnectionHandlers | undefined;
   #ended: { error: ShoalError | undefined } | undefined;
   #onEnded: (() => void) | undefined;
   #small: Buffer | undefined;
 
   /** @param onEnded called once when the connection is over, before its handlers are. */
-  constructor(stream: FramedSocket, counters: StreamCounters, onEnded: (connection: StreamConnection) => void) {
+  constructor(stream: FramedSocket, onEnded: (connection: StreamConnection) => void) {
     this.stream = stream;
-    this.counters = counters;
     this.#onEnded = () => onEnded(this);
   }
 
@@ -51,7 +48,7 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
 
   async send(message: Uint8Array): Promise<void> {
     checkMessage(message);
-    this.counters.bytesCopied += message.length;
+    this.stream.counters.bytesCopied += message.length;
     const joined = Buffer.allocUnsafe(headerBytes + message.length);
     joined.set(message, headerBytes);
     return this.postMessage(joined);

@@ -12,19 +12,13 @@ import { Acceptor, type AcceptorOptions } from './acceptor.ts';
 import { dial } from './dial.ts';
 import { FramedSocket, type FramedSocketOptions } from './framed-socket.ts';
 import { emptyCounters, type StreamCounters } from './stream-counters.ts';
-import type { WireTap } from './wire-tap.ts';
-
-export interface StreamFabricOptions extends FabricOptions {
-  /** Faults on the wire, for tests. */
-  readonly wire?: WireTap;
-}
 
 interface Ended {
   close(): Promise<void>;
   onDeregistered?(rkey: number): void;
 }
 
-export abstract class StreamFabric<C extends Ended, Options extends StreamFabricOptions = StreamFabricOptions> implements Fabric {
+export abstract class StreamFabric<C extends Ended, Options extends FabricOptions = FabricOptions> implements Fabric {
   abstract readonly name: string;
   abstract readonly capabilities: FabricCapabilities;
   readonly counters: StreamCounters = emptyCounters();
@@ -73,7 +67,7 @@ export abstract class StreamFabric<C extends Ended, Options extends StreamFabric
   protected makeAcceptor(parts: Pick<AcceptorOptions, 'describe' | 'onStream' | 'readAhead'>): Acceptor {
     const { name, counters, options } = this;
     if (this.#isClosed || this.#acceptor !== undefined) throw new ShoalError('usage', `${name} fabric listens already or is closed`);
-    this.#acceptor = new Acceptor({ fabric: options, purpose: `fabric-${name}`, counters, wire: options.wire, ...parts });
+    this.#acceptor = new Acceptor({ fabric: options, purpose: `fabric-${name}`, counters, ...parts });
     return this.#acceptor;
   }
 
@@ -91,8 +85,8 @@ export abstract class StreamFabric<C extends Ended, Options extends StreamFabric
     parts: Pick<FramedSocketOptions, 'description' | 'readAhead' | 'polling'>,
     makeSocket: (onread: net.OnReadOpts) => net.Socket,
   ): FramedSocket {
-    const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
-    return new FramedSocket({ rank: identity.rank, clock, maxQueuedBytes, counters: this.counters, wire, ...parts }, makeSocket);
+    const { identity, clock, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
+    return new FramedSocket({ rank: identity.rank, clock, maxQueuedBytes, counters: this.counters, ...parts }, makeSocket);
   }
 
   /** Turns a dialled socket into a stream on which both sides have proved the secret, and that into a provider's connection: an attempt

@@ -15,7 +15,6 @@ import { checkBacklog, checkMessage, checkSource, connectionClosed, defaultClose
 import { FrameType, type FrameHeader } from '../../stream/frame.ts';
 import type { FramedSocket } from '../../stream/framed-socket.ts';
 import { StreamConnection, unexpected } from '../../stream/stream-connection.ts';
-import type { StreamCounters } from '../../stream/stream-counters.ts';
 import type { LibfabricConnectionOptions } from './libfabric-connection-options.ts';
 import { slotBytes, type EndpointListener, type LibfabricEndpoint } from './libfabric-endpoint.ts';
 import {
@@ -63,8 +62,8 @@ export class LibfabricConnection extends StreamConnection implements EndpointLis
   readonly #assembly = new Assembly();
 
   /** Tells the peer about the endpoint. */
-  constructor(stream: FramedSocket, counters: StreamCounters, endpoint: LibfabricEndpoint, options: LibfabricConnectionOptions) {
-    super(stream, counters, () => options.onEnded());
+  constructor(stream: FramedSocket, endpoint: LibfabricEndpoint, options: LibfabricConnectionOptions) {
+    super(stream, () => options.onEnded());
     this.endpoint = endpoint;
     this.#options = options;
     this.#sender = new LibfabricSender(endpoint, options, {

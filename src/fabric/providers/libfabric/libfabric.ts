@@ -28,7 +28,7 @@ import {
 } from './native-ofi.ts';
 import type { WatchHandle } from '../../../memory/native-wire.ts';
 import type { Region } from '../../../memory/region.ts';
-import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricProvider } from '../../fabric.ts';
+import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricOptions, FabricProvider } from '../../fabric.ts';
 import { hostIdentity } from '../../host-identity.ts';
 import { defaultListenHosts, defaultMaxQueuedBytes } from '../../limits.ts';
 import { hostsToListenOn, parseCandidate, type ListenHost } from '../../stream/candidates.ts';
@@ -49,7 +49,7 @@ import {
 import { LibfabricEndpoint } from './libfabric-endpoint.ts';
 import { tokenBytes } from './libfabric-message.ts';
 import { LibfabricProgress } from './libfabric-progress.ts';
-import { StreamFabric, type StreamFabricOptions } from '../../stream/stream-fabric.ts';
+import { StreamFabric } from '../../stream/stream-fabric.ts';
 import { sharedMemoryName, sweepSharedMemory } from './libfabric-shm-files.ts';
 
 const defaultQueueDepth = 128;
@@ -61,7 +61,7 @@ const endpointDescriptors = 12;
 /** Time in which peers confirm that they do not write to a region any more. */
 const confirmMs = 10_000;
 
-export interface LibfabricOptions extends StreamFabricOptions {
+export interface LibfabricOptions extends FabricOptions {
   /** The provider and device to use, and their parameters. Default: the best there is. */
   readonly libfabric?: LibfabricChoice;
   /** The interfaces to offer for `0.0.0.0` and `::`. Default: all but loopback. */
@@ -236,7 +236,7 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
       throw thrown;
     }
     let watch: WatchHandle | undefined;
-    const connection: LibfabricConnection = new LibfabricConnection(stream, this.counters, endpoint, {
+    const connection: LibfabricConnection = new LibfabricConnection(stream, endpoint, {
       ...opening,
       provider: facts.provider,
       token: random.bytes(tokenBytes),

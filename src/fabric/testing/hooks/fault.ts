@@ -1,12 +1,9 @@
-/** Hook that makes a network misbehave on demand. Delays and dropped connections work over any fabric; damage to the bytes themselves
- *  (`wireFault`) is put into the streams of tcp and shm. Choices come from the given `Random`, so that a seed replays them. */
+/** Hook that makes a network misbehave on demand: delays and dropped connections, over any fabric. faulty-wire.ts damages bytes. Choices come from the given `Random`, so that a seed replays them. */
 import type { Clock, Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import type { Random } from '../../../base/random.ts';
 import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../../fabric.ts';
 import { Fifo } from '../../../base/collections/fifo.ts';
-import { FrameType } from '../../stream/frame.ts';
-import type { WireTap } from '../../stream/wire-tap.ts';
 import { checkBacklog, defaultCloseTimeoutMs, defaultMaxQueuedBytes } from '../../limits.ts';
 import { decorateFabric, ForwardingConnection } from './decorate.ts';
 
@@ -127,28 +124,4 @@ class FaultyConnection extends ForwardingConnection {
   #closed(): ShoalError {
     return new ShoalError('closed', `connection to rank ${this.peer.rank} is closed`, { peer: this.peer.rank });
   }
-}
-
-export interface WireFaultOptions {
-  readonly random: Random;
-  /** `corrupt-header` flips one bit of a frame's header; `truncate` sends half of a frame and then breaks the connection. */
-  readonly fault: 'corrupt-header' | 'truncate';
-  /** Index of the message or write, among all of the fabric, that is damaged; 0 is the first. */
-  readonly at: number;
-}
-
-/** Makes a tap for the `wire` option of tcp and shm. */
-export function wireFault(options: WireFaultOptions): WireTap {
-  const { random, fault, at } = options;
-  let frames = 0;
-  return {
-    onHeader(header, { type }) {
-      const counted = type === FrameType.Message || type === FrameType.Write || type === FrameType.Written || type === FrameType.Immediate;
-      if (!counted || frames++ !== at) return 'send';
-      if (fault === 'truncate') return 'cut';
-      const bit = random.integer(header.length * 8);
-      header[bit >> 3] ^= 1 << (bit & 7);
-      return 'send';
-    },
-  };
 }

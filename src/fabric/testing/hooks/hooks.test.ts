@@ -1,4 +1,3 @@
-import type { StreamFabricOptions } from '../../stream/stream-fabric.ts';
 import { describe, expect, it } from 'vitest';
 import { systemClock, VirtualClock } from '../../../base/clock.ts';
 import { seededRandom } from '../../../base/random.ts';
@@ -16,7 +15,8 @@ import { connected } from '../connected.ts';
 import { desertedTcpAddress } from '../deserted.ts';
 import { threadRegion } from '../regions.ts';
 import { countFabric } from './count.ts';
-import { faultFabric, wireFault } from './fault.ts';
+import { faultFabric } from './fault.ts';
+import { FaultyWire } from './faulty-wire.ts';
 import { traceFabric } from './trace.ts';
 
 const noShm = shmUnavailable();
@@ -169,17 +169,14 @@ describe('fault', () => {
     });
   }
 
-  const streams: { name: string; world: FabricWorld; create: (options: StreamFabricOptions) => Fabric }[] = [
-    { name: 'tcp', world: providers[1].world(), create: (options) => new TcpFabric(options) },
-  ];
-  if (noShm === undefined) streams.push({ name: 'shm', world: providers[2].world(), create: (options) => new ShmFabric(options) });
-
-  for (const { name, world, create } of streams) {
+  for (const { name, world: newWorld } of providers.slice(1)) {
+    const world = newWorld();
+    const { create } = world;
     it(`a damaged header is a protocol error on both ends and delivers nothing: ${name}`, async () => {
       for (let seed = 0; seed < 32; seed++) {
-        const a = create({ ...optionsOf(0), wire: wireFault({ random: seededRandom(seed), fault: 'corrupt-header', at: 1 }) });
-        const b = create(optionsOf(1));
-        const { atA, atB } = await connected(a, b);
+        const wire = new FaultyWire({ random: seededRandom(seed), fault: 'corrupt-header', at: 1 });
+        const [a, b] = [create(optionsOf(0)), create(optionsOf(1))];
+        const { atA, atB } = await connected(a, b, (address) => wire.to(address));
         const target = world.region(4096);
         const registered = b.register(target);
         const source = world.region(4096);
@@ -191,19 +188,21 @@ describe('fault', () => {
         expect(atB.events.slice(0, -1)).toEqual([{ message: 'before' }]);
         if (name === 'tcp') expect(new Uint8Array(target.buffer).every((byte) => byte === 0)).toBe(true);
         await Promise.all([a.close(), b.close()]);
+        wire.close();
       }
     });
 
     it(`a frame cut short is peer-lost on both ends and delivers nothing: ${name}`, async () => {
-      const a = create({ ...optionsOf(0), wire: wireFault({ random: seededRandom(1), fault: 'truncate', at: 1 }) });
-      const b = create(optionsOf(1));
-      const { atA, atB } = await connected(a, b);
+      const wire = new FaultyWire({ random: seededRandom(1), fault: 'truncate', at: 1 });
+      const [a, b] = [create(optionsOf(0)), create(optionsOf(1))];
+      const { atA, atB } = await connected(a, b, (address) => wire.to(address));
       await atA.connection.send(Buffer.from('before'));
       atA.connection.send(Buffer.alloc(100_000)).catch(() => undefined);
       expect(await atB.end()).toMatchObject({ code: 'peer-lost', peer: 0 });
       expect(await atA.end()).toMatchObject({ code: 'peer-lost', peer: 1 });
       expect(atB.events.slice(0, -1)).toEqual([{ message: 'before' }]);
       await Promise.all([a.close(), b.close()]);
+      wire.close();
     });
   }
 });
