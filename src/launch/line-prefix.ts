@@ -20,37 +20,30 @@ export class LinePrefix {
     const pieces: Buffer[] = [];
     let start = 0;
     for (let end = chunk.indexOf(newline); end >= 0; end = chunk.indexOf(newline, start)) {
-      this.#line(pieces, chunk.subarray(start, end));
+      const rest = this.#cut(pieces, chunk.subarray(start, end));
+      pieces.push(this.#prefix, rest, lineEnd);
+      this.#partial = Buffer.alloc(0);
       start = end + 1;
     }
-    let rest = joined(this.#partial, chunk.subarray(start));
-    while (rest.length > this.#maxLineBytes) {
-      const cut = characterStart(rest, this.#maxLineBytes);
-      pieces.push(this.#prefix, rest.subarray(0, cut), lineEnd);
-      rest = rest.subarray(cut);
-    }
     // A copy: the view would keep the whole chunk.
-    this.#partial = Buffer.from(rest);
+    this.#partial = Buffer.from(this.#cut(pieces, chunk.subarray(start)));
     return Buffer.concat(pieces);
   }
 
   /** The last line, when the stream ended without a newline. */
   end(): Buffer {
-    if (this.#partial.length === 0) return this.#partial;
-    const pieces: Buffer[] = [];
-    this.#line(pieces, Buffer.alloc(0));
-    return Buffer.concat(pieces);
+    return this.#partial.length === 0 ? this.#partial : this.push(lineEnd);
   }
 
-  #line(pieces: Buffer[], bytes: Buffer): void {
+  /** Adds bytes to the line; puts what exceeds the bound into `pieces` and returns the rest. */
+  #cut(pieces: Buffer[], bytes: Buffer): Buffer {
     let line = joined(this.#partial, bytes);
-    this.#partial = Buffer.alloc(0);
     while (line.length > this.#maxLineBytes) {
       const cut = characterStart(line, this.#maxLineBytes);
       pieces.push(this.#prefix, line.subarray(0, cut), lineEnd);
       line = line.subarray(cut);
     }
-    pieces.push(this.#prefix, line, lineEnd);
+    return line;
   }
 }
 
