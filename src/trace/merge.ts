@@ -3,6 +3,7 @@
 import { constants } from 'node:buffer';
 import { basename, dirname } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { anyText, integer, list, literal, number, object, optional, that } from '../base/schema.ts';
 import { firstRowOfPart, formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceMetadata } from './chrome.ts';
 import { readRegularFileSync } from '../base/files/read-file.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
@@ -102,38 +103,39 @@ export function parseChromeTrace(text: string, origin: string): ChromeTrace {
   return parsed;
 }
 
+/** Largest time: thirty thousand years in milliseconds, thirty in microseconds. Dates can be made of smaller ones, and their sums
+ *  are exact. */
+const numberMax = 1e15;
+const finite = number({ min: -numberMax, max: numberMax });
+const rate = optional(number({ above: 0 }));
+
+const metadata = object({
+  format: literal('shoal-trace'),
+  version: literal(1),
+  processes: list(
+    object({
+      rank: finite,
+      host: anyText,
+      pid: finite,
+      offsetMs: finite,
+      memory: optional(finite),
+      rates: optional(object({ link: rate, copy: rate })),
+      part: optional(literal('graph')),
+      clockStartMs: finite,
+      wallStart: that<string>('a date', (value) => typeof value === 'string' && !Number.isNaN(Date.parse(value))),
+      dropped: finite,
+      traffic: optional(list(list(integer({ min: 0, max: numberMax }), { min: 4, max: 4 }))),
+    }),
+  ),
+});
+
 function isTrace(value: unknown): value is ChromeTrace {
   const { traceEvents, otherData } = asRecord(value);
   return isMetadata(otherData) && Array.isArray(traceEvents) && traceEvents.every(isEvent);
 }
 
 export function isMetadata(value: unknown): value is TraceMetadata {
-  const { format, version, processes } = asRecord(value);
-  return format === 'shoal-trace' && version === 1 && Array.isArray(processes) && processes.every(isProcess);
-}
-
-function isProcess(value: unknown): boolean {
-  const { host, wallStart, traffic, memory, rates, part } = asRecord(value);
-  return (
-    (part === undefined || part === 'graph') &&
-    areNumbers(value, ['rank', 'pid', 'clockStartMs', 'offsetMs', 'dropped']) &&
-    typeof host === 'string' &&
-    isDate(wallStart) &&
-    (memory === undefined || areNumbers(value, ['memory'])) &&
-    (rates === undefined || areRates(rates)) &&
-    (traffic === undefined || (Array.isArray(traffic) && traffic.every(isTrafficRow)))
-  );
-}
-
-function areRates(value: unknown): boolean {
-  const { link, copy } = asRecord(value);
-  const isRate = (each: unknown): boolean => each === undefined || (Number.isFinite(each) && (each as number) > 0);
-  return typeof value === 'object' && value !== null && isRate(link) && isRate(copy);
-}
-
-function isTrafficRow(value: unknown): boolean {
-  const isCount = (each: unknown): boolean => Number.isSafeInteger(each) && (each as number) >= 0 && (each as number) <= numberMax;
-  return Array.isArray(value) && value.length === 4 && value.every(isCount);
+  return metadata.problem(value) === undefined;
 }
 
 /** True for a valid event. Called for every event of files that may have millions. */
@@ -150,21 +152,8 @@ export function isEvent(value: unknown): value is ChromeEvent {
   );
 }
 
-/** Largest time: thirty thousand years in milliseconds, thirty in microseconds. Dates can be made of smaller ones, and their sums
- *  are exact. */
-const numberMax = 1e15;
-
-function areNumbers(value: unknown, keys: readonly string[]): boolean {
-  const record = asRecord(value);
-  return keys.every((key) => isNumber(record[key]));
-}
-
 function isNumber(value: unknown): boolean {
   return typeof value === 'number' && Math.abs(value) <= numberMax;
-}
-
-function isDate(value: unknown): boolean {
-  return typeof value === 'string' && !Number.isNaN(Date.parse(value));
 }
 
 function asRecord(value: unknown): Readonly<Record<string, unknown>> {
