@@ -19,7 +19,7 @@ import { describeEnd, describeEnds, describeFailure, describeFirst, describeOthe
 import type { Guard } from './guard.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
-import { rankEnvironment, withoutOuterJob } from './rank-environment.ts';
+import { rankEnvironment, withoutOuterJob, type JobPlace } from './rank-environment.ts';
 import { serverPlaces, serverVariables, type ServerOptions } from './server-specs.ts';
 
 export interface LaunchOptions extends RouteOptions {
@@ -118,10 +118,7 @@ class Run {
   readonly #stderr: ConsoleSink;
   readonly #route: ReturnType<typeof parseRoutes>;
   readonly #joining = new AbortController();
-  readonly #job: string;
-  readonly #secret: string;
-  readonly #node: number;
-  readonly #nodes: number;
+  readonly #place: JobPlace;
   #supervisor: Supervisor | undefined;
   /** Processes of the generation that have ended. */
   #ends: EndedProcess[] = [];
@@ -135,19 +132,18 @@ class Run {
   #interruptedMs = 0;
 
   constructor(options: LaunchOptions) {
-    const { random, nodes = 1, node = 0 } = options;
+    const { random, nodes = 1, node = 0, masterAddress = '127.0.0.1' } = options;
     if (nodes > 1) checkSeveralNodes(options);
     if (options.localSize < 1) throw new ShoalError('usage', `${options.localSize} ranks per node; at least 1 is needed`);
     // Each rank takes two pipes, and a connection to the store.
     this.#options = options;
-    this.#nodes = nodes;
-    this.#node = node;
     this.#stdout = new ConsoleSink(options.stdout);
     this.#stderr = options.stderr === options.stdout ? this.#stdout : new ConsoleSink(options.stderr);
     // Nodes share a command line, and may differ in their sizes.
     this.#route = parseRoutes(options, nodes === 1 ? options.localSize : Infinity);
-    this.#job = options.job ?? (nodes === 1 ? Buffer.from(random.bytes(8)).toString('hex') : 'shoal');
-    this.#secret = options.secret ?? Buffer.from(random.bytes(32)).toString('hex');
+    const job = options.job ?? (nodes === 1 ? Buffer.from(random.bytes(8)).toString('hex') : 'shoal');
+    const secret = options.secret ?? Buffer.from(random.bytes(32)).toString('hex');
+    this.#place = { job, secret, node, nodes, masterAddress };
   }
 
   signal(name: NodeJS.Signals): void {
@@ -191,22 +187,12 @@ class Run {
 
   /** Undefined when the user's signal came first. */
   async #join(): Promise<NodeAgreement | undefined> {
-    const { clock, random, localSize, masterAddress = '127.0.0.1', joinTimeoutMs = 300_000 } = this.#options;
+    const { clock, random, surroundings, localSize, joinTimeoutMs = 300_000 } = this.#options;
+    const masterPort = this.#options.masterPort ?? (this.#place.nodes === 1 ? 0 : defaultSeveralNodesPort);
+    const { signal } = this.#joining;
     try {
-      return await NodeAgreement.join({
-        clock,
-        random,
-        ...(this.#options.surroundings && { network: this.#options.surroundings.network }),
-        job: this.#job,
-        secret: this.#secret,
-        node: this.#node,
-        nodes: this.#nodes,
-        localSize,
-        masterAddress,
-        masterPort: this.#options.masterPort ?? (this.#nodes === 1 ? 0 : defaultSeveralNodesPort),
-        joinTimeoutMs,
-        signal: this.#joining.signal,
-      });
+      const local = { clock, random, network: surroundings?.network, localSize };
+      return await NodeAgreement.join({ ...this.#place, ...local, masterPort, joinTimeoutMs, signal });
     } catch (error) {
       if (this.#interrupted !== undefined) return undefined;
       throw error;
@@ -221,7 +207,7 @@ class Run {
       try {
         const refusal = await agreement.stopped(generation, graceMs + 2 * killAfterMs + leaveMs);
         if (refusal !== undefined) {
-          this.#say(describeFailure(refusal, this.#node));
+          this.#say(describeFailure(refusal, this.#place.node));
           return refusal;
         }
       } catch (error) {
@@ -250,7 +236,7 @@ class Run {
         if (this.#options.events !== 'failures') this.#say(describeEnds(this.#ends.filter(({ ending }) => succeeded(ending))));
         return undefined;
       }
-      this.#why = describeFailure(failure, this.#node);
+      this.#why = describeFailure(failure, this.#place.node);
       await supervisor.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
       await supervisor.finish();
       return this.#tell(this.#withError(failure, supervisor), { generation, failed: supervisor.failed(failure.rank) });
@@ -348,7 +334,7 @@ class Run {
   #servers(agreement: NodeAgreement, generation: number): ProcessSpec[] {
     const { servers } = this.#options;
     if (servers === undefined) return [];
-    return serverPlaces(servers, this.#node, this.#nodes).map(({ role, index, restarts, substitute }) => {
+    return serverPlaces(servers, this.#place.node, this.#place.nodes).map(({ role, index, restarts, substitute }) => {
       const place = { generation, rank: 0, localRank: 0, localSize: 1 };
       const more = { ...serverVariables(servers, agreement.worldSize), SHOAL_ROLE: role, SHOAL_SERVER: String(index) };
       const environment = { ...this.#environmentOf(agreement, place), ...more };
@@ -360,21 +346,10 @@ class Run {
     agreement: NodeAgreement,
     place: { generation: number; rank: number; localRank: number; localSize: number },
   ): Record<string, string | undefined> {
-    const { environment, variables, masterAddress = '127.0.0.1', maxRestarts = 0 } = this.#options;
-    return rankEnvironment(
-      { ...withoutOuterJob(environment), ...variables },
-      {
-        ...place,
-        worldSize: agreement.worldSize,
-        node: this.#node,
-        nodes: this.#nodes,
-        masterAddress,
-        masterPort: agreement.masterPort,
-        job: this.#job,
-        secret: this.#secret,
-        maxRestarts,
-      },
-    );
+    const { environment, variables, maxRestarts = 0 } = this.#options;
+    const { worldSize, masterPort } = agreement;
+    const inherited = { ...withoutOuterJob(environment), ...variables };
+    return rankEnvironment(inherited, { ...this.#place, ...place, worldSize, masterPort, maxRestarts });
   }
 
   #prefix({ kind, name, rank = 0 }: ProcessSpec, width: number): string {
@@ -387,7 +362,7 @@ class Run {
     const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
     const text = `${rank === undefined ? `${name} ` : ''}${failed.text}, ${when} (pid ${pid})`;
     return {
-      node: this.#node,
+      node: this.#place.node,
       host: hostname(),
       ...(rank === undefined ? {} : { rank }),
       exitCode: exitCodeOf(failed.ending),
@@ -398,7 +373,7 @@ class Run {
 
   /** With what its rank has written so far, if that is one of this node. */
   #withError(failure: JobFailure, supervisor: Supervisor): JobFailure {
-    const failed = failure.node === this.#node ? supervisor.failed(failure.rank) : undefined;
+    const failed = failure.node === this.#place.node ? supervisor.failed(failure.rank) : undefined;
     const error = failed && errorOf(failed);
     if (error === undefined) return failure;
     const details = failed?.words().uncaught?.details.slice(0, detailsMax);
@@ -411,7 +386,7 @@ class Run {
   }
 
   #endedBy({ exitCode, text }: Pick<JobFailure, 'exitCode' | 'text'>): JobFailure {
-    return { node: this.#node, host: hostname(), exitCode, text, final: true };
+    return { node: this.#place.node, host: hostname(), exitCode, text, final: true };
   }
 
   /** The failure, after everything else. */
@@ -420,7 +395,7 @@ class Run {
     const others = this.#ends.filter((ended) => ended !== failed && ended !== this.#told);
     for (const line of describeOthers(others, failed)) this.#say(line);
     const logFolder = logDir && failed && join(this.#logFolder(logDir, generation), failed.name.replace(' ', '-'));
-    for (const line of describeFirst(failure, { node: this.#node, failed, saidLines: this.#saidLines, logFolder })) this.#say(line);
+    for (const line of describeFirst(failure, { node: this.#place.node, failed, saidLines: this.#saidLines, logFolder })) this.#say(line);
     return failure;
   }
 

@@ -28,20 +28,15 @@ import { StoreClient } from '../store/store-client.ts';
 import { StoreServer } from '../store/store-server.ts';
 import type { Store } from '../store/store.ts';
 import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
+import type { JobPlace } from './rank-environment.ts';
 
-export interface NodeOptions {
+export interface NodeOptions extends JobPlace {
   readonly clock: Clock;
   readonly random: Random;
   /** Default: the system's. */
   readonly network?: StreamNetwork | undefined;
-  readonly job: string;
-  readonly secret: string;
-  readonly node: number;
-  readonly nodes: number;
   /** Ranks on this node. */
   readonly localSize: number;
-  /** The address at which node 0 serves and to which all connect. */
-  readonly masterAddress: string;
   /** Port 0, for a single node: the system chooses. */
   readonly masterPort: number;
   /** Nodes that have not come by then end the job. */

@@ -2,17 +2,22 @@
  *  and Shoal's own. The secret goes by environment only; command lines can be read by every user of a host. */
 import type { Environment } from '../base/settings/settings.ts';
 
-export interface RankPlace {
+/** A job as one of its nodes sees it. */
+export interface JobPlace {
+  readonly job: string;
+  readonly secret: string;
+  readonly node: number;
+  readonly nodes: number;
+  /** The address at which node 0 serves and to which all connect. */
+  readonly masterAddress: string;
+}
+
+export interface RankPlace extends JobPlace {
   readonly rank: number;
   readonly worldSize: number;
   readonly localRank: number;
   readonly localSize: number;
-  readonly node: number;
-  readonly nodes: number;
-  readonly masterAddress: string;
   readonly masterPort: number;
-  readonly job: string;
-  readonly secret: string;
   readonly generation: number;
   readonly maxRestarts: number;
 }
