@@ -19,7 +19,7 @@ import { groupBy } from '../../base/collections/lists.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
-import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from './links/calibrate.ts';
+import { agreedModel, measureArithmetic, measuringRanks, networkRates, timedPeer, type MeasuredRates } from './links/calibrate.ts';
 import { noteJoined } from '../../store/ended-ranks.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
 import { rangesOf, ranksIn } from '../../call/rank-ranges.ts';
@@ -145,17 +145,9 @@ async function measuredModel(
   const { world } = options;
   const ranks = measuringRanks(topology);
   if (world.env.settings.calibration !== 'measure' || ranks.length === 0) return undefined;
-  const { rank, clock, kernels } = world.env;
-  const measured = ranks.includes(rank)
-    ? await measureRates({
-        rank,
-        topology,
-        clock,
-        kernels,
-        link: (peer) => world.link(peer),
-        measureLink: (link) => world.linkProbe.measure(link),
-      })
-    : {};
+  const measures = ranks.includes(world.rank);
+  const network = measures ? await world.linkProbe.measure(world.link(timedPeer(world.rank, topology))) : undefined;
+  const measured = measures ? { ...measureArithmetic(world.env), ...(network && networkRates(network)) } : {};
   const all = await exchange(options, 'rates', measured, rateInfo, ranks);
   const model = agreedModel(all);
   world.env.log.debug(`rates: ${model === undefined ? 'not measured' : JSON.stringify(model)}`);

@@ -11,7 +11,6 @@ import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { RemoteSpan, Span } from '../../fabric/fabric.ts';
-import type { Kernels } from '../../memory/kernels.ts';
 import type { HostPathName } from '../../call/host-path.ts';
 import { HostPathQueue, type HostPathEntry } from './paths/host-path-queue.ts';
 import { NetworkPathQueue, type NetworkPathEntry } from './paths/network-path-queue.ts';
@@ -21,20 +20,18 @@ import { Planner, type Plans, type PreparedPlan } from '../../call/planner.ts';
 import { CallHistory, type CallAlone } from './diagnosis/call-history.ts';
 import { withTrouble } from './diagnosis/departures.ts';
 import { Inquiry } from './diagnosis/inquiry.ts';
-import type { RecordedOperation } from './diagnosis/operation-log.ts';
 import type { Wait } from './diagnosis/wait-chain.ts';
 import { secondsText, Watchdog } from './diagnosis/watchdog.ts';
 import { AdaptiveSpin } from './engine/adaptive-spin.ts';
-import type { CallQueue } from './engine/call-queue.ts';
+import type { CallQueue, SubmittedCall } from './engine/call-queue.ts';
 import type { GroupContext, GroupLife, GroupWorld } from './engine/group-context.ts';
 import type { HandedOver } from './engine/late-calls.ts';
 import { Members } from './engine/members.ts';
-import type { Operation, SubmittedCall } from './engine/operation.ts';
+import type { Operation } from './engine/operation.ts';
 import { OperationQueue } from './engine/operation-queue.ts';
 import { ProgressLoop } from './engine/progress-loop.ts';
 import { SplitExchange } from './engine/split-exchange.ts';
 import type { PeerLink } from './links/peer-link.ts';
-import type { ScratchPool } from './links/scratch-pool.ts';
 import { signalImmediate } from './links/wire.ts';
 
 /** Calls remembered for reports. */
@@ -44,6 +41,7 @@ type PendingCall = Operation | HostPathEntry | NetworkPathEntry;
 
 export class GroupCalls implements GroupContext {
   readonly world: GroupWorld;
+  readonly life: GroupLife;
   readonly spec: GroupSpec;
   readonly rank: number;
   readonly size: number;
@@ -55,7 +53,6 @@ export class GroupCalls implements GroupContext {
   readonly spinMs: number;
   readonly networkPath: NetworkPathQueue;
   readonly inquiry: Inquiry;
-  readonly #life: GroupLife;
   readonly #history: CallHistory;
   readonly #operations: OperationQueue;
   readonly #exchange: SplitExchange;
@@ -68,7 +65,7 @@ export class GroupCalls implements GroupContext {
   constructor(world: GroupWorld, spec: GroupSpec, life: GroupLife) {
     this.world = world;
     this.spec = spec;
-    this.#life = life;
+    this.life = life;
     this.rank = spec.rank;
     this.size = spec.globalRanks.length;
     const { cpus, settings, clock } = world.env;
@@ -88,7 +85,7 @@ export class GroupCalls implements GroupContext {
     this.#queues = [this.#operations, this.#hostPathQueues.small, this.#hostPathQueues.large, this.networkPath];
     // It polls for what ranks of this host write; other hosts wake this thread through the system.
     const spin = new AdaptiveSpin(hosts === 0 ? 0 : this.spinMs, { adapts: hosts + 1 < this.size });
-    this.#progress = new ProgressLoop(this, life, this.#queues, spin);
+    this.#progress = new ProgressLoop(this, this.#queues, spin);
     this.#watchdog = new Watchdog({
       clock,
       slowMs: settings.slowMs,
@@ -96,14 +93,6 @@ export class GroupCalls implements GroupContext {
       onSlow: (oldest, waitedMs) => this.#warnOf(oldest, waitedMs),
       onTimeout: ({ sequence, timeoutMs }) => this.inquiry.begin('timeout', sequence, timeoutMs),
     });
-  }
-
-  get scratch(): ScratchPool {
-    return this.world.scratch;
-  }
-
-  get kernels(): Kernels {
-    return this.world.env.kernels;
   }
 
   // ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,24 +169,12 @@ export class GroupCalls implements GroupContext {
     return this.inquiry.underway;
   }
 
-  started(call: RecordedOperation): void {
-    this.world.env.recorder.started(this.spec, call);
-  }
-
   disagree({ sequence, timeoutMs }: { readonly sequence: number; readonly timeoutMs: number }): void {
     this.inquiry.begin('mismatch', sequence, timeoutMs);
   }
 
-  suspect(thrown: unknown, sequence?: number): void {
-    this.#life.suspect(thrown, sequence);
-  }
-
-  fail(error: ShoalError): void {
-    this.#life.fail(error);
-  }
-
   onReadable(): void {
-    if (this.#life.mayRun) this.pump();
+    if (this.life.mayRun) this.pump();
     else this.networkPath.rest();
   }
 
@@ -256,9 +233,9 @@ export class GroupCalls implements GroupContext {
       callsAtLeave: this.members.callsAtLeave,
       hasAnnounced: (rank, sequence) => this.#hasAnnounced(rank, sequence),
       wait: () => this.world.wait,
-      isOpen: () => this.#life.isOpen,
+      isOpen: () => this.life.isOpen,
       tellOthers: (message) => this.members.tellOthers(message),
-      onConcluded: (error) => this.fail(withTrouble(this.links, error)),
+      onConcluded: (error) => this.life.fail(withTrouble(this.links, error)),
     });
   }
 }

@@ -16,7 +16,7 @@ import { lossOf, reasonSaidBy } from './diagnosis/departures.ts';
 import type { Wait } from './diagnosis/wait-chain.ts';
 import type { GroupLife, GroupWorld } from './engine/group-context.ts';
 import type { Members } from './engine/members.ts';
-import type { SubmittedCall } from './engine/operation.ts';
+import type { SubmittedCall } from './engine/call-queue.ts';
 import { GroupCalls } from './group-calls.ts';
 import type { ControlMessage } from './links/control-message.ts';
 import type { PeerLink } from './links/peer-link.ts';

@@ -65,7 +65,7 @@ export class World {
 
   constructor(env: WorldEnvironment) {
     this.env = env;
-    const { rank, clock, kernels, settings, allocator, fabrics } = env;
+    const { rank, clock, settings, allocator, fabrics } = env;
     this.rank = rank;
     this.arbiter = env.arbiter ?? new Arbiter();
     for (const { sockets } of fabrics) {
@@ -80,7 +80,7 @@ export class World {
       own: () => this.wait,
       tell: (peer, message) => this.#links.get(peer)?.post(encodeControl(message)),
     });
-    this.pointToPoint = new PointToPoint({ rank, clock, kernels, findCulprit: (ranks, onFound) => this.findCulprit(ranks, onFound) });
+    this.pointToPoint = new PointToPoint(this);
     this.schedules = new Schedules(this);
     this.lastWords = new LastWords(clock, () => this.links);
     this.linkProbe = new LinkProbe({ clock, scratch: this.scratch });

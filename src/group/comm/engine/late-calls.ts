@@ -6,11 +6,10 @@
  *  It must not know the operations that start in the comm thread, nor how a disagreement is handled. */
 import { ShoalError } from '../../../base/errors.ts';
 import type { RecordedOperation } from '../diagnosis/operation-log.ts';
-import type { CallQueue } from './call-queue.ts';
+import type { CallQueue, SubmittedCall } from './call-queue.ts';
 import type { GroupContext } from './group-context.ts';
 import type { HostPathName } from '../../../call/host-path.ts';
 import type { CallWay } from '../../shared/comm-protocol.ts';
-import type { SubmittedCall } from './operation.ts';
 
 /** A call as the calling thread handed it over. */
 export interface HandedOver<Path extends FastPathName> extends SubmittedCall {
@@ -68,7 +67,7 @@ export abstract class LateCalls<Call extends LateCall> implements CallQueue<Call
     try {
       look = this.run(head);
     } catch (thrown) {
-      this.group.suspect(thrown, head.sequence);
+      this.group.life.suspect(thrown, head.sequence);
       return false;
     }
     if (look === 'done') {
@@ -81,7 +80,7 @@ export abstract class LateCalls<Call extends LateCall> implements CallQueue<Call
     }
     if (look === 'nothing') return false;
     if (look === 'mismatch' || this.#someoneWentElsewhere(head)) this.group.disagree(head);
-    else if (look instanceof ShoalError) this.group.suspect(look, head.sequence);
+    else if (look instanceof ShoalError) this.group.life.suspect(look, head.sequence);
     return look === 'moved';
   }
 
@@ -99,7 +98,8 @@ export abstract class LateCalls<Call extends LateCall> implements CallQueue<Call
   #start(head: Call): void {
     if (head.started) return;
     head.started = true;
-    this.group.started(head);
+    const { world, spec } = this.group;
+    world.env.recorder.started(spec, head);
   }
 
   /** Some rank made the call another way, or left before it. */

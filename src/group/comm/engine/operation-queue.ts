@@ -9,10 +9,10 @@
 import { assert, must } from '../../../base/assert.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { hasReached, serialOf } from '../../../base/serial.ts';
-import type { CallQueue } from './call-queue.ts';
+import type { CallQueue, SubmittedCall } from './call-queue.ts';
 import { encodeContract, sameContract } from '../../../call/contract.ts';
 import type { GroupContext } from './group-context.ts';
-import { Operation, type SubmittedCall } from './operation.ts';
+import { Operation } from './operation.ts';
 import type { PreparedPlan } from '../../../call/planner.ts';
 import { StagingBudget } from './staging-budget.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from '../links/wire.ts';
@@ -137,7 +137,7 @@ export class OperationQueue implements CallQueue<Operation> {
     try {
       this.#prepare(operation);
     } catch (thrown) {
-      this.#group.fail(ShoalError.from(thrown, 'system', { rank, sequence }));
+      this.#group.life.fail(ShoalError.from(thrown, 'system', { rank, sequence }));
       return;
     }
     encodeContract(call, sequence, members.own.contract(slot), { strict: world.env.settings.contract === 'strict' });
@@ -192,11 +192,11 @@ export class OperationQueue implements CallQueue<Operation> {
     try {
       must(operation.execution, () => 'announced operations have an execution').bind(operation);
     } catch (thrown) {
-      group.suspect(thrown, sequence);
+      group.life.suspect(thrown, sequence);
       return false;
     }
     operation.phase = 'running';
-    group.started(operation);
+    group.world.env.recorder.started(group.spec, operation);
     return true;
   }
 
@@ -207,7 +207,7 @@ export class OperationQueue implements CallQueue<Operation> {
     try {
       if (execution.run(0, { yields: spinMs === 0 }) === 'waiting') return false;
     } catch (thrown) {
-      this.#group.suspect(thrown, operation.sequence);
+      this.#group.life.suspect(thrown, operation.sequence);
       return false;
     }
     members.own.clearSignals(operation.slot, execution.lowered.signalCount);

@@ -11,42 +11,15 @@ import type { ExecutionContext } from '../../../collectives/executor.ts';
 import type { SegmentName } from '../../../collectives/lower.ts';
 import type { RemoteSpan, Span } from '../../../fabric/fabric.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
-import type { Kernels } from '../../../memory/kernels.ts';
 import type { BufferName } from '../../../plan/ir.ts';
 import type { Movement } from '../../../trace/traffic.ts';
-import type { ControlBlock } from '../../../collectives/control-block.ts';
 import type { CollectiveCall } from '../../../call/contract.ts';
 import { bytesIn, type BoundBuffer, type Buffers } from '../../../call/local-buffers.ts';
-import type { CallWay } from '../../shared/comm-protocol.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { PreparedPlan, RunningPlan } from '../../../call/planner.ts';
-import type { ScratchBlock, ScratchPool } from '../links/scratch-pool.ts';
-
-/** The group as its operations see it; one object per group. */
-export interface OperationHost {
-  readonly rank: number;
-  readonly blocks: readonly ControlBlock[];
-  /** Undefined for this rank itself. */
-  readonly links: readonly (PeerLink | undefined)[];
-  readonly scratch: ScratchPool;
-  readonly kernels: Kernels;
-  putSignal(rank: number, slot: number, signal: number, source: Span | undefined, target: RemoteSpan | undefined): Promise<void>;
-  ring(doorbells: Uint32Array): void;
-  pump(): void;
-}
-
-/** `begun` false: no other rank has heard of it. Default: true. */
-export type Complete = (error?: ShoalError, how?: { readonly begun: boolean }) => void;
-
-export interface SubmittedCall {
-  readonly way: CallWay;
-  /** Position among the group's calls. */
-  readonly sequence: number;
-  readonly call: CollectiveCall;
-  readonly buffers: Buffers;
-  readonly timeoutMs: number;
-  readonly complete: Complete;
-}
+import type { ScratchBlock } from '../links/scratch-pool.ts';
+import type { Complete, SubmittedCall } from './call-queue.ts';
+import type { GroupContext } from './group-context.ts';
 
 export type OperationPhase = 'queued' | 'announced' | 'running' | 'done';
 
@@ -76,14 +49,14 @@ export class Operation implements ExecutionContext {
   execution: RunningPlan | undefined;
   /** Peers whose contract has been compared and agrees. */
   readonly agreed: boolean[];
-  readonly #host: OperationHost;
+  readonly #group: GroupContext;
   readonly #buffers: Buffers;
   readonly #staged: Staged[] = [];
   #scratchBlock: ScratchBlock | undefined;
   readonly #complete: Complete;
 
   constructor(
-    host: OperationHost,
+    group: GroupContext,
     request: SubmittedCall & {
       readonly ordinal: number;
       readonly slot: number;
@@ -91,7 +64,7 @@ export class Operation implements ExecutionContext {
       readonly plan: PreparedPlan | undefined;
     },
   ) {
-    this.#host = host;
+    this.#group = group;
     this.call = request.call;
     this.sequence = request.sequence;
     this.ordinal = request.ordinal;
@@ -99,7 +72,7 @@ export class Operation implements ExecutionContext {
     this.timeoutMs = request.timeoutMs;
     this.submittedMs = request.submittedMs;
     this.plan = request.plan;
-    this.agreed = host.links.map((link) => link === undefined);
+    this.agreed = group.links.map((link) => link === undefined);
     this.#buffers = { ...request.buffers };
     this.#complete = request.complete;
   }
@@ -131,11 +104,11 @@ export class Operation implements ExecutionContext {
     this.execution = execution;
     this.#stage();
     if (execution.lowered.scratchBytes > 0) {
-      const block = this.#host.scratch.take(execution.lowered.scratchBytes);
+      const block = this.#group.world.scratch.take(execution.lowered.scratchBytes);
       this.#scratchBlock = block;
       this.#buffers.scratch = { key: block.key, region: block.region, offset: 0, bytes: block.bytes };
     }
-    const own = this.#host.blocks[this.#host.rank];
+    const own = this.#group.blocks[this.#group.rank];
     for (const name of ['data', 'input', 'output', 'scratch'] as const) {
       const buffer = this.#buffers[name];
       if (buffer) own.setBufferAddress(this.slot, name, { rkey: buffer.key, offset: buffer.offset });
@@ -160,8 +133,8 @@ export class Operation implements ExecutionContext {
     this.phase = 'done';
     if (!error) {
       this.#unstage();
-      for (const { block } of this.#staged) this.#host.scratch.give(block);
-      if (this.#scratchBlock) this.#host.scratch.give(this.#scratchBlock);
+      for (const { block } of this.#staged) this.#group.world.scratch.give(block);
+      if (this.#scratchBlock) this.#group.world.scratch.give(this.#scratchBlock);
     }
     // After a failure peers may still be writing: the blocks stay out of the pool until the world closes.
     this.#complete(error, { begun });
@@ -171,10 +144,10 @@ export class Operation implements ExecutionContext {
 
   view(segment: SegmentName): Uint8Array {
     const { rank } = segment;
-    if (segment.kind === 'slot') return this.#host.blocks[rank].slot(this.slot);
-    if (segment.kind === 'header') return this.#host.blocks[rank].header;
-    if (rank === this.#host.rank) return bytesIn(this.#own(segment.buffer));
-    const { rkey, offset } = this.#host.blocks[rank].bufferAddress(this.slot, segment.buffer);
+    if (segment.kind === 'slot') return this.#group.blocks[rank].slot(this.slot);
+    if (segment.kind === 'header') return this.#group.blocks[rank].header;
+    if (rank === this.#group.rank) return bytesIn(this.#own(segment.buffer));
+    const { rkey, offset } = this.#group.blocks[rank].bufferAddress(this.slot, segment.buffer);
     return must(this.#link(rank).memory(rkey), () => `memory ${rkey} of rank ${rank} is announced`).subarray(offset);
   }
 
@@ -183,25 +156,25 @@ export class Operation implements ExecutionContext {
   }
 
   remote(rank: number, buffer: BufferName): RemoteSpan {
-    const { rkey, offset } = this.#host.blocks[rank].bufferAddress(this.slot, buffer);
+    const { rkey, offset } = this.#group.blocks[rank].bufferAddress(this.slot, buffer);
     return { region: this.#link(rank).remote(rkey), offset };
   }
 
   put(rank: number, source: Span | undefined, target: RemoteSpan | undefined, signal: number): Promise<void> {
-    return this.#host.putSignal(rank, this.slot, signal, source, target);
+    return this.#group.putSignal(rank, this.slot, signal, source, target);
   }
 
   ring(doorbells: Uint32Array): void {
-    this.#host.ring(doorbells);
+    this.#group.ring(doorbells);
   }
 
   progress(): void {
-    this.#host.pump();
+    this.#group.pump();
   }
 
   #known(rank: number, buffer: BufferName): boolean {
-    if (rank === this.#host.rank) return true;
-    return this.#link(rank).knows(this.#host.blocks[rank].bufferAddress(this.slot, buffer).rkey);
+    if (rank === this.#group.rank) return true;
+    return this.#link(rank).knows(this.#group.blocks[rank].bufferAddress(this.slot, buffer).rkey);
   }
 
   #own(buffer: BufferName): BoundBuffer {
@@ -209,7 +182,7 @@ export class Operation implements ExecutionContext {
   }
 
   #link(rank: number): PeerLink {
-    return must(this.#host.links[rank], () => `rank ${rank} has a link`);
+    return must(this.#group.links[rank], () => `rank ${rank} has a link`);
   }
 
   #stage(): void {
@@ -217,12 +190,12 @@ export class Operation implements ExecutionContext {
     const { computeType } = this.prepared;
     const factor = call.op === 'premul' ? (call.factor ?? 1) : undefined;
     if (computeType === call.dtype && factor === undefined) return;
-    const { kernels } = this.#host;
+    const { kernels } = this.#group.world.env;
     const widening = dtypeInfo(computeType).bytes / dtypeInfo(call.dtype).bytes;
     for (const buffer of ['data', 'input', 'output'] as const) {
       const user = this.#buffers[buffer];
       if (!user || user.bytes === 0) continue;
-      const block = this.#host.scratch.take(user.bytes * widening);
+      const block = this.#group.world.scratch.take(user.bytes * widening);
       this.#staged.push({ buffer, user, block });
       const staged = new Uint8Array(block.region.buffer, 0, user.bytes * widening);
       if (buffer !== 'output') {
@@ -236,12 +209,12 @@ export class Operation implements ExecutionContext {
   #unstage(): void {
     const { call } = this;
     const { computeType } = this.prepared;
-    const { kernels, rank } = this.#host;
+    const { rank, world } = this.#group;
     for (const { buffer, user, block } of this.#staged) {
       const isResult = buffer === 'output' || (buffer === 'data' && (call.kind !== 'reduce' || call.root === rank));
       if (!isResult) continue;
       const bytes = (user.bytes * dtypeInfo(computeType).bytes) / dtypeInfo(call.dtype).bytes;
-      kernels.convert(call.dtype, bytesIn(user), computeType, new Uint8Array(block.region.buffer, 0, bytes));
+      world.env.kernels.convert(call.dtype, bytesIn(user), computeType, new Uint8Array(block.region.buffer, 0, bytes));
     }
   }
 }

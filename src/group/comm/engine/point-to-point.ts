@@ -9,16 +9,16 @@
  *
  *  Large data is never copied on the way except, on one host, from tensor to tensor. It must not know collectives. */
 import { must } from '../../../base/assert.ts';
-import type { Clock, Timer } from '../../../base/clock.ts';
+import type { Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { pushTo } from '../../../base/collections/lists.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
-import type { Kernels } from '../../../memory/kernels.ts';
 import type { Region } from '../../../memory/region.ts';
 import { bytesIn, type BoundBuffer } from '../../../call/local-buffers.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import type { WorldEnvironment } from './environment.ts';
 import {
   decodeAccept,
   decodeNumbered,
@@ -86,17 +86,14 @@ interface Unmatched extends Offer {
   readonly ordinal: number;
 }
 
-export interface PointToPointOptions {
-  /** This rank, in the world. */
-  readonly rank: number;
-  readonly clock: Clock;
-  readonly kernels: Kernels;
-  /** Finds the rank to blame for the wait of this rank for ranks of the world. */
-  readonly findCulprit: (ranks: readonly number[], onFound: (culprit: Culprit) => void) => void;
+export interface PointToPointWorld {
+  readonly env: WorldEnvironment;
+  /** Finds who is to blame that this rank waits for ranks of the world. */
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
 }
 
 export class PointToPoint {
-  readonly #options: PointToPointOptions;
+  readonly #world: PointToPointWorld;
   readonly #active = new Set<Transfer>();
   /** Sends whose data has not been taken, by id. */
   readonly #offered = new Map<number, Transfer>();
@@ -110,8 +107,8 @@ export class PointToPoint {
   #nextId = 1;
   #nextOrdinal = 0;
 
-  constructor(options: PointToPointOptions) {
-    this.#options = options;
+  constructor(world: PointToPointWorld) {
+    this.#world = world;
   }
 
   /** @throws ShoalError when the group takes no calls. */
@@ -270,7 +267,7 @@ export class PointToPoint {
       timer: undefined,
     };
     this.#active.add(transfer);
-    transfer.timer = this.#options.clock.setTimer(timeoutMs, () => this.#onTimeout(transfer));
+    transfer.timer = this.#world.env.clock.setTimer(timeoutMs, () => this.#onTimeout(transfer));
     return transfer;
   }
 
@@ -278,7 +275,7 @@ export class PointToPoint {
   #onTimeout(transfer: Transfer): void {
     const { direction, timeoutMs, group, link } = transfer;
     const next = link ? `rank ${link.rank} did not ${direction === 'send' ? 'receive' : 'send'}` : 'no rank sent';
-    this.#options.findCulprit(peersOf(transfer), ({ rank: peer, text }) => {
+    this.#world.findCulprit(peersOf(transfer), ({ rank: peer, text }) => {
       if (!this.#active.has(transfer)) return;
       const message = `${describeTransfer(transfer)} timed out after ${timeoutMs} ms: ${next}; ${text}`;
       group.fail(new ShoalError('timeout', message, { peer, operation: direction, timeoutMs }));
@@ -293,7 +290,7 @@ export class PointToPoint {
       group.fail(
         new ShoalError(
           'mismatch',
-          `rank ${link.rank} sends ${dtype ?? 'an unknown dtype'}[${offer.count}] with tag ${offer.tag}, rank ${this.#options.rank} receives ${receiver.dtype}[${receiver.count}]: both must name the same dtype and count`,
+          `rank ${link.rank} sends ${dtype ?? 'an unknown dtype'}[${offer.count}] with tag ${offer.tag}, rank ${this.#world.env.rank} receives ${receiver.dtype}[${receiver.count}]: both must name the same dtype and count`,
           { peer: link.rank, operation: 'recv' },
         ),
       );
@@ -307,7 +304,7 @@ export class PointToPoint {
       const region = this.#mapOffered(group, offer, link);
       if (region === undefined) return;
       if (offer.offset + buffer.bytes > region.bytes) throw new ShoalError('protocol', 'an offer reaches beyond its region');
-      this.#options.kernels.copy(bytesIn(buffer), new Uint8Array(region.buffer, offer.offset, buffer.bytes));
+      this.#world.env.kernels.copy(bytesIn(buffer), new Uint8Array(region.buffer, offer.offset, buffer.bytes));
     } else {
       this.#landing.set(`${link.rank}:${offer.id}`, receiver);
       link.post(encodeAccept(offer.id, buffer.key, buffer.offset));

@@ -4,11 +4,10 @@
  *                                                └─ nothing ─▶ poll (adaptive-spin.ts) ─▶ announce sleep, look once more ─▶ return */
 import type { CallQueue } from './call-queue.ts';
 import type { AdaptiveSpin } from './adaptive-spin.ts';
-import type { GroupContext, GroupLife } from './group-context.ts';
+import type { GroupContext } from './group-context.ts';
 
 export class ProgressLoop {
   readonly #group: GroupContext;
-  readonly #life: GroupLife;
   readonly #queues: readonly CallQueue<unknown>[];
   readonly #spin: AdaptiveSpin;
   #running = false;
@@ -19,9 +18,8 @@ export class ProgressLoop {
     this.run();
   };
 
-  constructor(group: GroupContext, life: GroupLife, queues: readonly CallQueue<unknown>[], spin: AdaptiveSpin) {
+  constructor(group: GroupContext, queues: readonly CallQueue<unknown>[], spin: AdaptiveSpin) {
     this.#group = group;
-    this.#life = life;
     this.#queues = queues;
     this.#spin = spin;
   }
@@ -41,7 +39,7 @@ export class ProgressLoop {
     } finally {
       this.#running = false;
     }
-    this.#life.settled();
+    this.#group.life.settled();
   }
 
   /** This rank has rung itself: a run that is under way looks once more. */
@@ -50,10 +48,9 @@ export class ProgressLoop {
   }
 
   #runUntilIdle(): void {
-    const life = this.#life;
+    const { world, members, life } = this.#group;
     if (this.#awaitsTurn || !life.mayRun) return;
     const spin = this.#spin;
-    const { world, members } = this.#group;
     const { clock } = world.env;
     const { own, rung } = members;
     own.sleeping = false;

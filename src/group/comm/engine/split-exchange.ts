@@ -7,8 +7,8 @@
  *  It must not know queues, nor when an operation runs. */
 import { ShoalError } from '../../../base/errors.ts';
 import type { CollectiveCall, Place, SplitParts } from '../../../call/contract.ts';
-import type { GroupContext } from './group-context.ts';
-import type { Operation, SubmittedCall } from './operation.ts';
+import type { SubmittedCall } from './call-queue.ts';
+import type { GroupContext, PlacedCall } from './group-context.ts';
 import type { ScratchBlock } from '../links/scratch-pool.ts';
 
 export class SplitExchange {
@@ -20,12 +20,12 @@ export class SplitExchange {
 
   /** The call has two numbers: `sequence` and the next. @throws ShoalError when nothing has been begun. */
   submit(request: SubmittedCall, { sends, receives }: SplitParts): void {
-    const { size, plans, scratch } = this.#group;
+    const { size, plans, world } = this.#group;
     const { sequence, timeoutMs } = request;
     const call = exchangeOf(request.call, size);
     const plan = plans.prepare(call);
     const bytes = partBytes(size);
-    const block = scratch.take(bytes * (size + 1));
+    const block = world.scratch.take(bytes * (size + 1));
     new Float64Array(block.region.buffer, 0, 2 * size).set([...sends, ...receives]);
     const buffers = { input: { ...block, offset: 0, bytes }, output: { ...block, offset: bytes, bytes: bytes * size } };
     // When the exchange fails, so does the group, and with it all that waits. Others may still be writing to the block then.
@@ -36,10 +36,10 @@ export class SplitExchange {
     const transfer = this.#group.enqueue({ ...request, sequence: sequence + 1 }, undefined);
   }
 
-  #goOn(transfer: Operation, block: ScratchBlock): void {
-    const { size, plans, scratch } = this.#group;
+  #goOn(transfer: PlacedCall, block: ScratchBlock): void {
+    const { size, plans, world } = this.#group;
     const all = new Float64Array(block.region.buffer, partBytes(size), 2 * size * size).slice();
-    scratch.give(block);
+    world.scratch.give(block);
     try {
       const splits = tableOf(all, this.#group);
       const count = splits.flat().reduce((sum, each) => sum + each, 0);

@@ -8,7 +8,7 @@ import { faultFabric } from '../../../fabric/testing/hooks/fault.ts';
 import { createKernels } from '../../../memory/kernels/create-kernels.ts';
 import { defaultCostModel } from '../../../plan/cost.ts';
 import { grid, oneHost, separateHosts } from '../../../plan/topology.ts';
-import { agreedModel, measureRates, measuringRanks } from './calibrate.ts';
+import { agreedModel, measureArithmetic, measuringRanks, timedPeer } from './calibrate.ts';
 import { LinkProbe } from './link-probe.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { ScratchBlock, ScratchPool } from './scratch-pool.ts';
@@ -137,16 +137,12 @@ it('one rank per host measures, sixteen at most, and none where there is one hos
   expect(measuringRanks(separateHosts(100))).toHaveLength(16);
 });
 
-it('a clock that stands still has measured nothing', async () => {
-  const measured = await measureRates({
-    rank: 0,
-    topology: separateHosts(2),
-    clock: new VirtualClock(),
-    kernels: createKernels(),
-    link: () => ({}) as PeerLink,
-    measureLink: () => Promise.resolve(undefined),
-  });
-  expect(measured).toEqual({});
+it('a clock that stands still has measured nothing', () => {
+  expect(measureArithmetic({ clock: new VirtualClock(), kernels: createKernels() })).toEqual({});
+});
+
+it('a rank that measures times the link to the next host, the last one to the first', () => {
+  expect([0, 2, 4].map((rank) => timedPeer(rank, grid(3, 2)))).toEqual([2, 4, 0]);
 });
 
 /** The system's time, on which nobody is given up: a process may not be served for long. */

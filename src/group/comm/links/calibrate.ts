@@ -9,7 +9,6 @@ import type { Kernels } from '../../../memory/kernels.ts';
 import { defaultCostModel, type CostModel } from '../../../plan/cost.ts';
 import type { Topology } from '../../../plan/topology.ts';
 import type { LinkRates } from './link-probe.ts';
-import type { PeerLink } from './peer-link.ts';
 
 /** Hosts that measure; more would say the same. */
 const hostsMax = 16;
@@ -24,25 +23,15 @@ export function measuringRanks({ hosts }: Topology): number[] {
   return hosts.length < 2 ? [] : hosts.slice(0, hostsMax).map((ranks) => ranks[0]);
 }
 
-export interface CalibrationOptions {
-  readonly rank: number;
-  readonly topology: Topology;
-  readonly clock: Clock;
-  readonly kernels: Kernels;
-  readonly link: (rank: number) => PeerLink;
-  readonly measureLink: (link: PeerLink) => Promise<LinkRates | undefined>;
+/** The rank to which one that measures times a link. */
+export function timedPeer(rank: number, { hosts }: Topology): number {
+  const leaders = hosts.map((ranks) => ranks[0]);
+  return leaders[(leaders.indexOf(rank) + 1) % leaders.length];
 }
 
-/** Measures the rates that this rank can; called on the ranks that measure. */
-export async function measureRates(options: CalibrationOptions): Promise<MeasuredRates> {
-  const { rank, topology, link, measureLink } = options;
-  const leaders = topology.hosts.map((ranks) => ranks[0]);
-  const next = leaders[(leaders.indexOf(rank) + 1) % leaders.length];
-  const network = await measureLink(link(next));
-  return {
-    ...measureArithmetic(options),
-    ...(network === undefined ? {} : { networkLatency: network.latency, networkOverhead: network.overhead, networkByte: network.byte }),
-  };
+/** The rates of a link that was timed, as a part of a world's. */
+export function networkRates({ latency, overhead, byte }: LinkRates): MeasuredRates {
+  return { networkLatency: latency, networkOverhead: overhead, networkByte: byte };
 }
 
 /** One model from what all measuring ranks said: the median of each rate, to two digits; assumed where nobody measured.
@@ -61,7 +50,7 @@ export function agreedModel(measured: readonly MeasuredRates[]): CostModel | und
 }
 
 /** Copies and sums of a megabyte, the fastest of some rounds. */
-export function measureArithmetic({ clock, kernels }: Pick<CalibrationOptions, 'clock' | 'kernels'>): MeasuredRates {
+export function measureArithmetic({ clock, kernels }: { readonly clock: Clock; readonly kernels: Kernels }): MeasuredRates {
   const target = new Uint8Array(arithmeticBytes);
   const a = new Uint8Array(arithmeticBytes);
   const b = new Uint8Array(arithmeticBytes);

@@ -38,7 +38,12 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
     const group = {
       plans: plannerOf({ machine, rank, topology, loadStore: [true, true] }),
       world: {
-        env: { settings: { inFlightMax: 1 }, machine, wires: patient ? {} : undefined, recorder: { trace: { enabled: traced } } },
+        env: {
+          settings: { inFlightMax: 1 },
+          machine,
+          wires: patient ? {} : undefined,
+          recorder: { trace: { enabled: traced }, started: () => undefined },
+        },
       },
       rank,
       size: 2,
@@ -50,10 +55,11 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
       },
       spinMs: 0,
       ring: (doorbells: Uint32Array) => doorbells.fill(0),
-      started: () => undefined,
       disagree: () => expect.unreachable(),
-      suspect: (thrown: unknown) => {
-        throw thrown;
+      life: {
+        suspect: (thrown: unknown) => {
+          throw thrown;
+        },
       },
     };
     const queue = new HostPathQueue(group as unknown as GroupContext, 'large');

@@ -49,7 +49,7 @@ export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
       try {
         if (agreed) this.#openFor(agreed);
       } catch (thrown) {
-        this.group.suspect(thrown);
+        this.group.life.suspect(thrown);
         return;
       }
       onSettled();

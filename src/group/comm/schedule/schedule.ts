@@ -16,7 +16,7 @@ import { speaksOf, type GroupSpec, type Scheduling } from '../../../call/group-s
 import { secondsText, Watchdog, type Watched } from '../diagnosis/watchdog.ts';
 import type { Wait } from '../diagnosis/wait-chain.ts';
 import type { BoundBuffer } from '../../../call/local-buffers.ts';
-import type { Complete, SubmittedCall } from '../engine/operation.ts';
+import type { Complete, SubmittedCall } from '../engine/call-queue.ts';
 import type { GroupWorld } from '../engine/group-context.ts';
 import { encodeControl, type ControlMessage } from '../links/control-message.ts';
 import type { PeerLink } from '../links/peer-link.ts';
