@@ -9,7 +9,7 @@ import { exhaustion } from '../../base/exhaustion.ts';
 import { ThreadGate } from '../../messaging/thread-gate.ts';
 import { Arbiter } from '../../scheduler/arbiter.ts';
 import { GuestPort, type CommThreadContext, type Guest, type StartGuest } from './guest.ts';
-import { Turns } from './turns.ts';
+import { turnsOf } from './turns.ts';
 import type { FromThread, ThreadData, ToThread } from '../shared/thread-protocol.ts';
 
 type Hosting = Extract<ToThread, { type: 'host' }>;
@@ -20,7 +20,7 @@ const guests = new Map<number, { readonly port: GuestPort<unknown, unknown>; rea
 const thread: CommThreadContext = {
   gate: new ThreadGate(gate),
   arbiter: new Arbiter({ memory: inFlight, thread: 'comm' }),
-  giveWay: new Turns({ clock: systemClock, isShared: () => guests.size > 1, nextTurn: setImmediate }).giveWay,
+  giveWay: turnsOf({ clock: systemClock, isShared: () => guests.size > 1, nextTurn: setImmediate }),
 };
 
 main.on('message', (message: ToThread) => {

@@ -1,11 +1,11 @@
 import { expect, it } from 'vitest';
 import { VirtualClock } from '../../base/clock.ts';
-import { Turns } from './turns.ts';
+import { turnsOf } from './turns.ts';
 
-function turnsOf({ shared }: { shared: boolean }) {
+function turns({ shared }: { shared: boolean }) {
   const clock = new VirtualClock();
   let next: (() => void)[] = [];
-  const { giveWay } = new Turns({ clock, isShared: () => shared, nextTurn: (resume) => void next.push(resume) });
+  const giveWay = turnsOf({ clock, isShared: () => shared, nextTurn: (resume) => void next.push(resume) });
   const turn = (): void => {
     const due = next;
     next = [];
@@ -15,7 +15,7 @@ function turnsOf({ shared }: { shared: boolean }) {
 }
 
 it('whoever goes on and on is asked to wait for the next turn, once there', () => {
-  const { clock, giveWay, turn } = turnsOf({ shared: true });
+  const { clock, giveWay, turn } = turns({ shared: true });
   const resumed: number[] = [];
   const resume = (): void => void resumed.push(clock.now());
   expect(giveWay(resume)).toBe(false);
@@ -31,7 +31,7 @@ it('whoever goes on and on is asked to wait for the next turn, once there', () =
 });
 
 it('time between turns counts for nobody', () => {
-  const { clock, giveWay, turn } = turnsOf({ shared: true });
+  const { clock, giveWay, turn } = turns({ shared: true });
   const resume = (): void => expect.unreachable();
   for (let k = 0; k < 3; k++) {
     expect(giveWay(resume)).toBe(false);
@@ -41,7 +41,7 @@ it('time between turns counts for nobody', () => {
 });
 
 it('a guest alone is never asked', () => {
-  const { clock, giveWay } = turnsOf({ shared: false });
+  const { clock, giveWay } = turns({ shared: false });
   for (let k = 0; k < 3; k++) {
     expect(giveWay(() => expect.unreachable())).toBe(false);
     clock.advance(1000);

@@ -1,6 +1,7 @@
 /** Turns of the comm thread's event loop. A guest that finds more and more to do would keep the others' sockets waiting: from time to
  *  time it is asked to go on in the next turn. A guest alone is never asked. */
 import type { Clock } from '../../base/clock.ts';
+import type { GiveWay } from './guest.ts';
 
 /** The length that a turn may get before a guest gives way. */
 const turnMs = 2;
@@ -13,27 +14,19 @@ export interface TurnsOptions {
   readonly nextTurn: (resume: () => void) => void;
 }
 
-export class Turns {
-  readonly #options: TurnsOptions;
+export function turnsOf({ clock, isShared, nextTurn }: TurnsOptions): GiveWay {
   /** When somebody first asked in this turn. */
-  #sinceMs: number | undefined;
-
-  constructor(options: TurnsOptions) {
-    this.#options = options;
-  }
-
-  /** See `GiveWay`. */
-  readonly giveWay = (resume: () => void): boolean => {
-    const { clock, isShared, nextTurn } = this.#options;
+  let sinceMs: number | undefined;
+  return (resume) => {
     if (!isShared()) return false;
-    if (this.#sinceMs === undefined) {
-      this.#sinceMs = clock.now();
+    if (sinceMs === undefined) {
+      sinceMs = clock.now();
       nextTurn(() => {
-        this.#sinceMs = undefined;
+        sinceMs = undefined;
       });
       return false;
     }
-    if (clock.now() - this.#sinceMs < turnMs) return false;
+    if (clock.now() - sinceMs < turnMs) return false;
     nextTurn(resume);
     return true;
   };

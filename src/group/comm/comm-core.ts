@@ -15,7 +15,7 @@ import { jobFailed, noteCause } from '../../store/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
 import { worldGroupId, worldSpec } from '../../call/group-spec.ts';
 import type { BoundBuffer, Buffers } from '../../call/local-buffers.ts';
-import { MemorySamples } from './diagnosis/memory-samples.ts';
+import { startMemorySamples, type MemorySamples } from './diagnosis/memory-samples.ts';
 import { measureArithmetic } from './links/calibrate.ts';
 import { shrinkGroup } from './shrinking.ts';
 import { HashStore } from '../../store/hash-store.ts';
@@ -199,8 +199,7 @@ export class CommCore {
   #sampleMemory({ regions }: World): void {
     const { residentBytes, clock, recorder } = this.#environment;
     if (residentBytes === undefined) return;
-    this.#memory = new MemorySamples({ trace: recorder.trace, clock, residentBytes, registeredBytes: () => regions.bytes });
-    this.#memory.start();
+    this.#memory = startMemorySamples({ trace: recorder.trace, clock, residentBytes, registeredBytes: () => regions.bytes });
   }
 
   get #open(): World {

@@ -1,23 +1,17 @@
 import { expect, it } from 'vitest';
 import { VirtualClock } from '../../../base/clock.ts';
 import { chromeTrace } from '../../../trace/chrome.ts';
-import { createRecorder, nullRecorder, type TraceRecorder } from '../../../trace/recorder.ts';
-import { MemorySamples } from './memory-samples.ts';
-
-function samplesOf(trace: TraceRecorder, clock: VirtualClock): { samples: MemorySamples; read: () => number } {
-  let reads = 0;
-  const residentBytes = (): number => 1000 * ++reads;
-  return { samples: new MemorySamples({ trace, clock, residentBytes, registeredBytes: () => 7 }), read: () => reads };
-}
+import { createRecorder, nullRecorder } from '../../../trace/recorder.ts';
+import { startMemorySamples } from './memory-samples.ts';
 
 it('are taken at the start, four times a second, when asked for, and not after the end', () => {
   const clock = new VirtualClock();
   const trace = createRecorder({ clock, thread: 'comm' });
-  const { samples } = samplesOf(trace, clock);
-  samples.start();
+  let reads = 0;
+  const samples = startMemorySamples({ trace, clock, residentBytes: () => 1000 * ++reads, registeredBytes: () => 7 });
   clock.advance(600);
-  samples.sample();
-  samples.close();
+  samples?.sample();
+  samples?.close();
   clock.advance(10_000);
   const { traceEvents } = chromeTrace({ rank: 0, host: 'a', pid: 1, offsetMs: 0 }, [trace.snapshot()]);
   const of = (wanted: string): [number, number][] =>
@@ -33,9 +27,7 @@ it('are taken at the start, four times a second, when asked for, and not after t
 
 it('are not taken without a trace', () => {
   const clock = new VirtualClock();
-  const { samples, read } = samplesOf(nullRecorder, clock);
-  samples.start();
-  samples.sample();
+  const never = (): number => expect.unreachable();
+  expect(startMemorySamples({ trace: nullRecorder, clock, residentBytes: never, registeredBytes: never })).toBeUndefined();
   clock.advance(10_000);
-  expect(read()).toBe(0);
 });

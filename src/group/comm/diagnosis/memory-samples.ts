@@ -5,7 +5,13 @@ import type { NameId, TraceRecorder } from '../../../trace/recorder.ts';
 /** Two of some 65,000 events that a ring holds, each time. */
 const sampleMs = 250;
 
-export interface MemorySamplesOptions {
+export interface MemorySamples {
+  /** Now, whenever the next one is due. */
+  sample(): void;
+  close(): void;
+}
+
+interface MemorySamplesOptions {
   readonly trace: TraceRecorder;
   readonly clock: Clock;
   /** Resident bytes of the process: its own, and those that it has touched of other ranks'. */
@@ -14,38 +20,20 @@ export interface MemorySamplesOptions {
   readonly registeredBytes: () => number;
 }
 
-export class MemorySamples {
-  readonly #options: MemorySamplesOptions;
-  readonly #resident: NameId;
-  readonly #registered: NameId;
-  #next: Timer | undefined;
-
-  constructor(options: MemorySamplesOptions) {
-    this.#options = options;
-    const name = (text: string): NameId => options.trace.name(text, { category: 'memory', argument: 'bytes' });
-    this.#resident = name('resident memory');
-    this.#registered = name('registered memory');
-  }
-
-  /** Begins to sample. */
-  start(): void {
-    if (this.#options.trace.enabled) this.#sampleAndGoOn();
-  }
-
-  /** Now, whenever the next one is due. */
-  sample(): void {
-    const { trace, residentBytes, registeredBytes } = this.#options;
-    if (!trace.enabled) return;
-    trace.counter(this.#resident, residentBytes());
-    trace.counter(this.#registered, registeredBytes());
-  }
-
-  close(): void {
-    this.#next?.cancel();
-  }
-
-  #sampleAndGoOn(): void {
-    this.sample();
-    this.#next = this.#options.clock.setTimer(sampleMs, () => this.#sampleAndGoOn());
-  }
+/** Begins to sample. */
+export function startMemorySamples({ trace, clock, residentBytes, registeredBytes }: MemorySamplesOptions): MemorySamples | undefined {
+  if (!trace.enabled) return undefined;
+  const name = (text: string): NameId => trace.name(text, { category: 'memory', argument: 'bytes' });
+  const [resident, registered] = [name('resident memory'), name('registered memory')];
+  const sample = (): void => {
+    trace.counter(resident, residentBytes());
+    trace.counter(registered, registeredBytes());
+  };
+  let next: Timer;
+  const goOn = (): void => {
+    sample();
+    next = clock.setTimer(sampleMs, goOn);
+  };
+  goOn();
+  return { sample, close: () => next.cancel() };
 }
