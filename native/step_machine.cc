@@ -21,7 +21,7 @@
 
 namespace shoal {
 
-enum Opcode : int { kEnd, kCopy, kReduce, kScale, kSignal, kWait, kPublish, kMatch, kCallOut, kConvert, kShift, kFault };
+enum Opcode : int { kEnd, kCopy, kReduce, kSignal, kWait, kPublish, kMatch, kCallOut, kShift, kFault };
 
 namespace {
 
@@ -80,15 +80,13 @@ struct Step {
   size_t pc = 0, next = 0;
   /// Locations, in the order of the operands.
   uint8_t* at[3] = {};
-  /// Bytes or elements.
+  /// Bytes.
   uint64_t amount = 0;
   uint64_t peer = 0;
-  /// Factor, argument or tag.
+  /// Argument or tag.
   double number = 0;
   /// Where the code has the word of a signal, wait or publish: it may change between runs.
   size_t word = 0;
-  ScaleLoop scale = nullptr;
-  ConvertLoop convert = nullptr;
   const ReduceJob* job = nullptr;
 };
 
@@ -115,13 +113,11 @@ class Decoder {
       case kEnd: return true;
       case kCopy: return copy(step);
       case kReduce: return reduce(step, job);
-      case kScale: return scale(step);
       case kSignal:
       case kPublish: return location(4, 4, step.at[0]) && word(step) && location(4, 4, step.at[1]) && index(step.peer) && step.peer < peer_limit_;
       case kWait: return location(4, 4, step.at[0]) && word(step);
       case kMatch: return match(step);
       case kCallOut: return operand(step.number);
-      case kConvert: return convert(step);
       case kShift: return shift(step);
       default: return false;
     }
@@ -181,27 +177,6 @@ class Decoder {
     job.loop = loop;
     job.call = {count, Division::of(divisor), job.targets.data(), target_count, job.sources.data(), source_count, job.tree.data(), tree_count, depth};
     return true;
-  }
-
-  bool scale(Step& step) {
-    uint64_t dtype;
-    auto& [target, source, unused] = step.at;
-    if (!index(dtype) || !index(step.amount) || !operand(step.number) || dtype >= kDTypes || !is_float(dtype) || step.amount > kMaxCount) return false;
-    const size_t element_bytes = kElementBytes[dtype], bytes = step.amount * element_bytes;
-    if (!location(bytes, element_bytes, target) || !location(bytes, element_bytes, source)) return false;
-    step.scale = kernels().scale[dtype];
-    return separate(target, bytes, source, bytes);
-  }
-
-  bool convert(Step& step) {
-    uint64_t target_dtype, source_dtype;
-    auto& [target, source, unused] = step.at;
-    if (!index(target_dtype) || !index(source_dtype) || !index(step.amount)) return false;
-    if (target_dtype >= kDTypes || source_dtype >= kDTypes || step.amount > kMaxCount) return false;
-    const size_t target_bytes = kElementBytes[target_dtype], source_bytes = kElementBytes[source_dtype], count = step.amount;
-    if (!location(count * target_bytes, target_bytes, target) || !location(count * source_bytes, source_bytes, source)) return false;
-    step.convert = convert_loop(kernels(), target_dtype, source_dtype);
-    return separate(target, count * target_bytes, source, count * source_bytes);
   }
 
   bool match(Step& step) {
@@ -264,8 +239,6 @@ class Machine {
         if (at[0] != at[1]) copy_bytes(at[0], at[1], step.amount);
         return kContinue;
       case kReduce: step.job->run(); return kContinue;
-      case kScale: step.scale(at[0], at[1], step.amount, step.number); return kContinue;
-      case kConvert: step.convert(at[0], at[1], step.amount); return kContinue;
       case kShift:
         if (step.amount > 0) shift_bytes(at[0], at[1], at[2], step.amount);
         return kContinue;

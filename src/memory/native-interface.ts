@@ -1,2 +1,2 @@
 /** Generated from native/ by `npm run docs`: the interface of the addon that this code was written against. */
-export const nativeInterface = '4e4205b7b144';
+export const nativeInterface = 'c2babd0aedfa';

@@ -12,32 +12,28 @@
  *   1 copy    target location, source location, bytes          memcpy; ranges must not overlap
  *   2 reduce  dtype, op, count, divisor, nTargets, target locations…, nSources, source locations…, nTree, tree…
  *                                                              Kernels.reduce; dtype and op by code; divisor NaN = none
- *   3 scale   dtype, count, factor, target location, source location    Kernels.scale
- *   4 signal  location, add, sleeper location, peer            word += add (release); then, if the uint32 at the sleeper
+ *   3 signal  location, add, sleeper location, peer            word += add (release); then, if the uint32 at the sleeper
  *                                                              location is not 0 (sequentially consistent with the add),
  *                                                              set bit `peer` in the doorbell set; add 0 only looks, after what
  *                                                              was announced before
- *   5 wait    location, value                                  until word ≥ value (acquire); else stop with `waiting`. So
+ *   4 wait    location, value                                  until word ≥ value (acquire); else stop with `waiting`. So
  *                                                              too when this run has set a doorbell: it is rung first
- *   6 publish location, value, sleeper location, peer          word := value (release); then as signal
- *   7 match   location, own location, bytes, tag               compare bytes; if different stop with `differs`, argument tag
- *   8 call    argument                                         stop with status `call`; resume after the instruction
- *   9 convert target dtype, source dtype, count, target location, source location     Kernels.convert
- *  10 shift   result location, through location, next location, bytes
+ *   5 publish location, value, sleeper location, peer          word := value (release); then as signal
+ *   6 match   location, own location, bytes, tag               compare bytes; if different stop with `differs`, argument tag
+ *   7 call    argument                                         stop with status `call`; resume after the instruction
+ *   8 shift   result location, through location, next location, bytes
  *                                                              result := through, through := next, line by line; three ranges
  *                                                              that do not overlap */
 export const Opcode = {
   End: 0,
   Copy: 1,
   Reduce: 2,
-  Scale: 3,
-  Signal: 4,
-  Wait: 5,
-  Publish: 6,
-  Match: 7,
-  Call: 8,
-  Convert: 9,
-  Shift: 10,
+  Signal: 3,
+  Wait: 4,
+  Publish: 5,
+  Match: 6,
+  Call: 7,
+  Shift: 8,
 } as const;
 
 export type MachineStatus = 'done' | 'waiting' | 'call' | 'differs' | 'fault';

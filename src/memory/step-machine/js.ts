@@ -6,8 +6,7 @@ import { assert } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
 import { dtypes, type DTypeInfo } from '../dtype.ts';
 import { overlap, overlapFault, same, treeDepth } from '../kernels/check.ts';
-import { convertJs } from '../kernels/js-convert.ts';
-import { reduceJs, scaleJs } from '../kernels/js-reduce.ts';
+import { reduceJs } from '../kernels/js-reduce.ts';
 import { Scratch } from '../kernels/js-scratch.ts';
 import { reduceOps, type CombineOp } from '../reduce-op.ts';
 import {
@@ -131,8 +130,6 @@ class Run {
         return this.#copy();
       case Opcode.Reduce:
         return this.#reduce();
-      case Opcode.Scale:
-        return this.#scale();
       case Opcode.Signal:
         return this.#raise('add');
       case Opcode.Wait:
@@ -143,8 +140,6 @@ class Run {
         return this.#match();
       case Opcode.Call:
         return this.#call();
-      case Opcode.Convert:
-        return this.#convert();
       case Opcode.Shift:
         return this.#shift();
       default:
@@ -191,30 +186,6 @@ class Run {
     this.#next += treeCount;
     if (treeDepth(tree, sources.length) === 0 || overlapFault(targets, sources) !== undefined) return 'fault';
     reduceJs(this.#scratch, name, combineOps[op], targets, sources, tree, Number.isNaN(divisor) ? undefined : divisor);
-    return undefined;
-  }
-
-  #scale(): MachineStatus | undefined {
-    const dtype = this.#dtype();
-    const count = this.#count();
-    const factor = this.#operand();
-    if (dtype === undefined || dtype.kind !== 'float' || count === undefined || factor === undefined) return 'fault';
-    const target = this.#location(count * dtype.bytes, dtype.bytes);
-    const source = this.#location(count * dtype.bytes, dtype.bytes);
-    if (target === undefined || source === undefined || (overlap(target, source) && !same(target, source))) return 'fault';
-    scaleJs(this.#scratch, dtype.name, target, source, factor);
-    return undefined;
-  }
-
-  #convert(): MachineStatus | undefined {
-    const targetType = this.#dtype();
-    const sourceType = this.#dtype();
-    const count = this.#count();
-    if (targetType === undefined || sourceType === undefined || count === undefined) return 'fault';
-    const target = this.#location(count * targetType.bytes, targetType.bytes);
-    const source = this.#location(count * sourceType.bytes, sourceType.bytes);
-    if (target === undefined || source === undefined || (overlap(target, source) && !same(target, source))) return 'fault';
-    convertJs(this.#scratch, targetType.name, target, sourceType.name, source);
     return undefined;
   }
 
