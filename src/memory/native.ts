@@ -13,6 +13,7 @@ import { packageFile } from '../base/packages/package-root.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { nativeInterface } from './native-interface.ts';
 import type { NativeWire } from './native-wire.ts';
+import type { ParameterKernels, Reals } from './parameter-kernels.ts';
 import type { Repetition } from './step-machine.ts';
 
 declare const opaque: unique symbol;
@@ -53,20 +54,8 @@ export interface NativeLoops {
 }
 
 /** Loops of a parameter server; operands must have passed parameter-kernels.ts. */
-export interface NativeParameterLoops {
-  update(
-    rule: number,
-    value: Float32Array | Float64Array,
-    gradient: Float32Array | Float64Array,
-    states: readonly (Float32Array | Float64Array)[],
-    parameters: Float64Array,
-  ): void;
-  /** Index of the first value that is not finite; −1: all are finite. */
-  firstNonFinite(values: Float32Array | Float64Array): number;
-  encodeTwoBit(target: Uint8Array, gradient: Float32Array, residual: Float32Array, threshold: number): void;
-  decodeTwoBit(target: Float32Array, source: Uint8Array, threshold: number): void;
-  encodeHalf(target: Uint8Array, gradient: Float32Array, residual: Float32Array): void;
-  decodeHalf(target: Float32Array, source: Uint8Array): void;
+export interface NativeParameterLoops extends Omit<ParameterKernels, 'update'> {
+  update(rule: number, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void;
 }
 
 /** Functions of the addon, without those of the optional carriers, whose folders declare them. The loops directly on it are the best that this CPU can run. */

@@ -47,6 +47,14 @@ export function isPlanned<Options extends ReduceOptions<AnyReduceOp>>(options: O
   return typeof options?.op !== 'object' && !isLogicalOp(options?.op) && options?.postscale === undefined;
 }
 
+/** A call that reduces, whose arguments have been checked. */
+interface Reducing {
+  readonly group: ComposingGroup;
+  readonly method: ReducingCall;
+  readonly to: Operand;
+  readonly from: Operand;
+}
+
 const bitwise = { land: ReduceOp.BitAnd, lor: ReduceOp.BitOr, lxor: ReduceOp.BitXor } as const;
 
 /** @param target of this rank's result: the same as `source` where the call is in place. */
@@ -64,9 +72,10 @@ export function startReducing(
   const to = operand(target, `the ${isInPlace ? 'data' : 'output'} of ${method}`);
   if (factor !== undefined && op !== ReduceOp.Premul)
     throw new ShoalError('usage', `${method}: the option factor goes with the op premul only`);
-  if (postscale !== undefined) return scaled(group, method, to, from, options, postscale);
-  if (isLogicalOp(op)) return throughBool(group, method, to, from, { ...rest, op });
-  if (typeof op === 'object') return folded(group, method, to, from, op, rest);
+  const call = { group, method, to, from };
+  if (postscale !== undefined) return scaled(call, options, postscale);
+  if (isLogicalOp(op)) return throughBool(call, op, rest);
+  if (typeof op === 'object') return folded(call, op, rest);
   const { checks } = group;
   const planned = { ...rest, op, ...(factor === undefined ? {} : { factor }) };
   if (method === 'reduceScatter') return group.startCollective(checks.reduceScatter(target, source, planned));
@@ -75,17 +84,11 @@ export function startReducing(
   const combined = combineOpOf(op);
   if (combined !== op)
     throw new ShoalError('unsupported', `${method}: op '${op}' is not defined on prefixes; use sum, or an op of your own`);
-  return folded(group, method, to, from, combined, rest);
+  return folded(call, combined, rest);
 }
 
 /** Whether elements are other than 0, as bool: a byte of each travels. */
-function throughBool(
-  group: ComposingGroup,
-  method: ReducingCall,
-  to: Operand,
-  from: Operand,
-  { op, ...options }: CallOptions & Placement & { readonly op: LogicalOp },
-): SettlingWork {
+function throughBool({ group, method, to, from }: Reducing, op: LogicalOp, options: CallOptions & Placement): SettlingWork {
   const { kernels } = group;
   const source = group.tensor('bool', [from.count]);
   const target = method === 'reduceScatter' ? group.tensor('bool', [to.count]) : source;
@@ -99,14 +102,7 @@ function throughBool(
 }
 
 /** The result times a factor. */
-function scaled(
-  group: ComposingGroup,
-  method: ReducingCall,
-  to: Operand,
-  from: Operand,
-  options: ReducingOptions,
-  by: number,
-): SettlingWork {
+function scaled({ group, method, to, from }: Reducing, options: ReducingOptions, by: number): SettlingWork {
   if (dtypeInfo(to.dtype).kind !== 'float')
     throw new ShoalError('unsupported', `${method}: postscale needs a float dtype, not ${to.dtype}`);
   const inner = { ...options, postscale: undefined, name: nameOf(`postscale ${by}`, options) };
@@ -121,14 +117,8 @@ function hasResult({ rank, size }: ComposingGroup, method: ReducingCall, options
   return method === 'reduce' ? rootOf(options, size) === rank : method !== 'exscan' || rank > 0;
 }
 
-function folded(
-  group: ComposingGroup,
-  method: ReducingCall,
-  to: Operand,
-  from: Operand,
-  op: CombineOp | UserReduceOp,
-  { root, counts, ...options }: CallOptions & Placement,
-): SettlingWork {
+function folded({ group, method, to, from }: Reducing, op: CombineOp | UserReduceOp, given: CallOptions & Placement): SettlingWork {
+  const { root, counts, ...options } = given;
   const { rank, size, checks } = group;
   const hasParts = method !== 'reduce' || rootOf({ root }, size) === rank;
   const parts = group.tensor(from.dtype, [hasParts ? to.count * size : 0]);

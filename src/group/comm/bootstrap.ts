@@ -13,7 +13,7 @@
 import { setServedTimer, within, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
-import { anyText, integer, list, number, object, optional, record, type Shape, type ValueOf } from '../../base/schema.ts';
+import { anyText, integer, list, number, object, record, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import { groupBy } from '../../base/collections/lists.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
@@ -49,16 +49,7 @@ const linkInfo = object({
 });
 type LinkInfo = ValueOf<typeof linkInfo>;
 
-const rate = optional(number({ min: 0 }));
-const rateInfo: Shape<MeasuredRates> = object({
-  networkLatency: rate,
-  networkOverhead: rate,
-  networkByte: rate,
-  hostLatency: rate,
-  hostByte: rate,
-  selfByte: rate,
-  reduceByte: rate,
-});
+const rateInfo: Shape<MeasuredRates> = record(number({ min: 0 }));
 
 /** World ranks. */
 const waitsInfo = list(integer());
