@@ -116,11 +116,7 @@ export class VirtualClock implements Clock {
   /** Moves time forward by `byMs`, firing every timer that falls due on the way. */
   advance(byMs: number): void {
     const untilMs = this.#nowMs + byMs;
-    for (let next = this.#timers[0]; next !== undefined && next.atMs <= untilMs; next = this.#timers[0]) {
-      this.#timers.shift();
-      this.#nowMs = next.atMs;
-      next.callback();
-    }
+    while ((this.nextMs ?? Infinity) <= untilMs) this.fireNext();
     this.#nowMs = untilMs;
   }
 

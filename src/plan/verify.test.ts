@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { at, PlanBuilder, span, within } from './builder.ts';
 import type { Plan, PlanRequest, Program, Step } from './ir.ts';
 import { oneHost, separateHosts } from './topology.ts';
-import { assertVerified, verify } from './verify.ts';
+import { assertVerified } from './testing/assert-verified.ts';
+import { verify } from './verify.ts';
 
 const whole = { offset: 0, count: 8 };
 const data = span('data', whole);

@@ -2,7 +2,6 @@
  *  transfers may land. The properties and their proofs are in docs/plans.md. It must not know algorithms.
  *
  *      structure ──▶ symbolic execution ──▶ deadlock, signals ──▶ races, begin and end ──▶ post-condition */
-import { assert } from '../base/assert.ts';
 import { canonicalTree, type AssociationTree } from './association.ts';
 import { Expressions, type Value } from './expression.ts';
 import type { Plan } from './ir.ts';
@@ -24,16 +23,6 @@ export function verify(plan: Plan, options: { readonly problemsMax?: number } = 
   const most = options.problemsMax ?? 20;
   const shown = problems.length <= most ? problems : [...problems.slice(0, most), `… and ${problems.length - most} more`];
   return { ok: problems.length === 0, problems: shown };
-}
-
-/** Verifies in tests and in a debug session: a wrong plan is a programmer's error. */
-export function assertVerified(plan: Plan): void {
-  const { ok, problems } = verify(plan);
-  assert(ok, () => {
-    const { collective, count, topology } = plan.request;
-    const hosts = topology.hosts.map((host) => `[${host.join(' ')}]`).join(' ');
-    return `${plan.algorithm} ${collective} of ${count} elements on ${hosts} is wrong:\n  ${problems.join('\n  ')}`;
-  });
 }
 
 function findProblems(plan: Plan): string[] {

@@ -4,7 +4,7 @@ import { seededRandom } from '../../base/random.ts';
 import { interpret } from '../../plan/testing/interpret.ts';
 import { collectives, type Collective, type Location, type PlanRequest, type Step } from '../../plan/ir.ts';
 import { oneHost, grid, rankCount, separateHosts, type Topology } from '../../plan/topology.ts';
-import { assertVerified } from '../../plan/verify.ts';
+import { assertVerified } from '../../plan/testing/assert-verified.ts';
 import { buildPlan } from '../build.ts';
 import { algorithms } from '../registry.ts';
 

@@ -119,28 +119,19 @@ export class CallDispatch {
     first: CollectiveData | null | undefined,
     second?: CollectiveData | null,
   ): SettlingWork | undefined {
-    try {
-      return this.#repeat(kind, options, first, second);
-    } catch (thrown) {
-      throw this.#client.tellExhaustion(this.#spec.id, thrown);
-    }
-  }
-
-  #repeat(
-    kind: CollectiveCall['kind'],
-    options: RepeatableOptions,
-    first: CollectiveData | null | undefined,
-    second: CollectiveData | null | undefined,
-  ): SettlingWork | undefined {
     if (!this.#fast) return undefined;
     let bound = this.#bound.get(first ?? this);
     while (bound && bound.kind !== kind) bound = bound.next;
     if (!bound || !mayRepeat(options) || options.op !== bound.op || options.root !== bound.root) return undefined;
     if (!isAsBound(first, bound.first) || !isAsBound(second, bound.second)) return undefined;
     const { operation, buffers, request } = bound;
-    if (operation.repetition === undefined || operation.buffers !== buffers) return this.#fast.run(operation, request, buffers);
-    const status = operation.repetition();
-    return status === undefined ? completedWork : this.#fast.run(operation, request, buffers, status);
+    try {
+      if (operation.repetition === undefined || operation.buffers !== buffers) return this.#fast.run(operation, request, buffers);
+      const status = operation.repetition();
+      return status === undefined ? completedWork : this.#fast.run(operation, request, buffers, status);
+    } catch (thrown) {
+      throw this.#client.tellExhaustion(this.#spec.id, thrown);
+    }
   }
 
   /** @throws ShoalError `usage` when a result lies over another argument; `out-of-memory`, `unsupported` when there is no room to
@@ -196,23 +187,19 @@ export class CallDispatch {
   }
 
   /** @throws ShoalError `out-of-memory`, `unsupported` when there is no room to stage a private buffer. */
-  startMessage(message: CheckedMessage): MessageWork {
+  startMessage({ use, ...message }: CheckedMessage): MessageWork {
+    const { dtype, count } = use.operand;
+    const { direction, peer } = message;
+    const whom = peer === undefined ? 'any rank' : `rank ${peer}`;
     try {
-      return this.#startMessage(message);
+      const reach = new CallBuffers(this.#memory, [use]);
+      const buffer = reach.share().data as SharedBuffer;
+      const work = new MessageWork(this.#client, `${direction} ${direction === 'send' ? 'to' : 'from'} ${whom}`, reach.pend());
+      this.#client.submit(work, { type: 'message', group: this.#spec.id, ...message, dtype, count, buffer });
+      return work;
     } catch (thrown) {
       throw this.#client.tellExhaustion(this.#spec.id, thrown);
     }
-  }
-
-  #startMessage({ use, ...message }: CheckedMessage): MessageWork {
-    const { dtype, count } = use.operand;
-    const reach = new CallBuffers(this.#memory, [use]);
-    const buffer = reach.share().data as SharedBuffer;
-    const { direction, peer } = message;
-    const whom = peer === undefined ? 'any rank' : `rank ${peer}`;
-    const work = new MessageWork(this.#client, `${direction} ${direction === 'send' ? 'to' : 'from'} ${whom}`, reach.pend());
-    this.#client.submit(work, { type: 'message', group: this.#spec.id, ...message, dtype, count, buffer });
-    return work;
   }
 
   /** All that was called has ended. */
