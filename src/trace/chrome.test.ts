@@ -5,8 +5,9 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { VirtualClock } from '../base/clock.ts';
 import { chromeTrace, formatChromeTrace, writeChromeTrace, type ChromeEvent, type ChromeTrace, type TraceProcess } from './chrome.ts';
-import { mergeTraceFiles, mergeTraces, parseChromeTrace } from './merge.ts';
+import { mergeTraceFiles, mergeTraces } from './merge.ts';
 import { createRecorder, type TraceSnapshot } from './recorder.ts';
+import { parseChromeTrace } from './trace-file.ts';
 
 function rankProcess(rank: number, offsetMs = 0): TraceProcess {
   return { rank, host: 'host-a', pid: 100 + rank, offsetMs };

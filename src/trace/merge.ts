@@ -1,12 +1,10 @@
 /** Merges the traces of several ranks into one timeline. Every file has the offset of its process's clock to rank 0's, so
  *  alignment is a shift: no guessing from the events. */
-import { constants } from 'node:buffer';
 import { basename, dirname } from 'node:path';
-import { messageOf, ShoalError } from '../base/errors.ts';
-import { anyText, integer, list, literal, number, object, optional, that } from '../base/schema.ts';
+import { ShoalError } from '../base/errors.ts';
 import { firstRowOfPart, formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceMetadata } from './chrome.ts';
-import { readRegularFileSync } from '../base/files/read-file.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
+import { openTraceFile, wholeTrace } from './trace-file.ts';
 
 type Processes = TraceMetadata['processes'];
 
@@ -76,86 +74,6 @@ export function mergeTraces(traces: readonly ChromeTrace[]): ChromeTrace {
 /** Reads the ranks' files, merges them and writes `target`.
  *  @throws ShoalError `usage` for a file that is not a trace of Shoal, `system` when one cannot be read or written. */
 export function mergeTraceFiles(sources: readonly string[], target: string): void {
-  const merged = mergeTraces(sources.map(readTrace));
+  const merged = mergeTraces(sources.map((path) => wholeTrace(openTraceFile(path, path))));
   writeFileWhole(dirname(target), basename(target), formatChromeTrace(merged));
-}
-
-function readTrace(path: string): ChromeTrace {
-  let text: string;
-  try {
-    text = readRegularFileSync(path, { bytesMax: constants.MAX_STRING_LENGTH }).toString();
-  } catch (thrown) {
-    throw new ShoalError('system', `cannot read the trace ${path}: ${messageOf(thrown)}`, { cause: thrown });
-  }
-  return parseChromeTrace(text, path);
-}
-
-/** A trace written by `formatChromeTrace`; `origin` names it in errors.
- *  @throws ShoalError `usage` when the text is anything else. */
-export function parseChromeTrace(text: string, origin: string): ChromeTrace {
-  let parsed: unknown;
-  try {
-    parsed = JSON.parse(text);
-  } catch (thrown) {
-    throw new ShoalError('usage', `${origin} is not JSON (${messageOf(thrown)}); was the run still writing it?`, { cause: thrown });
-  }
-  if (!isTrace(parsed)) throw new ShoalError('usage', `${origin} is not a trace written by Shoal (SHOAL_TRACE=<folder>)`);
-  return parsed;
-}
-
-/** Largest time: thirty thousand years in milliseconds, thirty in microseconds. Dates can be made of smaller ones, and their sums
- *  are exact. */
-const numberMax = 1e15;
-const finite = number({ min: -numberMax, max: numberMax });
-const rate = optional(number({ above: 0 }));
-
-const metadata = object({
-  format: literal('shoal-trace'),
-  version: literal(1),
-  processes: list(
-    object({
-      rank: finite,
-      host: anyText,
-      pid: finite,
-      offsetMs: finite,
-      memory: optional(finite),
-      rates: optional(object({ link: rate, copy: rate })),
-      part: optional(literal('graph')),
-      clockStartMs: finite,
-      wallStart: that<string>('a date', (value) => typeof value === 'string' && !Number.isNaN(Date.parse(value))),
-      dropped: finite,
-      traffic: optional(list(list(integer({ min: 0, max: numberMax }), { min: 4, max: 4 }))),
-    }),
-  ),
-});
-
-function isTrace(value: unknown): value is ChromeTrace {
-  const { traceEvents, otherData } = asRecord(value);
-  return isMetadata(otherData) && Array.isArray(traceEvents) && traceEvents.every(isEvent);
-}
-
-export function isMetadata(value: unknown): value is TraceMetadata {
-  return metadata.problem(value) === undefined;
-}
-
-/** True for a valid event. Called for every event of files that may have millions. */
-export function isEvent(value: unknown): value is ChromeEvent {
-  const { ph, name, pid, tid, ts, dur, args } = asRecord(value);
-  return (
-    typeof ph === 'string' &&
-    typeof name === 'string' &&
-    isNumber(pid) &&
-    isNumber(tid) &&
-    isNumber(ts) &&
-    (dur === undefined || isNumber(dur)) &&
-    (args === undefined || (typeof args === 'object' && args !== null))
-  );
-}
-
-function isNumber(value: unknown): boolean {
-  return typeof value === 'number' && Math.abs(value) <= numberMax;
-}
-
-function asRecord(value: unknown): Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
 }

@@ -12,8 +12,8 @@
 import { closeSync, fstatSync } from 'node:fs';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { openRegularFileSync, readPart } from '../base/files/read-file.ts';
+import { anyText, integer, list, literal, number, object, optional, that } from '../base/schema.ts';
 import type { ChromeEvent, ChromeTrace, TraceMetadata } from './chrome.ts';
-import { isEvent, isMetadata, parseChromeTrace } from './merge.ts';
 
 export interface TraceFile {
   readonly name: string;
@@ -45,11 +45,19 @@ export function openTraceFile(path: string, name: string): TraceFile {
       return traceInMemory(parseChromeTrace(readPart(file, 0, bytes).toString(), name), name);
     }
     const metadata = parsed(head.text, name);
-    if (!isMetadata(metadata)) throw new ShoalError('usage', `${name} is not a trace written by Shoal (SHOAL_TRACE=<folder>)`);
+    if (!isMetadata(metadata)) throw notTrace(name);
     if (!readPart(file, bytes - end.length, end.length).equals(end))
       throw new ShoalError('usage', `${name} is cut off; was the run still writing it?`);
     return { name, bytes, metadata, events: () => eventsOf(path, name, { from: head.bytes, to: bytes - end.length }) };
   });
+}
+
+/** A trace written by `formatChromeTrace`; `origin` names it in errors.
+ *  @throws ShoalError `usage` when the text is anything else. */
+export function parseChromeTrace(text: string, origin: string): ChromeTrace {
+  const trace = parsed(text, origin);
+  if (!isTrace(trace)) throw notTrace(origin);
+  return trace;
 }
 
 /** A trace file of events that are in memory already, or were laid out otherwise. */
@@ -123,4 +131,65 @@ function openFile(path: string, name: string): number {
   } catch (thrown) {
     throw new ShoalError('system', `${name} cannot be read: ${messageOf(thrown)}`, { cause: thrown });
   }
+}
+
+function notTrace(name: string): ShoalError {
+  return new ShoalError('usage', `${name} is not a trace written by Shoal (SHOAL_TRACE=<folder>)`);
+}
+
+/** Largest time: thirty thousand years in milliseconds, thirty in microseconds. Dates can be made of smaller ones, and their sums
+ *  are exact. */
+const numberMax = 1e15;
+const finite = number({ min: -numberMax, max: numberMax });
+const rate = optional(number({ above: 0 }));
+
+const metadataShape = object({
+  format: literal('shoal-trace'),
+  version: literal(1),
+  processes: list(
+    object({
+      rank: finite,
+      host: anyText,
+      pid: finite,
+      offsetMs: finite,
+      memory: optional(finite),
+      rates: optional(object({ link: rate, copy: rate })),
+      part: optional(literal('graph')),
+      clockStartMs: finite,
+      wallStart: that<string>('a date', (value) => typeof value === 'string' && !Number.isNaN(Date.parse(value))),
+      dropped: finite,
+      traffic: optional(list(list(integer({ min: 0, max: numberMax }), { min: 4, max: 4 }))),
+    }),
+  ),
+});
+
+function isTrace(value: unknown): value is ChromeTrace {
+  const { traceEvents, otherData } = asRecord(value);
+  return isMetadata(otherData) && Array.isArray(traceEvents) && traceEvents.every(isEvent);
+}
+
+function isMetadata(value: unknown): value is TraceMetadata {
+  return metadataShape.problem(value) === undefined;
+}
+
+/** True for a valid event. Called for every event of files that may have millions. */
+function isEvent(value: unknown): value is ChromeEvent {
+  const { ph, name, pid, tid, ts, dur, args } = asRecord(value);
+  return (
+    typeof ph === 'string' &&
+    typeof name === 'string' &&
+    isNumber(pid) &&
+    isNumber(tid) &&
+    isNumber(ts) &&
+    (dur === undefined || isNumber(dur)) &&
+    (args === undefined || (typeof args === 'object' && args !== null))
+  );
+}
+
+function isNumber(value: unknown): boolean {
+  return typeof value === 'number' && Math.abs(value) <= numberMax;
+}
+
+function asRecord(value: unknown): Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
 }

@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { nativeUnavailableReason } from '../../src/memory/native.ts';
 import type { ChromeEvent } from '../../src/trace/chrome.ts';
-import { parseChromeTrace } from '../../src/trace/merge.ts';
+import { parseChromeTrace } from '../../src/trace/trace-file.ts';
 import { startRanks } from '../support/ranks.ts';
 
 const missing = nativeUnavailableReason();

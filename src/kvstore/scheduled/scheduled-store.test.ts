@@ -9,7 +9,7 @@ import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
 import { PendingWork } from '../../comm/caller/work.ts';
 import { Tensor } from '../../memory/tensor.ts';
-import { parseChromeTrace } from '../../trace/merge.ts';
+import { parseChromeTrace } from '../../trace/trace-file.ts';
 import type { Task } from '../../scheduler/task.ts';
 import { CheckedStore } from '../calls/checked-store.ts';
 import type { Backend } from '../calls/operation.ts';
