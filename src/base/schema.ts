@@ -217,6 +217,14 @@ export function checkArgument(role: string, value: unknown, shape: Shape<unknown
   if (problem !== undefined) throw new ShoalError('usage', `${role}${problem}`);
 }
 
+const positive = that<number>('a positive integer', (value) => Number.isSafeInteger(value) && (value as number) > 0);
+
+/** Returns an argument that is a positive integer. @throws ShoalError `usage` for anything else. */
+export function checkPositive(role: string, value: number): number {
+  checkArgument(role, value, positive);
+  return value;
+}
+
 /** Refuses options of a call that has none but is likely to be given some. @throws ShoalError `usage`. */
 export function checkNoOptions(call: string, given: readonly unknown[]): void {
   if (given[0] !== undefined) throw new ShoalError('usage', `${call} takes no options, but was given ${describeValue(given[0])}`);

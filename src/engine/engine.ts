@@ -22,6 +22,7 @@ import {
   callback,
   checkArgument,
   checkOptions,
+  checkPositive,
   describeValue,
   noOptions,
   optionTable,
@@ -81,9 +82,9 @@ export class DependencyEngine {
   constructor(options: EngineOptions = noOptions) {
     checkOptions('DependencyEngine', options, engineOptions);
     this.#clock = options.clock ?? systemClock;
-    this.#operationsMax = checkCount('operationsMax', options.operationsMax ?? 2 ** 20);
-    this.#timeoutMs = checkCount('timeoutMs', options.timeoutMs ?? 300_000);
-    this.#operationsPerTurn = checkCount('operationsPerTurn', options.operationsPerTurn ?? 256);
+    this.#operationsMax = checkPositive('operationsMax', options.operationsMax ?? 2 ** 20);
+    this.#timeoutMs = checkPositive('timeoutMs', options.timeoutMs ?? 300_000);
+    this.#operationsPerTurn = checkPositive('operationsPerTurn', options.operationsPerTurn ?? 256);
     this.#eras.push(this.#era);
   }
 
@@ -320,7 +321,7 @@ export class DependencyEngine {
 
   #waitMs(call: string, options: WaitOptions): number {
     checkOptions(call, options, waitOptions);
-    return options.timeoutMs === undefined ? this.#timeoutMs : checkCount(`${call}: timeoutMs`, options.timeoutMs);
+    return options.timeoutMs === undefined ? this.#timeoutMs : checkPositive(`${call}: timeoutMs`, options.timeoutMs);
   }
 
   #wait(what: string, timeoutMs: number, begin: (onEnd: (failure: ShoalError | undefined) => void) => void): Promise<void> {
@@ -356,11 +357,6 @@ function completing(run: () => void): AsyncFunction {
     run();
     onComplete();
   };
-}
-
-function checkCount(role: string, value: number): number {
-  if (Number.isSafeInteger(value) && value > 0) return value;
-  throw new ShoalError('usage', `${role} must be a positive integer, not ${describeValue(value)}`);
 }
 
 function isThenable(value: unknown): value is PromiseLike<unknown> {

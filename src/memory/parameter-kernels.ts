@@ -2,6 +2,7 @@
  *  `native` (the addon) and `js` (its twin), give the same bits, NaN payloads excepted: every operation rounds to the
  *  element type, in the order written here, without contraction. They must not know keys, versions or messages. */
 import { ShoalError } from '../base/errors.ts';
+import { overlap } from './kernels/check.ts';
 
 export type Reals = Float32Array | Float64Array;
 
@@ -110,7 +111,7 @@ export function checkUpdate(rule: UpdateRule, value: Reals, gradient: Reals, sta
     if (operands[a].constructor !== value.constructor || operands[a].length !== value.length) {
       throw misuse(`${rule}: ${describe(operands[a])} beside a value of ${describe(value)}; all must be of one type and length`);
     }
-    for (let b = 0; b < a; b++) if (overlaps(operands[a], operands[b])) throw misuse(`${rule}: two of the arrays overlap`);
+    for (let b = 0; b < a; b++) if (overlap(operands[a], operands[b])) throw misuse(`${rule}: two of the arrays overlap`);
   }
 }
 
@@ -119,16 +120,11 @@ export function checkEncoding(bytes: number, encoded: Uint8Array, elements: Floa
   if (encoded.length !== bytes) throw misuse(`${elements.length} elements are encoded in ${bytes} bytes, not ${encoded.length}`);
   if (residual === undefined) return;
   if (residual.length !== elements.length) throw misuse(`a residual of ${residual.length} elements for ${elements.length}`);
-  if (overlaps(residual, elements)) throw misuse('the residual overlaps the gradient');
+  if (overlap(residual, elements)) throw misuse('the residual overlaps the gradient');
 }
 
 function describe(array: Reals): string {
   return `${array.length} × ${array instanceof Float32Array ? 'float32' : 'float64'}`;
-}
-
-function overlaps(a: Reals, b: Reals): boolean {
-  if (a.buffer !== b.buffer || a.length === 0 || b.length === 0) return false;
-  return a.byteOffset < b.byteOffset + b.byteLength && b.byteOffset < a.byteOffset + a.byteLength;
 }
 
 function misuse(message: string): ShoalError {

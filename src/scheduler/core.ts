@@ -8,7 +8,7 @@
 import { systemClock, type Clock, type Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { namedFailure } from '../base/named-failure.ts';
-import { anyNumber, anyObject, anyText, checkArgument, checkFields, describeValue, optionTable } from '../base/schema.ts';
+import { anyNumber, anyObject, anyText, checkArgument, checkFields, checkPositive, describeValue, optionTable } from '../base/schema.ts';
 import { Arbiter } from './arbiter.ts';
 import { RunningTasks } from './running-tasks.ts';
 import { linkOptions, SchedulerLink, type LinkOptions, type LinkOrder, type LinkStatus } from './scheduler-link.ts';
@@ -432,9 +432,4 @@ export function checkBytes(role: string, bytes: number, memoryBytes: number): nu
   checkPositive(role, bytes);
   if (bytes <= memoryBytes) return bytes;
   throw new ShoalError('usage', `${role}: ${bytes} bytes are more than this machine's memory of ${memoryBytes}`);
-}
-
-function checkPositive(role: string, value: number): number {
-  if (Number.isSafeInteger(value) && value > 0) return value;
-  throw new ShoalError('usage', `${role} must be a positive integer, not ${describeValue(value)}`);
 }

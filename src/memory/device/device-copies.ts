@@ -80,13 +80,9 @@ export class DeviceCopies {
     const total = totalOf(spans);
     if (total === 0) return Promise.resolve();
     return this.#lend(this.#reads, total, async (proxy) => {
-      const copied = this.#copy(total, (encoder) => {
-        let at = 0;
-        for (const { byteOffset, bytes } of spans) {
-          if (bytes > 0) encoder.copyBufferToBuffer(buffer, byteOffset, proxy, at, bytes);
-          at += bytes;
-        }
-      });
+      const copied = this.#copy(spans, (encoder, byteOffset, at, bytes) =>
+        encoder.copyBufferToBuffer(buffer, byteOffset, proxy, at, bytes),
+      );
       await Promise.all([copied, proxy.mapAsync(mapMode.read, 0, total)]);
       target.set(new Uint8Array(proxy.getMappedRange(0, total)));
       proxy.unmap();
@@ -100,13 +96,9 @@ export class DeviceCopies {
     return this.#lend(this.#writes, total, async (proxy) => {
       new Uint8Array(proxy.getMappedRange()).set(source.subarray(0, total));
       proxy.unmap();
-      const copied = this.#copy(total, (encoder) => {
-        let at = 0;
-        for (const { byteOffset, bytes } of spans) {
-          if (bytes > 0) encoder.copyBufferToBuffer(proxy, at, buffer, byteOffset, bytes);
-          at += bytes;
-        }
-      });
+      const copied = this.#copy(spans, (encoder, byteOffset, at, bytes) =>
+        encoder.copyBufferToBuffer(proxy, at, buffer, byteOffset, bytes),
+      );
       // Mapping again resolves when the device has read the proxy, and prepares it for the next copy.
       await Promise.all([copied, proxy.mapAsync(mapMode.write)]);
     });
@@ -146,19 +138,28 @@ export class DeviceCopies {
     if (!pool.give(seat)) seat.proxy.destroy();
   }
 
-  /** Submits the copy before it returns. @returns a promise that resolves when the device has accepted it. */
-  async #copy(bytes: number, encode: (encoder: GpuCommandEncoder) => void): Promise<void> {
+  /** Submits the copy of the spans, which in the proxy begin at `at`, before it returns. @returns a promise that resolves when the device
+   *  has accepted it. */
+  async #copy(
+    spans: readonly DeviceSpan[],
+    encode: (encoder: GpuCommandEncoder, byteOffset: number, at: number, bytes: number) => void,
+  ): Promise<void> {
     const { device } = this;
     let refused: Promise<GpuError | null>;
     device.pushErrorScope('validation');
     try {
       const encoder = device.createCommandEncoder();
-      encode(encoder);
+      let at = 0;
+      for (const { byteOffset, bytes } of spans) {
+        if (bytes > 0) encode(encoder, byteOffset, at, bytes);
+        at += bytes;
+      }
       device.queue.submit([encoder.finish()]);
     } finally {
       refused = device.popErrorScope();
     }
     const error = await refused;
+    const bytes = totalOf(spans);
     if (error) throw new ShoalError('usage', `the device refused a copy of ${bytes} bytes: ${error.message}`, { bytes });
   }
 

@@ -38,7 +38,7 @@ export function overlapFault(targets: readonly Uint8Array[], sources: readonly U
   return undefined;
 }
 
-export function overlap(a: Uint8Array, b: Uint8Array): boolean {
+export function overlap(a: ArrayBufferView, b: ArrayBufferView): boolean {
   return (
     a.buffer === b.buffer &&
     a.byteLength > 0 &&
