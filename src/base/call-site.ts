@@ -4,6 +4,7 @@
 import { findSourceMap } from 'node:module';
 import { basename } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { getOrMake } from './collections/lists.ts';
 import { codeFolder } from './packages/package-root.ts';
 
 const framesMax = 16;
@@ -65,14 +66,11 @@ function framesOf(holder: { readonly stack?: unknown }): readonly NodeJS.CallSit
 }
 
 function siteOf(frame: NodeJS.CallSite, name: string, { path, sites }: ForeignFile): string {
-  const position = frame.getPosition();
-  const known = sites.get(position);
-  if (known !== undefined) return known;
-  const [line, column] = [frame.getLineNumber() ?? 0, frame.getColumnNumber() ?? 0];
-  // Positions count from 1 on a stack, from 0 in a source map.
-  const entry = findSourceMap(name)?.findEntry(line - 1, column - 1);
-  const mapped = entry !== undefined && 'originalLine' in entry;
-  const site = mapped ? `${basename(entry.originalSource)}:${entry.originalLine + 1}` : `${basename(path)}:${line}`;
-  sites.set(position, site);
-  return site;
+  return getOrMake(sites, frame.getPosition(), () => {
+    const [line, column] = [frame.getLineNumber() ?? 0, frame.getColumnNumber() ?? 0];
+    // Positions count from 1 on a stack, from 0 in a source map.
+    const entry = findSourceMap(name)?.findEntry(line - 1, column - 1);
+    const mapped = entry !== undefined && 'originalLine' in entry;
+    return mapped ? `${basename(entry.originalSource)}:${entry.originalLine + 1}` : `${basename(path)}:${line}`;
+  });
 }

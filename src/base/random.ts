@@ -69,10 +69,7 @@ export function seededRandom(seed: number): Random {
 
 /** The numbers 0…count−1 in random order. */
 export function shuffled(count: number, random: Random): number[] {
-  return shuffle(
-    Array.from({ length: count }, (_, index) => index),
-    random,
-  );
+  return shuffle([...new Array<number>(count).keys()], random);
 }
 
 /** Brings numbers into random order, in place: Fisher and Yates. */

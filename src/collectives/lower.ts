@@ -3,6 +3,7 @@
  *  Steps that only touch memory of this host become machine instructions; steps that need the network become `call`
  *  instructions whose argument indexes `calls`. It must not know algorithms, and nothing here runs anything. */
 import { assert } from '../base/assert.ts';
+import { getOrMake } from '../base/collections/lists.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { combineOpOf, reduceOpCode, type ReduceOp } from '../memory/reduce-op.ts';
 import { Opcode } from '../memory/step-machine.ts';
@@ -324,13 +325,7 @@ class Lowering {
 
   #segment(name: SegmentName): number {
     const key = name.kind === 'buffer' ? `${name.buffer}:${name.rank}` : `${name.kind}:${name.rank}`;
-    let index = this.#indices.get(key);
-    if (index === undefined) {
-      index = this.segments.length;
-      this.segments.push(name);
-      this.#indices.set(key, index);
-    }
-    return index;
+    return getOrMake(this.#indices, key, () => this.segments.push(name) - 1);
   }
 }
 

@@ -7,6 +7,7 @@
  *
  *  Spans of no elements are dropped by every verb: nothing is emitted for them. */
 import { assert } from '../base/assert.ts';
+import { getOrMake } from '../base/collections/lists.ts';
 import { canonicalTree, postfix, type AssociationTree } from './association.ts';
 import { mailboxCount, type BufferName, type Location, type Plan, type PlanRequest, type Program, type Span, type Step } from './ir.ts';
 import { lineCount, pieces, segments, type Range } from './ranges.ts';
@@ -224,11 +225,7 @@ export class PlanBuilder {
     assert(from !== to, () => `rank ${from} sends to itself`);
     const { raised } = this.#programs[to];
     const key = numbered ?? this.#channel * this.n + from;
-    let signal = raised.get(key);
-    if (signal === undefined) {
-      signal = { index: numbered ?? raised.size, value: 0 };
-      raised.set(key, signal);
-    }
+    const signal = getOrMake(raised, key, () => ({ index: numbered ?? raised.size, value: 0 }));
     signal.value += 1;
     return { rank: to, signal: signal.index, value: signal.value };
   }

@@ -8,6 +8,7 @@
  *      rank 0 output    position  4 5 6 7         value (input of 1, delta −4)
  *
  *  A reduction stores its right operand's delta relative to its left operand's, hence shifting never rebuilds a node. */
+import { getOrMake } from '../base/collections/lists.ts';
 import type { BufferName } from './ir.ts';
 
 /** A node, and the number to add to a position to get the node's index. */
@@ -87,13 +88,7 @@ export class Expressions {
   }
 
   #intern(key: string, node: Node): number {
-    let index = this.#index.get(key);
-    if (index === undefined) {
-      index = this.#nodes.length;
-      this.#nodes.push(node);
-      this.#index.set(key, index);
-    }
-    return index;
+    return getOrMake(this.#index, key, () => this.#nodes.push(node) - 1);
   }
 
   #relativeLeaves(node: number): readonly Leaf[] | undefined {

@@ -1,10 +1,17 @@
-/** Lists by key. */
+/** Entries of maps: lists by key, and values that are made when they are first asked for. */
 
 /** Adds a value to the list of its key. */
 export function pushTo<K, T>(lists: Map<K, T[]>, key: K, value: T): void {
   const list = lists.get(key);
   if (list) list.push(value);
   else lists.set(key, [value]);
+}
+
+/** The value of a key, made for the first who asks. */
+export function getOrMake<K, T extends {} | null>(map: Map<K, T>, key: K, make: () => T): T {
+  let value = map.get(key);
+  if (value === undefined) map.set(key, (value = make()));
+  return value;
 }
 
 /** The same as `Map.groupBy`, which Node.js 20 does not have: keys are in the order of their first items. */

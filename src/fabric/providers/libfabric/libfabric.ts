@@ -14,6 +14,7 @@
  *  The stream has what RDM endpoints lack: it proves who the peer is, and ends when the peer does. A message without the token that was
  *  told over the stream is dropped. Each connection has an endpoint of its own, so that its end ends everything under way on it. */
 import net from 'node:net';
+import { getOrMake } from '../../../base/collections/lists.ts';
 import { setServedTimer, type Timer } from '../../../base/clock.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../../base/exhaustion.ts';
@@ -325,13 +326,11 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
   #grantOf(rkey: number): Grant | undefined {
     const region = this.regions.get(rkey)?.region;
     if (region === undefined) return undefined;
-    let registered = this.#registered.get(rkey);
-    if (registered === undefined) {
+    const { grant } = getOrMake(this.#registered, rkey, () => {
       const { handle, address, key } = this.#register(region, true);
-      registered = { region, handle, grant: { address, key, bytes: region.bytes } };
-      this.#registered.set(rkey, registered);
-    }
-    return registered.grant;
+      return { region, handle, grant: { address, key, bytes: region.bytes } };
+    });
+    return grant;
   }
 
   #register(region: Region, remote: boolean): ReturnType<NativeWithOfi['ofiRegister']> {

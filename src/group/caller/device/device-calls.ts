@@ -9,6 +9,7 @@
  *
  *  A failure here fails the group on all its ranks, because others wait for this rank's pieces. */
 import { must } from '../../../base/assert.ts';
+import { getOrMake } from '../../../base/collections/lists.ts';
 import { BoundedPool } from '../../../memory/device/bounded-pool.ts';
 import { within, type Clock } from '../../../base/clock.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
@@ -197,7 +198,7 @@ export class DeviceCalls {
     const elementBytes = staging.count === 0 ? 1 : staging.bytes / staging.count;
     if (value instanceof DeviceTensor) {
       const places = spans.map(({ at, count }) => ({ byteOffset: value.byteOffset + at * elementBytes, bytes: count * elementBytes }));
-      const copies = this.#copiesOf(value.device);
+      const copies = getOrMake(this.#copies, value.device, () => new DeviceCopies(value.device));
       await (direction === 'in' ? copies.gather(value.buffer, places, bytes) : copies.scatter(bytes, value.buffer, places));
       return;
     }
@@ -210,14 +211,6 @@ export class DeviceCalls {
       else there.set(here);
       at += there.length;
     }
-  }
-
-  #copiesOf(device: GpuDevice): DeviceCopies {
-    const known = this.#copies.get(device);
-    if (known) return known;
-    const copies = new DeviceCopies(device);
-    this.#copies.set(device, copies);
-    return copies;
   }
 
   /** The first failure ends the group and its piece group. @returns it. */

@@ -1,5 +1,6 @@
 /** The comm thread's records of its operations: the flight recorder (always on, for the diagnosis of a failure) and the
  *  trace (on request). */
+import { getOrMake } from '../../../base/collections/lists.ts';
 import type { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import type { FlightRecorder, RecordId } from '../../../trace/flight-recorder.ts';
@@ -150,11 +151,6 @@ export class OperationLog {
   }
 
   #lane(text: string): LaneId {
-    let id = this.#lanes.get(text);
-    if (id === undefined) {
-      id = this.trace.lane(text);
-      this.#lanes.set(text, id);
-    }
-    return id;
+    return getOrMake(this.#lanes, text, () => this.trace.lane(text));
   }
 }
