@@ -173,8 +173,8 @@ describe('shoal run --nnodes', () => {
   });
 });
 
-/** A script for two nodes: node 1's rank fails at once; node 0's takes as long as it may to end. */
-const slowRank = `if (process.env.RANK === '1') process.exit(5); process.on('SIGTERM', () => {}); setInterval(() => {}, 1000);`;
+/** A script for two nodes: node 0's rank takes as long as it may to end; node 1's fails when the other has had the time to begin. */
+const slowRank = `if (process.env.RANK === '1') setTimeout(() => process.exit(5), 1000); else process.on('SIGTERM', () => {}); setInterval(() => {}, 1000);`;
 
 /** One in a hurry, whose minutes are seconds. */
 const hurriedClock: Clock = {
