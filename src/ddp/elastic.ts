@@ -4,7 +4,7 @@ import { isShoalError } from '../base/errors.ts';
 import { anyList, callback, checkArgument, checkFields, count, optionTable, anything } from '../base/schema.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 
-/** What decides how training goes on. Change all of it together, after the last collective of a step, and without awaiting in between. */
+/** The state by which training goes on. Change all of it together, after the last collective of a step, and without awaiting in between. */
 export interface ElasticState {
   /** Steps that this rank has made. */
   step: number;
