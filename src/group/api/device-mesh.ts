@@ -144,20 +144,16 @@ export class DeviceMesh {
 function checkShape(shape: readonly number[], size: number): void {
   const valid = shape.length >= 1 && shape.length <= dimensionsMax && shape.every((length) => Number.isSafeInteger(length) && length >= 1);
   if (valid && product(shape) === size) return;
-  throw new ShoalError(
-    'usage',
-    `initDeviceMesh: shape [${shape.map(String).join(', ')}] must be 1 to ${dimensionsMax} positive integers whose product is the group's ${size} ranks`,
-  );
+  const message = `initDeviceMesh: shape [${shape.map(String).join(', ')}] must be 1 to ${dimensionsMax} positive integers whose product is the group's ${size} ranks`;
+  throw new ShoalError('usage', message);
 }
 
 function checkedNames(names: readonly string[] | undefined, dimensions: number): readonly string[] {
   if (names === undefined) return [];
   const valid = [...names].every((name) => typeof name === 'string' && name !== '') && new Set(names).size === names.length;
   if (valid && names.length === dimensions) return [...names];
-  throw new ShoalError(
-    'usage',
-    `initDeviceMesh: names [${names.map(String).join(', ')}] must be ${dimensions} different names, one per dimension`,
-  );
+  const message = `initDeviceMesh: names [${names.map(String).join(', ')}] must be ${dimensions} different names, one per dimension`;
+  throw new ShoalError('usage', message);
 }
 
 /** The ranks of every line along a dimension. */

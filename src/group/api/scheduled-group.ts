@@ -82,11 +82,10 @@ export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
     const { tuning, ...scheduling } = checkedScheduling('setScheduling', options, this.#options.world.partitionBytesMin);
     const { world, spec } = this.#options;
     if (tuning !== undefined) throw new ShoalError('usage', 'setScheduling: whether a group is tuned is said when it is made');
-    if (spec.scheduling?.tuning !== undefined)
-      throw new ShoalError(
-        'usage',
-        `setScheduling: credit and partition of group '${spec.name}' are tuned; make it without tuning to set them`,
-      );
+    if (spec.scheduling?.tuning !== undefined) {
+      const message = `setScheduling: credit and partition of group '${spec.name}' are tuned; make it without tuning to set them`;
+      throw new ShoalError('usage', message);
+    }
     this.#set = { ...this.#set, ...scheduling };
     world.client.post({ type: 'schedule', group: spec.id, scheduling });
   }
@@ -117,10 +116,8 @@ export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
   #nameOf(name: string | undefined): string {
     if (name === undefined) return `all-reduce ${this.#unnamed++}`;
     if (name.length <= scheduledNameMax) return name;
-    throw new ShoalError(
-      'usage',
-      `allReduce: the name has ${name.length} characters, more than ${scheduledNameMax}: '${name.slice(0, 32)}…'`,
-    );
+    const message = `allReduce: the name has ${name.length} characters, more than ${scheduledNameMax}: '${name.slice(0, 32)}…'`;
+    throw new ShoalError('usage', message);
   }
 
   #checkOpen(): void {

@@ -18,17 +18,15 @@ export async function shrunkSpec(
   checkOptions('shrink', options, shrinkOptions);
   const { exclude = [], timeoutMs = settings.timeoutMs } = options;
   checkTimeout(timeoutMs);
-  const size = globalRanks.length;
   for (const each of exclude) {
-    if (!Number.isInteger(each) || each < 0 || each >= size)
-      throw new ShoalError('usage', `shrink: ${String(each)} is not a rank of 0…${size - 1}`);
+    if (!Number.isInteger(each) || each < 0 || each >= globalRanks.length)
+      throw new ShoalError('usage', `shrink: ${String(each)} is not a rank of 0…${globalRanks.length - 1}`);
     if (each === rank) throw new ShoalError('usage', `shrink: rank ${rank} cannot exclude itself; it calls destroy, or just ends`);
   }
-  if (library !== undefined)
-    throw new ShoalError(
-      'unsupported',
-      `group '${name}' cannot be shrunk: its collectives are those of ${library}, which ends with its ranks`,
-    );
+  if (library !== undefined) {
+    const message = `group '${name}' cannot be shrunk: its collectives are those of ${library}, which ends with its ranks`;
+    throw new ShoalError('unsupported', message);
+  }
   let spec: GroupSpec | undefined;
   const onSuccess = (answer: unknown): void => void (spec = answer as GroupSpec);
   const request = { group: id, exclude: [...exclude], numbers: client.groupNumbers.encode(), timeoutMs };

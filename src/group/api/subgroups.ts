@@ -10,8 +10,8 @@ import { anyList, checkArgument } from '../../base/schema.ts';
 import { checkBackend } from '../caller/call-arguments.ts';
 import { chosenBackend } from '../../call/collective-libraries.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
-import { groupNumbersWords, type GroupNumbers } from '../shared/group-numbers.ts';
-import { restrictHosts, type GroupSpec, type Scheduling, groupIdMax } from '../../call/group-spec.ts';
+import { groupNumbersWords, noNumberLeft, type GroupNumbers } from '../shared/group-numbers.ts';
+import { restrictHosts, type GroupSpec, type Scheduling } from '../../call/group-spec.ts';
 import type { ProcessGroup, SubgroupsOptions } from '../caller/types.ts';
 import { describeSpace } from '../../scheduler/tuner/tuner.ts';
 
@@ -157,11 +157,7 @@ function specOf(
   ranks: readonly number[],
   { id, backend, ...given }: Pick<GroupSpec, 'name' | 'serial' | 'backend' | 'scheduling'> & { readonly id: number | undefined },
 ): GroupSpec {
-  if (id === undefined)
-    throw new ShoalError(
-      'unsupported',
-      `more than ${groupIdMax} groups of one world at a time; destroy those that are not needed, on all their ranks`,
-    );
+  if (id === undefined) throw noNumberLeft();
   client.groupNumbers.use(id);
   const globalRanks = ranks.map((rank) => parent.globalRanks[rank]);
   return {

@@ -42,10 +42,8 @@ export function checkSameDtype(operation: string, a: Operand, b: Operand): void 
 
 export function checkSameCount(operation: string, input: Operand, output: Operand): void {
   if (input.count === output.count) return;
-  throw new ShoalError(
-    'usage',
-    `${operation}: the input has ${input.count} elements, the output ${output.count}; without splits they must have equally many`,
-  );
+  const message = `${operation}: the input has ${input.count} elements, the output ${output.count}; without splits they must have equally many`;
+  throw new ShoalError('usage', message);
 }
 
 /** An argument that the root has, and nobody else. */
@@ -109,10 +107,8 @@ export function splitsOf(
   }
   const total = splits.reduce((sum, count) => sum + count, 0);
   if (splits.length !== size || !splits.every((count) => Number.isSafeInteger(count) && count >= 0) || total !== value.count) {
-    throw new ShoalError(
-      'usage',
-      `allToAll: ${role} [${splits.join(', ')}] must be ${size} non-negative integers that sum to ${value.count}`,
-    );
+    const message = `allToAll: ${role} [${splits.join(', ')}] must be ${size} non-negative integers that sum to ${value.count}`;
+    throw new ShoalError('usage', message);
   }
   // Ranks read it after the call has returned.
   return [...splits];

@@ -46,10 +46,9 @@ export function partOf({ value, dtype }: Operand, first: number, count: number):
 /** An argument of a call that reaches host memory only. @throws ShoalError `unsupported`. */
 export function onHost(value: CollectiveData): TensorLike {
   if (!(value instanceof DeviceTensor)) return value;
-  throw new ShoalError(
-    'unsupported',
-    'tensors of a device are data of single collectives: not of send, recv, batch and scheduled groups; read it into a tensor first',
-  );
+  const message =
+    'tensors of a device are data of single collectives: not of send, recv, batch and scheduled groups; read it into a tensor first';
+  throw new ShoalError('unsupported', message);
 }
 
 /** The bytes of an argument. */
@@ -202,10 +201,8 @@ export class CallBuffers {
     const array = value instanceof Tensor ? value.data : value;
     const copyOut = (): void => {
       if (!isDetached(array.buffer) && array.byteLength !== bytes) {
-        throw new ShoalError(
-          'usage',
-          `the array for the result was resized from ${bytes} to ${array.byteLength} bytes while the operation ran; its contents are undefined`,
-        );
+        const message = `the array for the result was resized from ${bytes} to ${array.byteLength} bytes while the operation ran; its contents are undefined`;
+        throw new ShoalError('usage', message);
       }
       checkAttached(array, 'the array for the result');
       new Uint8Array(array.buffer, array.byteOffset, bytes).set(staging);
@@ -216,10 +213,8 @@ export class CallBuffers {
 
   #checkApart(): void {
     if (!overlapping(this.#placed)) return;
-    throw new ShoalError(
-      'usage',
-      'input and output lie over each other: results would overwrite what is still to be read; use two tensors',
-    );
+    const message = 'input and output lie over each other: results would overwrite what is still to be read; use two tensors';
+    throw new ShoalError('usage', message);
   }
 }
 

@@ -215,11 +215,8 @@ async function absence({ world, store, limit }: BootstrapOptions, { keys, ranks,
   const idle = missing.filter((rank) => !waiting.has(rank));
   const [peer] = idle.length > 0 ? idle : missing;
   const why = [...waiting].map(([rank, others]) => `; rank ${rank} waits for a connection with rank ${others.join(', ')}`).join('');
-  return new ShoalError(
-    'timeout',
-    `${ranks.length - missing.length} of ${ranks.length} ranks joined within ${limit.timeoutMs} ms; missing: rank ${missing.join(', ')}${why}. Were all of them started, and with the same MASTER_ADDR and MASTER_PORT? Is one of them stopped?`,
-    { ...fields, peer },
-  );
+  const message = `${ranks.length - missing.length} of ${ranks.length} ranks joined within ${limit.timeoutMs} ms; missing: rank ${missing.join(', ')}${why}. Were all of them started, and with the same MASTER_ADDR and MASTER_PORT? Is one of them stopped?`;
+  return new ShoalError('timeout', message, { ...fields, peer });
 }
 
 interface Absent {
@@ -324,11 +321,8 @@ async function dialLower(options: BootstrapOptions, infos: readonly RankInfo[]):
 
 function noConnection(world: World, timeoutMs: number): ShoalError {
   const missing = world.missingLinks();
-  return new ShoalError(
-    'timeout',
-    `no connection with rank ${missing.join(', ')} after ${Math.round(timeoutMs)} ms; is it stopped? can these hosts reach each other? (SHOAL_INTERFACES)`,
-    { rank: world.rank, peer: missing[0], timeoutMs },
-  );
+  const message = `no connection with rank ${missing.join(', ')} after ${Math.round(timeoutMs)} ms; is it stopped? can these hosts reach each other? (SHOAL_INTERFACES)`;
+  return new ShoalError('timeout', message, { rank: world.rank, peer: missing[0], timeoutMs });
 }
 
 async function dial(options: BootstrapOptions, info: RankInfo, own: RankInfo, signal: AbortSignal): Promise<void> {

@@ -296,10 +296,8 @@ export class CommCore {
   }
 
   #settle(work: number, promise: Promise<unknown>): void {
-    this.#answer(
-      work,
-      promise.then(() => undefined),
-    );
+    const settled = promise.then(() => undefined);
+    this.#answer(work, settled);
   }
 
   /** @param promise of plain data. */

@@ -101,10 +101,7 @@ function silentStore({ rank, servedBy, limit: { timeoutMs } }: Joining): ShoalEr
 /** Two processes with one rank: the second is refused, the first goes on. @throws ShoalError `config`. */
 async function claimRank(store: Store, rank: number): Promise<void> {
   if ((await store.add(`claim/${rank}`, 1)) > 1) {
-    throw new ShoalError(
-      'config',
-      `two processes claim rank ${rank} of the same world; give every process its own RANK, or a fresh store to every job`,
-      { rank },
-    );
+    const message = `two processes claim rank ${rank} of the same world; give every process its own RANK, or a fresh store to every job`;
+    throw new ShoalError('config', message, { rank });
   }
 }

@@ -10,11 +10,11 @@
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { count, integer, list, object, parse, type ValueOf } from '../../base/schema.ts';
-import { groupIdMax, restrictHosts, type GroupSpec } from '../../call/group-spec.ts';
+import { restrictHosts, type GroupSpec } from '../../call/group-spec.ts';
 import { forgetCause } from '../../store/ended-ranks.ts';
 import type { Store } from '../../store/store.ts';
 import type { ShrinkRequest } from '../shared/comm-protocol.ts';
-import { GroupNumbers, groupNumbersWords } from '../shared/group-numbers.ts';
+import { GroupNumbers, groupNumbersWords, noNumberLeft } from '../shared/group-numbers.ts';
 import { JoinLimit } from './joining.ts';
 import type { World } from './world.ts';
 
@@ -104,7 +104,7 @@ class Shrinking {
     const rows = values.map((value) => parse('a row of a group that shrinks', rowShape, JSON.parse(Buffer.from(value).toString())));
     const excluded = rows.flatMap(({ exclude }) => exclude);
     const { id, serial } = new GroupNumbers().agree(Int32Array.from(rows.flatMap(({ numbers }) => numbers)));
-    if (id === undefined) throw new ShoalError('unsupported', `more than ${groupIdMax} groups of one world at a time`);
+    if (id === undefined) throw noNumberLeft();
     return { ranks: there.filter((rank) => !excluded.includes(rank)), id, serial };
   }
 
@@ -112,10 +112,8 @@ class Shrinking {
     const { name, globalRanks, topology, backend } = this.#spec;
     const { rank } = this.#world;
     if (!ranks.includes(rank)) {
-      const others = ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(', ')}`;
-      throw new ShoalError('closed', `${others} went on without rank ${rank} from group '${name}': they had lost it or left it out`, {
-        rank,
-      });
+      const message = `ranks ${ranks.join(', ')} went on without rank ${rank} from group '${name}': they had lost it or left it out`;
+      throw new ShoalError('closed', message, { rank });
     }
     const places = ranks.map((each) => globalRanks.indexOf(each));
     return {
@@ -133,7 +131,10 @@ class Shrinking {
   async #openTogether(store: Store, spec: GroupSpec): Promise<boolean> {
     // An earlier call of this rank may have come so far.
     if (await store.check([outcomeKey])) return false;
-    let failure = await this.#open(spec);
+    let failure = await this.#world.openGroup(spec, this.#limit.leftMs).then(
+      () => undefined,
+      (thrown: unknown) => ShoalError.from(thrown),
+    );
     let isWhole = false;
     if (failure === undefined) {
       await store.set(openedKey(this.#world.rank), 'yes');
@@ -145,15 +146,6 @@ class Shrinking {
     await this.#world.closeGroup(spec.id, 0);
     if (failure !== undefined && failure.code !== 'peer-lost') throw failure;
     return false;
-  }
-
-  async #open(spec: GroupSpec): Promise<ShoalError | undefined> {
-    try {
-      await this.#world.openGroup(spec, this.#limit.leftMs);
-      return undefined;
-    } catch (thrown) {
-      return ShoalError.from(thrown);
-    }
   }
 
   /** Waits for a key of each of these ranks. @returns false when one of them is lost, the key `until` is there, or time is up before. */
@@ -183,9 +175,8 @@ class Shrinking {
   async #tooLate(store: Store, there: readonly number[]): Promise<ShoalError> {
     const rows = await Promise.all(there.map((rank) => store.check([rowKey(rank)])));
     const late = there.filter((_, index) => !rows[index]);
-    const { timeoutMs } = this.#limit;
-    const message = `group '${this.#spec.name}' was not shrunk within ${timeoutMs} ms: rank ${late.join(', ')} did not call shrink; exclude it to go on without it`;
-    return new ShoalError('timeout', message, { rank: this.#world.rank, peer: late[0], timeoutMs });
+    const message = `group '${this.#spec.name}' was not shrunk within ${this.#limit.timeoutMs} ms: rank ${late.join(', ')} did not call shrink; exclude it to go on without it`;
+    return new ShoalError('timeout', message, { rank: this.#world.rank, peer: late[0], timeoutMs: this.#limit.timeoutMs });
   }
 }
 

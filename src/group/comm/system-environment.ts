@@ -106,10 +106,8 @@ function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[
   return names.flatMap((name) => {
     const provider = fabricProviders.find((each) => each.name === name);
     if (!provider) {
-      throw new ShoalError(
-        'config',
-        `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`,
-      );
+      const message = `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`;
+      throw new ShoalError('config', message);
     }
     const reason = provider.unavailable(settings);
     if (reason !== undefined && settings.fabrics.length > 0)

@@ -2,6 +2,7 @@
  *  number stays in use until all of them have left, so that no message of one group can be taken for the next one's.
  *
  *      each rank   how many groups it has made, which numbers it uses ─ exchanged ─▶ on all: a serial for names, a number */
+import { ShoalError } from '../../base/errors.ts';
 import { worldGroupId, groupIdMax } from '../../call/group-spec.ts';
 
 const wordBits = 32;
@@ -48,6 +49,12 @@ export class GroupNumbers {
   free(id: number): void {
     this.#used[id >>> 5] &= ~(1 << (id & 31));
   }
+}
+
+/** The error of a group for which `agree` has found no number. */
+export function noNumberLeft(): ShoalError {
+  const message = `more than ${groupIdMax} groups of one world at a time; destroy those that are not needed, on all their ranks`;
+  return new ShoalError('unsupported', message);
 }
 
 function firstFree(used: Int32Array): number | undefined {

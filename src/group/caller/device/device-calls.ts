@@ -296,10 +296,8 @@ function checkAligned(uses: readonly BufferUse[], piece: Piece, elementBytes: nu
     if (!isOnDevice(operand.value)) continue;
     for (const { at, count } of name === 'output' ? piece.output : piece.input) {
       if ((at * elementBytes) % copyAlignment === 0 && (count * elementBytes) % copyAlignment === 0) continue;
-      throw new ShoalError(
-        'unsupported',
-        `the ${name} has a part of ${count} ${operand.dtype} at element ${at}: copies of devices begin and end at multiples of ${copyAlignment} bytes; pad parts to that`,
-      );
+      const message = `the ${name} has a part of ${count} ${operand.dtype} at element ${at}: copies of devices begin and end at multiples of ${copyAlignment} bytes; pad parts to that`;
+      throw new ShoalError('unsupported', message);
     }
   }
 }

@@ -17,9 +17,7 @@ export class DeviceWork extends PendingWork {
   override waitSync(timeoutMs = Infinity): void {
     checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
     if (this.done) return super.waitSync(timeoutMs);
-    throw new ShoalError(
-      'usage',
-      `${this.#what}: waitSync would stop what it waits for: memory of a device is mapped by this thread's event loop; await the work`,
-    );
+    const message = `${this.#what}: waitSync would stop what it waits for: memory of a device is mapped by this thread's event loop; await the work`;
+    throw new ShoalError('usage', message);
   }
 }

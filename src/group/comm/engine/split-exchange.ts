@@ -72,11 +72,8 @@ function tableOf(all: Float64Array, { rank: own, size }: Place): number[][] {
   for (const from of ranks) {
     for (const to of ranks) {
       if (sent[from][to] === expected[to][from]) continue;
-      throw new ShoalError(
-        'mismatch',
-        `allToAll: rank ${from} sends ${sent[from][to]} elements to rank ${to}, which expects ${expected[to][from]}; inputSplits[to] and outputSplits[from] must agree`,
-        { operation: 'all-to-all', rank: own, peer: from === own ? to : from },
-      );
+      const message = `allToAll: rank ${from} sends ${sent[from][to]} elements to rank ${to}, which expects ${expected[to][from]}; inputSplits[to] and outputSplits[from] must agree`;
+      throw new ShoalError('mismatch', message, { operation: 'all-to-all', rank: own, peer: from === own ? to : from });
     }
   }
   return sent;
