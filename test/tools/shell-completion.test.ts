@@ -12,7 +12,7 @@ const cases: readonly (readonly [line: string, offered: readonly string[]])[] = 
   ['shoal r', ['run', 'report']],
   ['shoal help ru', ['run']],
   ['shoal completion ', ['bash', 'zsh', 'fish']],
-  ['shoal bench all-', ['all-reduce', 'all-gather', 'all-to-all']],
+  ['shoal bench all-', ['all-reduce', 'all-gather', 'all-gather-v', 'all-to-all', 'all-to-all-v']],
   ['shoal plan ga', ['gather']],
   ['shoal trace m', ['merge']],
   ['shoal run --nproc', ['--nproc-per-node']],
