@@ -12,7 +12,8 @@ async function run(what: string, how: string, env: NodeJS.ProcessEnv = process.e
   child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
   child.stdout.resume();
   const [code, signal] = (await once(child, 'close')) as [number | null, string | null];
-  return [code, signal, /terminate called|what\(\)|WARNING/.exec(stderr)?.[0]];
+  // zeromq.js warns when its end takes half a second, which a busy machine may need; who waits for messages that nobody takes does not end.
+  return [code, signal, /terminate called|what\(\)/.exec(stderr)?.[0]];
 }
 
 describe('a process ends with its own exit code', () => {
