@@ -1,6 +1,6 @@
 // A rank of bench/elastic: all-reduces until it is told the number of steps; the victim kills itself, and all others print how long after that
 // their next all-reduce was complete. Arguments: file for the time of the kill, shrink or restart, victim.
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { initProcessGroup, isShoalError } from 'shoal';
 
 const [file, way, victim] = process.argv.slice(2);
@@ -12,7 +12,9 @@ let isOver = false;
 const x = group.tensor('float32', [1 << 18]);
 for (let step = 0; step < steps; step++) {
   if (!wasKilled && step === steps / 2 && process.env.RANK === victim) {
-    writeFileSync(file, String(now()));
+    // It is there whole, or not at all.
+    writeFileSync(`${file}.new`, String(now()));
+    renameSync(`${file}.new`, file);
     process.kill(process.pid, 'SIGKILL');
   }
   try {

@@ -10,8 +10,9 @@ dist.init_process_group("gloo")
 is_over = False
 for step in range(steps):
     if not was_killed and step == steps // 2 and os.environ["RANK"] == victim:
-        with open(file, "w") as out:
+        with open(file + ".new", "w") as out:
             out.write(str(time.time() * 1000))
+        os.rename(file + ".new", file)
         os.kill(os.getpid(), signal.SIGKILL)
     x = torch.ones(1 << 18)
     dist.all_reduce(x)
