@@ -27,7 +27,7 @@ export interface SchedulingStatus {
 
 export interface GroupSpec {
   readonly id: number;
-  /** With its first rank it tells the group from all others of the world, also from those that have ended. Default: 0, the world's. */
+  /** A number that, with the group's first rank, no other group of the world has or had. Default: 0, the world's. */
   readonly serial?: number;
   readonly name: string;
   /** World rank of each group rank. */

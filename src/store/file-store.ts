@@ -113,7 +113,7 @@ export class FileStore extends Store {
     return waiting!;
   }
 
-  /** Whose record comes first takes the value; the others go on waiting. */
+  /** The client whose record comes first takes the value; the others go on waiting. */
   async #pop(operation: QueuePop, wait: StoreWait = {}): Promise<StoreResult> {
     const { clock, timeoutMs = defaultStoreTimeoutMs } = this.#options;
     const endMs = clock.now() + (wait.timeoutMs ?? timeoutMs);

@@ -173,7 +173,7 @@ export class StoreTable {
     const watchers = this.#watchers.get(key);
     if (watchers === undefined) return;
     for (const watcher of watchers) {
-      // Who takes the only value of a queue leaves the others waiting.
+      // A watcher that takes the only value of a queue leaves the others waiting.
       if (!this.#values.has(key)) return;
       this.#unwatch(key, watcher);
       watcher.missing.delete(key);

@@ -11,7 +11,7 @@ const places: readonly (readonly [string, Record<string, string>])[] = [
   ['without the addon', { SHOAL_NATIVE: '0' }],
 ];
 
-/** What the ranks say that are left. */
+/** The last lines of the ranks that are left. */
 function said(stdout: string): string[] {
   return [...stdout.matchAll(/^\[rank \d+\] (.*)$/gm)].map(([, line]) => line);
 }

@@ -186,7 +186,7 @@ async function goOn(group: ProcessGroup, thrown: ShoalError): Promise<ProcessGro
 function judge(ends: readonly End[], { steps, faults }: ShrinkingPlan, problems: string[]): void {
   const well = ends.flatMap((end, rank) => (end !== undefined && 'ranks' in end ? [{ rank, ...end }] : []));
   for (const { rank, ranks, total, step } of well) {
-    // Who has passed the last barrier may have left when others still lose a rank there.
+    // A rank that has passed the last barrier may have left when others still lose one there.
     const [few, many] = [ranks, well[0].ranks].toSorted((a, b) => a.length - b.length);
     if (!few.every((each) => many.includes(each)))
       problems.push(`rank ${rank} ends in ranks ${ranks.join()}, rank ${well[0].rank} in ${well[0].ranks.join()}`);

@@ -101,7 +101,7 @@ export class ClientCore {
       rounds: this.#rounds,
       counters: this.counters,
       residuals: new Residuals(),
-      // As servers refuse it.
+      // The check is the servers' own, made before anything is sent.
       isRefused: (dtype: DType, values: Uint8Array) =>
         this.#knowledge.refuses && firstNonFinite(options.parameterKernels, dtype, values) >= 0,
       breakDown: (error: ShoalError) => this.#breakDown(error),

@@ -60,7 +60,7 @@ export class ClientNode {
   readonly #dialers = new Map<Address, ServerDialer>();
   readonly #channels = new Set<WorkerChannel>();
   #closing: Promise<void> | undefined;
-  /** What a worker asks, by type. */
+  /** Handlers of a worker's commands, by type. */
   readonly #commands: Commands = {
     map: ({ region, share }) => this.#values.adopt(region, share),
     unmap: ({ region }) => {

@@ -45,7 +45,7 @@ export class MessageHandler {
   readonly #barrier: ServerBarrier;
   readonly #followers: ServerFollowers;
   readonly #groups: ServerGroups;
-  /** What other servers say, by type, with the number of their group. A server, and its primary to a standby, speaks to itself as well. */
+  /** Handlers of messages between servers, by type; `group` is the sender's. A server also speaks to itself, and a primary to its standby. */
   readonly #fromServers: Readonly<Record<number, (msg: Msg, group: number) => void>> = {
     [KVMessage.lost]: (msg) => this.#loseClient(msg),
     [KVMessage.syncRequest]: (msg, group) => this.#exchange(msg, group),
@@ -264,7 +264,7 @@ export class MessageHandler {
     take(msg, group);
   }
 
-  /** Of a primary, its standby hears it. */
+  /** An exchange that comes from the primary is taken over by its standby. */
   #exchange(msg: Msg, group: number): void {
     if (msg.source === this.#address) this.state.sync.adopt(msg);
     else this.state.sync.receiveRequest(group, msg);

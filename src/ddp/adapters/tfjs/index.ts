@@ -87,7 +87,7 @@ export function distribute(
   return new DistributedOptimizer(group, optimizer, options);
 }
 
-/** What TensorFlow.js keeps to itself of an optimiser. */
+/** The learning rate of an optimiser, which TensorFlow.js does not declare. */
 interface Rated {
   learningRate: number;
   setLearningRate?(rate: number): void;

@@ -33,7 +33,7 @@ export class ModelCheckpoints {
     this.#model = model;
   }
 
-  /** For the list of `fit`: saves at the end of each epoch. */
+  /** A callback of `fit` that saves at the end of each epoch. */
   callback(): tf.CustomCallback {
     return atEpochEnd((epoch) => this.save(epoch + 1));
   }
