@@ -10,7 +10,7 @@ import { anyList, checkArgument } from '../../base/schema.ts';
 import { checkBackend } from '../caller/call-arguments.ts';
 import { chosenBackend } from '../../call/collective-libraries.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
-import { groupNumbersWords, noNumberLeft, type GroupNumbers } from '../shared/group-numbers.ts';
+import { noNumberLeft, type GroupNumbers } from '../../call/group-numbers.ts';
 import { restrictHosts, type GroupSpec, type Scheduling } from '../../call/group-spec.ts';
 import type { ProcessGroup, SubgroupsOptions } from '../caller/types.ts';
 import { describeSpace } from '../../scheduler/tuner/tuner.ts';
@@ -40,16 +40,11 @@ export async function splitGroup(
     throw new ShoalError('usage', `the colour of split must be an integer of at most 53 bits or null, not ${color}`);
   const key = options.key ?? parent.rank;
   if (!Number.isSafeInteger(key)) throw new ShoalError('usage', `the key of split must be an integer of at most 53 bits, not ${key}`);
-  const { groupNumbers } = world.client;
-  const mine = splitRow(color, key, groupNumbers.encode());
-  const all = new Int32Array(mine.length * parent.size);
-  await parent.allGather(all, mine, { timeoutMs: options.timeoutMs, name });
-  const rows = parent.globalRanks.map((_, rank) => {
-    const row = all.slice(rank * mine.length, (rank + 1) * mine.length);
-    const [itsColor, present, itsKey] = [...new BigInt64Array(row.buffer, 0, splitWords)].map(Number);
-    return { rank, color: present === 1 ? itsColor : null, key: itsKey, numbers: row.subarray(2 * splitWords) };
+  const { told, id, serial } = await exchange(parent, world, splitRow(color, key), { timeoutMs: options.timeoutMs, name });
+  const rows = told.map((row, rank) => {
+    const [itsColor, present, itsKey] = [...new BigInt64Array(row.buffer)].map(Number);
+    return { rank, color: present === 1 ? itsColor : null, key: itsKey };
   });
-  const { id, serial } = groupNumbers.agree(joined(rows.map(({ numbers }) => numbers)));
   if (color === null) return null;
   const members = rows.filter((row) => row.color === color).sort((a, b) => a.key - b.key || a.rank - b.rank);
   const ranks = members.map(({ rank }) => rank);
@@ -84,13 +79,10 @@ export async function groupOfRanks(
     new Set(ranks).size === ranks.length &&
     ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < parent.size);
   if (!valid) throw new ShoalError('usage', `newGroup([${ranks.join(', ')}]) needs distinct ranks of 0…${parent.size - 1}`);
-  const { groupNumbers } = world.client;
-  const all = new Int32Array(groupNumbersWords * parent.size);
-  await parent.allGather(all, groupNumbers.encode(), {
+  const { id, serial } = await exchange(parent, world, new Int32Array(), {
     timeoutMs,
     name: `newGroup ${ranks.join(',')}${backend === undefined ? '' : ` ${backend}`}${scheduling === undefined ? '' : describeScheduling(scheduling)}`,
   });
-  const { id, serial } = groupNumbers.agree(all);
   if (!ranks.includes(parent.rank)) return null;
   return specOf(parent, world, ranks, { id, serial, name: name ?? `${parent.name}/group-${serial}`, backend, scheduling });
 }
@@ -132,22 +124,26 @@ function checkedRanks(lists: readonly (readonly number[])[], size: number): read
   return lists.map((list) => [...list]);
 }
 
-/** 64-bit words of a rank's colour and key. */
-const splitWords = 3;
-
-function splitRow(color: number | null, key: number, numbers: Int32Array): Int32Array {
-  const wanted = BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key));
-  return joined([new Int32Array(wanted.buffer), numbers]);
+/** A rank's colour and key, as 64-bit words. */
+function splitRow(color: number | null, key: number): Int32Array {
+  return new Int32Array(BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key)).buffer);
 }
 
-function joined(parts: readonly Int32Array[]): Int32Array {
-  const whole = new Int32Array(parts.reduce((words, part) => words + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
+/** Ranks tell each other these words. @returns those of each rank, and the number and serial that all conclude. */
+async function exchange(
+  parent: ParentGroup,
+  { client: { groupNumbers } }: ParentWorld,
+  words: Int32Array,
+  options: { readonly timeoutMs: number | undefined; readonly name: string },
+): Promise<{ readonly told: Int32Array[]; readonly id: number | undefined; readonly serial: number }> {
+  const mine = Int32Array.of(...words, groupNumbers.known(parent.id), ...groupNumbers.encode());
+  const all = new Int32Array(mine.length * parent.size);
+  await parent.allGather(all, mine, options);
+  const rows = parent.globalRanks.map((_, rank) => all.slice(rank * mine.length, (rank + 1) * mine.length));
+  const known = rows.map((row) => row[words.length]);
+  const numbers = rows.flatMap((row) => [...row.subarray(words.length + 1)]);
+  const agreed = groupNumbers.agreeOf(parent.id, known, Int32Array.from(numbers));
+  return { told: rows.map((row) => row.slice(0, words.length)), ...agreed };
 }
 
 /** Its number is used from now on. @param ranks Those of the parent, in the new order. */
@@ -158,6 +154,10 @@ function specOf(
   { id, backend, ...given }: Pick<GroupSpec, 'name' | 'serial' | 'backend' | 'scheduling'> & { readonly id: number | undefined },
 ): GroupSpec {
   if (id === undefined) throw noNumberLeft();
+  if (client.groupNumbers.isUsed(id)) {
+    const message = `group '${given.name}' cannot be made: another one, which took its number, was made at the same time of another group; await one before the other`;
+    throw new ShoalError('usage', message, { rank: parent.globalRanks[parent.rank] });
+  }
   client.groupNumbers.use(id);
   const globalRanks = ranks.map((rank) => parent.globalRanks[rank]);
   return {

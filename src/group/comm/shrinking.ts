@@ -14,7 +14,7 @@ import { restrictHosts, type GroupSpec } from '../../call/group-spec.ts';
 import { forgetCause } from '../../store/ended-ranks.ts';
 import type { Store } from '../../store/store.ts';
 import type { ShrinkRequest } from '../shared/comm-protocol.ts';
-import { GroupNumbers, groupNumbersWords, noNumberLeft } from '../shared/group-numbers.ts';
+import { GroupNumbers, groupNumbersWords, noNumberLeft } from '../../call/group-numbers.ts';
 import { JoinLimit } from './joining.ts';
 import type { World } from './world.ts';
 

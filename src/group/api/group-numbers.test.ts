@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { GroupNumbers } from './group-numbers.ts';
+import { GroupNumbers } from '../../call/group-numbers.ts';
+import type { ProcessGroup } from '../caller/types.ts';
 import { startRanks } from '../testing/in-process-world.ts';
 import { groupIdMax } from '../../call/group-spec.ts';
 
@@ -61,3 +62,39 @@ it.each(['host', 'network'] as const)(
     expect(names[1]).toEqual(names[0]);
   },
 );
+
+it.each(['host', 'network'] as const)('over %s, groups that are made at the same time have numbers of their own', async (kind) => {
+  await using world = await startRanks(3, { kind });
+  const sums = await world.each(async (group) => {
+    const value = 10 ** group.rank;
+    const sumIn = async (each: ProcessGroup | null): Promise<number> => {
+      const sum = Float32Array.of(value);
+      await each?.allReduce(sum);
+      return sum[0];
+    };
+    const pairs = [
+      [0, 1],
+      [1, 2],
+      [0, 2],
+    ];
+    const results: number[][] = [];
+    for (let round = 0; round < 3; round++) {
+      const made = await Promise.all([
+        ...pairs.map((ranks) => group.newGroup(ranks)),
+        group.split(group.rank === 1 ? null : 0),
+        group.newSubgroups({ groupSize: 3 }),
+      ]);
+      expect(new Set(made.flatMap((each) => each?.name ?? [])).size).toBe(made.filter((each) => each !== null).length);
+      // Groups of different groups, at the same time.
+      const both = await Promise.all(made.map((each) => each?.split(0) ?? Promise.resolve(null)));
+      results.push(await Promise.all([...made, ...both].map(sumIn)));
+      for (const each of [...both, ...made]) await each?.destroy();
+    }
+    return results;
+  });
+  for (const [rank, rounds] of sums.entries()) {
+    const own = 10 ** rank;
+    const made = [rank === 2 ? own : 11, rank === 0 ? own : 110, rank === 1 ? own : 101, rank === 1 ? own : 101, 111];
+    for (const round of rounds) expect(round).toEqual([...made, ...made]);
+  }
+});
