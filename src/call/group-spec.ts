@@ -1,5 +1,6 @@
 /** The number, name and ranks of a group. The same on all of them, except for the own rank. */
 import type { Settings } from '../base/settings/settings.ts';
+import { worldGroupId } from '../membership/group-numbers.ts';
 import { spaceOf, type TuningSpec } from '../scheduler/tuner/tuner.ts';
 import type { Topology } from '../plan/topology.ts';
 
@@ -50,8 +51,6 @@ export interface GroupSpec {
 
 /** Most characters of the name of a scheduled tensor. */
 export const scheduledNameMax = 256;
-/** The largest number of a group: immediates have ten bits for it. */
-export const groupIdMax = 1023;
 /** The largest number of a signal: immediates have fifteen bits for it. */
 const signalMaxLimit = 32767;
 
@@ -59,9 +58,6 @@ const signalMaxLimit = 32767;
 export function signalMaxOf(groupSize: number): number {
   return Math.min(signalMaxLimit, 16 + 8 * groupSize);
 }
-
-/** Number of the group of all ranks. */
-export const worldGroupId = 0;
 
 /** The group of all ranks. */
 export function worldSpec(

@@ -13,7 +13,7 @@ import type { Command, CommEvent, WorldPlan } from './shared/comm-protocol.ts';
 import { detectWorld } from '../store/environment.ts';
 import { openWorldGroup } from './api/open-world.ts';
 import { checkedScheduling, partitionBytesMin } from './api/scheduling.ts';
-import { worldGroupId } from '../call/group-spec.ts';
+import { worldGroupId } from '../membership/group-numbers.ts';
 import type { ProcessGroup, ScheduledGroup, SchedulingOptions } from './caller/types.ts';
 
 /** Descriptors that a world of several ranks takes beside the connections. A thread that starts reads many files at once. */

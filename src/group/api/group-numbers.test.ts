@@ -1,8 +1,7 @@
 import { expect, it } from 'vitest';
-import { GroupNumbers } from '../../call/group-numbers.ts';
+import { groupIdMax, GroupNumbers } from '../../membership/group-numbers.ts';
 import type { ProcessGroup } from '../caller/types.ts';
 import { startRanks } from '../testing/in-process-world.ts';
-import { groupIdMax } from '../../call/group-spec.ts';
 
 /** The ranks tell each other their numbers, and each of them concludes. */
 function agree(...ranks: GroupNumbers[]): { id: number | undefined; serial: number }[] {

@@ -1,6 +1,7 @@
 /** The parts that a group shares with the scheduled groups made of it. */
 import { Planner } from '../../call/planner.ts';
-import { worldGroupId, type GroupSpec } from '../../call/group-spec.ts';
+import { worldGroupId } from '../../membership/group-numbers.ts';
+import type { GroupSpec } from '../../call/group-spec.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import { CallChecks } from '../caller/call-checks.ts';

@@ -10,7 +10,7 @@ import { anyList, checkArgument } from '../../base/schema.ts';
 import { checkBackend } from '../caller/call-arguments.ts';
 import { chosenBackend } from '../../call/collective-libraries.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
-import { noNumberLeft, type GroupNumbers } from '../../call/group-numbers.ts';
+import { noNumberLeft, type GroupNumbers } from '../../membership/group-numbers.ts';
 import { restrictHosts, type GroupSpec, type Scheduling } from '../../call/group-spec.ts';
 import type { ProcessGroup, SubgroupsOptions } from '../caller/types.ts';
 import { describeSpace } from '../../scheduler/tuner/tuner.ts';

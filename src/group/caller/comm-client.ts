@@ -7,7 +7,7 @@ import { CommChannel, type Unnumbered } from '../../comm/caller/comm-channel.ts'
 import type { TraceSnapshot } from '../../trace/recorder.ts';
 import { PeerRegions } from './peer-regions.ts';
 import type { Command, FastPathShare, WorldInfo, WorldTold } from '../shared/comm-protocol.ts';
-import { GroupNumbers } from '../../call/group-numbers.ts';
+import { GroupNumbers } from '../../membership/group-numbers.ts';
 
 /** The time that the comm thread may take to tell other ranks something. */
 const tellMs = 2000;

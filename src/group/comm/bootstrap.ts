@@ -24,7 +24,8 @@ import { noteJoined } from '../../store/ended-ranks.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
 import { rangesOf, ranksIn } from '../../call/rank-ranges.ts';
 import type { Store } from '../../store/store.ts';
-import { storeAnswerMs, type JoinLimit } from './joining.ts';
+import type { JoinLimit } from '../../membership/join-limit.ts';
+import { storeAnswerMs } from './joining.ts';
 import type { World } from './world.ts';
 
 const rankInfo = object({

@@ -11,6 +11,7 @@ import { exhaustion } from '../../base/exhaustion.ts';
 import type { TakeDescriptor } from '../../fabric/fabric.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
 import type { NetworkPathOpening } from './paths/network-path-opening.ts';
+import type { Agreement } from '../../membership/agreement.ts';
 import type { Plans } from '../../call/planner.ts';
 import { lossOf, reasonSaidBy } from './diagnosis/departures.ts';
 import type { Wait } from './diagnosis/wait-chain.ts';
@@ -34,6 +35,8 @@ export class GroupEngine implements GroupLife {
   readonly links: readonly (PeerLink | undefined)[];
   readonly departed = (peer: number | undefined): ShoalError | undefined => this.#failure ?? this.#members.departed(peer);
   readonly world: GroupWorld;
+  /** The agreement on who goes on without the others, once there is one. */
+  agreement: Agreement | undefined;
   /** The order of its calls, where it is a scheduled group. */
   schedule: Schedule | undefined;
   readonly #calls: GroupCalls;

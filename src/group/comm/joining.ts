@@ -3,6 +3,7 @@ import { setMaxListeners } from 'node:events';
 import { within, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { CheckDescriptors } from '../../base/exhaustion.ts';
+import type { JoinLimit } from '../../membership/join-limit.ts';
 import type { Store } from '../../store/store.ts';
 import { giveUp, rankEnded } from '../../store/ended-ranks.ts';
 
@@ -16,23 +17,6 @@ const silentStoreMs = 10_000;
 /** For a connection, and for the moment in which memory is mapped; how often to look for them. */
 const spareDescriptors = 2;
 const descriptorsLookMs = 1000;
-
-/** The time in which all ranks have to join. */
-export class JoinLimit {
-  readonly timeoutMs: number;
-  readonly #clock: Clock;
-  readonly #endMs: number;
-
-  constructor(clock: Clock, timeoutMs: number) {
-    this.#clock = clock;
-    this.timeoutMs = timeoutMs;
-    this.#endMs = clock.now() + timeoutMs;
-  }
-
-  get leftMs(): number {
-    return Math.max(1, Math.ceil(this.#endMs - this.#clock.now()));
-  }
-}
 
 export interface Joining {
   readonly store: Store;

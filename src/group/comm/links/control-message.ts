@@ -3,7 +3,8 @@ import { errorCodes, ShoalError } from '../../../base/errors.ts';
 import { count, flag, integer, list, literal, number, object, optional, parse, tagged, text, type ValueOf } from '../../../base/schema.ts';
 import { postsPerMessage } from '../../../scheduler/order-agreement.ts';
 import { MessageType, probeBytesMax } from './wire.ts';
-import { groupIdMax, scheduledNameMax } from '../../../call/group-spec.ts';
+import { scheduledNameMax } from '../../../call/group-spec.ts';
+import { groupIdMax } from '../../../membership/group-numbers.ts';
 
 const key = integer({ min: 1 });
 const group = integer();

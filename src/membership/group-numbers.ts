@@ -7,11 +7,15 @@
  *  how many groups of this parent it knows, and all leave out the numbers that one of them did not know. */
 import { getOrMake } from '../base/collections/lists.ts';
 import { ShoalError } from '../base/errors.ts';
-import { worldGroupId, groupIdMax } from './group-spec.ts';
+
+/** Number of the group of all ranks. */
+export const worldGroupId = 0;
+/** The largest number of a group: immediates have ten bits for it. */
+export const groupIdMax = 1023;
 
 const wordBits = 32;
 const numberWords = Math.ceil((groupIdMax + 1) / wordBits);
-/** From the first number that groups made of one group take, to that of the next group. */
+/** The distance from the first number that groups made of one group take, to that of the next group. */
 const numbersApart = 64;
 /** Words that a rank tells the others. */
 export const groupNumbersWords = 1 + numberWords;
@@ -32,7 +36,7 @@ export class GroupNumbers {
   #serial = 1;
   /** A bit per number. */
   readonly #used = new Int32Array(numberWords);
-  /** By the number of the group that they are made of. */
+  /** The groups made of each, by its number. */
   readonly #offspring = new Map<number, Offspring>();
 
   /** @param words those of another one's `encode`. Default: the world's group alone is there. */
@@ -48,7 +52,7 @@ export class GroupNumbers {
     return Int32Array.of(this.#serial, ...this.#used);
   }
 
-  /** How many groups made of this one the rank knows. */
+  /** The number of groups made of this one that the rank knows. */
   known(parent: number): number {
     return this.#offspringOf(parent).count;
   }
