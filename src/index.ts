@@ -11,6 +11,7 @@ export type {
   CollectiveData,
   CountsOptions,
   PeerOptions,
+  PersistentCall,
   ProcessGroup,
   ReceiveWork,
   ReduceOptions,

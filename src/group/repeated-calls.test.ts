@@ -127,3 +127,63 @@ describe('what has changed since', () => {
     expect(() => missing(null, x[0])).toThrow(expect.objectContaining({ code: 'usage' }));
   });
 });
+
+describe('persistent calls', () => {
+  it.each([true, false])(
+    'give what single calls give, on the values that the data has at each start; with a fast path: %s',
+    async (fastPath) => {
+      await using world = await startRanks(2, { fastPath });
+      const results = await world.each(async (group) => {
+        const other = 1 - group.rank;
+        const sum = group.tensor('int32', [2]);
+        const [all, part] = [new Int32Array(2), new Int32Array(1)];
+        const root: { root: number } = { root: 1 };
+        const calls = [
+          group.allReduceInit(sum, { op: 'max' }),
+          group.broadcastInit(part, root),
+          group.allGatherInit(all, part),
+          group.barrierInit(),
+          group.allReduceInit(all, { op: { name: 'first', reduce: () => undefined } }),
+        ];
+        // They are those of the moment at which the call was bound.
+        root.root = 0;
+        const seen: number[][] = [];
+        for (let k = 1; k <= 4; k++) {
+          sum.data.set([k * group.rank, k * other]);
+          part[0] = 100 * k + group.rank;
+          for (const call of calls) await call.start();
+          seen.push([...sum.data, ...part, ...all]);
+        }
+        await group.destroy();
+        expect(() => calls[0].start()).toThrow(expect.objectContaining({ code: 'closed' }));
+        expect(() => group.barrierInit()).toThrow(expect.objectContaining({ code: 'closed' }));
+        return seen;
+      });
+      for (const seen of results) expect(seen).toEqual([1, 2, 3, 4].map((k) => [k, k, 100 * k + 1, 100 * k + 1, 100 * k + 1]));
+    },
+  );
+
+  it('are refused when they are made, where the call would be', async () => {
+    await using world = await startRanks(2);
+    const [group] = world.groups;
+    expect(() => group.broadcastInit(new Int32Array(1), { root: 2 })).toThrow(expect.objectContaining({ code: 'usage' }));
+    expect(() => group.allGatherInit(new Int32Array(1), new Int32Array(1))).toThrow(expect.objectContaining({ code: 'usage' }));
+    const late = { name: 'late', reduce: () => undefined, commutative: true };
+    expect(() => group.allReduceInit(new Int32Array(1), { op: late, root: 1 } as never)).toThrow(
+      expect.objectContaining({ code: 'usage' }),
+    );
+  });
+});
+
+it('an operator that throws is named', async () => {
+  await using world = await startRanks(2);
+  const reduce = (): void => {
+    throw new RangeError('too large');
+  };
+  const errors = await world.each((group) =>
+    group.allReduce(Int32Array.of(1), { op: { name: 'odd', reduce } }).catch((error: unknown) => error),
+  );
+  for (const [rank, error] of errors.entries()) {
+    expect(error).toMatchObject({ code: 'usage', message: `rank ${rank}, allReduce odd: the operator has thrown: too large` });
+  }
+});

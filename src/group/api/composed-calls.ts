@@ -8,7 +8,7 @@
  *
  *  A fold takes the parts in rank order, so that its bits are the same on all ranks, whatever the sizes and algorithms. It must not know
  *  which way calls take. */
-import { ShoalError } from '../../base/errors.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
 import { checkOptions, type OptionTable } from '../../base/schema.ts';
 import { JoinedWork } from '../../comm/caller/joined-work.ts';
 import type { SettlingWork } from '../../comm/caller/work.ts';
@@ -47,6 +47,11 @@ export function isPlanned<Options extends ReduceOptions<AnyReduceOp>>(options: O
   return typeof options?.op !== 'object' && !isLogicalOp(options?.op) && options?.postscale === undefined;
 }
 
+/** @throws ShoalError `usage` for options that are none of the method's. */
+export function checkComposed(method: string, options: object): void {
+  checkOptions(method, options, optionsOf[method as ReducingCall] as OptionTable<object>);
+}
+
 /** A call that reduces, whose arguments have been checked. */
 interface Reducing {
   readonly group: ComposingGroup;
@@ -65,7 +70,7 @@ export function startReducing(
   source: CollectiveData,
   options: ReducingOptions,
 ): SettlingWork {
-  checkOptions(method, options, optionsOf[method] as OptionTable<object>);
+  checkComposed(method, options);
   const { op = ReduceOp.Sum, factor, postscale, ...rest } = options;
   const isInPlace = source === target;
   const from = operand(source, `the ${isInPlace ? 'data' : 'input'} of ${method}`);
@@ -132,7 +137,12 @@ function folded({ group, method, to, from }: Reducing, op: CombineOp | UserReduc
   const start = (): SettlingWork[] => [group.startCollective(checked())];
   return composed(group, [parts], start, () => {
     const count = method === 'scan' ? rank + 1 : method === 'exscan' ? rank : size;
-    if (hasParts) fold(group.kernels, op, to, partsOf(parts, to.count).slice(0, count));
+    if (!hasParts) return;
+    try {
+      fold(group.kernels, op, to, partsOf(parts, to.count).slice(0, count));
+    } catch (cause) {
+      throw new ShoalError('usage', `rank ${rank}, ${call.name}: the operator has thrown: ${messageOf(cause)}`, { rank, cause });
+    }
   });
 }
 

@@ -47,12 +47,13 @@ import { allGatherObject, broadcastObject, gatherObject, scatterObject } from '.
 import { checkedScheduling, checkSettings } from './scheduling.ts';
 import { createParts, type GroupParts } from './group-parts.ts';
 import { handOver, shrunkSpec } from './shrink.ts';
+import { PersistentCalls } from './persistent-calls.ts';
 import { span } from './span.ts';
-import { groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
+import { groupOfRanks, splitGroup, subgroupOf, type GroupRequest } from './subgroups.ts';
 
 const destroyTimeoutMs = 10_000;
 
-export class CommGroup implements ProcessGroup {
+export class CommGroup extends PersistentCalls implements ProcessGroup {
   readonly name: string;
   readonly rank: number;
   readonly size: number;
@@ -70,6 +71,7 @@ export class CommGroup implements ProcessGroup {
 
   /** @param of a group of the same ranks, which stays responsible for tensors and calls of this one. Default: none. */
   constructor(world: WorldHandle, spec: GroupSpec, of?: CommGroup) {
+    super();
     this.#world = world;
     this.spec = spec;
     this.id = spec.id;
@@ -252,10 +254,15 @@ export class CommGroup implements ProcessGroup {
     this.#checkUsable();
     const scheduling = { ...this.#world.scheduling, ...checkedScheduling('scheduled', options, this.#world.partitionBytesMin) };
     checkSettings(scheduling);
-    const ranks = this.globalRanks.map((_, rank) => rank);
-    const spec = must(await groupOfRanks(this, this.#world, ranks, { timeoutMs, scheduling }), () => 'this rank is one of all');
+    const spec = await this.#again({ timeoutMs, scheduling });
     await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);
     return this.#world.scheduledGroup(this, spec, how);
+  }
+
+  /** A group of the same ranks. */
+  async #again(request: GroupRequest): Promise<GroupSpec> {
+    const ranks = this.globalRanks.map((_, rank) => rank);
+    return must(await groupOfRanks(this, this.#world, ranks, request), () => 'this rank is one of all');
   }
 
   async shrink(options: ShrinkOptions = noOptions): Promise<ProcessGroup> {
@@ -374,11 +381,9 @@ export class CommGroup implements ProcessGroup {
       announce: (name, timeoutMs) => this.#dispatch.start(this.#checks.barrier('barrier', { name, timeoutMs })),
       // The same ranks: its number is agreed on by a call of this group, in its order.
       openPieceGroup: async () => {
-        const ranks = this.globalRanks.map((_, rank) => rank);
-        const spec = must(await groupOfRanks(this, this.#world, ranks, { name: `${this.name}/devices` }), () => 'this rank is one of all');
+        const spec = await this.#again({ name: `${this.name}/devices` });
         // This thread moves memory of devices: collectives run beside it, never on it.
-        const world = { ...this.#world, openFastPath: () => undefined };
-        return must(await this.#open(spec, undefined, world), () => 'this rank is one of all');
+        return must(await this.#open(spec, undefined, { ...this.#world, openFastPath: () => undefined }), () => 'this rank is one of all');
       },
     });
   }
@@ -425,6 +430,11 @@ export class CommGroup implements ProcessGroup {
   }
 
   // ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  protected usableChecks(): CallChecks {
+    this.#checkUsable();
+    return this.#checks;
+  }
 
   #checkUsable(): void {
     const { destroyed, successor } = this.#parts;

@@ -31,6 +31,11 @@ export interface ScheduledCommGroupOptions {
 }
 
 export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
+  override readonly allReduceInit = (): never => {
+    throw new ShoalError('unsupported', 'allReduceInit: all-reduces of a scheduled group have priorities; call allReduce for each', {
+      rank: this.rank,
+    });
+  };
   readonly #options: ScheduledCommGroupOptions;
   readonly #stops: CallSignals;
   /** The status before the first point of a tuner. */

@@ -182,6 +182,29 @@ export interface ScheduledReduceOptions extends ReduceOptions {
   readonly priority?: number;
 }
 
+/** Collectives that can be persistent. */
+export type PersistentMethod =
+  | 'allReduce'
+  | 'broadcast'
+  | 'reduce'
+  | 'allGather'
+  | 'gather'
+  | 'scatter'
+  | 'reduceScatter'
+  | 'allToAll'
+  | 'barrier';
+
+/** A collective that is bound to its data and options, as of MPI-4's `MPI_Allreduce_init`. It needs no end of its own. */
+export interface PersistentCall {
+  /** Calls the collective once more, on the values that the data has now: a call like any other, in the group's order of calls. */
+  start(): Work;
+}
+
+/** `allReduceInit(data, options)` and so on: the arguments of the collectives, checked once. They communicate nothing. */
+export type PersistentInits = {
+  readonly [Method in PersistentMethod as `${Method}Init`]: (...args: Parameters<ProcessGroup[Method]>) => PersistentCall;
+};
+
 /** A set of ranks that communicate together. Collectives must be called by every rank in the same order.
  *
  *  Elements are counted over a tensor's whole shape, which matters to no operation: only counts and dtypes have to agree, between
@@ -190,7 +213,7 @@ export interface ScheduledReduceOptions extends ReduceOptions {
  *
  *  Calls throw ShoalError `usage` for arguments that cannot be, `unsupported` for what Shoal does not do with them, and `closed` after
  *  `destroy`. Works fail with `mismatch`, `timeout`, `peer-lost`, or the error that ended the group before. */
-export interface ProcessGroup {
+export interface ProcessGroup extends PersistentInits {
   /** For messages, traces and reports: `world`, or what `newGroup` was given. */
   readonly name: string;
   /** This process in the group, 0…size−1. */
