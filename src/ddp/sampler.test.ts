@@ -57,6 +57,48 @@ describe('DistributedSampler', () => {
     );
   });
 
+  test('the rest of an epoch, dealt anew to any sequence of worlds, has every item once, and padding at its end only', () => {
+    const changes = fc.array(fc.record({ size: fc.integer({ min: 1, max: 9 }), batches: fc.nat(4) }), { maxLength: 8 });
+    fc.assert(
+      fc.property(
+        ...arguments_,
+        fc.integer({ min: 1, max: 5 }),
+        fc.boolean(),
+        changes,
+        (items, last, seed, epoch, batch, dropLast, before) => {
+          const seen: number[] = [];
+          let state = { ...new DistributedSampler(items, { seed }).stateDict(), epoch };
+          for (const { size, batches } of [...before, { size: last, batches: Infinity }]) {
+            const ranks = Array.from(
+              { length: size },
+              (_, rank) => new DistributedSampler(items, { seed, dropLast, group: { rank, size } }),
+            );
+            for (const sampler of ranks) sampler.loadStateDict(state);
+            const dealt = ranks.map((sampler) => sampler.batches(batch));
+            for (let k = 0; k < batches; k++) {
+              const step = dealt.map((each) => each.next());
+              if (step[0].done === true) break;
+              // A step that fails has given out a batch, too: the state is that of the step before.
+              for (const { value } of step) seen.push(...(value as number[]));
+              const states = ranks.map((sampler) => sampler.stateDict());
+              for (const each of states) expect(each).toEqual(states[0]);
+              [state] = states;
+            }
+          }
+          const twice = seen.length - new Set(seen).size;
+          const most = Math.max(last, ...before.map(({ size }) => size));
+          if (dropLast) {
+            expect(twice).toBe(0);
+            expect(items - seen.length).toBeLessThan(last);
+          } else {
+            expect(new Set(seen).size).toBe(items);
+            expect(twice).toBeLessThan(most);
+          }
+        },
+      ),
+    );
+  });
+
   test('the order is a function of seed and epoch', () => {
     const [first] = world(100, 1, { seed: 7 });
     expect(world(100, 1, { seed: 7 })[0]).toEqual(first);
