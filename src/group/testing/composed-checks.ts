@@ -23,27 +23,23 @@ export const composedChecks: readonly GroupCheck[] = [
       for (let root = 0; root < group.size; root++) {
         const isRoot = group.rank === root;
         for (const counts of [Array<number>(group.size).fill(9), Array<number>(group.size).fill(30_000), unevenCounts(group.size)]) {
-          const [whole, mine] = [
-            filled(
-              group,
-              'int32',
-              counts.reduce((a, b) => a + b, 0),
-            ),
-            filled(group, 'int32', counts[group.rank]),
-          ];
-          const expected = counts.flatMap((count, rank) => Array.from({ length: count }, (_, i) => valueAt(rank, i, 'int32')));
-          const input = Int32Array.from(mine.data as Int32Array);
+          const total = isRoot ? counts.reduce((a, b) => a + b, 0) : 0;
+          const [whole, mine] = [group.tensor('int32', [total]), filled(group, 'int32', counts[group.rank])];
+          const expected = new Int32Array(total);
+          for (let i = 0, rank = 0; isRoot && rank < group.size; i += counts[rank++])
+            for (let k = 0; k < counts[rank]; k++) expected[i + k] = valueAt(rank, k, 'int32');
+          const input = (mine.data as Int32Array).slice();
           for (const [all, own] of [
             [whole, mine],
-            [Int32Array.from(whole.data as Int32Array), Int32Array.from(input)],
+            [new Int32Array(total), input.slice()],
           ] as const) {
-            const elements = (all instanceof Int32Array ? all : all.data) as Int32Array;
-            elements.fill(-1).set(input, bounds(counts, group.rank)[0]);
+            const elements = all instanceof Int32Array ? all : all.data;
+            if (isRoot) elements.fill(-1).set(input, bounds(counts, group.rank)[0]);
             await group.gather(isRoot ? all : null, isRoot ? null : own, { root, counts });
-            if (isRoot) assert.deepEqual([...elements], expected);
+            if (isRoot) assert.deepEqual(elements, expected);
             (own instanceof Int32Array ? own : (own.data as Int32Array)).fill(-1);
             await group.scatter(isRoot ? null : own, isRoot ? all : null, { root, counts });
-            if (isRoot) assert.deepEqual([...elements], expected);
+            if (isRoot) assert.deepEqual(elements, expected);
             else checkInput({ dtype: 'int32', data: own instanceof Int32Array ? own : own.data }, group.rank, 'scattered');
           }
           group.release(whole);
