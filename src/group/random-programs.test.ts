@@ -12,7 +12,7 @@ import { startRanks, type InProcessOptions } from './testing/in-process-world.ts
 import type { CommGroup } from './api/process-group.ts';
 import { callOf, stepCounts, type Call, type Step } from './testing/random-program.ts';
 
-const { GROUP_WORLDS = '25', GROUP_SEED } = process.env;
+const { GROUP_WORLDS = '12', GROUP_SEED } = process.env;
 const worlds = Number(GROUP_WORLDS);
 /** A failing program is printed at once; with its seed given again, it shrinks. */
 const runs = GROUP_SEED === undefined ? { numRuns: worlds, endOnFailure: true } : { numRuns: worlds, seed: Number(GROUP_SEED) };
