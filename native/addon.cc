@@ -203,6 +203,7 @@ napi_value init(napi_env env, napi_value exports) {
   export_sockets(env, exports);
   export_mpi(env, exports);
   export_ofi(env, exports);
+  export_records(env, exports);
   export_wires(env, exports);
   export_watches(env, exports);
   export_repetition(env, exports);

@@ -9,6 +9,7 @@
       'target_name': 'shoal',
       'sources': [
         'addon.cc',
+        'records.cc',
         'regions.cc',
         'repetition.cc',
         'sockets.cc',

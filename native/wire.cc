@@ -27,13 +27,24 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 
 size_t inbox_bytes_of(size_t payload_max) { return round_up(kBoxMessages * (kHeaderBytes + payload_max)); }
 
-static size_t outbox_bytes_of(size_t payload_max, size_t put_max) { return inbox_bytes_of(payload_max) + round_up(2 * put_max); }
+static size_t outbox_bytes_of(size_t payload_max, size_t put_max) {
+  return inbox_bytes_of(payload_max) + round_up(2 * put_max) + kRecordOverheads * (records::kLengthBytes + records::kTagBytes);
+}
 
-size_t peer_bytes_of(size_t payload_max, size_t put_max) { return kLine + inbox_bytes_of(payload_max) + outbox_bytes_of(payload_max, put_max); }
+size_t peer_bytes_of(size_t payload_max, size_t put_max) {
+  return kLine + inbox_bytes_of(payload_max) + round_up(outbox_bytes_of(payload_max, put_max)) + round_up(records::kRecordMax);
+}
+
+uint8_t* sealed_box_of(uint8_t* peer_memory, size_t payload_max, size_t put_max) {
+  return peer_memory + peer_bytes_of(payload_max, put_max) - round_up(records::kRecordMax);
+}
 
 void Wire::close_all() {
   for (Peer& peer : peers) {
-    if (peer.fd >= 0) close(peer.fd);
+    if (peer.fd >= 0) {
+      records::release_link(peer.fd);
+      close(peer.fd);
+    }
     peer.fd = -1;
   }
 }
@@ -64,16 +75,16 @@ PollResult Wire::poll_any(uint32_t from, double spin_ns) {
   const bool sending = unsent();
   double start = 0;
   for (;;) {
-    bool ended = false;
+    uint32_t ended = 0;
     for (size_t k = 0; k < peers.size(); k++) {
       Peer& peer = peers[k];
       if (peer.state->unsent > 0) flush(peer);
       if ((from >> k & 1) == 0) continue;
       receive(peer);
-      ended = ended || peer.state->ended != 0;
+      if (peer.state->ended > ended) ended = peer.state->ended;
     }
     if (arrivals != before || (sending && !unsent())) return kThere;
-    if (ended) return kEnded;
+    if (ended != 0) return ended == kForged ? kForgedEnd : kEnded;
     const double now = now_ns();
     if (start == 0) start = now;
     if (now - start >= spin_ns) return kNotYet;
@@ -95,17 +106,18 @@ void Wire::arm() {
 PollResult Wire::poll_until(uint32_t turn, uint32_t value, double spin_ns) {
   double start = 0;
   for (;;) {
-    bool there = true, ended = false;
+    bool there = true;
+    uint32_t ended = 0;
     for (Peer& peer : peers) {
       if (peer.state->unsent > 0) flush(peer);
       if (reached(peer, turn, value)) continue;
       receive(peer);
       if (reached(peer, turn, value)) continue;
       there = false;
-      ended = ended || peer.state->ended != 0;
+      if (peer.state->ended > ended) ended = peer.state->ended;
     }
     if (there) return kThere;
-    if (ended) return kEnded;
+    if (ended != 0) return ended == kForged ? kForgedEnd : kEnded;
     const double now = now_ns();
     if (start == 0) start = now;
     if (now - start >= spin_ns) return kNotYet;
@@ -119,6 +131,18 @@ void Wire::post(Peer& peer, std::initializer_list<iovec> parts) {
   if (state.ended != 0 || state.deaf != 0) return;
   size_t whole = 0;
   for (const iovec& each : parts) whole += each.iov_len;
+  if (peer.link) {
+    const uint32_t before = state.unsent;
+    uint8_t* target = peer.outbox + before;
+    uint8_t* end = before + records::sealed_bytes(whole) > outbox_bytes_of(payload_max, put_max) ? nullptr : peer.link->sealer->seal(parts.begin(), parts.size(), target);
+    if (end == nullptr) {
+      state.ended = 1;
+      return;
+    }
+    state.unsent += static_cast<uint32_t>(end - target);
+    if (before == 0) flush(peer);
+    return;
+  }
   size_t sent = 0;
   if (state.unsent == 0) {
     msghdr message{};
@@ -165,7 +189,69 @@ bool Wire::reached(const Peer& peer, uint32_t turn, uint32_t value) const {
   return static_cast<int32_t>(__atomic_load_n(word(peer, turn), __ATOMIC_ACQUIRE) - value) >= 0;
 }
 
+bool Wire::take(Peer& peer, const uint8_t* bytes, size_t count) {
+  PeerState& state = *peer.state;
+  while (count > 0) {
+    const bool direct = state.put_left > 0;
+    const size_t room = direct ? state.put_left : inbox_bytes_of(payload_max) - state.received;
+    uint8_t* target = direct ? put_target(state) : peer.inbox + state.received;
+    const size_t taken = count < room ? count : room;
+    if (target == nullptr || taken == 0) return false;
+    std::memcpy(target, bytes, taken);
+    bytes += taken;
+    count -= taken;
+    if (direct) {
+      state.put_left -= static_cast<uint32_t>(taken);
+      if (state.put_left == 0) landed(state.put);
+    } else {
+      state.received += static_cast<uint32_t>(taken);
+      if (!deliver(peer)) return false;
+    }
+  }
+  return true;
+}
+
+void Wire::receive_records(Peer& peer) {
+  PeerState& state = *peer.state;
+  while (state.ended == 0) {
+    const size_t room = records::kRecordMax - state.sealed;
+    const ssize_t count = recv(peer.fd, peer.sealed + state.sealed, room, MSG_DONTWAIT);
+    if (count < 0 && would_block()) return;
+    if (count <= 0) {
+      state.ended = 1;
+      return;
+    }
+    state.sealed += static_cast<uint32_t>(count);
+    size_t done = 0;
+    while (state.ended == 0 && state.sealed - done >= records::kLengthBytes) {
+      const uint8_t* record = peer.sealed + done;
+      const size_t sealed = static_cast<size_t>(record[0]) << 8 | record[1];
+      if (sealed <= records::kTagBytes) {
+        state.ended = kForged;
+        break;
+      }
+      if (state.sealed - done < records::kLengthBytes + sealed) break;
+      done += records::kLengthBytes + sealed;
+      const size_t plain = sealed - records::kTagBytes;
+      uint8_t* direct = state.put_left >= plain ? put_target(state) : nullptr;
+      if (direct == nullptr) opened_.resize(records::kPlainMax);
+      bool good = peer.link->opener->open(record + records::kLengthBytes, sealed, direct == nullptr ? opened_.data() : direct);
+      if (good && direct != nullptr) {
+        state.put_left -= static_cast<uint32_t>(plain);
+        if (state.put_left == 0) landed(state.put);
+      } else {
+        good = good && take(peer, opened_.data(), plain);
+      }
+      if (!good) state.ended = kForged;
+    }
+    state.sealed -= static_cast<uint32_t>(done);
+    if (done > 0 && state.sealed > 0) std::memmove(peer.sealed, peer.sealed + done, state.sealed);
+    if (static_cast<size_t>(count) < room) return;
+  }
+}
+
 void Wire::receive(Peer& peer) {
+  if (peer.link) return receive_records(peer);
   PeerState& state = *peer.state;
   while (state.ended == 0) {
     const bool direct = state.put_left > 0;

@@ -10,6 +10,9 @@
 // Two threads of a process have each their own wire on the same sockets and the same memory, and use them in turn, never at once: messages
 // that are half received or half sent lie in the memory, so that either thread can go on. The descriptors are the wire's own. Sending never
 // blocks: bytes that the kernel does not take stay in the outbox, which holds everything that an operation sends to a peer.
+//
+// On a socket that has records (records.h) messages travel in them: sealed into the outbox, received into a box of their own, and opened
+// from there to where they belong.
 #pragma once
 #include <node_api.h>
 #include <sys/uio.h>
@@ -20,6 +23,7 @@
 #include <vector>
 
 #include "napi_args.h"
+#include "records.h"
 
 namespace shoal {
 namespace wire {
@@ -43,16 +47,19 @@ static_assert(sizeof(Header) == kHeaderBytes, "as on the wire");
 constexpr size_t kPayloadLeast = 32;
 /// Messages that inbox and outbox hold: the two that may be under way, and one that is being taken out.
 constexpr size_t kBoxMessages = 3;
+/// Records that an outbox holds beside them.
+constexpr size_t kRecordOverheads = 1024;
 constexpr size_t kLine = 64;
 
 /// One peer's part of the memory; inbox and outbox follow, each `box_bytes` long.
 struct PeerState {
   uint32_t received;  // bytes in the inbox
   uint32_t unsent;    // bytes in the outbox
-  uint32_t ended;     // nothing more will come
+  uint32_t ended;     // nothing more will come; kForged: what has come is not the peer's
   uint32_t put_left;  // bytes of `put` that have not come
   Header put;         // the write that is being received
   uint32_t deaf;      // takes nothing more; what it has sent before may still be read
+  uint32_t sealed;    // bytes in the box of records
 };
 
 struct Peer {
@@ -61,13 +68,22 @@ struct Peer {
   uint8_t* inbox;
   uint8_t* outbox;
   uint8_t* slots[kTurns];
+  /// Null: what travels is plain.
+  std::shared_ptr<records::Link> link;
+  /// Records that are not whole.
+  uint8_t* sealed;
 };
 
 /// Bytes of an inbox, and of all of a peer's part of the memory.
 size_t inbox_bytes_of(size_t payload_max);
 size_t peer_bytes_of(size_t payload_max, size_t put_max);
+/// The place of records that are not whole, in a peer's part.
+uint8_t* sealed_box_of(uint8_t* peer_memory, size_t payload_max, size_t put_max);
 
-enum PollResult : int { kThere = 1, kNotYet = 0, kEnded = -1 };
+enum PollResult : int { kThere = 1, kNotYet = 0, kEnded = -1, kForgedEnd = -2 };
+
+/// Of `ended`.
+constexpr uint32_t kForged = 2;
 
 /// Most peers: each is a bit, by position.
 constexpr size_t kPeersMax = 32;
@@ -130,6 +146,15 @@ class Wire {
   uint8_t* put_target(const PeerState& state) const;
 
   void landed(const Header& put);
+
+  /// Like `receive`, from the peer's records.
+  void receive_records(Peer& peer);
+
+  /// Takes bytes out of a record. False when they are not messages.
+  bool take(Peer& peer, const uint8_t* bytes, size_t count);
+
+  /// Memory for a record that does not go to one place.
+  std::vector<uint8_t> opened_;
 
   /// Stores bytes that have come in their places. False when they are not a message.
   bool deliver(Peer& peer);

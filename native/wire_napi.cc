@@ -59,7 +59,8 @@ napi_value create_wire(napi_env env, napi_callback_info info) {
     uint8_t* base = memory.data + k * each;
     valid = napi_get_element(env, values[0], k, &element) == napi_ok && get_descriptor(env, element, fd) && fd >= 0;
     if (!valid) break;
-    Peer peer{fd, reinterpret_cast<PeerState*>(base), base + kLine, base + kLine + box, {nullptr, nullptr}};
+    uint8_t* sealed = sealed_box_of(base, wire->payload_max, wire->put_max);
+    Peer peer{fd, reinterpret_cast<PeerState*>(base), base + kLine, base + kLine + box, {nullptr, nullptr}, records::link_of(fd), sealed};
     for (uint32_t turn = 0; valid && turn < kTurns; turn++) {
       valid = napi_get_element(env, values[3], k * kTurns + turn, &element) == napi_ok && get(env, element, view) && view.size >= slot_least &&
               reinterpret_cast<uintptr_t>(view.data) % 4 == 0;
@@ -205,6 +206,7 @@ napi_value take_socket(napi_env env, napi_callback_info info) {
   // Without these options, which the kernel may refuse, it is slower but not wrong.
   setsockopt(own, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(own, SOL_SOCKET, SO_SNDBUF, &kSocketBufferBytes, sizeof kSocketBufferBytes);
+  records::retain_link(own);
   return napi_create_int32(env, own, &result) == napi_ok ? result : nullptr;
 }
 
@@ -213,6 +215,7 @@ napi_value close_socket(napi_env env, napi_callback_info info) {
   napi_value values[1];
   int fd;
   if (!arguments(env, info, values) || !get_descriptor(env, values[0], fd) || fd < 0) return fail_arguments(env);
+  records::release_link(fd);
   close(fd);
   return nullptr;
 }

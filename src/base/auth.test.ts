@@ -3,18 +3,26 @@ import { describe, expect, it } from 'vitest';
 import { Handshake, handshakeBytesMax, launcherNumber, type HandshakeOptions } from './auth.ts';
 import { isShoalError, type ShoalError } from './errors.ts';
 import { seededRandom } from './random.ts';
+import { claimOf, type LinkClaim } from './secure/link.ts';
+import type { LinkKeys } from './secure/records.ts';
 
 const secret = new TextEncoder().encode('the secret of this job');
 
 function end(role: 'dialer' | 'acceptor', changes: Partial<HandshakeOptions> = {}): Handshake {
   const rank = role === 'dialer' ? 3 : 5;
-  return new Handshake({ role, secret, purpose: 'test', world: 'w', rank, random: seededRandom(rank), ...changes });
+  return new Handshake({ role, secret, purpose: 'test', world: 'w', rank, random: seededRandom(rank), link: claimOf('local'), ...changes });
+}
+
+/** A claim that does not depend on the machine. */
+function hereOf(host: number, demands = true): LinkClaim {
+  return { demands, hasAes: true, host: new Uint8Array(16).fill(host) };
 }
 
 interface Verdict {
   peerRank?: number;
   error?: ShoalError;
   rest?: Uint8Array;
+  keys?: LinkKeys;
 }
 
 /** Both ends against each other, every byte stream cut into pieces of `pieceBytes`. */
@@ -68,27 +76,36 @@ describe('handshake', () => {
 
   it('keeps the bytes of its frames', () => {
     const seeded = (role: 'dialer' | 'acceptor', rank: number): Handshake =>
-      new Handshake({ role, secret: Buffer.from('secret'), purpose: 'store', world: 'w', worldSize: 3, rank, random: seededRandom(rank) });
+      new Handshake({
+        role,
+        secret: Buffer.from('secret'),
+        purpose: 'store',
+        world: 'w',
+        worldSize: 3,
+        rank,
+        random: seededRandom(rank),
+        link: hereOf(9),
+      });
     const [dialer, acceptor] = [seeded('dialer', 1), seeded('acceptor', 2)];
     const hello = dialer.start()!;
     const answer = acceptor.push(hello).send!;
     const proof = dialer.push(answer).send!;
     expect([hello, answer, proof, acceptor.push(proof).send!].map((frame) => Buffer.from(frame).toString('hex'))).toEqual([
-      '53484f414c01010073746f7265000000000000000000000050e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc32601000000ffffffff030000009e272f05c2005ae1e302ce680df6392edf61a1e7079951a1f721b1aee05a1598',
-      '53484f414c01010173746f7265000000000000000000000050e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc32602000000ffffffff030000003160159003909c4759b0e4363a9bde0066acb905be22082f1187e11bff1d6f52',
-      '53484f414c010200c73145155ac18e16c4bf29e7a7a07dfeffd547e6bb01bf52319188150179d927',
-      '53484f414c010201fc7becc263d73d17c92ef829fb8902e2e8c8efbbd3719940005c0b45b2641e69',
+      '53484f414c02010073746f7265000000000000000000000050e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc32601000000ffffffff030000009e272f05c2005ae1e302ce680df6392edf61a1e7079951a1f721b1aee05a15980309090909090909090909090909090909000000',
+      '53484f414c02010173746f7265000000000000000000000050e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc32602000000ffffffff030000003160159003909c4759b0e4363a9bde0066acb905be22082f1187e11bff1d6f520309090909090909090909090909090909000000',
+      '53484f414c0202003595c44f019ee6d942142af5ac4d7458f99b442d55771d2219aed8ff27f67f6200000000000000000000000000000000',
+      '53484f414c020201166943125df7e7f5d5e1f3217d70b989aedc34cf2caec56f66cbbb39c82b056300000000000000000000000000000000',
     ]);
-    expect(Buffer.from(seeded('acceptor', 0).refuse('full é')).toString('hex')).toBe('53484f414c01030266756c6c20e9'.padEnd(2 * 136, '0'));
+    expect(Buffer.from(seeded('acceptor', 0).refuse('full é')).toString('hex')).toBe('53484f414c02030266756c6c20e9'.padEnd(2 * 136, '0'));
   });
 
   it('gives back the bytes that follow the last frame, and asks for no more than its frames', () => {
     const dialer = end('dialer');
     const acceptor = end('acceptor');
-    expect(acceptor.bytesWanted).toBe(100);
+    expect(acceptor.bytesWanted).toBe(120);
     const hello = acceptor.push(dialer.start()!);
     const proof = dialer.push(hello.send!);
-    expect(acceptor.bytesWanted).toBe(40);
+    expect(acceptor.bytesWanted).toBe(56);
     const step = acceptor.push(Buffer.concat([proof.send!, Buffer.from('tail')]));
     expect(Buffer.from(step.done!.rest).toString()).toBe('tail');
     expect(dialer.push(step.send!).done).toMatchObject({ peerRank: 5 });
@@ -105,7 +122,7 @@ describe('handshake', () => {
     const dialer = end('dialer');
     const impostor = end('acceptor', { secret: Buffer.from('guess') });
     dialer.push(impostor.push(dialer.start()!).send!);
-    const forged = Buffer.alloc(40);
+    const forged = Buffer.alloc(56);
     forged.set(dialer.start()!.subarray(0, 6));
     forged[6] = 2;
     forged[7] = 1;
@@ -145,10 +162,10 @@ describe('handshake', () => {
 
   it('another version is a config error', () => {
     const hello = Buffer.from(end('dialer').start()!);
-    hello[5] = 2;
+    hello[5] = 1;
     const acceptor = end('acceptor');
     expect(() => acceptor.push(hello)).toThrow(
-      expect.objectContaining({ code: 'config', message: expect.stringMatching(/version 1 here, 2/) }),
+      expect.objectContaining({ code: 'config', message: expect.stringMatching(/version 2 here, 1/) }),
     );
     expect(acceptor.refusal).toHaveLength(136);
   });
@@ -200,7 +217,7 @@ describe('handshake', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 400 }), fc.boolean(), fc.constantFrom('dialer', 'acceptor'), (bytes, prefixed, role) => {
         const handshake = end(role);
-        const input = prefixed ? Buffer.concat([Buffer.from('SHOAL\x01', 'latin1'), bytes]) : bytes;
+        const input = prefixed ? Buffer.concat([Buffer.from('SHOAL\x02', 'latin1'), bytes]) : bytes;
         try {
           expect(handshake.push(input).done).toBeUndefined();
         } catch (thrown) {
@@ -209,5 +226,94 @@ describe('handshake', () => {
       }),
       { numRuns: 500 },
     );
+  });
+});
+
+describe('encryption', () => {
+  const apart = (role: 'dialer' | 'acceptor', changes: Partial<HandshakeOptions> = {}): Handshake =>
+    end(role, { link: hereOf(role === 'dialer' ? 1 : 2), ...changes });
+
+  it('is agreed on between hosts, with keys that only the two ends have', () => {
+    const { dialer, acceptor } = converse(apart('dialer'), apart('acceptor'), 7);
+    expect(dialer.keys).toMatchObject({ aead: 'aes-256-gcm' });
+    expect(dialer.keys!.send).toEqual(acceptor.keys!.receive);
+    expect(dialer.keys!.receive).toEqual(acceptor.keys!.send);
+    expect(dialer.keys!.send).not.toEqual(dialer.keys!.receive);
+    const again = converse(apart('dialer', { random: seededRandom(77) }), apart('acceptor'));
+    expect(again.dialer.keys!.send).not.toEqual(dialer.keys!.send);
+  });
+
+  it('takes the cipher that both processors are fast at', () => {
+    const without = { ...hereOf(1), hasAes: false };
+    expect(converse(apart('dialer', { link: without }), apart('acceptor')).acceptor.keys).toMatchObject({ aead: 'chacha20-poly1305' });
+  });
+
+  it.each([
+    ['within a host', hereOf(1), hereOf(1)],
+    ['within a host, whatever the settings are', hereOf(1), hereOf(1, false)],
+    ['if both ends do without', hereOf(1, false), hereOf(2, false)],
+  ])('is not used %s', (_name, dialling, accepting) => {
+    const { dialer, acceptor } = converse(end('dialer', { link: dialling }), end('acceptor', { link: accepting }));
+    expect([dialer.peerRank, acceptor.peerRank]).toEqual([5, 3]);
+    expect([dialer.keys, acceptor.keys]).toEqual([undefined, undefined]);
+  });
+
+  it('a connection that may leave the host counts as one between hosts', () => {
+    const anywhere = hereOf(0);
+    const { dialer } = converse(end('dialer', { link: anywhere }), end('acceptor', { link: anywhere }));
+    expect(dialer.keys).toBeDefined();
+  });
+
+  it.each(['dialer', 'acceptor'] as const)('an end that demands it refuses one that does not; the %s does without', (role) => {
+    const without = { link: hereOf(9, false) };
+    const { dialer, acceptor } = converse(
+      apart('dialer', role === 'dialer' ? without : {}),
+      apart('acceptor', role === 'acceptor' ? without : {}),
+    );
+    for (const { error } of [dialer, acceptor])
+      expect(error).toMatchObject({
+        code: 'config',
+        message: expect.stringMatching(/demands encryption and rank \d has SHOAL_ENCRYPTION=off/),
+      });
+  });
+
+  it('a purpose that cannot be encrypted is refused between hosts, with the setting that allows it', () => {
+    const { dialer, acceptor } = converse(apart('dialer', { encryption: 'impossible' }), apart('acceptor', { encryption: 'impossible' }));
+    for (const { error } of [dialer, acceptor])
+      expect(error).toMatchObject({ code: 'unsupported', message: expect.stringMatching(/SHOAL_ENCRYPTION=off/) });
+    const local = converse(end('dialer', { encryption: 'impossible' }), end('acceptor', { encryption: 'impossible' }));
+    expect(local.dialer.peerRank).toBe(5);
+  });
+
+  it('another secret is an auth error', () => {
+    const { dialer, acceptor } = converse(apart('dialer', { secret: Buffer.from('guess') }), apart('acceptor'));
+    expect(acceptor.error).toMatchObject({ code: 'auth', peer: 3 });
+    expect(dialer.error).toMatchObject({ code: 'auth' });
+  });
+
+  it('a man in the middle who changes any bit of any frame keeps both ends from going on together, and downgrades nothing', () => {
+    for (let frame = 0; frame < 4; frame++) {
+      const bytes = frame < 2 ? 120 : 56;
+      for (let at = 0; at < bytes; at++) {
+        const [dialer, acceptor] = [apart('dialer'), apart('acceptor')];
+        let frames = 0;
+        const tamper = (passing: Uint8Array): Uint8Array => {
+          if (frames++ !== frame) return passing;
+          const changed = Uint8Array.from(passing);
+          changed[at] ^= 1 << ((at + frame) % 8);
+          return changed;
+        };
+        let finished = false;
+        try {
+          const hello = acceptor.push(tamper(dialer.start()!)).send;
+          const proof = hello && dialer.push(tamper(hello)).send;
+          const answer = proof && acceptor.push(tamper(proof)).send;
+          finished = answer !== undefined && dialer.push(tamper(answer)).done !== undefined;
+        } catch (thrown) {
+          expect(isShoalError(thrown)).toBe(true);
+        }
+        expect(finished, `frame ${frame}, byte ${at}`).toBe(false);
+      }
+    }
   });
 });

@@ -1,33 +1,39 @@
-/** Mutual authentication of two ends of a byte stream by the job's secret: HMAC-SHA256 challenge and response
- *  (RFC 2104; both nonces under the proof, as in ISO/IEC 9798-4). Pure: bytes in, bytes or a verdict out; it must not
- *  know sockets or time. It authenticates the ends when the connection is made; it does not encrypt what follows.
+/** Mutual authentication of two ends of a byte stream by the job's secret, and their agreement on encryption. Pure: bytes in, bytes or a
+ *  verdict out; it must not know sockets or time.
  *
  *    dialer                                   acceptor
- *      HELLO  rank, nonce, world …  ────────▶   checks version, purpose, world, ranks
+ *      HELLO  rank, nonce, world …  ────────▶   checks version, purpose, world, ranks, encryption
  *      checks the same              ◀────────   HELLO  rank, nonce, world …
- *      PROOF  HMAC(secret, …)       ────────▶   checks; a stranger never receives a proof from us
- *      checks                       ◀────────   PROOF  HMAC(secret, …)
+ *      PROOF                        ────────▶   checks; a stranger never receives a proof from us
+ *      checks                       ◀────────   PROOF
  *                                               or, instead of any answer, REFUSAL code, text
+ *
+ *  Between hosts (secure/link.ts) the two PROOFs are the two messages of Noise NNpsk0 (secure/noise.ts), with both HELLOs as the prologue
+ *  and HKDF-SHA256 of the secret as the pre-shared key; its keys encrypt all that follows (secure/records.ts). Within a host a PROOF is
+ *  HMAC-SHA256 over both HELLOs, challenge and response (RFC 2104; as in ISO/IEC 9798-4), and what follows is plain.
  *
  *  Frames have fixed sizes, so one end holds at most 136 bytes of the other before it is authenticated:
  *
- *    byte  0      5        6      7       8            24           56      60             64           68      100
- *    HELLO │SHOAL │version │type 1│role   │purpose (16)│SHA-256 of  │rank   │expected peer │world size  │nonce  │
- *          │      │        │      │       │ASCII, 0-pad│world (32)  │u32 LE │u32, ~0 any   │u32, 0 any  │(32)   │
- *    byte  0      5        6      7       8                                40
- *    PROOF │SHOAL │version │type 2│role   │HMAC-SHA256(secret, label ‖ role ‖ dialer's HELLO ‖ acceptor's HELLO)│
+ *    byte  0      5        6      7       8            24           56      60             64           68      100       101     117 120
+ *    HELLO │SHOAL │version │type 1│role   │purpose (16)│SHA-256 of  │rank   │expected peer │world size  │nonce  │demands  │host   │0  │
+ *          │      │        │      │       │ASCII, 0-pad│world (32)  │u32 LE │u32, ~0 any   │u32, 0 any  │(32)   │1; AES 2 │(16)   │   │
+ *    byte  0      5        6      7       8                                                                             56
+ *    PROOF │SHOAL │version │type 2│role   │Noise message (48), or HMAC(secret, label ‖ role ‖ both HELLOs) (32), 0-padded │
  *    byte  0      5        6      7       8                                136
  *    REFUSAL SHOAL│version │type 3│code   │text, 0-padded (128)             │      the same in every version
  *
  *  role: 0 dialer, 1 acceptor; it is under the proof, so a proof cannot be reflected to its maker. */
-import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
+import { createHash, createHmac, hkdfSync, timingSafeEqual } from 'node:crypto';
 import { assert } from './assert.ts';
 import { Layout } from './bytes.ts';
 import { ShoalError, type ErrorCode } from './errors.ts';
 import type { Random } from './random.ts';
+import { aeadOf, hostDigestBytes, isWithinHost, type LinkClaim } from './secure/link.ts';
+import { keyBytes, NoiseHandshake, tagBytes, type Aead } from './secure/noise.ts';
+import type { LinkKeys } from './secure/records.ts';
 
 const magic = Buffer.from('SHOAL', 'latin1');
-const version = 1;
+const version = 2;
 const type = { hello: 1, proof: 2, refusal: 3 } as const;
 const format = 'a handshake frame';
 const purposeBytes = 16;
@@ -43,13 +49,18 @@ const helloLayout = new Layout(format, {
   expectedPeer: 'u32',
   worldSize: 'u32',
   nonce: 32,
+  encryption: 'u8',
+  host: hostDigestBytes,
+  zero: 3,
 });
-const proofLayout = new Layout(format, { ...prefix, proof: 32 });
+const proofLayout = new Layout(format, { ...prefix, proof: keyBytes + tagBytes });
 const refusalLayout = new Layout(format, { ...prefix, text: refusalTextBytes });
 const anyRank = 0xffffffff;
-const label = 'shoal-handshake-1';
+const label = 'shoal-handshake-2';
+/** Bits of `encryption`. */
+const flags = { demands: 1, aes: 2 } as const;
 /** Codes of errors, each at its number on the wire. */
-const refusalCodes: readonly ErrorCode[] = ['auth', 'config', 'aborted'];
+const refusalCodes: readonly ErrorCode[] = ['auth', 'config', 'aborted', 'unsupported'];
 /** Roles, each at its number on the wire. */
 const roles = ['dialer', 'acceptor'] as const;
 
@@ -77,19 +88,27 @@ export interface HandshakeOptions {
   /** Rank that is accepted; every other one is refused. Default: any. */
   readonly expectedPeer?: number;
   readonly random: Random;
+  /** This end's word on encryption. */
+  readonly link: LinkClaim;
+  /** `impossible`: what follows the handshake cannot be encrypted, so a connection that has to be is refused. Default `possible`. */
+  readonly encryption?: 'possible' | 'impossible';
 }
 
 export interface HandshakeStep {
   /** Bytes to send now. */
   readonly send?: Uint8Array;
   /** Present once, when the peer is authenticated; `rest` are the bytes that followed its last frame. */
-  readonly done?: { readonly peerRank: number; readonly rest: Uint8Array };
+  readonly done?: {
+    readonly peerRank: number;
+    readonly rest: Uint8Array;
+    /** Undefined: what follows is not encrypted. */ readonly keys?: LinkKeys;
+  };
 }
 
 /** One end of one handshake.
  *
  *  `push` throws `ShoalError`: `auth` (the peer does not know the secret), `protocol` (not our bytes), `config` (version,
- *  purpose, world, world size or rank differ; the message says which), or the error of the peer's refusal. After a throw the
+ *  purpose, world, world size or rank differ; the message says which), `unsupported`, or the error of the peer's refusal. After a throw the
  *  caller sends `refusal`, when there is one, and closes. */
 export class Handshake {
   readonly #options: HandshakeOptions;
@@ -99,9 +118,12 @@ export class Handshake {
   #peerHello: Uint8Array | undefined;
   #phase: 'hello' | 'proof' | 'done' | 'failed' = 'hello';
   #refusal: Uint8Array | undefined;
+  /** Undefined: what follows is not encrypted. */
+  #noise: NoiseHandshake | undefined;
+  #aead: Aead = 'aes-256-gcm';
 
   constructor(options: HandshakeOptions) {
-    const { rank, expectedPeer, worldSize = 0, purpose } = options;
+    const { rank, expectedPeer, worldSize = 0, purpose, link } = options;
     assert(/^[\x21-\x7e]{1,16}$/.test(purpose), () => `purpose '${purpose}' must be 1 to ${purposeBytes} ASCII characters`);
     assert(isRank(rank) && (expectedPeer === undefined || isRank(expectedPeer)), () => `ranks ${rank}, ${expectedPeer} must be uint32`);
     this.#options = options;
@@ -113,6 +135,8 @@ export class Handshake {
       expectedPeer: expectedPeer ?? anyRank,
       worldSize,
       nonce: options.random.bytes(32),
+      encryption: (link.demands ? flags.demands : 0) + (link.hasAes ? flags.aes : 0),
+      host: link.host,
     });
   }
 
@@ -155,7 +179,7 @@ export class Handshake {
         if (send !== undefined) sends.push(send);
         if (this.#isDone()) {
           const { rank } = helloLayout.decode(this.#peerHello!);
-          return { ...joined(sends), done: { peerRank: rank, rest: bytes.subarray(at) } };
+          return { ...joined(sends), done: { peerRank: rank, rest: bytes.subarray(at), ...this.#keys() } };
         }
       }
     } catch (error) {
@@ -201,10 +225,10 @@ export class Handshake {
       this.#checkHello(frame);
       this.#peerHello = frame;
       this.#phase = 'proof';
+      this.#agree();
       return this.#options.role === 'acceptor' ? this.#ownHello : this.#proofFrame();
     }
-    const peerRole = this.#options.role === 'dialer' ? 'acceptor' : 'dialer';
-    if (!timingSafeEqual(proofLayout.decode(frame).proof, this.#proofOf(peerRole))) {
+    if (!this.#isProven(proofLayout.decode(frame).proof)) {
       const { rank: peer } = helloLayout.decode(this.#peerHello!);
       throw this.#refused(
         'auth',
@@ -249,19 +273,58 @@ export class Handshake {
     }
   }
 
+  /** Both ends have said whether they demand encryption, and where they are. */
+  #agree(): void {
+    const { rank, purpose, link, secret, random, encryption } = this.#options;
+    const { rank: peer, encryption: bits, host } = helloLayout.decode(this.#peerHello!);
+    const theirs = { demands: (bits & flags.demands) !== 0, hasAes: (bits & flags.aes) !== 0, host };
+    if (isWithinHost(link, theirs)) return;
+    if (link.demands !== theirs.demands) {
+      const [on, off] = link.demands ? [rank, peer] : [peer, rank];
+      const message = `${partyName(on)} demands encryption and ${partyName(off)} has SHOAL_ENCRYPTION=off; set the same everywhere`;
+      throw this.#refused('config', message, peer);
+    }
+    if (!link.demands) return;
+    if (encryption === 'impossible') {
+      const message = `${purpose} cannot be encrypted, and leaves the host; set SHOAL_ENCRYPTION=off to allow that`;
+      throw this.#refused('unsupported', message, peer);
+    }
+    this.#aead = aeadOf(link, theirs);
+    const psk = new Uint8Array(hkdfSync('sha256', secret, new Uint8Array(0), label, keyBytes));
+    const prologue = Buffer.concat([Buffer.from(label), ...this.#hellos]);
+    this.#noise = new NoiseHandshake({ aead: this.#aead, prologue, psk, ephemeral: random.bytes(keyBytes) });
+  }
+
+  #isProven(proof: Uint8Array): boolean {
+    if (this.#noise) return this.#noise.read(proof) !== undefined;
+    const padded = new Uint8Array(proofLayout.bytes - prefixLayout.bytes);
+    padded.set(this.#proofOf(this.#options.role === 'dialer' ? 'acceptor' : 'dialer'));
+    return timingSafeEqual(proof, padded);
+  }
+
+  #keys(): { readonly keys?: LinkKeys } {
+    if (!this.#noise) return {};
+    const [fromDialer, fromAcceptor] = this.#noise.split();
+    const [send, receive] = this.#options.role === 'dialer' ? [fromDialer, fromAcceptor] : [fromAcceptor, fromDialer];
+    return { keys: { aead: this.#aead, send, receive } };
+  }
+
+  /** The dialer's HELLO, then the acceptor's. */
+  get #hellos(): readonly Uint8Array[] {
+    return this.#options.role === 'dialer' ? [this.#ownHello, this.#peerHello!] : [this.#peerHello!, this.#ownHello];
+  }
+
   #proofFrame(): Uint8Array {
     const { role } = this.#options;
-    return proofLayout.encode({ ...prefixOf(type.proof, role), proof: this.#proofOf(role) });
+    return proofLayout.encode({ ...prefixOf(type.proof, role), proof: this.#noise?.write() ?? this.#proofOf(role) });
   }
 
   #proofOf(role: HandshakeOptions['role']): Buffer {
-    const [dialer, acceptor] = this.#options.role === 'dialer' ? [this.#ownHello, this.#peerHello!] : [this.#peerHello!, this.#ownHello];
-    return createHmac('sha256', this.#options.secret)
+    const proof = createHmac('sha256', this.#options.secret)
       .update(label)
-      .update(Uint8Array.of(roles.indexOf(role)))
-      .update(dialer)
-      .update(acceptor)
-      .digest();
+      .update(Uint8Array.of(roles.indexOf(role)));
+    for (const hello of this.#hellos) proof.update(hello);
+    return proof.digest();
   }
 
   #readRefusal(frame: Uint8Array): ShoalError {
@@ -272,7 +335,7 @@ export class Handshake {
     return new ShoalError(code, `${who} refused ${partyName(this.#options.rank)}: ${printable(text)}`, this.#fields(peer));
   }
 
-  #refused(code: 'auth' | 'config', text: string, peer?: number): ShoalError {
+  #refused(code: 'auth' | 'config' | 'unsupported', text: string, peer?: number): ShoalError {
     this.#refusal = refusalFrame(code, text);
     return new ShoalError(code, text, this.#fields(peer));
   }

@@ -1,6 +1,7 @@
 /** A library that runs collectives of groups instead of Shoal's plans. Ranks compare the contracts of calls before it hears of them; tensors
  *  lie in shared memory, messages between two ranks and failures go over the links, as in any group. */
 import type { Clock } from '../base/clock.ts';
+import type { Settings } from '../base/settings/settings.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { Plans } from './planner.ts';
@@ -11,8 +12,7 @@ export interface CollectiveLibraryOptions {
   readonly size: number;
   readonly clock: Clock;
   readonly kernels: Kernels;
-  /** The settings allow the addon. */
-  readonly native: boolean;
+  readonly settings: Settings;
 }
 
 /** The library as one world uses it, on the comm thread. */

@@ -58,6 +58,8 @@ export class NetworkPathWire {
   readonly #memory: Uint8Array;
   #watch: WatchHandle | undefined;
   #watching = false;
+  /** Something has come that no peer has sent so: a record was changed, lost, repeated or moved on its way. */
+  isForged = false;
   #closed = false;
 
   constructor(options: NetworkPathWireOptions) {
@@ -118,7 +120,7 @@ export class NetworkPathWire {
 
   /** Until something has come from some ranks, or gone; `ended`: one of them sends no more. */
   progress(from: RankSet, spinNs: number): WireStatus {
-    return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs));
+    return this.#statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs));
   }
 
   /** The kernel has not taken all that was sent. */
@@ -128,7 +130,7 @@ export class NetworkPathWire {
 
   /** Waits until everyone has announced `value`; `ended`: some rank that has not can do so no more. */
   poll(turn: number, value: number, spinNs: number): WireStatus {
-    return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs));
+    return this.#statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs));
   }
 
   /** Calls `onReadable` from the event loop while there is something to poll. One callback for the wire's life. */
@@ -137,6 +139,12 @@ export class NetworkPathWire {
     this.#watch ??= this.#native.watchWire(this.#wire, onReadable);
     this.#watching = on;
     this.#native.setWatching(this.#watch, on);
+  }
+
+  #statusOf(result: number): WireStatus {
+    if (result === wireResults.there) return 'there';
+    this.isForged ||= result === wireResults.forged;
+    return result === wireResults.notYet ? 'not yet' : 'ended';
   }
 
   /** Positions among the others. */
@@ -157,11 +165,6 @@ export class NetworkPathWire {
 export type RankSet = number;
 
 export type WireStatus = 'there' | 'not yet' | 'ended';
-
-function statusOf(result: number): WireStatus {
-  if (result === wireResults.there) return 'there';
-  return result === wireResults.notYet ? 'not yet' : 'ended';
-}
 
 function announcementBytes(mailboxFilled: number): number {
   return mailboxOffset - beginPublishedOffset + mailboxFilled;

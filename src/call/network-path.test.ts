@@ -1,12 +1,13 @@
 /** The network path on sockets of this process: what travels, what is refused, and how two threads' wires take turns. */
 import { once } from 'node:events';
 import net from 'node:net';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { must } from '../base/assert.ts';
 import { systemClock } from '../base/clock.ts';
 import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
 import { assumedRates } from '../collectives/network-path.ts';
 import { parseSelection } from '../collectives/select.ts';
+import { recordCiphers } from '../memory/native-records.ts';
 import { loadNative, nativeUnavailableReason, type Native } from '../memory/native.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { separateHosts } from '../plan/topology.ts';
@@ -31,6 +32,9 @@ interface Side {
   again(): NetworkPath;
 }
 
+/** How the sockets of the tests are. */
+const links = { encrypted: false };
+
 /** Both ends of a connection, as descriptors of our own. */
 async function connectedPair(native: Native): Promise<[number, number]> {
   const server = net.createServer({ pauseOnConnect: true }).listen(0, '127.0.0.1');
@@ -46,7 +50,17 @@ async function connectedPair(native: Native): Promise<[number, number]> {
     return taken;
   });
   server.close();
+  if (links.encrypted) {
+    const [there, back] = [1, 2].map((filled) => new Uint8Array(32).fill(filled));
+    bindKeys(native, pair[0], there, back);
+    bindKeys(native, pair[1], back, there);
+  }
   return [pair[0], pair[1]];
+}
+
+function bindKeys(native: Native, descriptor: number, send: Uint8Array, receive: Uint8Array): void {
+  const ciphers = recordCiphers(native);
+  ciphers.bind!(descriptor, ciphers.sealer('aes-256-gcm', send), ciphers.opener('aes-256-gcm', receive));
 }
 
 /** The rank whose sockets are `descriptors`. `algorithm`: of all-reduces; default: what is usual. */
@@ -117,7 +131,27 @@ function bind({ networkPath, planner }: Side, call: CollectiveCall, data: Float3
   return networkPath.bind(call, prepared, { data: { key: privateKey, offset: 0, view: new Uint8Array(data.buffer) } });
 }
 
-describe.skipIf(reason !== undefined)(`networkPath${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+it.skipIf(reason !== undefined)('bytes that the peer has not sealed end a wire as forged', async () => {
+  const native = must(loadNative({ enabled: true }), () => 'the addon is built');
+  const [here, there] = await connectedPair(native);
+  bindKeys(native, here, new Uint8Array(32).fill(1), new Uint8Array(32).fill(2));
+  bindKeys(native, there, new Uint8Array(32).fill(3), new Uint8Array(32).fill(1));
+  const [a, b] = [side(native, 0, [here]), side(native, 1, [there])];
+  b.wire.line(1, 0)[0] = 1;
+  b.wire.announce(0, 0, 1);
+  expect(a.wire.poll(0, 1, patient)).toBe('ended');
+  expect(a.wire.isForged).toBe(true);
+  expect(a.wire.line(1, 0)[0]).toBe(0);
+});
+
+describe.skipIf(reason !== undefined).each([
+  ['plain', false],
+  ['encrypted', true],
+])(`networkPath, %s${reason === undefined ? '' : ` (skipped: ${reason})`}`, (_name, encrypted) => {
+  beforeEach(() => {
+    links.encrypted = encrypted;
+  });
+
   it('reads what a rank sent before it went, also when that takes no more', async () => {
     const { sides } = await twoSides();
     const [gone, left] = sides;

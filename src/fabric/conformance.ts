@@ -4,6 +4,7 @@ import type net from 'node:net';
 import fc from 'fast-check';
 import { describe, expect, onTestFinished } from 'vitest';
 import { Handshake } from '../base/auth.ts';
+import { claimOf } from '../base/secure/link.ts';
 import type { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
 import { testsBut, type Skip } from '../base/testing/skips.ts';
@@ -556,7 +557,15 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
             const socket = on.raw!.connect(address);
             socket.on('error', () => undefined);
             const random = seededRandom(1000 + salt++);
-            const dialer = new Handshake({ role: 'dialer', secret, purpose: on.raw!.purpose, world, rank: 0, random });
+            const dialer = new Handshake({
+              role: 'dialer',
+              secret,
+              purpose: on.raw!.purpose,
+              world,
+              rank: 0,
+              random,
+              link: claimOf('local'),
+            });
             socket.write(dialer.start()!);
             await new Promise<void>((resolve, reject) => {
               socket.on('data', (bytes) => {

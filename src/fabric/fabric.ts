@@ -17,6 +17,7 @@
 import type { Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
+import type { RecordCiphers } from '../base/secure/records.ts';
 import type { Settings } from '../base/settings/settings.ts';
 import type { Region, RegionAllocator } from '../memory/region.ts';
 import type { EventPolling } from './event-polling.ts';
@@ -116,6 +117,8 @@ export interface FabricOptions {
   readonly settings?: Settings;
   /** Called for every incoming connection that was turned away, with the reason; for logs. */
   readonly onRefused?: (error: ShoalError) => void;
+  /** Ciphers of encrypted streams. Default: those of node:crypto. */
+  readonly ciphers?: RecordCiphers;
   /** Takes what a provider has noticed about a link; for logs. */
   readonly onNote?: (message: string) => void;
 }

@@ -10,7 +10,7 @@ import type { Writable } from 'node:stream';
 import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
-import type { Environment } from '../base/settings/settings.ts';
+import { readSettings, type Environment } from '../base/settings/settings.ts';
 import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 import { ConsoleSink } from './console-sink.ts';
 import { Supervisor, type EndedProcess, type ProcessSpec } from './supervisor.ts';
@@ -187,11 +187,12 @@ class Run {
 
   /** Undefined when the user's signal came first. */
   async #join(): Promise<NodeAgreement | undefined> {
-    const { clock, random, surroundings, localSize, joinTimeoutMs = 300_000 } = this.#options;
+    const { clock, random, surroundings, localSize, environment, variables, joinTimeoutMs = 300_000 } = this.#options;
     const masterPort = this.#options.masterPort ?? (this.#place.nodes === 1 ? 0 : defaultSeveralNodesPort);
     const { signal } = this.#joining;
     try {
-      const local = { clock, random, network: surroundings?.network, localSize };
+      const settings = readSettings({ ...environment, ...variables });
+      const local = { clock, random, network: surroundings?.network, settings, localSize };
       return await NodeAgreement.join({ ...this.#place, ...local, masterPort, joinTimeoutMs, signal });
     } catch (error) {
       if (this.#interrupted !== undefined) return undefined;

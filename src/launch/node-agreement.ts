@@ -18,6 +18,7 @@ import { launcherNumber } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
+import type { LinkSettings } from '../base/secure/link.ts';
 import { anyText, count, flag, list, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
 import { sum } from '../base/numbers.ts';
 import { causeOf, firstNamed, reportEnded, reportFailed } from '../store/ended-ranks.ts';
@@ -35,6 +36,8 @@ export interface NodeOptions extends JobPlace {
   readonly random: Random;
   /** Default: the system's. */
   readonly network?: StreamNetwork | undefined;
+  /** Whether connections that leave the host are encrypted. Default: they are. */
+  readonly settings?: LinkSettings;
   /** Ranks on this node. */
   readonly localSize: number;
   /** Port 0, for a single node: the system chooses. */
@@ -256,12 +259,12 @@ export class NodeAgreement {
 }
 
 async function serve(options: NodeOptions): Promise<StoreServer> {
-  const { clock, random, network, job, nodes, localSize, masterPort } = options;
+  const { clock, random, network, settings, job, nodes, localSize, masterPort } = options;
   const secret = new TextEncoder().encode(options.secret);
   const host = nodes === 1 ? '127.0.0.1' : 'any';
   const connections = new Map<number, number>();
   const server: StoreServer = await StoreServer.listen({
-    ...{ clock, random, network, secret, world: job, host, port: masterPort },
+    ...{ clock, random, network, settings, secret, world: job, host, port: masterPort },
     // All ranks come at once. Nodes may have more than this one.
     maxStrangers: Math.max(64, 2 * nodes * localSize),
     onConnect,
@@ -300,11 +303,12 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
 }
 
 async function dial(options: NodeOptions): Promise<StoreClient> {
-  const { clock, random, network, job, node, masterAddress, masterPort, joinTimeoutMs, signal } = options;
+  const { clock, random, network, settings, job, node, masterAddress, masterPort, joinTimeoutMs, signal } = options;
   return StoreClient.connect({
     clock,
     random,
     network,
+    settings,
     host: masterAddress,
     port: masterPort,
     world: job,

@@ -14,7 +14,7 @@ export interface WatchHandle {
 export const wireBuffers = { data: 0, input: 0, output: 1, scratch: 2 } as const;
 
 /** Results of `wirePoll` and `wireProgress`. */
-export const wireResults = { there: 1, notYet: 0, ended: -1 } as const;
+export const wireResults = { there: 1, notYet: 0, ended: -1, forged: -2 } as const;
 
 /** Functions of the addon. Sets of peers are bits of a number, by position among the others; a wire has at most 32. */
 export interface NativeWire {

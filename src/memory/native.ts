@@ -12,6 +12,7 @@ import { execCommand } from '../base/settings/install-commands.ts';
 import { packageFile } from '../base/packages/package-root.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { nativeInterface } from './native-interface.ts';
+import type { NativeRecords } from './native-records.ts';
 import type { NativeWire } from './native-wire.ts';
 import type { ParameterKernels, Reals } from './parameter-kernels.ts';
 import type { Repetition } from './step-machine.ts';
@@ -59,7 +60,7 @@ export interface NativeParameterLoops extends Omit<ParameterKernels, 'update'> {
 }
 
 /** Functions of the addon, without those of the optional carriers, whose folders declare them. The loops directly on it are the best that this CPU can run. */
-export interface Native extends NativeLoops, NativeWire {
+export interface Native extends NativeLoops, NativeRecords, NativeWire {
   readonly version: string;
   /** All other loops that this CPU can run, down to those for any CPU of this architecture; for tests. */
   readonly others: readonly NativeLoops[];

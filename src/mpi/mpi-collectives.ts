@@ -45,6 +45,10 @@ export class MpiCollectives implements CollectiveLibrary {
   }
 
   async openGroup(spec: GroupSpec, timeoutMs: number): Promise<Plans> {
+    if (this.#options.settings.encryption === 'on' && spec.topology.hosts.length > 1) {
+      const why = "Open MPI's messages between hosts cannot be encrypted; set SHOAL_ENCRYPTION=off to allow that";
+      throw new ShoalError('unsupported', `group '${spec.name}': ${why}`);
+    }
     const text = `group '${spec.name}' has no MPI communicator after ${timeoutMs} ms; do all its ranks use backend 'mpi'?`;
     const made = this.#start().then(async (endpoint) => {
       await endpoint.createGroup(spec.id, spec.globalRanks);
@@ -64,8 +68,8 @@ export class MpiCollectives implements CollectiveLibrary {
   }
 
   async #start(): Promise<MpiEndpoint> {
-    const { rank, size, native } = this.#options;
-    this.#endpoint ??= MpiEndpoint.open({ enabled: native });
+    const { rank, size, settings } = this.#options;
+    this.#endpoint ??= MpiEndpoint.open({ enabled: settings.native });
     const endpoint = await this.#endpoint;
     if (endpoint.rank !== rank || endpoint.size !== size) {
       endpoint.close();

@@ -35,9 +35,12 @@ const defaultName = 'router';
 const answerMs = 50;
 
 /** @throws ShoalError `unsupported` when this machine has no MPI that can be used. */
-export async function createMpiBackend(options: BackendOptions): Promise<Backend> {
+export async function createMpiBackend(options: BackendOptions & { readonly encryption?: 'curve' | 'none' }): Promise<Backend> {
   const reason = mpiUnavailable();
   if (reason !== undefined) throw new ShoalError('unsupported', `mpi:// cannot be used: ${reason}`);
+  const { OMPI_COMM_WORLD_SIZE: all, OMPI_COMM_WORLD_LOCAL_SIZE: here } = process.env;
+  if (options.encryption !== 'none' && all !== here)
+    throw new ShoalError('unsupported', "mpi:// leaves this host, and MPI encrypts nothing; encryption: 'none' of the context allows that");
   return new MpiBackend(await MpiEndpoint.open(), options);
 }
 

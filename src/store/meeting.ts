@@ -111,11 +111,11 @@ export async function joinMeeting(
 async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptions, 'secret' | 'host'>): Promise<void> {
   const point = await readMeeting(path);
   if (point === undefined) return;
-  const { clock, random, world } = options;
+  const { clock, random, settings, world } = options;
   let other: StoreClient;
   try {
     // One attempt is enough: a port at which nobody listens refuses at once, and a busy rank 0 has the time of an attempt to answer.
-    other = await StoreClient.connect({ clock, random, world, rank: 0, ...point, attemptsMax: 1 });
+    other = await StoreClient.connect({ clock, random, settings, world, rank: 0, ...point, attemptsMax: 1 });
   } catch {
     // Nobody is there, or somebody else by now: a leftover.
     return;

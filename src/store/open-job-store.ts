@@ -3,7 +3,7 @@ import { systemClock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
 import { anyNumber, anyObject, anyText, checkArgument, checkOptions, noOptions, optionTable } from '../base/schema.ts';
-import type { Environment } from '../base/settings/settings.ts';
+import { readSettings, type Environment } from '../base/settings/settings.ts';
 import type { JobStore } from './store.ts';
 
 /** A process's way to the store of its job. */
@@ -51,6 +51,12 @@ export async function openStore(url: string, options: StoreOptions = noOptions):
   } catch (thrown) {
     throw new ShoalError('usage', `openStore: ${messageOf(thrown)}`, { cause: thrown });
   }
-  const opened = await beneath.openStore(url, { clock: systemClock, random: systemRandom, environment: { ...environment }, ...given });
+  const opened = await beneath.openStore(url, {
+    clock: systemClock,
+    random: systemRandom,
+    environment: { ...environment },
+    settings: readSettings(environment),
+    ...given,
+  });
   return opened.store;
 }

@@ -10,6 +10,7 @@ import { systemClock, type Clock } from '../base/clock.ts';
 import { partyName, serverNumber } from '../base/auth.ts';
 import { ShoalError } from '../base/errors.ts';
 import { systemRandom, type Random } from '../base/random.ts';
+import type { LinkSettings } from '../base/secure/link.ts';
 import type { Environment, Settings } from '../base/settings/settings.ts';
 import { detectWorld, isLoopback, type WorldSpec } from './environment.ts';
 import { FileStore } from './file-store.ts';
@@ -36,6 +37,8 @@ export interface OpenStoreOptions {
   readonly secret?: string | Uint8Array;
   /** `tcp://`: who serves. Default `rank-0`. */
   readonly server?: 'rank-0' | 'elsewhere';
+  /** Whether connections that leave the host are encrypted. Default: they are. */
+  readonly settings?: LinkSettings;
   /** `allow`: a job over several hosts may run without a secret. Default `refuse`. */
   readonly insecure?: 'allow' | 'refuse';
   /** Timeout of waits that give none. Default 5 minutes. */
@@ -98,8 +101,9 @@ export async function openStore(url: string, options: OpenStoreOptions): Promise
 }
 
 /** The store that the environment of this process says, on the real machine. @throws ShoalError as `openStore`. */
-export function openStoreOf(environment: Environment, { timeoutMs, connectTimeoutMs, insecure }: Settings): Promise<OpenedStore> {
-  const limits = { timeoutMs, connectTimeoutMs, insecure: insecure ? 'allow' : 'refuse' } as const;
+export function openStoreOf(environment: Environment, settings: Settings): Promise<OpenedStore> {
+  const { timeoutMs, connectTimeoutMs, insecure } = settings;
+  const limits = { timeoutMs, connectTimeoutMs, insecure: insecure ? 'allow' : 'refuse', settings } as const;
   return openStore('env://', { clock: systemClock, random: systemRandom, environment, ...limits });
 }
 
@@ -170,7 +174,7 @@ function alone(options: OpenStoreOptions, world: string, spec: WorldSpec | undef
 async function openTcp(address: { host: string; port: number }, seat: Seat, options: OpenStoreOptions): Promise<OpenedStore> {
   const { host, port } = address;
   const { rank, worldSize, world, secret, server } = seat;
-  const { clock, random } = options;
+  const { clock, random, settings } = options;
   if (secret.length === 0 && !isLoopback(host) && options.insecure !== 'allow') {
     const message = `${partyName(rank)}: the job meets at ${host}:${port}, which other hosts can reach, and has no secret; set SHOAL_SECRET to the same random text on every rank, or SHOAL_INSECURE=1`;
     throw new ShoalError('auth', message, { rank });
@@ -183,7 +187,7 @@ async function openTcp(address: { host: string; port: number }, seat: Seat, opti
   }
   // A host name may resolve to a loopback address on the host itself, where the others could not connect.
   const bind = isLoopback(host) ? { host: host === 'localhost' ? '127.0.0.1' : host } : { host: 'any' };
-  const listening = await StoreServer.listen({ clock, random, secret, world, worldSize, port, ...bind, keepProcessAlive: 'no' });
+  const listening = await StoreServer.listen({ clock, random, settings, secret, world, worldSize, port, ...bind, keepProcessAlive: 'no' });
   return { store: new ServedStore(listening, options), servedBy: 0, secret, world, url, spec: undefined };
 }
 
@@ -193,12 +197,12 @@ async function openMeeting(
   options: OpenStoreOptions,
 ): Promise<OpenedStore> {
   const { rank, worldSize, world, port } = seat;
-  const { clock, random } = options;
+  const { clock, random, settings } = options;
   if (rank !== 0) {
     const { store, point } = await joinMeeting(path, { ...clientOptions(options), rank, worldSize, world, servedBy: 0 });
     return { store, servedBy: 0, secret: point.secret, world, url: `tcp://${point.host}:${point.port}`, spec: undefined };
   }
-  const { server, point, leave } = await serveMeeting(path, { clock, random, world, worldSize, port, keepProcessAlive: 'no' });
+  const { server, point, leave } = await serveMeeting(path, { clock, random, settings, world, worldSize, port, keepProcessAlive: 'no' });
   return {
     store: new ServedStore(server, { ...options, leave }),
     servedBy: 0,
@@ -211,9 +215,9 @@ async function openMeeting(
 
 function clientOptions(
   options: OpenStoreOptions,
-): Pick<OpenStoreOptions, 'clock' | 'random' | 'network' | 'timeoutMs' | 'connectTimeoutMs' | 'signal'> {
-  const { clock, random, network, timeoutMs, connectTimeoutMs, signal } = options;
-  return { clock, random, network, timeoutMs, connectTimeoutMs, signal };
+): Pick<OpenStoreOptions, 'clock' | 'random' | 'network' | 'settings' | 'timeoutMs' | 'connectTimeoutMs' | 'signal'> {
+  const { clock, random, network, settings, timeoutMs, connectTimeoutMs, signal } = options;
+  return { clock, random, network, settings, timeoutMs, connectTimeoutMs, signal };
 }
 
 function encode(secret: string | Uint8Array): Uint8Array {

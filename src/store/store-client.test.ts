@@ -2,6 +2,7 @@ import { connect as connectSocket, createServer, type AddressInfo, type Socket }
 import fc from 'fast-check';
 import { afterEach, describe, expect, it } from 'vitest';
 import { handshakeBytesMax, Handshake } from '../base/auth.ts';
+import { claimOf } from '../base/secure/link.ts';
 import { systemRandom } from '../base/random.ts';
 import { reservePort } from '../base/testing/reserved-port.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
@@ -49,7 +50,7 @@ async function stranger(server: StoreServer): Promise<{ socket: Socket; closed: 
 /** A socket that has authenticated, and may now send what it likes. */
 async function insider(server: StoreServer): Promise<{ socket: Socket; closed: Promise<void> }> {
   const { socket, closed } = await stranger(server);
-  const handshake = new Handshake({ role: 'dialer', secret, purpose: 'store', world, rank: 9, random });
+  const handshake = new Handshake({ role: 'dialer', secret, purpose: 'store', world, rank: 9, random, link: claimOf('local') });
   socket.write(handshake.start()!);
   await new Promise<void>((resolve) => {
     socket.on('data', (chunk) => {
@@ -166,7 +167,7 @@ describe('tcp store: faults', () => {
     const silent = await stranger(server);
     await silent.closed;
     const slow = await stranger(server);
-    const hello = new Handshake({ role: 'dialer', secret, purpose: 'store', world, rank: 9, random }).start()!;
+    const hello = new Handshake({ role: 'dialer', secret, purpose: 'store', world, rank: 9, random, link: claimOf('local') }).start()!;
     slow.socket.write(hello.subarray(0, 30));
     await slow.closed;
     // A proper beginning and then no end of it: closed as soon as it exceeds what a handshake may have.

@@ -4,10 +4,13 @@
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
 import type { Socket } from 'node:net';
 import { Handshake, partyName } from '../base/auth.ts';
+import { SecureStream } from '../base/secure/secure-stream.ts';
+import { claimOf, type LinkSettings } from '../base/secure/link.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion, isExhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
+import type { LinkKeys } from '../base/secure/records.ts';
 import { retry } from '../base/connections/retry.ts';
 import { keysOf } from './apply-operation.ts';
 import { abortedWait, timedOutWait } from './key-waits.ts';
@@ -25,6 +28,8 @@ export interface StoreClientOptions {
   readonly host: string;
   readonly port: number;
   readonly secret: Uint8Array;
+  /** Whether connections that leave the host are encrypted. Default: they are. */
+  readonly settings?: LinkSettings | undefined;
   readonly world: string;
   /** The server refuses another size than its own. Default: any. */
   readonly worldSize?: number;
@@ -56,6 +61,7 @@ const cancelGraceMs = 1000;
 
 export class StoreClient extends Store {
   readonly #socket: Socket;
+  readonly #stream: SecureStream;
   readonly #options: StoreClientOptions;
   readonly #limits: StoreLimits;
   readonly #name: string;
@@ -63,16 +69,17 @@ export class StoreClient extends Store {
   #nextId = 1;
   #end: ShoalError | undefined;
 
-  private constructor(socket: Socket, rest: Uint8Array, options: StoreClientOptions) {
+  private constructor({ socket, rest, keys }: Dialled, options: StoreClientOptions) {
     super();
     this.#socket = socket;
+    this.#stream = new SecureStream(socket, keys);
     this.#options = options;
     this.#limits = { ...defaultStoreLimits, ...options.limits };
     this.#name = nameOf(options);
     const reader = new FrameReader(this.#limits);
     const onData = (chunk: Uint8Array): void => {
       try {
-        reader.push(chunk, (frame) => this.#onResult(frame));
+        this.#stream.open(chunk, (bytes) => reader.push(bytes, (frame) => this.#onResult(frame)));
       } catch (error) {
         this.#lose(ShoalError.from(error, 'protocol'));
       }
@@ -95,7 +102,7 @@ export class StoreClient extends Store {
     const outcome = await retry({ clock, random, timeoutMs: connectTimeoutMs, attemptsMax, signal, isFinal, pauseMostMs }, (stop) =>
       dial(options, stop),
     );
-    if ('value' in outcome) return new StoreClient(outcome.value.socket, outcome.value.rest, options);
+    if ('value' in outcome) return new StoreClient(outcome.value, options);
     const { why, error, attempts } = outcome;
     if (why === 'aborted') throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal?.reason });
     if (why === 'final') throw error;
@@ -175,9 +182,7 @@ export class StoreClient extends Store {
   }
 
   #write(id: number, request: StoreRequest): void {
-    this.#socket.cork();
-    for (const piece of encodeRequest(id, request)) this.#socket.write(piece);
-    this.#socket.uncork();
+    this.#stream.write(encodeRequest(id, request));
   }
 
   #onResult(frame: Uint8Array): void {
@@ -220,12 +225,18 @@ export class StoreClient extends Store {
   }
 }
 
+interface Dialled {
+  readonly socket: Socket;
+  readonly rest: Uint8Array;
+  readonly keys?: LinkKeys;
+}
+
 /** One attempt: connect and authenticate before `stop`, within 5 s. */
-function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket: Socket; rest: Uint8Array }> {
-  const { clock, host, port, secret, world, worldSize, rank, random, network = systemNetwork } = options;
+function dial(options: StoreClientOptions, stop: AbortSignal): Promise<Dialled> {
+  const { clock, host, port, secret, world, worldSize, rank, random, settings, network = systemNetwork } = options;
   return new Promise((resolve, reject) => {
     const socket = network.connect({ host, port, noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 });
-    const handshake = new Handshake({ role: 'dialer', secret, purpose: storePurpose, world, worldSize, rank, random });
+    let handshake: Handshake | undefined;
     const fail = (error: ShoalError): void => {
       finish();
       socket.destroy();
@@ -241,16 +252,16 @@ function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket:
     const onClose = (): void => fail(new ShoalError('peer-lost', 'the connection was closed during the handshake'));
     const onData = (chunk: Buffer): void => {
       try {
-        const { send, done } = handshake.push(chunk);
+        const { send, done } = handshake!.push(chunk);
         if (send !== undefined) socket.write(send);
         if (done === undefined) return;
         finish();
         // Stops the flow until the client has its handlers, so that no byte falls between the two.
         socket.pause();
         socket.off('data', onData).off('error', onError).off('close', onClose);
-        resolve({ socket, rest: done.rest });
+        resolve({ socket, ...done });
       } catch (error) {
-        const refusal = handshake.refusal;
+        const refusal = handshake?.refusal;
         if (refusal !== undefined) socket.write(refusal);
         fail(ShoalError.from(error));
       }
@@ -261,7 +272,11 @@ function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket:
     };
     stop.addEventListener('abort', silent);
     socket.on('error', onError).on('close', onClose).on('data', onData);
-    socket.on('connect', () => socket.write(handshake.start()!));
+    socket.on('connect', () => {
+      const link = claimOf(socket, settings);
+      handshake = new Handshake({ role: 'dialer', secret, purpose: storePurpose, world, worldSize, rank, random, link });
+      socket.write(handshake.start()!);
+    });
   });
 }
 

@@ -9,6 +9,8 @@
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
+import { claimOf, type LinkSettings } from '../base/secure/link.ts';
+import { SecureStream } from '../base/secure/secure-stream.ts';
 import type { Clock } from '../base/clock.ts';
 import { Strangers, strangersMost } from '../base/connections/strangers.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
@@ -31,6 +33,8 @@ export interface StoreServerOptions {
   readonly network?: StreamNetwork | undefined;
   /** Proved by both ends, never sent. An empty secret proves nothing. */
   readonly secret: Uint8Array;
+  /** Whether connections that leave the host are encrypted. Default: they are. */
+  readonly settings?: LinkSettings | undefined;
   /** Clients of another world are refused. */
   readonly world: string;
   /** Clients that name another size are refused. Default: any. */
@@ -55,6 +59,7 @@ export interface StoreServerOptions {
 interface Client {
   readonly peer: number;
   readonly socket: Socket;
+  readonly stream: SecureStream;
   readonly watches: Map<number, Watch>;
 }
 
@@ -143,10 +148,11 @@ export class StoreServer {
   }
 
   #accept(socket: Socket): void {
-    const { random, secret, world, worldSize } = this.#options;
+    const { random, secret, world, worldSize, settings } = this.#options;
     socket.on('error', () => socket.destroy());
     if (this.#options.keepProcessAlive === 'no') socket.unref();
-    const handshake = new Handshake({ role: 'acceptor', secret, purpose: storePurpose, world, worldSize, rank: 0, random });
+    const link = claimOf(socket, settings);
+    const handshake = new Handshake({ role: 'acceptor', secret, purpose: storePurpose, world, worldSize, rank: 0, random, link });
     this.#strangers.enter(socket);
     const leave = (): void => this.#strangers.leave(socket);
     const onData = (chunk: Buffer): void => {
@@ -159,7 +165,7 @@ export class StoreServer {
         if (done === undefined) return;
         leave();
         socket.off('data', onData).off('close', leave);
-        this.#serve(socket, done.peerRank, done.rest);
+        this.#serve({ peer: done.peerRank, socket, stream: new SecureStream(socket, done.keys), watches: new Map() }, done.rest);
       } catch {
         refuse(handshake.refusal);
       }
@@ -173,15 +179,16 @@ export class StoreServer {
     socket.on('data', onData).on('close', leave);
   }
 
-  #serve(socket: Socket, peer: number, rest: Uint8Array): void {
-    const client: Client = { peer, socket, watches: new Map() };
+  #serve(client: Client, rest: Uint8Array): void {
+    const { peer, socket, stream } = client;
     const reader = new FrameReader(this.table.limits);
     const onData = (chunk: Uint8Array): void => {
       try {
-        reader.push(chunk, (frame) => {
+        const onFrame = (frame: Uint8Array): void => {
           const { id, message } = decodeRequest(frame, this.table.limits);
           this.#answer(client, id, message);
-        });
+        };
+        stream.open(chunk, (bytes) => reader.push(bytes, onFrame));
       } catch {
         // Authenticated, but not speaking our protocol: nothing after this byte can be trusted.
         socket.destroy();
@@ -249,11 +256,9 @@ export class StoreServer {
   }
 
   #send(client: Client, id: number, result: StoreResult): void {
-    const { socket } = client;
+    const { socket, stream } = client;
     if (socket.destroyed) return;
-    socket.cork();
-    for (const piece of encodeResult(id, result)) socket.write(piece);
-    socket.uncork();
+    stream.write(encodeResult(id, result));
     if (socket.writableLength > cutOffBytes) socket.destroy();
   }
 }

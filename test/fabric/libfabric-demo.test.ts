@@ -48,6 +48,7 @@ async function run(
         ...rankVariables({ rank, ranks: 2, localRank: 0, localRanks: 1, masterAddress: hosts[0].address, masterPort: 29400 }),
         SHOAL_HOST_ID: `${name}-host-${rank}`,
         SHOAL_SECRET: 'a secret for tests',
+        SHOAL_ENCRYPTION: plane === 'tcp' ? 'on' : 'off',
         ...planes[plane],
         ...env,
       },

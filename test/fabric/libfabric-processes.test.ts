@@ -57,7 +57,7 @@ const missing = libfabricUnavailable({ provider: 'tcp;ofi_rxm' }) ?? networkUnav
 describe.skipIf(missing !== undefined)(`libfabric between hosts${missing === undefined ? '' : ` (skipped: ${missing})`}`, () => {
   it('carries every collective between 2 network namespaces', async () => {
     using network = await createNetwork({ hosts: 2 });
-    const env = { SHOAL_FABRICS: 'libfabric', SHOAL_LIBFABRIC_PROVIDER: 'tcp;ofi_rxm' };
+    const env = { SHOAL_ENCRYPTION: 'off', SHOAL_FABRICS: 'libfabric', SHOAL_LIBFABRIC_PROVIDER: 'tcp;ofi_rxm' };
     const place = networkPlace({ network, ranksPerHost: 1, secret: 'a secret for tests', timeoutMs: 200_000 });
     const passed = `${JSON.stringify({ world: 'of the environment', passed: groupChecks.map(({ name }) => name) })}\n`;
     expect(

@@ -7,6 +7,7 @@ import { promisify } from 'node:util';
 import { describe, expect, it } from 'vitest';
 import { networkUnavailable } from '../../bench/network/network.ts';
 import { Handshake } from '../../src/base/auth.ts';
+import { claimOf } from '../../src/base/secure/link.ts';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { reservePort } from '../../src/base/testing/reserved-port.ts';
@@ -75,7 +76,9 @@ async function stayingStranger(port: number, purpose: string): Promise<net.Socke
   const socket = net.connect({ port, host: '127.0.0.1', allowHalfOpen: true });
   await once(socket, 'connect');
   socket.on('error', () => undefined).resume();
-  socket.write(new Handshake({ role: 'dialer', secret, purpose, world: 'another', rank: 3, random: systemRandom }).start()!);
+  socket.write(
+    new Handshake({ role: 'dialer', secret, purpose, world: 'another', rank: 3, random: systemRandom, link: claimOf('local') }).start()!,
+  );
   return socket;
 }
 

@@ -44,7 +44,16 @@ describe.each(planes)('values over $plane', ({ more, missing }) => {
   beforeEach(async (context) => {
     if (missing !== undefined) return context.skip(missing);
     const world = `test-${systemRandom.integer(2 ** 32)}`;
-    store = await StoreServer.listen({ clock: systemClock, random: systemRandom, secret: new TextEncoder().encode(secret), world });
+    // What libfabric writes cannot be encrypted.
+    const encryption = 'SHOAL_FABRICS' in more ? 'off' : 'on';
+    const settings = { encryption, hostId: '' } as const;
+    store = await StoreServer.listen({
+      clock: systemClock,
+      random: systemRandom,
+      settings,
+      secret: new TextEncoder().encode(secret),
+      world,
+    });
     const environment = (role: string): Environment => ({
       RANK: '0',
       WORLD_SIZE: '1',
@@ -60,6 +69,7 @@ describe.each(planes)('values over $plane', ({ more, missing }) => {
       SHOAL_SERVER: '0',
       SHOAL_HOST_ID: role,
       SHOAL_KV_SILENCE_MS: '60000',
+      SHOAL_ENCRYPTION: encryption,
       ...more,
     });
     client = await open(environment('worker'));

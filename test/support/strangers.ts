@@ -3,6 +3,7 @@
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import net from 'node:net';
 import { Handshake } from '../../src/base/auth.ts';
+import { claimOf } from '../../src/base/secure/link.ts';
 import { systemRandom } from '../../src/base/random.ts';
 
 const pouredBytes = 32 * 2 ** 20;
@@ -30,6 +31,7 @@ function hello(): Uint8Array {
     world: 'guess',
     rank: 1,
     random: systemRandom,
+    link: claimOf('local'),
   } as const;
   return new Handshake(options).start()!;
 }

@@ -159,6 +159,12 @@ export const settingDefinitions = {
     secret: text('SHOAL_SECRET', 'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.', {
       sensitive: true,
     }),
+    encryption: choice(
+      'SHOAL_ENCRYPTION',
+      ['on', 'off'],
+      'on',
+      'Encryption of connections between hosts; within a host nothing is encrypted. The same on all processes of a job: an end that demands it refuses one that does not.',
+    ),
     insecure: flag('SHOAL_INSECURE', false, 'Allows a job over several hosts without a secret.'),
   }),
   ...section('memory', {
@@ -226,7 +232,7 @@ export const settingDefinitions = {
       'SHOAL_KV_CARRIER',
       ['auto', 'fabric', 'zeromq'],
       'auto',
-      'Transport between workers and servers. `fabric`: the first of `SHOAL_FABRICS` that reaches other hosts, else `tcp`; values go from memory to memory, authenticated and not encrypted. `zeromq`: ZeroMQ, encrypted, and slower. `auto`: the fabric between hosts, or if `libfabric` comes first in `SHOAL_FABRICS`; ZeroMQ within a host.',
+      'Transport between workers and servers. `fabric`: the first of `SHOAL_FABRICS` that reaches other hosts, else `tcp`; values go from memory to memory. `zeromq`: ZeroMQ, slower. `auto`: the fabric between hosts, or if `libfabric` comes first in `SHOAL_FABRICS`; ZeroMQ within a host.',
     ),
     valueSliceBytes: bytes(
       'SHOAL_KV_SLICE_BYTES',

@@ -22,8 +22,9 @@ import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricOptions, FabricProvider } from '../fabric.ts';
 import { FrameType } from '../stream/frame.ts';
+import type { Handshaking } from '../stream/acceptor.ts';
 import type { FramedSocket } from '../stream/framed-socket.ts';
-import { hostIdentity } from '../host-identity.ts';
+import { hostIdentity } from '../../base/files/host-identity.ts';
 import { encodeHandle } from '../region-handle.ts';
 import { StreamFabric } from '../stream/stream-fabric.ts';
 import { nonceBytes, ShmConnection, type Opening } from './shm-connection.ts';
@@ -89,6 +90,10 @@ export class ShmFabric extends StreamFabric<ShmConnection, ShmOptions> {
     this.connections.add(connection);
     connection.postOpen();
     return connection;
+  }
+
+  protected override get handshaking(): Handshaking {
+    return { ...super.handshaking, isLocal: true };
   }
 
   protected override async end(): Promise<void> {

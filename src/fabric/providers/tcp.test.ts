@@ -1,12 +1,17 @@
 import net from 'node:net';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Handshake } from '../../base/auth.ts';
+import { claimOf } from '../../base/secure/link.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
+import { defaultSettings } from '../../base/settings/settings.ts';
 import { reservePort } from '../../base/testing/reserved-port.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
+import { loadNative } from '../../memory/native.ts';
+import { recordCiphers } from '../../memory/native-records.ts';
+import { scriptCiphers } from '../../base/secure/records.ts';
 import { describeFabric, Inbox } from '../conformance.ts';
-import type { FabricAddress } from '../fabric.ts';
+import type { FabricAddress, FabricOptions } from '../fabric.ts';
 import { encodeHeader, FrameType } from '../stream/frame.ts';
 import { FramedSocket } from '../stream/framed-socket.ts';
 import { connect } from '../stream/stream-network.ts';
@@ -31,6 +36,32 @@ describeFabric('tcp', () => ({
   pendingConnections: (fabric) => (fabric as TcpFabric).pendingConnections,
 }));
 
+/** Ranks on hosts of their own. */
+function apart(options: FabricOptions): FabricOptions {
+  return { ...options, settings: { ...defaultSettings, hostId: `host ${options.identity.rank}` } };
+}
+
+describe.each([
+  ['the addon', recordCiphers(loadNative({ enabled: true }))],
+  ['node:crypto', scriptCiphers],
+])('between hosts, encrypted by %s', (_name, ciphers) => {
+  describeFabric(
+    'tcp',
+    () => ({
+      create: (options) => new TcpFabric({ ...apart(options), ciphers }),
+      region: threadRegion,
+      deserted: desertedTcpAddress,
+      pendingConnections: (fabric) => (fabric as TcpFabric).pendingConnections,
+    }),
+    {
+      skips: [
+        'strangers with random bytes, endless headers or silence are turned away in bounded memory',
+        'a member that sends broken frames is refused with protocol and crashes nothing',
+      ].map((test) => ({ test, reason: 'it writes frames to the socket itself, which are no records' })),
+    },
+  );
+});
+
 describeHostileWrites('tcp', () => ({
   create: (options) => new TcpFabric(options),
   region: threadRegion,
@@ -49,6 +80,7 @@ function dialerOf(seed: number): Handshake {
     world: 'w',
     rank: 0,
     random: seededRandom(seed),
+    link: claimOf('local'),
   });
 }
 
@@ -162,7 +194,7 @@ describe('tcp', () => {
       (onread) => connect({ host: '127.0.0.1', port, localAddress: '127.0.0.1', localPort: port, onread }),
     );
     const dialer = dialerOf(1);
-    await expect(stream.authenticate(dialer, 'w')).rejects.toMatchObject({
+    await expect(stream.authenticate(() => dialer, 'w')).rejects.toMatchObject({
       code: 'peer-lost',
       message: expect.stringMatching(/nobody listens there/),
     });

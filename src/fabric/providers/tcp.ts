@@ -5,6 +5,7 @@
  *  retransmission timeout only (Node has no TCP_USER_TIMEOUT): deadlines above must cover that. */
 import { ShoalError } from '../../base/errors.ts';
 import { loadNative } from '../../memory/native.ts';
+import { recordCiphers } from '../../memory/native-records.ts';
 import { congestionTuner, type SocketTuning } from '../congestion.ts';
 import type {
   ConnectOptions,
@@ -50,7 +51,13 @@ export const tcpProvider: FabricProvider = {
     if (settings === undefined) return new TcpFabric(options);
     const { interfaces, congestionControl: wanted } = settings;
     const native = loadNative({ enabled: settings.native });
-    return new TcpFabric({ ...options, interfaces, ...(native && { tuneSocket: congestionTuner({ native, wanted, onLoss: onNote }) }) });
+    const ciphers = recordCiphers(native);
+    return new TcpFabric({
+      ciphers,
+      ...options,
+      interfaces,
+      ...(native && { tuneSocket: congestionTuner({ native, wanted, onLoss: onNote }) }),
+    });
   },
 };
 

@@ -1,10 +1,11 @@
 /** The accepting side of stream fabrics: listens, authenticates, and hands over streams. It must not know what flows on
  *  them. Strangers are few, for a short time (base/connections/strangers.ts), and cost a few hundred bytes each. */
 import net from 'node:net';
-import { Handshake } from '../../base/auth.ts';
+import { Handshake, type HandshakeOptions } from '../../base/auth.ts';
 import { Strangers, strangersMost } from '../../base/connections/strangers.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
+import { claimOf, type LinkEnds } from '../../base/secure/link.ts';
 import type { FabricOptions } from '../fabric.ts';
 import { candidateText, type ListenHost } from './candidates.ts';
 import { FramedSocket } from './framed-socket.ts';
@@ -14,6 +15,10 @@ import { defaultMaxQueuedBytes } from '../limits.ts';
 export interface AcceptorOptions {
   readonly fabric: FabricOptions;
   readonly purpose: string;
+  /** The streams are no network's. */
+  readonly isLocal?: boolean;
+  /** As in HandshakeOptions. */
+  readonly encryption?: HandshakeOptions['encryption'];
   readonly counters: StreamCounters;
   /** Buffer to read ahead into, as in FramedSocketOptions. */
   readonly readAhead?: Buffer;
@@ -21,6 +26,26 @@ export interface AcceptorOptions {
   readonly describe: (socket: net.Socket) => string;
   /** Called when the peer is authenticated. Resolves when the stream is ready for use; until then it counts as pending. */
   readonly onStream: (stream: FramedSocket) => Promise<void>;
+}
+
+/** What all handshakes of a fabric have in common. */
+export type Handshaking = Pick<AcceptorOptions, 'purpose' | 'encryption' | 'isLocal'>;
+
+/** Options of the handshakes of either role. */
+export function handshakeOptionsOf(
+  { identity, secret, random, settings }: FabricOptions,
+  { purpose, encryption, isLocal }: Handshaking,
+  ends: LinkEnds,
+): Omit<HandshakeOptions, 'role'> {
+  return {
+    secret,
+    purpose,
+    encryption,
+    world: identity.world,
+    rank: identity.rank,
+    random,
+    link: claimOf(isLocal ? 'local' : ends, settings),
+  };
 }
 
 export class Acceptor {
@@ -82,16 +107,16 @@ export class Acceptor {
   }
 
   async #accept(accepted: net.Socket): Promise<void> {
-    const { fabric, purpose, counters, readAhead, describe, onStream } = this.#options;
-    const { identity, secret, clock, random, polling, maxQueuedBytes = defaultMaxQueuedBytes } = fabric;
+    const { fabric, counters, readAhead, describe, onStream } = this.#options;
+    const { identity, clock, polling, ciphers, maxQueuedBytes = defaultMaxQueuedBytes } = fabric;
     const description = describe(accepted);
-    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, polling, readAhead };
+    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, polling, readAhead, ciphers };
     const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
     this.#pending.enter(stream);
     void stream.ended.then(() => this.#pending.leave(stream));
     try {
       await stream.authenticate(
-        new Handshake({ role: 'acceptor', secret, purpose, world: identity.world, rank: identity.rank, random }),
+        (ends) => new Handshake({ role: 'acceptor', ...handshakeOptionsOf(fabric, this.#options, ends) }),
         identity.world,
       );
       this.#pending.trust(stream);

@@ -8,6 +8,14 @@
  *  messages, which stay in buffers of ours anyway, small frames are read ahead: a header and the bytes behind it are one read,
  *  and are copied from there. */
 import { assert } from '../../base/assert.ts';
+import {
+  RecordReader,
+  recordPlainBytesMax,
+  scriptCiphers,
+  type LinkKeys,
+  type RecordCiphers,
+  type RecordOpener,
+} from '../../base/secure/records.ts';
 import type { EventPolling } from '../event-polling.ts';
 import { decodeHeader, emptyHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { StreamCounters } from './stream-counters.ts';
@@ -17,11 +25,15 @@ const othersInRow = 16;
 /** Buffer to read ahead into where no write is expected, shared by all sockets: it is parsed before anything else is read. */
 const usualAhead = Buffer.allocUnsafeSlow(headerBytes + 288);
 
+/** Memory for records with several frames, or parts of them, shared by all sockets. */
+const opened = Buffer.allocUnsafeSlow(recordPlainBytesMax);
+
 export interface FrameReaderOptions {
   readonly counters: StreamCounters;
   readonly polling?: EventPolling;
   /** Buffer to read ahead into from the first frame on. */
   readonly readAhead?: Buffer;
+  readonly ciphers?: RecordCiphers | undefined;
   /** True while frames are wanted. */
   isOpen(): boolean;
   /** The destination of the payload of `header.bytes` > 0, exactly that long. */
@@ -33,8 +45,11 @@ export interface FrameReaderOptions {
 export class FrameReader {
   /** True while no frame may be given out. */
   isHolding = false;
-  /** Bytes that were already read ahead when the reader was told to hold: to be given to `onRead` afterwards. */
-  kept: Buffer | undefined;
+  /** Bytes that were already read ahead when the reader was told to hold. */
+  #kept: Buffer | undefined;
+  /** Where frames travel in encrypted records. */
+  #records: RecordReader | undefined;
+  opener: RecordOpener | undefined;
   readonly #options: FrameReaderOptions;
   readonly #headerBuffer = Buffer.allocUnsafe(headerBytes);
   readonly #headerView = new DataView(this.#headerBuffer.buffer, this.#headerBuffer.byteOffset, headerBytes);
@@ -53,20 +68,56 @@ export class FrameReader {
     return this.#payload;
   }
 
+  /** From now on bytes are records. */
+  encrypt({ aead, receive }: LinkKeys): void {
+    const { ciphers = scriptCiphers } = this.#options;
+    this.opener = ciphers.opener(aead, receive);
+    this.#records = new RecordReader({
+      opener: this.opener,
+      isReady: () => this.#options.isOpen() && !this.isHolding,
+      target: (bytes) => this.#targetOf(bytes),
+      onOpened: (target) => {
+        if (target.buffer === opened.buffer) this.#onAhead(target, target.length);
+        else this.#onBytes(target.length, target);
+      },
+    });
+  }
+
+  /** Bytes have come that could not be given out. */
+  get hasKept(): boolean {
+    return this.#kept !== undefined || this.#records?.hasKept === true;
+  }
+
   /** Buffer for the next read. */
   nextBuffer(): Uint8Array {
+    if (this.#records) return this.#records.nextBuffer();
     const ahead = this.#options.readAhead ?? (this.#othersInRow < othersInRow ? undefined : usualAhead);
     if (ahead !== undefined && this.#missingBytes < ahead.length) return ahead;
     if (this.#payload === undefined) return this.#headerFilled === 0 ? this.#headerBuffer : this.#headerBuffer.subarray(this.#headerFilled);
     return this.#payloadFilled === 0 ? this.#payload : this.#payload.subarray(this.#payloadFilled);
   }
 
-  /** Takes bytes that were read into the buffer that `nextBuffer` gave, or that were kept. @throws errors of the owner's callbacks. */
+  /** Goes on with what was kept. @throws as `onRead`. */
+  resume(): void {
+    const kept = this.#kept;
+    this.#kept = undefined;
+    if (kept) this.#onAhead(kept, kept.length);
+    this.#records?.resume();
+  }
+
+  /** Takes bytes that were read into the buffer that `nextBuffer` gave.
+   *  @throws ShoalError `protocol` for records that are not the peer's; errors of the owner's callbacks. */
   onRead(bytes: number, buffer: Uint8Array): void {
-    const isKept = buffer === this.kept;
-    if (isKept) this.kept = undefined;
-    if (isKept || buffer === usualAhead || buffer === this.#options.readAhead) this.#onAhead(buffer, bytes);
+    if (this.#records) this.#records.onRead(bytes, buffer);
+    else if (buffer === usualAhead || buffer === this.#options.readAhead) this.#onAhead(buffer, bytes);
     else this.#onBytes(bytes, buffer);
+  }
+
+  /** Memory for so many bytes of a record: their destination, if all of them belong there. */
+  #targetOf(bytes: number): Uint8Array {
+    const payload = this.#payload;
+    const isWhole = payload !== undefined && bytes <= this.#missingBytes;
+    return isWhole ? payload.subarray(this.#payloadFilled, this.#payloadFilled + bytes) : opened.subarray(0, bytes);
   }
 
   /** Forgets the payload that is being received. */
@@ -83,7 +134,7 @@ export class FrameReader {
   #onAhead(ahead: Uint8Array, bytes: number): void {
     for (let at = 0; at < bytes && this.#options.isOpen();) {
       if (this.isHolding) {
-        this.kept = Buffer.from(ahead.subarray(at, bytes));
+        this.#kept = Buffer.from(ahead.subarray(at, bytes));
         return;
       }
       const taken = Math.min(this.#missingBytes, bytes - at);

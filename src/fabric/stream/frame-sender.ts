@@ -7,10 +7,21 @@
  *  Small frames that follow each other are copied into one run of bytes: a system call costs as much as copying thousands of
  *  them. Payloads of writes are not copied.
  *
+ *  On an encrypted stream frames are sealed when they are handed over; a large one piece by piece, into one buffer, while the kernel sends
+ *  the piece before.
+ *
  *  Headers live in a ring of slots, as many as there have been frames in `handed`. A slot is free again when its frame has left
  *  `handed`, which happens in order. */
 import type net from 'node:net';
 import type { ShoalError } from '../../base/errors.ts';
+import {
+  recordPlainBytesMax,
+  scriptCiphers,
+  sealParts,
+  type LinkKeys,
+  type RecordCiphers,
+  type RecordSealer,
+} from '../../base/secure/records.ts';
 import { Fifo } from '../../base/collections/fifo.ts';
 import { dataViewOf } from '../../base/bytes.ts';
 import { encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
@@ -24,12 +35,16 @@ const firstSlots = 16;
 const handedBytesMax = 2 * 1024 * 1024;
 /** Most bytes of a run. */
 const runBytesMax = 2048;
+/** Most bytes that are sealed at once. */
+const pieceBytesMax = 4 * recordPlainBytesMax;
 /** A resolved promise: its `then` is a microtask, whereas node's `queueMicrotask` makes an `AsyncResource` each time. */
 const settled = Promise.resolve();
 
 export interface FrameSenderOptions {
   readonly maxQueuedBytes: number;
   readonly counters: StreamCounters;
+  /** Ciphers of encrypted streams. Default: those of node:crypto. */
+  readonly ciphers?: RecordCiphers | undefined;
 }
 
 /** A frame on its way. */
@@ -54,6 +69,10 @@ export class FrameSender {
   readonly #handed = new Fifo<OutgoingFrame>();
   /** Number of frames of each write that has a callback. */
   readonly #written = new Fifo<number>();
+  #sealer: RecordSealer | undefined;
+  /** What is left of a frame that is sealed piece by piece; no other frame is handed over meanwhile. */
+  #pieces: Uint8Array[][] | undefined;
+  #piece = Buffer.alloc(0);
   #slots = Buffer.allocUnsafe(firstSlots * headerBytes);
   #slotsView = dataViewOf(this.#slots);
   #slotCount = firstSlots;
@@ -73,6 +92,21 @@ export class FrameSender {
   /** Frames that the kernel does not have yet. `messageBytes` are those of messages alone, which are copies. */
   get inFlight(): InFlight & { messageBytes: number } {
     return { operations: this.#queue.length + this.#handed.length, bytes: this.#pendingBytes, messageBytes: this.#messageBytes };
+  }
+
+  get sealer(): RecordSealer | undefined {
+    return this.#sealer;
+  }
+
+  /** From now on all that is sent is sealed. */
+  encrypt({ aead, send }: LinkKeys): void {
+    const { ciphers = scriptCiphers } = this.#options;
+    this.#sealer = ciphers.sealer(aead, send);
+  }
+
+  /** Bytes as they go to the socket, behind all that was sealed before. */
+  sealed(bytes: Uint8Array): Uint8Array {
+    return this.#sealer ? sealParts(this.#sealer, [bytes]) : bytes;
   }
 
   push(frame: OutgoingFrame): void {
@@ -104,10 +138,10 @@ export class FrameSender {
 
   /** Hands frames to the socket, up to the limits. */
   #pump(): void {
-    if (this.#stopped || this.#queue.length === 0) return;
+    if (this.#stopped || this.#pieces || this.#queue.length === 0) return;
     const corks = this.#runOf() < this.#queue.length;
     if (corks) this.#socket.cork();
-    while (this.#queue.length > 0 && this.#handed.length < handedFrames && this.#handedBytes < this.#handedBytesLimit) {
+    while (this.#queue.length > 0 && !this.#pieces && this.#handed.length < handedFrames && this.#handedBytes < this.#handedBytesLimit) {
       const run = this.#runOf();
       if (run > 0) {
         this.#handRun(run);
@@ -118,18 +152,45 @@ export class FrameSender {
       const header = this.#encode(frame);
       if (frame.joined !== undefined) {
         frame.joined.set(header);
-        this.#socket.write(frame.joined, this.#onWritten);
+        this.#write([frame.joined]);
       } else if (frame.payloadBytes === 0) {
-        this.#socket.write(header, this.#onWritten);
+        this.#write([header]);
       } else {
-        this.#socket.write(header);
         const { payload, more = [] } = frame;
-        for (let k = -1; k < more.length - 1; k++) this.#socket.write(k < 0 ? payload! : more[k]);
-        this.#socket.write(more.at(-1) ?? payload!, this.#onWritten);
+        this.#write([header, payload!, ...more]);
       }
     }
     if (corks) this.#socket.uncork();
   }
+
+  #write(parts: readonly Uint8Array[]): void {
+    if (this.#sealer) {
+      const pieces = piecesOf(parts);
+      if (pieces.length === 1) this.#socket.write(sealParts(this.#sealer, parts), this.#onWritten);
+      else {
+        this.#pieces = pieces;
+        this.#sealNext();
+      }
+      return;
+    }
+    for (let k = 0; k < parts.length - 1; k++) this.#socket.write(parts[k]);
+    this.#socket.write(parts[parts.length - 1], this.#onWritten);
+  }
+
+  readonly #sealNext = (error?: Error | null): void => {
+    if (error || this.#stopped) return;
+    const parts = this.#pieces!.shift();
+    if (parts === undefined) {
+      this.#pieces = undefined;
+      this.#onWritten();
+      return;
+    }
+    const sealed = sealParts(this.#sealer!, parts, (bytes) => {
+      if (this.#piece.length < bytes) this.#piece = Buffer.allocUnsafeSlow(bytes);
+      return this.#piece;
+    });
+    this.#socket.write(sealed, this.#sealNext);
+  };
 
   #handNext(): OutgoingFrame {
     const frame = this.#queue.shift()!;
@@ -171,7 +232,7 @@ export class FrameSender {
       at += frame.payloadBytes;
     }
     this.#written.push(count);
-    this.#socket.write(bytes, this.#onWritten);
+    this.#write([bytes]);
   }
 
   #encode(frame: OutgoingFrame): Buffer {
@@ -209,4 +270,23 @@ export class FrameSender {
     this.#pendingBytes -= frame.payloadBytes;
     if (frame.type === FrameType.Message) this.#messageBytes -= frame.payloadBytes;
   }
+}
+
+/** Parts, cut where a piece is full. */
+function piecesOf(parts: readonly Uint8Array[]): Uint8Array[][] {
+  const pieces: Uint8Array[][] = [[]];
+  let room = pieceBytesMax;
+  for (const part of parts) {
+    for (let at = 0; at < part.length;) {
+      if (room === 0) {
+        pieces.push([]);
+        room = pieceBytesMax;
+      }
+      const bytes = Math.min(room, part.length - at);
+      pieces[pieces.length - 1].push(part.subarray(at, at + bytes));
+      at += bytes;
+      room -= bytes;
+    }
+  }
+  return pieces;
 }

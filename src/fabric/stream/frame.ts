@@ -24,7 +24,7 @@
  *   12 withdraw                      ×                      shm: no more
  *   13 asleep                              ×                libfabric: polls no more; has seen so many events
  *   14 wake                                                 libfabric: something was posted */
-import { getU53, Layout, setWhole } from '../../base/bytes.ts';
+import { dataViewOf, getU53, Layout, setWhole } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 
 const layout = new Layout('a frame header', {
@@ -71,6 +71,17 @@ export interface FrameHeader {
   rkey: number;
   offset: number;
   bytes: number;
+}
+
+/** Most bytes of the text of a frame of type error. */
+export const errorTextBytes = 512;
+
+/** A frame of type error. */
+export function errorFrame(reason: string): Uint8Array {
+  const text = Buffer.from(reason).subarray(0, errorTextBytes);
+  const frame = Buffer.concat([Buffer.alloc(headerBytes), text]);
+  encodeHeader(dataViewOf(frame), 0, { ...emptyHeader(), type: FrameType.Error, bytes: text.length });
+  return frame;
 }
 
 export function emptyHeader(): FrameHeader {

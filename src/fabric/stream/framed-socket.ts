@@ -1,5 +1,6 @@
 /** An authenticated stream of frames over one socket (TCP or Unix), receiving straight into memory that its owner names. It must
- *  not know regions or rkeys; its owner decides where a payload goes and what a frame means.
+ *  not know regions or rkeys; its owner decides where a payload goes and what a frame means. Between hosts the frames travel in encrypted
+ *  records (base/secure/records.ts).
  *
  *  Here are the handshake, the phases and the end; frames come in by frame-reader.ts, and go out by frame-sender.ts.
  *
@@ -9,18 +10,20 @@
 import type net from 'node:net';
 import { handshakeBytesMax, type Handshake } from '../../base/auth.ts';
 import { assert } from '../../base/assert.ts';
+import { textOf } from '../../base/bytes.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
+import type { LinkEnds } from '../../base/secure/link.ts';
+import type { RecordCiphers } from '../../base/secure/records.ts';
 import type { PeerIdentity } from '../fabric.ts';
 import type { EventPolling } from '../event-polling.ts';
 import { FrameSender, type OutgoingFrame } from './frame-sender.ts';
 import { FrameReader } from './frame-reader.ts';
-import { emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
+import { emptyHeader, errorFrame, errorTextBytes, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';
 
-const errorTextBytes = 512;
 const keepAliveMs = 10_000;
 
 /** A resolved promise: its `then` is a microtask, whereas node's `queueMicrotask` makes an `AsyncResource` each time. */
@@ -36,6 +39,8 @@ export interface FramedSocketOptions {
   readonly maxQueuedBytes: number;
   readonly counters: StreamCounters;
   readonly polling?: EventPolling;
+  /** Ciphers of encrypted streams. Default: those of node:crypto. */
+  readonly ciphers?: RecordCiphers | undefined;
   /** Buffer to read ahead into from the first frame on, for a stream that is known to have small frames only. Several sockets may
    *  share it. Default: frames are read to their destinations until some in a row have not been writes. */
   readonly readAhead?: Buffer;
@@ -56,7 +61,8 @@ export interface FrameReceiver {
 type Phase = 'opening' | 'held' | 'open' | 'closing' | 'refusing' | 'closed';
 
 interface Opening {
-  readonly handshake: Handshake;
+  /** Undefined until the socket is connected. */
+  handshake: Handshake | undefined;
   resolve(peerRank: number): void;
   reject(error: ShoalError): void;
 }
@@ -97,6 +103,7 @@ export class FramedSocket {
       counters: options.counters,
       polling: options.polling,
       readAhead: options.readAhead,
+      ciphers: options.ciphers,
       isOpen: () => this.#phase === 'open',
       place: (header) => this.#place(header),
       onFrame: (header, payload) => this.#onFrame(header, payload),
@@ -157,22 +164,25 @@ export class FramedSocket {
     return this.#reader.receivingInto;
   }
 
-  /** Runs the handshake; afterwards the stream is held until `start`. Bounded by the caller through `fail`.
+  /** Runs the handshake that `handshakeOf` makes for the ends of the connected socket; afterwards the stream is held until `start`. Bounded
+   *  by the caller through `fail`.
    *  @throws ShoalError the handshake's error, or `peer-lost` when the socket ends or cannot connect. */
-  authenticate(handshake: Handshake, world: string): Promise<number> {
+  authenticate(handshakeOf: (ends: LinkEnds) => Handshake, world: string): Promise<number> {
     assert(this.#phase === 'opening' && this.#opening === undefined, () => 'authenticate once');
     return new Promise((resolve, reject) => {
-      this.#opening = {
-        handshake,
-        resolve: (rank) => {
-          this.#peer = { world, rank };
-          resolve(rank);
-        },
-        reject,
+      const onRank = (rank: number): void => {
+        this.#peer = { world, rank };
+        resolve(rank);
       };
-      const first = handshake.start();
-      if (first !== undefined) this.#socket.write(first);
-      this.#socket.resume();
+      this.#opening = { handshake: undefined, resolve: onRank, reject };
+      const begin = (): void => {
+        if (this.#opening === undefined) return;
+        const first = (this.#opening.handshake = handshakeOf(this.#socket)).start();
+        if (first !== undefined) this.#socket.write(first);
+        this.#socket.resume();
+      };
+      if (this.#socket.connecting) this.#socket.once('connect', begin);
+      else begin();
     });
   }
 
@@ -191,13 +201,13 @@ export class FramedSocket {
 
   release(): void {
     this.#reader.isHolding = false;
-    if (this.#reader.kept !== undefined) void settled.then(() => this.#onKept());
+    if (this.#reader.hasKept) void settled.then(() => this.#onKept());
     else if (this.#phase !== 'closed') this.#socket.resume();
   }
 
   #onKept(): void {
-    const { kept, isHolding } = this.#reader;
-    if (kept !== undefined && !isHolding && this.#onFrameBytes(kept.length, kept)) this.#socket.resume();
+    const { hasKept, isHolding } = this.#reader;
+    if (hasKept && !isHolding && this.#onFrameBytes(() => this.#reader.resume())) this.#socket.resume();
   }
 
   /** Sends a frame after all earlier ones. Resolves when the kernel has taken it: `payload` may change then. It is not
@@ -239,14 +249,8 @@ export class FramedSocket {
           this.#goodbyeSent = true;
           this.#socket.end();
         };
-        this.#sender.push({
-          ...emptyHeader(),
-          type: FrameType.Goodbye,
-          payload: undefined,
-          payloadBytes: 0,
-          resolve: sent,
-          reject: () => undefined,
-        });
+        const goodbye = { ...emptyHeader(), type: FrameType.Goodbye, payload: undefined, payloadBytes: 0 };
+        this.#sender.push({ ...goodbye, resolve: sent, reject: () => undefined });
         this.#socket.resume();
       } else if (this.#phase === 'opening') {
         this.fail(this.#closed());
@@ -279,29 +283,25 @@ export class FramedSocket {
     if (this.#phase !== 'open') return;
     const { rank, description } = this.#options;
     const fields = { rank, peer: this.#peer.rank, cause: thrown };
-    const error = new ShoalError(
-      thrown.code,
-      `rank ${rank} closes its connection to rank ${this.#peer.rank} (${description}): ${thrown.message}`,
-      fields,
-    );
-    const text = Buffer.from(`refused by rank ${rank}: ${thrown.message}`).subarray(0, errorTextBytes);
-    const frame = Buffer.alloc(headerBytes + text.length);
-    encodeHeader(new DataView(frame.buffer, frame.byteOffset), 0, { ...emptyHeader(), type: FrameType.Error, bytes: text.length });
-    text.copy(frame, headerBytes);
+    const message = `rank ${rank} closes its connection to rank ${this.#peer.rank} (${description}): ${thrown.message}`;
+    const error = new ShoalError(thrown.code, message, fields);
     this.#phase = 'refusing';
     this.#reader.stop();
     this.#timer = this.#options.clock.setTimer(defaultCloseTimeoutMs, () => this.#socket.destroy());
     this.#settle(error);
-    this.#socket.end(frame);
+    this.#socket.end(this.#sender.sealed(errorFrame(`refused by rank ${rank}: ${thrown.message}`)));
   }
 
   /** Gives the socket away: `take` duplicates its descriptor, and nothing is read or written here any more. Must be called between frames.
-   *  @throws ShoalError `unsupported` where sockets have no descriptors. */
+   *  @throws ShoalError `unsupported` where sockets have no descriptors, or only JavaScript can go on with their encryption. */
   giveAway(take: (descriptor: number) => number): number {
     const { descriptor } = this;
-    if (descriptor === undefined)
-      throw new ShoalError('unsupported', `${this.#options.description} has no descriptor that could be given away`);
+    const { description, ciphers } = this.#options;
+    const [sealer, opener] = [this.#sender.sealer, this.#reader.opener];
+    if (descriptor === undefined || (sealer && !ciphers?.bind))
+      throw new ShoalError('unsupported', `${description} cannot be given away: it has no descriptor, or its encryption needs the addon`);
     const taken = take(descriptor);
+    if (sealer && opener) ciphers!.bind!(taken, sealer, opener);
     this.#receiver = undefined;
     this.#finish(undefined);
     return taken;
@@ -323,7 +323,7 @@ export class FramedSocket {
   #nextBuffer(): Uint8Array {
     switch (this.#phase) {
       case 'opening': {
-        const wanted = this.#opening?.handshake.bytesWanted ?? 1;
+        const wanted = this.#opening?.handshake?.bytesWanted ?? 1;
         return this.#scratch.subarray(0, Math.max(1, wanted));
       }
       case 'held':
@@ -340,7 +340,7 @@ export class FramedSocket {
       case 'opening':
         return this.#onHandshakeBytes(buffer.subarray(0, bytes));
       case 'open':
-        return this.#onFrameBytes(bytes, buffer);
+        return this.#onFrameBytes(() => this.#reader.onRead(bytes, buffer));
       case 'held':
         throw new Error('assertion failed: a held stream was read');
       default:
@@ -350,6 +350,7 @@ export class FramedSocket {
 
   #onHandshakeBytes(bytes: Uint8Array): boolean {
     const { handshake, resolve } = this.#opening!;
+    assert(handshake !== undefined, () => 'a connected socket has begun its handshake');
     try {
       const { send, done } = handshake.push(bytes);
       if (send !== undefined) this.#socket.write(send);
@@ -357,6 +358,7 @@ export class FramedSocket {
       assert(done.rest.length === 0, () => 'the handshake reads no further than its frames');
       this.#phase = 'held';
       this.#opening = undefined;
+      if (done.keys) for (const half of [this.#sender, this.#reader]) half.encrypt(done.keys);
       resolve(done.peerRank);
       return false;
     } catch (thrown) {
@@ -366,9 +368,9 @@ export class FramedSocket {
   }
 
   /** @returns false to stop reading. */
-  #onFrameBytes(bytes: number, buffer: Uint8Array): boolean {
+  #onFrameBytes(take: () => void): boolean {
     try {
-      this.#reader.onRead(bytes, buffer);
+      take();
     } catch (thrown) {
       if (!(thrown instanceof ShoalError)) throw thrown;
       this.refuse(thrown);
@@ -399,9 +401,7 @@ export class FramedSocket {
   /** The peer has refused a frame of this end, and says why. */
   #onRefused(reason: Uint8Array | undefined): void {
     if (reason === undefined) throw new ShoalError('protocol', 'error frame without text');
-    const text = Buffer.from(reason)
-      .toString('utf8')
-      .replace(/[^\x20-\x7e]/g, '?');
+    const text = textOf(reason).replace(/[^\x20-\x7e]/g, '?');
     const { rank, description } = this.#options;
     const peer = this.#peer.rank;
     this.#finish(new ShoalError('protocol', `rank ${peer} (${description}) closed the connection: ${text}`, { rank, peer }));

@@ -3,12 +3,13 @@
 import type net from 'node:net';
 import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
+import type { LinkEnds } from '../../base/secure/link.ts';
 import type { Region } from '../../memory/region.ts';
 import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricCapabilities, FabricOptions, RegisteredRegion } from '../fabric.ts';
 import { connectionClosed, defaultMaxQueuedBytes } from '../limits.ts';
 import type { Abortable } from '../abortable.ts';
 import { RegionTable } from '../region-table.ts';
-import { Acceptor, type AcceptorOptions } from './acceptor.ts';
+import { Acceptor, handshakeOptionsOf, type AcceptorOptions, type Handshaking } from './acceptor.ts';
 import { dial } from './dial.ts';
 import { FramedSocket, type FramedSocketOptions } from './framed-socket.ts';
 import { emptyCounters, type StreamCounters } from './stream-counters.ts';
@@ -63,11 +64,15 @@ export abstract class StreamFabric<C extends Ended, Options extends FabricOption
     for (const connection of this.connections) connection.onDeregistered?.(rkey);
   }
 
+  protected get handshaking(): Handshaking {
+    return { purpose: `fabric-${this.name}` };
+  }
+
   /** @throws ShoalError `usage` when it listens already or is closed. */
   protected makeAcceptor(parts: Pick<AcceptorOptions, 'describe' | 'onStream' | 'readAhead'>): Acceptor {
     const { name, counters, options } = this;
     if (this.#isClosed || this.#acceptor !== undefined) throw new ShoalError('usage', `${name} fabric listens already or is closed`);
-    this.#acceptor = new Acceptor({ fabric: options, purpose: `fabric-${name}`, counters, ...parts });
+    this.#acceptor = new Acceptor({ fabric: options, counters, ...this.handshaking, ...parts });
     return this.#acceptor;
   }
 
@@ -85,8 +90,8 @@ export abstract class StreamFabric<C extends Ended, Options extends FabricOption
     parts: Pick<FramedSocketOptions, 'description' | 'readAhead' | 'polling'>,
     makeSocket: (onread: net.OnReadOpts) => net.Socket,
   ): FramedSocket {
-    const { identity, clock, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
-    return new FramedSocket({ rank: identity.rank, clock, maxQueuedBytes, counters: this.counters, ...parts }, makeSocket);
+    const { identity, clock, ciphers, maxQueuedBytes = defaultMaxQueuedBytes } = this.options;
+    return new FramedSocket({ rank: identity.rank, clock, maxQueuedBytes, counters: this.counters, ciphers, ...parts }, makeSocket);
   }
 
   /** Turns a dialled socket into a stream on which both sides have proved the secret, and that into a provider's connection: an attempt
@@ -97,12 +102,12 @@ export abstract class StreamFabric<C extends Ended, Options extends FabricOption
     signal: AbortSignal,
     exchange: () => T | Promise<T>,
   ): Promise<T> {
-    const { identity, secret, random } = this.options;
-    const options = { secret, purpose: `fabric-${this.name}`, world: identity.world, rank: identity.rank, random };
     const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
     signal.addEventListener('abort', onAbort, { once: true });
     try {
-      await stream.authenticate(new Handshake({ role: 'dialer', expectedPeer: peer.rank, ...options }), peer.world);
+      const handshakeOf = (ends: LinkEnds): Handshake =>
+        new Handshake({ role: 'dialer', expectedPeer: peer.rank, ...handshakeOptionsOf(this.options, this.handshaking, ends) });
+      await stream.authenticate(handshakeOf, peer.world);
       const met = await exchange();
       if (signal.aborted) throw new ShoalError('timeout', 'answered too late');
       return met;

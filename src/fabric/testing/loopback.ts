@@ -2,6 +2,7 @@
  *  bounds, deferred callbacks), so that code which runs over it runs over the others. */
 import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { claimOf } from '../../base/secure/link.ts';
 import type { Region } from '../../memory/region.ts';
 import type {
   ConnectOptions,
@@ -166,6 +167,7 @@ export class LoopbackFabric implements Fabric {
       rank: identity.rank,
       expectedPeer: peer.rank,
       random,
+      link: claimOf('local'),
     });
     const other = target.options;
     const acceptor = new Handshake({
@@ -175,6 +177,7 @@ export class LoopbackFabric implements Fabric {
       world: other.identity.world,
       rank: other.identity.rank,
       random: other.random,
+      link: claimOf('local'),
     });
     let bytes = dialer.start();
     try {

@@ -6,6 +6,7 @@ import { createLogger } from '../../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { loadNative } from '../../memory/native.ts';
+import { recordCiphers } from '../../memory/native-records.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { isLoopback } from '../../store/environment.ts';
 import { openStoreOf, type OpenedStore } from '../../store/open-store.ts';
@@ -58,7 +59,7 @@ export async function startTask(options: StartOptions, Tensors?: typeof TaskTens
     cluster,
     rank,
     store: opened.store,
-    ...fabricOptions(opened, { rank, worldSize, interfaces: settings.interfaces }),
+    ...fabricOptions(opened, { rank, worldSize, settings }),
     arbiter: processArbiter(),
     ...(Tensors && { Tensors }),
     clock: systemClock,
@@ -81,13 +82,13 @@ function startTrace(rank: number, { traceDir: folder, traceEvents, traceInterval
 interface Seat {
   readonly rank: number;
   readonly worldSize: number;
-  readonly interfaces: readonly string[];
+  readonly settings: Settings;
 }
 
 /** Jobs that meet on the loopback interface stay there. */
 function fabricOptions(
   { url, world, secret }: OpenedStore,
-  { rank, worldSize, interfaces }: Seat,
+  { rank, worldSize, settings }: Seat,
 ): Pick<GraphServerOptions, 'createFabric' | 'identity'> {
   const isLocal = url === undefined || isLoopback(new URL(url).hostname);
   const listenHosts = isLocal ? ['127.0.0.1'] : ['0.0.0.0', '::'];
@@ -100,7 +101,9 @@ function fabricOptions(
       clock: systemClock,
       random: systemRandom,
       listenHosts,
-      interfaces,
+      interfaces: settings.interfaces,
+      ciphers: recordCiphers(loadNative({ enabled: settings.native })),
+      settings,
     });
   return { createFabric, identity };
 }

@@ -9,7 +9,7 @@ import { systemRandom } from '../../base/random.ts';
 import { packageVersion } from '../../base/packages/version.ts';
 import type { CommThreadContext } from '../../comm/thread/guest.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
-import { hostIdentity } from '../../fabric/host-identity.ts';
+import { hostIdentity } from '../../base/files/host-identity.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';

@@ -206,7 +206,7 @@ export class World {
   async #libraryOf(name: string): Promise<CollectiveLibrary> {
     const Library = await collectiveLibraries[name]();
     const { rank, size, clock, kernels, settings } = this.env;
-    const library = this.#libraries.get(name) ?? new Library({ rank, size, clock, kernels, native: settings.native });
+    const library = this.#libraries.get(name) ?? new Library({ rank, size, clock, kernels, settings });
     this.#libraries.set(name, library);
     return library;
   }

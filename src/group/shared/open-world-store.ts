@@ -8,14 +8,13 @@ import type { WorldPlan } from './comm-protocol.ts';
 export function openWorldStore(plan: WorldPlan, { connectTimeoutMs }: { readonly connectTimeoutMs: number }): Promise<OpenedStore> {
   const { settings, rank, size, url, environment, joinTimeoutMs } = plan;
   return openStore(url, {
-    clock: systemClock,
-    random: systemRandom,
+    ...{ clock: systemClock, random: systemRandom },
     environment,
+    settings,
     rank,
     worldSize: size,
     insecure: settings.insecure ? 'allow' : 'refuse',
-    timeoutMs: joinTimeoutMs,
-    connectTimeoutMs,
+    ...{ timeoutMs: joinTimeoutMs, connectTimeoutMs },
     ...(settings.secret === '' ? {} : { secret: settings.secret }),
   });
 }

@@ -83,7 +83,8 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
     }),
   });
   const host = ownHost(opened, settings);
-  const pulse = { world: `${world}/pulse`, secret: opened.secret };
+  const { encryption, hostId } = settings;
+  const pulse = { world: `${world}/pulse`, secret: opened.secret, settings: { encryption, hostId } };
   const port = await thread.listen({ ...pulse, host: isLoopback(host) ? host : 'any' });
   return {
     clock: systemClock,
@@ -95,7 +96,7 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
     kernels: createKernels({ native }),
     parameterKernels: createParameterKernels({ native }),
     processes: systemProcesses({
-      hostId: settings.hostId,
+      hostId,
       pulse: `tcp://${host}:${port}`,
       ask: (url) => askPulse(url, { ...pulse, clock: systemClock, random: systemRandom }),
     }),

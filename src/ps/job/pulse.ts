@@ -10,6 +10,7 @@ import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { codeOf, exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { builtEntry } from '../../base/packages/package-root.ts';
 import type { Random } from '../../base/random.ts';
+import type { LinkSettings } from '../../base/secure/link.ts';
 import { StoreClient } from '../../store/store-client.ts';
 
 /** `silent`: it is stopped, or its host is, or cannot be reached. `ended`: nobody listens there, or another process does. */
@@ -19,6 +20,7 @@ export type Pulse = 'runs' | 'silent' | 'ended';
 export interface PulsePlace {
   readonly world: string;
   readonly secret: Uint8Array;
+  readonly settings?: LinkSettings;
   /** The address that the thread binds, or `any`. */
   readonly host: string;
 }
@@ -65,12 +67,12 @@ export class PulseThread {
 /** Asks the process whose thread listens there. Time in which the calling process gets no CPU does not count. */
 export async function askPulse(
   url: string,
-  { world, secret, clock, random }: Omit<PulsePlace, 'host'> & { readonly clock: Clock; readonly random: Random },
+  { world, secret, settings, clock, random }: Omit<PulsePlace, 'host'> & { readonly clock: Clock; readonly random: Random },
 ): Promise<Pulse> {
   const { hostname, port } = new URL(url);
   const host = hostname.replace(/^\[|\]$/g, '');
   try {
-    const asked = { clock, random, host, port: Number(port), world, secret, rank: 0, connectTimeoutMs: askMs };
+    const asked = { clock, random, host, port: Number(port), world, secret, settings, rank: 0, connectTimeoutMs: askMs };
     await (await StoreClient.connect(asked)).close();
     return 'runs';
   } catch (thrown) {

@@ -30,9 +30,10 @@ import {
 import type { WatchHandle } from '../../../memory/native-wire.ts';
 import type { Region } from '../../../memory/region.ts';
 import type { ConnectOptions, Connection, FabricAddress, FabricCapabilities, FabricOptions, FabricProvider } from '../../fabric.ts';
-import { hostIdentity } from '../../host-identity.ts';
+import { hostIdentity } from '../../../base/files/host-identity.ts';
 import { defaultListenHosts, defaultMaxQueuedBytes } from '../../limits.ts';
 import { hostsToListenOn, parseCandidate, type ListenHost } from '../../stream/candidates.ts';
+import type { Handshaking } from '../../stream/acceptor.ts';
 import type { FramedSocket } from '../../stream/framed-socket.ts';
 import { connect } from '../../stream/stream-network.ts';
 import type { Grant, LibfabricConnectionOptions, WriteOrder } from './libfabric-connection-options.ts';
@@ -143,6 +144,11 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
 
   async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
     return this.dial(address, options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
+  }
+
+  /** One-sided writes go past this process. */
+  protected override get handshaking(): Handshaking {
+    return { ...super.handshaking, encryption: 'impossible' };
   }
 
   protected override async end(): Promise<void> {

@@ -105,7 +105,8 @@ export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
     if (status !== 'ended') return status;
     this.rest();
     const late = this.late(entry);
-    return new ShoalError('peer-lost', `the network path sockets of rank ${late.join(', ')} have ended`, { peer: late.at(0) });
+    const code = wire.isForged ? 'protocol' : 'peer-lost';
+    return new ShoalError(code, `the network path sockets of rank ${late.join(', ')} have ended`, { peer: late.at(0) });
   }
 
   readonly #onReadable = (): void => this.group.onReadable();

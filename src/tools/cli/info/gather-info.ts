@@ -4,7 +4,7 @@ import { allowedCpus, type AllowedCpus } from '../../../base/files/allowed-cpus.
 import { messageOf } from '../../../base/errors.ts';
 import { describeSettings, resolveSettings, type Environment, type SettingRow } from '../../../base/settings/settings.ts';
 import { packageVersion } from '../../../base/packages/version.ts';
-import { hostIdentity } from '../../../fabric/host-identity.ts';
+import { hostIdentity } from '../../../base/files/host-identity.ts';
 import { offeredAddresses } from '../../../fabric/interfaces.ts';
 import { fabricProviders } from '../../../fabric/providers.ts';
 import {
