@@ -1,14 +1,14 @@
 /** Graphs over processes: workers and parameter servers that `shoal run` starts, and one that is killed. */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { isAlive } from '../../src/base/files/process-identity.ts';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import type { ReportData } from '../../src/tools/report/data/report-data.ts';
 import { shoalRun, start } from '../fixtures/launch-harness.ts';
+import { fixtureScript } from '../support/fixtures.ts';
 
-const script = fileURLToPath(new URL('../fixtures/graph-worker.ts', import.meta.url));
+const script = fixtureScript('graph-worker');
 
 describe('a graph over processes', () => {
   it.each([
@@ -38,7 +38,7 @@ describe('a graph over processes', () => {
   });
 
   it('ends at once when a task is killed that no step in flight needs', async () => {
-    const stuck = fileURLToPath(new URL('../fixtures/graph-stuck.ts', import.meta.url));
+    const stuck = fixtureScript('graph-stuck');
     await using job = shoalRun('--ps', '2', '--workers', '1', '--grace', '60s', stuck);
     const [[, pid]] = await job.output(/\/job:ps\/task:1 pid (\d+)/, 1);
     await job.output(/\/job:worker\/task:0 runs/, 1);
@@ -52,7 +52,7 @@ describe('a graph over processes', () => {
     ['while it begins a step', /\/job:worker\/task:0 (runs)/],
     ['in a step', /(never) was called/],
   ])('a task that hears at once of all that have ended, %s, names the one that was killed', async (_, ready) => {
-    const stuck = fileURLToPath(new URL('../fixtures/graph-stuck.ts', import.meta.url));
+    const stuck = fixtureScript('graph-stuck');
     await using job = shoalRun('--ps', '2', '--workers', '1', '--grace', '60s', stuck);
     const [[, pid]] = await job.output(/rank 0 started \(pid (\d+)\)/, 1);
     const [[, killed]] = await job.output(/\/job:ps\/task:1 pid (\d+)/, 1);
@@ -69,7 +69,7 @@ describe('a graph over processes', () => {
 
   it('goes on from its checkpoint after a server was killed in the middle of training', async () => {
     const folder = temporaryFolder('graph-checkpoint');
-    const counter = fileURLToPath(new URL('../fixtures/graph-checkpoint.ts', import.meta.url));
+    const counter = fixtureScript('graph-checkpoint');
     const job = (env: Record<string, string>): ReturnType<typeof start> =>
       start([process.execPath, 'dist/tools/cli/main.js', 'run', '--ps', '1', '--workers', '1', counter], {
         env: { CHECKPOINT: join(folder, 'variables'), ...env },
@@ -91,7 +91,7 @@ describe('a graph over processes', () => {
 
   it('goes on with the step that failed when its server is killed and started again, twice', async () => {
     const path = join(temporaryFolder('graph-monitored'), 'variables');
-    const counter = fileURLToPath(new URL('../fixtures/graph-monitored.ts', import.meta.url));
+    const counter = fixtureScript('graph-monitored');
     const flags = ['--ps', '1', '--workers', '1', '--server-restarts', '2'];
     await using job = start([process.execPath, 'dist/tools/cli/main.js', 'run', ...flags, counter], {
       env: { CHECKPOINT: path, STEPS: '900' },
@@ -153,7 +153,7 @@ describe('a graph over processes', () => {
 
   it('processes that are in a group as well leave both timelines, as one rank each', async () => {
     const folder = temporaryFolder('graph-trace');
-    const both = fileURLToPath(new URL('../fixtures/graph-and-group.ts', import.meta.url));
+    const both = fixtureScript('graph-and-group');
     const { code, stderr } = await shoalRun('--ps', '1', '--workers', '1', '--report-dir', folder, both).ended;
     expect(code, stderr).toBe(0);
     expect(readdirSync(folder).filter((name) => name.startsWith('trace-'))).toEqual([

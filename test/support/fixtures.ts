@@ -9,9 +9,14 @@ const fixtures = join(repositoryRoot, 'test/fixtures');
 /** Folder of the bundles: in the package, which knows itself by name, and not a folder that anything else cleans. */
 const built = join(repositoryRoot, '.built');
 
-/** The command that runs a fixture: its name in test/fixtures, without extension. */
+/** The script of a fixture: its name in test/fixtures, without extension. */
+export function fixtureScript(name: string): string {
+  return join(built, `${name}.mjs`);
+}
+
+/** The command that runs a fixture. */
 export function fixtureCommand(name: string): [string, ...string[]] {
-  return [process.execPath, '--enable-source-maps', join(built, `${name}.mjs`)];
+  return [process.execPath, '--enable-source-maps', fixtureScript(name)];
 }
 
 /** Takes entries of the package from dist/; other files of src/ become part of the bundle. */
