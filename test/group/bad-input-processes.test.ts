@@ -6,6 +6,7 @@ import { afterAll, describe, expect, it, type TestContext } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { reservePort } from '../../src/base/testing/reserved-port.ts';
 import { allGone, isRunning, shoal } from '../fixtures/launch-harness.ts';
+import { fixtureScript } from '../support/fixtures.ts';
 import { startRanks, type Outcome } from '../support/ranks.ts';
 import { filesLeftBy } from '../support/shared-memory-files.ts';
 import { loadNative, nativeUnavailableReason } from '../../src/memory/native.ts';
@@ -242,7 +243,7 @@ describe('recordings', () => {
       expect(dump).toMatchObject({ rank });
       const failed = dump.entries.find(({ profiling_name: name }) => name === 'shoal:all_reduce');
       expect(failed).toMatchObject({ error: expect.stringContaining('disagree'), input_sizes: [[rank === 0 ? 3 : 4]], retired: true });
-      expect(JSON.stringify(failed?.frames)).toContain('bad-input.ts');
+      expect(JSON.stringify(failed?.frames)).toContain('bad-input.mjs');
     }
   });
 
@@ -290,7 +291,7 @@ describe('shoal run', () => {
   it('kill -9 of a rank in the middle of training: the killed one is reported, nothing is left', async () => {
     // The survivors end by themselves, however long they take to report the reason.
     const grace = ['--grace', '60s'];
-    await using job = shoal(['run', '-n', '3', ...grace, 'test/fixtures/scenario.ts'], { env: { SCENARIO: 'kill while computing' } });
+    await using job = shoal(['run', '-n', '3', ...grace, fixtureScript('scenario')], { env: { SCENARIO: 'kill while computing' } });
     const started = await job.output(/rank (\d) started \(pid (\d+)\)/, 3);
     await job.output(/"ready":\d+/, 3);
     const pids = started.map((match) => Number(match[2]));

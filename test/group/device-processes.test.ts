@@ -4,7 +4,7 @@ import { describe, expect, it, vi } from 'vitest';
 import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
 import { softwareDriver } from '../../src/memory/device/software-driver.ts';
-import { fixtureCommand } from '../support/fixtures.ts';
+import { exampleScript, fixtureCommand } from '../support/fixtures.ts';
 import { startRanks } from '../support/ranks.ts';
 
 // The timeout is generous: every test starts several processes, on machines that may be busy.
@@ -83,7 +83,7 @@ describe('openDevice without a driver', () => {
 });
 
 it('the character model names the missing part when --device webgpu has no driver', () => {
-  const args = ['--import', 'tsx', 'examples/char-lm/train.ts', '--device', 'webgpu'];
+  const args = [exampleScript('char-lm'), '--device', 'webgpu'];
   const env = { PATH: process.env.PATH, VK_ICD_FILENAMES: '/nonexistent.json' };
   const { stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8', env });
   expect(stderr).toContain('no WebGPU adapter');

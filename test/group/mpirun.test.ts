@@ -80,7 +80,7 @@ describe("process groups with backend 'mpi'", () => {
     needsMpi(context);
     const lines = await run(3, 'mismatch');
     expect(lines.map(({ code }) => code)).toEqual(['mismatch', 'mismatch', 'mismatch']);
-    for (const { message } of lines) expect(message).toMatch(/rank 2: all-reduce #0 float32\[5\] sum at mpi-group\.ts:\d+/);
+    for (const { message } of lines) expect(message).toMatch(/rank 2: all-reduce #0 float32\[5\] sum at mpi-group\.mjs:\d+/);
   });
 
   it('name the rank that is late', async (context) => {

@@ -5,6 +5,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import type { SchedulePlan } from '../../src/tools/simulate/schedule-planner.ts';
 import { shoal } from '../fixtures/launch-harness.ts';
+import { exampleScript } from '../support/fixtures.ts';
 
 interface Prediction {
   readonly layers: readonly { readonly name: string; readonly bytes: number; readonly forwardMs: number; readonly backwardMs: number }[];
@@ -44,7 +45,7 @@ describe('shoal tune --scheduler --predict', () => {
   it.each([['plain'], ['scheduled']])('reads the layers of a real run that is %s, and their times', async (how) => {
     const folder = join(directory, how);
     const flags = how === 'plain' ? [] : ['--schedule'];
-    const script = ['examples/tfjs/train.ts', '--items', '128', '--epochs', '2', ...flags];
+    const script = [exampleScript('tfjs'), '--items', '128', '--epochs', '2', ...flags];
     const run = await shoal(['run', '-n', '2', ...script], { env: { SHOAL_TRACE: folder, SHOAL_SYNC_BYTES: '0' } }).ended;
     expect(run.code, run.stderr).toBe(0);
     const { layers, workers, gbitPerSecond, measuredMs, plan } = await predictionOf(folder);

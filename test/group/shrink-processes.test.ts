@@ -1,9 +1,9 @@
 /** Jobs that go on without ranks that are killed. */
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { shoal } from '../fixtures/launch-harness.ts';
+import { fixtureScript } from '../support/fixtures.ts';
 
-const program = fileURLToPath(new URL('../fixtures/shrinks.ts', import.meta.url));
+const program = fixtureScript('shrinks');
 const places: readonly (readonly [string, Record<string, string>])[] = [
   ['in shared memory', {}],
   ['over TCP', { SHOAL_FABRICS: 'tcp' }],

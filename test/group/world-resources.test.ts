@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { nativeUnavailableReason } from '../../src/memory/native.ts';
-import { fixtureCommand } from '../support/fixtures.ts';
+import { fixtureScript as script } from '../support/fixtures.ts';
 import { start } from '../fixtures/launch-harness.ts';
 import { startRanks, type Outcome, type RanksOptions } from '../support/ranks.ts';
 
@@ -28,7 +28,6 @@ it('a process ends with its world, on whichever thread communication runs', asyn
 const launcherWith = (descriptors: number): string[] => {
   return ['/bin/sh', '-c', `ulimit -n ${descriptors}; exec "$0" "$@"`, process.execPath, 'dist/tools/cli/main.js'];
 };
-const script = (fixture: string): string => fixtureCommand(fixture).at(-1)!;
 
 interface Heard {
   readonly code: string;

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, test } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
+import { exampleScript } from '../support/fixtures.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const folder = temporaryFolder('topologies', afterAll);
@@ -29,7 +30,8 @@ async function shoal(args: readonly string[]): Promise<{ code: number | null; ou
 /** Trains, and returns every worker's measurements. */
 async function train(name: string, workers: number, flags: readonly string[], more: readonly string[] = []): Promise<Result[]> {
   const out = join(folder, name);
-  const script = ['examples/parameter-server/train.ts', '--', '--steps', '12', '--batch', '4', '--out', out, ...more];
+  const example = name === 'sync' ? 'examples/parameter-server/train.ts' : exampleScript('parameter-server');
+  const script = [example, '--', '--steps', '12', '--batch', '4', '--out', out, ...more];
   const { code, output } = await shoal([...flags, ...script]);
   expect(output).not.toMatch(/failed|error/i);
   expect(code).toBe(0);

@@ -115,7 +115,7 @@ describe('shoal run: failures', () => {
       expect(lines.filter((line) => !line.startsWith('shoal: '))).toEqual([]);
       expect(stderr).toMatch(
         how === 'throw'
-          ? /failed first: .*: Error: my mistake\n.*noise\.ts:\d+\n.*throw new Error\('my mistake'\)/
+          ? /failed first: .*: Error: my mistake\n.*noise\.mjs:\d+\n.*throw new Error\("my mistake"\)/
           : /failed first: .* disagree on collective #1[\s\S]*rank 0: all-reduce #1 float32\[4\]/,
       );
       // Files have what the terminal does not.

@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { freePort } from '../../src/base/testing/free-port.ts';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
-import { fixture, shoal, storeScript, type Running } from '../fixtures/launch-harness.ts';
+import { shoal, storeScript, type Running } from '../fixtures/launch-harness.ts';
+import { fixtureScript } from '../support/fixtures.ts';
 
 const secret = 'do-not-tell-8f0c5b2e6d1a4973';
 
@@ -27,7 +28,7 @@ describe('the secret of a job', () => {
         '--json',
         join(folder, `${node}.json`),
       ],
-      fixture('private-rank.ts'),
+      fixtureScript('private-rank'),
     ];
     await using first = host(port, 0, env, ...flags(0));
     await using second = host(port, 1, env, ...flags(1));

@@ -3,19 +3,15 @@ import { Worker } from 'node:worker_threads';
 import { once } from 'node:events';
 import { afterEach, expect, it } from 'vitest';
 import { MessagingContext, Msg, Router } from '../../src/messaging/index.ts';
+import { fixtureScript } from '../support/fixtures.ts';
 
 const threads: Worker[] = [];
 afterEach(async () => {
   await Promise.all(threads.splice(0).map((thread) => thread.terminate()));
 });
 
-const tsx = import.meta.resolve('tsx/esm/api');
-const fixture = new URL('../fixtures/messaging-thread.ts', import.meta.url).href;
-
-/** Starts a thread through a loader: a worker cannot be started from TypeScript itself. */
 function startThread(workerData: { world: string; url: string; address: bigint }): Worker {
-  const code = `import(${JSON.stringify(tsx)}).then(({ register }) => { register(); return import(${JSON.stringify(fixture)}); });`;
-  const thread = new Worker(code, { eval: true, workerData });
+  const thread = new Worker(fixtureScript('messaging-thread'), { workerData });
   threads.push(thread);
   return thread;
 }

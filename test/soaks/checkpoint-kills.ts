@@ -11,7 +11,7 @@ import { sleep, systemClock } from '../../src/base/clock.ts';
 import { seededRandom, systemRandom, type Random } from '../../src/base/random.ts';
 import { SnapshotFolder } from '../../src/checkpoint/snapshot-folder.ts';
 import { allGone, shoalRun } from '../fixtures/launch-harness.ts';
-import buildFixtures, { fixtureCommand } from '../support/fixtures.ts';
+import buildFixtures, { fixtureScript } from '../support/fixtures.ts';
 import { KVJob } from '../support/kv-job.ts';
 
 export interface KillsOptions {
@@ -80,7 +80,7 @@ export async function killServers({ kills, random, folder, report }: KillsOption
 
 /** Kills all ranks of a training, or one of two. @throws as `killServers`. */
 export async function killRanks({ kills, random, folder, report }: KillsOptions): Promise<void> {
-  const program = fixtureCommand('ddp-checkpoints').at(-1) as string;
+  const program = fixtureScript('ddp-checkpoints');
   let saved = 0;
   for (let killed = 0; killed <= kills; killed++) {
     await using job = shoalRun('-q', '-n', '2', '--grace', '50ms', program, 'fill', folder);

@@ -10,7 +10,7 @@ import { sleep, systemClock } from '../../src/base/clock.ts';
 import { seededRandom, systemRandom, type Random } from '../../src/base/random.ts';
 import { shoal, shoalRun, type Ended } from '../fixtures/launch-harness.ts';
 import { runServerKills } from '../kvstore/server-kills.ts';
-import buildFixtures, { fixtureCommand } from '../support/fixtures.ts';
+import buildFixtures, { fixtureScript } from '../support/fixtures.ts';
 import { soak as messagingSoak } from '../support/messaging-soak.ts';
 import { killRanks, killServers } from './checkpoint-kills.ts';
 import * as failsInFlight from './fails-in-flight.ts';
@@ -70,7 +70,7 @@ const trainings: Job = async (random, folder) => killRanks({ kills: 2, random, f
 
 /** Scheduled all-reduces and pushes under one credit, beside the calls of a group. */
 const scheduled: Job = async (random) => {
-  const [, , script] = fixtureCommand('scheduled-mix');
+  const script = fixtureScript('scheduled-mix');
   const stopped = random.integer(2) === 0 ? String(random.integer(3)) : '';
   await using job = shoalRun('-q', '-n', '3', script, String(seedOf(random)), stopped);
   if (stopped !== '') await pause(job.output(new RegExp(`rank ${stopped} of pid (\\d+)`), 1), random);
@@ -81,7 +81,7 @@ const scheduled: Job = async (random) => {
 
 /** Steps of a graph on workers and parameter servers, whose tensors travel by rendezvous; a server may be killed, a worker stopped and resumed. */
 const graphs: Job = async (random) => {
-  const [, , script] = fixtureCommand('graph-worker');
+  const script = fixtureScript('graph-worker');
   const fault = (['none', 'stop', 'kill'] as const)[random.integer(3)];
   const env = { FUSE: String(random.integer(2)), FOREVER: fault === 'kill' ? '1' : '0' };
   await using job = shoal(['run', '--ps', '2', '--workers', '2', '--grace', '60s', script], { env });

@@ -7,7 +7,7 @@ import { sleep, systemClock } from '../../src/base/clock.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import type { ProgramPlan } from '../fixtures/random-programs.ts';
 import { shoal, type Ended } from '../fixtures/launch-harness.ts';
-import buildFixtures, { fixtureCommand } from '../support/fixtures.ts';
+import buildFixtures, { fixtureScript } from '../support/fixtures.ts';
 
 /** Longest run: these programs wait for a rank for less, even on a busy machine, and hangs are reported by then. */
 const timeoutMs = 120_000;
@@ -29,7 +29,7 @@ export function trialOf(seed: number, calls: number): Trial {
 
 /** Runs a trial. @returns its faults; empty: all is well. */
 export async function runTrial({ plan, fabrics }: Trial): Promise<{ readonly ended: Ended; readonly wrong: readonly string[] }> {
-  const [, , script] = fixtureCommand('random-programs');
+  const script = fixtureScript('random-programs');
   const env = { SHOAL_FABRICS: fabrics, SHOAL_COMM_THREAD: plan.inline ? 'inline' : undefined, SHOAL_TIMEOUT_MS: String(timeoutMs) };
   await using job = shoal(['run', '-n', String(plan.hosts.length), script, JSON.stringify(plan)], { env });
   if (plan.fault?.how === 'stop') void resume(job, plan.fault.rank);

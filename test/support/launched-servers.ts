@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { repositoryRoot } from '../../scripts/repository.ts';
-import { fixtureCommand } from './fixtures.ts';
+import { fixtureScript } from './fixtures.ts';
 
 /** Limit that catches hangs. */
 const patienceMs = 120_000;
@@ -54,23 +54,19 @@ export class LaunchedServers implements AsyncDisposable {
     this.#folder = mkdtempSync(join(tmpdir(), 'shoal-servers-'));
     this.servers = Array.from({ length: servers }, (_, index) => ({ index, primary: 0, standby: undefined, losses: 0 }));
     const options = ['--workers', String(workers), '--servers', String(servers), '--replicas', String(replicas), ...flags];
-    this.#launcher = spawn(
-      process.execPath,
-      [join(repositoryRoot, 'dist/tools/cli/main.js'), 'run', ...options, fixtureCommand(script).at(-1)!],
-      {
-        env: {
-          ...process.env,
-          SHOAL_LOG_LEVEL: 'info',
-          SHOAL_SLOW_MS: '600000',
-          // A silence that is long for a process that is only busy, short for a test that waits until it has passed.
-          SHOAL_KV_SILENCE_MS: '4000',
-          STOP: this.#stopFile,
-          STORE: store,
-          ...env,
-        },
-        stdio: ['ignore', 'pipe', 'pipe'],
+    this.#launcher = spawn(process.execPath, [join(repositoryRoot, 'dist/tools/cli/main.js'), 'run', ...options, fixtureScript(script)], {
+      env: {
+        ...process.env,
+        SHOAL_LOG_LEVEL: 'info',
+        SHOAL_SLOW_MS: '600000',
+        // A silence that is long for a process that is only busy, short for a test that waits until it has passed.
+        SHOAL_KV_SILENCE_MS: '4000',
+        STOP: this.#stopFile,
+        STORE: store,
+        ...env,
       },
-    );
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
     for (const stream of [this.#launcher.stdout, this.#launcher.stderr])
       stream?.setEncoding('utf8').on('data', (text: string) => this.#listen(text));
     this.ended = once(this.#launcher, 'close').then(([code]) => {

@@ -39,7 +39,7 @@ it.for([
     expect(args).toMatchObject({
       ...call,
       algorithm: expect.stringMatching(/^[a-z-]+$/),
-      site: expect.stringMatching(/^scenario\.ts:\d+$/),
+      site: expect.stringMatching(/^scenario\.mjs:\d+$/),
     });
   const waits = spans.filter(({ name }) => name === 'all-reduce wait');
   const works = spans.filter(({ name }) => name !== 'all-reduce wait');

@@ -12,6 +12,7 @@ import { seededRandom } from '../../src/base/random.ts';
 import { DistributedSampler } from '../../src/ddp/sampler.ts';
 import type { RankResult } from '../../examples/char-lm/summary.ts';
 import { shoal } from '../fixtures/launch-harness.ts';
+import { exampleScript } from '../support/fixtures.ts';
 
 const folder = temporaryFolder('corpus', afterAll);
 const sentence = 'the quick brown fox jumps over the lazy dog. ';
@@ -152,7 +153,7 @@ test('--schedule: the same losses and parameters, to the bit', { timeout: 240_00
   const [plain, scheduled] = await Promise.all(
     [[], ['--schedule']].map(async (flags, index) => {
       const out = join(folder, `run-${index}`);
-      const program = ['examples/char-lm/train.ts', '--text', join(folder, 'a.txt'), '--steps', '3', '--batch', '4', '--out', out];
+      const program = [exampleScript('char-lm'), '--text', join(folder, 'a.txt'), '--steps', '3', '--batch', '4', '--out', out];
       const { code, stderr } = await shoal(['run', '-n', '2', ...program, ...flags]).ended;
       expect(code, stderr).toBe(0);
       return JSON.parse(readFileSync(join(out, 'rank-0.json'), 'utf8')) as RankResult;

@@ -5,11 +5,11 @@ import { afterAll, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { shoalRun } from '../fixtures/launch-harness.ts';
-import { fixtureCommand } from '../support/fixtures.ts';
+import { fixtureScript } from '../support/fixtures.ts';
 import { killRanks } from '../soaks/checkpoint-kills.ts';
 import { startRanks } from '../support/ranks.ts';
 
-const program = fixtureCommand('ddp-checkpoints').at(-1) as string;
+const program = fixtureScript('ddp-checkpoints');
 const folder = temporaryFolder('ddp-checkpoints', afterAll);
 
 /** Every item once in each of three epochs. */

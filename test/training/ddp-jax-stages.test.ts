@@ -4,6 +4,7 @@ import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 import { repositoryRoot } from '../../scripts/repository.ts';
+import { exampleScript } from '../support/fixtures.ts';
 import { startRanks } from '../support/ranks.ts';
 
 const execute = promisify(execFile);
@@ -60,15 +61,15 @@ it('a rank that dies between two steps is named, by every call', async () => {
 });
 
 it('the example learns, with the same losses when it is scheduled', async () => {
-  const run = async (...more: string[]): Promise<{ losses: number[]; checksum: string }[]> => {
-    const script = ['examples/jax-js-stages/train.ts', '--json', ...more];
+  const run = async (example: string, ...more: string[]): Promise<{ losses: number[]; checksum: string }[]> => {
+    const script = [example, '--json', ...more];
     const { stdout } = await execute(process.execPath, ['dist/tools/cli/main.js', 'run', '-n', '2', ...script], { cwd: repositoryRoot });
     const said = stdout.split('\n').flatMap((line) => /^\[rank \d\] (\{.*\})$/.exec(line)?.[1] ?? []);
     return said.sort().map((text) => JSON.parse(text) as { losses: number[]; checksum: string });
   };
-  const plain = await run();
+  const plain = await run('examples/jax-js-stages/train.ts');
   expect(plain).toHaveLength(2);
-  expect(await run('--schedule')).toEqual(plain);
+  expect(await run(exampleScript('jax-js-stages'), '--schedule')).toEqual(plain);
   expect(plain[1].checksum).toBe(plain[0].checksum);
   const [{ losses }] = plain;
   expect(losses[0]).toBeGreaterThan(0.9);

@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 import { repositoryRoot } from '../../scripts/repository.ts';
+import { exampleScript } from '../support/fixtures.ts';
 import { startRanks } from '../support/ranks.ts';
 
 const execute = promisify(execFile);
@@ -78,8 +79,8 @@ it('impossible arguments are refused on all ranks, and a value that is set stays
 });
 
 it('the example learns, with the same losses when it is scheduled', async () => {
-  const run = async (...more: string[]): Promise<{ losses: number[]; weights: number[][] }[]> => {
-    const script = ['examples/tfjs/train.ts', '--json', '--items', '256', '--epochs', '3', ...more];
+  const run = async (example: string, ...more: string[]): Promise<{ losses: number[]; weights: number[][] }[]> => {
+    const script = [example, '--json', '--items', '256', '--epochs', '3', ...more];
     const { stdout } = await execute(process.execPath, ['dist/tools/cli/main.js', 'run', '-n', '2', ...script], { cwd: repositoryRoot });
     const lines = stdout.split('\n').flatMap((line) => /^\[rank (\d)\] (\{.*\})$/.exec(line)?.slice(1) ?? []);
     const said = new Map([
@@ -88,8 +89,8 @@ it('the example learns, with the same losses when it is scheduled', async () => 
     ]);
     return ['0', '1'].map((rank) => JSON.parse(said.get(rank) ?? '{}') as { losses: number[]; weights: number[][] });
   };
-  const plain = await run();
-  expect(await run('--schedule')).toEqual(plain);
+  const plain = await run('examples/tfjs/train.ts');
+  expect(await run(exampleScript('tfjs'), '--schedule')).toEqual(plain);
   expect(plain[1].weights).toEqual(plain[0].weights);
   const [{ losses }] = plain;
   expect(losses).toHaveLength(12);

@@ -4,17 +4,26 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../../examples/ranking/area-under-curve.ts';
 import { generator } from '../../examples/dien-like/data.ts';
+import { exampleScript } from '../support/fixtures.ts';
 import { trainExample, type RankingResult } from '../support/ranking-example.ts';
 
 const folder = temporaryFolder('dien-like', afterAll);
 
 const small = ['--batch', '64', '--length', '4', '--units', '8', '--hidden', '8'];
-const train = (...flags: readonly string[]): Promise<RankingResult> =>
-  trainExample('examples/dien-like/train.ts', folder, 1, [...small, ...flags]);
+const train = (script: string, ...flags: readonly string[]): Promise<RankingResult> =>
+  trainExample(script, folder, 1, [...small, ...flags]);
+const example = exampleScript('dien-like');
 
 describe('a model like DIEN', () => {
   it('learns, and its loops score as the unrolled GRUs do', async () => {
-    const { auc, bestAuc, otherwise, examplesPerSecond, bytesPerStep } = await train('--fuse', '--parts', '2', '--steps', '60');
+    const { auc, bestAuc, otherwise, examplesPerSecond, bytesPerStep } = await train(
+      'examples/dien-like/train.ts',
+      '--fuse',
+      '--parts',
+      '2',
+      '--steps',
+      '60',
+    );
     expect(bestAuc).toBeGreaterThan(0.85);
     expect(auc).toBeGreaterThan(0.5 + 0.6 * (bestAuc - 0.5));
     expect(auc).toBeLessThan(bestAuc + 0.02);
@@ -25,8 +34,8 @@ describe('a model like DIEN', () => {
 
   it('trains with the same bits by any kind of receive, with fewer requests', async () => {
     const sync = ['--sync', '--steps', '4'];
-    const plain = await train(...sync);
-    const some = await train(...sync, '--fuse', '--recv-some');
+    const plain = await train(example, ...sync);
+    const some = await train(example, ...sync, '--fuse', '--recv-some');
     expect([some.loss, some.auc]).toEqual([plain.loss, plain.auc]);
     expect(some.receivesPerStep).toBeLessThan(0.5 * plain.receivesPerStep);
   });

@@ -8,11 +8,13 @@ import { grpcGraphEnvironment } from '../../bench/grpc/graph.ts';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../../examples/ranking/area-under-curve.ts';
 import { criteo } from '../../examples/wide-deep/data.ts';
+import { exampleScript } from '../support/fixtures.ts';
 import { trainExample, type RankingResult } from '../support/ranking-example.ts';
 
 const folder = temporaryFolder('wide-deep', afterAll);
 
-const train = (...flags: readonly string[]): Promise<RankingResult> => trainExample('examples/wide-deep/train.ts', folder, 2, flags);
+const example = exampleScript('wide-deep');
+const train = (...flags: readonly string[]): Promise<RankingResult> => trainExample(example, folder, 2, flags);
 const trainOverGrpc = (...flags: readonly string[]): Promise<RankingResult> =>
   trainExample('bench/graph/train-over-grpc.ts', folder, 2, flags, grpcGraphEnvironment);
 
@@ -21,7 +23,7 @@ const small = ['--columns', '12', '--vocabulary', '20', '--dense', '4', '--hidde
 describe('wide & deep', () => {
   it('trains all workers in one step with the same bits, by any kind of receive, with fewer requests', async () => {
     const sync = [...small, '--sync', '--parts', '2', '--steps', '25'];
-    const plain = await train(...sync);
+    const plain = await trainExample('examples/wide-deep/train.ts', folder, 2, sync);
     const fused = await train(...sync, '--fuse');
     const someFused = await trainOverGrpc(...sync, '--fuse', '--recv-some');
     expect([fused.loss, someFused.loss, fused.auc]).toEqual([plain.loss, plain.loss, plain.auc]);
@@ -69,9 +71,7 @@ describe('wide & deep', () => {
     [['--columns', ''], "--columns is a whole number from 1, not ''"],
     [['--criteo', 'no/such.tsv'], "--criteo 'no/such.tsv' does not exist"],
   ])('refuses %j by one line', (flags, message) => {
-    const { stderr, status } = spawnSync(process.execPath, ['--import', 'tsx', 'examples/wide-deep/train.ts', ...flags], {
-      encoding: 'utf8',
-    });
+    const { stderr, status } = spawnSync(process.execPath, [example, ...flags], { encoding: 'utf8' });
     expect({ status, lines: stderr.trim().split('\n') }).toEqual({ status: 2, lines: [expect.stringContaining(message)] });
   });
 });
