@@ -3,9 +3,9 @@
  *  included. Exit code 1 if something went wrong, or was printed on stderr. */
 import { readFileSync } from 'node:fs';
 import { type Ended, shoal } from '../fixtures/launch-harness.ts';
-import buildFixtures, { fixtureCommand } from '../support/fixtures.ts';
+import buildFixtures, { fixtureScript } from '../support/fixtures.ts';
 
-const [node, , script] = fixtureCommand('many-ranks');
+const [node, script] = [process.execPath, fixtureScript('many-ranks')];
 
 interface Held {
   readonly hosts: number;
