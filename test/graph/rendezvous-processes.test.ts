@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
+import { fixtureScript } from '../support/fixtures.ts';
 import { locksOfKilled } from '../support/locks-of-killed.ts';
 import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
 import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
@@ -11,6 +12,7 @@ import { systemEnvironment } from '../../src/rendezvous/environment.ts';
 import { RendezvousWorker } from '../../src/rendezvous/index.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
+const senderScript = fixtureScript('rendezvous-sender');
 const children: ChildProcess[] = [];
 const workers: RendezvousWorker[] = [];
 afterEach(async () => {
@@ -19,7 +21,7 @@ afterEach(async () => {
 });
 
 function start(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
-  const child = spawn(process.execPath, ['--import', 'tsx', ...args], {
+  const child = spawn(process.execPath, args, {
     cwd: root,
     env: { ...process.env, ...env },
     stdio: ['ignore', 'pipe', 'inherit'],
@@ -30,7 +32,7 @@ function start(args: readonly string[], env: Readonly<Record<string, string>> = 
 
 describe('rendezvous between processes', () => {
   it('works as the example shows', async () => {
-    const child = start(['examples/send-tensors.ts']);
+    const child = start(['--import', 'tsx', 'examples/send-tensors.ts']);
     let output = '';
     child.stdout.on('data', (text: Buffer) => (output += text.toString()));
     const [code] = (await once(child, 'close')) as [number | null];
@@ -55,8 +57,7 @@ describe('rendezvous between processes', () => {
     it.skipIf(reason !== undefined)(
       `over ${carrier} ${provider}, a killed worker fails those who wait for it, receives and sends, and nobody else; the next process goes on${reason === undefined ? '' : ` (skipped: ${reason})`}`,
       async () => {
-        const startSender = (rank: number, stepId: number) =>
-          start(['test/graph/rendezvous-sender.ts', String(rank), carrier, String(stepId)], env);
+        const startSender = (rank: number, stepId: number) => start([senderScript, String(rank), carrier, String(stepId)], env);
         const senders = [0, 1].map((rank) => startSender(rank, 1));
         // A process that has ended is not waited for, however long a connection may take to be made again.
         const options = { rank: 9, secret: 'test', carriers: [carrier], reconnectMs: 600_000 };
@@ -108,7 +109,7 @@ describe('rendezvous between processes', () => {
         const options = { rank: 9, secret: 'test', carriers: [carrier], reconnectMs: 600_000 };
         const worker = await RendezvousWorker.start(options, systemEnvironment(env));
         workers.push(worker);
-        const sender = start(['test/graph/rendezvous-sender.ts', '0', carrier, '1', worker.address], env);
+        const sender = start([senderScript, '0', carrier, '1', worker.address], env);
         const peer = await worker.peer(0);
         const step = worker.beginStep(1);
         (await step.recv(peer, 'here'))?.release();
