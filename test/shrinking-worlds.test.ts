@@ -16,6 +16,11 @@ it(`${seeds} worlds go on in one group with the right totals, or end with an err
   if (seeds >= 100) expect(shrinks).toBeGreaterThan(seeds);
 });
 
+it('a shrink that is called again after its limit takes another group than the one that it could not open', async () => {
+  // One rank is stopped for long, and another one killed, while a group opens.
+  expect((await runShrinkingWorld(shrinkingWorldOf(1232))).problems).toEqual([]);
+});
+
 it('the same seed gives the same trace', async () => {
   for (const seed of [3, 14, 15]) {
     const plan = shrinkingWorldOf(seed);

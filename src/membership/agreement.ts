@@ -52,6 +52,8 @@ export class Agreement {
   readonly #name: string;
   /** The last group of which this rank was a member: the one that is left, or one that could not be opened. */
   #last: Group;
+  /** Groups that this rank has opened, or has tried to: their numbers may still be in use. */
+  readonly #tried: Members[] = [];
 
   /** @param name of the group, for people. @param first the group that is left. */
   constructor(world: MemberWorld, store: Store, name: string, first: Group) {
@@ -66,16 +68,18 @@ export class Agreement {
   async next({ exclude, numbers, timeoutMs }: Change): Promise<Members> {
     const limit = new JoinLimit(this.#world.clock, timeoutMs);
     const used = new GroupNumbers(numbers);
+    for (const { id, serial } of this.#tried) used.use(id, serial);
     for (;;) {
       const members = await this.#decided({ exclude, numbers: [...used.encode()] }, limit);
       if (!members.ranks.includes(this.#world.rank)) throw this.#goneWithout(members);
       this.#last = members;
+      this.#tried.push(members);
       used.use(members.id, members.serial);
       try {
         await this.#world.open(members, limit.leftMs);
         return members;
       } catch (thrown) {
-        if (ShoalError.from(thrown).code !== 'peer-lost') throw thrown;
+        if (ShoalError.from(thrown).code !== 'peer-lost' || limit.leftMs === 1) throw thrown;
       }
     }
   }
