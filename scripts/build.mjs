@@ -19,7 +19,7 @@ const hosted = ['comm/thread/comm-entry', 'group/comm/world-guest', 'ps/client/c
 /** Entries that processes and threads of their own are started from: one file each. See `builtEntry`. */
 const started = ['ps/server/server-entry', 'ps/job/pulse-thread', 'tools/timing/rank', 'tools/cli/info/probe-links'];
 /** Packages that are bundled, as their many small files would cost more than all of ours. */
-const bundled = ['uplot', 'commander'];
+const bundled = ['uplot', 'commander', 'prom-client', 'tdigest', 'bintrees', '@opentelemetry/api'];
 
 const compiler = join(root, 'node_modules/typescript/bin/tsc');
 const { status, error } = spawnSync(process.execPath, [compiler, '-p', join(root, 'tsconfig.build.json')], { stdio: 'inherit' });
@@ -76,6 +76,8 @@ const built = await Promise.all([
     { ...options, entryPoints: hosted.map((entry) => `src/${entry}.ts`), splitting: true, chunkNames: 'comm/shared/[name]-[hash]' },
     { roots: ['src/comm/thread/comm-entry.ts', 'src/group/comm/world-guest.ts'] },
   ),
+  // With the package that writes metrics as text: read by processes that have metrics.
+  build({ ...options, banner: commonJs, entryPoints: ['src/metrics/prometheus.ts'] }),
   ...started.map((entry) => build({ ...options, entryPoints: [`src/${entry}.ts`] })),
 ]);
 

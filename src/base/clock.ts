@@ -34,6 +34,12 @@ export interface Stopwatch {
 
 export const systemStopwatch: Stopwatch = { nowUs: () => performance.now() * 1000 };
 
+/** Seconds since the thread was started in which its event loop ran code, and in which it waited. */
+export function threadLoad(): { activeSeconds: number; idleSeconds: number } {
+  const { active, idle } = performance.eventLoopUtilization();
+  return { activeSeconds: active / 1000, idleSeconds: idle / 1000 };
+}
+
 /** Resolves after `delayMs` on the given clock. */
 export function sleep(clock: Clock, delayMs: number): Promise<void> {
   return new Promise((resolve) => {

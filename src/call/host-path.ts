@@ -28,6 +28,7 @@ import {
 } from '../collectives/lower.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { MachineState, MachineStatus, Repetition, Segments, StepMachine } from '../memory/step-machine.ts';
+import type { CallTally } from '../metrics/board.ts';
 import type { BufferName } from '../plan/ir.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
@@ -140,6 +141,8 @@ export interface HostPathOperation {
   readonly privateBytes: number;
   /** Bytes of the call, as its contract has them. */
   readonly bytes: number;
+  /** Counts its runs; undefined: nobody does. */
+  tally?: CallTally | undefined;
 }
 
 /** Bytes of a card that stand for addresses which nobody announces. */

@@ -7,7 +7,7 @@ import type { ProcessGroup } from '../group/caller/types.ts';
 
 /** The part of a process group that the reducer uses. */
 export type ReducerGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allReduce' | 'broadcast' | 'allGather'> &
-  Partial<Pick<ProcessGroup, 'span'>>;
+  Partial<Pick<ProcessGroup, 'span' | 'step'>>;
 
 /** Weights of ranks in the average.
  *  ranks    each rank alike: right when all have the same batch size

@@ -388,6 +388,7 @@ export class Reducer {
     const weight = this.#samples?.divide(this.#buckets.map(({ tensor }) => tensor.data)) ?? this.#group.size;
     const now = this.#clock.now();
     this.#stats.steps++;
+    this.#group.step?.();
     this.#stats.exposedMs += now - beganMs;
     this.#stats.spanMs += now - this.#startedMs;
     for (const parameter of this.#parameters) {

@@ -7,6 +7,8 @@ import { InlineHost, type CommHost, type CommHostHandlers } from '../comm/caller
 import { hostGuest } from '../comm/caller/comm-thread.ts';
 import { parseSelection } from '../collectives/select.ts';
 import { checkBackend, checkTimeout } from './caller/call-arguments.ts';
+import { boardMemory } from '../metrics/board.ts';
+import { checkMetrics } from '../metrics/rank-teller.ts';
 import { CommClient } from './caller/comm-client.ts';
 import { chosenBackend } from '../call/collective-libraries.ts';
 import type { Command, CommEvent, WorldPlan } from './shared/comm-protocol.ts';
@@ -74,6 +76,7 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     environment: variables,
     joinTimeoutMs,
     settings,
+    board: boardMemory({ counts: checkMetrics(settings) }),
     library: chosenBackend(options.backend).library,
     tuning: settings.tuningFile === '' ? undefined : (await import('../call/tuning-file.ts')).loadTuning(settings.tuningFile),
   };

@@ -12,11 +12,13 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import { readSettings, type Environment } from '../base/settings/settings.ts';
 import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
+import type { ProcessFacts } from '../metrics/job-status.ts';
 import { ConsoleSink } from './console-sink.ts';
 import { Supervisor, type EndedProcess, type ProcessSpec } from './supervisor.ts';
 import { exitCodeOf, succeeded } from './exit-reason.ts';
 import { describeEnd, describeEnds, describeFailure, describeFirst, describeOthers, errorOf } from './failure-text.ts';
 import type { Guard } from './guard.ts';
+import { answerNodes, watchJob, type JobWatch, type WatchedJob } from './job-watch.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
 import { rankEnvironment, withoutOuterJob, type JobPlace } from './rank-environment.ts';
@@ -85,12 +87,19 @@ export interface Launch {
   signal(name: NodeJS.Signals): void;
   /** `stdout` can no longer be written, and what the ranks say is lost: they are ended as by SIGTERM. */
   outputLost(cause: Error): void;
+  /** The same as `watchJob`. */
+  watch(of: 'job' | 'node'): Promise<JobWatch>;
 }
 
 /** Starts the job. @throws ShoalError `usage` or `config` on options that contradict each other. */
 export function launch(options: LaunchOptions): Launch {
   const run = new Run(options);
-  return { result: run.result(), signal: (name) => run.signal(name), outputLost: (cause) => run.outputLost(cause) };
+  return {
+    result: run.result(),
+    signal: (name) => run.signal(name),
+    outputLost: (cause) => run.outputLost(cause),
+    watch: (of) => run.watch(of),
+  };
 }
 
 const colours = [36, 33, 32, 35, 34, 96, 93, 92, 95, 94] as const;
@@ -120,6 +129,7 @@ class Run {
   readonly #joining = new AbortController();
   readonly #place: JobPlace;
   #supervisor: Supervisor | undefined;
+  readonly #watched: WatchedJob;
   /** Processes of the generation that have ended. */
   #ends: EndedProcess[] = [];
   /** The first of them that ended badly, if its error has been told. */
@@ -144,6 +154,8 @@ class Run {
     const job = options.job ?? (nodes === 1 ? Buffer.from(random.bytes(8)).toString('hex') : 'shoal');
     const secret = options.secret ?? Buffer.from(random.bytes(32)).toString('hex');
     this.#place = { job, secret, node, nodes, masterAddress };
+    const processes = (): readonly ProcessFacts[] => this.#supervisor?.processes ?? [];
+    this.#watched = { place: this.#place, localSize: options.localSize, agreement: undefined, generation: 0, processes };
   }
 
   signal(name: NodeJS.Signals): void {
@@ -178,11 +190,19 @@ class Run {
   async result(): Promise<LaunchResult> {
     const agreement = await this.#join();
     if (agreement === undefined) return resultOf(this.#endedBy(this.#interrupted!));
+    this.#watched.agreement = agreement;
+    const over = new AbortController();
+    answerNodes(this.#watched, agreement, over.signal);
     try {
       return resultOf(await this.#generations(agreement));
     } finally {
+      over.abort();
       await agreement.leave(leaveMs);
     }
+  }
+
+  watch(of: 'job' | 'node'): Promise<JobWatch> {
+    return watchJob(this.#watched, of);
   }
 
   /** Undefined when the user's signal came first. */
@@ -225,6 +245,7 @@ class Run {
     // The other nodes are about to start it, and would wait for this one's ranks.
     if (this.#interrupted !== undefined) return this.#tellInterruption(agreement, generation, this.#interrupted);
     const { graceMs = 5000, killAfterMs = 10_000 } = this.#options;
+    this.#watched.generation = generation;
     const over = new AbortController();
     const elsewhere = agreement.failure(generation, over.signal);
     const supervisor = await this.#startOrTell(agreement, generation);

@@ -128,6 +128,11 @@ export class NodeAgreement {
     }
   }
 
+  /** The parts of the store in which ranks and launchers are asked how they are. */
+  partsOf(generation: number): { readonly store: Store; readonly launchers: Store } {
+    return { store: ranksPart(this.#store, generation), launchers: this.#store.prefix('launch') };
+  }
+
   /** The failure that ends this generation, on whatever node; never resolves when there is none before `signal`. */
   async failure(generation: number, signal: AbortSignal): Promise<JobFailure> {
     for (;;) {

@@ -5,6 +5,8 @@ import { join } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { checkDescriptors } from '../base/exhaustion.ts';
+import { stateOf } from '../base/files/process-identity.ts';
+import type { ProcessFacts } from '../metrics/job-status.ts';
 import { makeFolders } from '../base/files/make-folders.ts';
 import type { ConsoleSink } from './console-sink.ts';
 import { describeEnding, succeeded, type Ending } from './exit-reason.ts';
@@ -77,6 +79,8 @@ interface Member {
   child: GuardedProcess;
   outputs: Record<Stream, RankOutput>;
   ended: boolean;
+  /** How it has ended. */
+  end?: string;
   /** Number of times that the process was started again. */
   restarted: number;
 }
@@ -203,6 +207,13 @@ export class Supervisor {
     return this.#failures.find((each) => each.rank === rank);
   }
 
+  /** All that have been started, as they are now. */
+  get processes(): readonly ProcessFacts[] {
+    return this.#members.map(({ spec: { name, rank }, child: { pid }, restarted: restarts, end }) => {
+      return { name, rank, pid, restarts, end, state: end === undefined && pid !== undefined ? stateOf(pid) : undefined };
+    });
+  }
+
   get #running(): Member[] {
     return this.#members.filter((member) => !member.ended);
   }
@@ -297,6 +308,7 @@ export class Supervisor {
     if (child.pid !== undefined && !this.#guard.signal(child.pid, 0)) this.#guard.forget(child.pid);
     if (!succeeded(ending) && this.#startAgain(member, text)) return;
     member.ended = true;
+    member.end = text;
     const words = (): ReturnType<EndedProcess['words']> => ({ said: outputs.stderr.tail(), uncaught: outputs.stderr.uncaught() });
     this.#noteEnd(spec, { ending, text, pid: child.pid, words });
     this.#noteAllEnded();

@@ -129,6 +129,11 @@ export class FlightRecorder {
     this.#options = options;
   }
 
+  /** The time on the recorder's clock. */
+  now(): number {
+    return this.#options.clock.now();
+  }
+
   /** Makes a group known. Its operations may be scheduled from now on. */
   addGroup(group: FlightGroup): void {
     this.#groups.set(group.name, { id: this.#nextGroup++, group, enqueued: never, started: never, completed: never });

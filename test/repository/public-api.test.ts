@@ -113,6 +113,7 @@ describe('shoal', () => {
         argument(() => 1, 'function'),
         argument({ layer: 1 }, 'undefined', 'object'),
       ),
+      step: 'takes nothing',
       scheduled: call(group.scheduled.bind(group), options('creditBytes', 'partitionBytes', 'timeoutMs')),
       destroy: call(group.destroy.bind(group), options('timeoutMs')),
     };

@@ -26,6 +26,11 @@ export function hasEnded({ pid, birth }: ProcessIdentity): boolean {
   return status === undefined ? !isAlive(pid) : status.birth !== birth || status.state === 'Z' || status.state === 'X';
 }
 
+/** The letter of proc(5) for what a process does: `T` is stopped by a signal. Undefined: there is none, or the system does not say. */
+export function stateOf(pid: number): string | undefined {
+  return statusOf(pid)?.state;
+}
+
 /** A text that must be the same for one process to open the other's /proc/<pid>/fd: the running system, and the numbers it shows. */
 function hostOf(name: string): string {
   try {

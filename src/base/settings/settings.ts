@@ -317,6 +317,14 @@ export const settingDefinitions = {
     flightRecorderSize: integer('SHOAL_FLIGHT_RECORDER', 256, 'Operations per rank that the flight recorder keeps. 0: off.', {
       most: 1 << 20,
     }),
+    metrics: text(
+      'SHOAL_METRICS',
+      "Counts calls, and serves them to Prometheus at this port of the process, or address and port: `9464`, `0.0.0.0:9464`; each process of a host at the port plus its number there. `on`: counts alone, for the launcher's page. Empty: off.",
+    ),
+    otlpEndpoint: text(
+      'SHOAL_OTLP',
+      'Collector of OpenTelemetry that each rank tells of itself at its end, one span for each epoch of the world: `http://localhost:4318`. Empty: none.',
+    ),
     flightRecorderDir: text('SHOAL_FLIGHT_RECORDER_DIR', 'Folder into which a failing rank writes its last operations. Empty: none.'),
   }),
 };

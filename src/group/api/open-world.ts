@@ -4,6 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { createLogger, type Logger } from '../../base/log.ts';
 import { parseSelection } from '../../collectives/select.ts';
 import { UnheededWorks } from '../../comm/caller/work.ts';
+import { Board } from '../../metrics/board.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
@@ -88,6 +89,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     planning,
     info,
     trace: trace.recorder,
+    board: new Board(plan.board, systemClock),
     store,
     unheeded,
     scheduling: schedulingOf(settings),
@@ -115,6 +117,7 @@ async function closeWorld(world: WorldHandle, plan: WorldPlan, trace: WorldTrace
   } finally {
     await client.leave(new ShoalError('closed', 'the process group was destroyed', { rank: plan.rank }));
     memory.close();
+    world.board.close();
   }
 }
 

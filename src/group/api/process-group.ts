@@ -48,7 +48,7 @@ import { checkedScheduling, checkSettings } from './scheduling.ts';
 import { createParts, type GroupParts } from './group-parts.ts';
 import { handOver, shrunkSpec } from './shrink.ts';
 import { PersistentCalls } from './persistent-calls.ts';
-import { span } from './span.ts';
+import { markStep, span } from './span.ts';
 import { groupOfRanks, splitGroup, subgroupOf, type GroupRequest } from './subgroups.ts';
 
 const destroyTimeoutMs = 10_000;
@@ -305,6 +305,10 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
 
   span<T>(name: string, fn: () => T, details?: Readonly<Record<string, string | number>>): T {
     return span(this.#world.trace, name, fn, details);
+  }
+
+  step(): void {
+    markStep(this.#world);
   }
 
   /** The fabric over which this rank reaches each rank of the group: `shm`, `tcp`, `self`. */

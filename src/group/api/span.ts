@@ -2,6 +2,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { anyText, callback, checkArgument, describeValue, isPlainObject } from '../../base/schema.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
+import type { WorldHandle } from '../caller/world-handle.ts';
 
 const nameMax = 256;
 
@@ -29,6 +30,12 @@ export function span<T>(trace: TraceRecorder, name: string, fn: () => T, details
   if (typeof (result as { then?: unknown } | null | undefined)?.then === 'function') (result as PromiseLike<unknown>).then(end, end);
   else end();
   return result;
+}
+
+/** A training step ends: drawn from the end of the one before. */
+export function markStep({ board, trace }: Pick<WorldHandle, 'board' | 'trace'>): void {
+  const beganMs = board.step();
+  if (beganMs > 0 && trace.enabled) trace.complete(trace.name('step', { category: 'user' }), beganMs, trace.lane('steps'));
 }
 
 function checkDetails(details: SpanDetails): void {

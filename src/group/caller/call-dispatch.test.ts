@@ -15,6 +15,7 @@ function createDispatch(room: boolean): { dispatch: CallDispatch; told: string[]
         start: ({ sequence }: { sequence: number }) => told.push(`call ${sequence} of ${called[0]}`),
         tellExhaustion: (_: number, thrown: unknown) => thrown,
       },
+      board: { tally: () => undefined },
       memory: {
         blockAt: () => undefined,
         owns: () => false,

@@ -8,6 +8,7 @@
 import { must } from '../../base/assert.ts';
 import { CallSites } from '../../base/call-site.ts';
 import { isOnDevice } from '../../memory/device/device-tensor.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { CallBuffers, onHost, type BufferUse } from './call-buffers.ts';
@@ -78,7 +79,7 @@ export interface DeviceStarter {
 }
 
 export interface CallDispatchOptions {
-  readonly world: Pick<WorldHandle, 'client' | 'memory'>;
+  readonly world: Pick<WorldHandle, 'client' | 'memory' | 'board'>;
   readonly spec: GroupSpec;
   readonly planner: GroupFacts['planner'];
   /** The group's fast path. Default: it has none. */
@@ -91,6 +92,7 @@ export class CallDispatch {
   readonly #spec: GroupSpec;
   readonly #client: CommClient;
   readonly #memory: TensorMemory;
+  readonly #board: WorldHandle['board'];
   readonly #facts: GroupFacts;
   readonly #fast: FastPath | undefined;
   readonly #devices: CallDispatchOptions['devices'];
@@ -101,7 +103,8 @@ export class CallDispatch {
   readonly #called: Float64Array;
 
   constructor({ world, spec, planner, path, devices }: CallDispatchOptions) {
-    const { client, memory } = world;
+    const { client, memory, board } = world;
+    this.#board = board;
     this.#spec = spec;
     this.#devices = devices;
     this.#client = client;
@@ -125,10 +128,12 @@ export class CallDispatch {
     if (!bound || !mayRepeat(options) || options.op !== bound.op || options.root !== bound.root) return undefined;
     if (!isAsBound(first, bound.first) || !isAsBound(second, bound.second)) return undefined;
     const { operation, buffers, request } = bound;
+    const beganUs = operation.tally?.begin() ?? 0;
     try {
-      if (operation.repetition === undefined || operation.buffers !== buffers) return this.#fast.run(operation, request, buffers);
+      if (operation.repetition === undefined || operation.buffers !== buffers)
+        return timed(operation, beganUs, this.#fast.run(operation, request, buffers));
       const status = operation.repetition();
-      return status === undefined ? completedWork : this.#fast.run(operation, request, buffers, status);
+      return timed(operation, beganUs, status === undefined ? completedWork : this.#fast.run(operation, request, buffers, status));
     } catch (thrown) {
       throw this.#client.tellExhaustion(this.#spec.id, thrown);
     }
@@ -154,7 +159,9 @@ export class CallDispatch {
       const reach = new CallBuffers(this.#memory, uses);
       if (way.path === 'host' || way.path === 'network') {
         const fast = must(this.#fast, () => `a group whose calls take the ${way.path} path has one`);
-        return { path: way.path, reach, fast, operation: fast.bind(call, way, reach) };
+        const operation = fast.bind(call, way, reach);
+        operation.tally ??= this.#board.tally(this.#spec.id, call.kind, `${way.path} path`, call.count * dtypeInfo(call.dtype).bytes);
+        return { path: way.path, reach, fast, operation };
       }
       reach.share();
       return { path: way.path, reach };
@@ -221,7 +228,12 @@ export class CallDispatch {
       const { op, root } = options;
       this.#keep(first?.value ?? this, { kind: call.kind, next: undefined, op, root, first, second, operation, buffers, request });
     }
-    const work = fast.run(operation, () => requestWith(reach), buffers);
+    const beganUs = operation.tally?.begin() ?? 0;
+    const work = timed(
+      operation,
+      beganUs,
+      fast.run(operation, () => requestWith(reach), buffers),
+    );
     if (work instanceof CompletedWork) reach.end();
     return work;
   }
@@ -239,6 +251,12 @@ export class CallDispatch {
     bound.next = before.next?.next;
     before.next = bound;
   }
+}
+
+/** @param beganUs of a call that is timed, else 0. */
+function timed(operation: FastOperation, beganUs: number, work: SettlingWork): SettlingWork {
+  if (beganUs > 0 && work === completedWork) operation.tally?.end(beganUs);
+  return work;
 }
 
 /** @param value null: this rank has no such argument. */

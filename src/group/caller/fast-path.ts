@@ -7,6 +7,7 @@ import type { CallSite } from '../../base/call-site.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Unnumbered } from '../../comm/caller/comm-channel.ts';
 import type { SettlingWork, WorkHooks, WorkWaiter } from '../../comm/caller/work.ts';
+import type { CallTally } from '../../metrics/board.ts';
 import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
 import type { Repetition } from '../../memory/step-machine.ts';
 import type { BufferName } from '../../plan/ir.ts';
@@ -27,6 +28,8 @@ export interface FastOperation {
   readonly isPrivate: boolean;
   /** Runs it once more on these buffers, as the group's next call, by one call of native code. Undefined: it cannot. */
   readonly repetition?: Repetition | undefined;
+  /** Counts its runs; undefined: nobody does. */
+  tally?: CallTally | undefined;
 }
 
 /** A call as the comm thread goes on with it; made only when it must. */

@@ -308,6 +308,9 @@ export interface ProcessGroup extends PersistentInits {
   /** Runs `fn`, and draws a span of this name on this rank's timeline, from its call until it returns or what it returns resolves. Without
    *  tracing it is a mere call. `details` are its arguments there: texts and numbers. Names and details that differ are kept for each. */
   span<T>(name: string, fn: () => T, details?: Readonly<Record<string, string | number>>): T;
+  /** Ends a training step, for `shoal status`, metrics and the timeline, where a step is a span from one call to the next. `shoal/ddp` calls it
+   *  by itself. */
+  step(): void;
   /** The same ranks, with all-reduces that are scheduled: in parts, what is needed sooner first, in one order on all ranks. Collective
    *  over this whole group, which goes on. Milliseconds. */
   scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup>;

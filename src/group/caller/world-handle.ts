@@ -1,6 +1,7 @@
 /** The calling thread's part of a world: one object, which all groups of the world and their fast paths share. */
 import type { Settings } from '../../base/settings/settings.ts';
 import type { UnheededWorks } from '../../comm/caller/work.ts';
+import type { Board } from '../../metrics/board.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
 import type { RegionAllocator } from '../../memory/region.ts';
 import type { JobStore } from '../../store/store.ts';
@@ -25,6 +26,8 @@ export interface WorldHandle {
   /** The rules by which both threads find the same plans. */
   readonly planning: WorldPlanning;
   readonly info: WorldInfo;
+  /** The calls and steps of this thread, counted. */
+  readonly board: Board;
   /** The timeline of this thread. */
   readonly trace: TraceRecorder;
   readonly store: JobStore;

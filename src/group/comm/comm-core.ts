@@ -11,13 +11,14 @@ import type { Topology } from '../../plan/topology.ts';
 import { bootstrap, type Joined } from './bootstrap.ts';
 import { JoinLimit } from '../../membership/join-limit.ts';
 import { joinTogether } from './joining.ts';
-import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../shared/comm-protocol.ts';
+import type { Command, CommEvent, SharedBuffer, ShrinkRequest, WorldPlan } from '../shared/comm-protocol.ts';
 import { jobFailed, noteCause } from '../../store/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
-import { worldSpec } from '../../call/group-spec.ts';
+import { worldSpec, type GroupSpec } from '../../call/group-spec.ts';
+import { RankTeller } from '../../metrics/rank-teller.ts';
 import { worldGroupId } from '../../membership/group-numbers.ts';
 import type { BoundBuffer, Buffers } from '../../call/local-buffers.ts';
-import { startMemorySamples, type MemorySamples } from './diagnosis/memory-samples.ts';
+import { startMemorySamples, type MemorySamples } from '../../trace/memory-samples.ts';
 import { measureArithmetic } from './links/calibrate.ts';
 import { shrinkGroup } from './shrinking.ts';
 import { HashStore } from '../../store/hash-store.ts';
@@ -35,6 +36,9 @@ export class CommCore {
   #desk: StoreDesk | undefined;
   #world: World | undefined;
   #memory: MemorySamples | undefined;
+  readonly #teller: RankTeller;
+  /** The group of all ranks that go on. */
+  #wholeGroup = worldGroupId;
   /** The reason for which the job has failed. */
   #jobFailure: ShoalError | undefined;
   readonly #over = new AbortController();
@@ -43,6 +47,8 @@ export class CommCore {
     this.#plan = plan;
     this.#environment = environment;
     this.#emit = emit;
+    const { counters } = environment.recorder;
+    this.#teller = new RankTeller({ ...environment, ...plan, counters, facts: () => this.#open.facts });
   }
 
   /** Joins the world; `ready` or `failed` follows. Never rejects. */
@@ -72,7 +78,9 @@ export class CommCore {
         this.#environment.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
         await this.#ready(joined, rank === 0 ? 0 : await world.linkProbe.clockOffsetMs(world.link(0)), limit.leftMs);
       });
-      if (isLaunched) jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
+      if (!isLaunched) return;
+      jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
+      this.#teller.answer(store);
     } catch (thrown) {
       const error = exhaustion(`rank ${rank}`, thrown, 'joining', { rank }) ?? ShoalError.from(thrown);
       this.#tellCause(error);
@@ -125,7 +133,7 @@ export class CommCore {
         this.#settle(command.work, this.#open.closeGroup(command.group, command.timeoutMs));
         return;
       case 'shrink-group':
-        this.#answer(command.work, shrinkGroup(this.#open, this.#storeOfWorld, command));
+        this.#answer(command.work, this.#shrink(command));
         return;
       case 'fail-group':
         this.#open.group(command.group)?.fail(ShoalError.fromData(command.error));
@@ -146,7 +154,7 @@ export class CommCore {
         this.#emit({ type: 'done', work: command.work, answer: this.#environment.recorder.trace.snapshot() });
         return;
       case 'close':
-        this.#settle(command.work, this.#shutDown(command.timeoutMs));
+        this.#settle(command.work, Promise.all([this.#teller.send(this.#open.env.name), this.#shutDown(command.timeoutMs)]));
         return;
     }
   }
@@ -188,6 +196,13 @@ export class CommCore {
   async #ready(joined: Joined, clockOffsetMs: number, timeoutMs: number): Promise<void> {
     await this.#open.openGroup(worldSpec(this.#plan, joined.topology), timeoutMs);
     this.#sampleMemory(this.#open);
+    const { rank } = this.#plan;
+    void this.#teller.begin(
+      must(
+        joined.hosts.find((ranks) => ranks.includes(rank)),
+        () => 'this rank is on a host',
+      ).indexOf(rank),
+    );
     this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs, copyByte: this.#copyByte(joined.topology) } });
   }
 
@@ -206,6 +221,14 @@ export class CommCore {
 
   get #open(): World {
     return must(this.#world, () => 'commands come after ready');
+  }
+
+  async #shrink(request: ShrinkRequest): Promise<GroupSpec> {
+    const spec = await shrinkGroup(this.#open, this.#storeOfWorld, request);
+    if (request.group !== this.#wholeGroup) return spec;
+    this.#wholeGroup = spec.id;
+    this.#teller.shrunk(spec.globalRanks.length);
+    return spec;
   }
 
   #collective({ work, group, ...call }: Extract<Command, { type: 'collective' }>): void {
@@ -271,6 +294,7 @@ export class CommCore {
 
   async #shutDown(timeoutMs: number): Promise<void> {
     this.#over.abort();
+    this.#teller.close();
     this.#memory?.close();
     await this.#desk?.close();
     await this.#world?.close(timeoutMs);

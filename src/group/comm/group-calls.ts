@@ -21,7 +21,7 @@ import { CallHistory, type CallAlone } from './diagnosis/call-history.ts';
 import { withTrouble } from './diagnosis/departures.ts';
 import { Inquiry } from './diagnosis/inquiry.ts';
 import type { Wait } from './diagnosis/wait-chain.ts';
-import { secondsText, Watchdog } from './diagnosis/watchdog.ts';
+import { secondsText, Watchdog } from '../../metrics/watchdog.ts';
 import { AdaptiveSpin } from './engine/adaptive-spin.ts';
 import type { CallQueue, SubmittedCall } from './engine/call-queue.ts';
 import type { GroupContext, GroupLife, GroupWorld } from './engine/group-context.ts';
@@ -198,7 +198,8 @@ export class GroupCalls implements GroupContext {
     const late = this.#late(pending);
     // When all have called it, some rank is still at it, and does not go on.
     const ranks = late.length > 0 ? late : this.members.unfinished('phase' in pending ? pending.ordinal : undefined);
-    return { text: describeCall(pending.call, pending.sequence), ranks };
+    const { call, sequence, submittedMs: sinceMs, path } = pending;
+    return { text: describeCall(call, sequence), ranks, sinceMs, path, group: this.spec.name };
   }
 
   /** The calls that the calling thread made by itself. */

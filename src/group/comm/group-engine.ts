@@ -13,6 +13,7 @@ import type { GroupSpec } from '../../call/group-spec.ts';
 import type { NetworkPathOpening } from './paths/network-path-opening.ts';
 import type { Agreement } from '../../membership/agreement.ts';
 import type { Plans } from '../../call/planner.ts';
+import type { WorldFacts } from '../../metrics/rank-report.ts';
 import { lossOf, reasonSaidBy } from './diagnosis/departures.ts';
 import type { Wait } from './diagnosis/wait-chain.ts';
 import type { GroupLife, GroupWorld } from './engine/group-context.ts';
@@ -119,6 +120,12 @@ export class GroupEngine implements GroupLife {
   get wait(): Wait | undefined {
     if (this.#status === 'opening') return { text: `the opening of group '${this.spec.name}'`, ranks: this.#absent() };
     return this.#status === 'open' ? this.#calls.wait : undefined;
+  }
+
+  get facts(): WorldFacts['groups'][number] {
+    const { id, name } = this.spec;
+    const [called, pending] = [this.#members.own.called, this.#calls.pending.length];
+    return { id, name, called, pending, failure: this.#failure?.message, credit: this.schedule?.credit };
   }
 
   /** Takes no more calls, waits (bounded) for those in flight, then tells the others. Resolves always. */

@@ -11,6 +11,8 @@ import type { CommThreadContext } from '../../comm/thread/guest.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { hostIdentity } from '../../base/files/host-identity.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
+import { countersIn } from '../../metrics/board.ts';
+import { CallCounters } from '../../metrics/call-counters.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
@@ -43,7 +45,7 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
   return {
     clock: systemClock,
     log,
-    recorder: new OperationLog(flight, trace),
+    recorder: new OperationLog(flight, trace, countersIn(plan.board) && new CallCounters()),
     allocator,
     kernels: createKernels({ native }),
     machine: createStepMachine({ native, clock: systemClock }),

@@ -12,6 +12,7 @@ import { parseSelection, type SelectionRule } from '../../collectives/select.ts'
 import type { Connection, Fabric } from '../../fabric/fabric.ts';
 import { decodeHandle } from '../../fabric/region-handle.ts';
 import type { CostModel } from '../../plan/cost.ts';
+import type { WorldFacts } from '../../metrics/rank-report.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import { GroupEngine } from './group-engine.ts';
 import type { WorldEnvironment } from './engine/environment.ts';
@@ -275,6 +276,16 @@ export class World {
     const groups = [...this.#groups.values()];
     const waits = [this.pointToPoint.wait, ...groups.map(({ schedule }) => schedule?.wait), ...groups.map(({ wait }) => wait)];
     return waits.find((wait) => wait !== undefined);
+  }
+
+  get facts(): Omit<WorldFacts, 'epoch' | 'size'> {
+    const { pid, hostName } = this.env;
+    const links = this.links.map(({ rank, fabric, bytesSent, closed, loss }) => {
+      const state = !closed ? 'open' : loss === undefined ? 'left' : 'lost';
+      return { rank, fabric, bytesSent, state } as const;
+    });
+    const groups = [...this.#groups.values()].map(({ facts }) => facts);
+    return { rank: this.rank, pid, hostName, groups, links, registeredBytes: this.regions.bytes, wait: this.wait };
   }
 
   // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -30,6 +30,8 @@ export interface WorldPlan {
   readonly library?: string;
   /** The same as in GroupSpec, for the group of all ranks. */
   readonly callsBefore?: number;
+  /** Memory in which the calling thread counts what the comm thread tells (src/metrics/board.ts). */
+  readonly board: SharedArrayBuffer;
   /** The file of `shoal tune`, where there is one. */
   readonly tuning?: LoadedTuning;
 }

@@ -35,6 +35,7 @@ import { CommGroup } from '../api/process-group.ts';
 import { ScheduledCommGroup } from '../api/scheduled-group.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
+import { Board, boardMemory } from '../../metrics/board.ts';
 import { TensorMemory } from '../caller/tensor-memory.ts';
 
 /** The part of a rank in a world whose order of events is decided elsewhere. */
@@ -198,6 +199,7 @@ export class InProcessSite {
       joinTimeoutMs: options.joinTimeoutMs ?? 10_000,
       settings,
       callsBefore: options.callsBefore,
+      board: boardMemory({ counts: false }),
     };
     const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers, { clock, turn }));
     const info = await client.ready();
@@ -218,6 +220,7 @@ export class InProcessSite {
       native: this.sockets?.native,
       planning,
       info,
+      board: new Board(plan.board, clock),
       trace: options.mainTrace?.[rank] ?? nullRecorder,
       store: new CommStore(client),
       unheeded: options.unheeded ?? new UnheededWorks(),

@@ -9,6 +9,7 @@ import { planCommand } from './commands/plan.ts';
 import { reportCommand } from './commands/report.ts';
 import { runCommand } from './commands/run.ts';
 import { simulateCommand } from './commands/simulate.ts';
+import { statusCommand } from './commands/status.ts';
 import { traceCommand } from './commands/trace.ts';
 import { tuneCommand } from './commands/tune.ts';
 
@@ -23,6 +24,7 @@ const factories = {
   simulate: simulateCommand,
   graph: graphCommand,
   info: infoCommand,
+  status: statusCommand,
   report: reportCommand,
   trace: traceCommand,
   compile: compileCommand,

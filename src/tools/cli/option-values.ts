@@ -13,6 +13,13 @@ export function positive(text: string): number {
   return Number(text);
 }
 
+/** Seconds between two looks. */
+export function watchInterval(text: string): number {
+  const seconds = Number(text);
+  if (!/^[\d.]+$/.test(text) || !(seconds >= 0.1 && seconds <= 86_400)) throw new InvalidArgumentError('Expected seconds, from 0.1.');
+  return seconds;
+}
+
 /** Bytes. */
 export function size(text: string): number {
   const bytes = parseBytes(text);

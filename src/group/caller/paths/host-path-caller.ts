@@ -263,6 +263,8 @@ class HostPathCaller implements FastPath<HostPathOperation> {
     head.begun = true;
     const { trace, client } = this.#options.world;
     const startMs = trace.enabled ? trace.now() : 0;
+    const { tally } = operation;
+    const beganUs = tally?.nowUs ?? 0;
     let ended = false;
     try {
       const patienceNs = this.#options.spinNs + operation.bytes * nsPerByte;
@@ -272,6 +274,7 @@ class HostPathCaller implements FastPath<HostPathOperation> {
     } catch {
       // The comm thread comes to the same, and ends the group with it.
     }
+    if (ended) tally?.ran(beganUs);
     if (ended) work.settle(undefined);
     else client.submit(work, handOverCommand(this.#options.spec, head.request, sequence, restOf(head, hostPath.positionOf(operation))));
   }

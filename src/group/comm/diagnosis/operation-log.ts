@@ -2,6 +2,7 @@
  *  trace (on request). */
 import { getOrMake } from '../../../base/collections/lists.ts';
 import type { ShoalError } from '../../../base/errors.ts';
+import type { CallCounters } from '../../../metrics/call-counters.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import type { FlightRecorder, RecordId } from '../../../trace/flight-recorder.ts';
 import type { LaneId, TraceRecorder } from '../../../trace/recorder.ts';
@@ -31,15 +32,19 @@ interface Logged {
 export class OperationLog {
   readonly flight: FlightRecorder;
   readonly trace: TraceRecorder;
+  readonly counters: CallCounters | undefined;
   readonly #operations = new Map<RecordedOperation, Logged>();
   readonly #lanes = new Map<string, LaneId>();
 
-  constructor(flight: FlightRecorder, trace: TraceRecorder) {
+  /** @param counters undefined: calls are not counted. */
+  constructor(flight: FlightRecorder, trace: TraceRecorder, counters?: CallCounters) {
     this.flight = flight;
+    this.counters = counters;
     this.trace = trace;
   }
 
   addGroup(group: GroupSpec): void {
+    this.counters?.clear(group.id);
     this.flight.addGroup({ name: group.name, description: group.name, ranks: group.globalRanks });
   }
 
@@ -89,6 +94,7 @@ export class OperationLog {
     this.#operations.delete(operation);
     if (error) this.flight.fail(logged.record, error.message);
     else this.flight.complete(logged.record);
+    if (!error) this.#count(group, operation);
     if (!this.trace.enabled) return;
     // The calling thread has drawn itself what it took back.
     if (logged.startedMs === undefined) {
@@ -99,13 +105,22 @@ export class OperationLog {
     if (!error) this.trace.moved(group.globalRanks, operation.movements);
   }
 
+  /** Calls of fast paths have been counted when they were made. */
+  #count({ id }: GroupSpec, { call, path, submittedMs }: RecordedOperation): void {
+    if (!this.counters) return;
+    const row = this.counters.row(id, call.kind, path);
+    if (path === 'comm thread') this.counters.count(row, call.count * dtypeInfo(call.dtype).bytes);
+    this.counters.time(row, (this.flight.now() - submittedMs) / 1000);
+  }
+
   /** A message that was asked for at `startMs` has been sent or received, or has failed. Its sender counts its bytes. */
   messageEnded(
     group: GroupSpec,
     message: MessageSpan,
     { startMs, error }: { readonly startMs: number; readonly error: ShoalError | undefined },
   ): void {
-    const { trace } = this;
+    const { trace, counters } = this;
+    if (!error) counters?.count(counters.row(group.id, message.direction, 'comm thread'), message.count * dtypeInfo(message.dtype).bytes);
     if (!trace.enabled) return;
     trace.complete(
       messageName(trace, group, message),

@@ -14,6 +14,10 @@ const waitRanksMax = 64;
 export interface Wait {
   readonly text: string;
   readonly ranks: readonly number[];
+  /** The time since when it waits, where that is known. */
+  readonly sinceMs?: number;
+  readonly path?: string;
+  readonly group?: string;
 }
 
 export interface Culprit {

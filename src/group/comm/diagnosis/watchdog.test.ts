@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../base/clock.ts';
 import { silentLogger } from '../../../base/log.ts';
 import { startRanks, type InProcessOptions } from '../../testing/in-process-world.ts';
-import { Watchdog, type Watched } from './watchdog.ts';
+import { Watchdog, type Watched } from '../../../metrics/watchdog.ts';
 
 interface Call extends Watched {
   readonly name: string;

@@ -74,6 +74,7 @@ interface Transfer extends PointToPointRequest {
   readonly key: string;
   /** Its place in the order of calls. */
   readonly ordinal: number;
+  readonly sinceMs: number;
   /** Undefined: not matched yet. */
   link: PeerLink | undefined;
   timer: Timer | undefined;
@@ -220,7 +221,7 @@ export class PointToPoint {
 
   /** The transfer that this rank has waited for the longest; undefined: there is none. */
   get wait(): Wait | undefined {
-    for (const transfer of this.#active) return { text: describeTransfer(transfer), ranks: peersOf(transfer) };
+    for (const transfer of this.#active) return { text: describeTransfer(transfer), ranks: peersOf(transfer), sinceMs: transfer.sinceMs };
     return undefined;
   }
 
@@ -264,6 +265,7 @@ export class PointToPoint {
       link,
       key: keyOf(group.spec.id, link?.rank, tag),
       ordinal: this.#nextOrdinal++,
+      sinceMs: this.#world.env.clock.now(),
       timer: undefined,
     };
     this.#active.add(transfer);

@@ -27,6 +27,8 @@ export class PeerLink {
   trouble: ShoalError | undefined;
   /** The error of a group of the peer, as it said last: if it ends, that is the reason for every other group, too. */
   failure: ErrorData | undefined;
+  /** Bytes given to the connection. */
+  bytesSent = 0;
   #closed = false;
   #left = false;
   #loss: ShoalError | undefined;
@@ -110,6 +112,7 @@ export class PeerLink {
    *  whoever made the link. */
   post(message: Uint8Array): void {
     if (this.closed) return;
+    this.bytesSent += message.length;
     this.connection.send(message).catch((thrown: unknown) => {
       if (isShoalError(thrown) && thrown.code === 'out-of-memory' && !this.closed) this.#onRefused(thrown);
     });
@@ -121,6 +124,7 @@ export class PeerLink {
 
   write(source: Span, target: RemoteSpan, immediate: number): Promise<void> {
     if (this.#closed) return Promise.reject(this.#loss ?? new ShoalError('closed', `rank ${this.rank} has left`, { peer: this.rank }));
+    this.bytesSent += source.bytes;
     return this.connection.write(source, target, immediate);
   }
 }

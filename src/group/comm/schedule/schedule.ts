@@ -8,12 +8,13 @@ import { ShoalError } from '../../../base/errors.ts';
 import { seededRandom } from '../../../base/random.ts';
 import { pushTo } from '../../../base/collections/lists.ts';
 import type { Core } from '../../../scheduler/core.ts';
+import type { LinkStatus } from '../../../scheduler/scheduler-link.ts';
 import { OrderAgreement, type OrderMessage, type OrderPost } from '../../../scheduler/order-agreement.ts';
 import { StepTuning, type PointMemory } from '../../../scheduler/tuner/step-tuning.ts';
 import type { TunedPoint, TuningSpec } from '../../../scheduler/tuner/tuner.ts';
 import type { CollectiveCall } from '../../../call/contract.ts';
 import { speaksOf, type GroupSpec, type Scheduling } from '../../../call/group-spec.ts';
-import { secondsText, Watchdog, type Watched } from '../diagnosis/watchdog.ts';
+import { secondsText, Watchdog, type Watched } from '../../../metrics/watchdog.ts';
 import type { Wait } from '../diagnosis/wait-chain.ts';
 import type { BoundBuffer } from '../../../call/local-buffers.ts';
 import type { Complete, SubmittedCall } from '../engine/call-queue.ts';
@@ -120,6 +121,10 @@ export class Schedule {
   /** Tensors that have not ended. */
   get size(): number {
     return this.#tasks.size;
+  }
+
+  get credit(): LinkStatus {
+    return this.#options.core.statusOf(this.#link);
   }
 
   /** The tensor that this rank has waited for the longest; undefined: there is none. */

@@ -6,6 +6,7 @@ import { messageOf, ShoalError } from '../../../base/errors.ts';
 import type { Environment } from '../../../base/settings/settings.ts';
 import type { ServerOptions } from '../../../launch/server-specs.ts';
 import { natural, positive } from '../option-values.ts';
+import type { JobView } from '../status/job-view.ts';
 import type { RunReport } from '../run-report.ts';
 
 interface RunFlags {
@@ -40,6 +41,8 @@ interface RunFlags {
   readonly report?: true;
   readonly reportDir?: string;
   readonly watch?: true;
+  readonly metrics?: string;
+  readonly metricsTextfile?: string;
   readonly quiet?: true;
   readonly json?: string;
 }
@@ -100,6 +103,8 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--report', 'records the run, and writes runs/<time>/report.html at its end')
     .option('--report-dir <path>', 'the same, into this folder')
     .option('--watch', 'records the run, and shows its page while it goes on: for who has the address that is printed')
+    .option('--metrics <[address:]port>', 'serves metrics of the ranks of this machine to Prometheus: 9464, 0.0.0.0:9464', place)
+    .option('--metrics-textfile <folder>', 'writes them for node_exporter every 5 s, as <folder>/shoal-<pid>.prom, until the job ends')
     .option('-q, --quiet', 'no lines about ranks that start and end well')
     .option('--json <file>', 'at the end writes how the job went, as JSON; - for standard output, after what ranks wrote')
     .addHelpText('after', examples)
@@ -129,13 +134,14 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   const recording = report?.variables(process.env, { isWatched: flags.watch === true });
   const watch = flags.watch === true ? await report?.watch() : undefined;
   if (watch !== undefined) stderr.write(`shoal: watch: ${watch.url}\n`);
+  const view = await viewOf(flags, [script, ...args]);
   const job = launch({
     clock: systemClock,
     random: systemRandom,
     command,
     directory,
     environment: flags.logDir === undefined ? withColours(process.env, stdout) : process.env,
-    variables: { ...recording, ...(flags.ps !== undefined && { SHOAL_PS: String(flags.ps) }) },
+    variables: { ...recording, ...view.variables(), ...(flags.ps !== undefined && { SHOAL_PS: String(flags.ps) }) },
     // Rank 0 reads the launcher's input when it is a pipe or a file.
     stdinToRank0: !isatty(0),
     localSize,
@@ -163,7 +169,8 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   });
   for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const) process.on(name, () => job.signal(name));
   stdout.once('error', (error) => job.outputLost(error));
-  const { exitCode, failure } = await job.result;
+  view.follow(job);
+  const { exitCode, failure } = await job.result.finally(() => view.close());
   if (report !== undefined) {
     stderr.write(`shoal: report: ${report.write(exitCode, failure)}\n`);
   }
@@ -175,6 +182,14 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     writeJson(flags.json, { version: 1, command: [script, ...args], ranks: localSize, ...times, exitCode, failure: failure ?? null });
   }
   return exitCode;
+}
+
+async function viewOf({ metrics, metricsTextfile }: RunFlags, command: readonly string[]): Promise<JobView> {
+  const { JobView } = await import('../status/job-view.ts');
+  const warn = (line: string): void => void process.stderr.write(`shoal: ${line}\n`);
+  const view = new JobView({ environment: process.env, command, metrics, textfile: metricsTextfile, warn });
+  await view.open();
+  return view;
 }
 
 async function reportOf(
@@ -200,15 +215,18 @@ function withColours(environment: Environment, stdout: WriteStream): Environment
 /** Warnings about variables nobody reads. What every rank would refuse is refused once, before any is started.
  *  @throws ShoalError `config`. */
 async function checkSettings(environment: Environment): Promise<readonly string[]> {
-  const [{ resolveSettings }, { parseSelection }, { launchVariables }, { placeVariables }, { clusterVariables }] = await Promise.all([
-    import('../../../base/settings/settings.ts'),
-    import('../../../collectives/select.ts'),
-    import('../../../store/environment.ts'),
-    import('../../../ps/job/environment.ts'),
-    import('../../../graph/cluster/environment.ts'),
-  ]);
+  const [{ resolveSettings }, { parseSelection }, { checkMetrics }, { launchVariables }, { placeVariables }, { clusterVariables }] =
+    await Promise.all([
+      import('../../../base/settings/settings.ts'),
+      import('../../../collectives/select.ts'),
+      import('../../../metrics/rank-teller.ts'),
+      import('../../../store/environment.ts'),
+      import('../../../ps/job/environment.ts'),
+      import('../../../graph/cluster/environment.ts'),
+    ]);
   const { settings, warnings } = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables, ...clusterVariables] });
   parseSelection(settings.algorithms);
+  checkMetrics(settings);
   return warnings;
 }
 
@@ -291,6 +309,11 @@ async function readSecret(file: string | undefined, several: boolean): Promise<s
 function machines(text: string): number {
   if (text.includes(':')) throw new InvalidArgumentError('Expected a whole number from 1; the number of machines is fixed.');
   return positive(text);
+}
+
+function place(text: string): string {
+  if (!/^(.*:)?\d+$/.test(text)) throw new InvalidArgumentError('Expected a port, or an address and a port: 9464, 0.0.0.0:9464.');
+  return text;
 }
 
 function port(text: string): number {

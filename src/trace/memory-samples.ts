@@ -1,6 +1,6 @@
 /** A rank's memory as curves in its trace: sampled at intervals, and only while tracing is on. */
-import type { Clock, Timer } from '../../../base/clock.ts';
-import type { NameId, TraceRecorder } from '../../../trace/recorder.ts';
+import type { Clock, Timer } from '../base/clock.ts';
+import type { NameId, TraceRecorder } from './recorder.ts';
 
 /** Two of some 65,000 events that a ring holds, each time. */
 const sampleMs = 250;

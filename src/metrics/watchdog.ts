@@ -5,7 +5,7 @@
  *  What waits behind the oldest call waits for the same: only calls that are submitted after a warning begin a new series. The timer is
  *  set for the earliest deadline, and checked only then: a call that finishes in time costs a comparison. It must not know the
  *  calls, nor the ranks for which they wait. */
-import type { Clock, Timer } from '../../../base/clock.ts';
+import type { Clock, Timer } from '../base/clock.ts';
 
 /** Timers may fire a fraction of a millisecond early. */
 const toleranceMs = 0.5;

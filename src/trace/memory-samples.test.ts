@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
-import { VirtualClock } from '../../../base/clock.ts';
-import { chromeTrace } from '../../../trace/chrome.ts';
-import { createRecorder, nullRecorder } from '../../../trace/recorder.ts';
+import { VirtualClock } from '../base/clock.ts';
+import { chromeTrace } from './chrome.ts';
+import { createRecorder, nullRecorder } from './recorder.ts';
 import { startMemorySamples } from './memory-samples.ts';
 
 it('are taken at the start, four times a second, when asked for, and not after the end', () => {

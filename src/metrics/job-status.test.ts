@@ -1,0 +1,101 @@
+import { expect, it } from 'vitest';
+import { systemClock } from '../base/clock.ts';
+import { HashStore } from '../store/hash-store.ts';
+import { askJob, nodeName, nodeSamples, type NodeFacts, type ProcessFacts } from './job-status.ts';
+import { answerQuestions } from './questions.ts';
+import type { RankReport, ReportedWait } from './rank-report.ts';
+
+const report = (rank: number, wait?: ReportedWait): RankReport => ({
+  ...{ rank, pid: 100 + rank, host: 'h', size: 4, epoch: 0, steps: 7, calls: 9, pending: wait ? 1 : 0 },
+  ...(wait && { wait }),
+  samples: [{ metric: 'steps', labels: {}, value: 7 }],
+});
+const waitFor = (...ranks: number[]): ReportedWait => ({ text: 'barrier #9', ranks, seconds: 5 });
+
+/** A job whose ranks answer what `reports` say; those without a report do not answer. */
+async function jobOf(reports: readonly (RankReport | undefined)[], processes: readonly ProcessFacts[] = []) {
+  const store = new HashStore({ clock: systemClock });
+  const over = new AbortController();
+  for (const each of reports) if (each) void answerQuestions(store, String(each.rank), () => each, over.signal);
+  for (const [rank] of reports.entries()) await store.set(`connected/${rank}`, '');
+  const own: NodeFacts = { node: 0, host: 'h', pid: 1, processes };
+  const facts = { store, launchers: store.prefix('launch'), job: 'j', own, nodes: 1, worldSize: reports.length, restarts: 2 };
+  return { facts, own, store, over };
+}
+
+it('blames the rank at the end of the chain', async () => {
+  const { facts, over } = await jobOf([report(0, waitFor(1)), report(1, waitFor(2)), report(2), report(3, waitFor(1))]);
+  const { status } = await askJob(facts);
+  over.abort();
+  expect(status.ranks.map(({ state }) => state)).toEqual(['waiting', 'waiting', 'computing', 'waiting']);
+  expect(status.holdUps).toEqual([{ rank: 2, waiting: [0, 1, 3], seconds: 5 }]);
+});
+
+it('blames all ranks of a circle, and none for a short wait', async () => {
+  const circle = await jobOf([report(0, waitFor(1)), report(1, waitFor(0))]);
+  const { status } = await askJob(circle.facts);
+  circle.over.abort();
+  expect(status.holdUps.map(({ rank, waiting }) => [rank, waiting])).toEqual([
+    [1, [0]],
+    [0, [1]],
+  ]);
+  const short = await jobOf([report(0, { ...waitFor(1), seconds: 0.1 }), report(1)]);
+  expect((await askJob(short.facts)).status.holdUps).toEqual([]);
+  short.over.abort();
+});
+
+it('tells what the system says of ranks that do not answer', async () => {
+  const processes: ProcessFacts[] = [
+    { name: 'rank 0', rank: 0, pid: 10, restarts: 0, state: 'S' },
+    { name: 'rank 1', rank: 1, pid: 11, restarts: 0, state: 'T' },
+    { name: 'rank 2', rank: 2, pid: 12, restarts: 0, end: 'exited with code 0' },
+    { name: 'rank 3', rank: 3, pid: 13, restarts: 1, state: 'R' },
+    { name: 'server 0', pid: 14, restarts: 3, state: 'S' },
+  ];
+  const { facts, own, over } = await jobOf([report(0, waitFor(1)), undefined, undefined, undefined], processes);
+  const asked = await askJob(facts);
+  over.abort();
+  expect(asked.status.ranks.map(({ state }) => state)).toEqual(['waiting', 'stopped', 'ended', 'silent']);
+  expect(asked.status.ranks[2]).toMatchObject({ end: 'exited with code 0', pid: 12 });
+  expect(asked.status.holdUps).toEqual([{ rank: 1, waiting: [0], seconds: 5 }]);
+  expect(asked.status.servers).toEqual([processes[4]]);
+  const values = nodeSamples(asked, own).map(({ metric, labels, value }) => [metric, labels, value]);
+  expect(values).toContainEqual(['up', { rank: 0 }, 1]);
+  expect(values).toContainEqual(['up', { rank: 1 }, 0]);
+  expect(values).toContainEqual(['steps', { rank: 0 }, 7]);
+  expect(values).toContainEqual(['restarts', {}, 2]);
+  expect(values).toContainEqual(['processRestarts', { process: 'server 0' }, 3]);
+  expect(values).toContainEqual(['launched', {}, 4]);
+});
+
+it('a rank that has not joined is starting; one of a node that does not answer is unknown', async () => {
+  const { facts, store, over } = await jobOf([undefined, undefined], [{ name: 'rank 0', rank: 0, pid: 10, restarts: 0, state: 'S' }]);
+  await store.deleteKey('connected/0');
+  const { status } = await askJob(facts);
+  over.abort();
+  expect(status.ranks.map(({ state }) => state)).toEqual(['starting', 'unknown']);
+});
+
+it('asks the launchers of other nodes for their processes', async () => {
+  const { facts, over } = await jobOf([report(0), undefined], [{ name: 'rank 0', rank: 0, pid: 10, restarts: 0, state: 'S' }]);
+  const other: NodeFacts = { node: 1, host: 'g', pid: 2, processes: [{ name: 'rank 1', rank: 1, pid: 20, restarts: 0, state: 'T' }] };
+  void answerQuestions(facts.launchers, nodeName(1), () => other, over.signal);
+  const { status } = await askJob({ ...facts, nodes: 2 });
+  over.abort();
+  expect(status.ranks[1]).toEqual({ rank: 1, node: 1, host: 'g', pid: 20, state: 'stopped' });
+});
+
+it('ranks are asked again and again, by several at a time, and what is not understood is no answer', async () => {
+  const { facts, store, over } = await jobOf([report(0), report(1)]);
+  for (let round = 0; round < 20; round++) {
+    const both = await Promise.all([askJob(facts), askJob(facts), askJob(facts, [1])]);
+    expect(both.map(({ reports }) => reports.length)).toEqual([2, 2, 1]);
+  }
+  // Two keys for each rank at most, beside those of its joining.
+  expect(await store.numKeys()).toBeLessThanOrEqual(2 + 2 * 2);
+  over.abort();
+  const odd = await jobOf([undefined]);
+  void answerQuestions(odd.store, '0', () => ({ rank: 'no' }), odd.over.signal);
+  expect((await askJob(odd.facts)).reports).toEqual([]);
+  odd.over.abort();
+});

@@ -1,0 +1,94 @@
+/** The state of a job as text: a line for each rank, and who holds the others up. */
+import type { JobStatus, RankStatus } from '../../../metrics/job-status.ts';
+
+/** A job as `shoal run` tells of it. */
+export interface ToldStatus extends JobStatus {
+  readonly command: readonly string[];
+  /** Since the launcher was started. */
+  readonly seconds: number;
+}
+
+/** Lines of ranks in the same state, beyond which only their numbers are told. */
+const linesMax = 64;
+const ranksNamed = 16;
+
+export function formatStatus(status: ToldStatus): string {
+  const { job, launcher, nodes, worldSize, restarts, ranks, servers, command, seconds } = status;
+  const where = nodes === 1 ? '' : ` on ${nodes} nodes`;
+  const again = restarts === 0 ? '' : `, started again ${restarts === 1 ? 'once' : `${restarts} times`}`;
+  const size = `${worldSize} ${worldSize === 1 ? 'rank' : 'ranks'}`;
+  const head = `job ${job} (launcher ${launcher.pid}), ${size}${where}, for ${time(seconds)}${again}: ${command.join(' ')}`;
+  const shown = ranks.length <= linesMax ? ranks : ranks.filter((rank) => isOdd(rank, status)).slice(0, linesMax);
+  const rows = [['rank', 'state', 'since', 'step', 'calls', 'pid', ''], ...shown.map(rowOf)];
+  const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => row[column].length)));
+  const table = rows.map((row) =>
+    row.map((cell, column) => (column < 2 || column === 6 ? cell.padEnd(widths[column]) : cell.padStart(widths[column]))),
+  );
+  const hidden = ranks.length - shown.length;
+  return [
+    head,
+    '',
+    ...table.map((cells) => cells.join('  ').trimEnd()),
+    ...(hidden > 0 ? [`… and ${hidden} more: ${counted(ranks)}; --json has all`] : []),
+    ...servers.map(
+      ({ name, pid, end, state }) => `${name}: ${end ?? (state === 'T' ? 'stopped by a signal' : 'running')} (pid ${pid ?? '?'})`,
+    ),
+    '',
+    ...verdict(status),
+    '',
+  ].join('\n');
+}
+
+function isOdd({ rank, state }: RankStatus, { holdUps }: JobStatus): boolean {
+  return !['computing', 'waiting', 'communicating', 'ended'].includes(state) || holdUps.some((each) => each.rank === rank);
+}
+
+function counted(ranks: readonly RankStatus[]): string {
+  const states = [...new Set(ranks.map(({ state }) => state))];
+  return states.map((state) => `${ranks.filter((each) => each.state === state).length} ${state}`).join(', ');
+}
+
+function rowOf(status: RankStatus): string[] {
+  const { rank, state, call, steps = 0, stepSeconds, calls, pid } = status;
+  const since = call?.seconds ?? (state === 'computing' ? stepSeconds : undefined);
+  const step = steps === 0 ? '–' : String(steps);
+  return [String(rank), state, since === undefined ? '–' : time(since), step, String(calls ?? '–'), String(pid ?? '–'), aboutOf(status)];
+}
+
+function aboutOf({ state, call, end, failure, pid }: RankStatus): string {
+  if (end !== undefined) return end;
+  if (failure !== undefined) return failure.split('\n')[0];
+  if (state === 'stopped') return `stopped by a signal; kill -CONT ${pid} lets it go on`;
+  if (state === 'silent') return 'does not answer: its comm thread is busy, or it has left its group';
+  if (state === 'starting') return 'has not joined';
+  if (state === 'unknown') return 'does not answer, and neither does its launcher';
+  if (call === undefined) return '';
+  const { text, ranks, path, group } = call;
+  const place = [group && `group '${group}'`, path].filter((part) => part !== undefined).join(', ');
+  return `${text}${place === '' ? '' : ` (${place})`}${ranks.length === 0 ? '' : ` for rank ${names(ranks)}`}`;
+}
+
+function verdict({ holdUps, ranks, worldSize }: JobStatus): string[] {
+  if (holdUps.length > 0) {
+    return holdUps.map(({ rank, waiting, seconds }) => {
+      const state = ranks.find((each) => each.rank === rank)?.state ?? 'unknown';
+      const whom = waiting.length === 0 ? 'itself' : `rank ${names(waiting)}`;
+      return `rank ${rank} holds up ${whom}${seconds === undefined ? '' : ` for ${time(seconds)}`}: it is ${state}`;
+    });
+  }
+  const odd = ranks.filter(({ state }) => state === 'stopped' || state === 'silent' || state === 'failed' || state === 'unknown');
+  if (odd.length > 0) return odd.map(({ rank, state }) => `rank ${rank} is ${state}`);
+  return [worldSize === 1 ? 'the rank goes on' : 'no rank waits for another'];
+}
+
+function names(ranks: readonly number[]): string {
+  const more = ranks.length > ranksNamed ? ` and ${ranks.length - ranksNamed} more` : '';
+  return ranks.slice(0, ranksNamed).join(', ') + more;
+}
+
+function time(seconds: number): string {
+  if (seconds < 60) return `${seconds < 10 ? Number(seconds.toFixed(1)) : Math.round(seconds)} s`;
+  return seconds < 3600
+    ? `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`
+    : `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+}

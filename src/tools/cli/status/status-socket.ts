@@ -1,0 +1,73 @@
+/** The sockets by which `shoal run` tells `shoal status` of its job: one for each launcher of this user on this machine, in a folder of the
+ *  user's alone. A launcher that was killed leaves its socket; whoever looks next removes it. */
+import { readdirSync, rmSync } from 'node:fs';
+import { connect, createServer } from 'node:net';
+import { join } from 'node:path';
+import { messageOf, ShoalError } from '../../../base/errors.ts';
+import { isAlive } from '../../../base/files/process-identity.ts';
+import type { Environment } from '../../../base/settings/settings.ts';
+import { privateDirectory } from '../../../store/meeting.ts';
+
+const socketName = /^(\d+)\.sock$/;
+const connectionsMax = 16;
+/** A launcher that does not answer in this time is stopped, or hangs. */
+const answerMs = 10_000;
+
+/** A launcher of this user that runs. */
+export interface FoundLauncher {
+  readonly pid: number;
+  readonly path: string;
+}
+
+/** Answers for this process, to everyone who connects: one JSON text, or `{"error": …}`. @returns what ends it.
+ *  @throws (rejects) ShoalError `config` where there is no place for the socket. */
+export async function serveStatus(environment: Environment, status: () => Promise<unknown>): Promise<() => void> {
+  const path = join(await privateDirectory(environment), `${process.pid}.sock`);
+  // Of a process that had the same number.
+  rmSync(path, { force: true });
+  await findLaunchers(environment);
+  const server = createServer((socket) => {
+    socket.on('error', () => socket.destroy()).unref();
+    status().then(
+      (told) => socket.end(JSON.stringify(told)),
+      (thrown: unknown) => socket.end(JSON.stringify({ error: messageOf(thrown) })),
+    );
+  });
+  server.maxConnections = connectionsMax;
+  await new Promise<void>((resolve, reject) => void server.once('error', reject).listen(path, resolve));
+  server.unref();
+  return () => void server.close();
+}
+
+/** @throws (rejects) ShoalError `config` when the folder is not this user's alone. */
+export async function findLaunchers(environment: Environment): Promise<FoundLauncher[]> {
+  const folder = await privateDirectory(environment);
+  return readdirSync(folder).flatMap((name) => {
+    const pid = Number(socketName.exec(name)?.[1]);
+    if (Number.isNaN(pid)) return [];
+    const path = join(folder, name);
+    if (isAlive(pid)) return [{ pid, path }];
+    rmSync(path, { force: true });
+    return [];
+  });
+}
+
+/** The answer of a launcher. @throws (rejects) ShoalError `timeout` when it does not answer, `closed` when it ends meanwhile or says why not. */
+export function readStatus({ pid, path }: FoundLauncher): Promise<object> {
+  return new Promise((resolve, reject) => {
+    const parts: Buffer[] = [];
+    const socket = connect(path);
+    socket.setTimeout(answerMs, () => {
+      const message = `the launcher (pid ${pid}) does not answer within ${answerMs / 1000} s; it may be stopped: kill -CONT ${pid}`;
+      socket.destroy(new ShoalError('timeout', message, { timeoutMs: answerMs }));
+    });
+    socket.on('data', (part: Buffer) => parts.push(part));
+    socket.on('error', (error) => reject(ShoalError.from(error, 'closed')));
+    socket.on('end', () => {
+      const text = Buffer.concat(parts).toString();
+      const told = (text === '' ? { error: `the launcher (pid ${pid}) has ended` } : JSON.parse(text)) as { error?: string };
+      if (told.error === undefined) resolve(told);
+      else reject(new ShoalError('closed', told.error));
+    });
+  });
+}
