@@ -1,6 +1,6 @@
 /** Worlds from seeds whose ranks go on without those that they lose. SHRINKING_SEEDS=n runs other than 150. */
 import { expect, it } from 'vitest';
-import { runShrinkingWorld, shrinkingWorldOf } from './worlds/shrinking-world.ts';
+import { growingWorldOf, runShrinkingWorld, shrinkingWorldOf } from './worlds/shrinking-world.ts';
 
 const seeds = Number(process.env['SHRINKING_SEEDS'] ?? 150);
 const from = Number(process.env['SHRINKING_FROM'] ?? 1);
@@ -26,4 +26,15 @@ it('the same seed gives the same trace', async () => {
     const plan = shrinkingWorldOf(seed);
     expect((await runShrinkingWorld(plan)).trace).toBe((await runShrinkingWorld(plan)).trace);
   }
+});
+
+it(`${seeds} worlds go on with ranks that join, or end with an error`, async () => {
+  let grows = 0;
+  for (let seed = from; seed < from + seeds; seed++) {
+    const plan = growingWorldOf(seed);
+    const verdict = await runShrinkingWorld(plan);
+    grows += verdict.grows;
+    expect(verdict.problems, JSON.stringify(plan)).toEqual([]);
+  }
+  if (seeds >= 100) expect(grows).toBeGreaterThan(seeds / 4);
 });

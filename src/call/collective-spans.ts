@@ -9,7 +9,7 @@ import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
-import { rangesOf } from './rank-ranges.ts';
+import { rangesOf } from '../membership/rank-ranges.ts';
 
 /** The way of a call, as the timeline names it. */
 export type CallPath = 'comm thread' | 'host path' | 'network path';

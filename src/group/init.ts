@@ -1,7 +1,7 @@
 /** Entry to the library: joins the world that the environment describes and returns its process group. */
 import { ShoalError } from '../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../base/exhaustion.ts';
-import { anyNumber, anyObject, anyText, anything, checkOptions, noOptions, optionTable } from '../base/schema.ts';
+import { anyNumber, anyObject, anyText, anything, checkOptions, flag, noOptions, optionTable } from '../base/schema.ts';
 import { readSettings, type Environment, type Settings } from '../base/settings/settings.ts';
 import { InlineHost, type CommHost, type CommHostHandlers } from '../comm/caller/comm-host.ts';
 import { hostGuest } from '../comm/caller/comm-thread.ts';
@@ -33,6 +33,9 @@ export interface InitOptions {
   readonly rank?: number;
   /** The number of ranks; given with `rank`. */
   readonly worldSize?: number;
+  /** Joins a world that has begun with `worldSize` ranks, without a rank of its own: resolves when its ranks call `grow`. Default: SHOAL_JOIN, which
+   *  the launcher sets for a rank that it starts again. */
+  readonly join?: boolean;
   /** Default time limit of operations. Default: SHOAL_TIMEOUT_MS, 5 minutes. */
   readonly timeoutMs?: number;
   /** Time limit for all ranks to appear. Default: `timeoutMs`. */
@@ -48,6 +51,7 @@ const initOptions = optionTable<InitOptions>({
   initMethod: anyText,
   rank: anyNumber,
   worldSize: anyNumber,
+  join: flag,
   timeoutMs: anyNumber,
   joinTimeoutMs: anyNumber,
   scheduling: anything,
@@ -66,12 +70,14 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
   if (given !== undefined && typeof given !== 'boolean') checkedScheduling('initProcessGroup: scheduling', given, partitionBytesMin);
   const environment = options.environment ?? process.env;
   const settings = settingsOf(options, environment);
-  const { rank, size } = placeOf(options, environment);
+  const joins = options.join ?? environment['SHOAL_JOIN'] === '1';
+  const { rank, size } = placeOf(options, environment, joins);
   const joinTimeoutMs = options.joinTimeoutMs ?? settings.timeoutMs;
   const variables = { ...environment };
-  const plan: WorldPlan = {
+  const begun: WorldPlan = {
     rank,
     size,
+    joins,
     url: options.initMethod ?? 'env://',
     environment: variables,
     joinTimeoutMs,
@@ -80,6 +86,7 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     library: chosenBackend(options.backend).library,
     tuning: settings.tuningFile === '' ? undefined : (await import('../call/tuning-file.ts')).loadTuning(settings.tuningFile),
   };
+  const plan = joins ? { ...begun, rank: await (await import('./caller/newcomer-number.ts')).newcomerNumber(begun) } : begun;
   let client: CommClient | undefined;
   try {
     checkDescriptors(`rank ${rank}`, descriptorsOf(plan), `joining a world of ${size}`, { rank });
@@ -128,14 +135,23 @@ function settingsOf(options: InitOptions, environment: Environment): Settings {
   return { ...read, algorithms: chosen, timeoutMs: options.timeoutMs ?? read.timeoutMs };
 }
 
-function placeOf(options: InitOptions, environment: Environment): { rank: number; size: number } {
-  const given = options.rank !== undefined && options.worldSize !== undefined;
+/** @param joins a number for the rank comes later; until then it has that of none. */
+function placeOf(options: InitOptions, environment: Environment, joins: boolean): { rank: number; size: number } {
+  if (joins && options.rank !== undefined)
+    throw new ShoalError('usage', 'initProcessGroup: who joins a world that has begun gets its rank there');
+  const given = options.worldSize !== undefined && (joins || options.rank !== undefined);
   if (!given && (options.rank !== undefined || options.worldSize !== undefined)) {
     throw new ShoalError('usage', 'initProcessGroup needs both rank and worldSize, or neither');
   }
   const spec = given ? undefined : detectWorld(environment, { parentPid: process.ppid });
   const rank = options.rank ?? spec?.rank ?? 0;
   const size = options.worldSize ?? spec?.worldSize ?? 1;
+  if (joins && spec?.meeting.kind !== 'alone' && Number.isInteger(size) && size > 0) return { rank: size, size };
+  if (joins)
+    throw new ShoalError(
+      'config',
+      'initProcessGroup: there is no world to join: start with `shoal run --min`, or give initMethod and worldSize',
+    );
   if (Number.isInteger(rank) && Number.isInteger(size) && rank >= 0 && rank < size) return { rank, size };
   throw new ShoalError('usage', `rank ${rank} of ${size} is not possible; ranks are 0…worldSize−1`);
 }

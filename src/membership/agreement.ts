@@ -1,8 +1,9 @@
-/** The agreement of a group's ranks on those that go on without the others. It goes through the world's store, which decides once who follows a
+/** The agreement of a group's ranks on those that go on, without some of them or with others that wait. It goes through the world's store, which decides once who follows a
  *  group: of two parts that have lost each other, one goes on at most.
  *
- *      every rank   writes `row/<rank>`: the numbers of groups that it uses, and the ranks that it leaves out. The first that has the rows
+ *      every rank   writes `row/<rank>`: the numbers of groups that it uses, and whom it leaves out or takes in. The first that has the rows
  *                   of all ranks that it has not lost writes `members`
+ *      who waits    follows the groups of the world, one after the other, until it is a member
  *      each member  opens their group. Where one has lost another meanwhile, it goes on from that group in the same way; the others hear
  *                   of its failure, if they have opened it, and then do so, too
  *
@@ -10,18 +11,24 @@
  *  how a group is opened. */
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { count, integer, list, object, parse, type ValueOf } from '../base/schema.ts';
-import type { Store } from '../store/store.ts';
+import { anyObject, count, flag, integer, list, object, optional, parse, type ValueOf } from '../base/schema.ts';
+import type { Store, StoreWait } from '../store/store.ts';
 import { GroupNumbers, groupNumbersWords, noNumberLeft } from './group-numbers.ts';
 import { JoinLimit } from './join-limit.ts';
 
-const rowShape = object({ numbers: list(integer(), { min: groupNumbersWords, max: groupNumbersWords }), exclude: list(count) });
-type Row = { readonly numbers: readonly number[]; readonly exclude: readonly number[] };
-/** Those who go on, and the number and serial of their group. Ranks are the world's. */
-const membersShape = object({ ranks: list(count), id: count, serial: count });
+const rowShape = object({
+  numbers: list(integer(), { min: groupNumbersWords, max: groupNumbersWords }),
+  exclude: list(count),
+  admits: flag,
+});
+type Row = { readonly numbers: readonly number[] } & Pick<Change, 'exclude' | 'admits'>;
+/** Those who go on, and the number and serial of their group. Ranks are the world's. `newcomers`: what all need to know of those that were
+ *  taken in. */
+const membersShape = object({ ranks: list(count), id: count, serial: count, newcomers: optional(anyObject) });
 export type Members = ValueOf<typeof membersShape>;
 
-type Group = { readonly ranks: readonly number[]; readonly serial: number };
+/** A group, by its world ranks and its serial. */
+export type Group = Pick<Members, 'serial'> & { readonly ranks: readonly number[] };
 
 /** A rank's world, as its agreements see it. */
 export interface MemberWorld {
@@ -30,13 +37,23 @@ export interface MemberWorld {
   /** Hear of ranks that are lost. */
   readonly lossWatchers: { add(watch: (rank: number) => void): unknown; delete(watch: (rank: number) => void): unknown };
   isLost(rank: number): boolean;
+  /** Those that wait and that all these ranks reach, and what all need to know of them; undefined: there are none. */
+  newcomers(ranks: readonly number[]): Promise<Newcomers | undefined>;
   /** @throws (rejects) ShoalError `peer-lost` when one of them is lost before the group is open; nothing is left of it then. */
   open(members: Members, timeoutMs: number): Promise<void>;
+}
+
+export interface Newcomers {
+  readonly ranks: readonly number[];
+  /** Plain data. */
+  readonly facts: object;
 }
 
 export interface Change {
   /** World ranks that are left out though they may be there. */
   readonly exclude: readonly number[];
+  /** Ranks that wait are taken in. */
+  readonly admits: boolean;
   /** Numbers of groups that this rank uses, as `GroupNumbers` encodes them. */
   readonly numbers: Int32Array;
   readonly timeoutMs: number;
@@ -64,13 +81,14 @@ export class Agreement {
   }
 
   /** Resolves when the group of those who go on is open here. One that has failed may be tried again, and goes on from there.
+   *  @param known the members of the next group, where this rank has learnt of them already.
    *  @throws ShoalError `closed` when the others have gone on without this rank; `timeout` naming ranks that have not called it. */
-  async next({ exclude, numbers, timeoutMs }: Change): Promise<Members> {
+  async next({ exclude, admits, numbers, timeoutMs }: Change, known?: Members): Promise<Members> {
     const limit = new JoinLimit(this.#world.clock, timeoutMs);
     const used = new GroupNumbers(numbers);
     for (const { id, serial } of this.#tried) used.use(id, serial);
-    for (;;) {
-      const members = await this.#decided({ exclude, numbers: [...used.encode()] }, limit);
+    for (let decided = known; ; decided = undefined) {
+      const members = decided ?? (await this.#decided({ exclude, admits, numbers: [...used.encode()] }, limit));
       if (!members.ranks.includes(this.#world.rank)) throw this.#goneWithout(members);
       this.#last = members;
       this.#tried.push(members);
@@ -86,8 +104,8 @@ export class Agreement {
 
   /** Every call of the store but the last one is made at once. */
   async #decided(row: Row, limit: JoinLimit): Promise<Members> {
-    const { ranks, serial } = this.#last;
-    const store = this.#store.prefix(`members/${ranks[0]}-${serial}`);
+    const { ranks } = this.#last;
+    const store = placeOf(this.#store, this.#last);
     const over = new AbortController();
     const written = store.set(rowKey(this.#world.rank), encode(row));
     written.catch(() => undefined);
@@ -98,7 +116,7 @@ export class Agreement {
         const rows = await Promise.race([known, this.#rows(store, there, limit, over.signal)]);
         await written;
         if (rows instanceof Uint8Array) return decode(rows);
-        if (rows !== undefined) return decode(await store.compareSet(membersKey, '', encode(this.#proposal(there, rows))));
+        if (rows !== undefined) return decode(await store.compareSet(membersKey, '', encode(await this.#proposal(there, rows))));
       }
     } finally {
       over.abort();
@@ -126,12 +144,15 @@ export class Agreement {
     }
   }
 
-  #proposal(there: readonly number[], values: readonly Uint8Array[]): Members {
+  async #proposal(there: readonly number[], values: readonly Uint8Array[]): Promise<Members> {
     const rows = values.map((value) => parse('a row of a group that is changed', rowShape, JSON.parse(Buffer.from(value).toString())));
     const excluded = rows.flatMap(({ exclude }) => exclude);
     const { id, serial } = new GroupNumbers().agree(Int32Array.from(rows.flatMap(({ numbers }) => numbers)));
     if (id === undefined) throw noNumberLeft();
-    return { ranks: there.filter((rank) => !excluded.includes(rank)), id, serial };
+    const staying = there.filter((rank) => !excluded.includes(rank));
+    const newcomers = rows.some(({ admits }) => admits) ? await this.#world.newcomers(staying) : undefined;
+    if (newcomers === undefined) return { ranks: staying, id, serial };
+    return { ranks: [...staying, ...newcomers.ranks], id, serial, newcomers: newcomers.facts };
   }
 
   #goneWithout({ ranks }: Members): ShoalError {
@@ -144,9 +165,18 @@ export class Agreement {
     const { rank } = this.#world;
     const rows = await Promise.all(ranks.map((each) => store.check([rowKey(each)])));
     const late = ranks.filter((_, index) => !rows[index]);
-    const message = `group '${this.#name}' was not shrunk within ${timeoutMs} ms: rank ${late.join(', ')} did not call shrink; exclude it to go on without it`;
+    const message = `group '${this.#name}' was not changed within ${timeoutMs} ms: rank ${late.join(', ')} did not call shrink or grow; exclude it to go on without it`;
     return new ShoalError('timeout', message, { rank, peer: late[0], timeoutMs });
   }
+}
+
+/** Waits until the ranks of a group have agreed on the next one. */
+export async function nextOf(store: Store, group: Group, wait: StoreWait): Promise<Members> {
+  return decode(await placeOf(store, group).get(membersKey, wait));
+}
+
+function placeOf(store: Store, { ranks, serial }: Group): Store {
+  return store.prefix(`members/${ranks[0]}-${serial}`);
 }
 
 function encode(value: unknown): Uint8Array {

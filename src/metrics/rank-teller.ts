@@ -52,8 +52,10 @@ export class RankTeller {
     void answerQuestions(store, String(this.#options.facts().rank), () => this.#report(), this.#over.signal);
   }
 
-  /** The world has been joined. Processes of a host listen at one port after the other. @param index of this process among them. */
-  async begin(index: number): Promise<void> {
+  /** The world has been joined. Processes of a host listen at one port after the other. @param index of this process among them.
+   *  @param size ranks of the world, where it is not what it was at first. */
+  async begin(index: number, size = this.#size): Promise<void> {
+    this.#size = size;
     const { settings, log, clock } = this.#options;
     this.#spans.begin(this.#report(), this.#size, clock.wallNow());
     if (settings.metrics === '' || settings.metrics === countedAlone) return;
@@ -69,7 +71,7 @@ export class RankTeller {
   }
 
   /** The world goes on with so many ranks. */
-  shrunk(size: number): void {
+  resized(size: number): void {
     this.#epoch++;
     this.#size = size;
     this.#spans.begin(this.#report(), size, this.#options.clock.wallNow());

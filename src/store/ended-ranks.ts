@@ -45,6 +45,11 @@ export async function noteJoined(store: Store, rank: number): Promise<void> {
   await store.set(connectedKey(rank), nothing);
 }
 
+/** Waits until these ranks have all their links. */
+export async function whenJoined(store: Store, ranks: readonly number[], wait: StoreWait): Promise<void> {
+  await store.wait(ranks.map(connectedKey), wait);
+}
+
 /** The rank's process has ended; has no effect if it had joined. `ending`: `exited with code 0`; `because`: why it was ended. */
 export async function reportEnded(store: Store, rank: number, how: { ending: string; because?: string | undefined }): Promise<void> {
   if (await store.check([connectedKey(rank)])) return;

@@ -38,7 +38,7 @@ export interface WorldSpec {
 }
 
 /** `SHOAL_*` variables that are read here rather than in the registry of settings. */
-export const launchVariables = ['SHOAL_JOB', 'SHOAL_JOB_RECORDS', 'SHOAL_MASTER_PORT'] as const;
+export const launchVariables = ['SHOAL_JOB', 'SHOAL_JOB_RECORDS', 'SHOAL_JOIN', 'SHOAL_MASTER_PORT'] as const;
 
 /** torchrun's default, used where a launcher gives an address and no port. */
 export const defaultMasterPort = 29500;

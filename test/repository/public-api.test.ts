@@ -106,6 +106,7 @@ describe('shoal', () => {
       split: call(group.split.bind(group), argument(0, 'null'), options('key', 'timeoutMs')),
       newGroup: call(group.newGroup.bind(group), argument([0]), options('timeoutMs', 'name', 'backend')),
       newSubgroups: call(group.newSubgroups.bind(group), options('groupSize', 'ranks', 'timeoutMs')),
+      grow: call(group.grow.bind(group), options('timeoutMs')),
       shrink: call(group.shrink.bind(group), options('exclude', 'timeoutMs')),
       span: call(
         group.span.bind(group),

@@ -1,5 +1,5 @@
-/** Worlds whose ranks go on without those that they lose: ranks, links and the job's store in this process, on virtual time, in the order that a
- *  seed decides. Every rank adds up what all give in each step, and shrinks its group when a rank is lost. Whatever is killed, stopped or cut,
+/** Worlds whose ranks go on without those that they lose, and with those that join later: ranks, links and the job's store in this process, on virtual time, in the order that a
+ *  seed decides. Every rank adds up what all give in each step, shrinks its group when a rank is lost, and grows it when one waits. Whatever is killed, stopped or cut,
  *  and whenever: the ranks that end well end in one group, with the same total. */
 import { isShoalError, type ShoalError } from '../../src/base/errors.ts';
 import { seededRandom, type Random } from '../../src/base/random.ts';
@@ -16,6 +16,8 @@ export interface ShrinkingPlan {
   readonly delayedOneIn: number;
   readonly delayMs: number;
   readonly faults: readonly Fault[];
+  /** Events after all ranks have joined at which a further one begins to. */
+  readonly joins: readonly number[];
 }
 
 /** `at`: events after all ranks have joined. */
@@ -46,7 +48,18 @@ export function shrinkingWorldOf(seed: number): ShrinkingPlan {
     [8, 50],
   ]);
   const faults = Array.from({ length: 1 + random.integer(4) }, () => faultOf(random, ranks));
-  return { seed, ranks, steps: 3 + random.integer(8), path, delayedOneIn, delayMs, faults };
+  const steps = 3 + random.integer(8);
+  return { seed, ranks, steps, path, delayedOneIn, delayMs, faults, joins: [] };
+}
+
+/** The same, and up to three ranks join, of which some are killed, stopped or cut off as well. */
+export function growingWorldOf(seed: number): ShrinkingPlan {
+  const plan = shrinkingWorldOf(seed);
+  const random = seededRandom(seed + 1_000_003);
+  const joins = Array.from({ length: 1 + random.integer(3) }, () => Math.floor(2 ** (random.next() * 9)));
+  const faults = [...plan.faults, ...Array.from({ length: random.integer(3) }, () => faultOf(random, plan.ranks + joins.length))];
+  const path = plan.path.hostIds === undefined ? plan.path : { ...plan.path, hostIds: [...plan.path.hostIds, 'a', 'c', 'host 0'] };
+  return { ...plan, steps: 6 + random.integer(12), path, faults, joins };
 }
 
 function faultOf(random: Random, ranks: number): Fault {
@@ -89,10 +102,12 @@ class DistantStore extends Store {
 }
 
 /** @returns what went wrong; nothing: all is well. */
-export async function runShrinkingWorld(plan: ShrinkingPlan): Promise<{ problems: string[]; shrinks: number; trace: string }> {
-  const { seed, ranks, path, delayedOneIn, delayMs, faults } = plan;
+export async function runShrinkingWorld(
+  plan: ShrinkingPlan,
+): Promise<{ problems: string[]; shrinks: number; grows: number; trace: string }> {
+  const { seed, ranks, path, delayedOneIn, delayMs, faults, joins } = plan;
   const world = new SeededWorld({ random: seededRandom(seed), delayedOneIn, delayMs });
-  const roles = Array.from({ length: ranks }, (_, rank) => world.role(`rank ${rank}`));
+  const roles = Array.from({ length: ranks + joins.length }, (_, rank) => world.role(`rank ${rank}`));
   const server = world.role('store');
   const site = new InProcessSite(ranks, {
     ...path,
@@ -101,9 +116,11 @@ export async function runShrinkingWorld(plan: ShrinkingPlan): Promise<{ problems
     role: (rank) => roles[rank],
     wrapStore: (store, rank) => new DistantStore(roles[rank], server, store),
   });
-  let [joined, shrinks] = [0, 0];
+  let [joined, shrinks, grows] = [0, 0, 0];
+  const starts: ((isBegun: boolean) => void)[] = [];
   const problems: string[] = [];
   const plant = (): void => {
+    for (const [index, at] of joins.entries()) world.at(world.events + at, () => starts[index](true));
     for (const fault of faults) world.at(world.events + fault.at, () => hit(fault));
   };
   const hit = (fault: Fault): void => {
@@ -116,10 +133,17 @@ export async function runShrinkingWorld(plan: ShrinkingPlan): Promise<{ problems
     world.time.setTimer(fault.forMs, () => role.resume());
   };
   const run = async (rank: number): Promise<End> => {
-    let group: ProcessGroup = await site.start(rank);
-    if (++joined === ranks) plant();
+    if (rank >= ranks && !(await new Promise<boolean>((resolve) => starts.push(resolve)))) return undefined;
     const totals = new Float64Array(1);
-    let [step, isInStep] = [0, true];
+    let [step, isInStep] = [0, rank < ranks];
+    let group: ProcessGroup;
+    try {
+      group = await site.start(rank);
+    } catch (thrown) {
+      if (isShoalError(thrown)) return thrown;
+      throw thrown;
+    }
+    if (++joined === ranks) plant();
     try {
       while (step <= plan.steps) {
         try {
@@ -141,6 +165,14 @@ export async function runShrinkingWorld(plan: ShrinkingPlan): Promise<{ problems
           if (data.some((each) => each !== expected)) problems.push(`rank ${rank} got ${data[0]} for ${expected} in step ${step}`);
           totals[0] += step + 1;
           step++;
+          if (joins.length === 0) continue;
+          const waiting = new Int32Array([group.waiting]);
+          await group.allReduce(waiting, { op: 'max' });
+          if (waiting[0] === 0) continue;
+          const { size } = group;
+          group = await group.grow({ timeoutMs });
+          if (group.size > size) grows++;
+          isInStep = false;
         } catch (thrown) {
           if (!isShoalError(thrown) || (thrown.code !== 'peer-lost' && thrown.code !== 'timeout')) throw thrown;
           group = await goOn(group, thrown);
@@ -160,12 +192,14 @@ export async function runShrinkingWorld(plan: ShrinkingPlan): Promise<{ problems
     role.onEnd(() => site.crash(rank));
     return Promise.race([run(rank), new Promise<undefined>((resolve) => role.onEnd(() => resolve(undefined)))]);
   });
+  // Who has not begun then comes too late.
+  void Promise.all(ends.slice(0, ranks)).then(() => starts.forEach((start) => start(false)));
   try {
     judge(await world.until(Promise.all(ends), limitMs), plan, problems);
   } catch (thrown) {
     problems.push(String(thrown));
   }
-  return { problems, shrinks, trace: world.trace };
+  return { problems, shrinks, grows, trace: world.trace };
 }
 
 /** A rank that does not answer is left out; what has not worked because of another one is tried again without that. */
@@ -183,7 +217,7 @@ async function goOn(group: ProcessGroup, thrown: ShoalError): Promise<ProcessGro
   }
 }
 
-function judge(ends: readonly End[], { steps, faults }: ShrinkingPlan, problems: string[]): void {
+function judge(ends: readonly End[], { ranks: begun, steps, faults }: ShrinkingPlan, problems: string[]): void {
   const well = ends.flatMap((end, rank) => (end !== undefined && 'ranks' in end ? [{ rank, ...end }] : []));
   for (const { rank, ranks, total, step } of well) {
     // A rank that has passed the last barrier may have left when others still lose one there.
@@ -197,6 +231,6 @@ function judge(ends: readonly End[], { steps, faults }: ShrinkingPlan, problems:
   for (const [rank, end] of ends.entries()) {
     if (end === undefined || 'ranks' in end) continue;
     // Only who was stopped or cut off is left out, and who has been left alone by those.
-    if (onlyKills) problems.push(`rank ${rank} has not gone on: ${end.code}: ${end.message}`);
+    if (onlyKills && rank < begun) problems.push(`rank ${rank} has not gone on: ${end.code}: ${end.message}`);
   }
 }

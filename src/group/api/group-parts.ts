@@ -42,6 +42,6 @@ export function createParts(world: WorldHandle, spec: GroupSpec, devices: () => 
     kernels: undefined,
     destroyed: undefined,
     successor: undefined,
-    ownsWorld: spec.id === worldGroupId,
+    ownsWorld: spec.id === worldGroupId || spec === world.info.spec,
   };
 }

@@ -39,7 +39,9 @@ export function openWorldGroup(
 ): CommGroup {
   const world = openWorld(plan, client, info);
   warnWithoutAddon(plan, info);
-  if (!leavesByItself) return new CommGroup(world, worldSpec(plan, info.topology));
+  const spec = info.spec ?? worldSpec(plan, info.topology);
+  client.groupNumbers.use(spec.id, spec.serial);
+  if (!leavesByItself) return new CommGroup(world, spec);
   // A script that ends without `destroy` still leaves as one that calls it: what it has done last, others may not have yet.
   const leave = (): void => void group.destroy();
   const exit = (code: number): void => {
@@ -51,7 +53,7 @@ export function openWorldGroup(
     process.off('exit', exit);
     return world.close(timeoutMs);
   };
-  const group = new CommGroup({ ...world, close }, worldSpec(plan, info.topology));
+  const group = new CommGroup({ ...world, close }, spec);
   process.once('beforeExit', leave);
   process.once('exit', exit);
   return group;

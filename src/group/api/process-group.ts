@@ -26,6 +26,7 @@ import type {
   CollectiveData,
   CountsOptions,
   PeerOptions,
+  GrowOptions,
   ProcessGroup,
   ReduceOptions,
   RootOptions,
@@ -46,8 +47,8 @@ import { isPlanned, startLocating, startReducing, type ComposingGroup, type Redu
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
 import { checkedScheduling, checkSettings } from './scheduling.ts';
 import { createParts, type GroupParts } from './group-parts.ts';
-import { handOver, shrunkSpec } from './shrink.ts';
 import { PersistentCalls } from './persistent-calls.ts';
+import { followed, grownSpec, handOver, shrunkSpec } from './change.ts';
 import { markStep, span } from './span.ts';
 import { groupOfRanks, splitGroup, subgroupOf, type GroupRequest } from './subgroups.ts';
 
@@ -266,19 +267,23 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
   }
 
   async shrink(options: ShrinkOptions = noOptions): Promise<ProcessGroup> {
-    this.#checkUsable();
-    const parts = this.#parts;
-    if (parts.successor) throw new ShoalError('usage', `group '${this.name}' is being shrunk already`, { rank: this.rank });
-    parts.successor = this.#shrink(options);
-    // One that did not work may be tried again.
-    parts.successor.catch(() => (parts.successor = undefined));
-    return parts.successor;
+    return this.#change(() => shrunkSpec(this.spec, this.#world, options));
   }
 
-  async #shrink(options: ShrinkOptions): Promise<CommGroup> {
-    const shrunk = new CommGroup(this.#world, await shrunkSpec(this.spec, this.#world, options));
-    await handOver(this.#parts, shrunk.#parts);
-    return shrunk;
+  async grow(options: GrowOptions = noOptions): Promise<ProcessGroup> {
+    return this.#change(() => grownSpec(this.spec, this.#world, options, this.#parts.ownsWorld));
+  }
+
+  get waiting(): number {
+    return this.#world.client.waiting;
+  }
+
+  #change(next: () => Promise<GroupSpec>): Promise<ProcessGroup> {
+    this.#checkUsable();
+    return followed(this, this.#parts, async () => {
+      const group = new CommGroup(this.#world, await next());
+      return handOver(this.#parts, group.#parts).then(() => group);
+    });
   }
 
   destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
@@ -443,7 +448,7 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
   #checkUsable(): void {
     const { destroyed, successor } = this.#parts;
     if (!destroyed) return;
-    const end = successor ? 'shrunk: call the group that shrink has given' : 'destroyed';
+    const end = successor ? 'shrunk or grown: call the group that this has given' : 'destroyed';
     throw new ShoalError('closed', `group '${this.name}' was ${end}`, { rank: this.rank });
   }
 }

@@ -100,6 +100,10 @@ export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
     return world.client.schedulings.get(spec.id) ?? this.#set;
   }
 
+  override grow(): Promise<never> {
+    return this.shrink();
+  }
+
   override shrink(): Promise<never> {
     const { group } = this.#options;
     const message = `a scheduled group is not shrunk: shrink group '${group.name}', and schedule what that gives`;

@@ -17,6 +17,8 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
   readonly fastPaths = new Map<number, FastPathShare>();
   /** Memory of other ranks of this host. */
   readonly peerRegions = new PeerRegions();
+  /** Ranks that wait to be taken into the world. */
+  waiting = 0;
   #troubled = false;
   /** The status of scheduled groups that are tuned. */
   readonly schedulings = new Map<number, SchedulingStatus>();
@@ -83,6 +85,9 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
         return;
       case 'peer-region':
         this.peerRegions.update(event.rank, event.key, event.share);
+        return;
+      case 'waiting':
+        this.waiting = event.count;
         return;
       case 'scheduled-by':
         this.schedulings.set(event.group, event.status);

@@ -9,7 +9,8 @@ const storeMs = 3000;
 
 /** Where the store cannot be reached, who has started the process says that it has ended. Never rejects. */
 export async function tellAbsence(plan: WorldPlan, error: ShoalError): Promise<void> {
-  if (plan.size === 1) return;
+  // Nobody waits for one that joins a world which has begun.
+  if (plan.size === 1 || plan.joins === true) return;
   const tell = async (): Promise<void> => {
     const { store } = await openWorldStore(plan, { connectTimeoutMs: storeMs });
     try {

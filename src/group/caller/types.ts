@@ -165,6 +165,9 @@ export interface ShrinkOptions {
   readonly timeoutMs?: number;
 }
 
+/** The options by which a group takes in ranks that wait. */
+export type GrowOptions = Pick<ShrinkOptions, 'timeoutMs'>;
+
 /** The options by which all-reduces are scheduled; the same on all ranks. */
 export interface SchedulingOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
@@ -321,6 +324,13 @@ export interface ProcessGroup extends PersistentInits {
    *  @throws ShoalError `closed` on a rank without which the others went on; `timeout` naming ranks that have not called it; `peer-lost` when
    *          the job's store is gone; `unsupported` with `backend: 'mpi'`, and of a scheduled group. */
   shrink(options?: ShrinkOptions): Promise<ProcessGroup>;
+  /** The group of these ranks and of all processes that wait to join the world (`initProcessGroup({ join: true })`), which come after them.
+   *  Collective; of the world's group, or of one that it was shrunk or grown to. Everything else is as in `shrink`: ranks that are lost
+   *  meanwhile are left out. Without any that wait it is a group of the same ranks.
+   *  @throws ShoalError as `shrink`; `unsupported` of a group that was made of another one. */
+  grow(options?: GrowOptions): Promise<ProcessGroup>;
+  /** Processes that wait to join the world and that this rank is connected with, without communication: ranks may differ for a moment. */
+  readonly waiting: number;
   /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
    *  closes. Safe to call after a failure. Idempotent. */
   destroy(options?: { timeoutMs?: number }): Promise<void>;

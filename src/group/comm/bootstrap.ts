@@ -21,14 +21,15 @@ import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { agreedModel, measureArithmetic, measuringRanks, networkRates, timedPeer, type MeasuredRates } from './links/calibrate.ts';
 import { noteJoined } from '../../store/ended-ranks.ts';
-import type { WorldInfo } from '../shared/comm-protocol.ts';
-import { rangesOf, ranksIn } from '../../call/rank-ranges.ts';
+import type { Joined } from '../shared/comm-protocol.ts';
+import { rangesOf } from '../../membership/rank-ranges.ts';
+import { cliques, linkInfo, reachOf, type LinkInfo } from '../../membership/newcomers.ts';
 import type { Store } from '../../store/store.ts';
 import type { JoinLimit } from '../../membership/join-limit.ts';
-import { storeAnswerMs } from './joining.ts';
+import { storeAnswerMs } from '../../membership/joining.ts';
 import type { World } from './world.ts';
 
-const rankInfo = object({
+export const rankInfo = object({
   rank: integer(),
   worldSize: integer(),
   hostId: anyText,
@@ -41,14 +42,6 @@ const rankInfo = object({
 });
 
 export type RankInfo = ValueOf<typeof rankInfo>;
-
-const linkInfo = object({
-  /** Fabric name → world ranks reached over it, as text: on one host no more for many ranks than for few. */
-  fabrics: record(anyText),
-  /** The fabrics, of those, over which this rank maps memory. */
-  loadStore: list(anyText),
-});
-type LinkInfo = ValueOf<typeof linkInfo>;
 
 const rateInfo: Shape<MeasuredRates> = record(number({ min: 0 }));
 
@@ -88,28 +81,15 @@ export interface BootstrapOptions {
   readonly signal: AbortSignal;
 }
 
-export type Joined = Omit<WorldInfo, 'copyByte' | 'clockOffsetMs'>;
-
 /** Ranks that a rank dials at once: who is dialled bounds the connections that have not proved themselves, and drops the oldest. */
 export const dialsMax = 8;
 
 /** Joins the world. @throws ShoalError `timeout`, `config`, `peer-lost`, `auth`: each names the ranks concerned. */
 export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
   const { world, store } = options;
-  const { hostId, hostName, pid, version, settings, tuning } = world.env;
-  const listening = await Promise.all(world.env.fabrics.map((fabric) => fabric.listen((connection) => world.addLink(connection, fabric))));
-  const info: RankInfo = {
-    rank: world.rank,
-    worldSize: world.env.size,
-    hostId,
-    hostName,
-    pid,
-    addresses: listening.map(({ provider, candidates }) => ({ provider, candidates: [...candidates] })),
-    version,
-    agreed: JSON.stringify(agreedSettings(settings, tuning?.hash ?? '')),
-  };
+  const info = await listen(world);
   const infos = await exchange(options, 'info', info, rankInfo);
-  checkAgreement(infos, world.rank);
+  checkAgreement(infos, info);
   await connectAll(options, infos);
   const linkLost = lossOf(world);
   const links = (await Promise.race([linkLost, exchange(options, 'links', linksOf(world), linkInfo)])).map((info) =>
@@ -126,6 +106,22 @@ export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
     model: tuned ?? measured?.model,
     linkFrom: tuned ? 'tuning' : measured?.hasLink ? 'start' : undefined,
     fabricOf: links.map(({ fabricOf }, rank) => infos.map((_, peer) => (peer === rank ? 'self' : (fabricOf.get(peer) ?? '?')))),
+  };
+}
+
+/** Takes connections from now on. @returns what others need to know of this rank. */
+export async function listen(world: World): Promise<RankInfo> {
+  const { hostId, hostName, pid, version, settings, tuning, fabrics, size } = world.env;
+  const listening = await Promise.all(fabrics.map((fabric) => fabric.listen((connection) => world.addLink(connection, fabric))));
+  return {
+    rank: world.rank,
+    worldSize: size,
+    hostId,
+    hostName,
+    pid,
+    addresses: listening.map(({ provider, candidates }) => ({ provider, candidates: [...candidates] })),
+    version,
+    agreed: JSON.stringify(agreedSettings(settings, tuning?.hash ?? '')),
   };
 }
 
@@ -172,25 +168,12 @@ async function exchange<T>(
 }
 
 /** The links of a rank as it publishes them. */
-function linksOf(world: World): LinkInfo {
+export function linksOf(world: World): LinkInfo {
   const over = groupBy(world.links, (link) => link.fabric);
   return {
     fabrics: Object.fromEntries([...over].map(([fabric, links]) => [fabric, rangesOf(links.map(({ rank }) => rank))])),
     loadStore: [...over].flatMap(([fabric, links]) => (links[0].loadStore ? [fabric] : [])),
   };
-}
-
-/** The links of a rank, read from what it has published. */
-function reachOf(info: LinkInfo, size: number): { fabricOf: Map<number, string>; loadStore: Set<number> } {
-  const fabricOf = new Map<number, string>();
-  const loadStore = new Set<number>();
-  for (const [fabric, ranges] of Object.entries(info.fabrics)) {
-    for (const rank of ranksIn(ranges, size)) {
-      fabricOf.set(rank, fabric);
-      if (info.loadStore.includes(fabric)) loadStore.add(rank);
-    }
-  }
-  return { fabricOf, loadStore };
 }
 
 interface Awaited {
@@ -264,15 +247,14 @@ function decode(bytes: Uint8Array): unknown {
   return JSON.parse(decoder.decode(bytes));
 }
 
-function checkAgreement(infos: readonly RankInfo[], ownRank: number): void {
-  const own = infos[ownRank];
+export function checkAgreement(infos: readonly RankInfo[], own: RankInfo): void {
   for (const info of infos) {
     const differ = (what: string, theirs: unknown, ours: unknown): never => {
       throw new ShoalError(
         'config',
-        `rank ${info.rank} has ${what} ${String(theirs)}, rank ${ownRank} has ${String(ours)}; start every rank with the same`,
+        `rank ${info.rank} has ${what} ${String(theirs)}, rank ${own.rank} has ${String(ours)}; start every rank with the same`,
         {
-          rank: ownRank,
+          rank: own.rank,
           peer: info.rank,
         },
       );
@@ -326,7 +308,12 @@ function noConnection(world: World, timeoutMs: number): ShoalError {
   return new ShoalError('timeout', message, { rank: world.rank, peer: missing[0], timeoutMs });
 }
 
-async function dial(options: BootstrapOptions, info: RankInfo, own: RankInfo, signal: AbortSignal): Promise<void> {
+export async function dial(
+  options: Pick<BootstrapOptions, 'world' | 'limit'>,
+  info: RankInfo,
+  own: RankInfo,
+  signal: AbortSignal,
+): Promise<void> {
   const { world, limit } = options;
   const reasons: string[] = [];
   for (const fabric of world.env.fabrics) {
@@ -363,15 +350,4 @@ interface Dialling {
 
 function connectWith(world: World, { fabric, address, rank, timeoutMs, signal }: Dialling): Promise<Connection> {
   return fabric.connect(address, { peer: { world: world.env.name, rank }, timeoutMs, signal });
-}
-
-/** Hosts for plans: a rank joins the first group all of whose ranks it maps and that map it. */
-function cliques(maps: readonly ReadonlySet<number>[]): number[][] {
-  const hosts: number[][] = [];
-  maps.forEach((mapped, rank) => {
-    const host = hosts.find((ranks) => ranks.every((other) => mapped.has(other) && maps[other].has(rank)));
-    if (host) host.push(rank);
-    else hosts.push([rank]);
-  });
-  return hosts;
 }

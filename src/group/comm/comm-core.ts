@@ -8,10 +8,10 @@ import type { Fabric } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
-import { bootstrap, type Joined } from './bootstrap.ts';
+import { bootstrap } from './bootstrap.ts';
 import { JoinLimit } from '../../membership/join-limit.ts';
-import { joinTogether } from './joining.ts';
-import type { Command, CommEvent, SharedBuffer, ShrinkRequest, WorldPlan } from '../shared/comm-protocol.ts';
+import { joinTogether } from '../../membership/joining.ts';
+import type { ChangeRequest, ChangedGroup, Command, CommEvent, Joined, SharedBuffer, WorldPlan } from '../shared/comm-protocol.ts';
 import { jobFailed, noteCause } from '../../store/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
 import { worldSpec, type GroupSpec } from '../../call/group-spec.ts';
@@ -20,7 +20,8 @@ import { worldGroupId } from '../../membership/group-numbers.ts';
 import type { BoundBuffer, Buffers } from '../../call/local-buffers.ts';
 import { startMemorySamples, type MemorySamples } from '../../trace/memory-samples.ts';
 import { measureArithmetic } from './links/calibrate.ts';
-import { shrinkGroup } from './shrinking.ts';
+import { changeGroup } from './changing.ts';
+import { joinRunning } from './newcomer.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
 import { StoreDesk } from './store-desk.ts';
@@ -54,9 +55,9 @@ export class CommCore {
   /** Joins the world; `ready` or `failed` follows. Never rejects. */
   async start(): Promise<void> {
     const { clock, checkDescriptors } = this.#environment;
-    const { rank, size, joinTimeoutMs } = this.#plan;
+    const { rank, size, joinTimeoutMs, joins = false } = this.#plan;
     try {
-      if (size === 1) {
+      if (size === 1 && !joins) {
         this.#world = this.#newWorld('alone', []);
         await this.#ready(
           { hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined, linkFrom: undefined },
@@ -72,12 +73,14 @@ export class CommCore {
       this.#world = world;
       const ratesOf = (topology: Topology): CostModel | undefined =>
         tunedWorldOf(this.#plan.tuning?.tuning, { topology, loadStore: true, order: this.#plan.settings.order })?.rates;
-      await joinTogether({ store, servedBy, rank, clock, limit, checkDescriptors }, async (signal) => {
-        const joined = await bootstrap({ world, store, limit, ratesOf, signal });
-        world.model = joined.model;
-        this.#environment.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
-        await this.#ready(joined, rank === 0 ? 0 : await world.linkProbe.clockOffsetMs(world.link(0)), limit.leftMs);
-      });
+      if (joins) await this.#joinRunning(world, { store, limit });
+      else
+        await joinTogether({ store, servedBy, rank, clock, limit, checkDescriptors }, async (signal) => {
+          const joined = await bootstrap({ world, store, limit, ratesOf, signal });
+          world.model = joined.model;
+          this.#environment.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
+          await this.#ready(joined, rank === 0 ? 0 : await world.linkProbe.clockOffsetMs(world.link(0)), limit.leftMs);
+        });
       if (!isLaunched) return;
       jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
       this.#teller.answer(store);
@@ -132,8 +135,8 @@ export class CommCore {
       case 'close-group':
         this.#settle(command.work, this.#open.closeGroup(command.group, command.timeoutMs));
         return;
-      case 'shrink-group':
-        this.#answer(command.work, this.#shrink(command));
+      case 'change-group':
+        this.#answer(command.work, this.#change(command));
         return;
       case 'fail-group':
         this.#open.group(command.group)?.fail(ShoalError.fromData(command.error));
@@ -194,16 +197,30 @@ export class CommCore {
 
   /** Opens the group of all ranks and reports. */
   async #ready(joined: Joined, clockOffsetMs: number, timeoutMs: number): Promise<void> {
+    this.#open.joined = joined;
     await this.#open.openGroup(worldSpec(this.#plan, joined.topology), timeoutMs);
+    this.#report(clockOffsetMs);
+  }
+
+  /** Joins a world that has begun before. Its first rank's clock stands for rank 0's. */
+  async #joinRunning(world: World, { store, limit }: { readonly store: Store; readonly limit: JoinLimit }): Promise<void> {
+    const { signal } = this.#over;
+    const spec = await Promise.race([joinRunning({ world, store, limit, signal }), jobFailed(store, this.#plan.rank, signal)]);
+    this.#report(await world.linkProbe.clockOffsetMs(world.link(spec.globalRanks[0])), spec);
+  }
+
+  #report(clockOffsetMs: number, spec?: GroupSpec): void {
+    const { joined } = this.#open;
     this.#sampleMemory(this.#open);
     const { rank } = this.#plan;
-    void this.#teller.begin(
-      must(
-        joined.hosts.find((ranks) => ranks.includes(rank)),
-        () => 'this rank is on a host',
-      ).indexOf(rank),
+    const { hosts } = joined;
+    const ofHost = must(
+      hosts.find((ranks) => ranks.includes(rank)),
+      () => 'this rank is on a host',
     );
-    this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs, copyByte: this.#copyByte(joined.topology) } });
+    if (spec) this.#wholeGroup = spec.id;
+    void this.#teller.begin(ofHost.indexOf(rank), spec?.globalRanks.length);
+    this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs, copyByte: this.#copyByte(joined.topology), spec } });
   }
 
   /** Where it bounds collectives, and somebody will read of it. */
@@ -223,12 +240,12 @@ export class CommCore {
     return must(this.#world, () => 'commands come after ready');
   }
 
-  async #shrink(request: ShrinkRequest): Promise<GroupSpec> {
-    const spec = await shrinkGroup(this.#open, this.#storeOfWorld, request);
-    if (request.group !== this.#wholeGroup) return spec;
-    this.#wholeGroup = spec.id;
-    this.#teller.shrunk(spec.globalRanks.length);
-    return spec;
+  async #change(request: ChangeRequest): Promise<ChangedGroup> {
+    const changed = await changeGroup(this.#open, this.#storeOfWorld, request);
+    if (request.group !== this.#wholeGroup) return changed;
+    this.#wholeGroup = changed.spec.id;
+    this.#teller.resized(changed.spec.globalRanks.length);
+    return changed;
   }
 
   #collective({ work, group, ...call }: Extract<Command, { type: 'collective' }>): void {

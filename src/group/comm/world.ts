@@ -15,6 +15,7 @@ import type { CostModel } from '../../plan/cost.ts';
 import type { WorldFacts } from '../../metrics/rank-report.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import { GroupEngine } from './group-engine.ts';
+import type { Joined } from '../shared/comm-protocol.ts';
 import type { WorldEnvironment } from './engine/environment.ts';
 import { collectiveLibraries } from '../../call/collective-libraries.ts';
 import type { CollectiveLibrary } from '../../call/collective-library.ts';
@@ -59,7 +60,8 @@ export class World {
   /** Groups that this rank has left and others have not. */
   readonly #leaving = new Map<number, GroupEngine>();
   readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
-  #linkAdded: (() => void) | undefined;
+  readonly #linkAdded: (() => void)[] = [];
+  joined!: Joined;
   #closing = false;
   /** Its links are closing: nobody is told of memory any more. */
   #unlinking = false;
@@ -98,7 +100,7 @@ export class World {
   /** Takes over a connection, dialled or accepted. A second one to the same rank is closed. */
   addLink(connection: Connection, fabric: Fabric): void {
     const { rank } = connection.peer;
-    if (this.#links.has(rank) || rank === this.rank || rank >= this.env.size) {
+    if (this.#links.has(rank) || rank === this.rank) {
       connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose() {} });
       this.env.log.warn(`a second connection of rank ${rank} was closed`);
       void connection.close(0);
@@ -112,7 +114,7 @@ export class World {
       onClose: (error) => this.#onClose(link, error),
     });
     this.regions.announceTo(link);
-    this.#linkAdded?.();
+    for (const notice of this.#linkAdded.splice(0)) notice();
   }
 
   link(rank: number): PeerLink {
@@ -123,17 +125,24 @@ export class World {
     return [...this.#links.values()];
   }
 
-  /** Resolves when every rank is linked; the caller adds the deadline. */
-  async linked(): Promise<void> {
-    while (this.#links.size < this.env.size - 1) {
-      await new Promise<void>((resolve) => {
-        this.#linkAdded = resolve;
-      });
-    }
+  /** Resolves when all these ranks, by default those that the world began with, are linked; the caller adds the deadline. */
+  async linked(ranks?: readonly number[]): Promise<void> {
+    while (this.missingLinks(ranks).length > 0) await new Promise<void>((resolve) => this.#linkAdded.push(resolve));
   }
 
-  missingLinks(): number[] {
-    return Array.from({ length: this.env.size }, (_, rank) => rank).filter((rank) => rank !== this.rank && !this.#links.has(rank));
+  missingLinks(ranks: readonly number[] = Array.from({ length: this.env.size }, (_, rank) => rank)): number[] {
+    return ranks.filter((rank) => rank !== this.rank && !this.#links.has(rank));
+  }
+
+  /** There is a connection with this rank. */
+  reaches(rank: number): boolean {
+    return this.#links.get(rank)?.closed === false;
+  }
+
+  /** Tells the calling thread how many wait. @param taken do not any more. */
+  tellWaiting(taken: readonly number[] = []): void {
+    for (const link of this.links) link.waits &&= !taken.includes(link.rank);
+    this.env.tell({ type: 'waiting', count: this.links.filter(({ waits, closed }) => waits && !closed).length });
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -347,6 +356,10 @@ export class World {
         link.withdraw(message.key);
         if (isOfMainThread(message.key)) this.#tellRegion(link, message.key, undefined);
         return;
+      case 'waiting':
+        link.waits = true;
+        this.tellWaiting();
+        return;
       case 'heard':
         this.lastWords.onHeard(link.rank, message.id);
         return;
@@ -437,6 +450,7 @@ export class World {
     link.markClosed(error);
     this.lastWords.onClosed(link.rank);
     if (this.#closing) return;
+    if (link.waits) this.tellWaiting();
     for (const watch of this.lossWatchers) watch(link.rank, error);
     for (const group of this.#groups.values()) {
       const rank = group.spec.globalRanks.indexOf(link.rank);

@@ -5,9 +5,8 @@ import type { GuestEvent } from '../../comm/shared/thread-protocol.ts';
 import type { NetworkPathRates } from '../../collectives/network-path.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { RegionShare } from '../../memory/region.ts';
-import type { CostModel } from '../../plan/cost.ts';
 import type { BufferName } from '../../plan/ir.ts';
-import type { Topology } from '../../plan/topology.ts';
+import type { WorldFacts } from '../../membership/newcomers.ts';
 import type { StoreOperation } from '../../store/store.ts';
 import type { CollectiveCall } from '../../call/contract.ts';
 import type { EnginePath } from '../../call/route.ts';
@@ -25,6 +24,8 @@ export interface WorldPlan {
   /** Variables of the launcher. */
   readonly environment: Environment;
   readonly joinTimeoutMs: number;
+  /** The world has begun without this rank, whose number is none of its `size`. Default: all begin together. */
+  readonly joins?: boolean;
   readonly settings: Settings;
   /** The library that runs collectives of groups that name no backend. Default: none. */
   readonly library?: string;
@@ -93,8 +94,8 @@ export type Command =
     }
   | { readonly type: 'open-group'; readonly work: number; readonly spec: GroupSpec; readonly timeoutMs: number }
   | { readonly type: 'close-group'; readonly work: number; readonly group: number; readonly timeoutMs: number }
-  /** The group's ranks agree on those that go on without the others, and open their group; the answer is its spec. */
-  | ({ readonly type: 'shrink-group'; readonly work: number } & ShrinkRequest)
+  /** The group's ranks agree on those that go on, and open their group; the answer is a `ChangedGroup`. */
+  | ({ readonly type: 'change-group'; readonly work: number } & ChangeRequest)
   /** This rank cannot go on with the group, for a reason of its own: all ranks hear of it. */
   | { readonly type: 'fail-group'; readonly work: number; readonly group: number; readonly error: ErrorData }
   /** The reason that this rank may end for; undefined: it is over. */
@@ -105,14 +106,22 @@ export type Command =
   | { readonly type: 'trace'; readonly work: number }
   | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
 
-/** A rank's request that its group goes on without some ranks. */
-export interface ShrinkRequest {
+/** A rank's request that its group goes on without some ranks, or with others. */
+export interface ChangeRequest {
   readonly group: number;
   /** Group ranks that are left out though they may be there. */
   readonly exclude: readonly number[];
+  /** Ranks that wait are taken in. */
+  readonly admits: boolean;
   /** Numbers of groups that this rank uses, as `GroupNumbers` encodes them. */
   readonly numbers: Int32Array;
   readonly timeoutMs: number;
+}
+
+/** The group that follows, and what is known of its ranks. */
+export interface ChangedGroup {
+  readonly spec: GroupSpec;
+  readonly info: Joined;
 }
 
 /** A call of the world's store. */
@@ -148,22 +157,19 @@ export interface NetworkPathShare {
 }
 
 /** The world as it is known once it is set up. */
-export interface WorldInfo {
-  /** World ranks by machine. */
-  readonly hosts: readonly (readonly number[])[];
-  /** World ranks by shared memory. */
-  readonly topology: Topology;
-  /** fabricOf[a][b]: what rank a reaches rank b over. */
-  readonly fabricOf: readonly (readonly string[])[];
-  /** Rates of this world; undefined where nothing is chosen by them. */
-  readonly model: CostModel | undefined;
+export interface WorldInfo extends WorldFacts {
   /** The origin of a byte's time between hosts; undefined: nobody has measured it. */
   readonly linkFrom: 'start' | 'tuning' | undefined;
   /** Seconds per byte that this rank copies; undefined: not measured. For its trace. */
   readonly copyByte: number | undefined;
   /** The difference to add to this rank's wall time to get rank 0's, milliseconds. */
   readonly clockOffsetMs: number;
+  /** The group that has taken this rank in. Absent: it was there when the world began. */
+  readonly spec?: GroupSpec | undefined;
 }
+
+/** The part of it that is known before the world's group is open. */
+export type Joined = WorldFacts & Pick<WorldInfo, 'linkFrom'>;
 
 /** Events that the comm side tells of its own accord. */
 export type WorldTold =
@@ -173,6 +179,8 @@ export type WorldTold =
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
   /** The credit and partition of a scheduled group from now on. */
   | { readonly type: 'scheduled-by'; readonly group: number; readonly status: SchedulingStatus }
+  /** So many ranks wait to be taken in. */
+  | { readonly type: 'waiting'; readonly count: number }
   /** All ranks have left the group, or are gone: its number may be another's. */
   | { readonly type: 'group-ended'; readonly group: number };
 

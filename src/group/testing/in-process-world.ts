@@ -152,7 +152,7 @@ export class InProcessSite {
     this.sockets = fastPath && kind === 'network' ? new InProcessSockets(seededRandom(seed), this.#turn) : undefined;
   }
 
-  /** Joins this rank. */
+  /** Joins this rank; one beyond the first `size`, to the world that they have begun. */
   async start(rank: number): Promise<CommGroup> {
     const options = this.#options;
     const settings = this.#settings;
@@ -194,6 +194,7 @@ export class InProcessSite {
     const plan = {
       rank,
       size: this.size,
+      joins: rank >= this.size,
       url: 'hash://',
       environment: {},
       joinTimeoutMs: options.joinTimeoutMs ?? 10_000,
@@ -236,19 +237,21 @@ export class InProcessSite {
         memory.close();
       },
     };
-    return new CommGroup(world, worldSpec(plan, info.topology));
+    const spec = info.spec ?? worldSpec(plan, info.topology);
+    client.groupNumbers.use(spec.id, spec.serial);
+    return new CommGroup(world, spec);
   }
 
   /** Ends the rank as if its process were killed. */
   crash(rank: number): void {
-    for (const fabric of this.#fabrics[rank].splice(0)) fabric.crash((queued) => this.#crashes.integer(queued));
+    for (const fabric of (this.#fabrics[rank] ?? []).splice(0)) fabric.crash((queued) => this.#crashes.integer(queued));
     this.sockets?.crash(rank);
     this.memory.forget(rank);
   }
 
   /** Breaks one of the rank's connections, in the order in which they were made. @returns whose it was as well; undefined: there is none. */
   cut(rank: number, index: number): number | undefined {
-    const connections = this.#fabrics[rank].flatMap((fabric) => fabric.connections);
+    const connections = (this.#fabrics[rank] ?? []).flatMap((fabric) => fabric.connections);
     if (connections.length === 0) return undefined;
     const connection = connections[index % connections.length];
     connection.abort();
@@ -273,7 +276,7 @@ export class InProcessSite {
     const tcp = (): Fabric => wrap(new TcpFabric(fabricOptions), rank);
     const loopback = (): LoopbackFabric => {
       const fabric = this.#network.createFabric(fabricOptions);
-      this.#fabrics[rank].push(fabric);
+      (this.#fabrics[rank] ??= []).push(fabric);
       return fabric;
     };
     if (options.kind === 'tcp') return [tcp()];

@@ -1,6 +1,6 @@
 /** Bandwidths of calls by nccl-tests' measure, beside the measured bandwidth of the links or the memory that they went over. */
 import { busBound, busFactor, type BusOperation, type MeasuredBytes } from '../../collectives/bus-bandwidth.ts';
-import { ranksIn } from '../../call/rank-ranges.ts';
+import { ranksIn } from '../../membership/rank-ranges.ts';
 import type { TraceMetadata } from '../../trace/chrome.ts';
 import type { ReportRates } from './data/report-data.ts';
 

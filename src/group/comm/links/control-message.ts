@@ -54,6 +54,8 @@ const controlMessage = tagged({
   'abort-elsewhere': { error: errorData, id: optional(integer()) },
   /** The reason that I may end for; none: it is over. */
   trouble: { error: optional(errorData), id: optional(integer()) },
+  /** I am connected with all of you, and wait to be taken in. */
+  waiting: {},
   /** Your message `id` has been read. */
   heard: { id: integer() },
   /** The group is about to fail with `code` because of operation `sequence`; this is what I know of my part. */

@@ -29,6 +29,8 @@ export class PeerLink {
   failure: ErrorData | undefined;
   /** Bytes given to the connection. */
   bytesSent = 0;
+  /** The peer waits to be taken into the group of the world. */
+  waits = false;
   #closed = false;
   #left = false;
   #loss: ShoalError | undefined;

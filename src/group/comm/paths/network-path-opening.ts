@@ -57,8 +57,8 @@ export class NetworkPathOpening {
 
   constructor(group: GroupContext) {
     this.#group = group;
-    const { spec, size, world } = group;
-    if (size === world.env.size) this.#known = world.networkPathRates;
+    const { spec, world } = group;
+    if (isWhole(group)) this.#known = world.networkPathRates;
     const links = linksOf(group);
     this.candidates = links?.candidates ?? [];
     if (this.candidates.length > 0) this.#links = links;
@@ -220,9 +220,9 @@ export class NetworkPathOpening {
     const onAgreed = this.#onAgreed;
     this.#onAgreed = undefined;
     this.#hasEnded = true;
-    const { size, world } = this.#group;
+    const { world } = this.#group;
     // Further groups of all ranks find the same.
-    if (size === world.env.size) world.networkPathRates ??= rates;
+    if (isWhole(this.#group)) world.networkPathRates ??= rates;
     if (rates === undefined || !this.#descriptors || !this.#memory) {
       this.#giveBack();
       onAgreed?.(undefined);
@@ -330,4 +330,9 @@ class NetworkPathLinks {
     this.#descriptors[rank] = descriptor;
     if (this.#descriptors.every((fd, each) => fd !== undefined || each >= this.#options.group.rank)) this.#accept();
   }
+}
+
+/** The group has exactly the ranks that the world began with. */
+function isWhole({ spec: { globalRanks }, world: { env } }: GroupContext): boolean {
+  return globalRanks.length === env.size && globalRanks.every((rank) => rank < env.size);
 }

@@ -1,11 +1,11 @@
 /** The frame in which the ranks of a world join: one time limit, and an early end when another rank ends or gives up. */
 import { setMaxListeners } from 'node:events';
-import { within, type Clock } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
-import type { CheckDescriptors } from '../../base/exhaustion.ts';
-import type { JoinLimit } from '../../membership/join-limit.ts';
-import type { Store } from '../../store/store.ts';
-import { giveUp, rankEnded } from '../../store/ended-ranks.ts';
+import { within, type Clock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { CheckDescriptors } from '../base/exhaustion.ts';
+import type { JoinLimit } from './join-limit.ts';
+import type { Store } from '../store/store.ts';
+import { giveUp, rankEnded } from '../store/ended-ranks.ts';
 
 const foreverMs = 0x7fffffff;
 
