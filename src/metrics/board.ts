@@ -8,9 +8,11 @@ import { sample, type Sample } from './definitions.ts';
 
 const headWords = 8;
 /** Time between two looks of the calling thread at its own heap. */
-const heapMs = 2000;
+const heapMs = 1000;
 /** One of so many calls that end at once is timed. */
-const timedOneIn = 64;
+const timedOneIn = 256;
+/** Tallies that are asked for what they have counted; older ones say it with their next timed call. */
+const talliesMax = 1024;
 
 /** Memory of a process. @param counts it has room for counts of calls. */
 export function boardMemory({ counts }: { readonly counts: boolean }): SharedArrayBuffer {
@@ -28,13 +30,14 @@ export class Board {
   readonly #head: Float64Array;
   readonly #counters: CallCounters | undefined;
   readonly #clock: Clock;
+  readonly #tallies: CallTally[] = [];
   #next: Timer | undefined;
 
   constructor(memory: SharedArrayBuffer, clock: Clock) {
     this.#head = new Float64Array(memory, 0, headWords);
     this.#counters = countersIn(memory);
     this.#clock = clock;
-    if (this.#counters) this.#noteHeap();
+    if (this.#counters) this.#tell();
   }
 
   /** A step has ended. @returns the time of the one before, on the clock; 0: there was none. */
@@ -47,27 +50,35 @@ export class Board {
 
   /** The counter of a call that is made again and again; undefined: metrics are off. */
   tally(group: number, kind: CountedKind, path: CountedPath, bytes: number): CallTally | undefined {
-    return this.#counters && new CallTally(this.#counters, this.#counters.row(group, kind, path), bytes);
+    if (!this.#counters) return undefined;
+    const tally = new CallTally(this.#counters, this.#counters.row(group, kind, path), bytes);
+    if (this.#tallies.push(tally) > talliesMax) this.#tallies.shift();
+    return tally;
   }
 
   close(): void {
+    for (const tally of this.#tallies) tally.flush();
     this.#next?.cancel();
   }
 
-  #noteHeap(): void {
+  #tell(): void {
     const { heapUsed, heapTotal } = process.memoryUsage();
     const { activeSeconds, idleSeconds } = threadLoad();
+    for (const tally of this.#tallies) tally.flush();
     this.#head.set([heapUsed, heapTotal, activeSeconds, idleSeconds], 2);
-    this.#next = this.#clock.setTimer(heapMs, () => this.#noteHeap());
+    this.#next = this.#clock.setTimer(heapMs, () => this.#tell());
   }
 }
 
-/** Counts one call each time it is made. */
+/** Counts one call each time it is made, in a field of its own: memory of both threads hears of it when a call is timed, and now and then. */
 export class CallTally {
   readonly #counters: CallCounters;
   readonly #row: number;
   readonly #bytes: number;
-  #untilTimed = 1;
+  /** Calls until one is timed; those of them that `flush` has not counted began at `#unflushed`. */
+  #left = 1;
+  #unflushed = 1;
+  #period = 1;
   #stands = 1;
 
   constructor(counters: CallCounters, row: number, bytes: number) {
@@ -78,16 +89,23 @@ export class CallTally {
 
   /** @returns the time for `end`; 0: this call is not timed. */
   begin(): number {
-    this.#counters.count(this.#row, this.#bytes);
-    if (--this.#untilTimed > 0) return 0;
-    this.#untilTimed = timedOneIn;
+    if (--this.#left > 0) return 0;
+    this.flush();
+    this.#stands = this.#period;
+    this.#period = Math.min(timedOneIn, 2 * this.#period);
+    this.#left = this.#unflushed = this.#period;
     return systemStopwatch.nowUs();
+  }
+
+  flush(): void {
+    const calls = this.#unflushed - this.#left;
+    this.#unflushed = this.#left;
+    this.#counters.count(this.#row, this.#bytes * calls, calls);
   }
 
   /** The call has ended at once: it stands for those before it that were not timed. */
   end(beganUs: number): void {
     this.ran(beganUs, this.#stands);
-    this.#stands = timedOneIn;
   }
 
   /** The time now, for `ran`. */

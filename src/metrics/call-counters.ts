@@ -38,8 +38,9 @@ export class CallCounters {
     return placeOf(group) * groupWords + (kinds.indexOf(kind) * paths.length + paths.indexOf(path)) * rowWords;
   }
 
-  count(row: number, bytes: number): void {
-    this.#words[row] += 1;
+  /** @param bytes of all of them. */
+  count(row: number, bytes: number, calls = 1): void {
+    this.#words[row] += calls;
     this.#words[row + 1] += bytes;
   }
 

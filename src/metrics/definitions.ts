@@ -26,7 +26,7 @@ export const metricDefinitions = {
   seconds: {
     name: 'shoal_call_seconds',
     type: 'histogram',
-    help: 'Time from a call until its end. Of calls that end at once, each 64th is timed, and counts for 64.',
+    help: 'Time from a call until its end. Of calls that end at once, each 256th is timed, and counts for 256.',
     labels: call,
   },
   pending: gauge('shoal_pending_calls', 'Calls of the group that have not ended.', 'group'),
