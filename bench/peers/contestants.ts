@@ -118,7 +118,11 @@ function shoal(name: string, { description, flags, algorithm }: ShoalWay, folder
         '--json',
         '-',
       ];
-      const environment: Record<string, string> = algorithm === undefined ? {} : { SHOAL_ALGORITHMS: `${collective}:${algorithm}` };
+      // The peers encrypt nothing.
+      const environment: Record<string, string> = {
+        SHOAL_ENCRYPTION: 'off',
+        ...(algorithm === undefined ? {} : { SHOAL_ALGORITHMS: `${collective}:${algorithm}` }),
+      };
       const report = JSON.parse(await place.run({ command: [process.execPath, programOf(folder), ...args], environment })) as BenchReport;
       return report.rows.map((row, index) => {
         const half = row.inPlace ?? row.outOfPlace;
