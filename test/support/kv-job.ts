@@ -5,6 +5,7 @@ import { once } from 'node:events';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { StoreServer } from '../../src/store/store-server.ts';
+import { readSettings } from '../../src/base/settings/settings.ts';
 import { create } from '../../src/kvstore/stores/create.ts';
 import { builtEntry } from '../../src/base/packages/package-root.ts';
 import type { KVStore, KVStoreType } from '../../src/kvstore/calls/types.ts';
@@ -48,7 +49,8 @@ export class KVJob implements AsyncDisposable {
 
   static async start(options: KVJobOptions): Promise<KVJob> {
     const job = `test-${systemRandom.integer(2 ** 32)}`;
-    const world = { clock: systemClock, random: systemRandom, secret: new TextEncoder().encode(secret), world: job };
+    const settings = readSettings({ ...options.env });
+    const world = { clock: systemClock, random: systemRandom, secret: new TextEncoder().encode(secret), world: job, settings };
     const started = new KVJob(options, await StoreServer.listen(world), job);
     for (let index = 0; index < options.servers; index++) {
       started.startServer(index);
