@@ -17,7 +17,7 @@ for (const provider of ['tcp;ofi_rxm', 'shm']) {
   const reason = libfabricUnavailable({ provider });
   const killable = reason ?? locksOfKilled(provider);
   const because = killable === undefined || killable === reason ? '' : ` (skipped: ${killable})`;
-  const plane = { SHOAL_FABRICS: 'libfabric', SHOAL_LIBFABRIC_PROVIDER: provider };
+  const plane = { SHOAL_FABRICS: 'libfabric', SHOAL_LIBFABRIC_PROVIDER: provider, SHOAL_ENCRYPTION: 'off' };
 
   describe.skipIf(reason !== undefined)(`a server over libfabric ${provider}${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
     it.skipIf(killable !== undefined)(
