@@ -50,7 +50,7 @@ import { createParts, type GroupParts } from './group-parts.ts';
 import { PersistentCalls } from './persistent-calls.ts';
 import { followed, grownSpec, handOver, shrunkSpec } from './change.ts';
 import { markStep, span } from './span.ts';
-import { groupOfRanks, splitGroup, subgroupOf, type GroupRequest } from './subgroups.ts';
+import { groupOfAll, groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
 
 const destroyTimeoutMs = 10_000;
 
@@ -255,15 +255,9 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
     this.#checkUsable();
     const scheduling = { ...this.#world.scheduling, ...checkedScheduling('scheduled', options, this.#world.partitionBytesMin) };
     checkSettings(scheduling);
-    const spec = await this.#again({ timeoutMs, scheduling });
+    const spec = await groupOfAll(this, this.#world, { timeoutMs, scheduling });
     await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);
     return this.#world.scheduledGroup(this, spec, how);
-  }
-
-  /** A group of the same ranks. */
-  async #again(request: GroupRequest): Promise<GroupSpec> {
-    const ranks = this.globalRanks.map((_, rank) => rank);
-    return must(await groupOfRanks(this, this.#world, ranks, request), () => 'this rank is one of all');
   }
 
   async shrink(options: ShrinkOptions = noOptions): Promise<ProcessGroup> {
@@ -390,7 +384,7 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
       announce: (name, timeoutMs) => this.#dispatch.start(this.#checks.barrier('barrier', { name, timeoutMs })),
       // The same ranks: its number is agreed on by a call of this group, in its order.
       openPieceGroup: async () => {
-        const spec = await this.#again({ name: `${this.name}/devices` });
+        const spec = await groupOfAll(this, this.#world, { name: `${this.name}/devices` });
         // This thread moves memory of devices: collectives run beside it, never on it.
         return must(await this.#open(spec, undefined, { ...this.#world, openFastPath: () => undefined }), () => 'this rank is one of all');
       },

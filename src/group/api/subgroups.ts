@@ -5,6 +5,7 @@
  *      newGroup   the ranks, checked and compared; used numbers ─ all-gather ─▶ one group
  *
  *  It must not know how a group is opened. */
+import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, checkArgument } from '../../base/schema.ts';
 import { checkBackend } from '../caller/call-arguments.ts';
@@ -85,6 +86,12 @@ export async function groupOfRanks(
   });
   if (!ranks.includes(parent.rank)) return null;
   return specOf(parent, world, ranks, { id, serial, name: name ?? `${parent.name}/group-${serial}`, backend, scheduling });
+}
+
+/** A group of the same ranks. Collective. @throws ShoalError as `groupOfRanks`. */
+export async function groupOfAll(parent: ParentGroup, world: ParentWorld, request: GroupRequest): Promise<GroupSpec> {
+  const ranks = parent.globalRanks.map((_, rank) => rank);
+  return must(await groupOfRanks(parent, world, ranks, request), () => 'this rank is one of all');
 }
 
 /** This rank's of the groups that the parent is cut into; null when it is in none. Collective.

@@ -13,7 +13,6 @@ import type { Connection, Fabric } from '../../fabric/fabric.ts';
 import { decodeHandle } from '../../fabric/region-handle.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { WorldFacts } from '../../metrics/rank-report.ts';
-import type { RegionShare } from '../../memory/region.ts';
 import { GroupEngine } from './group-engine.ts';
 import type { Joined } from '../shared/comm-protocol.ts';
 import type { WorldEnvironment } from './engine/environment.ts';
@@ -71,9 +70,8 @@ export class World {
     const { rank, clock, settings, allocator, fabrics } = env;
     this.rank = rank;
     this.arbiter = env.arbiter ?? new Arbiter();
-    for (const { sockets } of fabrics) {
+    for (const { sockets } of fabrics)
       if (sockets) sockets.onSocket = (peer, group, accept) => this.#groups.get(group)?.onSocket(peer.rank, accept);
-    }
     this.#selection = parseSelection(settings.algorithms);
     this.regions = new SharedRegions(allocator, fabrics, () => (this.#unlinking ? [] : this.#links.values()));
     this.scratch = new ScratchPool(this.regions, settings.stagingBytes);
@@ -289,11 +287,7 @@ export class World {
 
   get facts(): Omit<WorldFacts, 'epoch' | 'size'> {
     const { pid, hostName } = this.env;
-    const links = this.links.map(({ rank, fabric, bytesSent, closed, loss }) => {
-      const state = !closed ? 'open' : loss === undefined ? 'left' : 'lost';
-      return { rank, fabric, bytesSent, state } as const;
-    });
-    const groups = [...this.#groups.values()].map(({ facts }) => facts);
+    const [groups, links] = [[...this.#groups.values()].map(({ facts }) => facts), this.links.map(({ facts }) => facts)];
     return { rank: this.rank, pid, hostName, groups, links, registeredBytes: this.regions.bytes, wait: this.wait };
   }
 
@@ -349,12 +343,12 @@ export class World {
         link.announce(message.key, message.remote);
         // The main thread looks at what main threads have announced.
         if (link.loadStore && message.remote.handle !== '' && isOfMainThread(message.key))
-          this.#tellRegion(link, message.key, decodeHandle(message.remote.handle));
+          this.env.tell({ type: 'peer-region', rank: link.rank, key: message.key, share: decodeHandle(message.remote.handle) });
         for (const group of this.#groups.values()) group.pump();
         return;
       case 'withdraw':
         link.withdraw(message.key);
-        if (isOfMainThread(message.key)) this.#tellRegion(link, message.key, undefined);
+        if (isOfMainThread(message.key)) this.env.tell({ type: 'peer-region', rank: link.rank, key: message.key, share: undefined });
         return;
       case 'waiting':
         link.waits = true;
@@ -385,11 +379,6 @@ export class World {
         else this.#keepEarly(link, message);
       }
     }
-  }
-
-  /** A rank of this host has announced a region, or withdrawn it. */
-  #tellRegion({ rank }: PeerLink, key: number, share: RegionShare | undefined): void {
-    this.env.tell({ type: 'peer-region', rank, key, share });
   }
 
   /** A group that this rank has left hears of nothing but others that leave as well. */

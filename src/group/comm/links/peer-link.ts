@@ -1,5 +1,6 @@
 /** A link to another rank of the world: one connection, and the regions that rank lets us write to or map.
  *  It must not know groups or collectives. */
+import type { WorldFacts } from '../../../metrics/rank-report.ts';
 import { isShoalError, ShoalError, type ErrorData } from '../../../base/errors.ts';
 import type { Connection, RemoteRegion, RemoteSpan, Span } from '../../../fabric/fabric.ts';
 import type { Region } from '../../../memory/region.ts';
@@ -50,6 +51,11 @@ export class PeerLink {
 
   get closed(): boolean {
     return this.#closed;
+  }
+
+  get facts(): WorldFacts['links'][number] {
+    const state = !this.#closed ? 'open' : this.#loss === undefined ? 'left' : 'lost';
+    return { rank: this.rank, fabric: this.fabric, bytesSent: this.bytesSent, state };
   }
 
   /** The error with which it ended; undefined: it has not, or in an orderly way. */
