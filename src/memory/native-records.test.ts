@@ -125,24 +125,19 @@ describe.each(kinds)('records of $aead by $by', ({ aead, ciphers }) => {
   });
 });
 
-it.skipIf(native === undefined)(
-  'the key changes every 2^20 records, to the one that the framework says',
-  () => {
-    const aead = 'aes-256-gcm';
-    {
-      const ciphers = recordCiphers(native);
-      const [sealer, opener] = [ciphers.sealer(aead, key), ciphers.opener(aead, key)];
-      const record = Buffer.alloc(19);
-      const target = Buffer.alloc(1);
-      for (let k = 0; k < recordsPerKey; k++) {
-        sealer.seal(target, record, 0);
-        if (!opener.open(record.subarray(2), target)) throw new Error(`record ${k} does not open`);
-      }
-      sealer.seal(Buffer.of(9), record, 0);
-      expect(decrypt({ aead, key: nextKey(aead, key), counter: BigInt(recordsPerKey) }, nothing, record.subarray(2))).toEqual(Buffer.of(9));
-      expect(opener.open(record.subarray(2), target)).toBe(true);
-      expect(target[0]).toBe(9);
-    }
-  },
-  240_000,
-);
+it('the key changes every 2^20 records, to the one that the framework says', (context) => {
+  if (native === undefined) context.skip('a million records take the twin of the addon too long');
+  const aead = 'aes-256-gcm';
+  const ciphers = recordCiphers(native);
+  const [sealer, opener] = [ciphers.sealer(aead, key), ciphers.opener(aead, key)];
+  const record = Buffer.alloc(19);
+  const target = Buffer.alloc(1);
+  for (let k = 0; k < recordsPerKey; k++) {
+    sealer.seal(target, record, 0);
+    if (!opener.open(record.subarray(2), target)) throw new Error(`record ${k} does not open`);
+  }
+  sealer.seal(Buffer.of(9), record, 0);
+  expect(decrypt({ aead, key: nextKey(aead, key), counter: BigInt(recordsPerKey) }, nothing, record.subarray(2))).toEqual(Buffer.of(9));
+  expect(opener.open(record.subarray(2), target)).toBe(true);
+  expect(target[0]).toBe(9);
+});
