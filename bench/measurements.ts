@@ -147,6 +147,7 @@ export const measurements: readonly Measurement[] = [
   graph('graph-small-nodes', 'small operations in a graph, and called in TensorFlow.js', 'small-nodes.ts'),
   graph('graph-many-workers', 'hundreds of workers, simulated', 'many-workers.ts'),
   report('report-large', 'the page of a run of 256 ranks, of a gigabyte of traces', 'bench/report/run.ts'),
+  report('encryption', 'encryption between hosts, on and off', 'bench/network/encryption.ts'),
   report('metrics', 'the cost of metrics', 'bench/metrics/run.ts'),
   report('start', 'starting and ending a job', 'bench/start/run.ts'),
   {

@@ -72,7 +72,7 @@ std::shared_ptr<Direction> Direction::make(Aead aead, const uint8_t* key, bool s
 
 Direction::~Direction() {
   if (context_ != nullptr) library().context_free(context_);
-  // What is freed must not keep the key; a plain memset could be left out.
+  // Freed memory must not keep the key. The compiler may leave out a plain memset.
   volatile uint8_t* key = key_;
   for (size_t k = 0; k < kKeyBytes; k++) key[k] = 0;
 }
@@ -152,7 +152,7 @@ struct Bound {
 
 struct Links {
   std::mutex mutex;
-  /// By the inode of the socket: that of all its descriptors, in all threads.
+  /// Records of sockets. The key is the socket's inode, which all its descriptors share, in all threads.
   std::map<ino_t, Bound> by_socket;
 };
 

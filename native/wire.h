@@ -82,7 +82,7 @@ uint8_t* sealed_box_of(uint8_t* peer_memory, size_t payload_max, size_t put_max)
 
 enum PollResult : int { kThere = 1, kNotYet = 0, kEnded = -1, kForgedEnd = -2 };
 
-/// Of `ended`.
+/// A value of `ended`: the peer has sent a record that does not open.
 constexpr uint32_t kForged = 2;
 
 /// Most peers: each is a bit, by position.

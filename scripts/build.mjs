@@ -76,7 +76,7 @@ const built = await Promise.all([
     { ...options, entryPoints: hosted.map((entry) => `src/${entry}.ts`), splitting: true, chunkNames: 'comm/shared/[name]-[hash]' },
     { roots: ['src/comm/thread/comm-entry.ts', 'src/group/comm/world-guest.ts'] },
   ),
-  // With the package that writes metrics as text: read by processes that have metrics.
+  // The package that writes metrics as text is bundled here: only processes that have metrics load it.
   build({ ...options, banner: commonJs, entryPoints: ['src/metrics/prometheus.ts'] }),
   ...started.map((entry) => build({ ...options, entryPoints: [`src/${entry}.ts`] })),
 ]);

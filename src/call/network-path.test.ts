@@ -32,7 +32,7 @@ interface Side {
   again(): NetworkPath;
 }
 
-/** How the sockets of the tests are. */
+/** The sockets of the tests are encrypted, or not. */
 const links = { encrypted: false };
 
 /** Both ends of a connection, as descriptors of our own. */

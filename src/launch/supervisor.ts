@@ -79,7 +79,7 @@ interface Member {
   child: GuardedProcess;
   outputs: Record<Stream, RankOutput>;
   ended: boolean;
-  /** How it has ended. */
+  /** The description of its end. */
   end?: string;
   /** Number of times that the process was started again. */
   restarted: number;

@@ -12,7 +12,7 @@ export interface Newcomer {
   readonly clock: Clock;
   /** Connects with those of these ranks that it has no connection with. */
   reach(ranks: readonly number[], signal: AbortSignal): Promise<void>;
-  /** What members need to know of it, as plain data. */
+  /** The facts about it that members need, as plain data. */
   about(): object;
   /** Tells these ranks that it waits. */
   tell(ranks: readonly number[]): void;

@@ -23,7 +23,7 @@ const kinds = aeads.flatMap((aead) => [
   ...(native ? [{ aead, by: 'the addon', ciphers: recordCiphers(native) }] : []),
 ]);
 
-/** What comes out of a stream, record by record, and the error that ended it. */
+/** The records that come out of a stream, and the error that ended it. */
 function opened(
   stream: Uint8Array,
   aead: Aead,
@@ -110,7 +110,7 @@ describe.each(kinds)('records of $aead by $by', ({ aead, ciphers }) => {
     for (const attack of attacks) {
       const { records, code } = opened(attack, aead, ciphers);
       expect([undefined, 'protocol']).toContain(code);
-      // What is behind the last record has not come yet.
+      // Bytes behind the last record are the beginning of one that has not come yet.
       if (records.length === plain.length) expect(attack.subarray(0, stream.length).equals(stream)).toBe(true);
       records.forEach((record, k) => expect(record.equals(plain[k])).toBe(true));
     }

@@ -1,5 +1,6 @@
 /** The addon's ciphers of encrypted connections, typed: native/records.h describes them, base/secure/records.ts has the format and the twin. */
-import { aeads } from '../base/secure/noise.ts';
+import { must } from '../base/assert.ts';
+import { aeads, type Aead } from '../base/secure/noise.ts';
 import { scriptCiphers, type RecordCiphers, type RecordOpener, type RecordSealer } from '../base/secure/records.ts';
 
 declare const opaque: unique symbol;
@@ -18,7 +19,8 @@ export interface NativeRecords {
   bindRecords(descriptor: number, sealer: RecordsHandle, opener: RecordsHandle): void;
 }
 
-class NativeSealer implements RecordSealer {
+/** One direction of a connection, which either seals or opens. */
+class NativeCipher implements RecordSealer, RecordOpener {
   readonly #native: NativeRecords;
   readonly records: RecordsHandle;
 
@@ -30,16 +32,6 @@ class NativeSealer implements RecordSealer {
   seal(source: Uint8Array, target: Uint8Array, at: number): number {
     return this.#native.sealRecords(this.records, source, target, at);
   }
-}
-
-class NativeOpener implements RecordOpener {
-  readonly #native: NativeRecords;
-  readonly records: RecordsHandle;
-
-  constructor(native: NativeRecords, records: RecordsHandle) {
-    this.#native = native;
-    this.records = records;
-  }
 
   open(sealed: Uint8Array, target: Uint8Array): boolean {
     return this.#native.openRecord(this.records, sealed, target);
@@ -49,13 +41,16 @@ class NativeOpener implements RecordOpener {
 /** The fastest ciphers there are: the addon's, with the OpenSSL of this process, else those of node:crypto. */
 export function recordCiphers(native: NativeRecords | undefined): RecordCiphers {
   if (native === undefined || native.createRecords(0, new Uint8Array(32), true) === undefined) return scriptCiphers;
-  const make = (aead: (typeof aeads)[number], key: Uint8Array, seals: boolean): RecordsHandle =>
-    native.createRecords(aeads.indexOf(aead), key, seals)!;
+  const make = (aead: Aead, key: Uint8Array, seals: boolean): NativeCipher =>
+    new NativeCipher(
+      native,
+      must(native.createRecords(aeads.indexOf(aead), key, seals), () => 'the process has OpenSSL'),
+    );
   return {
-    sealer: (aead, key) => new NativeSealer(native, make(aead, key, true)),
-    opener: (aead, key) => new NativeOpener(native, make(aead, key, false)),
+    sealer: (aead, key) => make(aead, key, true),
+    opener: (aead, key) => make(aead, key, false),
     bind: (descriptor, sealer, opener) => {
-      if (sealer instanceof NativeSealer && opener instanceof NativeOpener) native.bindRecords(descriptor, sealer.records, opener.records);
+      if (sealer instanceof NativeCipher && opener instanceof NativeCipher) native.bindRecords(descriptor, sealer.records, opener.records);
     },
   };
 }

@@ -44,7 +44,7 @@ describe.each(planes)('values over $plane', ({ more, missing }) => {
   beforeEach(async (context) => {
     if (missing !== undefined) return context.skip(missing);
     const world = `test-${systemRandom.integer(2 ** 32)}`;
-    // What libfabric writes cannot be encrypted.
+    // Writes of libfabric cannot be encrypted.
     const encryption = 'SHOAL_FABRICS' in more ? 'off' : 'on';
     const settings = { encryption, hostId: '' } as const;
     store = await StoreServer.listen({

@@ -192,7 +192,7 @@ export async function runShrinkingWorld(
     role.onEnd(() => site.crash(rank));
     return Promise.race([run(rank), new Promise<undefined>((resolve) => role.onEnd(() => resolve(undefined)))]);
   });
-  // Who has not begun then comes too late.
+  // Roles that have not begun by then come too late.
   void Promise.all(ends.slice(0, ranks)).then(() => starts.forEach((start) => start(false)));
   try {
     judge(await world.until(Promise.all(ends), limitMs), plan, problems);

@@ -20,7 +20,7 @@ export interface LinkClaim {
 
 export const hostDigestBytes = 16;
 
-/** What an end sees of its connection; `local`: it is no network's. */
+/** The addresses that an end sees of its connection; `local`: it goes over no network. */
 export type LinkEnds = { readonly localAddress?: string | undefined; readonly remoteAddress?: string | undefined } | 'local';
 
 /** Packets between equal addresses do not leave the host; nor do those that come from a loopback address. */

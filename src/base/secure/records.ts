@@ -41,7 +41,7 @@ export interface RecordCiphers {
   bind?(descriptor: number, sealer: RecordSealer, opener: RecordOpener): void;
 }
 
-/** By node:crypto. */
+/** The ciphers of node:crypto. */
 export const scriptCiphers: RecordCiphers = { sealer: (...of) => new ScriptCipher(...of), opener: (...of) => new ScriptCipher(...of) };
 
 class ScriptCipher implements RecordSealer, RecordOpener {

@@ -17,7 +17,7 @@ const secret = Buffer.from('a secret that nobody on the way may see');
 const tensorBytes = 5000;
 const limitMs = 20_000;
 
-/** What the man in the middle does with the bytes of one direction, from `at` on; nothing at all: he only listens. */
+/** A change that the man in the middle makes to the bytes of one direction, from `at` on. */
 interface Attack {
   readonly from: 'dialer' | 'listener';
   readonly kind: 'flip' | 'drop' | 'repeat' | 'swap' | 'cut';

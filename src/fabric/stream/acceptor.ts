@@ -17,7 +17,7 @@ export interface AcceptorOptions {
   readonly purpose: string;
   /** The streams are no network's. */
   readonly isLocal?: boolean;
-  /** As in HandshakeOptions. */
+  /** The same as in HandshakeOptions. */
   readonly encryption?: HandshakeOptions['encryption'];
   readonly counters: StreamCounters;
   /** Buffer to read ahead into, as in FramedSocketOptions. */
@@ -28,7 +28,7 @@ export interface AcceptorOptions {
   readonly onStream: (stream: FramedSocket) => Promise<void>;
 }
 
-/** What all handshakes of a fabric have in common. */
+/** The options that all handshakes of a fabric have in common. */
 export type Handshaking = Pick<AcceptorOptions, 'purpose' | 'encryption' | 'isLocal'>;
 
 /** Options of the handshakes of either role. */

@@ -47,7 +47,7 @@ export class FrameReader {
   isHolding = false;
   /** Bytes that were already read ahead when the reader was told to hold. */
   #kept: Buffer | undefined;
-  /** Where frames travel in encrypted records. */
+  /** The records that frames travel in; undefined: the stream is not encrypted. */
   #records: RecordReader | undefined;
   opener: RecordOpener | undefined;
   readonly #options: FrameReaderOptions;
@@ -68,7 +68,7 @@ export class FrameReader {
     return this.#payload;
   }
 
-  /** From now on bytes are records. */
+  /** The bytes that follow are records. */
   encrypt({ aead, receive }: LinkKeys): void {
     const { ciphers = scriptCiphers } = this.#options;
     this.opener = ciphers.opener(aead, receive);

@@ -70,7 +70,7 @@ export class FrameSender {
   /** Number of frames of each write that has a callback. */
   readonly #written = new Fifo<number>();
   #sealer: RecordSealer | undefined;
-  /** What is left of a frame that is sealed piece by piece; no other frame is handed over meanwhile. */
+  /** The rest of a frame that is sealed piece by piece; no other frame is handed over meanwhile. */
   #pieces: Uint8Array[][] | undefined;
   #piece = Buffer.alloc(0);
   #slots = Buffer.allocUnsafe(firstSlots * headerBytes);
@@ -98,7 +98,7 @@ export class FrameSender {
     return this.#sealer;
   }
 
-  /** From now on all that is sent is sealed. */
+  /** Everything that is sent after this is sealed. */
   encrypt({ aead, send }: LinkKeys): void {
     const { ciphers = scriptCiphers } = this.#options;
     this.#sealer = ciphers.sealer(aead, send);

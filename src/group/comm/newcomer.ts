@@ -67,7 +67,7 @@ async function reach({ world, store, limit, signal }: Joining, own: RankInfo, ra
   await Promise.all(Array.from({ length: dialsMax }, dialNext));
 }
 
-/** What these ranks have said of themselves, which they did before anybody knew of them. */
+/** The descriptions that these ranks have given of themselves. They did so before anybody knew of them. */
 async function infosOf(store: Store, ranks: readonly number[]): Promise<RankInfo[]> {
   const values = await store.multiGet(ranks.map(infoKey));
   return values.map((value) => parse('what a rank says of itself', rankInfo, decode(value)));

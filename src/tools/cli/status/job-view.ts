@@ -11,7 +11,7 @@ import { serveStatus } from './status-socket.ts';
 export interface ViewOptions {
   readonly environment: Environment;
   readonly command: readonly string[];
-  /** Where Prometheus reads. */
+  /** The address that Prometheus reads. */
   readonly metrics: string | undefined;
   /** The folder that node_exporter reads. */
   readonly textfile: string | undefined;

@@ -23,7 +23,7 @@ export interface FoundLauncher {
  *  @throws (rejects) ShoalError `config` where there is no place for the socket. */
 export async function serveStatus(environment: Environment, status: () => Promise<unknown>): Promise<() => void> {
   const path = join(await privateDirectory(environment), `${process.pid}.sock`);
-  // Of a process that had the same number.
+  // A process that had the same number may have left its socket.
   rmSync(path, { force: true });
   await findLaunchers(environment);
   const server = createServer((socket) => {
