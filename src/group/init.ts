@@ -33,8 +33,7 @@ export interface InitOptions {
   readonly rank?: number;
   /** The number of ranks; given with `rank`. */
   readonly worldSize?: number;
-  /** Joins a world that has begun with `worldSize` ranks, without a rank of its own: resolves when its ranks call `grow`. Default: SHOAL_JOIN, which
-   *  the launcher sets for a rank that it starts again. */
+  /** Joins a world that has begun with `worldSize` ranks, without a rank of its own: resolves when its ranks call `grow`. Default: SHOAL_JOIN. */
   readonly join?: boolean;
   /** Default time limit of operations. Default: SHOAL_TIMEOUT_MS, 5 minutes. */
   readonly timeoutMs?: number;
@@ -70,10 +69,11 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
   if (given !== undefined && typeof given !== 'boolean') checkedScheduling('initProcessGroup: scheduling', given, partitionBytesMin);
   const environment = options.environment ?? process.env;
   const settings = settingsOf(options, environment);
-  const joins = options.join ?? environment['SHOAL_JOIN'] === '1';
-  const { rank, size } = placeOf(options, environment, joins);
+  const joins = options.join ?? settings.join;
   const joinTimeoutMs = options.joinTimeoutMs ?? settings.timeoutMs;
-  const variables = { ...environment };
+  // A newcomer has no rank; launchers' variables are not complete without one.
+  const variables = joins && environment['WORLD_SIZE'] !== undefined ? { RANK: '0', ...environment } : { ...environment };
+  const { rank, size } = placeOf(options, variables, joins);
   const begun: WorldPlan = {
     rank,
     size,

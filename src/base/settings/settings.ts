@@ -165,6 +165,7 @@ export const settingDefinitions = {
       'on',
       'Encryption of connections between hosts; within a host nothing is encrypted. The same on all processes of a job: an end that demands it refuses one that does not.',
     ),
+    join: flag('SHOAL_JOIN', false, 'The process joins a world that has begun, and waits until its ranks call `grow`. It needs no `RANK`.'),
     insecure: flag('SHOAL_INSECURE', false, 'Allows a job over several hosts without a secret.'),
   }),
   ...section('memory', {
