@@ -1,4 +1,4 @@
-/** The agreement of two ends on encryption: between hosts, if both want it. Pure but for what it reads of the machine, once. Both ends say the
+/** The agreement of two ends on encryption: between hosts, if both want it. Both ends say the
  *  same two facts, under the handshake's proof: whether they demand encryption, and the host, if their own end sees that the connection
  *  does not leave it. */
 import { createHash } from 'node:crypto';
@@ -31,7 +31,7 @@ function isLocal(ends: LinkEnds): boolean {
 }
 
 export function claimOf(ends: LinkEnds, { encryption, hostId }: LinkSettings = defaultSettings): LinkClaim {
-  const host = isLocal(ends) ? digestOf(hostId || ownHost()) : new Uint8Array(hostDigestBytes);
+  const host = isLocal(ends) ? digestOf(hostId || hostIdentity(['net'])) : new Uint8Array(hostDigestBytes);
   return { demands: encryption === 'on', hasAes: hasAes(), host };
 }
 
@@ -45,18 +45,7 @@ export function aeadOf(own: Pick<LinkClaim, 'hasAes'>, peer: Pick<LinkClaim, 'ha
   return own.hasAes && peer.hasAes ? 'aes-256-gcm' : 'chacha20-poly1305';
 }
 
-const machine: { host?: string; hasAes?: boolean } = {};
-
-/** Processes with the same network interfaces, whatever else they do not share. */
-function ownHost(): string {
-  return (machine.host ??= hostIdentity(['net']));
-}
-
 function hasAes(): boolean {
-  return (machine.hasAes ??= probeAes());
-}
-
-function probeAes(): boolean {
   if (process.platform === 'darwin') return true;
   const first = Buffer.alloc(8192);
   try {
