@@ -19,7 +19,8 @@ const onEveryNode = [
   'src/base',
   'src/memory/native',
   'src/memory/regions',
-  'src/fabric/providers',
+  'src/fabric/providers/shm',
+  'src/fabric/providers/tcp',
   'test/group/comm-thread',
   'test/group/scheduled-processes',
 ];
@@ -39,8 +40,6 @@ const withoutAddon = [
   'test/group/comm-thread',
   'test/fabric/fabric-processes',
   'test/group/group-processes',
-  'test/kvstore/kvstore-collective',
-  'test/kvstore/kvstore-conformance',
   'test/launch/launch-run',
   'test/group/scheduled-processes',
   'test/tools/trace-processes',
@@ -51,7 +50,7 @@ function onNode(major: string): Step {
   return { text: `node ${args.join(' ')}`, command: [process.execPath, ...args] };
 }
 
-const worlds = ['test/soaks/worlds.ts', '--from', '101', '--seeds', '900'];
+const worlds = ['test/soaks/worlds.ts', '--from', '101', '--seeds', '300'];
 
 /** Exit code of a step that cannot be done here, and has said why. */
 const unavailable = 3;
