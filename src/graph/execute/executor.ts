@@ -12,7 +12,7 @@ import { keysOf } from '../partition/keys.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import { createProgram, type Program } from './program.ts';
 import { plainOf, Residents } from './resident.ts';
-import { StepState, type Flow, type ReadyNode } from './step-state.ts';
+import { inputAt, StepState, type Flow, type ReadyNode } from './step-state.ts';
 import { readScalar } from './structural-kernels.ts';
 import { Reference } from './variable-store.ts';
 
@@ -31,25 +31,22 @@ export interface StepContext {
 /** A partition, ready for any number of steps at a time. */
 export class Executor {
   readonly #program: Program;
-  readonly #kernels: ReadonlyMap<Node, Kernel>;
   readonly #keys: ReadonlyMap<Node, readonly string[]>;
   readonly #interOpParallelism: number;
 
   /** @throws ShoalError `unsupported` that names every operation without a kernel. */
   constructor(graph: Graph, options: { readonly kernels: KernelTable; readonly interOpParallelism: number }) {
-    this.#program = createProgram(graph);
     this.#interOpParallelism = options.interOpParallelism;
     const ordinary = graph.nodes.filter(({ control }) => control === 'kernel');
     const missing = new Set(ordinary.map(({ op }) => op).filter((op) => !Object.hasOwn(options.kernels, op)));
     if (missing.size > 0) throw new ShoalError('unsupported', `no kernel for ${[...missing].sort().join(', ')}; pass them as kernels`);
-    this.#kernels = new Map(ordinary.map((node) => [node, options.kernels[node.op]]));
+    this.#program = createProgram(graph, options.kernels);
     this.#keys = new Map(graph.nodes.map((node) => [node, keysOf(node)] as const).filter(([, keys]) => keys.length > 0));
   }
 
   /** Starts a step. */
   start(context: StepContext): PartitionRun {
     return new PartitionRun(this.#program, context, {
-      kernelOf: (node) => must(this.#kernels.get(node), () => `${node.op} has a kernel`),
       keysOf: (node) => must(this.#keys.get(node), () => `${node.op} has keys`),
       interOpParallelism: this.#interOpParallelism,
     });
@@ -57,7 +54,6 @@ export class Executor {
 }
 
 interface Surroundings {
-  readonly kernelOf: (node: Node) => Kernel;
   readonly keysOf: (node: Node) => readonly string[];
   readonly interOpParallelism: number;
 }
@@ -129,7 +125,7 @@ class PartitionRun {
 
   #run(ready: ReadyNode): void {
     const { node } = ready.program;
-    const { inputs, isDead } = ready;
+    const { isDead } = ready;
     const { rendezvous, feeds, results } = this.#context;
     switch (node.control) {
       case 'send':
@@ -156,7 +152,7 @@ class PartitionRun {
         return this.#complete(ready, isTrue ? [undefined, value] : [value, undefined]);
       }
       case 'merge': {
-        const index = inputs.findIndex((input) => input !== undefined);
+        const index = node.inputs.findIndex((_, input) => inputAt(ready, input) !== undefined);
         return this.#complete(ready, [inputOf(ready, index), { dtype: 'int32', shape: [], data: Int32Array.of(index) }]);
       }
       case 'enter':
@@ -171,11 +167,11 @@ class PartitionRun {
   }
 
   #compute(ready: ReadyNode): void {
-    const { node } = ready.program;
+    const { node, kernel: own } = ready.program;
     const { stepId, signal } = this.#context;
-    const kernel = this.#around.kernelOf(node);
+    const kernel = must(own, () => `${node.op} has a kernel`);
     const inputs: Value[] = [];
-    for (let index = 0; index < ready.inputs.length; index++) inputs.push(this.#given(kernel, node, index, inputOf(ready, index)));
+    for (let index = 0; index < node.inputs.length; index++) inputs.push(this.#given(kernel, node, index, inputOf(ready, index)));
     const outputs = kernel({ node, inputs, stepId, signal });
     if (!(outputs instanceof Promise)) return this.#finish(ready, outputs);
     this.#busy++;
@@ -229,10 +225,11 @@ class PartitionRun {
 }
 
 /** A variable as its value, unless the operation changes it. */
-function inputOf({ program, inputs }: ReadyNode, index: number): Value {
-  const value = must(inputs[index], () => `input ${index} of '${program.node.name}' has come`);
+function inputOf(ready: ReadyNode, index: number): Value {
+  const { node } = ready.program;
+  const value = must(inputAt(ready, index), () => `input ${index} of '${node.name}' has come`);
   if (!(value instanceof Reference)) return value;
-  const specs = program.node.definition.inputs;
+  const specs = node.definition.inputs;
   const { isRef, isCopied } = specs[Math.min(index, specs.length - 1)];
   if (isRef === true) return value;
   return isCopied === true ? value.peek() : value.read();

@@ -4,13 +4,16 @@ import { must } from '../../base/assert.ts';
 import { frameTable, type Frame } from '../structure/frames.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Node } from '../structure/graph-node.ts';
+import type { Kernel, KernelTable } from './kernel.ts';
 
 export interface ProgramNode {
   readonly node: Node;
+  /** Undefined: the executor moves its values itself, or there is none. */
+  readonly kernel: Kernel | undefined;
   readonly isMerge: boolean;
   /** Its place in the state of its frame. */
   readonly position: number;
-  /** The places of its inputs in the values of its frame. */
+  /** The place of its first input in the values of its frame; the others follow. */
   readonly firstInput: number;
   readonly frame: FrameProgram;
   /** The consumers, by output slot. */
@@ -20,7 +23,8 @@ export interface ProgramNode {
 
 export interface Consumer {
   readonly target: ProgramNode;
-  readonly input: number;
+  /** The place of its input in the values of its frame. */
+  readonly place: number;
 }
 
 export interface FrameProgram {
@@ -30,6 +34,18 @@ export interface FrameProgram {
   readonly inputCount: number;
   /** Inputs that a node waits for, by position; control inputs only for a Merge. */
   readonly pending: Int32Array;
+  /** Memory of iterations that are over, for the next ones of any step. */
+  readonly spare: FrameMemory[];
+}
+
+/** State of a frame's nodes, by position. */
+export interface FrameMemory {
+  /** Inputs that have not come. */
+  readonly pending: Int32Array;
+  /** Dead inputs that have come. */
+  readonly dead: Int32Array;
+  /** Merges that have their value. */
+  readonly merged: Uint8Array;
 }
 
 export interface Program {
@@ -49,11 +65,11 @@ interface FrameDraft extends Omit<FrameProgram, 'pending'> {
   pending: Int32Array;
 }
 
-export function createProgram({ nodes }: Graph): Program {
+export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Program {
   const frames = frameTable(nodes);
   const drafts = new Map<Frame, FrameDraft>();
   const draftOf = (frame: Frame): FrameDraft => {
-    const draft = drafts.get(frame) ?? { frame, nodes: [], inputCount: 0, pending: new Int32Array(0) };
+    const draft = drafts.get(frame) ?? { frame, nodes: [], inputCount: 0, pending: new Int32Array(0), spare: [] };
     drafts.set(frame, draft);
     return draft;
   };
@@ -63,6 +79,7 @@ export function createProgram({ nodes }: Graph): Program {
     const frame = draftOf(frames.frameOf(node));
     const draft: NodeDraft = {
       node,
+      kernel: node.control === 'kernel' ? kernels[node.op] : undefined,
       isMerge: node.control === 'merge',
       position: frame.nodes.length,
       firstInput: frame.inputCount,
@@ -76,7 +93,9 @@ export function createProgram({ nodes }: Graph): Program {
   }
   const draftNode = (node: Node): NodeDraft => must(programNodes.get(node), () => `'${node.name}' is in the graph`);
   for (const [node, draft] of programNodes) {
-    node.inputs.forEach((source, input) => draftNode(source.node).consumers[source.slot].push({ target: draft, input }));
+    node.inputs.forEach((source, input) => {
+      draftNode(source.node).consumers[source.slot].push({ target: draft, place: draft.firstInput + input });
+    });
     for (const source of node.controlInputs) draftNode(source).controlConsumers.push(draft);
   }
   for (const draft of drafts.values()) {

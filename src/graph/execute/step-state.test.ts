@@ -11,7 +11,7 @@ import type { Output } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import { numbersOf, scalarOf, testKernels } from '../testing/kernels.ts';
 import { createProgram } from './program.ts';
-import { StepState, type Flow, type ReadyNode } from './step-state.ts';
+import { inputAt, StepState, type Flow, type ReadyNode } from './step-state.ts';
 
 type Floats = Output<'float32'>;
 
@@ -37,8 +37,9 @@ function example(parallelIterations: number): Graph {
   return g.finish();
 }
 
-function outputsOf({ program, inputs }: ReadyNode): readonly Flow[] {
-  const { node } = program;
+function outputsOf(ready: ReadyNode): readonly Flow[] {
+  const { node } = ready.program;
+  const inputs = node.inputs.map((_, input) => inputAt(ready, input));
   const live = inputs.filter((input) => input !== undefined);
   switch (node.control) {
     case 'switch':

@@ -10,28 +10,26 @@
 import { assert, must } from '../../base/assert.ts';
 import { Fifo } from '../../base/collections/fifo.ts';
 import type { Value } from '../structure/value.ts';
-import type { FrameProgram, Program, ProgramNode } from './program.ts';
+import type { FrameMemory, FrameProgram, Program, ProgramNode } from './program.ts';
 
 /** Undefined: dead. */
 export type Flow = Value | undefined;
 
 export interface ReadyNode {
   readonly program: ProgramNode;
-  /** Values by input; a Merge has its one live value, at its place. */
-  readonly inputs: readonly Flow[];
   readonly isDead: boolean;
   readonly iteration: Iteration;
 }
 
+/** The value of an input; of a Merge only the one that is alive. */
+export function inputAt({ program, iteration }: ReadyNode, input: number): Flow {
+  return iteration.values[program.firstInput + input];
+}
+
 /** State of a frame in one of its iterations. */
-export interface Iteration {
+export interface Iteration extends FrameMemory {
   readonly number: number;
   readonly frame: FrameState;
-  readonly pending: Int32Array;
-  /** Dead inputs that have come. */
-  readonly dead: Int32Array;
-  /** Merges that have their value. */
-  readonly merged: Uint8Array;
   readonly values: Flow[];
   readonly children: Map<FrameProgram, FrameState>;
   /** Nodes that are ready or running, and frames below that are not done. */
@@ -152,7 +150,7 @@ export class StepState {
   #settle(start: FrameState): void {
     for (let frame: FrameState | undefined = start; frame !== undefined;) {
       while (frame.iterations.length > 0 && frame.iterations[0].outstanding === 0 && frame.pendingEnters === 0) {
-        frame.iterations.shift();
+        giveBack(frame.iterations.shift()!);
         if (frame.deferred.length > 0) this.#beginIteration(frame);
       }
       const { parent }: FrameState = frame;
@@ -167,9 +165,9 @@ export class StepState {
   #activate(iteration: Iteration, source: ProgramNode, outputs: readonly Flow[], isDead: boolean): void {
     for (let slot = 0; slot < source.consumers.length; slot++) {
       const value = outputs[slot];
-      for (const { target, input } of source.consumers[slot]) {
-        if (target.isMerge) this.#arriveAtMerge(iteration, source, target, input, value);
-        else this.#arrive(iteration, target, input, value);
+      for (const { target, place } of source.consumers[slot]) {
+        if (target.isMerge) this.#arriveAtMerge(iteration, source, target, place, value);
+        else this.#arrive(iteration, target, place, value);
       }
     }
     for (const target of source.controlConsumers) {
@@ -182,27 +180,27 @@ export class StepState {
     }
   }
 
-  #arrive(iteration: Iteration, target: ProgramNode, input: number, value: Flow): void {
+  #arrive(iteration: Iteration, target: ProgramNode, place: number, value: Flow): void {
     if (value === undefined) iteration.dead[target.position]++;
-    else iteration.values[target.firstInput + input] = value;
+    else iteration.values[place] = value;
     iteration.pending[target.position]--;
     this.#tryReady(iteration, target);
   }
 
   #tryReady(iteration: Iteration, target: ProgramNode): void {
     const pending = iteration.pending[target.position];
-    assert(pending >= 0, () => `'${target.node.name}' got an input twice`);
     if (pending > 0) return;
+    assert(pending === 0, () => `'${target.node.name}' got an input twice`);
     this.#makeReady(iteration, target, iteration.dead[target.position] > 0 && target.node.control !== 'control-trigger');
   }
 
-  #arriveAtMerge(iteration: Iteration, source: ProgramNode, target: ProgramNode, input: number, value: Flow): void {
-    const { position, firstInput, node } = target;
+  #arriveAtMerge(iteration: Iteration, source: ProgramNode, target: ProgramNode, place: number, value: Flow): void {
+    const { position, node } = target;
     // A loop that is not entered has only dead Enters: its Merges must not wait for what would come back.
     if (value === undefined) iteration.dead[position] += source.node.control === 'enter' ? node.inputs.length : 1;
     else if (iteration.merged[position] === waiting) {
       iteration.merged[position] = hasValue;
-      iteration.values[firstInput + input] = value;
+      iteration.values[place] = value;
     }
     this.#tryMerge(iteration, target);
   }
@@ -217,10 +215,8 @@ export class StepState {
   }
 
   #makeReady(iteration: Iteration, program: ProgramNode, isDead: boolean): void {
-    const { firstInput, node } = program;
-    const inputs = node.inputs.length === 0 ? nothing : iteration.values.slice(firstInput, firstInput + node.inputs.length);
     iteration.outstanding++;
-    this.#ready.push({ program, inputs, isDead, iteration });
+    this.#ready.push({ program, isDead, iteration });
   }
 
   #openFrame(program: FrameProgram, parent: Iteration | undefined): FrameState {
@@ -243,15 +239,19 @@ export class StepState {
 const [waiting, hasValue, fired] = [0, 1, 2];
 
 function openIteration(frame: FrameState, number: number): Iteration {
-  const { pending, nodes, inputCount } = frame.program;
-  return {
-    number,
-    frame,
+  const { pending, nodes, inputCount, spare } = frame.program;
+  const memory = spare.pop() ?? {
     pending: pending.slice(),
     dead: new Int32Array(nodes.length),
     merged: new Uint8Array(nodes.length),
-    values: new Array<Flow>(inputCount),
-    children: new Map(),
-    outstanding: 0,
   };
+  return { number, frame, ...memory, values: new Array<Flow>(inputCount), children: new Map(), outstanding: 0 };
+}
+
+/** Nothing runs in the iteration any more, nor will. */
+function giveBack({ pending, dead, merged, frame: { program } }: Iteration): void {
+  pending.set(program.pending);
+  dead.fill(0);
+  merged.fill(0);
+  program.spare.push({ pending, dead, merged });
 }

@@ -30,26 +30,27 @@ import { importedComputations, kernelGradient } from './imported.ts';
  *  and int64 whose elements fit into int32. Other dtypes are `unsupported` when they run.
  *  @param tf `import * as tf from '@tensorflow/tfjs'`, with its backend ready. */
 export function tensorflowKernels(tf: TensorFlow): KernelTable {
-  return Object.fromEntries(Object.entries(computations).map(([name, compute]) => [name, kernel(tf, compute)]));
+  // Functions of a module that are looked up by name take longer than those of an object.
+  const functions = { ...tf };
+  return Object.fromEntries(Object.entries(computations).map(([name, compute]) => [name, kernel(tf, functions, compute)]));
 }
 
-function kernel(tf: TensorFlow, compute: Compute): Kernel {
+function kernel(tf: TensorFlow, functions: TensorFlow, compute: Compute): Kernel {
   const bring = (value: Value): TensorValue => new TensorValue(tf, tensorOf(tf, value), value.dtype);
   const run: Kernel = ({ node, inputs }) => {
-    const brought: Tensor[] = [];
-    const given = inputs.map((input) => {
-      if (input instanceof TensorValue && input.tf === tf) return input.tensor;
-      const tensor = tensorOf(tf, input);
-      brought.push(tensor);
-      return tensor;
-    });
+    const given: Tensor[] = [];
+    let brought: Tensor[] | undefined;
+    for (const input of inputs) {
+      if (input instanceof TensorValue && input.tf === tf) given.push(input.tensor);
+      else (brought ??= []).push((given[given.length] = tensorOf(tf, input)));
+    }
     try {
-      if (compute.isOne === true) return [new TensorValue(tf, tf.keep(compute(tf, given, node) as Tensor), node.outputs[0].dtype)];
+      if (compute.isOne === true) return [new TensorValue(tf, tf.keep(compute(functions, given, node) as Tensor), node.outputs[0].dtype)];
       const taken = new Set(given);
       const values: Value[] = [];
       // A result of `tidy` is searched for tensors, element by element: nothing is returned.
       tf.tidy(() => {
-        for (const tensor of [compute(tf, given, node)].flat()) {
+        for (const tensor of [compute(functions, given, node)].flat()) {
           // Each value has a tensor of its own, to be disposed of.
           const own = taken.has(tensor) ? tf.clone(tensor) : tensor;
           taken.add(tensor);
@@ -58,7 +59,7 @@ function kernel(tf: TensorFlow, compute: Compute): Kernel {
       });
       return values;
     } finally {
-      for (const tensor of brought) tensor.dispose();
+      brought?.forEach((tensor) => tensor.dispose());
     }
   };
   return Object.assign(run, { takesResidents: true, bring });
