@@ -10,34 +10,26 @@ import type { Writable } from 'node:stream';
 import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
-import { readSettings, type Environment } from '../base/settings/settings.ts';
+import { readSettings } from '../base/settings/settings.ts';
 import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 import type { ProcessFacts } from '../metrics/job-status.ts';
-import { ConsoleSink } from './console-sink.ts';
-import { Supervisor, type EndedProcess, type ProcessSpec } from './supervisor.ts';
+import { ConsoleSink } from './output/console-sink.ts';
+import { Supervisor, type EndedProcess } from './supervisor.ts';
 import { exitCodeOf, succeeded } from './exit-reason.ts';
 import { describeEnd, describeEnds, describeFailure, describeFirst, describeOthers, errorOf } from './failure-text.ts';
 import type { Guard } from './guard.ts';
 import { answerNodes, watchJob, type JobWatch, type WatchedJob } from './job-watch.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
-import { parseRoutes, type RouteOptions } from './output-routes.ts';
-import { rankEnvironment, withoutOuterJob, type JobPlace } from './rank-environment.ts';
-import { serverPlaces, serverVariables, type ServerOptions } from './server-specs.ts';
+import { parseRoutes, type RouteOptions } from './output/output-routes.ts';
+import { JobProcesses, type JobProcessOptions } from './job-processes.ts';
+import type { JobPlace } from './rank-environment.ts';
 
-export interface LaunchOptions extends RouteOptions {
+export interface LaunchOptions extends RouteOptions, JobProcessOptions {
   readonly clock: Clock;
   readonly random: Random;
   /** The starter of processes, and the network of the job's store. Default: the system's. */
   readonly surroundings?: { readonly startGuard: () => Guard; readonly network: StreamNetwork };
-  /** Program and arguments of every rank; see `scriptCommand`. */
-  readonly command: readonly string[];
   readonly directory: string;
-  /** The launcher's own environment; the ranks inherit it, without what belongs to the job of a rank that has started the launcher. */
-  readonly environment: Environment;
-  /** Further variables that the ranks are given. Default: none. */
-  readonly variables?: Environment | undefined;
-  /** Ranks on this node. */
-  readonly localSize: number;
   /** Default 1. */
   readonly nodes?: number;
   /** Default 0. */
@@ -50,10 +42,6 @@ export interface LaunchOptions extends RouteOptions {
   readonly secret?: string;
   /** Name of the job. Default: random for one node, `shoal` for several. */
   readonly job?: string;
-  /** Failures after which all ranks are started again. Default 0. */
-  readonly maxRestarts?: number;
-  /** The last ranks, which are started again alone, each so many times. Default: none. */
-  readonly restartedRanks?: { readonly count: number; readonly restarts: number };
   /** For one node, without servers: the job goes on without ranks that end badly while so many are left. Default: it needs all. */
   readonly ranksMin?: number | undefined;
   /** Time that the other ranks have to fail by themselves. Default 5000. */
@@ -64,12 +52,6 @@ export interface LaunchOptions extends RouteOptions {
   readonly joinTimeoutMs?: number;
   readonly stdout: Writable;
   readonly stderr: Writable;
-  /** Rank 0 reads our standard input, which must not be a terminal: ranks are not in its foreground. Default false. */
-  readonly stdinToRank0?: boolean;
-  /** Colours the prefixes. Default `never`. */
-  readonly colour?: 'always' | 'never';
-  /** Parameter servers beside the ranks. Default: none. */
-  readonly servers?: ServerOptions;
   /** `all` (default): a line per start and end of a rank; `failures`: only what goes wrong. */
   readonly events?: 'all' | 'failures';
 }
@@ -102,7 +84,6 @@ export function launch(options: LaunchOptions): Launch {
   };
 }
 
-const colours = [36, 33, 32, 35, 34, 96, 93, 92, 95, 94] as const;
 const defaultSeveralNodesPort = 29500;
 /** Time that the serving node waits for the others' launchers at the end. */
 const leaveMs = 10_000;
@@ -304,18 +285,19 @@ class Run {
 
   #start(agreement: NodeAgreement, generation: number): Supervisor {
     const { clock, directory, logDir, ranksMin, surroundings } = this.#options;
+    const processes = new JobProcesses(this.#options, this.#place, agreement, generation);
     this.#ends = [];
     this.#told = undefined;
     this.#saidLines = 0;
     this.#supervisor = new Supervisor({
       clock,
       ...(surroundings && { startGuard: surroundings.startGuard }),
-      specs: [...this.#ranks(agreement, generation), ...this.#servers(agreement, generation)],
+      specs: processes.first(),
       ranksMin,
       directory,
       stdout: this.#stdout,
       stderr: this.#stderr,
-      prefix: (spec) => this.#prefix(spec, String(agreement.worldSize - 1).length),
+      prefix: (spec) => processes.prefix(spec),
       route: this.#route,
       logDir: logDir && this.#logFolder(logDir, generation),
       report: (line) => this.#event(line),
@@ -339,44 +321,6 @@ class Run {
 
   #logFolder(logDir: string, generation: number): string {
     return generation === 0 ? logDir : join(logDir, `restart-${generation}`);
-  }
-
-  #ranks(agreement: NodeAgreement, generation: number): ProcessSpec[] {
-    const { command, localSize, servers, stdinToRank0 = false, restartedRanks: last } = this.#options;
-    const more = servers === undefined ? {} : serverVariables(servers, agreement.worldSize);
-    return Array.from({ length: localSize }, (_, localRank) => {
-      const rank = agreement.firstRank + localRank;
-      const environment = { ...this.#environmentOf(agreement, { generation, rank, localRank, localSize }), ...more };
-      const restarts = last !== undefined && rank >= agreement.worldSize - last.count ? last.restarts : 0;
-      const place = { rank, localRank, restarts, command, environment };
-      return { kind: 'rank', name: `rank ${rank}`, ...place, readsStdin: rank === 0 && stdinToRank0 };
-    });
-  }
-
-  #servers(agreement: NodeAgreement, generation: number): ProcessSpec[] {
-    const { servers } = this.#options;
-    if (servers === undefined) return [];
-    return serverPlaces(servers, this.#place.node, this.#place.nodes).map(({ role, index, restarts, substitute }) => {
-      const place = { generation, rank: 0, localRank: 0, localSize: 1 };
-      const more = { ...serverVariables(servers, agreement.worldSize), SHOAL_ROLE: role, SHOAL_SERVER: String(index) };
-      const environment = { ...this.#environmentOf(agreement, place), ...more };
-      return { kind: 'server', name: `${role} ${index}`, command: servers.command, environment, restarts, seat: index, substitute };
-    });
-  }
-
-  #environmentOf(
-    agreement: NodeAgreement,
-    place: { generation: number; rank: number; localRank: number; localSize: number },
-  ): Record<string, string | undefined> {
-    const { environment, variables, maxRestarts = 0 } = this.#options;
-    const { worldSize, masterPort } = agreement;
-    const inherited = { ...withoutOuterJob(environment), ...variables };
-    return rankEnvironment(inherited, { ...this.#place, ...place, worldSize, masterPort, maxRestarts });
-  }
-
-  #prefix({ kind, name, rank = 0 }: ProcessSpec, width: number): string {
-    const text = kind === 'rank' ? `[rank ${String(rank).padStart(width)}]` : `[${name}]`;
-    return this.#options.colour === 'always' ? `\u001b[${colours[rank % colours.length]}m${text}\u001b[0m ` : `${text} `;
   }
 
   #failureOf(failed: EndedProcess): JobFailure {

@@ -15,7 +15,7 @@ import type * as Esbuild from 'esbuild';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { readRegularFileSync } from '../base/files/read-file.ts';
 import { installCommand } from '../base/settings/install-commands.ts';
-import { uncaughtMarker } from './uncaught-error.ts';
+import { uncaughtMarker } from './output/uncaught-error.ts';
 
 export interface ScriptOptions {
   readonly script: string;

@@ -1,7 +1,7 @@
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
 import { systemClock } from '../base/clock.ts';
-import { ConsoleSink } from './console-sink.ts';
+import { ConsoleSink } from './output/console-sink.ts';
 import { Supervisor, type ProcessSpec } from './supervisor.ts';
 
 function rank(index: number): ProcessSpec {

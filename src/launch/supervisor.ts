@@ -8,12 +8,12 @@ import { checkDescriptors } from '../base/exhaustion.ts';
 import { stateOf } from '../base/files/process-identity.ts';
 import type { ProcessFacts } from '../metrics/job-status.ts';
 import { makeFolders } from '../base/files/make-folders.ts';
-import type { ConsoleSink } from './console-sink.ts';
+import type { ConsoleSink } from './output/console-sink.ts';
 import { describeEnding, succeeded, type Ending } from './exit-reason.ts';
 import { startGuard, type Guard, type GuardedProcess } from './guard.ts';
-import type { Route, Stream } from './output-routes.ts';
-import { RankOutput } from './rank-output.ts';
-import type { UncaughtError } from './uncaught-error.ts';
+import type { Route, Stream } from './output/output-routes.ts';
+import { RankOutput } from './output/rank-output.ts';
+import type { UncaughtError } from './output/uncaught-error.ts';
 
 /** A process to be. Ranks decide when the job is done; servers serve them. */
 export interface ProcessSpec {

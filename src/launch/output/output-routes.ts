@@ -1,6 +1,6 @@
 /** The ways of a rank's two output streams, to the console and to files: torchrun's `--redirects`, `--tee`,
  *  `--log-dir` and `--local-ranks-filter`. Pure. */
-import { ShoalError } from '../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 
 export type Stream = 'stdout' | 'stderr';
 
