@@ -71,8 +71,8 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
   const settings = settingsOf(options, environment);
   const joins = options.join ?? settings.join;
   const joinTimeoutMs = options.joinTimeoutMs ?? settings.timeoutMs;
-  // A newcomer has no rank; launchers' variables are not complete without one.
-  const variables = joins && environment['WORLD_SIZE'] !== undefined ? { RANK: '0', ...environment } : { ...environment };
+  // A newcomer's rank is none of those that the world began with; launchers' variables are not complete without one.
+  const variables = joins && environment['WORLD_SIZE'] !== undefined ? { ...environment, RANK: '0' } : { ...environment };
   const { rank, size } = placeOf(options, variables, joins);
   const begun: WorldPlan = {
     rank,
@@ -86,7 +86,7 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     library: chosenBackend(options.backend).library,
     tuning: settings.tuningFile === '' ? undefined : (await import('../call/tuning-file.ts')).loadTuning(settings.tuningFile),
   };
-  const plan = joins ? { ...begun, rank: await (await import('./caller/newcomer-number.ts')).newcomerNumber(begun) } : begun;
+  const plan = joins ? { ...begun, rank: await (await import('./caller/newcomer-number.ts')).newcomerNumber(begun, environment['RANK']) } : begun;
   let client: CommClient | undefined;
   try {
     checkDescriptors(`rank ${rank}`, descriptorsOf(plan), `joining a world of ${size}`, { rank });

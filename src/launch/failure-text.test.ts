@@ -12,6 +12,7 @@ function ended(rank: number, { code = 1, error = 'Error: x', details = [] as str
     pid: 100 + rank,
     afterMs: 1,
     ranksLeft: undefined,
+    waited: false,
     ending,
     text: `exited with code ${code}`,
     words: () => words,

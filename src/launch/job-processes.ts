@@ -48,6 +48,13 @@ export class JobProcesses {
     return [...Array.from({ length: localSize }, (_, localRank) => this.#rank(localRank)), ...this.#servers()];
   }
 
+  /** One that joins the world later. */
+  newcomer({ rank, localRank }: { readonly rank: number; readonly localRank: number }): ProcessSpec {
+    const { command, localSize } = this.#options;
+    const environment = { ...this.#environmentOf({ rank, localRank, localSize }), SHOAL_JOIN: '1' };
+    return { kind: 'rank', name: `rank ${rank}`, rank, localRank, command, environment };
+  }
+
   /** The text before each line of a process's output. */
   prefix({ kind, name, rank = 0 }: ProcessSpec): string {
     const width = String(this.#agreement.worldSize - 1).length;

@@ -29,7 +29,8 @@ export async function watchJob(watched: WatchedJob, of: 'job' | 'node'): Promise
   if (agreement === undefined) throw new ShoalError('closed', `job ${job}: the nodes have not joined yet (${nodes} are awaited)`);
   const { worldSize, firstRank } = agreement;
   const own = nodeFacts(watched);
-  const ranks = Array.from({ length: localSize }, (_, localRank) => firstRank + localRank);
+  const later = own.processes.flatMap(({ rank = 0 }) => (rank < worldSize ? [] : [rank]));
+  const ranks = [...Array.from({ length: localSize }, (_, localRank) => firstRank + localRank), ...later];
   const facts = { ...agreement.partsOf(restarts), job, own, nodes, worldSize, restarts };
   return { ...(await askJob(facts, of === 'node' || nodes === 1 ? ranks : undefined)), own };
 }

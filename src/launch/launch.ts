@@ -3,7 +3,9 @@
  *
  *      join nodes ─▶ generation g: start ranks ─▶ all well, on all nodes ─────────────────▶ 0
  *                        ▲                    └▶ first failure ─▶ stop the others ─┬▶ report it last, its exit code
- *                        └──────────────── g + 1, while restarts are left ─────────┘ */
+ *                        └──────────────── g + 1, while restarts are left ─────────┘
+ *
+ *  Where the job goes on without ranks that fail, these are started again alone (elastic-ranks.ts). */
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import type { Writable } from 'node:stream';
@@ -15,6 +17,7 @@ import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 import type { ProcessFacts } from '../metrics/job-status.ts';
 import { ConsoleSink } from './output/console-sink.ts';
 import { Supervisor, type EndedProcess } from './supervisor.ts';
+import { ElasticRanks, type ElasticRanksOptions, type WorldChange } from './elastic-ranks.ts';
 import { exitCodeOf, succeeded } from './exit-reason.ts';
 import { describeEnd, describeEnds, describeFailure, describeFirst, describeOthers, errorOf } from './failure-text.ts';
 import type { Guard } from './guard.ts';
@@ -42,7 +45,8 @@ export interface LaunchOptions extends RouteOptions, JobProcessOptions {
   readonly secret?: string;
   /** Name of the job. Default: random for one node, `shoal` for several. */
   readonly job?: string;
-  /** For one node, without servers: the job goes on without ranks that end badly while so many are left. Default: it needs all. */
+  /** For one node, without servers: the job goes on without ranks that end badly while so many are left, and each is started again alone
+   *  `maxRestarts` times. Default: it needs all. */
   readonly ranksMin?: number | undefined;
   /** Time that the other ranks have to fail by themselves. Default 5000. */
   readonly graceMs?: number;
@@ -60,6 +64,8 @@ export interface LaunchResult {
   /** 0, the failing rank's exit code, or 128 + signal. */
   readonly exitCode: number;
   readonly failure: JobFailure | undefined;
+  /** In their order. Empty where the job needs all ranks. */
+  readonly changes: readonly WorldChange[];
 }
 
 export interface Launch {
@@ -109,7 +115,10 @@ class Run {
   readonly #route: ReturnType<typeof parseRoutes>;
   readonly #joining = new AbortController();
   readonly #place: JobPlace;
+  readonly #startMs: number;
+  readonly #changes: WorldChange[] = [];
   #supervisor: Supervisor | undefined;
+  #elastic: ElasticRanks | undefined;
   readonly #watched: WatchedJob;
   /** Processes of the generation that have ended. */
   #ends: EndedProcess[] = [];
@@ -128,6 +137,7 @@ class Run {
     if (options.localSize < 1) throw new ShoalError('usage', `${options.localSize} ranks per node; at least 1 is needed`);
     // Each rank takes two pipes, and a connection to the store.
     this.#options = options;
+    this.#startMs = options.clock.now();
     this.#stdout = new ConsoleSink(options.stdout);
     this.#stderr = options.stderr === options.stdout ? this.#stdout : new ConsoleSink(options.stderr);
     // Nodes share a command line, and may differ in their sizes.
@@ -163,6 +173,7 @@ class Run {
     this.#interrupted = interruption;
     this.#interruptedMs = clock.now();
     this.#joining.abort();
+    this.#elastic?.close();
     this.#supervisor?.signal(interruption.signal);
     // Unreferenced: it ends with the launcher.
     clock.setTimer(killAfterMs, () => this.#supervisor?.signal('SIGKILL'));
@@ -170,12 +181,12 @@ class Run {
 
   async result(): Promise<LaunchResult> {
     const agreement = await this.#join();
-    if (agreement === undefined) return resultOf(this.#endedBy(this.#interrupted!));
+    if (agreement === undefined) return this.#resultOf(this.#endedBy(this.#interrupted!));
     this.#watched.agreement = agreement;
     const over = new AbortController();
     answerNodes(this.#watched, agreement, over.signal);
     try {
-      return resultOf(await this.#generations(agreement));
+      return this.#resultOf(await this.#generations(agreement));
     } finally {
       over.abort();
       await agreement.leave(leaveMs);
@@ -234,6 +245,7 @@ class Run {
     try {
       const own = this.#outcome(agreement, { supervisor, generation, signal: over.signal });
       const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
+      this.#elastic?.close();
       if (failure === undefined) {
         await supervisor.terminate({ killAfterMs });
         if (this.#options.events !== 'failures') this.#say(describeEnds(this.#ends.filter(({ ending }) => succeeded(ending))));
@@ -284,16 +296,17 @@ class Run {
   }
 
   #start(agreement: NodeAgreement, generation: number): Supervisor {
-    const { clock, directory, logDir, ranksMin, surroundings } = this.#options;
+    const { clock, directory, logDir, surroundings } = this.#options;
     const processes = new JobProcesses(this.#options, this.#place, agreement, generation);
+    this.#elastic = this.#elasticRanks(agreement, { generation, start: (newcomer) => supervisor.add(processes.newcomer(newcomer)) });
     this.#ends = [];
     this.#told = undefined;
     this.#saidLines = 0;
-    this.#supervisor = new Supervisor({
+    const supervisor: Supervisor = new Supervisor({
       clock,
       ...(surroundings && { startGuard: surroundings.startGuard }),
       specs: processes.first(),
-      ranksMin,
+      elastic: this.#elastic,
       directory,
       stdout: this.#stdout,
       stderr: this.#stderr,
@@ -303,13 +316,30 @@ class Run {
       report: (line) => this.#event(line),
       onEnd: (ended) => this.#onEnd(agreement, generation, ended),
     });
-    return this.#supervisor;
+    this.#supervisor = supervisor;
+    return supervisor;
+  }
+
+  #elasticRanks(
+    agreement: NodeAgreement,
+    { generation, start }: { readonly generation: number; readonly start: ElasticRanksOptions['start'] },
+  ): ElasticRanks | undefined {
+    const { clock, ranksMin: min, maxRestarts: restarts = 0 } = this.#options;
+    if (min === undefined) return undefined;
+    const { store } = agreement.partsOf(generation);
+    const onChange: ElasticRanksOptions['onChange'] = (change) =>
+      this.#changes.push({ seconds: (clock.now() - this.#startMs) / 1000, ...change });
+    return new ElasticRanks({ clock, size: agreement.worldSize, min, restarts, store, start, onChange, say: (line) => this.#say(line) });
   }
 
   #onEnd(agreement: NodeAgreement, generation: number, ended: EndedProcess): void {
-    const { rank, text, ending, ranksLeft } = ended;
+    const { rank, text, ending, ranksLeft, waited } = ended;
+    if (waited) {
+      this.#elastic?.onNewcomerEnd(ended);
+      return;
+    }
     const failure = succeeded(ending) ? undefined : this.#failureOf(ended);
-    if (ranksLeft !== undefined) this.#say(`world ${ranksLeft + 1} → ${ranksLeft}: ${describeEnd(ended)}; the others go on`);
+    if (ranksLeft !== undefined) this.#elastic?.onLost(ended, ranksLeft);
     // The later ones are told together, at the end.
     else if (failure !== undefined && this.#ends.every((each) => each.ranksLeft !== undefined || succeeded(each.ending))) {
       this.#say(describeEnd(ended));
@@ -365,6 +395,10 @@ class Run {
     return failure;
   }
 
+  #resultOf(failure: JobFailure | undefined): LaunchResult {
+    return { exitCode: failure?.exitCode ?? 0, failure, changes: this.#changes };
+  }
+
   #event(line: string): void {
     if (this.#options.events === 'failures' && / started(:| \(pid)/.test(line)) return;
     this.#say(line);
@@ -374,10 +408,6 @@ class Run {
     this.#saidLines++;
     this.#stderr.write(`shoal: ${line}\n`);
   }
-}
-
-function resultOf(failure: JobFailure | undefined): LaunchResult {
-  return { exitCode: failure?.exitCode ?? 0, failure };
 }
 
 function checkSeveralNodes(options: LaunchOptions): void {

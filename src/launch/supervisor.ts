@@ -1,8 +1,9 @@
 /** The processes of one generation on this node: starts them all, notices the first rank that fails, stops the others in
  *  three steps (let them fail by themselves, SIGTERM, SIGKILL), and leaves no process of theirs behind. Servers that the
- *  ranks use are started again when they fail, and dismissed when the ranks have ended. It must not know other nodes. */
+ *  ranks use are started again when they fail, and dismissed when the ranks have ended, as are newcomers that the ranks have not taken in.
+ *  It must not know other nodes. */
 import { join } from 'node:path';
-import type { Clock } from '../base/clock.ts';
+import { setServedTimer, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { checkDescriptors } from '../base/exhaustion.ts';
 import { stateOf } from '../base/files/process-identity.ts';
@@ -37,13 +38,21 @@ export interface ProcessSpec {
   readonly substitute?: 'none' | 'here' | 'elsewhere';
 }
 
+/** Ranks that the job goes on without. */
+export interface ExpendableRanks {
+  /** True for a newcomer that has not joined: the job does not wait for its end. */
+  isWaiting(rank: number): boolean;
+  /** Takes a rank that has ended badly out of the world. @returns the number of ranks that are left; undefined: they are too few. */
+  goOnWithout(): number | undefined;
+}
+
 export interface SupervisorOptions {
   readonly clock: Clock;
   /** The starter and signaller of processes. Default: the system. */
   readonly startGuard?: () => Guard;
   readonly specs: readonly ProcessSpec[];
-  /** The job goes on without ranks that end badly while so many are left. Default: it needs all. */
-  readonly ranksMin?: number | undefined;
+  /** Ranks without which the job goes on. Default: it needs all. */
+  readonly elastic?: ExpendableRanks | undefined;
   readonly directory: string;
   readonly stdout: ConsoleSink;
   readonly stderr: ConsoleSink;
@@ -70,6 +79,8 @@ export interface EndedProcess {
   readonly afterMs: number;
   /** Ranks that go on without this one; undefined: it ended well, or the job ends with it. */
   readonly ranksLeft: number | undefined;
+  /** It was a newcomer that had not joined. */
+  readonly waited: boolean;
   /** Its last words on stderr, and the error that ended it; complete after `finish`. */
   words(): { said: string; uncaught: UncaughtError | undefined };
 }
@@ -87,6 +98,8 @@ interface Member {
 
 /** Outputs that a process outside the ranks' groups keeps open are given up after this. */
 const drainMs = 2000;
+/** Served time in which the launcher hears that a newcomer has joined, when the others have ended meanwhile. */
+const joinedOnItsWayMs = 500;
 /** More processes than these are not named one by one when they start. */
 const startsNamed = 8;
 /** Kept of a failing process's stderr. */
@@ -114,13 +127,14 @@ export class Supervisor {
   readonly #ranksEnded: Promise<void>;
   readonly #allEnded: Promise<void>;
   readonly #failures: EndedProcess[] = [];
-  /** Ranks that the others go on without. */
-  #ranksLost = 0;
   /** When the first process ended badly, here or on another node. */
   #failingMs: number | undefined;
   /** Outputs of processes that were started again. */
   readonly #earlierOutputs: RankOutput[] = [];
   #stopping = false;
+  /** Those that the job waits for have ended. */
+  #ranksOver = false;
+  #dismissing = false;
   /** Processes that have been spawned and have not reported it. */
   #starting = 0;
   readonly #started: { readonly name: string; readonly pid: number }[] = [];
@@ -165,6 +179,13 @@ export class Supervisor {
       // One that has just been started may not have made its group.
       if (!this.#guard.signal(child.pid, signal)) child.kill(signal);
     }
+  }
+
+  /** Starts one more process, unless the job is over. */
+  add(spec: ProcessSpec): void {
+    if (this.#stopping || this.#ranksOver) return;
+    this.#toStart.push(spec);
+    if (this.#toStart.length === 1) this.#startNext();
   }
 
   /** Ends what still runs: SIGTERM, on which servers end well, then SIGKILL. */
@@ -247,6 +268,7 @@ export class Supervisor {
   }
 
   #start(spec: ProcessSpec): void {
+    makeFolder(this.#folder(spec, 0));
     const child = this.#spawn(spec);
     const member: Member = { spec, child, outputs: this.#outputsOf(spec, child, 0), ended: false, restarted: 0 };
     this.#members.push(member);
@@ -317,31 +339,43 @@ export class Supervisor {
   #noteEnd(spec: ProcessSpec, how: Pick<EndedProcess, 'ending' | 'text' | 'pid' | 'words'>): void {
     const { name, rank } = spec;
     const isGood = succeeded(how.ending);
-    const ranksLeft = isGood || rank === undefined ? undefined : this.#ranksLeft();
-    if (ranksLeft !== undefined) this.#ranksLost++;
-    const ended = { name, rank, afterMs: this.#options.clock.now() - this.#startMs, ranksLeft, ...how };
+    const waited = this.#isWaiting(spec);
+    const mayGoOn = !isGood && !waited && rank !== undefined && this.#failingMs === undefined && !this.#stopping;
+    const ranksLeft = mayGoOn ? this.#options.elastic?.goOnWithout() : undefined;
+    const ended = { name, rank, afterMs: this.#options.clock.now() - this.#startMs, ranksLeft, waited, ...how };
     this.#options.onEnd(ended);
-    if (isGood || ranksLeft !== undefined || this.#hasSubstitute(spec)) return;
+    if (isGood || waited || ranksLeft !== undefined || this.#hasSubstitute(spec)) return;
     this.#failures.push(ended);
     this.noteFailing();
     this.#settle(ended);
   }
 
-  /** Ranks that can go on without one more; undefined: they cannot. */
-  #ranksLeft(): number | undefined {
-    const { specs, ranksMin = Infinity } = this.#options;
-    const left = specs.filter(({ kind }) => kind === 'rank').length - this.#ranksLost - 1;
-    return left >= ranksMin && this.#failingMs === undefined && !this.#stopping ? left : undefined;
+  #isWaiting({ rank }: ProcessSpec): boolean {
+    return rank !== undefined && this.#options.elastic?.isWaiting(rank) === true;
   }
 
   #noteAllEnded(): void {
     if (this.#toStart.length > 0) return;
     const running = this.#running;
-    if (running.every(({ spec }) => spec.kind === 'server')) {
-      this.#settle(undefined);
-      this.#noteRanksEnded();
-    }
+    if (running.every(({ spec }) => spec.kind === 'server')) this.#noteRanksOver();
+    else if (running.every(({ spec }) => spec.kind === 'server' || this.#isWaiting(spec))) this.#dismissWaiting();
     if (running.length === 0) this.#ended();
+  }
+
+  #noteRanksOver(): void {
+    this.#ranksOver = true;
+    this.#settle(undefined);
+    this.#noteRanksEnded();
+  }
+
+  /** Nobody is left who could take them in, unless it has been done. */
+  #dismissWaiting(): void {
+    if (this.#dismissing) return;
+    this.#dismissing = true;
+    setServedTimer(this.#options.clock, joinedOnItsWayMs, () => {
+      this.#dismissing = false;
+      if (this.#running.every(({ spec }) => spec.kind === 'server' || this.#isWaiting(spec))) this.#noteRanksOver();
+    });
   }
 
   /** A server whose place another process takes is no loss to the ranks. Of one that is elsewhere we do not know how it is:

@@ -28,7 +28,7 @@ export interface OpenStoreOptions {
   readonly network?: StreamNetwork;
   /** For `env://`, and for XDG_RUNTIME_DIR. Default: empty. */
   readonly environment?: Environment;
-  /** Our rank. Required but for `env://` and `hash://`. */
+  /** Our rank. Required but for `env://`, where the environment says it, and `hash://`. */
   readonly rank?: number;
   readonly worldSize?: number;
   /** Name of the job; another job's processes are refused. Default: the address. */
@@ -142,7 +142,7 @@ async function openFromEnvironment(options: OpenStoreOptions): Promise<OpenedSto
       return { ...alone(options, world, spec), secret };
     case 'address': {
       const server = meeting.hostedElsewhere ? 'elsewhere' : 'rank-0';
-      const opened = await openTcp(meeting, { rank: serverOf(environment) ?? rank, worldSize, world, secret, server }, options);
+      const opened = await openTcp(meeting, { rank: serverOf(environment) ?? options.rank ?? rank, worldSize, world, secret, server }, options);
       // Ranks that were restarted must not meet their predecessors' keys.
       return {
         ...opened,

@@ -372,7 +372,7 @@ function blame({ harmed, others }: Generation, name: string): void {
 /** The result of a launcher that was lost before it started anything. */
 function notStarted(thrown: unknown): LaunchResult {
   const { message } = ShoalError.from(thrown);
-  return { exitCode: 1, failure: { node: 1, host: '', exitCode: 1, text: message, final: true } };
+  return { exitCode: 1, failure: { node: 1, host: '', exitCode: 1, text: message, final: true }, changes: [] };
 }
 
 /** True for faults that a job survives: a process that goes on before it is given up, a session that goes on over another

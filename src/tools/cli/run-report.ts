@@ -6,6 +6,7 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
+import { describeChange, type WorldChange } from '../../launch/elastic-ranks.ts';
 import { sentenceOf, type JobFailure } from '../../launch/node-agreement.ts';
 import { buildReport } from '../report/build-report.ts';
 import type { ReportData } from '../report/data/report-data.ts';
@@ -62,17 +63,20 @@ export class RunReport {
   }
 
   /** @returns where the page is, or why there is none: the job is over, and has the result that it has. */
-  write(exitCode: number, failure: JobFailure | undefined): string {
+  write(exitCode: number, failure: JobFailure | undefined, changes: readonly WorldChange[]): string {
     try {
-      return this.#write(exitCode, failure);
+      return this.#write(exitCode, failure, changes);
     } catch (thrown) {
       return messageOf(thrown);
     }
   }
 
-  #write(exitCode: number, failure: JobFailure | undefined): string {
+  #write(exitCode: number, failure: JobFailure | undefined, changes: readonly WorldChange[]): string {
     const words = failure === undefined ? { failure: null } : { failure: sentenceOf(failure), details: failure.details ?? [] };
-    writeLauncherRecord(this.#folder, { command: this.#command, startedAt: this.#startedAt, exitCode, ...words });
+    writeLauncherRecord(this.#folder, {
+      ...{ command: this.#command, startedAt: this.#startedAt, exitCode, ...words },
+      changes: changes.map((change) => `after ${change.seconds.toFixed(1)} s: ${describeChange(change)}`),
+    });
     return writeReport(this.#folder);
   }
 }

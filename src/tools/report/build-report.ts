@@ -28,7 +28,7 @@ function titleOf([script, ...args]: readonly string[]): string | undefined {
 export function buildReport(name: string, run: RunFolder, limits: TimelineLimits = defaultLimits): ReportData {
   const alignment = alignProcesses(run.traces.flatMap(({ metadata }) => metadata.processes));
   const { processes } = alignment;
-  const warnings = [...run.warnings];
+  const warnings = [...(run.launcher?.changes ?? []), ...run.warnings];
   const ends = endsOf(processes);
   const timeline = new TimelineBuilder(limits);
   const collectives = new CollectivesBuilder(processes, ends);

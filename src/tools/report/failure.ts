@@ -13,7 +13,9 @@ export function failureOfRun(
   traced: readonly number[],
 ): ReportFailure | null {
   const launcher = record?.failure ?? null;
-  if (launcher === null && flights.length === 0) return null;
+  // A job that goes on without ranks has records of calls that failed as they were lost.
+  const isSurvived = (record?.changes ?? []).length > 0;
+  if (launcher === null && (flights.length === 0 || isSurvived)) return null;
   const behind = ranksBehind(flights);
   const errors = groupBy(
     flights.flatMap(({ rank, entries }) =>

@@ -28,6 +28,8 @@ export interface LauncherRecord {
   readonly failure: string | null;
   /** The place of the error that ended the rank, and the stack frames of the script. */
   readonly details?: readonly string[];
+  /** The changes of the ranks of a job that goes on without those that it loses, in their order. */
+  readonly changes?: readonly string[];
 }
 
 /** The files of a run that a page is made of. */
@@ -119,14 +121,15 @@ function isPoint(value: unknown): value is [number, number] {
 
 function parseLauncherRecord(text: string, origin: string): LauncherRecord {
   const parsed = record(JSON.parse(text));
-  const { command, startedAt, exitCode, failure, details = [] } = parsed;
+  const { command, startedAt, exitCode, failure, details = [], changes = [] } = parsed;
   const isWhole =
     Array.isArray(command) &&
     command.every((part) => typeof part === 'string') &&
     typeof startedAt === 'string' &&
     Number.isInteger(exitCode) &&
     (failure === null || typeof failure === 'string') &&
-    isListOf(details, (line) => typeof line === 'string');
+    isListOf(details, (line) => typeof line === 'string') &&
+    isListOf(changes, (line) => typeof line === 'string');
   if (isWhole) return parsed as unknown as LauncherRecord;
   throw new ShoalError('usage', `${origin} is not a record of the launcher`);
 }

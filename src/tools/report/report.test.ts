@@ -362,6 +362,13 @@ describe('failures', () => {
     expect(build().failure!.lines).toEqual(['rank 1 left no record: killed, or ended without being asked']);
   });
 
+  it('of a job that went on without a rank is none; its changes are told', () => {
+    for (const rank of [0, 2]) write(`flight-rank-${rank}.json`, flight(rank, 5, 'rank 1 was lost'));
+    const changes = ['after 1.0 s: world 3 → 2: rank 1 exited with code 1'];
+    write('launcher.json', JSON.stringify({ command: ['train.ts'], startedAt: 'x', exitCode: 0, failure: null, changes }));
+    expect(build()).toMatchObject({ failure: null, warnings: changes });
+  });
+
   it('ranks that were told of no error say what they called last', () => {
     write('flight-rank-0.json', flight(0, 5, 'rank 1 was lost'));
     write('flight-rank-2.json', flight(2, 5, null));

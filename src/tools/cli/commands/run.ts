@@ -52,6 +52,8 @@ Examples:
   shoal run -n 4 train.ts                        4 processes on this machine
   shoal run -n auto train.ts -- --epochs 3       one per processor; what follows the script is the script's
   shoal run -n 2 --log-dir logs train.ts         also writes logs/rank-0/stdout.log and so on
+  shoal run -n 4 --min 2 --max-restarts 3 train.ts
+                                                 goes on without lost ranks, which are started again alone
   shoal run --workers 4 --servers 2 train.ts     4 processes and 2 parameter servers, which need no script
   shoal run --workers 3 --ps 2 train.ts          5 processes of a graph's script, the last 2 of them its parameter servers
   SHOAL_SECRET=… shoal run --nnodes 2 --node-rank 0 --master-addr 10.0.0.4 -n 2 train.ts
@@ -73,8 +75,8 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--standalone', 'one machine, any free port, whatever the other options say')
     .option('--job-id <name>', 'name of the job, the same on every machine')
     .option('--secret-file <path>', "file with the job's secret, for several machines; default: SHOAL_SECRET")
-    .option('--max-restarts <count>', 'how often all ranks are started again after a failure', natural, 0)
-    .option('--min <count>', 'a job of one machine goes on while so many ranks are left, which then call shrink; default: all', positive)
+    .option('--max-restarts <count>', 'how often all ranks are started again after a failure; with --min, also each alone', natural, 0)
+    .option('--min <count>', 'a job of one machine goes on while so many ranks are left, as with elastic.run; default: all', positive)
     .option('--log-dir <path>', 'writes the output of every rank to <path>/rank-<n>/{stdout,stderr}.log, too')
     .option('-r, --redirects <streams>', 'to the files only: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank: 0:3,1:1')
     .option('-t, --tee <streams>', 'to the files and the console, as --redirects; default with --log-dir: 3')
@@ -170,16 +172,17 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const) process.on(name, () => job.signal(name));
   stdout.once('error', (error) => job.outputLost(error));
   view.follow(job);
-  const { exitCode, failure } = await job.result.finally(() => view.close());
+  const { exitCode, failure, changes } = await job.result.finally(() => view.close());
   if (report !== undefined) {
-    stderr.write(`shoal: report: ${report.write(exitCode, failure)}\n`);
+    stderr.write(`shoal: report: ${report.write(exitCode, failure, changes)}\n`);
   }
   await watch?.close();
   if (flags.json !== undefined) {
     const { writeJson } = await import('../write-json.ts');
     const seconds = (systemClock.wallNow() - startedAt) / 1000;
     const times = { startedAt: new Date(startedAt).toISOString(), seconds };
-    writeJson(flags.json, { version: 1, command: [script, ...args], ranks: localSize, ...times, exitCode, failure: failure ?? null });
+    const outcome = { exitCode, failure: failure ?? null, changes };
+    writeJson(flags.json, { version: 1, command: [script, ...args], ranks: localSize, ...times, ...outcome });
   }
   return exitCode;
 }
