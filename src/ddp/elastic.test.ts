@@ -1,6 +1,7 @@
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
+import type { ProcessGroup } from '../group/caller/types.ts';
 import { InProcessSite } from '../group/testing/in-process-world.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
 import { elastic, type ElasticState } from './elastic.ts';
@@ -34,6 +35,7 @@ it.each([1, 2, 3, 4, 5, 6, 7, 8])('every item counts once, whenever ranks are lo
     });
     return { ranks: last.globalRanks, seen, step: state.step };
   });
+  for (const result of results) result.catch(() => undefined);
   for (let k = 0; k < 2; k++) {
     await turns(random.integer(12));
     const victim = random.integer(ranks);
@@ -42,7 +44,6 @@ it.each([1, 2, 3, 4, 5, 6, 7, 8])('every item counts once, whenever ranks are lo
   }
   const left = [0, 1, 2, 3].filter((rank) => !lost.has(rank));
   const ends = await Promise.all(left.map((rank) => results[rank]));
-  for (const result of results) result.catch(() => undefined);
   for (const { seen, step } of ends) {
     expect(step).toBe(ends[0].step);
     // The last of the items that are dealt to all are repeated, as in torch's sampler.
@@ -50,6 +51,77 @@ it.each([1, 2, 3, 4, 5, 6, 7, 8])('every item counts once, whenever ranks are lo
     expect(seen.reduce((sum, times) => sum + times, 0)).toBeLessThan(items + 3 * ranks);
   }
   await Promise.all(left.map((rank) => groups[rank].destroy({ timeoutMs: 100 })));
+});
+
+describe.each([
+  { kind: 'host', fastPath: true },
+  { kind: 'network', fastPath: false },
+] as const)('over $kind', (path) => {
+  /** Trains for so many steps, and adds a number per step on each rank. @param during what a rank does as its step begins. */
+  async function train(group: ProcessGroup, steps: number, during: (rank: number, step: number) => Promise<void> | void = () => {}) {
+    const rank = group.globalRanks[group.rank];
+    const sum = group.tensor('float64', [1]);
+    const state: ElasticState = { step: 0, tensors: [sum, new Float32Array(1000)], extra: 'none' };
+    const last = await elastic.run(group, state, async (current, _, boundary) => {
+      while (state.step < steps) {
+        await during(rank, state.step);
+        const data = new Float32Array(1000).fill(state.step + 1);
+        await current.allReduce(data, { op: 'avg' });
+        sum.data[0] += data[0];
+        (state.tensors[1] as Float32Array).forEach((each, index, all) => (all[index] = each + data[index]));
+        state.extra = `after ${state.step}`;
+        state.step++;
+        await boundary();
+      }
+    });
+    const [, array] = state.tensors as [unknown, Float32Array];
+    return { last, ranks: last.globalRanks, sum: sum.data[0], same: array.every((each) => each === sum.data[0]), extra: state.extra };
+  }
+
+  const steps = 40;
+  const total = (steps * (steps + 1)) / 2;
+
+  it('a rank that joins goes on with the state of the others, at the same step', async () => {
+    const site = new InProcessSite(2, path);
+    const groups = await Promise.all([site.start(0), site.start(1)]);
+    let late: ReturnType<typeof train> | undefined;
+    const waits = async (rank: number, step: number): Promise<void> => {
+      if (step !== 10) return;
+      if (rank === 0) late = site.start(2).then((group) => train(group, steps));
+      await expect.poll(() => groups.map(({ waiting }) => waiting)).toEqual([1, 1]);
+    };
+    const ends = await Promise.all(groups.map((group) => train(group, steps, waits)));
+    for (const end of [...ends, await late!]) {
+      expect(end).toMatchObject({ ranks: [0, 1, 2], sum: total, same: true, extra: `after ${steps - 1}` });
+      await end.last.destroy({ timeoutMs: 100 });
+    }
+  });
+
+  it.each([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])('whoever is lost as a rank joins, each step counts once: seed %i', async (seed) => {
+    const random = seededRandom(seed);
+    const site = new InProcessSite(3, path);
+    const lost = new Set<number>();
+    const groups = await Promise.all([0, 1, 2].map((rank) => site.start(rank)));
+    const during = async (rank: number, step: number): Promise<void> => {
+      if (lost.has(rank)) await new Promise(() => undefined);
+      if (step < steps / 2) await turns(1);
+    };
+    const results = groups.map((group) => train(group, steps, during));
+    const late = site.start(3).then((group) => train(group, steps, during));
+    for (const result of [...results, late]) result.catch(() => undefined);
+    await turns(random.integer(120));
+    const victim = 1 + random.integer(3);
+    lost.add(victim);
+    site.crash(victim);
+    const left = [0, 1, 2].filter((rank) => !lost.has(rank));
+    const ends = await Promise.all(left.map((rank) => results[rank]));
+    for (const { ranks, ...end } of ends) {
+      expect(end).toMatchObject({ sum: total, same: true });
+      expect(ranks).toEqual(ends[0].ranks);
+    }
+    if (ends[0].ranks.includes(3)) expect(await late).toMatchObject({ sum: total, same: true, ranks: ends[0].ranks });
+    await Promise.all(ends.map(({ last }) => last.destroy({ timeoutMs: 100 })));
+  });
 });
 
 it('other errors end it, and so does bad input', async () => {

@@ -1,8 +1,10 @@
-/** Training that goes on without the ranks that are lost, in the shape of Horovod's `hvd.elastic.run`: without commits, because survivors keep
- *  what they have. It must not know the model. */
+/** Training that goes on without the ranks that are lost and with those that join, in the shape of Horovod's `hvd.elastic.run`: without commits,
+ *  because survivors keep what they have. It must not know the model. */
 import { isShoalError } from '../base/errors.ts';
 import { anyList, callback, checkArgument, checkFields, count, optionTable, anything } from '../base/schema.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
+import { Tensor } from '../memory/tensor.ts';
+import { StepBoundaries } from './step-boundaries.ts';
 
 /** The state by which training goes on. Change all of it together, after the last collective of a step, and without awaiting in between. */
 export interface ElasticState {
@@ -10,45 +12,73 @@ export interface ElasticState {
   step: number;
   /** Parameters, the optimiser's state, …: the same dtypes and numbers of elements on all ranks, in the same order. */
   readonly tensors: readonly TensorLike[];
-  /** Anything else that structured clone takes, such as the position of a sampler. */
+  /** Anything else that structured clone takes and that is the same on all ranks, such as the position of a sampler. */
   extra?: unknown;
 }
 
 const stateFields = optionTable<ElasticState>({ step: count, tensors: anyList, extra: anything });
 
-/** Calls `train` with the group until it has ended on all ranks. When ranks are lost, the group is shrunk, the others take over the state of
- *  the one that has made the most steps, and `train` is called again, with what is left: it goes on from `state.step`. Start the job with
+/** Trains from `state.step` on, with this group. `boundary` is awaited after each step, once the state has been changed, equally often on all
+ *  ranks and with a collective of all between two times: there, ranks that wait are taken in. It rejects with what `elastic.run` catches. */
+export type ElasticTrain = (group: ProcessGroup, state: ElasticState, boundary: () => Promise<void>) => Promise<void>;
+
+/** Calls `train` until it has ended on all ranks: at first, and again when the ranks have changed, with the group of those that there are then.
+ *  Before each time all take over the state of the rank that has made the most steps; at first that is rank 0's, or that of one that has
+ *  loaded a checkpoint. When ranks are lost the group is shrunk, when some wait it is grown. A newcomer runs the same script. Start the job with
  *  `shoal run --min`. @returns the last group. @throws ShoalError as `shrink`, and what `train` throws, unless it is the loss of a rank. */
-async function run(
-  group: ProcessGroup,
-  state: ElasticState,
-  train: (group: ProcessGroup, state: ElasticState) => Promise<void>,
-): Promise<ProcessGroup> {
+async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain): Promise<ProcessGroup> {
   checkFields('elastic.run: state', state, stateFields);
   checkArgument('elastic.run: train', train, callback);
-  let current = group;
-  for (let isInStep = true; ; isInStep = false) {
+  for (let current = group; ;) {
+    let boundaries: StepBoundaries | undefined;
     try {
-      if (!isInStep) await catchUp(current, state);
-      await train(current, state);
-      // Nobody leaves while others may still lose a rank in their last step.
-      await current.barrier();
-      return current;
+      boundaries = new StepBoundaries(current, await catchUp(current, state));
+      await train(current, state, () => boundaries!.pass());
+      if (!boundaries.isDue) {
+        // Nobody leaves while others may still lose a rank in their last step.
+        await current.barrier();
+        return current;
+      }
     } catch (error) {
-      if (!isShoalError(error) || error.code !== 'peer-lost') throw error;
-      current = await current.shrink();
+      if (boundaries?.isDue !== true) {
+        if (!isShoalError(error) || error.code !== 'peer-lost') throw error;
+        current = await current.shrink();
+        continue;
+      }
     }
+    current = await current.grow();
   }
 }
 
-/** A call in flight at a loss may have ended well on some ranks: they are one step ahead. */
-async function catchUp(group: ProcessGroup, state: ElasticState): Promise<void> {
+/** All take over the state of the rank that has made the most steps: a call in flight at a loss may have ended well on some ranks, and newcomers have
+ *  nothing yet. One that is behind keeps what it has until it has everything, as that rank may be lost meanwhile.
+ *  @returns a name that nobody had before. */
+async function catchUp(group: ProcessGroup, state: ElasticState): Promise<string> {
   const [furthest, place] = [Int32Array.of(state.step), Int32Array.of(group.rank)];
   await group.maxLoc(furthest, place);
   const [root] = place;
-  await group.batch(state.tensors.map((data) => ({ call: 'broadcast', data, root })));
-  state.extra = await group.broadcastObject(state.extra, { root });
-  [state.step] = furthest;
+  const isBehind = state.step < furthest[0];
+  const targets = state.tensors.map((tensor) => (isBehind ? likeOf(tensor, group) : tensor));
+  try {
+    if (targets.length > 0) await group.batch(targets.map((data) => ({ call: 'broadcast', data, root })));
+    const name = group.rank === root ? await group.store.add('elastic/names', 1) : 0;
+    const [extra, key] = await group.broadcastObject([state.extra, name], { root });
+    if (isBehind) state.tensors.forEach((tensor, index) => bytesOf(tensor).set(bytesOf(targets[index])));
+    [state.step, state.extra] = [furthest[0], extra];
+    return String(key);
+  } finally {
+    if (isBehind) for (const target of targets) if (target instanceof Tensor) group.release(target);
+  }
+}
+
+function likeOf(tensor: TensorLike, group: ProcessGroup): TensorLike {
+  // A native Float16Array has it, too.
+  return tensor instanceof Tensor ? group.tensor(tensor.dtype, tensor.shape) : (tensor as Float32Array).slice();
+}
+
+function bytesOf(tensor: TensorLike): Uint8Array {
+  const { buffer, byteOffset, byteLength } = tensor instanceof Tensor ? tensor.data : tensor;
+  return new Uint8Array(buffer, byteOffset, byteLength);
 }
 
 /** Elastic training. */

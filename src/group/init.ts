@@ -86,7 +86,8 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     library: chosenBackend(options.backend).library,
     tuning: settings.tuningFile === '' ? undefined : (await import('../call/tuning-file.ts')).loadTuning(settings.tuningFile),
   };
-  const plan = joins ? { ...begun, rank: await (await import('./caller/newcomer-number.ts')).newcomerNumber(begun, environment['RANK']) } : begun;
+  const { newcomerNumber } = joins ? await import('./caller/newcomer-number.ts') : {};
+  const plan = newcomerNumber ? { ...begun, rank: await newcomerNumber(begun, environment['RANK']) } : begun;
   let client: CommClient | undefined;
   try {
     checkDescriptors(`rank ${rank}`, descriptorsOf(plan), `joining a world of ${size}`, { rank });

@@ -142,7 +142,8 @@ async function openFromEnvironment(options: OpenStoreOptions): Promise<OpenedSto
       return { ...alone(options, world, spec), secret };
     case 'address': {
       const server = meeting.hostedElsewhere ? 'elsewhere' : 'rank-0';
-      const opened = await openTcp(meeting, { rank: serverOf(environment) ?? options.rank ?? rank, worldSize, world, secret, server }, options);
+      const own = serverOf(environment) ?? options.rank ?? rank;
+      const opened = await openTcp(meeting, { rank: own, worldSize, world, secret, server }, options);
       // Ranks that were restarted must not meet their predecessors' keys.
       return {
         ...opened,
