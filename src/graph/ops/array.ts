@@ -8,7 +8,8 @@ import { exactCount, formatShape, mergeShapes, resolveAxis, type Dimension, type
 import type { Value } from '../structure/value.ts';
 import { anyType, checkedOptions, inputsOf, likeFirst, oneShape, op, splitOptions, type Unary } from './op.ts';
 
-const placeholderDefinition: OpDefinition = {
+/** The operation of `placeholder`. */
+export const placeholderDefinition: OpDefinition = {
   name: 'Placeholder',
   inputs: [],
   attributes: { dtype: { kind: 'type' }, shape: { kind: 'shape', default: 'unknown' } },
@@ -51,7 +52,8 @@ export const identity = op<Unary<GraphDType>>({
 /** The value as it is, from which gradients do not go on. */
 export const stopGradient = op<Unary<GraphDType>>({ ...identity.definition, name: 'StopGradient' });
 
-const castDefinition: OpDefinition = {
+/** The operation of `cast`. */
+export const castDefinition: OpDefinition = {
   name: 'Cast',
   inputs: [{ name: 'x', dtype: 'SrcT' }],
   attributes: { SrcT: { kind: 'type' }, DstT: { kind: 'type' } },
@@ -165,7 +167,8 @@ export const pack = op<
   },
 });
 
-const splitDefinition: OpDefinition = {
+/** The operation of `split`. */
+export const splitDefinition: OpDefinition = {
   name: 'Split',
   inputs: [{ name: 'value', dtype: 'T' }],
   attributes: { ...anyType, num_split: { kind: 'int', least: 1 }, axis: { kind: 'int', default: 0 } },
@@ -227,14 +230,3 @@ export const zerosLike = op<Unary<GraphDType>>({
   attributes: anyType,
   infer: likeFirst,
 });
-
-/** Definitions of this family's operations; `operations` has those of all. */
-export const arrayOps: readonly OpDefinition[] = [
-  placeholderDefinition,
-  constantDefinition,
-  castDefinition,
-  splitDefinition,
-  ...[identity, stopGradient, reshape, transpose, expandDims, slice, concat, pack, shapeOf, sizeOf, range, zerosLike].map(
-    ({ definition }) => definition,
-  ),
-];

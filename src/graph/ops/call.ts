@@ -67,5 +67,3 @@ export function call(
   };
   return g.node(callDefinition, inputs, attributes, options).outputs;
 }
-
-export const callOps: readonly OpDefinition[] = [callDefinition];

@@ -90,10 +90,6 @@ export const controlTrigger = op<(g: GraphBuilder, options?: NodeOptions) => Nod
   control: 'control-trigger',
 });
 
-export const controlFlowOps: readonly OpDefinition[] = [switchOn, merge, enter, exit, nextIteration, loopCond, noOp, controlTrigger].map(
-  ({ definition }) => definition,
-);
-
 type Branch = (inputs: readonly Output[]) => readonly Output[];
 
 const branchKeys = optionTable<{ readonly then: Branch; readonly else: Branch }>({ then: callback, else: callback });

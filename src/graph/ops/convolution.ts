@@ -11,7 +11,7 @@ const places = {
   explicit_paddings: { kind: 'list(int)', default: [] },
 } as const;
 
-/** Definitions of this family's operations; `operations` has those of all. */
+/** Operations that programs add by `g.node`. */
 export const convolutionOps: readonly OpDefinition[] = [
   ...['Conv2D', 'DepthwiseConv2dNative'].map((name) =>
     defineOne(name, { input: 'T', filter: 'T' }, { ...floating, ...places, dilations: ones }, (context) => {

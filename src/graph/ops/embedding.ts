@@ -48,7 +48,8 @@ export const kvExport: OpDefinition = {
 /** Makes the table what was exported. */
 export const kvImport = changing('KvResourceImport', inputsOf(saved), admission);
 
-const kvEvictDefinition = changing('KvResourceEvict', inputsOf({ global_step: 'int64' }));
+/** The operation of `evictEmbeddings`. */
+export const kvEvictDefinition = changing('KvResourceEvict', inputsOf({ global_step: 'int64' }));
 
 type KvGather = (g: GraphBuilder, table: Output, keys: Output<IndexDType>, options?: NodeOptions) => Output<FloatDType>;
 
@@ -94,8 +95,3 @@ export const joinElements = op<<D extends IndexDType>(g: GraphBuilder, values: r
   attributes: { T: { kind: 'type', allowed: indexDTypes } },
   infer: ({ dtype }) => [{ dtype: dtype('T'), shape: [null] }],
 });
-
-export const embeddingOps: readonly OpDefinition[] = [
-  ...[kvVariable, initializeKvVariable, kvExport, kvImport, kvEvictDefinition, partitionIds],
-  ...[kvGather, joinElements].map(({ definition }) => definition),
-];

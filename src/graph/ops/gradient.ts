@@ -141,10 +141,3 @@ export const kernelGrad: OpDefinition = {
   attributes: { ...floating, op: { kind: 'string' }, attributes: { kind: 'string' }, count: { kind: 'int', least: 1 } },
   infer: ({ inputs, integer }) => inputs.slice(1, 1 + integer('count')).map(({ dtype, shape }) => ({ dtype, shape })),
 };
-
-export const gradientOps: readonly OpDefinition[] = [
-  ...[sumLike, broadcastLike, reshapeLike, inverseCount, otherProducts, sliceGrad, slicesToDense, concatGrad],
-  ...[reluGrad, leakyReluGrad, sigmoidGrad, tanhGrad, softmaxGrad, historyPush],
-]
-  .map(({ definition }) => definition)
-  .concat(kernelGrad, historyPop);

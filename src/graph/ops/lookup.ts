@@ -5,7 +5,7 @@ import { anyType, define, floating, inputsOf } from './op.ts';
 
 const index = { kind: 'type', allowed: indexDTypes } as const;
 
-/** Definitions of this family's operations; `operations` has those of all. */
+/** Operations that programs add by `g.node`. */
 export const lookupOps: readonly OpDefinition[] = [
   ...['SparseSegmentSum', 'SparseSegmentMean'].map((name) => ({
     ...define(

@@ -118,11 +118,5 @@ export const select = op<
   },
 });
 
-/** Definitions of this family's operations; `operations` has those of all. */
-export const mathOps: readonly OpDefinition[] = [
-  ...[add, sub, mul, div, floorDiv, floorMod, pow, maximum, minimum, squaredDifference],
-  ...[less, lessEqual, greater, greaterEqual, equal, notEqual, logicalAnd, logicalOr, logicalNot],
-  ...[neg, abs, sign, square, sqrt, rsqrt, exp, log, addN, select],
-]
-  .map(({ definition }) => definition)
-  .concat(floatFunctions.map((name) => unary(name)));
+/** Functions of a float, by the names of TensorFlow. */
+export const floatOps: readonly OpDefinition[] = floatFunctions.map((name) => unary(name));

@@ -66,7 +66,8 @@ export function einsumLabels(equation: string): { readonly terms: readonly strin
 }
 
 /** The sizes of labels that several terms have must agree. */
-const einsum: OpDefinition = define(
+/** Sums of products over named axes. */
+export const einsum: OpDefinition = define(
   'Einsum',
   [{ name: 'inputs', dtype: 'T', isList: true, least: 1 }],
   { ...anyType, equation: { kind: 'string' } },
@@ -85,8 +86,6 @@ const einsum: OpDefinition = define(
     return [{ dtype: dtype('T'), shape: Array.from(result).map((label) => sizes.get(label) ?? null) }];
   },
 );
-
-export const matrixOps: readonly OpDefinition[] = [...[matMul, batchMatMul, biasAdd].map(({ definition }) => definition), einsum];
 
 function turned(dimensions: readonly Dimension[], isTurned: boolean): readonly Dimension[] {
   return isTurned ? [dimensions[1], dimensions[0]] : dimensions;

@@ -74,12 +74,6 @@ export const sparseSoftmaxCrossEntropyWithLogits = op<
   },
 });
 
-/** Definitions of this family's operations; `operations` has those of all. */
-export const nnOps: readonly OpDefinition[] = [
-  ...[relu, sigmoid, tanh, softplus, softmax, logSoftmax, leakyRelu],
-  ...[l2Loss, sigmoidCrossEntropyWithLogits, softmaxCrossEntropyWithLogits, sparseSoftmaxCrossEntropyWithLogits],
-].map(({ definition }) => definition);
-
 function lossAndGradient({ dtype, fail }: InferContext, shape: Shape): readonly OutputSpec[] {
   if (shape !== 'unknown' && shape.length !== 2) fail(`features must have 2 dimensions, not ${formatShape(shape)}`);
   return [

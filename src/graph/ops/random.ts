@@ -54,14 +54,15 @@ function random(call: string, own: OpDefinition): RandomOp {
   };
 }
 
-const definitions = ['RandomUniform', 'RandomStandardNormal', 'TruncatedNormal'].map(definition);
+/** The operations of the functions below, in their order. */
+export const randomOps: readonly OpDefinition[] = ['RandomUniform', 'RandomStandardNormal', 'TruncatedNormal'].map(definition);
 
 /** Numbers from 0 to 1, without 1. */
-export const randomUniform = random('randomUniform', definitions[0]);
+export const randomUniform = random('randomUniform', randomOps[0]);
 /** Numbers of the standard normal distribution. */
-export const randomNormal = random('randomNormal', definitions[1]);
+export const randomNormal = random('randomNormal', randomOps[1]);
 /** The same, without numbers further than 2 from 0. */
-export const truncatedNormal = random('truncatedNormal', definitions[2]);
+export const truncatedNormal = random('truncatedNormal', randomOps[2]);
 
 const dropoutKeys = optionTable<{ seed?: number; name?: string }>({ seed: count, name: anyText });
 
@@ -85,5 +86,3 @@ export function dropout<D extends FloatDType>(
     return mul(g, mul(g, x, scalar(1 / (1 - rate), x.dtype)), cast(g, kept, x.dtype));
   });
 }
-
-export const randomOps: readonly OpDefinition[] = definitions;

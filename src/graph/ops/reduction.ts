@@ -55,8 +55,6 @@ export const argMax = op<
   ],
 });
 
-export const reductionOps: readonly OpDefinition[] = [sum, mean, max, min, prod, argMax].map(({ definition }) => definition);
-
 function reduced(shape: Shape, axes: readonly number[], keepDims: boolean, fail: Fail): Shape {
   if (shape === 'unknown') return axes.length === 0 && !keepDims ? [] : shape;
   const gone = new Set(axes.map((axis) => resolveAxis(axis, shape.length) ?? fail(`axis ${axis} is outside ${formatShape(shape)}`)));

@@ -13,7 +13,18 @@ export const fillDefinition = defineOne('Fill', { dims: 'index_type', value: 'T'
   shapeOfConstant(context, 0),
 );
 
-/** Definitions of this family's operations; `operations` has those of all. */
+/** The different elements, in the order of their first occurrence, and where each element is among them. */
+export const uniqueDefinition = define(
+  'Unique',
+  inputsOf({ x: 'T' }),
+  { ...anyType, out_idx: { ...index, default: 'int32' } },
+  ({ inputs: [x], ranked, dtype }) => [
+    { dtype: x.dtype, shape: [null] },
+    { dtype: dtype('out_idx'), shape: ranked(0, 1) },
+  ],
+);
+
+/** Operations that programs add by `g.node`. */
 export const shapingOps: readonly OpDefinition[] = [
   defineOne('StridedSlice', { input: 'T', begin: 'Index', end: 'Index', strides: 'Index' }, { Index: index, ...masks }, (context) => {
     const { inputs, constant, integer, fail } = context;
@@ -23,7 +34,6 @@ export const shapingOps: readonly OpDefinition[] = [
     return stridedShape({ shape, entries: [begin, end, strides], masks: integer, fail });
   }),
   defineOne('Squeeze', { input: 'T' }, { squeeze_dims: { kind: 'list(int)', default: [] } }, squeezedShape),
-  fillDefinition,
   defineOne('BroadcastTo', { input: 'T', shape: 'Tidx' }, { Tidx: index }, (context) => shapeOfConstant(context, 1)),
   defineOne('Tile', { input: 'T', multiples: 'Tmultiples' }, { Tmultiples: index }, ({ inputs: [{ shape }], constant, fail }) => {
     const times = constant(1);
@@ -88,10 +98,6 @@ export const shapingOps: readonly OpDefinition[] = [
   ),
   define('Where', inputsOf({ condition: 'T' }), anyType, ({ inputs: [{ shape }] }) => [
     { dtype: 'int64', shape: [null, shape === 'unknown' ? null : shape.length] },
-  ]),
-  define('Unique', inputsOf({ x: 'T' }), { ...anyType, out_idx: { ...index, default: 'int32' } }, ({ inputs: [x], ranked, dtype }) => [
-    { dtype: x.dtype, shape: [null] },
-    { dtype: dtype('out_idx'), shape: ranked(0, 1) },
   ]),
   define('IdentityN', [{ name: 'input', dtype: 'any', isList: true }], {}, ({ inputs }) =>
     inputs.map(({ dtype, shape }) => ({ dtype, shape })),

@@ -10,7 +10,8 @@ import { anyType, inputsOf, numeric, op } from './op.ts';
 const ref: InputSpec = { name: 'ref', dtype: 'T', isRef: true };
 const indexed = { ...anyType, Tindices: { kind: 'type', allowed: indexDTypes } } as const;
 
-const variableDefinition: OpDefinition = {
+/** The operation of `variable`. */
+export const variableDefinition: OpDefinition = {
   name: 'VariableV2',
   inputs: [],
   attributes: { dtype: { kind: 'type' }, shape: { kind: 'shape' } },
@@ -81,7 +82,8 @@ export const scatterAdd = op<Scatter<NumericDType>>(scatter('ScatterAdd', { ...i
 /** Subtracts from rows: `variable[indices[k]] −= updates[k]`, also when a row is named several times; gives the variable. */
 export const scatterSub = op<Scatter<NumericDType>>(scatter('ScatterSub', { ...indexed, ...numeric }));
 
-const partitionDefinition: OpDefinition = {
+/** The operation of `dynamicPartition`. */
+export const partitionDefinition: OpDefinition = {
   name: 'DynamicPartition',
   inputs: inputsOf({ data: 'T', partitions: 'int32' }),
   attributes: { ...anyType, num_partitions: { kind: 'int', least: 1 } },
@@ -107,7 +109,8 @@ export function dynamicPartition<D extends GraphDType>(
     .outputs as readonly Output<D>[];
 }
 
-const stitchDefinition: OpDefinition = {
+/** The operation of `dynamicStitch`. */
+export const stitchDefinition: OpDefinition = {
   name: 'DynamicStitch',
   inputs: [{ name: 'indices_and_data', dtype: 'any', isList: true, least: 2 }],
   attributes: anyType,
@@ -139,13 +142,6 @@ export function dynamicStitch<D extends GraphDType>(
   return checkedBuilder('dynamicStitch', g).node(stitchDefinition, [...indices, ...data], { T: data[0]?.dtype }, options)
     .outputs[0] as Output<D>;
 }
-
-export const stateOps: readonly OpDefinition[] = [
-  variableDefinition,
-  partitionDefinition,
-  stitchDefinition,
-  ...[assign, assignAdd, assignSub, gather, scatterUpdate, scatterAdd, scatterSub].map(({ definition }) => definition),
-];
 
 function sameAsVariable({ inputs: [variable, value], fail }: InferContext): readonly OutputSpec[] {
   if (mergeShapes(variable.shape, value.shape) === undefined) {

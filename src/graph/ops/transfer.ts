@@ -63,14 +63,6 @@ export const returnDefinition: OpDefinition = {
   control: 'return',
 };
 
-export const transferOps: readonly OpDefinition[] = [
-  sendDefinition,
-  recvDefinition,
-  fuseRecvDefinition,
-  argumentDefinition,
-  returnDefinition,
-];
-
 function slots({ attributes, fail }: InferContext): readonly OutputSpec[] {
   const dtypes = attributes.tensor_type as readonly GraphDType[];
   const shapes = attributes.shapes as readonly Shape[];

@@ -1,5 +1,4 @@
 /** Embeddings: tables in parts on several devices, hash tables, and lookups in both. Names are TensorFlow's and DeepRec's. */
-import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import {
   anyList,
@@ -21,7 +20,7 @@ import { cast, constant, pack, reshape } from '../ops/array.ts';
 import { initializeKvVariable, kvExport, kvGather, kvVariable, partitionIds } from '../ops/embedding.ts';
 import { slicesToDense } from '../ops/gradient.ts';
 import { div, equal, mul, select, sqrt, square } from '../ops/math.ts';
-import { fillDefinition, shapingOps } from '../ops/shaping.ts';
+import { fillDefinition, uniqueDefinition } from '../ops/shaping.ts';
 import { dynamicStitch, gather } from '../ops/state.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
@@ -186,7 +185,7 @@ export function embeddingLookupSparse(
   if (!(rows instanceof Output)) checkArgument('embeddingLookupSparse: rows', rows, count);
   const { combiner = 'mean', name = 'embedding_lookup_sparse', partitionStrategy } = options;
   return g.withScope(name, () => {
-    const [different, places] = g.node(unique, [ids]).outputs;
+    const [different, places] = g.node(uniqueDefinition, [ids]).outputs;
     const found = gather(g, embeddingLookup(g, params, different as Output<IndexDType>, { partitionStrategy }), places as Output<'int32'>);
     const { dtype } = found;
     const width = found.shape === 'unknown' ? undefined : exactCount(found.shape.slice(1));
@@ -208,8 +207,3 @@ export function embeddingLookupSparse(
     return div(g, total, select(g, none, one, norm));
   });
 }
-
-const unique = must(
-  shapingOps.find(({ name }) => name === 'Unique'),
-  () => 'there is a Unique',
-);

@@ -1,9 +1,9 @@
 /** Learning rates that change with the step: scalars that the graph computes from the global step, as TensorFlow's `tf.train.…_decay`. */
-import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, checkArgument, checkOptions, flag, list, number, optionTable } from '../../base/schema.ts';
 import { cast, constant } from '../ops/array.ts';
-import { add, div, exp, floorDiv, lessEqual, mathOps, maximum, minimum, mul, neg, pow, select, sub } from '../ops/math.ts';
+import { floatFunctions } from '../ops/float-functions.ts';
+import { add, div, exp, floatOps, floorDiv, lessEqual, maximum, minimum, mul, neg, pow, select, sub } from '../ops/math.ts';
 import type { Rate } from '../ops/training.ts';
 import type { GraphBuilder } from '../structure/builder.ts';
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
@@ -123,10 +123,7 @@ export function cosineDecay(
 ): Scalar {
   checkOptions('cosineDecay', options, cosineKeys);
   const { alpha = 0 } = options;
-  const cosine = must(
-    mathOps.find(({ name }) => name === 'Cos'),
-    () => 'there is a Cos',
-  );
+  const cosine = floatOps[floatFunctions.indexOf('Cos')];
   return schedule('cosineDecay', [g, learningRate, globalStep], decaySteps, ({ rate, step, number }) => {
     const share = minimum(g, div(g, step, number(decaySteps)), number(1));
     const [turned] = g.node(cosine, [mul(g, share, number(Math.PI))]).outputs as readonly Scalar[];
