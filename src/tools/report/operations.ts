@@ -1,9 +1,10 @@
 /** Facts about collectives, gathered while traces are read: waits of ranks for each other, the share of time that went into communication,
  *  and the speed of each kind of call. */
 import type { ChromeEvent, TraceMetadata } from '../../trace/chrome.ts';
+import { getOrMake } from '../../base/collections/lists.ts';
 import { Bandwidths } from './bandwidth.ts';
 import type { Ends } from './ends.ts';
-import type { ReportOperation, ReportRank, ReportRates, ReportStraggler, ReportTrainingStep } from './data/report-data.ts';
+import type { ReportData, ReportOperation } from './data/report-data.ts';
 import { median } from './lists.ts';
 import { stragglerOf, TrainingSteps } from './steps.ts';
 import { isCollective, isWait, kindOf, numberOf, textOf } from './span-argument.ts';
@@ -14,16 +15,10 @@ const kindsMax = 20_000;
 /** Calls that are looked at one by one; of more, every second, fourth, …, by their numbers, which are alike on all ranks. */
 const callsMax = 500_000;
 
-export interface Collectives {
-  readonly ranks: readonly ReportRank[];
-  readonly straggler: ReportStraggler | null;
-  readonly trainingStep: ReportTrainingStep | null;
-  readonly waits: readonly (readonly number[])[];
-  readonly operations: readonly ReportOperation[];
-  readonly rates: ReportRates;
+type Collectives = Pick<ReportData, 'ranks' | 'straggler' | 'trainingStep' | 'waits' | 'operations' | 'rates'> & {
   /** One call of this many was looked at. */
   readonly every: number;
-}
+};
 
 interface Call {
   kind: number;
@@ -31,11 +26,6 @@ interface Call {
   isTransfer: boolean;
   transferUs: number;
   waitUs: number;
-}
-
-/** Calls that are alike, described by the first of them. */
-interface Kind {
-  readonly span: ChromeEvent;
 }
 
 export class CollectivesBuilder {
@@ -48,7 +38,8 @@ export class CollectivesBuilder {
   readonly #waiting = new Map<number, CoveredTime>();
   /** Calls by group and kind, then by number. */
   readonly #calls = new Map<string, Map<number, Call>>();
-  readonly #kinds: Kind[] = [];
+  /** The first of those that are alike. */
+  readonly #kinds: ChromeEvent[] = [];
   readonly #kindIds = new Map<string, number>();
   readonly #steps = new TrainingSteps();
   #callCount = 0;
@@ -120,8 +111,7 @@ export class CollectivesBuilder {
     const number = numberOf(span, 'sequence') ?? -1;
     if (number % this.#every !== 0) return;
     const key = `${textOf(span, 'group')} ${kindOf(span)}`;
-    let calls = this.#calls.get(key);
-    if (calls === undefined) this.#calls.set(key, (calls = new Map()));
+    const calls = getOrMake(this.#calls, key, () => new Map<number, Call>());
     let call = calls.get(number);
     if (call === undefined) {
       call = { kind: this.#kindOf(span), isTransfer: !isWait(span), transferUs: 0, waitUs: 0 };
@@ -155,7 +145,7 @@ export class CollectivesBuilder {
     const known = this.#kindIds.get(key);
     if (known !== undefined) return known;
     if (this.#kinds.length >= kindsMax) return kindsMax - 1;
-    const id = this.#kinds.push({ span }) - 1;
+    const id = this.#kinds.push(span) - 1;
     this.#kindIds.set(key, id);
     return id;
   }
@@ -169,7 +159,7 @@ export class CollectivesBuilder {
       .slice(0, operationsMax);
   }
 
-  #operationOf(calls: readonly Call[], { span }: Kind): ReportOperation {
+  #operationOf(calls: readonly Call[], span: ChromeEvent): ReportOperation {
     const bytes = numberOf(span, 'bytes') ?? 0;
     const transferUs = median(calls.map((call) => call.transferUs));
     const peers = textOf(span, 'peers');
@@ -204,9 +194,7 @@ class CoveredTime {
   #totalUs = 0;
 
   add(thread: number, start: number, end: number): void {
-    let own = this.#threads.get(thread);
-    if (own === undefined) this.#threads.set(thread, (own = { starts: [], ends: [] }));
-    const { starts, ends } = own;
+    const { starts, ends } = getOrMake(this.#threads, thread, () => ({ starts: [], ends: [] }));
     const last = ends.length - 1;
     if (last >= 0 && start >= starts[last] && start <= ends[last]) ends[last] = Math.max(ends[last], end);
     else {

@@ -2,7 +2,7 @@
  *  time on the way. */
 import { sum } from '../../base/numbers.ts';
 import type { ChromeEvent } from '../../trace/chrome.ts';
-import type { ReportReceive, ReportRequests, ReportSteps } from './data/report-data.ts';
+import type { ReportData, ReportReceive, ReportRequests, ReportSteps } from './data/report-data.ts';
 import { groupBy } from '../../base/collections/lists.ts';
 import { median } from './lists.ts';
 import { numberOf, textOf } from './span-argument.ts';
@@ -10,14 +10,8 @@ import { numberOf, textOf } from './span-argument.ts';
 /** Rows of the table at most: those that took longest. */
 const receivesMax = 500;
 
-export interface Receives {
-  readonly steps: readonly ReportSteps[];
-  readonly requests: readonly ReportRequests[];
-  readonly receives: readonly ReportReceive[];
-}
-
 /** @param spans of graphs, of all ranks. */
-export function receivesOf(spans: readonly ChromeEvent[]): Receives {
+export function receivesOf(spans: readonly ChromeEvent[]): Pick<ReportData, 'steps' | 'requests' | 'receives'> {
   const called = (verb: string): ChromeEvent[] => spans.filter(({ name }) => name.startsWith(`${verb} `));
   return {
     steps: stepsOf(spans.filter(({ name }) => name === 'step')),

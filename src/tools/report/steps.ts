@@ -4,6 +4,7 @@
  *      all-reduce at train.ts:31   ▓▓▓        ▓▓▓        ▓▓▓
  *                                  │◀─ step ─▶│◀─ step ─▶│        shares of communication and of waiting: between the first and the last */
 import type { ChromeEvent } from '../../trace/chrome.ts';
+import { getOrMake } from '../../base/collections/lists.ts';
 import { median } from './lists.ts';
 import type { ReportData, ReportOperation, ReportStraggler, ReportTrainingStep } from './data/report-data.ts';
 import { kindOf, numberOf, textOf } from './span-argument.ts';
@@ -39,15 +40,13 @@ export class TrainingSteps {
   add(span: ChromeEvent): void {
     const number = numberOf(span, 'sequence');
     if (number === undefined) return;
-    let rank = this.#calls.get(span.pid);
-    if (rank === undefined) this.#calls.set(span.pid, (rank = { byPlace: new Map(), count: 0 }));
+    const rank = getOrMake(this.#calls, span.pid, () => ({ byPlace: new Map<string, Calls>(), count: 0 }));
     const [site, name, bytes] = [textOf(span, 'site'), textOf(span, 'name'), numberOf(span, 'bytes')];
     const key = [textOf(span, 'group'), kindOf(span), site, name, bytes].join('\n');
-    let calls = rank.byPlace.get(key);
-    if (calls === undefined) {
+    const calls = getOrMake(rank.byPlace, key, () => {
       const place = site === undefined ? (name === undefined ? '' : ` ${name}`) : ` at ${site}`;
-      rank.byPlace.set(key, (calls = { name: `${kindOf(span)}${place}`, totalUs: 0, starts: new Map() }));
-    }
+      return { name: `${kindOf(span)}${place}`, totalUs: 0, starts: new Map<number, number>() };
+    });
     calls.totalUs += span.dur ?? 0;
     const known = calls.starts.get(number);
     if (known === undefined && rank.count++ >= callsMax) return;

@@ -1,21 +1,15 @@
 /** Rows of spans from events as they are read, within a budget: where there are too many, the shortest of each rank go first, and its rows
  *  say how busy they were. What is not read any more takes no more memory than what is kept. */
 import type { ChromeEvent } from '../../trace/chrome.ts';
-import type { ReportCounter, ReportRow } from './data/report-data.ts';
+import type { ReportCounter, ReportData, ReportRow } from './data/report-data.ts';
+import { getOrMake } from '../../base/collections/lists.ts';
 import { Density } from './density.ts';
 import { isWait } from './span-argument.ts';
 
-export interface Timeline {
-  readonly names: readonly string[];
-  readonly details: readonly string[];
-  readonly rows: readonly ReportRow[];
-  /** The time from the first event, from which all times are counted, to the last. */
-  readonly durationUs: number;
-  readonly stretchUs: number;
-  readonly counters: readonly ReportCounter[];
+type Timeline = Pick<ReportData, 'names' | 'details' | 'rows' | 'durationUs' | 'stretchUs' | 'counters'> & {
   /** Spans and values that are left out. */
   readonly leftOut: number;
-}
+};
 
 export interface TimelineLimits {
   /** Spans of all rows together. */
@@ -122,13 +116,14 @@ export class TimelineBuilder {
   }
 
   #rowOf({ pid, tid }: ChromeEvent): Row {
-    const key = `${pid} ${tid}`;
-    let row = this.#rows.get(key);
-    if (row === undefined) {
-      row = { rank: pid, name: `thread ${tid}`, order: tid, density: new Density(), spans: [], count: 0 };
-      this.#rows.set(key, row);
-    }
-    return row;
+    return getOrMake(this.#rows, `${pid} ${tid}`, () => ({
+      rank: pid,
+      name: `thread ${tid}`,
+      order: tid,
+      density: new Density(),
+      spans: [],
+      count: 0,
+    }));
   }
 
   #addSpan(event: ChromeEvent): void {

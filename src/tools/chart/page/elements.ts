@@ -2,7 +2,7 @@
 
 export function element<Tag extends keyof HTMLElementTagNameMap>(
   tag: Tag,
-  options: { readonly class?: string; readonly text?: string; readonly children?: readonly (Node | string)[] } = {},
+  options: { readonly class?: string | undefined; readonly text?: string; readonly children?: readonly (Node | string)[] } = {},
 ): HTMLElementTagNameMap[Tag] {
   const made = document.createElement(tag);
   if (options.class !== undefined) made.className = options.class;
@@ -11,27 +11,27 @@ export function element<Tag extends keyof HTMLElementTagNameMap>(
   return made;
 }
 
-export interface Column {
+export interface Column<Row> {
   readonly title: string;
-  readonly isText?: boolean;
+  readonly class?: 'text';
+  readonly cell: (row: Row) => string | Node;
 }
 
-export function table(columns: readonly Column[], rows: readonly (readonly (string | Node)[])[]): HTMLElement {
-  const classOf = (at: number): { class?: string } => (columns[at].isText === true ? { class: 'text' } : {});
-  const head = element('tr', { children: columns.map(({ title }, at) => element('th', { text: title, ...classOf(at) })) });
-  const body = rows.map((cells) =>
-    element('tr', { children: cells.map((cell, at) => element('td', { children: [cell], ...classOf(at) })) }),
+export function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): HTMLElement {
+  const head = element('tr', { children: columns.map(({ title, class: name }) => element('th', { text: title, class: name })) });
+  const body = rows.map((row) =>
+    element('tr', { children: columns.map(({ cell, class: name }) => element('td', { children: [cell(row)], class: name })) }),
   );
   const whole = element('table', { children: [element('thead', { children: [head] }), element('tbody', { children: body })] });
   return element('div', { class: 'scroll', children: [whole] });
 }
 
 /** The first rows of a table, and a button that shows the others. */
-export function shortened(count: number, shown: number, first: (count: number) => HTMLElement): HTMLElement {
-  const place = element('div', { children: [first(Math.min(count, shown))] });
-  if (count <= shown) return place;
-  const more = element('button', { text: `${count - shown} more` });
-  more.addEventListener('click', () => place.replaceChildren(first(count)));
+export function shortTable<Row>(columns: readonly Column<Row>[], rows: readonly Row[], shown: number): HTMLElement {
+  const place = element('div', { children: [table(columns, rows.slice(0, shown))] });
+  if (rows.length <= shown) return place;
+  const more = element('button', { text: `${rows.length - shown} more` });
+  more.addEventListener('click', () => place.replaceChildren(table(columns, rows)));
   place.append(element('div', { class: 'tools', children: [more] }));
   return place;
 }

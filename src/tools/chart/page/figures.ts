@@ -42,8 +42,8 @@ function tableOf({ x, xLabel, xUnit, unit = 'ms', series, table: given }: Figure
       ...series.map(({ values }) => (values[at] === null ? '' : values[at].toPrecision(4))),
     ]),
   };
-  return table(
-    head.map((title) => ({ title })),
+  return table<readonly string[]>(
+    head.map((title, at) => ({ title, cell: (row) => row[at] })),
     rows,
   );
 }

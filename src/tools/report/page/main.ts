@@ -1,6 +1,6 @@
 /** The report's page: from the data in it to what is seen. */
 import type { ReportData, ReportOperation, ReportRank } from '../data/report-data.ts';
-import { element, legend, section, shortened, table } from '../../chart/page/elements.ts';
+import { element, legend, section, shortTable, type Column } from '../../chart/page/elements.ts';
 import { LineStyles } from '../../chart/page/line-chart.ts';
 import { bytes, digits, duration, percent } from '../../chart/page/units.ts';
 import { bandwidthSection } from './bandwidth.ts';
@@ -21,6 +21,23 @@ const spanKinds: readonly (readonly [SpanKind, string])[] = [
   ['wait', 'waiting for other ranks'],
   ['other', "a span of the program's own"],
   ['mark', 'an event without a duration'],
+];
+const operationColumns: readonly Column<ReportOperation>[] = [
+  { title: 'operation', class: 'text', cell: ({ kind }) => kind },
+  { title: 'called at', class: 'text', cell: ({ site }) => site },
+  { title: 'calls', cell: ({ calls }) => String(calls) },
+  { title: 'transfer', cell: ({ transferUs }) => duration(transferUs) },
+  { title: 'wait', cell: ({ waitUs }) => duration(waitUs) },
+  { title: 'bytes', cell: (each) => bytes(each.bytes) },
+  { title: 'GB/s', cell: ({ algorithmBandwidth: rate }) => (rate < 0.001 ? '' : digits(rate)) },
+  { title: 'bus GB/s', cell: ({ busBandwidth: rate }) => (rate < 0.001 ? '' : digits(rate)) },
+  {
+    title: 'of the bound',
+    cell: ({ busBandwidth: rate, boundBandwidth: bound }) => (bound === null || rate === 0 ? '' : percent(rate / bound)),
+  },
+  { title: 'dtype', class: 'text', cell: ({ dtype }) => dtype },
+  { title: 'algorithm', class: 'text', cell: ({ algorithm }) => algorithm },
+  { title: 'path', class: 'text', cell: ({ path }) => path },
 ];
 /** From one look to the next, while the run goes on. */
 const pauseMs = 1000;
@@ -141,26 +158,21 @@ function rankTable(data: ReportData): HTMLElement {
     made.style.width = `${Math.round((100 * us) / Math.max(1, durationUs))}px`;
     return made;
   };
-  const columns = [
-    { title: 'rank' },
-    { title: 'waited for' },
-    { title: 'waits' },
-    { title: 'in collectives' },
-    { title: 'share of the run', isText: true },
-    ...(mostBytes.size === 0 ? [] : [{ title: 'most memory' }]),
-    { title: 'host', isText: true },
-    { title: 'process' },
+  const columns: Column<ReportRank>[] = [
+    { title: 'rank', cell: ({ rank }) => String(rank) },
+    { title: 'waited for', cell: ({ waitedForUs }) => duration(waitedForUs) },
+    { title: 'waits', cell: ({ waitingUs }) => duration(waitingUs) },
+    { title: 'in collectives', cell: ({ communicatingUs }) => duration(communicatingUs) },
+    {
+      title: 'share of the run',
+      class: 'text',
+      cell: ({ communicatingUs: all, waitingUs: wait }) => element('span', { children: [bar(all - wait, 'work'), bar(wait, 'wait')] }),
+    },
+    { title: 'most memory', cell: ({ rank }) => (mostBytes.has(rank) ? bytes(mostBytes.get(rank)!) : '–') },
+    { title: 'host', class: 'text', cell: ({ host }) => host },
+    { title: 'process', cell: ({ pid }) => String(pid) },
   ];
-  const rowOf = (rank: ReportRank): (string | Node)[] => [
-    String(rank.rank),
-    duration(rank.waitedForUs),
-    duration(rank.waitingUs),
-    duration(rank.communicatingUs),
-    element('span', { children: [bar(rank.communicatingUs - rank.waitingUs, 'work'), bar(rank.waitingUs, 'wait')] }),
-    ...(mostBytes.size === 0 ? [] : [mostBytes.has(rank.rank) ? bytes(mostBytes.get(rank.rank)!) : '–']),
-    rank.host,
-    String(rank.pid),
-  ];
+  const known = mostBytes.size > 0 ? columns : columns.filter(({ title }) => title !== 'most memory');
   const waitedFor = ranks.map(({ waitedForUs }) => waitedForUs);
   const [least, most] = [Math.min(...waitedFor), Math.max(...waitedFor)];
   const note =
@@ -170,43 +182,14 @@ function rankTable(data: ReportData): HTMLElement {
         ? `No rank was waited for longer than the others together: ${duration(least)} to ${duration(most)} of all ranks' time.`
         : `Rank ${straggler.rank} was waited for longest: ${duration(straggler.waitedForUs)} of all ranks' time.`;
   const ordered = ranks.length <= ranksShown ? ranks : ranks.toSorted((a, b) => b.waitedForUs - a.waitedForUs || a.rank - b.rank);
-  const rows = (count: number): HTMLElement => table(columns, ordered.slice(0, count).map(rowOf));
-  return section('Ranks', element('p', { text: note }), shortened(ranks.length, ranksShown, rows));
+  return section('Ranks', element('p', { text: note }), shortTable(known, ordered, ranksShown));
 }
 
 function operations(data: ReportData): HTMLElement[] {
   if (data.operations.length === 0) return [];
-  const columns = [
-    { title: 'operation', isText: true },
-    { title: 'called at', isText: true },
-    { title: 'calls' },
-    { title: 'transfer' },
-    { title: 'wait' },
-    { title: 'bytes' },
-    { title: 'GB/s' },
-    { title: 'bus GB/s' },
-    { title: 'of the bound' },
-    { title: 'dtype', isText: true },
-    { title: 'algorithm', isText: true },
-    { title: 'path', isText: true },
-  ];
-  const rowOf = (each: ReportOperation): string[] => [
-    each.kind,
-    each.site,
-    String(each.calls),
-    duration(each.transferUs),
-    duration(each.waitUs),
-    bytes(each.bytes),
-    each.algorithmBandwidth < 0.001 ? '' : digits(each.algorithmBandwidth),
-    each.busBandwidth < 0.001 ? '' : digits(each.busBandwidth),
-    each.boundBandwidth === null || each.busBandwidth === 0 ? '' : percent(each.busBandwidth / each.boundBandwidth),
-    each.dtype,
-    each.algorithm,
-    each.path,
-  ];
   const note = 'Medians over calls, of the slowest rank. GB/s: bytes of the operation by its transfer time.';
-  const rows = (count: number): HTMLElement => table(columns, data.operations.slice(0, count).map(rowOf));
-  return [section('Operations', element('p', { class: 'faint', text: note }), shortened(data.operations.length, operationsShown, rows))];
+  const shown = shortTable(operationColumns, data.operations, operationsShown);
+  return [section('Operations', element('p', { class: 'faint', text: note }), shown)];
 }
 
 function memory(data: ReportData): HTMLElement[] {
