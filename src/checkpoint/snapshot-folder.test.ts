@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { isShoalError } from '../base/errors.ts';
 import { readSnapshot } from './snapshot-file.ts';
-import { SnapshotFolder, type FileCalls } from './snapshot-folder.ts';
+import type { FileCalls } from './durable.ts';
+import { SnapshotFolder } from './snapshot-folder.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 
 let folder: string;

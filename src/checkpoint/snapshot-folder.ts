@@ -9,23 +9,18 @@
  *  A file under its number is whole, because its data was durable before it had the name; the folder is synced before anything is
  *  removed. A file that has changed since is found by its checksums; then the one before is used, and a callback is told. One
  *  process writes a folder at a time. Source: Pillai et al., "All file systems are not created equal", OSDI 2014. */
-import { mkdir, open, readdir, rename, rm, type FileHandle } from 'node:fs/promises';
-import { dirname, join, resolve } from 'node:path';
+import type { FileHandle } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import { openRegularFile } from '../base/files/read-file.ts';
 import type { Logger } from '../base/log.ts';
+import { fileCalls, makeDurably, numbersIn, syncFolder, writeDurably, type FileCalls } from './durable.ts';
 import { readMetadata, readSnapshot, writeSnapshot } from './snapshot-file.ts';
 import type { Snapshot, SnapshotStore } from './snapshot.ts';
 
-/** The functions of the file system that are used. */
-const fileCalls = { mkdir, open, readdir, rename, rm };
-export type FileCalls = typeof fileCalls;
-
 /** Number of snapshots that are kept: the latest and the one before. */
 const kept = 2;
-const digits = 8;
-const prefix = 'snapshot';
-const suffix = '.safetensors';
+const pattern = /^snapshot-(\d{8,})\.safetensors$/;
 
 export class SnapshotFolder implements SnapshotStore {
   readonly #folder: string;
@@ -58,18 +53,16 @@ export class SnapshotFolder implements SnapshotStore {
     if (this.#saving) throw new ShoalError('usage', `a snapshot is being saved in ${this.#folder}; wait for it before the next`);
     this.#saving = true;
     try {
-      await this.#save(snapshot);
-    } catch (thrown) {
-      throw this.#failed('saved in', thrown);
+      await this.#naming('saved in', () => this.#save(snapshot));
     } finally {
       this.#saving = false;
     }
   }
 
   async load(save?: string): Promise<Snapshot | undefined> {
-    try {
+    return this.#naming('loaded from', async () => {
       const damages: ShoalError[] = [];
-      for (const number of (await this.#numbers()).toReversed()) {
+      for (const number of (await numbersIn(this.#folder, pattern, this.#files)).toReversed()) {
         const found = await this.#read(number, async (file) => {
           if (save !== undefined && (await readMetadata(file)).save !== save) return undefined;
           return readSnapshot(file);
@@ -81,22 +74,18 @@ export class SnapshotFolder implements SnapshotStore {
       }
       if (damages.length === 0) return undefined;
       throw new ShoalError(damages[0].code, damages.map(({ message }) => message).join('; '), { cause: damages[0] });
-    } catch (thrown) {
-      throw this.#failed('loaded from', thrown);
-    }
+    });
   }
 
   async saves(): Promise<string[]> {
-    const found: string[] = [];
-    try {
-      for (const number of (await this.#numbers()).toReversed()) {
+    return this.#naming('found in', async () => {
+      const found: string[] = [];
+      for (const number of (await numbersIn(this.#folder, pattern, this.#files)).toReversed()) {
         const metadata = await this.#read(number, readMetadata);
         if (!isShoalError(metadata) && metadata.save !== undefined) found.push(metadata.save);
       }
-    } catch (thrown) {
-      throw this.#failed('found in', thrown);
-    }
-    return found;
+      return found;
+    });
   }
 
   /** Like `load`, for callers that need a snapshot. @throws ShoalError `usage` when there is none. */
@@ -124,69 +113,31 @@ export class SnapshotFolder implements SnapshotStore {
   }
 
   async #save(snapshot: Snapshot): Promise<void> {
-    const firstMade = await this.#files.mkdir(this.#folder, { recursive: true });
-    if (firstMade !== undefined) await this.#syncParents(firstMade);
-    const numbers = await this.#numbers();
-    const part = join(this.#folder, `${prefix}.part`);
+    await makeDurably(resolve(this.#folder), this.#files);
+    const numbers = await numbersIn(this.#folder, pattern, this.#files);
+    const part = join(this.#folder, 'snapshot.part');
     const next = (numbers.at(-1) ?? 0) + 1;
     try {
-      const file = await this.#files.open(part, 'w');
-      try {
-        await writeSnapshot(file, snapshot);
-        await file.sync();
-      } finally {
-        await file.close();
-      }
+      await writeDurably(part, (file) => writeSnapshot(file, snapshot), this.#files);
       await this.#files.rename(part, join(this.#folder, fileName(next)));
     } catch (thrown) {
       // A full disk must not stay full; when removing fails too, the first error says more.
       await this.#files.rm(part, { force: true }).catch(() => undefined);
       throw thrown;
     }
-    await this.#syncFolder(this.#folder);
+    await syncFolder(this.#folder, this.#files);
     for (const old of [...numbers, next].slice(0, -kept)) await this.#files.rm(join(this.#folder, fileName(old)), { force: true });
   }
 
-  /** Numbers of the snapshots in the folder, ascending. */
-  async #numbers(): Promise<number[]> {
-    let names: string[];
-    try {
-      names = await this.#files.readdir(this.#folder);
-    } catch (thrown) {
-      if ((thrown as NodeJS.ErrnoException).code === 'ENOENT') return [];
-      throw thrown;
-    }
-    const pattern = new RegExp(`^${prefix}-(\\d{${digits},})\\${suffix}$`);
-    return names
-      .flatMap((name) => pattern.exec(name)?.[1] ?? [])
-      .map(Number)
-      .sort((a, b) => a - b);
-  }
-
-  /** Syncs the parents of new folders, whose entries must last as well. */
-  async #syncParents(firstMade: string): Promise<void> {
-    const last = dirname(resolve(firstMade));
-    for (let parent = dirname(resolve(this.#folder)); ; parent = dirname(parent)) {
-      await this.#syncFolder(parent);
-      if (parent === last || parent === dirname(parent)) return;
-    }
-  }
-
-  async #syncFolder(folder: string): Promise<void> {
-    const handle = await this.#files.open(folder, 'r');
-    try {
-      await handle.sync();
-    } finally {
-      await handle.close();
-    }
-  }
-
-  #failed(verb: string, thrown: unknown): ShoalError {
-    if (isShoalError(thrown)) return thrown;
-    return new ShoalError('system', `a snapshot cannot be ${verb} ${this.#folder}: ${messageOf(thrown)}`, { cause: thrown });
+  /** Errors of the file system say what was done, and where. */
+  #naming<T>(verb: string, run: () => Promise<T>): Promise<T> {
+    return run().catch((thrown: unknown) => {
+      if (isShoalError(thrown)) throw thrown;
+      throw new ShoalError('system', `a snapshot cannot be ${verb} ${this.#folder}: ${messageOf(thrown)}`, { cause: thrown });
+    });
   }
 }
 
 function fileName(number: number): string {
-  return `${prefix}-${String(number).padStart(digits, '0')}${suffix}`;
+  return `snapshot-${String(number).padStart(8, '0')}.safetensors`;
 }

@@ -10,9 +10,9 @@
  *  A folder under its number is whole: all of it was durable before it had the name, and it was never another. What is killed in between
  *  leaves a `.part`, which the next save removes. */
 import { createHash } from 'node:crypto';
-import { mkdir, open, readdir, rename, rm, stat, type FileHandle } from 'node:fs/promises';
-import { dirname, join, resolve } from 'node:path';
-import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
+import { mkdir, rename, rm, stat } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
+import { isShoalError, messageOf, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import { systemRandom } from '../../base/random.ts';
 import {
   anyObject,
@@ -26,8 +26,9 @@ import {
   noOptions,
   optionTable,
 } from '../../base/schema.ts';
+import { makeDurably, numbersIn, syncFolder, writeDurably } from '../../checkpoint/durable.ts';
 import { writeSnapshot } from '../../checkpoint/snapshot-file.ts';
-import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
+import type { Snapshot } from '../../checkpoint/snapshot.ts';
 import type { ProcessGroup } from '../../group/caller/types.ts';
 import {
   Checkpoint,
@@ -119,10 +120,13 @@ export class Checkpoints {
     const outcomes = await this.#group.allGatherObject(outcome, { name: 'ddp/checkpoint' });
     if (isShoalError(own)) throw own;
     const { state } = own;
+    const unsaved = (code: ErrorCode, peer: number, why: string): ShoalError =>
+      new ShoalError(code, `the checkpoint is not saved: ${why}`, { peer, operation: 'ddp/checkpoint' });
     const failed = outcomes.findIndex(({ error }) => error !== undefined);
-    if (failed >= 0) throw unsaved(failed, String(outcomes[failed].error));
+    if (failed >= 0) throw unsaved('system', failed, `rank ${failed}: ${outcomes[failed].error}`);
     const other = outcomes.findIndex(({ alike }) => alike !== outcomes[0].alike);
-    if (other >= 0) throw unlike(other);
+    const isOther = 'are not those of rank 0 by name, dtype and shape; give all ranks the same, and what only one has as owned';
+    if (other >= 0) throw unsaved('mismatch', other, `tensors of rank ${other} ${isOther}`);
     return this.#finish(number, () => indexOf({ save, ranks: size, state, outcomes }));
   }
 
@@ -142,7 +146,7 @@ export class Checkpoints {
   /** The latest checkpoint; undefined when there is none. Every rank finds the same one.
    *  @throws ShoalError `protocol` when it is damaged or foreign, naming the file; `system`. */
   async latest(): Promise<Checkpoint | undefined> {
-    const number = await this.#agree('found', async () => (await this.#numbers()).at(-1) ?? 0);
+    const number = await this.#agree('found', async () => (await numbersIn(this.#folder, pattern)).at(-1) ?? 0);
     if (number === 0) return undefined;
     const folder = this.#path(number);
     return new Checkpoint(folder, number, await readIndex(folder));
@@ -152,7 +156,7 @@ export class Checkpoints {
   async #begin(): Promise<{ number: number; save: string }> {
     return this.#agree('saved', async () => {
       await makeDurably(this.#folder);
-      const number = ((await this.#numbers()).at(-1) ?? 0) + 1;
+      const number = ((await numbersIn(this.#folder, pattern)).at(-1) ?? 0) + 1;
       await rm(join(this.#folder, partName), { recursive: true, force: true });
       await mkdir(join(this.#folder, partName));
       return { number, save: `${number}-${Buffer.from(systemRandom.bytes(8)).toString('hex')}` };
@@ -163,7 +167,7 @@ export class Checkpoints {
   async #write(file: string, tensors: ReadonlyMap<string, DescribedTensor>, save: string): Promise<Written> {
     try {
       const snapshot: Snapshot = {
-        tensors: new Map([...tensors].map(([name, tensor]) => [name, snapshotTensor(tensor)])),
+        tensors: new Map([...tensors].map(([name, { dtype, shape, bytes }]) => [name, { dtype, shape, data: bytes }])),
         metadata: { [saveKey]: save },
       };
       const bytes = await writeDurably(join(this.#folder, partName, file), (handle) => writeSnapshot(handle, snapshot));
@@ -188,7 +192,8 @@ export class Checkpoints {
       await syncFolder(part);
       await rename(part, this.#path(number));
       await syncFolder(this.#folder);
-      for (const old of (await this.#numbers()).slice(0, -this.#keep)) await rm(this.#path(old), { recursive: true, force: true });
+      for (const old of (await numbersIn(this.#folder, pattern)).slice(0, -this.#keep))
+        await rm(this.#path(old), { recursive: true, force: true });
       return number;
     });
   }
@@ -206,18 +211,6 @@ export class Checkpoints {
     const agreed = (await this.#group.broadcastObject(own, { name: 'ddp/checkpoint' })) as NonNullable<typeof own>;
     if ('error' in agreed) throw ShoalError.fromData(agreed.error);
     return agreed.value;
-  }
-
-  /** Numbers of the checkpoints in the folder, ascending. */
-  async #numbers(): Promise<number[]> {
-    const names = await readdir(this.#folder).catch((error: NodeJS.ErrnoException) => {
-      if (error.code === 'ENOENT') return [];
-      throw error;
-    });
-    return names
-      .flatMap((name) => Number(pattern.exec(name)?.[1] ?? []))
-      .filter((number) => number > 0)
-      .sort((a, b) => a - b);
   }
 
   #path(number: number): string {
@@ -282,68 +275,8 @@ function checkState(role: string, value: unknown, depth: number): void {
   }
 }
 
-function snapshotTensor({ dtype, shape, bytes }: DescribedTensor): SnapshotTensor {
-  return { dtype, shape, data: bytes };
-}
-
-function unsaved(rank: number, why: string): ShoalError {
-  return new ShoalError('system', `the checkpoint is not saved: rank ${rank}: ${why}`, { peer: rank, operation: 'ddp/checkpoint' });
-}
-
-function unlike(rank: number): ShoalError {
-  return new ShoalError(
-    'mismatch',
-    `the checkpoint is not saved: tensors of rank ${rank} are not those of rank 0 by name, dtype and shape; give all ranks the same, and what only one has as owned`,
-    { peer: rank, operation: 'ddp/checkpoint' },
-  );
-}
-
 function wrapped(what: string, thrown: unknown): ShoalError {
   return isShoalError(thrown) ? thrown : new ShoalError('system', `${what}: ${messageOf(thrown)}`, { cause: thrown });
-}
-
-/** @returns the number of bytes written. */
-async function writeDurably(path: string, write: (file: FileHandle) => Promise<void>): Promise<number> {
-  const file = await open(path, 'w');
-  try {
-    await write(file);
-    await file.sync();
-    return (await file.stat()).size;
-  } finally {
-    await file.close();
-  }
-}
-
-/** Makes the folder and those above it, and their entries durable. It makes one after the other, because a recursive `mkdir`
- *  tries for ever where no folder can be made, as in /proc. */
-async function makeDurably(folder: string): Promise<void> {
-  const missing: string[] = [];
-  for (let each = folder; !(await isThere(each)); each = dirname(each)) missing.push(each);
-  for (const each of missing.reverse()) {
-    await mkdir(each).catch((error: NodeJS.ErrnoException) => {
-      if (error.code !== 'EEXIST') throw error;
-    });
-    await syncFolder(dirname(each));
-  }
-}
-
-async function isThere(path: string): Promise<boolean> {
-  try {
-    await stat(path);
-    return true;
-  } catch (thrown) {
-    if ((thrown as NodeJS.ErrnoException).code === 'ENOENT') return false;
-    throw thrown;
-  }
-}
-
-async function syncFolder(folder: string): Promise<void> {
-  const handle = await open(folder, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
 }
 
 function padded(number: number, digits: number): string {

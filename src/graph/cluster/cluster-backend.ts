@@ -1,5 +1,6 @@
 /** Runs the steps of a session on the tasks of a cluster: partitions are registered with the tasks of their devices once, then every step
  *  is one request per task. The first that fails ends the step on all of them, with its cause. */
+import { groupBy } from '../../base/collections/lists.ts';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { PreparedRun, PreparedStep, StepBackend } from '../execute/session.ts';
@@ -48,14 +49,7 @@ export class ClusterBackend implements StepBackend {
   }
 
   async prepare({ partitions }: PartitionedGraph): Promise<PreparedStep> {
-    const byTask = new Map<string, Partition[]>();
-    for (const partition of partitions) {
-      const task = taskOf(partition.device.name);
-      const own = byTask.get(task);
-      if (own === undefined) byTask.set(task, [partition]);
-      else own.push(partition);
-    }
-    const shares = [...byTask].map(([task, own]) => this.#share(task, own));
+    const shares = [...groupBy(partitions, ({ device }) => taskOf(device.name))].map(([task, own]) => this.#share(task, own));
     try {
       return new ClusterStep(await unlessAborted(this.#options.job, () => Promise.all(shares)), this.#options);
     } catch (thrown) {

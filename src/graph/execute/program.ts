@@ -1,5 +1,6 @@
 /** The graph of one device, prepared for execution: who gets each output, how many inputs each node waits for, and which nodes share
  *  a frame. Made once per graph, used by all its steps. */
+import { getOrMake } from '../../base/collections/lists.ts';
 import { must } from '../../base/assert.ts';
 import { frameTable, type Frame } from '../structure/frames.ts';
 import type { Graph } from '../structure/graph.ts';
@@ -68,11 +69,8 @@ interface FrameDraft extends Omit<FrameProgram, 'pending'> {
 export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Program {
   const frames = frameTable(nodes);
   const drafts = new Map<Frame, FrameDraft>();
-  const draftOf = (frame: Frame): FrameDraft => {
-    const draft = drafts.get(frame) ?? { frame, nodes: [], inputCount: 0, pending: new Int32Array(0), spare: [] };
-    drafts.set(frame, draft);
-    return draft;
-  };
+  const draftOf = (frame: Frame): FrameDraft =>
+    getOrMake(drafts, frame, () => ({ frame, nodes: [], inputCount: 0, pending: new Int32Array(0), spare: [] }));
   const root = draftOf(frames.root);
   const programNodes = new Map<Node, NodeDraft>();
   for (const node of nodes) {

@@ -1,4 +1,5 @@
 /** The values of variables, from step to step. One store per session in a process, or per server: sessions of other processes share it. */
+import { getOrMake } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { OutputSpec } from '../structure/definition.ts';
 import { describeNode, type Node } from '../structure/graph-node.ts';
@@ -83,10 +84,8 @@ export class VariableStore {
   /** The same for the same device and name. As many as graphs have variables.
    *  @throws ShoalError `mismatch` when another graph has a variable of that name with another dtype or shape. */
   reference(node: Node): Reference {
-    const key = `${node.device};${node.name}`;
-    const reference = this.#references.get(key) ?? new Reference(node, this.#keep);
+    const reference = getOrMake(this.#references, `${node.device};${node.name}`, () => new Reference(node, this.#keep));
     reference.checkSame(node);
-    this.#references.set(key, reference);
     return reference;
   }
 }

@@ -1,5 +1,6 @@
 /** Symbolic gradients, as TensorFlow's `tf.gradients`: nodes that compute d(Σ ys)/dx are added to the graph. What an operation
  *  contributes is a rule (rules.ts). The gradient of a table that is read by Gather is *indexed slices*: rows, and which they are. */
+import { pushTo } from '../../base/collections/lists.ts';
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, anyText, checkOptions, flag, optionTable } from '../../base/schema.ts';
@@ -80,7 +81,7 @@ class Backpropagation {
   }
 
   run(ys: readonly Floats[], xs: readonly Floats[], gradYs: readonly Floats[] | undefined): Gradient[] {
-    ys.forEach((y, k) => this.#add(y, gradYs?.[k] ?? ones(this.#g, y)));
+    ys.forEach((y, k) => pushTo(this.#partial, y, gradYs?.[k] ?? ones(this.#g, y)));
     const stops = new Set<Output>(xs);
     for (const unit of betweenOf(this.#g, ys, xs)) this.#propagate(unit, stops);
     return xs.map((x) => this.#total(x));
@@ -97,7 +98,7 @@ class Backpropagation {
           if (gradient === undefined) return;
           const input = unit.inputs[index] as Floats;
           const part = 'indices' in gradient ? new IndexedSlices(gradient.values, gradient.indices, input) : gradient;
-          this.#add(input, this.#outOfBranches(node, input, part));
+          pushTo(this.#partial, input, this.#outOfBranches(node, input, part));
         });
       // The history that a loop keeps for its gradient stays on its device.
       const device = this.#colocate || !(unit instanceof Node) ? requestedDevice(node) : '';
@@ -131,12 +132,6 @@ class Backpropagation {
       [part] = merge(g, [this.#wholeOf(part), zerosLike(g, elsewhere)]);
     }
     return part;
-  }
-
-  #add(output: Output, gradient: Floats | IndexedSlices): void {
-    const found = this.#partial.get(output);
-    if (found === undefined) this.#partial.set(output, [gradient]);
-    else found.push(gradient);
   }
 
   /** Slices become whole where a rule has to go on with them. */

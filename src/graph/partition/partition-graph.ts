@@ -2,6 +2,7 @@
  *
  *      a ──▶ b          a ──▶ Send  ┄┄┄▶  Recv ──▶ b                       a value
  *      a ┄^┄ b          a ┄^┄ Const ──▶ Send  ┄┄┄▶  Recv ──▶ Identity ┄^┄ b    only that a has run, or is dead */
+import { getOrMake } from '../../base/collections/lists.ts';
 import { assert, must } from '../../base/assert.ts';
 import { anyObject, anything, checkFields, flag, optionTable } from '../../base/schema.ts';
 import { constantDefinition, identity } from '../ops/array.ts';
@@ -120,14 +121,11 @@ class Emitter {
   }
 
   #draft(node: Node): PartitionDraft {
-    const { device } = node;
-    const found = this.#drafts.get(device);
-    if (found !== undefined) return found;
-    const known = this.#devices.find(device);
-    if (known === undefined) throw nodeError(node, `device '${device}' does not exist; ${this.#devices.suggestion(device)}`);
-    const draft = { device: known, nodes: [], names: new Set<string>() };
-    this.#drafts.set(device, draft);
-    return draft;
+    return getOrMake(this.#drafts, node.device, () => {
+      const device = this.#devices.find(node.device);
+      if (device === undefined) throw nodeError(node, `device '${node.device}' does not exist; ${this.#devices.suggestion(node.device)}`);
+      return { device, nodes: [], names: new Set() };
+    });
   }
 
   #send(transfer: Transfer, source: Node, draft: PartitionDraft): void {

@@ -4,6 +4,7 @@
  *
  *  Stays a Recv of its own: a transfer alone in its group; one as large as the cap. A variable is fused as any tensor: its Send reads it,
  *  and Sends do not wait for each other. */
+import { pushTo } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, anyObject, checkOptions, optionTable } from '../../base/schema.ts';
 import { knownBytes, type Transfer } from '../placement/device-transfers.ts';
@@ -65,9 +66,7 @@ export function fuseReceives(
     }
     const kind = isEmbedding(transfer) ? 'embedding' : 'dense';
     const key = `${transfer.sendDevice}|${transfer.recvDevice}|${policy.waveOf(transfer, levelOf)}|${kind}`;
-    const found = candidates.get(key);
-    if (found === undefined) candidates.set(key, [transfer]);
-    else found.push(transfer);
+    pushTo(candidates, key, transfer);
   }
   for (const [key, found] of candidates) {
     const [, , wave, kind] = key.split('|');

@@ -1,5 +1,6 @@
 /** The values that must cross from one device to another: one transfer per tensor and destination device, whoever uses it there, and one per node
  *  that nodes of another device run after. */
+import { getOrMake } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { frameTable } from '../structure/frames.ts';
 import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
@@ -69,11 +70,8 @@ export function planTransfers(graph: Graph): TransferTable {
   function cross(source: Node, slot: number | undefined, node: Node): void {
     const frame = frames.outputFrameOf(source);
     if (frame !== frames.root) throw crossingLoop(frame.name, source, node);
-    const own = drafts.get(source) ?? new Map<string, (typeof all)[number]>();
-    drafts.set(source, own);
-    const entry = entryOf(slot, node.device);
-    const draft = own.get(entry) ?? open(source, slot, node.device);
-    own.set(entry, draft);
+    const own = getOrMake(drafts, source, () => new Map<string, (typeof all)[number]>());
+    const draft = getOrMake(own, entryOf(slot, node.device), () => open(source, slot, node.device));
     if (draft.consumers.at(-1) !== node) draft.consumers.push(node);
   }
 

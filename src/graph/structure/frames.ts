@@ -5,6 +5,7 @@
  *      inner frame                └ NextIteration ◀─ body
  *
  *  A node belongs to the frame it runs in: an Enter to the outer one, an Exit to the inner one. */
+import { getOrMake } from '../../base/collections/lists.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { nodeError, type Node } from './graph-node.ts';
 
@@ -75,8 +76,7 @@ export function frameTable(nodes: readonly Node[]): FrameTable {
   function enter(node: Node, parent: OpenFrame): OpenFrame {
     const name = node.attributes.frame_name as string;
     const parallelIterations = node.attributes.parallel_iterations as number;
-    const frame = frames.get(name) ?? { name, parent, parallelIterations, enters: [] };
-    frames.set(name, frame);
+    const frame = getOrMake(frames, name, () => ({ name, parent, parallelIterations, enters: [] }));
     if (frame.parent !== parent) throw nodeError(node, `frame '${name}' is entered from '${parent.name}' and from '${frame.parent?.name}'`);
     if (frame.parallelIterations !== parallelIterations)
       throw nodeError(node, `the Enters of frame '${name}' disagree about parallel_iterations`);

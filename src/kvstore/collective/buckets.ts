@@ -3,6 +3,7 @@
  *
  *    small   packed, in the order of the keys, one bucket after the other per dtype
  *    large   alone, so that it can stay where it is */
+import { getOrMake } from '../../base/collections/lists.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 
 export interface BucketMember {
@@ -47,8 +48,7 @@ export function planBuckets(
       continue;
     }
     if ((open.get(dtype)?.count ?? 0) * elementBytes + bytes > bucketBytes) close(dtype);
-    const bucket = open.get(dtype) ?? { members: [], count: 0 };
-    open.set(dtype, bucket);
+    const bucket = getOrMake(open, dtype, () => ({ members: [], count: 0 }));
     bucket.members.push({ index, from: bucket.count, count });
     bucket.count += count;
   }

@@ -2,6 +2,7 @@
  *  order sent, by name. Each process takes blobs at one router and sends through a dealer per destination process.
  *
  *      frame 0   format `ss`: name, dtype       frame 1   elements, little-endian */
+import { getOrMake } from '../../base/collections/lists.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { idOf, makeAddress, type Address } from '../../messaging/address.ts';
@@ -84,13 +85,11 @@ export class Blobs {
   }
 
   #dealerTo(first: number): Promise<Dealer> {
-    let dealer = this.#dealers.get(first);
-    if (dealer === undefined) {
-      dealer = this.#dial(first);
-      this.#dealers.set(first, dealer);
+    return getOrMake(this.#dealers, first, () => {
+      const dealer = this.#dial(first);
       dealer.catch(() => this.#dealers.delete(first));
-    }
-    return dealer;
+      return dealer;
+    });
   }
 
   async #dial(first: number): Promise<Dealer> {

@@ -1,4 +1,5 @@
 /** The whole state of a server, and changes that span its parts. server/message-handler.ts acts on it. */
+import { getOrMake } from '../../../base/collections/lists.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
@@ -91,12 +92,7 @@ export class ServerState implements ServerParts {
       const who = `workers ${firstWorker} to ${firstWorker + workers - 1} of worker group ${workerGroup}`;
       throw new ShoalError('protocol', `${who} are not served by server ${server} of group ${group}, or have come from another process`);
     }
-    let session = this.sessions.get(address);
-    if (session === undefined) {
-      session = new ServerSession(rounds, member);
-      this.sessions.set(address, session);
-    }
-    return session;
+    return getOrMake(this.sessions, address, () => new ServerSession(rounds, member));
   }
 
   /** Takes memory for a batch; it can be used after `commit`. @throws ShoalError; nothing has changed. */
