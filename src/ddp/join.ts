@@ -95,7 +95,7 @@ export async function join<T>(
     if (unfinished >= 0) throw new ShoalError('usage', `join: a step of rank ${unfinished} has left something for the next; ${oneInput}`);
     const out = [...active.keys()].filter((rank) => active[rank] === 0);
     if (throwOnEarlyTermination && out.length > 0 && out.length < group.size) {
-      const message = `join: ${rangesText(out)} ran out of inputs after ${steps} steps, and others have more`;
+      const message = `join: ${out.length === 1 ? 'rank' : 'ranks'} ${out.join(', ')} ran out of inputs after ${steps} steps, and others have more`;
       throw new ShoalError('mismatch', message, { rank: group.rank, operation: 'ddp/join' });
     }
     return out.length < group.size;
@@ -120,9 +120,4 @@ export async function join<T>(
     await group.broadcast(array, { ...call, root: lastJoiner, name: `ddp/join-parameters-${index}` });
   for (const hook of hooks) await hook.postHook?.(lastJoiner);
   return { steps, stepsMax, lastJoiner };
-}
-
-/** The text for a list of ranks: `rank 3`, `ranks 0, 2`. */
-function rangesText(ranks: readonly number[]): string {
-  return `${ranks.length === 1 ? 'rank' : 'ranks'} ${ranks.join(', ')}`;
 }

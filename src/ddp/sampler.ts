@@ -62,12 +62,7 @@ const samplerOptions = optionTable<SamplerOptions>({ group: anyObject, seed: uin
  *        for (const batch of sampler.batches(32)) train(batch.map((item) => images[item]));
  *      } */
 export class DistributedSampler implements Iterable<number> {
-  readonly #items: number;
-  readonly #rank: number;
-  readonly #size: number;
-  readonly #seed: number;
-  readonly #shuffle: boolean;
-  readonly #dropLast: boolean;
+  readonly #options: Readonly<Record<'items' | 'rank' | 'size' | 'seed', number> & Record<'shuffle' | 'dropLast', boolean>>;
   #epoch = 0;
   /** Items of the permutation that were seen before `loadStateDict`; those of all ranks follow. */
   #offset = 0;
@@ -84,18 +79,14 @@ export class DistributedSampler implements Iterable<number> {
     if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
       throw new ShoalError('usage', `sampler: rank ${rank} of ${size} is not a rank`);
     }
-    this.#items = items;
-    this.#rank = rank;
-    this.#size = size;
-    this.#seed = seed;
-    this.#shuffle = shuffle;
-    this.#dropLast = dropLast;
+    this.#options = { items, rank, size, seed, shuffle, dropLast };
   }
 
   /** Number of items on this rank: its share of the epoch, or of the rest that `loadStateDict` left. The same on every rank. */
   get length(): number {
-    const share = (this.#items - this.#offset) / this.#size;
-    return this.#dropLast ? Math.floor(share) : Math.ceil(share);
+    const { items, size, dropLast } = this.#options;
+    const share = (items - this.#offset) / size;
+    return dropLast ? Math.floor(share) : Math.ceil(share);
   }
 
   /** The epoch that `setEpoch` or `loadStateDict` was last given; 0 at first. */
@@ -112,8 +103,8 @@ export class DistributedSampler implements Iterable<number> {
   /** The sampler's position: after the items that iteration, or `batches`, has given out. For checkpoints; the same on every rank
    *  when all have given out as many. */
   stateDict(): SamplerState {
-    const position = Math.min(this.#items, this.#offset + this.#seen * this.#size);
-    return { items: this.#items, seed: this.#seed, shuffle: this.#shuffle, epoch: this.#epoch, position };
+    const { items, size, seed, shuffle } = this.#options;
+    return { items, seed, shuffle, epoch: this.#epoch, position: Math.min(items, this.#offset + this.#seen * size) };
   }
 
   /** Continues from the position of another sampler, on this or any other number of ranks: the rest of its epoch is dealt out
@@ -121,15 +112,14 @@ export class DistributedSampler implements Iterable<number> {
    *  @throws ShoalError `usage` for the state of another data set, seed or order. */
   loadStateDict(state: SamplerState): void {
     checkFields('loadStateDict', state, samplerState);
-    const own = { items: this.#items, seed: this.#seed, shuffle: this.#shuffle };
-    for (const [key, value] of Object.entries(own)) {
-      const { [key as keyof SamplerState]: saved } = state;
-      if (saved !== value)
-        throw new ShoalError('usage', `sampler: the state has ${key} ${saved}, this sampler ${value}; use the one that was saved`);
+    for (const key of ['items', 'seed', 'shuffle'] as const) {
+      const [saved, own] = [state[key], this.#options[key]];
+      if (saved !== own)
+        throw new ShoalError('usage', `sampler: the state has ${key} ${saved}, this sampler ${own}; use the one that was saved`);
     }
     const { epoch, position } = state;
-    if (position > this.#items)
-      throw new ShoalError('usage', `sampler: epoch ${epoch}, position ${position} is no place in ${this.#items} items`);
+    const { items } = this.#options;
+    if (position > items) throw new ShoalError('usage', `sampler: epoch ${epoch}, position ${position} is no place in ${items} items`);
     this.#begin(epoch, position);
   }
 
@@ -147,7 +137,8 @@ export class DistributedSampler implements Iterable<number> {
     }
     this.#order ??= this.#permutation();
     // The modulo is the padding: past its end the permutation starts again.
-    return this.#order[(this.#offset + this.#rank + position * this.#size) % this.#items];
+    const { items, rank, size } = this.#options;
+    return this.#order[(this.#offset + rank + position * size) % items];
   }
 
   /** This rank's items of the epoch, as indices into the data set; `length` of them. */
@@ -174,8 +165,9 @@ export class DistributedSampler implements Iterable<number> {
 
   /** A shuffle with a random stream of its own for each (seed, epoch). */
   #permutation(): Uint32Array {
-    const order = Uint32Array.from({ length: this.#items }, (_, i) => i);
-    if (!this.#shuffle) return order;
-    return shuffle(order, seededRandom((this.#seed ^ Math.imul(this.#epoch + 1, 0x9e3779b1)) >>> 0));
+    const { items, seed, shuffle: isShuffled } = this.#options;
+    const order = Uint32Array.from({ length: items }, (_, i) => i);
+    if (!isShuffled) return order;
+    return shuffle(order, seededRandom((seed ^ Math.imul(this.#epoch + 1, 0x9e3779b1)) >>> 0));
   }
 }

@@ -205,13 +205,9 @@ export class Msg {
 
   /** A message of its own: frames are copied, pointers still point to the same memory. The cursor is at the first frame. */
   copy(): Msg {
-    const copy = new Msg(this.#source, this.#destination);
-    copy.#type = this.#type;
-    copy.#targetValue = this.#targetValue;
-    copy.#targetVersion = this.#targetVersion;
-    copy.#frames = this.#frames.map((frame) => Uint8Array.from(frame));
-    copy.#pointers = [...this.#pointers];
-    return copy;
+    const { source, destination, type, targetValue, targetVersion } = this;
+    const frames = this.#frames.map((frame) => Uint8Array.from(frame));
+    return Msg.received({ source, destination, type, targetValue, targetVersion, frames, pointers: [...this.#pointers] });
   }
 
   /** Gives borrowed memory back; frames must not be used afterwards. Nothing to do for messages that own theirs. */

@@ -206,7 +206,7 @@ export class Router extends MessageSocket {
         pipe.close(0).catch(() => undefined);
         return;
       case PacketKind.error:
-        this.#dropPipe(pipe, { state: 'lost', error: new ShoalError(packet.code, `${this.#nameOf(dealer)} gave up: ${packet.text}`) });
+        this.#dropPipe(pipe, { state: 'lost', error: new ShoalError(packet.code, `${nameOf(dealer)} gave up: ${packet.text}`) });
         pipe.close(0).catch(() => undefined);
         return;
       case PacketKind.welcome:
@@ -261,7 +261,9 @@ export class Router extends MessageSocket {
   // ── dealers and routes ───────────────────────────────────────────────────────────────────────────────────────────
 
   #addDealer(address: Address): RemoteSocket {
-    if (this.#dealers.size >= this.#limits.peers) this.#evictIdle();
+    // Room is made by peers that are gone and have nothing waiting.
+    if (this.#dealers.size >= this.#limits.peers)
+      for (const each of [...this.#dealers.values()]) if (each.pipe === undefined && each.pending === 0) this.#forget(each);
     if (this.#dealers.size >= this.#limits.peers) {
       throw new ShoalError('out-of-memory', `${this.internalId} knows ${this.#dealers.size} destinations already, its limit; raise peers`);
     }
@@ -311,16 +313,11 @@ export class Router extends MessageSocket {
     if (dealer.pending === 0 && dealer.address !== undefined) this.#dealers.delete(dealer.address);
   }
 
-  /** Peers that are gone and have nothing waiting. */
-  #evictIdle(): void {
-    for (const dealer of [...this.#dealers.values()]) if (dealer.pipe === undefined && dealer.pending === 0) this.#forget(dealer);
-  }
-
-  #nameOf(dealer: RemoteSocket): string {
-    return dealer.address === undefined ? 'a peer' : formatAddress(dealer.address);
-  }
-
   #checkOpen(): void {
     if (this.#end !== undefined) throw this.#end;
   }
+}
+
+function nameOf({ address }: RemoteSocket): string {
+  return address === undefined ? 'a peer' : formatAddress(address);
 }

@@ -33,7 +33,6 @@ export async function dial<T extends Abortable>(
   const { peer, timeoutMs, signal } = connect;
   const options = { ...connect, rank, clock, random };
   if (candidates.length === 0) throw new ShoalError('usage', `rank ${peer.rank} offers no address`, { rank, peer: peer.rank });
-  if (candidates.length === 1) return dialOnly(candidates[0], options, attempt);
   const startMs = clock.now();
   const stop = new AbortController();
   setMaxListeners(0, stop.signal);
@@ -70,17 +69,6 @@ export async function dial<T extends Abortable>(
 
   if (winner !== undefined) return winner.value;
   throw failure(options, candidates, { reasons, startMs });
-}
-
-/** Like `dial`, for a peer with a single candidate, as ranks of one host have: there is nothing to choose, and nothing to end. */
-async function dialOnly<T>(candidate: string, options: DialOptions, attempt: DialAttempt<T>): Promise<T> {
-  const { timeoutMs, clock, random, signal } = options;
-  const startMs = clock.now();
-  const made = await retry({ clock, random, timeoutMs, signal, isFinal }, (end) => attempt(candidate, end));
-  if ('value' in made) return made.value;
-  const { error, attempts } = made;
-  const reasons = new Map(error === undefined ? [] : [[candidate, { error, attempts }]]);
-  throw failure(options, [candidate], { reasons, startMs });
 }
 
 function isFinal(error: ShoalError): boolean {

@@ -28,11 +28,6 @@ export class Reference implements Value {
     return this.peek().shape;
   }
 
-  /** False until the first write. */
-  get isInitialized(): boolean {
-    return this.#value !== undefined;
-  }
-
   /** @throws ShoalError `usage` before the first write. */
   read(): Value {
     this.#isShared = true;

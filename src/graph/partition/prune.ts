@@ -40,7 +40,7 @@ export function prune(graph: Graph, placement: Placement, { feeds, fetches, targ
   });
   for (const node of graph.nodes) {
     if (!needed.has(node)) continue;
-    if (node.op === 'Placeholder') throw notFed(node);
+    if (node.op === 'Placeholder') throw new ShoalError('usage', `${describeNode(node)} must be fed: a fetch of this step needs it`);
     const inputs: Output[] = [];
     node.inputs.forEach((source, index) => {
       const copy = copyOf(source);
@@ -77,8 +77,4 @@ function neededNodes(fetches: readonly Output[], targets: readonly Node[], fed: 
     for (const source of node.controlInputs) if (!source.outputs.some((output) => fed.has(output))) need(source);
   }
   return needed;
-}
-
-function notFed(node: Node): ShoalError {
-  return new ShoalError('usage', `${describeNode(node)} must be fed: a fetch of this step needs it`);
 }

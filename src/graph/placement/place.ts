@@ -38,7 +38,8 @@ export function place({ nodes }: Graph, devices: DeviceSet, defaultDevice: strin
   };
   for (const node of nodes) {
     if (node.colocateWith !== undefined) join(node, node.colocateWith);
-    for (const variable of changedBy(node)) join(node, variable);
+    // Variables whose reference the operation needs.
+    node.definition.inputs.forEach(({ isRef }, index) => isRef === true && join(node, node.inputs[index].node));
   }
   const groups = new Map<Node, Group>();
   for (const node of nodes) {
@@ -55,11 +56,6 @@ export function place({ nodes }: Graph, devices: DeviceSet, defaultDevice: strin
     placement.set(node, device);
   }
   return placement;
-}
-
-/** Variables whose reference the operation needs. */
-function changedBy({ definition, inputs }: Node): Node[] {
-  return definition.inputs.flatMap(({ isRef }, index) => (isRef === true ? [inputs[index].node] : []));
 }
 
 function agreed(node: Node, group: Group | undefined): Group {

@@ -91,19 +91,14 @@ function bindInputs(
     if (isTable !== (spec.isTable === true))
       fail(isTable ? `input ${role} is a hash table, of which embeddingLookup gives rows` : `input ${role} must be a hash table`);
     if (spec.dtype === 'any') return;
-    const expected = isGraphDType(spec.dtype) ? spec.dtype : attributes[spec.dtype];
+    const [expected, why] = isGraphDType(spec.dtype) ? [spec.dtype, ''] : [attributes[spec.dtype], ` like the other ${spec.dtype}`];
     if (expected === undefined) attributes[spec.dtype] = input.dtype;
-    else if (expected !== input.dtype)
-      fail(`input ${role} is ${input.dtype}, but must be ${describeType(expected)}${byAttribute(spec.dtype)}`);
+    else if (expected !== input.dtype) fail(`input ${role} is ${input.dtype}, but must be ${describeType(expected)}${why}`);
   });
 }
 
 function describeType(value: Attribute): string {
   return isGraphDType(value) ? value : describeValue(value);
-}
-
-function byAttribute(dtype: string): string {
-  return isGraphDType(dtype) ? '' : ` like the other ${dtype}`;
 }
 
 function checkAllowed(key: string, spec: AttributeSpec, value: Attribute, fail: Fail): void {

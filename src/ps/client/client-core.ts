@@ -203,13 +203,13 @@ export class ClientCore {
     });
   }
 
-  /** This worker calls nothing any more; `done` when the servers know. With a reason, others who wait for it fail with it. */
-  leave(worker: number, done: Done, reason?: ShoalError): void {
+  /** This worker calls nothing any more; `done` when the servers know. */
+  leave(worker: number, done: Done): void {
     // Nobody starts a server again: one that is gone would be waited for in vain.
     if (this.#jobFailure !== undefined) return done(this.#jobFailure);
     this.#left[worker - this.#options.firstWorker] = true;
     const name = (): string => `leave of worker ${worker}`;
-    this.#run(name, done, undefined, (operation) => this.#sayLeft(operation, reason), { broken: 'allowed' });
+    this.#run(name, done, undefined, (operation) => this.#sayLeft(operation), { broken: 'allowed' });
   }
 
   /** A region of `values` is about to be freed: no value of a pending operation lies in it. */
@@ -273,11 +273,9 @@ export class ClientCore {
     connection.ask(request);
   }
 
-  #sayLeft(operation: ClientOperation, reason: ShoalError | undefined): void {
-    const workers = this.#left.filter(Boolean).length;
-    const fields = { workers, ...(reason ? { reason: packError(reason) } : {}) };
+  #sayLeft(operation: ClientOperation): void {
     const there = this.#connections.filter((connection) => !connection.isOver);
-    operation.ask(there, { type: KVMessage.leave, fields });
+    operation.ask(there, { type: KVMessage.leave, fields: { workers: this.#left.filter(Boolean).length } });
   }
 
   #greeting(): Record<string, unknown> {

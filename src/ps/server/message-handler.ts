@@ -48,7 +48,9 @@ export class MessageHandler {
   /** Handlers of messages between servers, by type; `group` is the sender's. A server also speaks to itself, and a primary to its standby. */
   readonly #fromServers: Readonly<Record<number, (msg: Msg, group: number) => void>> = {
     [KVMessage.lost]: (msg) => this.#loseClient(msg),
-    [KVMessage.syncRequest]: (msg, group) => this.#exchange(msg, group),
+    [KVMessage.syncRequest]: (msg, group) =>
+      // An exchange that comes from the primary is taken over by its standby.
+      msg.source === this.#address ? this.state.sync.adopt(msg) : this.state.sync.receiveRequest(group, msg),
     [KVMessage.syncResponse]: (msg) => this.state.sync.receiveResponse(msg),
     [KVMessage.syncNotice]: (msg) => this.state.sync.receiveNotice(msg),
     [KVMessage.follow]: (msg, group) => this.#followers.receiveFollow(group, msg),
@@ -262,12 +264,6 @@ export class MessageHandler {
     const take = this.#fromServers[msg.type];
     if (take === undefined) throw new ShoalError('protocol', `a server sent a message of type ${msg.type}`);
     take(msg, group);
-  }
-
-  /** An exchange that comes from the primary is taken over by its standby. */
-  #exchange(msg: Msg, group: number): void {
-    if (msg.source === this.#address) this.state.sync.adopt(msg);
-    else this.state.sync.receiveRequest(group, msg);
   }
 
   // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,6 @@ import { sleep } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { createLogger, type Logger } from '../../base/log.ts';
 import type { Environment } from '../../base/settings/settings.ts';
-import type { Random } from '../../base/random.ts';
 import { groupOf, idOf, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
@@ -134,7 +133,11 @@ export class ServerNode {
     const url = await this.#router.bind(this.#node.bindUrl);
     const topology = await records.topology({ ...(signal === undefined ? {} : { signal }), timeoutMs: 0x7fffffff });
     this.#topology = topology;
-    const own: ServerRecord = { incarnation: newIncarnation(this.#node.random), url, ...this.#node.processes.own() };
+    const own: ServerRecord = {
+      incarnation: Buffer.from(this.#node.random.bytes(6)).readUIntLE(0, 6) + 1,
+      url,
+      ...this.#node.processes.own(),
+    };
     this.#seat = new ServerSeat({ node: this.#node, group, server, replicas: topology.replicas, own });
     // It may take as long as a process may be silent; those who ask whether we are there are answered.
     this.#router.watch(() => this.#drain());
@@ -436,8 +439,4 @@ export class ServerNode {
 function isSameFolder(...paths: readonly [string, string]): boolean {
   const [one, other] = paths.map((path) => (existsSync(path) ? realpathSync(path) : resolve(path)));
   return one === other;
-}
-
-function newIncarnation(random: Random): number {
-  return Buffer.from(random.bytes(6)).readUIntLE(0, 6) + 1;
 }

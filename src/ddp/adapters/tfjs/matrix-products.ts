@@ -9,8 +9,6 @@
  *  Sums are added up in the order of XNNPACK: not the bits of the backend's own kernel. Batches of several matrices stay as they are. */
 import * as tf from '@tensorflow/tfjs';
 
-type Shape = readonly number[];
-
 /** The parts of the wasm backend, version 4, that are used here. */
 interface WasmBackend {
   makeOutput?(shape: number[], dtype: tf.DataType): tf.TensorInfo;
@@ -148,14 +146,10 @@ function releasing(heap: Heap, made: tf.TensorInfo, use: (made: tf.TensorInfo) =
 /** A new matrix without batch dimensions. The backend's own kernel takes three times as long for a high and narrow one. */
 function transposed(heap: Heap, matrix: tf.TensorInfo): tf.TensorInfo {
   const [rows, columns] = matrix.shape.slice(-2);
-  const out = heap.makeOutput(outerOf(matrix.shape, [columns, rows]), 'float32');
+  const out = heap.makeOutput([...matrix.shape.slice(0, -2), columns, rows], 'float32');
   // The views come last, because making `out` may have moved the heap.
   transposeInto(heap.typedArrayFromHeap(matrix), heap.typedArrayFromHeap(out), rows, columns);
   return out;
-}
-
-function outerOf(shape: Shape, matrix: Shape): number[] {
-  return [...shape.slice(0, -2), ...matrix];
 }
 
 function transposeInto(from: Float32Array, to: Float32Array, rows: number, columns: number): void {

@@ -74,7 +74,7 @@ export class RingWriter extends RingEnd {
       const flags = (last ? flag.lastPiece : 0) + (lastPart ? flag.lastPart + (references ? flag.references : 0) : 0);
       const at = this.#header(piece, flags, part.byteLength);
       this.bytes.set(piece === part.byteLength ? part : part.subarray(out.offset, out.offset + piece), at);
-      this.#advance(piece);
+      this.#written = (this.#written + recordHeaderBytes + ((piece + 7) & ~7)) >>> 0;
       out.offset += piece;
       if (last) {
         out.part++;
@@ -122,10 +122,6 @@ export class RingWriter extends RingEnd {
     this.view.setUint32(at + 4, flags, true);
     this.view.setUint32(at + 8, total, true);
     return at + recordHeaderBytes;
-  }
-
-  #advance(piece: number): void {
-    this.#written = (this.#written + recordHeaderBytes + ((piece + 7) & ~7)) >>> 0;
   }
 }
 
