@@ -51,7 +51,7 @@ export class ClusterBackend implements StepBackend {
   async prepare({ partitions }: PartitionedGraph): Promise<PreparedStep> {
     const shares = [...groupBy(partitions, ({ device }) => taskOf(device.name))].map(([task, own]) => this.#share(task, own));
     try {
-      return new ClusterStep(await unlessAborted(this.#options.job, () => Promise.all(shares)), this.#options);
+      return clusterStep(await unlessAborted(this.#options.job, () => Promise.all(shares)), this.#options);
     } catch (thrown) {
       // Tasks that have registered their part, or still do, need not keep it.
       for (const share of shares) share.then((made) => made.release()).catch(() => undefined);
@@ -83,7 +83,28 @@ export class ClusterBackend implements StepBackend {
     const graphs = partitions.map(({ device, graph }) => ({ device: device.name, nodes: graphData(graph, values) }));
     const link = await linkTo(task);
     await link.call(Method.register, encodeMessage({ handle, interOpParallelism, partitions: graphs }, values));
-    return new RemoteShare(task, link, handle, { feeds: indexesOf(partitions, 'argument'), fetches: indexesOf(partitions, 'return') });
+    // Nothing depends on the answer: a task that is gone has no step either.
+    const tell = (method: number, fields: unknown): void => void link.call(method, encodeMessage(fields)).catch(() => undefined);
+    const [feedIndexes, fetchIndexes] = [indexesOf(partitions, 'argument'), indexesOf(partitions, 'return')];
+    return {
+      task,
+      run: async (stepId, { feeds, fetchCount, timeoutMs, signal }) => {
+        const fed = feedIndexes.map((feed) => feeds[feed]);
+        const body = encodeMessage({ handle, stepId, timeoutMs, fetchCount, feeds: feedIndexes }, fed);
+        const answer = decodeMessage(await link.call(Method.run, body, { signal }));
+        const { requests, fetches } = parse(`the answer of ${task}`, ranSchema, answer.fields);
+        const results: Flow[] = [];
+        fetches.forEach((fetch, k) => {
+          if (!fetchIndexes.includes(fetch))
+            throw new ShoalError('protocol', `${task} answered fetch ${fetch}, which it was not asked for`);
+          results[fetch] = answer.values[k];
+        });
+        return { requests, results };
+      },
+      end: (stepId) => tell(Method.endStep, { stepId }),
+      abort: (stepId, { code, message }) => tell(Method.abortStep, { stepId, code, message: message.slice(0, messageMax) }),
+      release: () => tell(Method.deregister, { handle }),
+    };
   }
 }
 
@@ -96,80 +117,26 @@ interface Share {
   release(): void;
 }
 
-class RemoteShare implements Share {
-  readonly task: string;
-  readonly #link: RpcLink;
-  readonly #handle: string;
-  readonly #indexes: { readonly feeds: readonly number[]; readonly fetches: readonly number[] };
-
-  constructor(task: string, link: RpcLink, handle: string, indexes: { feeds: readonly number[]; fetches: readonly number[] }) {
-    this.task = task;
-    this.#link = link;
-    this.#handle = handle;
-    this.#indexes = indexes;
-  }
-
-  async run(stepId: number, { feeds, fetchCount, timeoutMs, signal }: PreparedRun): Promise<StepOutcome> {
-    const fields = { handle: this.#handle, stepId, timeoutMs, fetchCount, feeds: this.#indexes.feeds };
-    const fed = this.#indexes.feeds.map((feed) => feeds[feed]);
-    const body = encodeMessage(fields, fed);
-    const answer = decodeMessage(await this.#link.call(Method.run, body, { signal }));
-    const { requests, fetches } = parse(`the answer of ${this.task}`, ranSchema, answer.fields);
-    const results: Flow[] = [];
-    fetches.forEach((fetch, k) => {
-      const value = answer.values[k];
-      if (!this.#indexes.fetches.includes(fetch))
-        throw new ShoalError('protocol', `${this.task} answered fetch ${fetch}, which it was not asked for`);
-      results[fetch] = value;
-    });
-    return { requests, results };
-  }
-
-  end(stepId: number): void {
-    this.#tell(Method.endStep, { stepId });
-  }
-
-  abort(stepId: number, { code, message }: ShoalError): void {
-    this.#tell(Method.abortStep, { stepId, code, message: message.slice(0, messageMax) });
-  }
-
-  release(): void {
-    this.#tell(Method.deregister, { handle: this.#handle });
-  }
-
-  /** Nothing depends on the answer: a task that is gone has no step either. */
-  #tell(method: number, fields: unknown): void {
-    this.#link.call(method, encodeMessage(fields)).catch(() => undefined);
-  }
-}
-
 const messageMax = 4000;
 
-class ClusterStep implements PreparedStep {
-  readonly #shares: readonly Share[];
-  readonly #options: ClusterBackendOptions;
-
-  constructor(shares: readonly Share[], options: ClusterBackendOptions) {
-    this.#shares = shares;
-    this.#options = options;
-  }
-
-  async run(given: PreparedRun): Promise<StepOutcome> {
-    const { clock, nextStepId, trace, job, keep } = this.#options;
+/** One step after the other, of all tasks together. */
+function clusterStep(shares: readonly Share[], options: ClusterBackendOptions): PreparedStep {
+  const { clock, nextStepId, trace, job, keep } = options;
+  const run = async (given: PreparedRun): Promise<StepOutcome> => {
     const startMs = trace.now();
     const { timeoutMs, signal } = given;
     const stepId = nextStepId();
-    const unanswered = new Set(this.#shares);
+    const unanswered = new Set(shares);
     const timedOut = (): ShoalError => {
       const tasks = [...unanswered].map(({ task }) => task).join(', ');
       return new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: no answer from ${tasks}`, { timeoutMs });
     };
     const onEnd = (cause: ShoalError): void => {
-      for (const share of this.#shares) share.abort(stepId, cause);
+      for (const share of shares) share.abort(stepId, cause);
     };
     const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signal, timedOut, onEnd }, (ending, fail) =>
       unlessAborted(job, () => {
-        const outcomes = this.#shares.map(async (share) => {
+        const outcomes = shares.map(async (share) => {
           const outcome = await share.run(stepId, { ...given, signal: ending });
           unanswered.delete(share);
           return outcome;
@@ -178,7 +145,7 @@ class ClusterStep implements PreparedStep {
         return Promise.all(outcomes);
       }),
     );
-    for (const share of this.#shares) share.end(stepId);
+    for (const share of shares) share.end(stepId);
     const results: Flow[] = Array.from({ length: given.fetchCount });
     for (const outcome of all)
       outcome.results.forEach((value, fetch) => {
@@ -187,11 +154,8 @@ class ClusterStep implements PreparedStep {
     const requests = all.reduce((sum, outcome) => sum + outcome.requests, 0);
     trace.step(stepId, startMs, requests);
     return { results, requests };
-  }
-
-  release(): void {
-    for (const share of this.#shares) share.release();
-  }
+  };
+  return { run, release: () => shares.forEach((share) => share.release()) };
 }
 
 function indexesOf(partitions: readonly Partition[], control: 'argument' | 'return'): number[] {

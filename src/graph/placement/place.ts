@@ -1,7 +1,7 @@
 /** The device that every node runs on: the one that it asks for, those they are colocated with, and the default for the rest. An operation
  *  that changes a variable is always colocated with it. */
 import { ShoalError } from '../../base/errors.ts';
-import { parseDeviceName, type DeviceName } from '../structure/device-name.ts';
+import { deviceParts, parseDeviceName, type DeviceName } from '../structure/device-name.ts';
 import type { Graph } from '../structure/graph.ts';
 import { describeNode, nodeError, type Node } from '../structure/graph-node.ts';
 import type { Device, DeviceSet } from './devices.ts';
@@ -61,7 +61,7 @@ export function place({ nodes }: Graph, devices: DeviceSet, defaultDevice: strin
 function agreed(node: Node, group: Group | undefined): Group {
   const own = parseDeviceName(node.device);
   if (group === undefined) return { wanted: own, by: node };
-  for (const key of ['job', 'replica', 'task', 'type', 'index'] as const) {
+  for (const key of deviceParts) {
     if (own[key] === undefined || group.wanted[key] === undefined || own[key] === group.wanted[key]) continue;
     throw new ShoalError(
       'usage',

@@ -54,7 +54,6 @@ const closeMs = 200;
 type Surroundings = Required<FabricCarrierOptions> & { readonly stats: RpcStats; readonly messaging: MessagingContext };
 
 export class FabricCarrier {
-  readonly #stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
   readonly #around: Surroundings;
   readonly #links = new Set<FabricLink>();
   #server: CallServer | undefined;
@@ -72,11 +71,11 @@ export class FabricCarrier {
       limits: { queueMessages, queueBytes, messageBytes: messageBytesMax + slackBytes, peers: callersMax, reconnectMs },
       fabric: { fabric, identity: { world, rank } },
     });
-    this.#around = { ...around, messaging, stats: this.#stats };
+    this.#around = { ...around, messaging, stats: { calls: 0, bytesSent: 0, bytesReceived: 0 } };
   }
 
   get stats(): Readonly<RpcStats> {
-    return this.#stats;
+    return this.#around.stats;
   }
 
   /** @returns where others connect, as text for the job's store. */

@@ -3,7 +3,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { anyList, anyText, anything, checkOptions, optionTable } from '../../base/schema.ts';
 import { checkNode } from './check-node.ts';
 import type { Attribute, OpDefinition } from './definition.ts';
-import { formatDeviceName, mergeDeviceNames, parseDeviceName, type DeviceName } from './device-name.ts';
+import { formatDeviceName, parseDeviceName, type DeviceName } from './device-name.ts';
 import { frameTable } from './frames.ts';
 import { Graph } from './graph.ts';
 import { describeNode, Node, nodeError, type Output } from './graph-node.ts';
@@ -108,7 +108,7 @@ export class GraphBuilder {
     const colocateWith = options.colocateWith === undefined ? undefined : this.#checkNode(options.colocateWith, `${label}: colocateWith`);
     // A place beside another node, or beside the variable that it changes, counts more than the scope.
     const isColocated = colocateWith !== undefined || definition.inputs.some(({ isRef }) => isRef);
-    const device = formatDeviceName(mergeDeviceNames(isColocated ? {} : this.#scope.device, parseDeviceName(options.device ?? '')));
+    const device = formatDeviceName({ ...(isColocated ? {} : this.#scope.device), ...parseDeviceName(options.device ?? '') });
     const checked = checkNode(definition, `${this.#scope.prefix}${wanted}`, ownInputs, attributes);
     const name = this.#uniqueName(`${this.#scope.prefix}${wanted}`);
     const node = new Node(
@@ -132,7 +132,7 @@ export class GraphBuilder {
   /** Nodes made by `build` run on this device, unless they say more or something else themselves, or are colocated with another node or with
    *  the variable that they change. */
   withDevice<T>(device: string, build: () => T): T {
-    return this.#within({ ...this.#scope, device: mergeDeviceNames(this.#scope.device, parseDeviceName(device)) }, build);
+    return this.#within({ ...this.#scope, device: { ...this.#scope.device, ...parseDeviceName(device) } }, build);
   }
 
   /** Nodes made by `build` run after these. */

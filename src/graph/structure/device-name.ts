@@ -14,6 +14,8 @@ export interface DeviceName {
   readonly index?: number;
 }
 
+export const deviceParts = ['job', 'replica', 'task', 'type', 'index'] as const satisfies readonly (keyof DeviceName)[];
+
 const part =
   /\/(?:job:([a-z][a-z0-9_]*)|replica:(\d{1,9}|\*)|task:(\d{1,9}|\*)|device:([a-z][a-z0-9_]*|\*):(\d{1,9}|\*)|(cpu|gpu|tpu):(\d{1,9}|\*))/iy;
 
@@ -59,18 +61,8 @@ export function isFullDeviceName({ job, task, type, index }: DeviceName): boolea
 
 /** Is the full name `device` one of those that `pattern` means? */
 export function matchesDevice(pattern: DeviceName, device: DeviceName): boolean {
-  return (
-    (pattern.job === undefined || pattern.job === device.job) &&
-    (pattern.replica === undefined || pattern.replica === (device.replica ?? 0)) &&
-    (pattern.task === undefined || pattern.task === device.task) &&
-    (pattern.type === undefined || pattern.type === device.type) &&
-    (pattern.index === undefined || pattern.index === device.index)
-  );
-}
-
-/** The parts of both names; those of `inner` count more, as in nested scopes. */
-export function mergeDeviceNames(outer: DeviceName, inner: DeviceName): DeviceName {
-  return { ...outer, ...inner };
+  const whole = { replica: 0, ...device };
+  return deviceParts.every((part) => pattern[part] === undefined || pattern[part] === whole[part]);
 }
 
 /** `/job:ps/task:1`: the process of a device. */

@@ -18,7 +18,10 @@ export function endsOf(processes: TraceMetadata['processes']): Ends {
     for (const rank of traffic.flatMap(([from, to]) => [from, to])) if (!hostOf.has(rank)) hostOf.set(rank, '');
   const ranks = [...hostOf.keys()].sort((a, b) => a - b);
   const hosts = [...groupBy(ranks, (rank) => hostOf.get(rank) ?? '')];
-  const groups = hosts.length > 1 && hosts.length <= endsMax && ranks.length > endsMax ? hosts.map(hostEnd) : runsOf(hosts, ranks.length);
+  const groups =
+    hosts.length > 1 && hosts.length <= endsMax && ranks.length > endsMax
+      ? hosts.map(([host, ranks]): Group => ({ name: host || 'unknown', host, ranks }))
+      : runsOf(hosts, ranks.length);
   return {
     ends: groups.map(({ name, host }) => ({ name, host })),
     placeOf: new Map(groups.flatMap(({ ranks: members }, place) => members.map((rank) => [rank, place] as const))),
@@ -27,10 +30,6 @@ export function endsOf(processes: TraceMetadata['processes']): Ends {
 
 interface Group extends ReportEnd {
   readonly ranks: readonly number[];
-}
-
-function hostEnd([host, ranks]: readonly [string, readonly number[]]): Group {
-  return { name: host === '' ? 'unknown' : host, host, ranks };
 }
 
 /** Groups of consecutive ranks, in order of their hosts, as large as needed to leave few enough ends. */

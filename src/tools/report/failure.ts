@@ -17,9 +17,10 @@ export function failureOfRun(
   const isSurvived = (record?.changes ?? []).length > 0;
   if (launcher === null && (flights.length === 0 || isSurvived)) return null;
   const behind = ranksBehind(flights);
+  // The same of all ranks that tell it: `rank 2 lost rank 1 (shm)` is `lost rank 1 (shm)`.
   const errors = groupBy(
     flights.flatMap(({ rank, entries }) =>
-      entries.flatMap(({ error }) => (error === null ? [] : [{ rank, error: withoutTeller(error, rank) }])),
+      entries.flatMap(({ error }) => (error === null ? [] : [{ rank, error: error.replaceAll(`: rank ${rank} lost `, ': lost ') }])),
     ),
     ({ error }) => error,
   );
@@ -61,11 +62,6 @@ function ranksBehind(flights: readonly FlightDump[]): string[] {
     const what = awaited === undefined ? `call ${latest}` : `call ${latest}, ${describe(awaited)}`;
     return [`${names(late.map(({ rank }) => rank))} did not make ${what} of group '${group}', which the others wait for`];
   });
-}
-
-/** The same of all ranks that tell it: `rank 2 lost rank 1 (shm)` is `lost rank 1 (shm)`. */
-function withoutTeller(error: string, rank: number): string {
-  return error.replaceAll(`: rank ${rank} lost `, ': lost ');
 }
 
 /** Ranks of the groups that left nothing, and of which nothing is told. @param others Ranks that left a trace, or are known to have failed. */

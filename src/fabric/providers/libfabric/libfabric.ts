@@ -171,15 +171,17 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
       const receives = this.#depth + spareReceives;
       return this.#native.ofiOpen(provider, device, addressFormat, this.#depth, receives, libfabric.trafficClass ?? 0, ordered);
     };
+    // Order must be asked for, and not every provider grants it.
+    const openInOrder = (): ReturnType<typeof open> => {
+      try {
+        return open(true);
+      } catch (thrown) {
+        if ((thrown as { code?: string }).code !== 'ENODATA') throw thrown;
+        return open(false);
+      }
+    };
     try {
-      const wantsOrder = order === undefined || order === 'ordered';
-      // Order must be asked for, and not every provider grants it.
-      const opened = wantsOrder
-        ? openOr(
-            () => open(true),
-            () => open(false),
-          )
-        : open(false);
+      const opened = order === undefined || order === 'ordered' ? openInOrder() : open(false);
       return { handle: opened.handle, facts: opened, order: order ?? orderOf(opened, Math.min(writeBytesMax, opened.maxMessageBytes)) };
     } catch (thrown) {
       const who = `rank ${identity.rank}`;
@@ -369,14 +371,5 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
     for (const connection of this.connections) if (connection.withdraw(rkey, done)) writers++;
     if (writers > 1) late = setServedTimer(this.options.clock, confirmMs, () => this.#native.ofiRevoke(handle), { keepAlive: false });
     done();
-  }
-}
-
-function openOr<T>(first: () => T, second: () => T): T {
-  try {
-    return first();
-  } catch (thrown) {
-    if ((thrown as { code?: string }).code !== 'ENODATA') throw thrown;
-    return second();
   }
 }

@@ -18,7 +18,8 @@ export function formatStatus(status: ToldStatus): string {
   const again = restarts === 0 ? '' : `, started again ${restarts === 1 ? 'once' : `${restarts} times`}`;
   const size = `${worldSize} ${worldSize === 1 ? 'rank' : 'ranks'}`;
   const head = `job ${job} (launcher ${launcher.pid}), ${size}${where}, for ${time(seconds)}${again}: ${command.join(' ')}`;
-  const shown = ranks.length <= linesMax ? ranks : ranks.filter((rank) => isOdd(rank, status)).slice(0, linesMax);
+  const isOdd = ({ rank, state }: RankStatus): boolean => !usual.includes(state) || status.holdUps.some((each) => each.rank === rank);
+  const shown = ranks.length <= linesMax ? ranks : ranks.filter(isOdd).slice(0, linesMax);
   const rows = [['rank', 'state', 'since', 'step', 'calls', 'pid', ''], ...shown.map(rowOf)];
   const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => row[column].length)));
   const table = rows.map((row) =>
@@ -39,9 +40,7 @@ export function formatStatus(status: ToldStatus): string {
   ].join('\n');
 }
 
-function isOdd({ rank, state }: RankStatus, { holdUps }: JobStatus): boolean {
-  return !['computing', 'waiting', 'communicating', 'ended'].includes(state) || holdUps.some((each) => each.rank === rank);
-}
+const usual = ['computing', 'waiting', 'communicating', 'ended'];
 
 function counted(ranks: readonly RankStatus[]): string {
   const states = [...new Set(ranks.map(({ state }) => state))];
