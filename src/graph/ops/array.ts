@@ -6,7 +6,7 @@ import { indexDTypes, type GraphDType, type IndexDType } from '../structure/grap
 import type { Output } from '../structure/graph-node.ts';
 import { exactCount, formatShape, mergeShapes, resolveAxis, type Dimension, type Shape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
-import { anyType, checkedOptions, inputsOf, likeFirst, oneShape, op, splitOptions, type Unary } from './op.ts';
+import { anyType, checkedOptions, defineOne, firstShape, inputsOf, oneShape, op, splitOptions, type Unary } from './op.ts';
 
 /** The operation of `placeholder`. */
 export const placeholderDefinition: OpDefinition = {
@@ -42,12 +42,7 @@ export function constant<D extends GraphDType = GraphDType>(
 }
 
 /** The value as it is; on another device, what brings it there. */
-export const identity = op<Unary<GraphDType>>({
-  name: 'Identity',
-  inputs: [{ name: 'input', dtype: 'T' }],
-  attributes: anyType,
-  infer: likeFirst,
-});
+export const identity = op<Unary<GraphDType>>(defineOne('Identity', { input: 'T' }, {}, firstShape));
 
 /** The value as it is, from which gradients do not go on. */
 export const stopGradient = op<Unary<GraphDType>>({ ...identity.definition, name: 'StopGradient' });
@@ -66,67 +61,54 @@ export function cast<D extends GraphDType>(g: GraphBuilder, x: Output, dtype: D,
 }
 
 /** The elements in another shape; one dimension may be null: what is left. @throws ShoalError `usage` when the counts differ. */
-export const reshape = op<Unary<GraphDType, { readonly shape: Shape }>>({
-  name: 'Reshape',
-  inputs: [{ name: 'tensor', dtype: 'T' }],
-  attributes: { ...anyType, shape: { kind: 'shape' } },
-  infer: ({ inputs: [input], attributes, fail }) => {
+export const reshape = op<Unary<GraphDType, { readonly shape: Shape }>>(
+  defineOne('Reshape', { tensor: 'T' }, { shape: { kind: 'shape' } }, ({ inputs: [input], attributes, fail }) => {
     const shape = attributes.shape as Shape;
     const [from, to] = [exactCount(input.shape), exactCount(shape)];
     if (shape !== 'unknown' && shape.filter((dimension) => dimension === null).length > 1) fail('only one dimension may be left open');
     if (from !== undefined && to !== undefined && from !== to) {
       fail(`${formatShape(input.shape)} has ${from} elements, ${formatShape(shape)} has ${to}`);
     }
-    if (from === undefined || to !== undefined || shape === 'unknown') return [{ dtype: input.dtype, shape }];
+    if (from === undefined || to !== undefined || shape === 'unknown') return shape;
     const known = shape.reduce<number>((product, dimension) => product * (dimension ?? 1), 1);
     if (known === 0 || from % known !== 0) fail(`${formatShape(input.shape)} has ${from} elements and does not fit ${formatShape(shape)}`);
-    return [{ dtype: input.dtype, shape: shape.map((dimension) => dimension ?? from / known) }];
-  },
-});
+    return shape.map((dimension) => dimension ?? from / known);
+  }),
+);
 
 /** Axes in the order `perm`: axis i of the result is axis `perm[i]` of `x`. @throws ShoalError `usage` for what is no permutation. */
-export const transpose = op<Unary<GraphDType, { readonly perm: readonly number[] }>>({
-  name: 'Transpose',
-  inputs: [{ name: 'x', dtype: 'T' }],
-  attributes: { ...anyType, perm: { kind: 'list(int)' } },
-  infer: ({ inputs: [x], integers, ranked, fail }) => {
+export const transpose = op<Unary<GraphDType, { readonly perm: readonly number[] }>>(
+  defineOne('Transpose', { x: 'T' }, { perm: { kind: 'list(int)' } }, ({ integers, ranked, fail }) => {
     const perm = integers('perm');
     const dimensions = ranked(0, perm.length);
     if ([...perm].sort((a, b) => a - b).some((axis, index) => axis !== index)) fail(`perm [${perm.join(', ')}] is no permutation`);
-    return [{ dtype: x.dtype, shape: perm.map((axis) => dimensions[axis]) }];
-  },
-});
+    return perm.map((axis) => dimensions[axis]);
+  }),
+);
 
 /** A new axis of one element at `axis`; negative ones count from behind. */
-export const expandDims = op<Unary<GraphDType, { readonly axis: number }>>({
-  name: 'ExpandDims',
-  inputs: [{ name: 'input', dtype: 'T' }],
-  attributes: { ...anyType, axis: { kind: 'int' } },
-  infer: ({ inputs: [{ dtype, shape }], integer, fail }) => {
-    if (shape === 'unknown') return [{ dtype, shape }];
+export const expandDims = op<Unary<GraphDType, { readonly axis: number }>>(
+  defineOne('ExpandDims', { input: 'T' }, { axis: { kind: 'int' } }, ({ inputs: [{ shape }], integer, fail }) => {
+    if (shape === 'unknown') return shape;
     const axis = resolveAxis(integer('axis'), shape.length + 1) ?? fail(`axis ${integer('axis')} is outside ${formatShape(shape)}`);
-    return [{ dtype, shape: shape.toSpliced(axis, 0, 1) }];
-  },
-});
+    return shape.toSpliced(axis, 0, 1);
+  }),
+);
 
 /** A size of -1 is the rest of its axis. */
-export const slice = op<Unary<GraphDType, { readonly begin: readonly number[]; readonly size: readonly number[] }>>({
-  name: 'Slice',
-  inputs: [{ name: 'input', dtype: 'T' }],
-  attributes: { ...anyType, begin: { kind: 'list(int)' }, size: { kind: 'list(int)' } },
-  infer: ({ inputs: [{ dtype }], integers, ranked, fail }) => {
+export const slice = op<Unary<GraphDType, { readonly begin: readonly number[]; readonly size: readonly number[] }>>(
+  defineOne('Slice', { input: 'T' }, { begin: { kind: 'list(int)' }, size: { kind: 'list(int)' } }, ({ integers, ranked, fail }) => {
     const [begin, size] = [integers('begin'), integers('size')];
     if (begin.length !== size.length) fail('begin and size have different lengths');
-    const shape = ranked(0, begin.length).map((dimension, axis): Dimension => {
+    return ranked(0, begin.length).map((dimension, axis): Dimension => {
       const [from, isRest] = [begin[axis], size[axis] === -1];
       const end = isRest ? dimension : from + size[axis];
       if (from < 0 || size[axis] < -1 || (dimension !== null && (from > dimension || (end ?? 0) > dimension)))
         fail(`[${from}, ${end ?? '?'}) is outside axis ${axis} of ${dimension ?? '?'}`);
       return isRest ? (dimension === null ? null : dimension - from) : size[axis];
     });
-    return [{ dtype, shape }];
-  },
-});
+  }),
+);
 
 /** Tensors side by side along `axis`; negative ones count from behind. @throws ShoalError `usage` when they differ beside it. */
 export const concat = op<
@@ -224,9 +206,4 @@ export const range = op<
 });
 
 /** Zeros of the input's dtype and shape. */
-export const zerosLike = op<Unary<GraphDType>>({
-  name: 'ZerosLike',
-  inputs: [{ name: 'x', dtype: 'T' }],
-  attributes: anyType,
-  infer: likeFirst,
-});
+export const zerosLike = op<Unary<GraphDType>>(defineOne('ZerosLike', { x: 'T' }, {}, firstShape));

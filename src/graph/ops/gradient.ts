@@ -4,7 +4,7 @@ import type { InferContext, OpDefinition, OutputSpec } from '../structure/defini
 import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import type { Shape } from '../structure/shape.ts';
-import { anyType, floating, inputsOf, likeFirst, op, type Binary, type Unary } from './op.ts';
+import { anyType, defineOne, firstShape, floating, inputsOf, op, type Binary, type Unary } from './op.ts';
 
 type Like = <D extends GraphDType>(
   g: GraphBuilder,
@@ -34,20 +34,14 @@ export const broadcastLike = op<Like>(
 export const reshapeLike = op<Like>(like('ReshapeLike'));
 
 /** 1 / (number of elements of `x` over `axis`), a scalar. */
-export const inverseCount = op<Unary<FloatDType, { readonly axis?: readonly number[] }>>({
-  name: 'InverseCount',
-  inputs: [{ name: 'x', dtype: 'T' }],
-  attributes: { ...floating, axis: { kind: 'list(int)', default: [] } },
-  infer: ({ dtype }) => [{ dtype: dtype('T'), shape: [] }],
-});
+export const inverseCount = op<Unary<FloatDType, { readonly axis?: readonly number[] }>>(
+  defineOne('InverseCount', { x: 'T' }, { ...floating, axis: { kind: 'list(int)', default: [] } }, () => []),
+);
 
 /** For each element of `x`, the product of the others over `axis`. */
-export const otherProducts = op<Unary<FloatDType, { readonly axis?: readonly number[] }>>({
-  name: 'OtherProducts',
-  inputs: [{ name: 'x', dtype: 'T' }],
-  attributes: { ...floating, axis: { kind: 'list(int)', default: [] } },
-  infer: likeFirst,
-});
+export const otherProducts = op<Unary<FloatDType, { readonly axis?: readonly number[] }>>(
+  defineOne('OtherProducts', { x: 'T' }, { ...floating, axis: { kind: 'list(int)', default: [] } }, firstShape),
+);
 
 /** `value` at `begin` in zeros of the shape of `like`: the other way of Slice. */
 export const sliceGrad = op<

@@ -4,12 +4,12 @@ import type { OpDefinition } from '../structure/definition.ts';
 import { graphDTypes, numericDTypes, type FloatDType, type GraphDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { floatFunctions } from './float-functions.ts';
-import { anyType, broadcast, floating, inputsOf, likeFirst, numeric, oneShape, op, type Binary, type Unary } from './op.ts';
+import { broadcast, defineOne, firstShape, floating, inputsOf, likeFirst, numeric, oneShape, op, type Binary, type Unary } from './op.ts';
 
 const [x, y] = inputsOf({ x: 'T', y: 'T' });
 
 function arithmetic(name: string): OpDefinition {
-  return { name, inputs: [x, y], attributes: numeric, infer: (context) => [{ dtype: context.dtype('T'), shape: broadcast(context) }] };
+  return defineOne(name, { x: 'T', y: 'T' }, numeric, broadcast);
 }
 
 function comparison(name: string, allowed: readonly GraphDType[]): OpDefinition {
@@ -23,7 +23,7 @@ function logical(name: string): OpDefinition {
 }
 
 function unary(name: string, attributes: OpDefinition['attributes'] = floating): OpDefinition {
-  return { name, inputs: [x], attributes, infer: likeFirst };
+  return defineOne(name, { x: 'T' }, attributes, firstShape);
 }
 
 type Comparison<In extends GraphDType> = <D extends In>(
@@ -107,16 +107,13 @@ export const addN = op<<D extends NumericDType>(g: GraphBuilder, inputs: readonl
 /** `condition ? x : y`, element by element. */
 export const select = op<
   <D extends GraphDType>(g: GraphBuilder, condition: Output<'bool'>, x: Output<D>, y: Output<D>, options?: NodeOptions) => Output<D>
->({
-  name: 'SelectV2',
-  inputs: [{ name: 'condition', dtype: 'bool' }, x, y],
-  attributes: anyType,
-  infer: (context) => {
+>(
+  defineOne('SelectV2', { condition: 'bool', x: 'T', y: 'T' }, {}, (context) => {
     const [condition, left, right] = context.inputs;
     const values = broadcast({ ...context, inputs: [left, right] });
-    return [{ dtype: left.dtype, shape: broadcast({ ...context, inputs: [condition, { dtype: left.dtype, shape: values }] }) }];
-  },
-});
+    return broadcast({ ...context, inputs: [condition, { dtype: left.dtype, shape: values }] });
+  }),
+);
 
 /** Functions of a float, by the names of TensorFlow. */
 export const floatOps: readonly OpDefinition[] = floatFunctions.map((name) => unary(name));

@@ -4,60 +4,43 @@ import type { InferContext, OpDefinition } from '../structure/definition.ts';
 import type { FloatDType, NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { broadcastShapes, formatShape, mergeShapes, type Dimension } from '../structure/shape.ts';
-import { anyType, define, floating, inputsOf, numeric, op, type Binary } from './op.ts';
+import { anyType, define, defineOne, floating, numeric, op, type Binary } from './op.ts';
+
+const no = { kind: 'bool', default: false } as const;
 
 /** The product of two matrices, `[m, k]` and `[k, n]`; `transpose_a` and `transpose_b` turn them first. @throws ShoalError `usage` when
  *  the inner dimensions differ. */
-export const matMul = op<Binary<NumericDType, { readonly transpose_a?: boolean; readonly transpose_b?: boolean }>>({
-  name: 'MatMul',
-  inputs: inputsOf({ a: 'T', b: 'T' }),
-  attributes: {
-    ...numeric,
-    transpose_a: { kind: 'bool', default: false },
-    transpose_b: { kind: 'bool', default: false },
-  },
-  infer: (context) => {
+export const matMul = op<Binary<NumericDType, { readonly transpose_a?: boolean; readonly transpose_b?: boolean }>>(
+  defineOne('MatMul', { a: 'T', b: 'T' }, { ...numeric, transpose_a: no, transpose_b: no }, (context) => {
     const { ranked, flag } = context;
-    const [rows, columns] = product(context, turned(ranked(0, 2), flag('transpose_a')), turned(ranked(1, 2), flag('transpose_b')));
-    return [{ dtype: context.dtype('T'), shape: [rows, columns] }];
-  },
-});
+    return product(context, turned(ranked(0, 2), flag('transpose_a')), turned(ranked(1, 2), flag('transpose_b')));
+  }),
+);
 
 /** Products of the matrices in the last two axes; the axes before broadcast. */
-export const batchMatMul = op<Binary<NumericDType, { readonly adj_x?: boolean; readonly adj_y?: boolean }>>({
-  name: 'BatchMatMulV2',
-  inputs: inputsOf({ x: 'T', y: 'T' }),
-  attributes: {
-    ...numeric,
-    adj_x: { kind: 'bool', default: false },
-    adj_y: { kind: 'bool', default: false },
-  },
-  infer: (context) => {
+export const batchMatMul = op<Binary<NumericDType, { readonly adj_x?: boolean; readonly adj_y?: boolean }>>(
+  defineOne('BatchMatMulV2', { x: 'T', y: 'T' }, { ...numeric, adj_x: no, adj_y: no }, (context) => {
     const [x, y] = context.inputs.map(({ shape }) => shape);
-    const dtype = context.dtype('T');
-    if (x === 'unknown' || y === 'unknown') return [{ dtype, shape: 'unknown' }];
+    if (x === 'unknown' || y === 'unknown') return 'unknown';
     if (x.length < 2 || y.length < 2) context.fail(`${formatShape(x)} and ${formatShape(y)} must have two dimensions or more`);
     const matrices = product(context, turned(x.slice(-2), context.flag('adj_x')), turned(y.slice(-2), context.flag('adj_y')));
     const batch = broadcastShapes(x.slice(0, -2), y.slice(0, -2));
     if (batch === undefined || batch === 'unknown') return context.fail(`${formatShape(x)} and ${formatShape(y)} do not broadcast`);
-    return [{ dtype, shape: [...batch, ...matrices] }];
-  },
-});
+    return [...batch, ...matrices];
+  }),
+);
 
 /** Adds a vector to every row, along the last axis. */
-export const biasAdd = op<<D extends FloatDType>(g: GraphBuilder, value: Output<D>, bias: Output<D>, options?: NodeOptions) => Output<D>>({
-  name: 'BiasAdd',
-  inputs: inputsOf({ value: 'T', bias: 'T' }),
-  attributes: floating,
-  infer: ({ inputs: [{ dtype, shape }], ranked, fail }) => {
+export const biasAdd = op<<D extends FloatDType>(g: GraphBuilder, value: Output<D>, bias: Output<D>, options?: NodeOptions) => Output<D>>(
+  defineOne('BiasAdd', { value: 'T', bias: 'T' }, floating, ({ inputs: [{ shape }], ranked, fail }) => {
     const [length] = ranked(1, 1);
-    if (shape === 'unknown') return [{ dtype, shape }];
+    if (shape === 'unknown') return shape;
     if (shape.length === 0) fail('value must have one dimension or more');
     const last = shape[shape.length - 1];
     if (last !== null && length !== null && last !== length) fail(`a bias of ${length} does not fit ${formatShape(shape)}`);
-    return [{ dtype, shape: [...shape.slice(0, -1), last ?? length] }];
-  },
-});
+    return [...shape.slice(0, -1), last ?? length];
+  }),
+);
 
 /** The labels of a term, `ij` of `ij,jk->ik`. */
 export function einsumLabels(equation: string): { readonly terms: readonly string[]; readonly result: string } {

@@ -4,10 +4,10 @@ import type { InferContext, OpDefinition, OutputSpec } from '../structure/defini
 import { indexDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { formatShape, scalar, type Shape } from '../structure/shape.ts';
-import { floating, inputsOf, likeFirst, oneShape, op, type Binary, type Unary } from './op.ts';
+import { defineOne, firstShape, floating, inputsOf, oneShape, op, type Binary, type Unary } from './op.ts';
 
-function activation(name: string): OpDefinition {
-  return { name, inputs: [{ name: 'features', dtype: 'T' }], attributes: floating, infer: likeFirst };
+function activation(name: string, attributes: OpDefinition['attributes'] = floating): OpDefinition {
+  return defineOne(name, { features: 'T' }, attributes, firstShape);
 }
 
 /** max(x, 0), element by element; floats. */
@@ -23,26 +23,17 @@ export const softmax = op<Unary<FloatDType>>(activation('Softmax'));
 /** The logarithm of `softmax`, along the last axis; floats. */
 export const logSoftmax = op<Unary<FloatDType>>(activation('LogSoftmax'));
 /** x where x > 0, `alpha · x` elsewhere; floats. Default alpha 0.2. */
-export const leakyRelu = op<Unary<FloatDType, { readonly alpha?: number }>>({
-  ...activation('LeakyRelu'),
-  attributes: { ...floating, alpha: { kind: 'float', default: 0.2 } },
-});
+export const leakyRelu = op<Unary<FloatDType, { readonly alpha?: number }>>(
+  activation('LeakyRelu', { ...floating, alpha: { kind: 'float', default: 0.2 } }),
+);
 
 /** Half the sum of squares. */
-export const l2Loss = op<Unary<FloatDType>>({
-  name: 'L2Loss',
-  inputs: [{ name: 't', dtype: 'T' }],
-  attributes: floating,
-  infer: ({ dtype }) => [{ dtype: dtype('T'), shape: scalar }],
-});
+export const l2Loss = op<Unary<FloatDType>>(defineOne('L2Loss', { t: 'T' }, floating, () => scalar));
 
 /** −labels·log σ(logits) − (1 − labels)·log(1 − σ(logits)), element by element. */
-export const sigmoidCrossEntropyWithLogits = op<Binary<FloatDType>>({
-  name: 'SigmoidCrossEntropyWithLogits',
-  inputs: inputsOf({ labels: 'T', logits: 'T' }),
-  attributes: floating,
-  infer: (context) => [{ dtype: context.dtype('T'), shape: oneShape(context) }],
-});
+export const sigmoidCrossEntropyWithLogits = op<Binary<FloatDType>>(
+  defineOne('SigmoidCrossEntropyWithLogits', { labels: 'T', logits: 'T' }, floating, oneShape),
+);
 
 /** The loss of every row, and its gradient for the logits. */
 export const softmaxCrossEntropyWithLogits = op<

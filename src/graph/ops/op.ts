@@ -108,6 +108,10 @@ export function likeFirst({ inputs: [first] }: InferContext): readonly OutputSpe
   return [{ dtype: first.dtype, shape: first.shape }];
 }
 
+export function firstShape({ inputs: [{ shape }] }: InferContext): Shape {
+  return shape;
+}
+
 /** The shape to which two inputs broadcast. */
 export function broadcast({ inputs, fail }: InferContext): Shape {
   const [x, y] = inputs;

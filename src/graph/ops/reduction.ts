@@ -4,7 +4,7 @@ import type { Fail, OpDefinition } from '../structure/definition.ts';
 import { indexDTypes, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { formatShape, resolveAxis, type Shape } from '../structure/shape.ts';
-import { numeric, op, type Unary } from './op.ts';
+import { defineOne, numeric, op, type Unary } from './op.ts';
 
 interface ReductionAttributes {
   /** Default: all. */
@@ -14,18 +14,10 @@ interface ReductionAttributes {
 }
 
 function reduction(name: string): OpDefinition {
-  return {
-    name,
-    inputs: [{ name: 'input', dtype: 'T' }],
-    attributes: {
-      ...numeric,
-      axis: { kind: 'list(int)', default: [] },
-      keep_dims: { kind: 'bool', default: false },
-    },
-    infer: ({ inputs: [{ dtype, shape }], integers, flag, fail }) => [
-      { dtype, shape: reduced(shape, integers('axis'), flag('keep_dims'), fail) },
-    ],
-  };
+  const attributes = { ...numeric, axis: { kind: 'list(int)', default: [] }, keep_dims: { kind: 'bool', default: false } } as const;
+  return defineOne(name, { input: 'T' }, attributes, ({ inputs: [{ shape }], integers, flag, fail }) =>
+    reduced(shape, integers('axis'), flag('keep_dims'), fail),
+  );
 }
 
 /** The sum over `axis`, by default over all; with `keep_dims` reduced axes stay, with one element. */
