@@ -28,35 +28,19 @@ const spellings: Readonly<Record<string, string>> = {
 
 const machines =
   'start `shoal run --nnodes <count> --node-rank <index> --master-addr <address>` on each machine, or let mpirun start the ranks';
-const notNeeded = 'it is not needed here, leave it out';
 
-/** Options of torchrun and mpirun that have no counterpart. */
-const advice: Readonly<Record<string, string>> = {
-  '-m': 'name the file of the script',
-  '--module': 'name the file of the script',
-  '--role': notNeeded,
-  '--monitor-interval': notNeeded,
-  '--start-method': notNeeded,
-  '--rdzv-conf': notNeeded,
-  '--use-env': notNeeded,
-  '--run-path': notNeeded,
-  '--local-addr': 'set SHOAL_INTERFACES to the interface',
-  '-H': machines,
-  '-host': machines,
-  '--host': machines,
-  '-hostfile': machines,
-  '--hostfile': machines,
-  '-machinefile': machines,
-  '--machinefile': machines,
-  '-x': 'ranks have the whole environment of the launcher, leave it out',
-  '-wdir': 'start shoal in that folder',
-  '--wdir': 'start shoal in that folder',
-  '--oversubscribe': notNeeded,
-  '--allow-run-as-root': notNeeded,
-  '--bind-to': notNeeded,
-  '--map-by': notNeeded,
-  '--mca': notNeeded,
-};
+/** Options of torchrun and mpirun that have no counterpart, by what to do instead. */
+const advices: readonly (readonly [names: string, advice: string])[] = [
+  ['-m --module', 'name the file of the script'],
+  ['--local-addr', 'set SHOAL_INTERFACES to the interface'],
+  ['-H -host --host -hostfile --hostfile -machinefile --machinefile', machines],
+  ['-x', 'ranks have the whole environment of the launcher, leave it out'],
+  ['-wdir --wdir', 'start shoal in that folder'],
+  [
+    '--role --monitor-interval --start-method --rdzv-conf --use-env --run-path --oversubscribe --allow-run-as-root --bind-to --map-by --mca',
+    'it is not needed here, leave it out',
+  ],
+];
 
 /** The arguments of `shoal` in its own spelling. What follows the script of `shoal run` is the script's, and stays.
  *  @throws ShoalError `usage` for options of torchrun and mpirun that have no counterpart. */
@@ -100,7 +84,8 @@ function withDashes(name: string): string {
 function spell(name: string, { options }: KnownCommand, isRun: boolean): string {
   const known = options.find(({ long, short }) => name === short || (long !== undefined && withDashes(long) === name));
   if (known !== undefined) return name === known.short ? name : (known.long ?? name);
-  if (isRun && name in advice) throw new ShoalError('usage', `shoal run has no ${name}: ${advice[name]}`);
+  const [, advice] = advices.find(([names]) => names.split(' ').includes(name)) ?? [];
+  if (isRun && advice !== undefined) throw new ShoalError('usage', `shoal run has no ${name}: ${advice}`);
   const ours = spellings[name];
   return ours !== undefined && options.some(({ long, short }) => ours === short || ours === long) ? ours : name;
 }
