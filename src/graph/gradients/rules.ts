@@ -75,21 +75,29 @@ const larger = (isMaximum: boolean): GradientRule =>
     return [where(g, logicalNot(g, isSecond), dy), where(g, isSecond, dy)];
   });
 
-const reducing = (isMean: boolean): GradientRule =>
+/** @param factorOf of each element; undefined: 1. */
+const reducing = (factorOf?: typeof grad.inverseCount): GradientRule =>
   chain(({ g, node, inputs: [x], dy }) => {
     const axis = node.attributes.axis as readonly number[];
     const spread = grad.broadcastLike(g, dy, x, { axis, keep_dims: node.attributes.keep_dims as boolean });
-    return [isMean ? mul(g, spread, grad.inverseCount(g, x, { axis })) : spread];
+    return [factorOf === undefined ? spread : mul(g, spread, factorOf(g, x, { axis }))];
   });
 
-/** A rule of operations that take a tensor apart along `axis`; zeros for parts that nothing depends on. */
-function joinedParts(join: (g: GraphBuilder, parts: readonly Floats[], axis: number) => Floats): GradientRule {
-  return ({ g, node, outputs, gradients }) => {
+/** A rule of operations that take a tensor apart; zeros for parts that nothing depends on. */
+function joining(join: (call: RuleCall, parts: readonly Floats[]) => Floats): GradientRule {
+  return (call) => {
+    const { g, outputs, gradients } = call;
     if (gradients.every((each) => each === undefined)) return [];
-    const parts = gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot]));
-    return [join(g, parts, node.attributes.axis as number)];
+    return [
+      join(
+        call,
+        gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot])),
+      ),
+    ];
   };
 }
+
+const joiningAlong: GradientRule = joining(({ g, node }, parts) => concat(g, parts, { axis: node.attributes.axis as number }));
 
 /** The gradient goes to all elements that are as large as the result. */
 const extreme: GradientRule = chain(({ g, node, inputs: [x], dy, y }) => {
@@ -205,7 +213,7 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   Pack: chain(({ g, node, inputs, dy }) =>
     split(g, dy, inputs.length, { axis: node.attributes.axis as number }).map((part, k) => grad.reshapeLike(g, part, inputs[k])),
   ),
-  Split: joinedParts((g, parts, axis) => concat(g, parts, { axis })),
+  Split: joiningAlong,
   Shape: none,
   Size: none,
   ZerosLike: none,
@@ -214,15 +222,11 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   BatchMatMulV2: product(batchMatMul, ['adj_x', 'adj_y']),
   BiasAdd: chain(({ g, inputs: [, bias], dy }) => [dy, grad.sumLike(g, dy, bias)]),
 
-  Sum: reducing(false),
-  Mean: reducing(true),
+  Sum: reducing(),
+  Mean: reducing(grad.inverseCount),
   Max: extreme,
   Min: extreme,
-  Prod: chain(({ g, node, inputs: [x], dy }) => {
-    const axis = node.attributes.axis as readonly number[];
-    const spread = grad.broadcastLike(g, dy, x, { axis, keep_dims: node.attributes.keep_dims as boolean });
-    return [mul(g, spread, grad.otherProducts(g, x, { axis }))];
-  }),
+  Prod: reducing(grad.otherProducts),
   ArgMax: none,
 
   L2Loss: chain(({ g, inputs: [t], dy }) => [mul(g, t, dy)]),
@@ -233,14 +237,7 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   SoftmaxCrossEntropyWithLogits: softmaxLoss,
   SparseSoftmaxCrossEntropyWithLogits: softmaxLoss,
 
-  Switch: ({ g, outputs, gradients }) => {
-    if (gradients.every((each) => each === undefined)) return [];
-    const [output] = merge(
-      g,
-      outputs.map((each, side) => gradients[side] ?? zerosLike(g, each)),
-    );
-    return [output];
-  },
+  Switch: joining(({ g }, parts) => merge(g, parts)[0]),
   Merge: chain(({ g, node, inputs, dy }) => {
     const branches = inputs.map((input) => g.branchOf(input.node));
     const [first] = branches;
@@ -258,15 +255,13 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
     return [...indices.map(() => undefined), ...indices.map((each) => gather(g, dy, each))];
   }),
   /** Rows that were taken apart are put together by their numbers. */
-  DynamicPartition: ({ g, node, inputs: [data], outputs, gradients }) => {
-    if (gradients.every((each) => each === undefined)) return [];
+  DynamicPartition: joining(({ g, node, inputs: [data] }, parts) => {
     const partitions = node.inputs[1] as Output<'int32'>;
     const number = (value: number): Output<'int32'> => constant(g, { dtype: 'int32', shape: [], data: Int32Array.of(value) });
     const numbers = grad.reshapeLike(g, range(g, number(0), sizeOf(g, partitions), number(1)), partitions);
-    const parts = gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot]));
     const rows = dynamicStitch(g, dynamicPartition(g, numbers, partitions, parts.length), parts);
-    return [grad.reshapeLike(g, rows, data)];
-  },
+    return grad.reshapeLike(g, rows, data);
+  }),
   Call: callRule,
 
   ...Object.fromEntries(
@@ -284,7 +279,7 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   Squeeze: chain(({ g, inputs: [x], dy }) => [grad.reshapeLike(g, dy, x)]),
   Fill: chain(({ g, inputs: [, value], dy }) => [undefined, grad.sumLike(g, dy, value)]),
   BroadcastTo: chain(({ g, inputs: [x], dy }) => [grad.sumLike(g, dy, x)]),
-  Unpack: joinedParts((g, parts, axis) => pack(g, parts, { axis })),
-  SplitV: joinedParts((g, parts, axis) => concat(g, parts, { axis })),
+  Unpack: joining(({ g, node }, parts) => pack(g, parts, { axis: node.attributes.axis as number })),
+  SplitV: joiningAlong,
   IdentityN: ({ gradients }) => gradients,
 };
