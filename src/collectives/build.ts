@@ -3,7 +3,7 @@
 import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { sum } from '../base/numbers.ts';
-import { PlanBuilder } from '../plan/builder.ts';
+import { PlanBuilder, type BuildOptions } from '../plan/builder.ts';
 import { collectives, type Collective, type Plan, type PlanRequest } from '../plan/ir.ts';
 import type { Algorithm } from './algorithms/algorithm.ts';
 import { algorithms } from './registry.ts';
@@ -17,7 +17,7 @@ const limits = ['pieceCount', 'window', 'stagingCount', 'sliceCount', 'shardCoun
 /** The plan of a request by an algorithm. The same arguments give the same plan on every rank.
  *  @param options.onlyRank builds this rank's program and leaves the others without steps, as a rank of a large world needs it.
  *  @throws ShoalError `usage` for a malformed request or an unknown name, `unsupported` when the algorithm cannot serve it. */
-export function buildPlan(algorithmName: string, request: PlanRequest, options: { readonly onlyRank?: number } = {}): Plan {
+export function buildPlan(algorithmName: string, request: PlanRequest, options: BuildOptions = {}): Plan {
   const algorithm = algorithmNamed(algorithmName);
   const complete = completeRequest(request);
   const reason = whyUnsupported(algorithm, complete);

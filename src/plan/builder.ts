@@ -7,6 +7,7 @@
  *
  *  Spans of no elements are dropped by every verb: nothing is emitted for them. */
 import { assert } from '../base/assert.ts';
+import { ShoalError } from '../base/errors.ts';
 import { getOrMake } from '../base/collections/lists.ts';
 import { canonicalTree, postfix, type AssociationTree } from './association.ts';
 import { mailboxCount, type BufferName, type Location, type Plan, type PlanRequest, type Program, type Span, type Step } from './ir.ts';
@@ -16,6 +17,14 @@ import { hostOfRanks, rankCount, type Topology } from './topology.ts';
 /** The signal by which the target of a `send` or `notify` knows that it has happened; `wait` waits for it. Undefined: nothing was
  *  to be sent. */
 export type Arrival = { readonly rank: number; readonly signal: number; readonly value: number } | undefined;
+
+export interface BuildOptions {
+  /** Keep only this rank's steps; the plan's other programs have none. */
+  readonly onlyRank?: number;
+  /** False when memory has no room for more steps, which ends the building with a ShoalError `unsupported`. Asked now
+   *  and then. Default: there is always room. */
+  readonly hasRoom?: () => boolean;
+}
 
 export class PlanBuilder {
   readonly request: PlanRequest;
@@ -34,12 +43,16 @@ export class PlanBuilder {
    *  it that it waits for; it may leave out the rest if its signals and scratch have fixed places that do not depend on earlier verbs. */
   readonly onlyRank: number | undefined;
   readonly #programs: ProgramDraft[];
+  /** Waits by value and signal: equal ones of all ranks are one object. */
+  readonly #waits: Step[][] = [];
+  readonly #hasRoom: (() => boolean) | undefined;
+  #steps = 0;
   #channel = 0;
   #partials = false;
 
-  /** @param request with `counts` or `splits` filled in where the collective has them.
-   *  @param options.onlyRank keep only this rank's steps; the plan's other programs have none. */
-  constructor(request: PlanRequest, options: { readonly onlyRank?: number } = {}) {
+  /** @param request with `counts` or `splits` filled in where the collective has them. */
+  constructor(request: PlanRequest, options: BuildOptions = {}) {
+    this.#hasRoom = options.hasRoom;
     this.request = request;
     this.onlyRank = options.onlyRank;
     this.topology = request.topology;
@@ -54,6 +67,7 @@ export class PlanBuilder {
 
   /** All other ranks, beginning with the next one: at step k every rank talks to rank + k, so no rank is the target of all. */
   peersOf(rank: number): number[] {
+    if (this.n >= stepsPerQuestion) this.#checkRoom();
     return this.ranks.slice(1).map((k) => (rank + k) % this.n);
   }
 
@@ -137,11 +151,11 @@ export class PlanBuilder {
     if (arrival === undefined) return;
     const { rank, signal, value } = arrival;
     if (!this.#keeps(rank)) return;
-    const draft = this.#programs[rank];
-    const key = `${this.#channel}:${signal}`;
-    if ((draft.waited.get(key) ?? 0) >= value) return;
-    draft.waited.set(key, value);
-    this.#emit(rank, { kind: 'wait', signal, value });
+    const waited = (this.#programs[rank].waited[this.#channel] ??= []);
+    if ((waited[signal] ?? 0) >= value) return;
+    waited[signal] = value;
+    const waits = (this.#waits[value] ??= []);
+    this.#emit(rank, (waits[signal] ??= { kind: 'wait', signal, value }));
   }
 
   /** A send that its target waits for at once. */
@@ -223,11 +237,17 @@ export class PlanBuilder {
 
   #arrival(from: number, to: number, numbered?: number): NonNullable<Arrival> {
     assert(from !== to, () => `rank ${from} sends to itself`);
-    const { raised } = this.#programs[to];
-    const key = numbered ?? this.#channel * this.n + from;
-    const signal = getOrMake(raised, key, () => ({ index: numbered ?? raised.size, value: 0 }));
-    signal.value += 1;
-    return { rank: to, signal: signal.index, value: signal.value };
+    const draft = this.#programs[to];
+    const signal = numbered ?? draft.numberOf(this.#channel * this.n + from);
+    const value = (draft.raised[signal] ?? 0) + 1;
+    draft.raised[signal] = value;
+    return { rank: to, signal, value };
+  }
+
+  #checkRoom(): void {
+    if (this.#hasRoom?.() !== false) return;
+    const message = `this ${this.request.collective} of ${this.n} ranks has no room in memory; ask for fewer ranks or for an algorithm with fewer messages, or give Node.js more (NODE_OPTIONS=--max-old-space-size=16000)`;
+    throw new ShoalError('unsupported', message, { operation: this.request.collective });
   }
 
   #keeps(rank: number): boolean {
@@ -236,11 +256,15 @@ export class PlanBuilder {
 
   #emit(rank: number, step: Step): void {
     if (!this.#keeps(rank)) return;
+    this.#steps += 1;
+    if (this.#steps % stepsPerQuestion === 0) this.#checkRoom();
     const { channels } = this.#programs[rank];
     while (channels.length <= this.#channel) channels.push([]);
     channels[this.#channel].push(step);
   }
 }
+
+const stepsPerQuestion = 4096;
 
 /** A span of a buffer. */
 export function span(buffer: BufferName, range: Range): Span {
@@ -250,23 +274,26 @@ export function span(buffer: BufferName, range: Range): Span {
 /** The elements of `outer` from `offset` on. */
 export function within(outer: Span, offset: number, count: number): Span {
   assert(offset >= 0 && offset + count <= outer.count, () => `[${offset}, ${offset + count}) is outside a span of ${outer.count}`);
+  if (count === outer.count) return outer;
   return { buffer: outer.buffer, offset: outer.offset + offset, count };
 }
 
 /** A span of another rank's buffer. */
 export function at(rank: number, location: Span): Location {
-  return { ...location, rank };
+  const { buffer, offset, count } = location;
+  return { buffer, offset, count, rank };
 }
 
 class ProgramDraft {
   readonly rank: number;
   readonly entry: Program['entry'][number][] = [];
   readonly channels: Step[][] = [[]];
-  /** Signals of this rank by their number, or by the rank and channel that raise them (channel × n + rank), with the number of
-   *  raises emitted. */
-  readonly raised = new Map<number, { readonly index: number; value: number }>();
-  /** Highest value waited for, by `channel:signal`. */
-  readonly waited = new Map<string, number>();
+  /** Number of raises emitted, by signal. */
+  readonly raised: number[] = [];
+  /** Signals that got the next number, by the rank and channel that raise them (channel × n + rank). */
+  readonly #numbers = new Map<number, number>();
+  /** Highest value waited for, by channel and signal. */
+  readonly waited: number[][] = [];
   /** Channels with sends since their last flush. */
   readonly unflushed = new Set<number>();
   scratchCount = 0;
@@ -278,9 +305,12 @@ class ProgramDraft {
 
   finish(): Program {
     const { rank, entry, channels, scratchCount, raised } = this;
-    let signalCount = 0;
-    for (const { index } of raised.values()) signalCount = Math.max(signalCount, index + 1);
-    return { rank, entry, channels, scratchCount, signalCount };
+    return { rank, entry, channels, scratchCount, signalCount: raised.length };
+  }
+
+  /** The signal that is raised by the rank and channel with this key. */
+  numberOf(key: number): number {
+    return getOrMake(this.#numbers, key, () => this.#numbers.size);
   }
 }
 

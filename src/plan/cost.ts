@@ -51,6 +51,7 @@ export interface RankCost {
 }
 
 export interface PlanCost {
+  /** Of all ranks, or of those whose programs were built because all others are like them. */
   readonly ranks: readonly RankCost[];
   /** Bytes between hosts, of all ranks together. */
   readonly networkBytes: number;
@@ -96,6 +97,8 @@ class CostRun {
   readonly #model: CostModel;
   readonly #observer: CostObserver;
   readonly #hostOf: readonly number[];
+  /** Number of ranks with a program; the others are like them, and so are their hosts. */
+  readonly #built: number;
   readonly #threads: Thread[];
   readonly #ready = new ThreadHeap();
   readonly #signals: Signal[][];
@@ -112,6 +115,7 @@ class CostRun {
     this.#bytes = elementBytes;
     this.#model = model;
     this.#hostOf = hostOfRanks(plan.request.topology);
+    this.#built = plan.programs.length;
     this.#threads = plan.programs.flatMap(({ rank, channels }) =>
       channels.map((steps, channel) => ({ rank, channel, steps, pc: 0, seconds: 0, hops: 0, sent: 0 })),
     );
@@ -145,7 +149,7 @@ class CostRun {
     }
     return {
       ranks: this.#ranks,
-      networkBytes: this.#ranks.reduce((sum, rank) => sum + rank.networkBytesOut, 0),
+      networkBytes: (this.#ranks.reduce((sum, rank) => sum + rank.networkBytesOut, 0) * this.#hostOf.length) / this.#built,
       networkHops: Math.max(0, ...this.#threads.map(({ hops }) => hops)),
       seconds: Math.max(0, ...this.#ranks.map(({ seconds }) => seconds)),
     };
@@ -230,25 +234,26 @@ class CostRun {
   #send(thread: Thread, peer: number, signal: number, bytes: number): void {
     const { networkLatency, networkOverhead, networkByte, hostLatency, hostByte } = this.#model;
     const { rank } = thread;
-    const [from, to] = [this.#hostOf[rank], this.#hostOf[peer]];
-    if (from === to) {
+    const stands = peer % this.#built;
+    const [from, to] = [this.#hostOf[rank], this.#hostOf[stands]];
+    if (from === this.#hostOf[peer]) {
       this.#ranks[rank].hostBytes += bytes;
       thread.seconds += bytes * hostByte;
-      this.#raise(peer, signal, { seconds: thread.seconds + hostLatency, hops: thread.hops });
+      this.#raise(stands, signal, { seconds: thread.seconds + hostLatency, hops: thread.hops });
       return;
     }
     this.#ranks[rank].networkMessages += 1;
     this.#ranks[rank].networkBytesOut += bytes;
-    this.#ranks[peer].networkBytesIn += bytes;
+    this.#ranks[stands].networkBytesIn += bytes;
     thread.seconds += networkOverhead;
     const leaves = Math.max(thread.seconds, this.#egressFree[from]);
     this.#egressFree[from] = leaves + bytes * networkByte;
     thread.sent = Math.max(thread.sent, this.#egressFree[from]);
     const enters = Math.max(leaves + networkLatency, this.#ingressFree[to]);
     this.#ingressFree[to] = enters + bytes * networkByte;
-    this.#receiverFree[peer] = Math.max(this.#ingressFree[to], this.#receiverFree[peer] + networkOverhead);
-    this.#observer.onMessage?.(rank, peer, bytes, leaves, this.#receiverFree[peer]);
-    this.#raise(peer, signal, { seconds: this.#receiverFree[peer], hops: thread.hops + 1 });
+    this.#receiverFree[stands] = Math.max(this.#ingressFree[to], this.#receiverFree[stands] + networkOverhead);
+    this.#observer.onMessage?.(rank, peer, bytes, leaves, this.#receiverFree[stands]);
+    this.#raise(stands, signal, { seconds: this.#receiverFree[stands], hops: thread.hops + 1 });
   }
 
   /** True for another rank's memory, except mailboxes of other hosts, which have come to this one. */

@@ -134,4 +134,7 @@ export interface Plan {
   readonly programs: readonly Program[];
   /** Set when only this rank's program was built: the others are without steps, so that nothing can be proved or timed. */
   readonly onlyRank?: number;
+  /** Set when only the programs of the first `tile` ranks were built, because all hosts do the same: the program of rank r + tile is that
+   *  of rank r, with every rank in it `tile` later, around the end; offsets differ. It can be timed, but not proved. */
+  readonly tile?: number;
 }

@@ -9,6 +9,7 @@ import { hostOfRanks, rankCount } from './topology.ts';
 export function structureProblems(plan: Plan): string[] {
   const { request, programs } = plan;
   const n = rankCount(request.topology);
+  if (plan.tile !== undefined) return [`only the first ${plan.tile} programs were built; a proof needs those of all ranks`];
   if (plan.onlyRank !== undefined) return [`only rank ${plan.onlyRank}'s program was built; build the plan without onlyRank`];
   if (programs.length !== n) return [`there are ${programs.length} programs for ${n} ranks`];
   const problems: string[] = [];

@@ -12,6 +12,8 @@ export interface Algorithm {
   readonly ownBuffersOnly?: true;
   /** The programs of all ranks have one channel, and equally much scratch: one of them tells whether all run whole on a host. */
   readonly alike?: true;
+  /** With equal shares, and equally many ranks on every host, all hosts do the same (tiles.ts). */
+  readonly tiles?: true;
   /** The reason why it cannot serve a request of a collective that it has; undefined when it can. */
   readonly supports?: (request: PlanRequest) => string | undefined;
   /** Called for at least two ranks and, the barrier excepted, at least one element. */

@@ -1,5 +1,6 @@
 /** Shards of fairring: the parts of a tensor that cross between hosts, the hosts that own them, and the messages that carry them. */
 import type { Arrival } from '../../plan/builder.ts';
+import type { Span } from '../../plan/ir.ts';
 import { split, type Range } from '../../plan/ranges.ts';
 import type { FairringLayout } from './fairring-layout.ts';
 import type { FairringPlaces } from './fairring-places.ts';
@@ -8,7 +9,8 @@ import type { FairringPlaces } from './fairring-places.ts';
 export interface Part {
   /** Group whose owner of the shard is the root. */
   readonly group: number;
-  readonly range: Range;
+  /** Its place in the data of every rank: one object, which the programs of all ranks share. */
+  readonly range: Span;
   /** The part that had its place in the root's staging before. */
   readonly before: Part | undefined;
   /** Arrivals at the root, by the sending owner's group. */
@@ -24,7 +26,7 @@ export interface Shard {
   readonly rail: number;
   /** Index of the shard in its slot. */
   readonly index: number;
-  readonly range: Range;
+  readonly range: Span;
   /** Index of its place in its owners' staging; `before` is the shard that had that place before. */
   readonly place: number;
   readonly before: Shard | undefined;
@@ -51,7 +53,7 @@ export class FairringShards {
   of(slot: Range, { rail, place }: { readonly rail: number; readonly place: number }): Shard[] {
     return split(slot.count, this.#layout.owners).flatMap((own, index): Shard[] => {
       if (own.count === 0) return [];
-      const range = { offset: slot.offset + own.offset, count: own.count };
+      const range: Span = { buffer: 'data', offset: slot.offset + own.offset, count: own.count };
       const key = `${rail} ${index} ${place}`;
       const before = this.#last.get(key);
       const owners = this.#places.ownersOf(rail, index);
@@ -62,7 +64,7 @@ export class FairringShards {
     });
   }
 
-  #partsOf(range: Range, { rail, index, before }: Pick<Shard, 'rail' | 'index' | 'before'>): Part[] {
+  #partsOf(range: Span, { rail, index, before }: Pick<Shard, 'rail' | 'index' | 'before'>): Part[] {
     const { parts, groups } = this.#layout;
     return split(range.count, parts).flatMap((part, p): Part[] => {
       if (part.count === 0) return [];
@@ -70,7 +72,7 @@ export class FairringShards {
       return [
         {
           group,
-          range: { offset: range.offset + part.offset, count: part.count },
+          range: part.count === range.count ? range : { buffer: 'data', offset: range.offset + part.offset, count: part.count },
           before: before?.parts.find((each) => each.group === group),
           contributed: [],
           finished: [],
@@ -84,11 +86,11 @@ export class FairringShards {
 /** Neighbours, and the range that they cover. */
 export interface Run<T> {
   readonly items: T[];
-  range: Range;
+  range: Span;
 }
 
 /** Joins neighbours, in their order, until each run covers `least` elements. */
-export function runsOf<T extends { readonly range: Range }>(items: readonly T[], least: number): Run<T>[] {
+export function runsOf<T extends { readonly range: Span }>(items: readonly T[], least: number): Run<T>[] {
   const runs: Run<T>[] = [];
   for (const item of items) {
     const { offset, count } = item.range;
@@ -100,7 +102,7 @@ export function runsOf<T extends { readonly range: Range }>(items: readonly T[],
       continue;
     }
     last.items.push(item);
-    last.range = { offset: after ? last.range.offset : offset, count: last.range.count + count };
+    last.range = { buffer: 'data', offset: after ? last.range.offset : offset, count: last.range.count + count };
   }
   return runs;
 }

@@ -18,6 +18,8 @@
  *  used the place before is back; that needs no extra message. Shards are never cut below `shardCount`: with many hosts fewer of them own.
  *
  *  After Herring (Thangakrishnan et al., SC 2020) and Fairring, which shards without a floor and stages 2M + 1 shards. */
+import { assert } from '../../base/assert.ts';
+import { getOrMake } from '../../base/collections/lists.ts';
 import { balancedTree, type ReduceTree } from '../../memory/kernels.ts';
 import { canonicalTree, postfix } from '../../plan/association.ts';
 import { at, span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
@@ -60,6 +62,8 @@ class Fairring {
   readonly #hostTrees: ReduceTree[] = [];
   /** Trees by host: its ranks' contributions, then the sums of its group's other hosts, beginning with the next one → the group's. */
   readonly #groupTrees: ReduceTree[] = [];
+  /** Places in the staging, by their offsets. */
+  readonly #spans = new Map<number, Span[]>();
 
   constructor(b: PlanBuilder) {
     this.#b = b;
@@ -125,7 +129,7 @@ class Fairring {
     const b = this.#b;
     for (const m of this.#only === undefined ? this.#hosts.keys() : this.#places.groupWith(this.#only.host)) {
       for (const { items: run, range } of runsOf(this.#turn(shards, m, 'to owners'), this.#runCount)) {
-        if (this.#keeps(m)) this.#sumHost(this.#rankOf(m, run[0]), span('data', range));
+        if (this.#keeps(m)) this.#sumHost(this.#rankOf(m, run[0]), range);
         for (const shard of run) {
           const owner = this.#ownerFor(m, shard);
           if (this.#heard(m, [owner]).length === 0) continue;
@@ -166,9 +170,8 @@ class Fairring {
         const root = shard.owners[part.group];
         if (part.group === group || this.#heard(m, [root]).length === 0) continue;
         if (this.#keeps(m)) {
-          const data = span('data', part.range);
-          const sources = this.#groupSources(shard, part, m);
-          if (sources.length > 1) b.reduce(rank, { targets: [data], sources, tree: this.#groupTree(m), final: false });
+          const sources = this.#groupSources(shard, part, { m, local: this.#locally(m, part.range) });
+          if (sources.length > 1) b.reduce(rank, { targets: [part.range], sources, tree: this.#groupTree(m), final: false });
           b.wait(part.before?.finished[group]);
         }
         part.contributed[group] = this.#put(shard, { from: m, to: root, range: part.range }, this.#rootPlaceOf(shard, part, group), {
@@ -195,13 +198,12 @@ class Fairring {
   #finish(shard: Shard, part: Part, channel: number): void {
     const m = shard.owners[part.group];
     if (this.#keeps(m)) this.#sumAll(shard, part, m);
-    const data = span('data', part.range);
     for (const k of shard.owners.slice(1).keys()) {
       const group = (part.group + 1 + k) % shard.owners.length;
       const to = shard.owners[group];
       if (this.#heard(m, [to]).length === 0) continue;
       const signal = this.#places.finishedSignal(to, shard, part.group);
-      part.finished[group] = this.#put(shard, { from: m, to, range: part.range }, data, { signal });
+      part.finished[group] = this.#put(shard, { from: m, to, range: part.range }, part.range, { signal });
     }
     this.#return(shard, { range: part.range, parts: [part] }, { from: m, channel });
   }
@@ -209,22 +211,26 @@ class Fairring {
   /** The sum of a part at its root `m`. */
   #sumAll(shard: Shard, part: Part, m: number): void {
     const groups = shard.owners.length;
-    const sources = this.#groupSources(shard, part, m);
+    const targets = this.#locally(m, part.range);
+    const sources = this.#groupSources(shard, part, { m, local: targets });
     const first = sources.length - 1;
     const tree = balancedTree(groups).flatMap((entry) => {
       if (entry === -1) return -1;
       return entry === part.group ? [...this.#groupTree(m)] : first + ((entry - part.group + groups) % groups);
     });
     for (let k = 1; k < groups; k++) sources.push(this.#rootPlaceOf(shard, part, (part.group + k) % groups));
-    const targets = this.#hosts[m].map((peer) => at(peer, span('data', part.range)));
     this.#b.reduce(this.#rankOf(m, shard), { targets, sources, tree, final: true });
   }
 
-  /** Contributions of the host's ranks to a part, and the sums of the group's other hosts. */
-  #groupSources(shard: Shard, { range }: Part, m: number): Location[] {
-    const local = this.#hosts[m].map((peer): Location => at(peer, span('data', range)));
+  /** A range of the data of the host's ranks. */
+  #locally(m: number, range: Span): Location[] {
+    return this.#hosts[m].map((peer) => at(peer, range));
+  }
+
+  /** `local`, contributions of a host's ranks to a part, and the sums of the group's other hosts. */
+  #groupSources(shard: Shard, { range }: Part, { m, local }: { readonly m: number; readonly local: readonly Location[] }): Location[] {
     const offset = range.offset - shard.range.offset;
-    return [...local, ...this.#places.othersOf(m).map((other) => within(this.#placeOf(shard, other), offset, range.count))];
+    return [...local, ...this.#places.othersOf(m).map((other) => this.#placeOf(shard, other, { offset, count: range.count }))];
   }
 
   // ── the way back ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,12 +252,12 @@ class Fairring {
   /** Sends a result from an owner to the other hosts of its group. */
   #return(
     shard: Shard,
-    { range, parts }: { readonly range: Range; readonly parts: readonly Part[] },
+    { range, parts }: { readonly range: Span; readonly parts: readonly Part[] },
     { from, channel }: { readonly from: number; readonly channel: number },
   ): void {
     for (const to of this.#heard(from, this.#places.othersOf(from))) {
       const signal = channel === channels.pass ? this.#places.passedSignal(to, from) : this.#places.returnedSignal(to, from);
-      const arrival = this.#put(shard, { from, to, range }, span('data', range), { signal });
+      const arrival = this.#put(shard, { from, to, range }, range, { signal });
       for (const part of parts) part.returned[to] = arrival;
     }
   }
@@ -267,9 +273,8 @@ class Fairring {
   }
 
   /** Copies a result into the data of the host's other ranks. */
-  #spread(rank: number, range: Range): void {
+  #spread(rank: number, data: Span): void {
     const host = this.#hosts[this.#b.hostOf[rank]];
-    const data = span('data', range);
     for (const peer of after(host, rank)) this.#b.copy(rank, at(peer, data), data);
   }
 
@@ -303,7 +308,7 @@ class Fairring {
   /** Sends between the hosts' ranks of the shard's rail. @returns the last arrival: the others come before. */
   #put(
     shard: Shard,
-    { from, to, range }: { readonly from: number; readonly to: number; readonly range: Range },
+    { from, to, range }: { readonly from: number; readonly to: number; readonly range: Span },
     target: Span,
     { signal }: { readonly signal: number },
   ): Arrival {
@@ -311,16 +316,17 @@ class Fairring {
     let arrival: Arrival;
     for (const piece of b.pieces(range)) {
       const place = within(target, piece.offset - range.offset, piece.count);
-      arrival = b.send(this.#rankOf(from, shard), this.#rankOf(to, shard), span('data', piece), place, signal);
+      const source = piece === range ? range : span('data', piece);
+      arrival = b.send(this.#rankOf(from, shard), this.#rankOf(to, shard), source, place, signal);
     }
     return arrival;
   }
 
-  /** Place where the owner of the shard in `from`'s group keeps the message of host `from`. */
-  #placeOf(shard: Shard, from: number): Span {
+  /** Place where the owner of the shard in `from`'s group keeps the message of host `from`, or a range of it. */
+  #placeOf(shard: Shard, from: number, { offset, count }: Range = { offset: 0, count: shard.range.count }): Span {
     const owner = this.#ownerFor(from, shard);
     const size = wholeLines(this.#layout.shardMost);
-    return within(this.#stagingOf(shard, owner), (this.#places.distance(owner, from) - 1) * size, shard.range.count);
+    return this.#staged(shard, owner, { offset: (this.#places.distance(owner, from) - 1) * size + offset, count });
   }
 
   /** Place where the root of a part keeps the message of the owner in `group`. */
@@ -329,16 +335,22 @@ class Fairring {
     const root = shard.owners[part.group];
     const first = this.#places.othersOf(root).length * wholeLines(shardMost);
     const distance = (group - part.group + groups.length) % groups.length;
-    return within(this.#stagingOf(shard, root), first + (distance - 1) * wholeLines(partMost), part.range.count);
+    return this.#staged(shard, root, { offset: first + (distance - 1) * wholeLines(partMost), count: part.range.count });
   }
 
-  /** An owner's staging for a slice. Its shards lie one after the other, each with all its places. */
-  #stagingOf(shard: Shard, owner: number): Span {
+  /** A range of an owner's staging for a slice. Its shards lie one after the other, each with all its places. Owners keep equal places at
+   *  equal offsets, so that they share one span. */
+  #staged(shard: Shard, owner: number, { offset, count }: Range): Span {
     const { shardMost, partMost, groups, inFlight } = this.#layout;
     const size = this.#places.othersOf(owner).length * wholeLines(shardMost) + (groups.length - 1) * wholeLines(partMost);
     const owned = this.#places.ownedBy(owner, shard.rail);
     const all = this.#b.scratchOf(this.#rankOf(owner, shard), owned.length * inFlight * size);
-    return within(all, (owned.indexOf(shard.index) * inFlight + shard.place) * size, size);
+    assert(offset + count <= size, () => `[${offset}, ${offset + count}) is outside a shard's staging of ${size}`);
+    const start = all.offset + (owned.indexOf(shard.index) * inFlight + shard.place) * size + offset;
+    const spans = getOrMake(this.#spans, start, (): Span[] => []);
+    let span = spans.find((each) => each.count === count);
+    if (span === undefined) spans.push((span = within(all, start - all.offset, count)));
+    return span;
   }
 
   /** The shards of a rail that others of the host's group own, nearest first; if the host's program is not kept, only those that

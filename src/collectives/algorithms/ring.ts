@@ -15,6 +15,7 @@ export const ring: Algorithm = {
   name: 'ring',
   summary: 'large sizes, when sums may be taken in any order: neighbours only, least bytes per rank',
   association: 'relaxed',
+  tiles: true,
   build: {
     'all-reduce': (b) => {
       const order = b.topology.hosts.flat();
@@ -61,17 +62,18 @@ function reduceAround(b: PlanBuilder, order: readonly number[], chunks: readonly
   const n = order.length;
   const sums = b.ranks.map((rank) => b.scratch(rank, b.request.count));
   const sumOf = (rank: number, { offset, count }: Range): Span => within(sums[rank], offset, count);
-  let sent: Arrival[][] = order.map((rank, position) => {
-    const next = nextOf(order, position);
+  const positions = keptPositions(b, order);
+  let sent = around(positions, (position): Arrival[] => {
+    const [rank, next] = [order[position], nextOf(order, position)];
     return b.pieces(chunks[(position + n - 1) % n]).map((range) => b.send(rank, next, span(source, range), sumOf(next, range)));
   });
   for (let step = 0; step < n - 1; step++) {
     const final = step === n - 2;
     const before = sent;
-    sent = order.map((rank, position) => {
-      const next = nextOf(order, position);
+    sent = around(positions, (position) => {
+      const [rank, next] = [order[position], nextOf(order, position)];
       return b.pieces(chunks[(position - step - 2 + 2 * n) % n]).map((range, index) => {
-        b.wait(before[(position - 1 + n) % n][index]);
+        b.wait(before[(position - 1 + n) % n]?.[index]);
         const sum = sumOf(rank, range);
         b.combine(rank, final ? resultOf(rank, range) : sum, { left: sum, right: span(source, range), final });
         if (!final) return b.send(rank, next, sum, sumOf(next, range));
@@ -90,17 +92,32 @@ function gatherAround(
   { buffer, sent }: { readonly buffer: 'data' | 'output'; readonly sent: readonly (readonly Arrival[])[] },
 ): void {
   const n = order.length;
+  const positions = keptPositions(b, order);
   let arrived = sent;
   for (let step = 1; step < n - 1; step++) {
     const before = arrived;
-    arrived = order.map((rank, position) =>
+    arrived = around(positions, (position) =>
       b.pieces(chunks[(position - step + n) % n]).map((range, index) => {
-        b.wait(before[(position - 1 + n) % n][index]);
-        return b.send(rank, nextOf(order, position), span(buffer, range), span(buffer, range));
+        b.wait(before[(position - 1 + n) % n]?.[index]);
+        return b.send(order[position], nextOf(order, position), span(buffer, range), span(buffer, range));
       }),
     );
   }
   for (const arrival of arrived.flat()) b.wait(arrival);
+}
+
+/** Positions whose messages matter: all, or that of the only rank whose program is kept, after the one that sends to it. */
+function keptPositions({ onlyRank }: PlanBuilder, order: readonly number[]): number[] {
+  if (onlyRank === undefined) return [...order.keys()];
+  const position = order.indexOf(onlyRank);
+  return [(position - 1 + order.length) % order.length, position];
+}
+
+/** A value for each of the positions, at its index. */
+function around<T>(positions: readonly number[], valueOf: (position: number) => T): T[] {
+  const values: T[] = [];
+  for (const position of positions) values[position] = valueOf(position);
+  return values;
 }
 
 function nextOf(order: readonly number[], position: number): number {

@@ -11,16 +11,23 @@ import type { Actor, EventQueue } from './event-queue.ts';
 export interface Message {
   readonly bytes: number;
   readonly target: Port;
+  /** The next message of its flow, which the port sets. */
+  next?: Message | undefined;
   /** Called when the message's last byte has left the sender's port. */
   left(now: number): void;
   /** Called with the time at which its last byte has come out of the receiver's port. */
   delivered(time: number): void;
 }
 
+/** Messages with the same key, in order. A flow without messages is forgotten. */
 interface Flow {
-  readonly messages: Message[];
+  readonly key: number;
+  first: Message | undefined;
+  last: Message;
   /** Bytes of the first message that have not left. */
   remaining: number;
+  /** The flow whose turn comes after this one's. */
+  next: Flow | undefined;
 }
 
 export interface PortRates {
@@ -33,8 +40,9 @@ export class Port implements Actor {
   readonly #queue: EventQueue;
   readonly #rates: PortRates;
   readonly #flows = new Map<number, Flow>();
-  /** Flows with something to send; the first one's quantum is on its way out. */
-  readonly #turns: Flow[] = [];
+  /** Flows take turns from the first to the last; the first one's quantum is on its way out. */
+  #first: Flow | undefined;
+  #last: Flow | undefined;
   #quantum = 0;
   #enteringUntil = 0;
   /** Seconds that bytes have been going out. */
@@ -45,36 +53,50 @@ export class Port implements Actor {
     this.#rates = rates;
   }
 
-  /** @param flowKey messages with the same key stay in order. */
-  send(now: number, flowKey: number, message: Message): void {
-    let flow = this.#flows.get(flowKey);
-    if (flow === undefined) {
-      flow = { messages: [], remaining: 0 };
-      this.#flows.set(flowKey, flow);
+  /** @param key messages with the same key stay in order. */
+  send(now: number, key: number, message: Message): void {
+    const flow = this.#flows.get(key);
+    if (flow !== undefined) {
+      flow.last.next = message;
+      flow.last = message;
+      return;
     }
-    flow.messages.push(message);
-    if (flow.messages.length > 1) return;
-    flow.remaining = message.bytes;
-    this.#turns.push(flow);
-    if (this.#turns.length === 1) this.#begin(now);
+    const begun: Flow = { key, first: message, last: message, remaining: message.bytes, next: undefined };
+    this.#flows.set(key, begun);
+    if (this.#takesTurn(begun) === 'first') this.#begin(now, begun);
   }
 
   /** The quantum on its way has left. */
   act(now: number): void {
-    const flow = must(this.#turns.shift(), () => 'a quantum has a flow');
+    const flow = must(this.#first, () => 'a quantum has a flow');
+    this.#first = flow.next;
+    flow.next = undefined;
     flow.remaining -= this.#quantum;
     if (flow.remaining <= 0) {
-      must(flow.messages.shift(), () => 'a quantum has a message').left(now);
-      if (flow.messages.length > 0) flow.remaining = flow.messages[0].bytes;
+      const message = must(flow.first, () => 'a quantum has a message');
+      flow.first = message.next;
+      message.left(now);
+      flow.remaining = flow.first?.bytes ?? 0;
     }
-    if (flow.messages.length > 0) this.#turns.push(flow);
-    if (this.#turns.length > 0) this.#begin(now);
+    if (flow.first === undefined) this.#flows.delete(flow.key);
+    else this.#takesTurn(flow);
+    if (this.#first !== undefined) this.#begin(now, this.#first);
   }
 
-  #begin(now: number): void {
+  #takesTurn(flow: Flow): 'first' | 'later' {
+    const before = this.#first === undefined ? undefined : this.#last;
+    this.#last = flow;
+    if (before === undefined) {
+      this.#first = flow;
+      return 'first';
+    }
+    before.next = flow;
+    return 'later';
+  }
+
+  #begin(now: number, flow: Flow): void {
     const { latency, secondsPerByte, quantumBytes } = this.#rates;
-    const flow = this.#turns[0];
-    const message = flow.messages[0];
+    const message = must(flow.first, () => 'a flow with a turn has a message');
     this.#quantum = Math.min(quantumBytes, flow.remaining);
     const seconds = this.#quantum * secondsPerByte;
     this.busySeconds += seconds;

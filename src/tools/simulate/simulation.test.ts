@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { buildPlan } from '../../collectives/build.ts';
+import { buildTile, tiledRequest } from '../../collectives/tiles.ts';
 import { PlanBuilder, span } from '../../plan/builder.ts';
 import { costOf } from '../../plan/cost.ts';
 import type { Plan, PlanRequest } from '../../plan/ir.ts';
@@ -131,6 +132,29 @@ describe('simulate', () => {
       expect(simulated / costOf(each, 4).seconds).toBeGreaterThan(0.8);
       expect(simulated / costOf(each, 4).seconds).toBeLessThan(1.2);
     }
+  });
+
+  it.each([grid(1, 6), grid(5, 3), separateHosts(9)])('one host of a ring stands for all: %o', (topology) => {
+    const n = topology.hosts.flat().length;
+    const tiled = tiledRequest('ring', { collective: 'all-reduce', topology, count: n * 1000, elementBytes: 4, pieceCount: 256 });
+    if (tiled === undefined) throw new Error('a ring on equal hosts has a tile');
+    for (const preset of Object.values(presets))
+      for (const [operations, inFlight] of [
+        [1, 1],
+        [4, 3],
+      ]) {
+        const [one, all] = [buildTile('ring', tiled), buildPlan('ring', tiled.request)].map((each) =>
+          simulate({ plan: each, elementBytes: 4, operations, inFlight }, preset),
+        );
+        expect(one.seconds / all.seconds).toBeCloseTo(1, 9);
+        expect({ ...one, seconds: 0, events: 0 }).toEqual({
+          ...all,
+          seconds: 0,
+          events: 0,
+          busiestThread: expect.closeTo(one.busiestThread, 12),
+          busiestPort: expect.closeTo(one.busiestPort, 12),
+        });
+      }
   });
 
   it('never beats the wire, and counts its bytes', () => {

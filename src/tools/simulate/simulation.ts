@@ -46,8 +46,15 @@ class Simulation {
   readonly workload: Workload;
   readonly ranks: readonly SimulatedRank[];
   readonly ports: readonly Port[];
+  /** Number of ranks that enter something into their mailboxes: of all, and by host. */
+  #entering = 0;
+  readonly #enteringOn = new Map<number, number>();
   messages = 0;
   networkBytes = 0;
+  /** Hosts by rank. */
+  readonly hostOf: readonly number[];
+  /** Number of times that the simulated ranks are in the world. */
+  readonly #tiles: number;
 
   constructor(workload: Workload, model: SimulationModel) {
     this.workload = workload;
@@ -57,11 +64,24 @@ class Simulation {
     const { portsPerHost } = model;
     this.ports = hosts.flatMap(() => Array.from({ length: portsPerHost }, () => new Port(this.queue, rates)));
     const hostOf = hostOfRanks(workload.plan.request.topology);
+    this.hostOf = hostOf;
+    this.#tiles = hostOf.length / workload.plan.programs.length;
     this.ranks = workload.plan.programs.map((program) => {
       const host = hostOf[program.rank];
-      const port = this.ports[host * portsPerHost + (hosts[host].indexOf(program.rank) % portsPerHost)];
-      return new SimulatedRank(this, program, { host, port });
+      const indexOnHost = hosts[host].indexOf(program.rank);
+      const port = this.ports[host * portsPerHost + (indexOnHost % portsPerHost)];
+      return new SimulatedRank(this, program, { host, indexOnHost, port });
     });
+    for (const { host, program } of this.ranks) {
+      if (program.entry.length === 0) continue;
+      this.#entering += 1;
+      this.#enteringOn.set(host, (this.#enteringOn.get(host) ?? 0) + 1);
+    }
+  }
+
+  /** Number of mailboxes that come to a rank from other hosts. */
+  mailboxesFrom({ host }: SimulatedRank): number {
+    return this.#entering - (this.#enteringOn.get(host) ?? 0);
   }
 
   run(): SimulationResult {
@@ -73,8 +93,8 @@ class Simulation {
     return {
       seconds: this.queue.now,
       events: this.queue.scheduled,
-      messages: this.messages,
-      networkBytes: this.networkBytes,
+      messages: this.messages * this.#tiles,
+      networkBytes: this.networkBytes * this.#tiles,
       busiestThread: this.ranks.reduce((most, rank) => Math.max(most, rank.thread.busySeconds), 0),
       busiestPort: this.ports.reduce((most, port) => Math.max(most, port.busySeconds), 0),
     };
@@ -98,18 +118,20 @@ class SimulatedRank {
   readonly simulation: Simulation;
   readonly program: Program;
   readonly host: number;
+  readonly indexOnHost: number;
   readonly port: Port;
   readonly thread = new Worker();
   readonly engine: Worker;
-  /** Operations that have begun, or that peers have sent to before, by number. */
-  readonly #operations = new Map<number, SimulatedOperation>();
+  /** Operations that have begun, or that peers have sent to before, by number; those that have ended are undefined. */
+  readonly #operations: (SimulatedOperation | undefined)[] = [];
   #begun = 0;
   ended = 0;
 
-  constructor(simulation: Simulation, program: Program, { host, port }: { readonly host: number; readonly port: Port }) {
+  constructor(simulation: Simulation, program: Program, { host, indexOnHost, port }: Pick<SimulatedRank, 'host' | 'indexOnHost' | 'port'>) {
     this.simulation = simulation;
     this.program = program;
     this.host = host;
+    this.indexOnHost = indexOnHost;
     this.port = port;
     this.engine = simulation.model.engine === 'thread' ? this.thread : new Worker();
   }
@@ -120,16 +142,11 @@ class SimulatedRank {
   }
 
   operation(number: number): SimulatedOperation {
-    let operation = this.#operations.get(number);
-    if (operation === undefined) {
-      operation = new SimulatedOperation(this, number);
-      this.#operations.set(number, operation);
-    }
-    return operation;
+    return (this.#operations[number] ??= new SimulatedOperation(this, number));
   }
 
   end(number: number, now: number): void {
-    this.#operations.delete(number);
+    this.#operations[number] = undefined;
     this.ended += 1;
     this.begin(now);
   }
@@ -159,7 +176,7 @@ class SimulatedOperation {
     const bytes = entry.reduce((sum, { source }) => sum + source.count, 0) * workload.elementBytes;
     const start = this.rank.engine.use(now, bytes * model.selfByte);
     if (bytes > 0) this.#sendMailbox(start, bytes);
-    const awaited = this.rank.simulation.ranks.filter(({ host, program }) => host !== this.rank.host && program.entry.length > 0).length;
+    const awaited = this.rank.simulation.mailboxesFrom(this.rank);
     const { queue } = this.rank.simulation;
     const starter: Actor = {
       act: (time) => {
@@ -216,6 +233,8 @@ class SimulatedChannel implements Actor, Sender {
   #pc = 0;
   #unsent = 0;
   #flushing = false;
+  /** A message that the rank's thread is setting up. */
+  #handing: NetworkMessage | undefined;
 
   constructor(operation: SimulatedOperation, steps: readonly Step[], channel: number) {
     this.channel = channel;
@@ -225,6 +244,9 @@ class SimulatedChannel implements Actor, Sender {
 
   /** Runs until a step takes time or has to wait. */
   act(now: number): void {
+    const handed = this.#handing;
+    this.#handing = undefined;
+    handed?.act(now);
     for (;;) {
       if (this.#pc === this.#steps.length) {
         this.#pc += 1;
@@ -268,7 +290,9 @@ class SimulatedChannel implements Actor, Sender {
         return rank.engine.use(now, step.source.count * bytes * (crosses ? model.hostByte : model.selfByte));
       }
       case 'reduce': {
-        const remote = [...step.sources, ...step.targets].filter((location) => this.#isRemote(location)).length;
+        let remote = 0;
+        for (const location of step.sources) if (this.#isRemote(location)) remote += 1;
+        for (const location of step.targets) if (this.#isRemote(location)) remote += 1;
         const each = step.targets[0].count * bytes;
         return rank.engine.use(now, each * (step.sources.length * model.reduceByte + remote * model.hostByte));
       }
@@ -282,8 +306,8 @@ class SimulatedChannel implements Actor, Sender {
     const { rank, number } = this.#operation;
     const { simulation } = rank;
     const { model, queue } = simulation;
-    const target = simulation.ranks[peer];
-    if (target.host === rank.host) {
+    const target = simulation.ranks[peer % simulation.ranks.length];
+    if (simulation.hostOf[peer] === rank.host) {
       const stored = rank.engine.use(now, bytes * model.hostByte);
       queue.at(stored + model.hostLatency, new Raise(target, number, signal));
       return stored;
@@ -292,14 +316,17 @@ class SimulatedChannel implements Actor, Sender {
     simulation.networkBytes += bytes;
     this.#unsent += 1;
     const started = rank.thread.use(now, model.networkOverhead);
-    queue.at(started, new NetworkMessage({ sender: this, from: rank, to: target, operation: number, signal, bytes }));
+    const message = new NetworkMessage({ sender: this, from: rank, to: target, operation: number, signal, bytes });
+    // One event hands the message over and lets the channel go on.
+    if (started > now) this.#handing = message;
+    else queue.at(now, message);
     return started;
   }
 
   #isRemote({ rank }: Location): boolean {
     const { rank: own } = this.#operation;
     // Mailboxes of other hosts have come to this one, so they are not remote.
-    return rank !== undefined && rank !== own.program.rank && own.simulation.ranks[rank].host === own.host;
+    return rank !== undefined && rank !== own.program.rank && own.simulation.hostOf[rank] === own.host;
   }
 }
 
@@ -335,7 +362,10 @@ const noSender: Sender = { channel: 0, messageLeft: () => undefined };
 class NetworkMessage implements Actor, Message {
   readonly bytes: number;
   readonly target: Port;
-  readonly #path: { readonly sender: Sender; readonly from: SimulatedRank; readonly to: SimulatedRank };
+  next: Message | undefined;
+  readonly #sender: Sender;
+  readonly #from: SimulatedRank;
+  readonly #to: SimulatedRank;
   readonly #operation: number;
   readonly #signal: number;
   #stage: 'send' | 'take' | 'raise' = 'send';
@@ -350,40 +380,40 @@ class NetworkMessage implements Actor, Message {
   }) {
     this.bytes = message.bytes;
     this.target = message.to.port;
-    this.#path = message;
+    this.#sender = message.sender;
+    this.#from = message.from;
+    this.#to = message.to;
     this.#operation = message.operation;
     this.#signal = message.signal;
   }
 
   act(now: number): void {
-    const { from, to } = this.#path;
-    const { queue, model } = to.simulation;
+    const { queue, model } = this.#to.simulation;
     switch (this.#stage) {
       case 'send':
-        from.port.send(now, this.#flow(model), this);
+        this.#from.port.send(now, this.#flow(model), this);
         return;
       case 'take':
         this.#stage = 'raise';
-        queue.at(to.thread.use(now, model.networkOverhead), this);
+        queue.at(this.#to.thread.use(now, model.networkOverhead), this);
         return;
       case 'raise':
-        to.operation(this.#operation).raise(this.#signal, now);
+        this.#to.operation(this.#operation).raise(this.#signal, now);
     }
   }
 
   /** Key of the message's flow; messages of one flow stay in order. */
   #flow({ flows }: SimulationModel): number {
-    const { from, to, sender } = this.#path;
-    const pair = from.program.rank * to.simulation.ranks.length + to.program.rank;
-    return flows === 'pair' ? pair : pair * channelsMax + sender.channel;
+    const pair = this.#from.indexOnHost * this.#to.simulation.ranks.length + this.#to.program.rank;
+    return flows === 'pair' ? pair : pair * channelsMax + this.#sender.channel;
   }
 
   left(now: number): void {
-    this.#path.sender.messageLeft(now);
+    this.#sender.messageLeft(now);
   }
 
   delivered(time: number): void {
     this.#stage = 'take';
-    this.#path.to.simulation.queue.at(time, this);
+    this.#to.simulation.queue.at(time, this);
   }
 }

@@ -1,8 +1,10 @@
 /** Turns sizes as people write them into a plan request, for `shoal plan` and `shoal simulate`. */
+import { getHeapStatistics } from 'node:v8';
 import { ShoalError } from '../../../base/errors.ts';
 import { bytesSyntax, formatBytes, parseBytes } from '../../../base/settings/quantity.ts';
 import { settingDefinitions } from '../../../base/settings/settings.ts';
 import { buildPlan } from '../../../collectives/build.ts';
+import { buildTile, tiledRequest } from '../../../collectives/tiles.ts';
 import type { TransferLimits } from '../../../collectives/predict.ts';
 import { selectAlgorithm, type SelectionRule } from '../../../collectives/select.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
@@ -14,8 +16,14 @@ import type { RequestFlags } from './request-options.ts';
 /** `layout`: ranks of every host, instead of hosts that have equally many. */
 export type WorldFlags = Pick<RequestFlags, 'hosts' | 'ranksPerHost'> & { readonly layout?: readonly number[] };
 
-/** Most ranks that are planned at once: programs of all ranks are in memory. */
-const ranksMax = 8192;
+/** Most ranks of a world: the programs are in memory. */
+const ranksMax = 16_384;
+/** Most ranks of an all-to-all. */
+const pairedRanksMax = 2048;
+/** Fewest ranks of a world for which the programs of one host stand for those of all, where an algorithm does the same on all. */
+const tiledRanksMin = 513;
+/** Most ranks whose programs are proved: a proof follows what each channel knows of each other one. */
+const provedRanksMax = 2048;
 /** Least bytes by which a tensor is cut: as few as ranks themselves accept, because the parts of a plan are in memory. */
 const limitBytesMin = settingDefinitions.stagingBytes.least ?? 0;
 
@@ -27,6 +35,8 @@ export function planRequest(collective: string | undefined, flags: RequestFlags 
     throw new ShoalError('usage', `unknown dtype '${flags.dtype}'; use one of ${dtypes.map(({ name }) => name).join(', ')}`);
   const topology = worldOf(flags);
   const n = rankCount(topology);
+  if (kind === 'all-to-all' && n > pairedRanksMax)
+    throw new ShoalError('usage', `an all-to-all of ${n} ranks has ${n} × ${n} parts; at most ${pairedRanksMax} ranks can be planned`);
   const elementBytes = dtypeInfo(dtype).bytes;
   const limit = (option: string, text: string | undefined, bytesMin = limitBytesMin): number | undefined => {
     if (text === undefined) return undefined;
@@ -75,6 +85,26 @@ export function worldText({ hosts }: Topology): string {
   return `${hosts.length} ${hosts.length === 1 ? 'host' : 'hosts'} ${each}`;
 }
 
+/** @throws ShoalError `unsupported` for a plan that is too large to be proved. */
+export function checkProvable({ request: { topology }, tile }: Plan): void {
+  const ranks = rankCount(topology);
+  if (tile === undefined && ranks <= provedRanksMax) return;
+  const limit = tile === undefined ? provedRanksMax : tiledRanksMin - 1;
+  const next = `leave out --verify, or prove the same algorithm for at most ${limit} ranks`;
+  throw new ShoalError('unsupported', `a proof for ${ranks} ranks needs more memory than there is: ${next}`);
+}
+
+/** False when the heap is half full: what is done with the plan needs the rest. */
+function hasRoom(): boolean {
+  const { used_heap_size: used, heap_size_limit: limit } = getHeapStatistics();
+  return used < limit / 2;
+}
+
+function planByName(algorithm: string, request: PlanRequest): Plan {
+  const tiled = rankCount(request.topology) < tiledRanksMin ? undefined : tiledRequest(algorithm, request);
+  return tiled === undefined ? buildPlan(algorithm, request, { hasRoom }) : buildTile(algorithm, tiled, { hasRoom });
+}
+
 /** The plan of the named algorithm, or with `auto` of the one that is chosen.
  *  @param options.model rates of the world; default: none, the table decides where it can. */
 export function planOf(
@@ -83,10 +113,10 @@ export function planOf(
   { overrides = [], model }: { readonly overrides?: readonly SelectionRule[]; readonly model?: CostModel } = {},
 ): Plan {
   const { collective, topology, count, elementBytes = 8 } = request;
-  if (algorithm !== 'auto') return buildPlan(algorithm, request);
+  if (algorithm !== 'auto') return planByName(algorithm, request);
   const bytes = count * elementBytes;
   const limits = limitsInBytes(request);
-  return buildPlan(
+  return planByName(
     selectAlgorithm({ collective, bytes, topology, request, loadStore: true, order: 'canonical', overrides, model, limits }),
     request,
   );

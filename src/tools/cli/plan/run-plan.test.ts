@@ -76,7 +76,20 @@ describe('shoal plan', () => {
     expect(text).toContain('on       10 ranks, 3 hosts of 4, 4, 2\n');
     expect((await run('all-reduce', { layout: [2, 1], table: true })).text).toContain('2 hosts of 2, 1 ranks, with the rates');
     await expect(run('all-reduce', { layout: [2, 1], algorithm: 'fairring' })).rejects.toThrow(/host 0 has 2, host 1 has 1/);
-    await expect(run('all-reduce', { layout: [8192, 1] })).rejects.toThrow(/--layout 8192,1 are 8193; at most 8192/);
+    await expect(run('all-reduce', { layout: [16_384, 1] })).rejects.toThrow(/--layout 16384,1 are 16385; at most 16384/);
+  });
+
+  it('lets one host of a ring stand for all in a large world, and prints any rank of it', async () => {
+    const world = { hosts: 500, ranksPerHost: 2, algorithm: 'ring', bytes: '1MB' } as const;
+    const { text } = await run('all-reduce', { ...world, print: true, rank: 999 });
+    expect(text).toContain('on       1000 ranks, 500 hosts × 2\nalike    the programs of the 2 ranks of a host stand for all');
+    // 1 MB are 15.6 lines for each of 1,000 ranks, so shares are 16 lines.
+    expect(text).toContain('of       256000 × float32');
+    expect(text).toMatch(/rank 999 · .*\n +0 +put +data\[255488, 255744\) → rank 0 /);
+    await expect(run('all-reduce', { ...world, verify: true })).rejects.toThrow(/a proof for 1000 ranks .* prove .* for at most 512 ranks/);
+    await expect(run('all-reduce', { ...world, draw: 'x.svg' })).rejects.toThrow(/--draw needs the programs of all 1000 ranks/);
+    const large = { hosts: 1025, ranksPerHost: 2, algorithm: 'tree', verify: true } as const;
+    await expect(run('all-reduce', large)).rejects.toThrow(/a proof for 2050 ranks .* for at most 2048 ranks/);
   });
 
   it('says what travels with the announcement', async () => {
@@ -116,8 +129,9 @@ describe('shoal plan', () => {
     ['a staging that cuts too small', 'all-reduce', { staging: '8' }, /--staging 8 is too small; at least 4KiB is needed/],
     ['slices that are too small', 'all-reduce', { slice: '4092' }, /--slice 4092 is too small/],
     ['pieces that are too small', 'all-reduce', { piece: '1KiB' }, /--piece 1KiB is too small/],
-    ['too many ranks', 'all-reduce', { hosts: 10_000 }, /are 20000; at most 8192/],
-    ['a table of too many ranks', undefined, { hosts: 999_999_999, table: true }, /are 1999999998; at most 8192/],
+    ['too many ranks', 'all-reduce', { hosts: 10_000 }, /are 20000; at most 16384/],
+    ['an all-to-all of too many ranks', 'all-to-all', { hosts: 1025 }, /an all-to-all of 2050 ranks has 2050 × 2050 parts; at most 2048/],
+    ['a table of too many ranks', undefined, { hosts: 999_999_999, table: true }, /are 1999999998; at most 16384/],
     ['a rank that is not there', 'all-reduce', { rank: 2 }, /--rank 2 is not one of the ranks 0…1/],
     ['an algorithm that cannot', 'barrier', { algorithm: 'ring' }, /ring cannot barrier/],
   ] as const)('refuses %s', async (_, collective, flags, message) => {

@@ -18,7 +18,8 @@ import { rankCount, type Topology } from '../../../plan/topology.ts';
 import { verify } from '../../../plan/verify.ts';
 import { writeFileAt } from '../../../base/files/write-file.ts';
 import type { RequestFlags } from './request-options.ts';
-import { collectiveOf, planOf, planRequest, worldOf, worldText } from './plan-request.ts';
+import { buildPlan } from '../../../collectives/build.ts';
+import { checkProvable, collectiveOf, planOf, planRequest, worldOf, worldText } from './plan-request.ts';
 
 /** Flags as commander gives them. */
 export interface PlanFlags extends RequestFlags {
@@ -51,7 +52,13 @@ export async function runPlan(
   }
   const { request, dtype } = planRequest(collective, flags);
   const plan = planOf(flags.algorithm, request, { overrides });
-  const ranks = plan.programs.length;
+  const ranks = rankCount(plan.request.topology);
+  if (flags.verify === true) checkProvable(plan);
+  if (flags.draw !== undefined && plan.tile !== undefined)
+    throw new ShoalError(
+      'unsupported',
+      `--draw needs the programs of all ${ranks} ranks, of which only ${plan.tile} were built; ask for fewer ranks`,
+    );
   if (flags.rank !== undefined && flags.rank >= ranks)
     throw new ShoalError('usage', `--rank ${flags.rank} is not one of the ranks 0…${ranks - 1}`);
   const elementBytes = dtypeInfo(dtype).bytes;
@@ -59,18 +66,25 @@ export async function runPlan(
   if (flags.json === true) {
     const proof = flags.verify === true ? verify(plan) : null;
     const drawn = flags.draw === undefined ? null : writePicture(plan, elementBytes, flags.draw);
-    const programs = flags.print === true ? plan.programs.filter((_, rank) => flags.rank === undefined || rank === flags.rank) : null;
+    const programs = flags.print === true ? printed(plan, flags.rank).programs : null;
     const { algorithm, association } = plan;
     return { text: jsonText({ algorithm, request, dtype, ranks, association, cost, proof, programs, drawn }), ok: proof?.ok ?? true };
   }
   const parts = [facts(plan, cost, { dtype, elementBytes })];
-  if (flags.print === true) parts.push(printPlan(plan, flags.rank === undefined ? {} : { rank: flags.rank }));
+  if (flags.print === true) parts.push(printPlan(printed(plan, flags.rank)));
   if (flags.cost === true) parts.push(costTable(cost));
   const verdict = flags.verify === true ? verify(plan) : undefined;
   if (verdict !== undefined)
     parts.push(verdict.ok ? 'proved: every schedule gives the promised result' : `WRONG\n${verdict.problems.join('\n')}`);
   if (flags.draw !== undefined) parts.push(draw(plan, elementBytes, flags.draw));
   return { text: `${parts.join('\n\n')}\n`, ok: verdict?.ok ?? true };
+}
+
+/** The plan with the program of this rank only, or with all that were built. */
+function printed(plan: Plan, rank: number | undefined): Plan {
+  if (rank === undefined) return plan;
+  const { programs } = plan.tile === undefined ? plan : buildPlan(plan.algorithm, plan.request, { onlyRank: rank });
+  return { ...plan, programs: [programs[rank]] };
 }
 
 /** The rules, of one collective if it is named, and what they and the rates come to on the world that is asked for. */
@@ -114,7 +128,15 @@ function facts(plan: Plan, cost: PlanCost, { dtype, elementBytes }: { readonly d
   const rows = [
     ['plan', `${algorithm} ${request.collective}`],
     ['of', `${request.count} × ${dtype}, ${size(request.count * elementBytes)}`],
-    ['on', `${programs.length} ranks, ${worldText(request.topology)}`],
+    ['on', `${rankCount(request.topology)} ranks, ${worldText(request.topology)}`],
+    ...(plan.tile === undefined
+      ? []
+      : [
+          [
+            'alike',
+            `the programs of ${plan.tile === 1 ? 'one rank' : `the ${plan.tile} ranks of a host`} stand for all; equal shares, of whole lines`,
+          ],
+        ]),
     ['order', association === 'none' ? 'nothing is reduced' : `${association}${partials ? ', partial sums travel' : ''}`],
     [
       'network',
