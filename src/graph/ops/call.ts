@@ -1,7 +1,7 @@
 /** Any asynchronous TypeScript function as a node: how a jitted step of jax-js or TensorFlow.js runs in a graph. */
 import { anyList, anyText, anything, checkArgument, checkFields, checkOptions, optionTable } from '../../base/schema.ts';
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
-import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import { placeShapes, type GraphBuilder, type NodeOptions } from '../structure/builder.ts';
 import type { CallFunction, OpDefinition } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
@@ -21,9 +21,7 @@ const outputKeys = optionTable<{ readonly dtype: GraphDType; readonly shape: Sha
 const callOptionKeys = optionTable<CallOptions>({
   gradient: anything,
   name: anyText,
-  device: anyText,
-  controlInputs: anyList,
-  colocateWith: anything,
+  ...placeShapes,
 });
 
 export const callDefinition: OpDefinition = {

@@ -21,7 +21,9 @@ export interface NodeOptions {
   readonly colocateWith?: Node | Output;
 }
 
-export const nodeOptionKeys = optionTable<NodeOptions>({ name: anyText, device: anyText, controlInputs: anyList, colocateWith: anything });
+/** Where a node is, and what it comes after. */
+export const placeShapes = { device: anyText, controlInputs: anyList, colocateWith: anything };
+export const nodeOptionKeys = optionTable<NodeOptions>({ name: anyText, ...placeShapes });
 
 /** A variable, and the node that gives it its first value. */
 export interface MadeVariable {

@@ -1,7 +1,6 @@
 /** Embeddings: tables in parts on several devices, hash tables, and lookups in both. Names are TensorFlow's and DeepRec's. */
 import { ShoalError } from '../../base/errors.ts';
 import {
-  anyList,
   anyText,
   anything,
   callback,
@@ -22,7 +21,7 @@ import { slicesToDense } from '../ops/gradient.ts';
 import { div, equal, mul, select, sqrt, square } from '../ops/math.ts';
 import { fillDefinition, uniqueDefinition } from '../ops/shaping.ts';
 import { dynamicStitch, gather } from '../ops/state.ts';
-import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import { placeShapes, type GraphBuilder, type NodeOptions } from '../structure/builder.ts';
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import type { GraphDType, IndexDType } from '../structure/graph-dtype.ts';
 import { Output, requestedDevice } from '../structure/graph-node.ts';
@@ -71,9 +70,7 @@ const embeddingOptionKeys = optionTable<EmbeddingVariableOptions>({
   filterFreq: count,
   stepsToLive: count,
   trainable: flag,
-  device: anyText,
-  controlInputs: anyList,
-  colocateWith: anything,
+  ...placeShapes,
 });
 
 /** A table of rows by int32 or int64 keys, which grows: a key that an update names the first time gets a row. Reading changes nothing. */

@@ -1,24 +1,11 @@
 /** Variables that bring their first value, and where it comes from: TensorFlow's `get_variable` and its initialisers. */
-import {
-  anyList,
-  anyText,
-  anything,
-  callback,
-  checkArgument,
-  checkOptions,
-  flag,
-  list,
-  literal,
-  count,
-  number,
-  optionTable,
-} from '../../base/schema.ts';
+import { anyText, callback, checkArgument, checkOptions, flag, list, literal, count, number, optionTable } from '../../base/schema.ts';
 import { constant } from '../ops/array.ts';
 import { noOp } from '../ops/control-flow.ts';
 import { randomNormal, randomUniform, truncatedNormal, type RandomOptions } from '../ops/random.ts';
 import { fillDefinition } from '../ops/shaping.ts';
 import { assign, variable } from '../ops/state.ts';
-import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import { placeShapes, type GraphBuilder, type NodeOptions } from '../structure/builder.ts';
 import { checkedBuilder } from '../structure/check-arguments.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
 import { requestedDevice, type Node, type Output } from '../structure/graph-node.ts';
@@ -40,9 +27,7 @@ export const variableOptionKeys = optionTable<VariableOptions>({
   dtype: anyText,
   initializer: callback,
   trainable: flag,
-  device: anyText,
-  controlInputs: anyList,
-  colocateWith: anything,
+  ...placeShapes,
 });
 
 /** A variable that `globalVariablesInitializer` gives its first value, where the variable is. Optimisers find it in the graph. */
