@@ -49,6 +49,28 @@ export const metricDefinitions = {
   idle: counter('shoal_thread_idle_seconds', "Time in which the thread's event loop waited.", 'thread'),
   restarts: counter('shoal_restarts', 'Number of times that the launcher has started all ranks again.'),
   processRestarts: counter('shoal_process_restarts', 'Number of times that the launcher has started the process again, alone.', 'process'),
+  serverUp: gauge(
+    'shoal_server_up',
+    '1: the parameter server answers; 0: it does not, as it is stopped, is being started, or has ended.',
+    'process',
+  ),
+  serverRequests: counter('shoal_server_requests', 'Messages of workers and other servers that have come.', 'process', 'kind'),
+  serverReceived: counter(
+    'shoal_server_received_bytes',
+    'Bytes of messages that have come, without what is written to shared memory.',
+    'process',
+  ),
+  serverSent: counter('shoal_server_sent_bytes', 'Bytes of messages that were sent.', 'process'),
+  serverWaiting: gauge(
+    'shoal_server_waiting_requests',
+    'Pushes whose round is not complete, barriers, and messages that wait for the standby or for a checkpoint.',
+    'process',
+  ),
+  serverKeys: gauge('shoal_server_keys', 'Parts of parameters that the server keeps.', 'process'),
+  serverClients: gauge('shoal_server_clients', 'Processes with workers that the server knows.', 'process'),
+  serverStandby: gauge('shoal_server_standby', '1: the process stands by for a server.', 'process'),
+  serverResident: gauge('shoal_server_resident_memory_bytes', 'Resident memory of the server, shared memory included.', 'process'),
+  serverHeap: gauge('shoal_server_heap_used_bytes', "Used part of the server's JavaScript heap.", 'process'),
   launched: gauge('shoal_processes', 'Processes of this node that the launcher has started and that have not ended.'),
 } as const satisfies Readonly<Record<string, MetricDefinition>>;
 

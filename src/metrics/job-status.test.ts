@@ -2,6 +2,7 @@ import { expect, it } from 'vitest';
 import { systemClock } from '../base/clock.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { askJob, nodeName, nodeSamples, type NodeFacts, type ProcessFacts } from './job-status.ts';
+import type { Sample } from './definitions.ts';
 import { answerQuestions } from './questions.ts';
 import type { RankReport, ReportedWait } from './rank-report.ts';
 
@@ -51,21 +52,28 @@ it('tells what the system says of ranks that do not answer', async () => {
     { name: 'rank 2', rank: 2, pid: 12, restarts: 0, end: 'exited with code 0' },
     { name: 'rank 3', rank: 3, pid: 13, restarts: 1, state: 'R' },
     { name: 'server 0', pid: 14, restarts: 3, state: 'S' },
+    { name: 'standby 0', pid: 15, restarts: 0, state: 'S' },
   ];
-  const { facts, own, over } = await jobOf([report(0, waitFor(1)), undefined, undefined, undefined], processes);
+  const { facts, own, store, over } = await jobOf([report(0, waitFor(1)), undefined, undefined, undefined], processes);
+  const told = { pid: 14, role: 'server', requests: 5, waiting: 1, keys: 2, clients: 4 } as const;
+  const samples: Sample[] = [{ metric: 'serverRequests', labels: { kind: 'get' }, value: 5 }];
+  void answerQuestions(store, 'server 0', () => ({ ...told, samples }), over.signal);
   const asked = await askJob(facts);
   over.abort();
   expect(asked.status.ranks.map(({ state }) => state)).toEqual(['waiting', 'stopped', 'ended', 'silent']);
   expect(asked.status.ranks[2]).toMatchObject({ end: 'exited with code 0', pid: 12 });
   expect(asked.status.holdUps).toEqual([{ rank: 1, waiting: [0], seconds: 5 }]);
-  expect(asked.status.servers).toEqual([processes[4]]);
+  expect(asked.status.servers).toEqual([{ ...processes[4], report: told }, processes[5]]);
   const values = nodeSamples(asked, own).map(({ metric, labels, value }) => [metric, labels, value]);
   expect(values).toContainEqual(['up', { rank: 0 }, 1]);
   expect(values).toContainEqual(['up', { rank: 1 }, 0]);
   expect(values).toContainEqual(['steps', { rank: 0 }, 7]);
   expect(values).toContainEqual(['restarts', {}, 2]);
   expect(values).toContainEqual(['processRestarts', { process: 'server 0' }, 3]);
-  expect(values).toContainEqual(['launched', {}, 4]);
+  expect(values).toContainEqual(['launched', {}, 5]);
+  expect(values).toContainEqual(['serverUp', { process: 'server 0' }, 1]);
+  expect(values).toContainEqual(['serverRequests', { process: 'server 0', kind: 'get' }, 5]);
+  expect(values).toContainEqual(['serverUp', { process: 'standby 0' }, 0]);
 });
 
 it('a rank that has not joined is starting; one of a node that does not answer is unknown', async () => {

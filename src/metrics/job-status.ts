@@ -6,6 +6,7 @@ import { count, list, object, optional, anyText, type Shape, type ValueOf } from
 import type { Store } from '../store/store.ts';
 import { sample, type Sample } from './definitions.ts';
 import { ask } from './questions.ts';
+import { serverSamples, serverShape, type ServerReport } from './server-report.ts';
 import { reportShape, type RankReport, type ReportedWait } from './rank-report.ts';
 
 const processShape = object({
@@ -43,6 +44,11 @@ export interface RankStatus extends Partial<Omit<RankReport, 'samples' | 'rank' 
   readonly end?: string;
 }
 
+/** A parameter server: as its launcher sees it and, where it answers, what it tells. */
+export interface ServerStatus extends ProcessFacts {
+  readonly report?: Omit<ServerReport, 'samples'>;
+}
+
 export interface JobStatus {
   readonly version: 1;
   readonly job: string;
@@ -52,7 +58,7 @@ export interface JobStatus {
   /** Number of times that all ranks were started again. */
   readonly restarts: number;
   readonly ranks: readonly RankStatus[];
-  readonly servers: readonly ProcessFacts[];
+  readonly servers: readonly ServerStatus[];
   /** Ranks that others wait for, and that wait for nobody themselves; all of a circle. */
   readonly holdUps: readonly { readonly rank: number; readonly waiting: readonly number[]; readonly seconds?: number }[];
 }
@@ -74,17 +80,27 @@ const answerMs = 1500;
 /** Answers are of different moments: of shorter waits a circle may be seen that is none. */
 const holdUpSeconds = 0.5;
 
-/** Asks the ranks, and the launchers of other nodes. Never rejects. @param ranks those to ask. Default: all. */
-export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promise<{ status: JobStatus; reports: RankReport[] }> {
+interface JobAnswers {
+  readonly status: JobStatus;
+  readonly reports: readonly RankReport[];
+  /** Of servers, by their names. */
+  readonly serverReports: ReadonlyMap<string, ServerReport>;
+}
+
+/** Asks the ranks and the servers, and the launchers of other nodes. Never rejects. @param ranks those to ask. Default: all. */
+export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promise<JobAnswers> {
   const { store, launchers, job, own, nodes, worldSize, restarts } = facts;
   const asked = ranks ?? Array.from({ length: worldSize }, (_, rank) => rank);
   const others = ranks === undefined ? Array.from({ length: nodes }, (_, node) => node).filter((node) => node !== own.node) : [];
-  const [answers, nodeAnswers] = await Promise.all([
+  const [answers, nodeAnswers, ownServers] = await Promise.all([
     Promise.all(asked.map((rank) => ask(store, String(rank), answerMs))),
     Promise.all(others.map((node) => ask(launchers, nodeName(node), answerMs))),
+    askServers(store, serversOf([own])),
   ]);
   const reports = answers.map((answer) => understood(reportShape, answer));
   const all = [own, ...nodeAnswers.flatMap((answer) => understood(nodeShape, answer) ?? [])];
+  const servers = serversOf(all);
+  const serverReports = new Map([...ownServers, ...(await askServers(store, serversOf(all.slice(1))))]);
   const hasJoined = await Promise.all(asked.map((rank) => store.check([`connected/${rank}`]).catch(() => true)));
   const statuses = asked.map((rank, at) => rankStatus(rank, reports[at], { nodes: all, hasJoined: hasJoined[at] || worldSize === 1 }));
   const { node, host, pid } = own;
@@ -94,10 +110,28 @@ export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promis
     launcher: { node, host, pid },
     ...{ nodes, worldSize, restarts },
     ranks: statuses,
-    servers: all.flatMap(({ processes }) => processes.filter(({ rank }) => rank === undefined)),
+    servers: servers.map((server) => {
+      const { samples: _, ...report } = serverReports.get(server.name) ?? { samples: [] };
+      return 'role' in report ? { ...server, report } : server;
+    }),
     holdUps: holdUpsOf(statuses),
   };
-  return { status, reports: reports.filter((report) => report !== undefined) };
+  return { status, reports: reports.filter((report) => report !== undefined), serverReports };
+}
+
+function serversOf(nodes: readonly NodeFacts[]): ProcessFacts[] {
+  return nodes.flatMap(({ processes }) => processes.filter(({ rank }) => rank === undefined));
+}
+
+async function askServers(store: Store, servers: readonly ProcessFacts[]): Promise<Map<string, ServerReport>> {
+  const running = servers.filter(({ end }) => end === undefined);
+  const answers = await Promise.all(running.map(({ name }) => ask(store, name, answerMs)));
+  return new Map(
+    answers.flatMap((answer, at) => {
+      const report = understood(serverShape, answer);
+      return report === undefined ? [] : [[running[at].name, report] as const];
+    }),
+  );
 }
 
 /** The name under which a launcher answers. */
@@ -111,12 +145,13 @@ export function labelled({ rank, samples }: RankReport): Sample[] {
 }
 
 /** The values of a node's page. */
-export function nodeSamples({ status, reports }: { status: JobStatus; reports: readonly RankReport[] }, own: NodeFacts): Sample[] {
+export function nodeSamples({ status, reports, serverReports }: JobAnswers, own: NodeFacts): Sample[] {
   const { restarts, ranks } = status;
   const silent = ranks.filter(({ rank }) => !reports.some((report) => report.rank === rank));
   return [
     ...reports.flatMap(labelled),
     ...silent.map(({ rank }) => sample('up', 0, { rank })),
+    ...own.processes.flatMap(({ name, rank }) => (rank === undefined ? serverSamples(name, serverReports.get(name)) : [])),
     sample('restarts', restarts),
     sample('launched', own.processes.filter(({ end }) => end === undefined).length),
     ...own.processes.map(({ name, restarts: alone }) => sample('processRestarts', alone, { process: name })),

@@ -128,6 +128,34 @@ describe('metrics', () => {
     for (const { name } of Object.values(metricDefinitions)) expect(docs).toContain(`\`${name}\``);
   });
 
+  it('of parameter servers are on the page of their launcher, and in shoal status; also while one is stopped', async () => {
+    const port = await freePort();
+    const env = { XDG_RUNTIME_DIR: temporaryFolder('runtime') };
+    const flags = ['-n', '2', '--servers', '1', '--replicas', '2', '--metrics', String(port)];
+    await using job = shoal(['run', ...flags, fixtureCommand('pushes').at(-1)!], { env });
+    await job.output(/worker \d pushes/, 2);
+    const page = await until(async () => {
+      const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text();
+      return text.includes('shoal_server_up{process="standby 0"} 1') ? text : undefined;
+    });
+    expect(page).toContain('shoal_server_up{process="server 0"} 1\n');
+    expect(page).toMatch(/shoal_server_requests_total\{process="server 0",kind="update"\} [1-9]/);
+    expect(page).toContain('shoal_server_keys{process="server 0"} 1\n');
+    expect(page).toContain('shoal_server_clients{process="server 0"} 2\n');
+    expect(page).toContain('shoal_server_standby{process="standby 0"} 1\n');
+    const docs = readFileSync(join(repositoryRoot, 'docs/operating.md'), 'utf8');
+    for (const [, name] of page.matchAll(/^# TYPE (shoal_server\S+)/gm)) expect(docs).toContain(`\`${name}\``);
+    await using text = shoal(['status'], { env });
+    const { stdout } = await text.ended;
+    expect(stdout).toMatch(/^server 0: serves, \d+ requests, \d+ waiting, 1 keys, 2 clients \(pid \d+\)$/m);
+    expect(stdout).toMatch(/^standby 0: stands by, .* \(pid \d+\)$/m);
+    const pid = Number(/^standby 0: .* \(pid (\d+)\)$/m.exec(stdout)?.[1]);
+    process.kill(pid, 'SIGSTOP');
+    await using stopped = shoal(['status'], { env });
+    expect((await stopped.ended).stdout).toMatch(/^standby 0: stopped by a signal \(pid \d+\)$/m);
+    process.kill(pid, 'SIGCONT');
+  });
+
   it('of a process have a port of its own', async () => {
     const port = await freePort();
     await using rank = start([...fixtureCommand('status-rank'), 'hang'], { env: { SHOAL_METRICS: String(port), RANK: undefined } });

@@ -17,6 +17,7 @@
  *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
 import { ShoalError } from '../../base/errors.ts';
 import { integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
+import { answerQuestions } from '../../metrics/questions.ts';
 import { jobFailed } from '../../store/ended-ranks.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
@@ -66,6 +67,11 @@ export class ServerRecords {
 
   constructor(store: Store) {
     this.#store = store;
+  }
+
+  /** Answers whoever asks how the process of this name is, until `signal`. */
+  answer(who: string, report: () => unknown, signal: AbortSignal): void {
+    void answerQuestions(this.#store, who, report, signal);
   }
 
   /** @throws ShoalError `mismatch` when another worker made another kind of store. */

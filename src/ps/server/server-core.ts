@@ -10,6 +10,7 @@ import { MessageHandler, type Attach } from './message-handler.ts';
 import type { ServerOptions } from './state/server-options.ts';
 import { readVerdict, StateReceiver, stateMessages, unwrap, Verdict, wrap, type Stream } from './replica.ts';
 import { restoreSnapshot, takeSnapshot } from './snapshot.ts';
+import type { ServerLoad } from './server-teller.ts';
 import { ServerTerms } from './terms.ts';
 import { Role } from '../protocol/singa.ts';
 import { serverAddress } from '../protocol/topology.ts';
@@ -126,6 +127,13 @@ export class ServerCore {
       const session = sessions.get(address);
       if (session !== undefined && !this.#closed) transfers.abandon(session);
     });
+  }
+
+  get load(): ServerLoad {
+    const { sessions, slots } = this.#handler.state;
+    let waiting = this.#paused.length + (this.#delayed?.length ?? 0);
+    for (const session of sessions.values()) waiting += session.waiting;
+    return { waiting, keys: slots.count, clients: sessions.size };
   }
 
   /** A standby that has its primary's state, and can take over. */

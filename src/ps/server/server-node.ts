@@ -26,6 +26,7 @@ import type { Pulse } from '../job/pulse.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import { PeerValues } from '../protocol/process-values.ts';
 import { ServerCore } from './server-core.ts';
+import { ServerTeller } from './server-teller.ts';
 import { ServerDialer, type ServerDialerOptions } from '../job/server-dialer.ts';
 import type { CheckpointEvent } from './state/server-options.ts';
 import type { ServerRecord } from '../job/server-records.ts';
@@ -52,6 +53,7 @@ export class ServerNode {
   readonly #own: Address;
   readonly #log: Logger;
   readonly #router: Router;
+  readonly #teller = new ServerTeller();
   readonly #values = new Map<Address, PeerValues>();
   readonly #dialers = new Map<Address, ServerDialer>();
   /** The silence of each peer; a peer that has left, or is lost, has none. */
@@ -133,11 +135,9 @@ export class ServerNode {
     const url = await this.#router.bind(this.#node.bindUrl);
     const topology = await records.topology({ ...(signal === undefined ? {} : { signal }), timeoutMs: 0x7fffffff });
     this.#topology = topology;
-    const own: ServerRecord = {
-      incarnation: Buffer.from(this.#node.random.bytes(6)).readUIntLE(0, 6) + 1,
-      url,
-      ...this.#node.processes.own(),
-    };
+    this.#teller.answer(records, `${role} ${this.number}`, () => ({ mode: this.#mode, load: this.#core?.load }));
+    const incarnation = Buffer.from(this.#node.random.bytes(6)).readUIntLE(0, 6) + 1;
+    const own: ServerRecord = { incarnation, url, ...this.#node.processes.own() };
     this.#seat = new ServerSeat({ node: this.#node, group, server, replicas: topology.replicas, own });
     // It may take as long as a process may be silent; those who ask whether we are there are answered.
     this.#router.watch(() => this.#drain());
@@ -302,6 +302,7 @@ export class ServerNode {
   // ── peers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #send(destination: Address, msg: Msg): void {
+    this.#teller.sent(msg);
     const dialer = this.#dialers.get(destination);
     if (dialer !== undefined) {
       dialer.send(msg);
@@ -317,6 +318,7 @@ export class ServerNode {
   #drain(): void {
     for (let msg = this.#receive(); msg !== undefined; msg = this.#receive()) {
       this.#peer(msg.source).heard();
+      this.#teller.received(msg);
       if (this.#core !== undefined) this.#core.receive(msg);
       else {
         msg.own();
@@ -427,6 +429,7 @@ export class ServerNode {
   }
 
   async #close(): Promise<void> {
+    this.#teller.close();
     await Promise.all([...this.#dialers.values()].map((dialer) => dialer.close(flushMs)));
     await this.#router.close({ timeoutMs: flushMs });
     for (const values of this.#values.values()) values.close();

@@ -100,6 +100,12 @@ export class ServerSession {
     return this.#unsettled.toSorted((a, b) => a.id - b.id).map(({ msg }) => msg);
   }
 
+  /** Number of its requests that wait: pushes that are not settled, barriers, and what is held back. */
+  get waiting(): number {
+    this.#dropSettled();
+    return this.#unsettled.length + this.#barrierRequests.length + this.blocked.length;
+  }
+
   #dropSettled(): void {
     this.#unsettled = this.#unsettled.filter(({ unsettled }) => unsettled > 0);
   }

@@ -1,5 +1,5 @@
 /** The state of a job as text: a line for each rank, and who holds the others up. */
-import type { JobStatus, RankStatus } from '../../../metrics/job-status.ts';
+import type { JobStatus, RankStatus, ServerStatus } from '../../../metrics/job-status.ts';
 
 /** A job as `shoal run` tells of it. */
 export interface ToldStatus extends JobStatus {
@@ -18,8 +18,7 @@ export function formatStatus(status: ToldStatus): string {
   const again = restarts === 0 ? '' : `, started again ${restarts === 1 ? 'once' : `${restarts} times`}`;
   const size = `${worldSize} ${worldSize === 1 ? 'rank' : 'ranks'}`;
   const head = `job ${job} (launcher ${launcher.pid}), ${size}${where}, for ${time(seconds)}${again}: ${command.join(' ')}`;
-  const isOdd = ({ rank, state }: RankStatus): boolean => !usual.includes(state) || status.holdUps.some((each) => each.rank === rank);
-  const shown = ranks.length <= linesMax ? ranks : ranks.filter(isOdd).slice(0, linesMax);
+  const shown = ranks.length <= linesMax ? ranks : ranks.filter((each) => isOdd(each, status)).slice(0, linesMax);
   const rows = [['rank', 'state', 'since', 'step', 'calls', 'pid', ''], ...shown.map(rowOf)];
   const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => row[column].length)));
   const table = rows.map((row) =>
@@ -31,16 +30,24 @@ export function formatStatus(status: ToldStatus): string {
     '',
     ...table.map((cells) => cells.join('  ').trimEnd()),
     ...(hidden > 0 ? [`… and ${hidden} more: ${counted(ranks)}; --json has all`] : []),
-    ...servers.map(
-      ({ name, pid, end, state }) => `${name}: ${end ?? (state === 'T' ? 'stopped by a signal' : 'running')} (pid ${pid ?? '?'})`,
-    ),
+    ...servers.map(serverLine),
     '',
     ...verdict(status),
     '',
   ].join('\n');
 }
 
-const usual = ['computing', 'waiting', 'communicating', 'ended'];
+function serverLine({ name, pid, end, state, report }: ServerStatus): string {
+  const about =
+    report === undefined ? '' : `, ${report.requests} requests, ${report.waiting} waiting, ${report.keys} keys, ${report.clients} clients`;
+  const alive =
+    state === 'T' ? 'stopped by a signal' : report === undefined ? 'does not answer' : report.role === 'standby' ? 'stands by' : 'serves';
+  return `${name}: ${end ?? alive + about} (pid ${pid ?? '?'})`;
+}
+
+function isOdd({ rank, state }: RankStatus, { holdUps }: JobStatus): boolean {
+  return !['computing', 'waiting', 'communicating', 'ended'].includes(state) || holdUps.some((each) => each.rank === rank);
+}
 
 function counted(ranks: readonly RankStatus[]): string {
   const states = [...new Set(ranks.map(({ state }) => state))];
