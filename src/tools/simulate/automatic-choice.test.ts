@@ -2,6 +2,7 @@
  *  groupings, so that no line of a chart is below its own. */
 import { expect, it } from 'vitest';
 import { buildPlan } from '../../collectives/build.ts';
+import { limitsInElements, networkLimits } from '../../collectives/predict.ts';
 import { selectAlgorithm } from '../../collectives/select.ts';
 import type { PlanRequest } from '../../plan/ir.ts';
 import { grid } from '../../plan/topology.ts';
@@ -61,3 +62,19 @@ it.each<[hosts: number, ranks: number, bytes: number]>([
   for (const groupHosts of [4, 8, 16, ...(hosts <= 64 ? [hosts] : [])])
     expect(own / secondsOf('fairring', { ...request, groupHosts }), `in groups of ${groupHosts}`).toBeLessThan(1.02);
 });
+
+it.each<[hosts: number, ranks: number, bytes: number]>([
+  [8, 8, 6 * MiB],
+  [16, 8, 6 * MiB],
+  [32, 8, 25 * MiB],
+])(
+  'with the limits of a job, the canonical order is within a hundredth of the ring: %i hosts × %i, %i bytes',
+  patient,
+  (hosts, ranks, bytes) => {
+    const request = allReduce(hosts, ranks, bytes);
+    const limits = networkLimits(request.topology, model);
+    const limited = { ...request, ...limitsInElements(limits, request.topology, 4) };
+    const auto = selectAlgorithm({ ...request, bytes, loadStore: true, order: 'canonical', model, limits });
+    expect(secondsOf(auto, limited) / secondsOf('ring', limited)).toBeLessThan(1.01);
+  },
+);
