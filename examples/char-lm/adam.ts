@@ -31,6 +31,19 @@ export class Adam<T extends JsTree<np.Array>> {
     this.#options = options;
   }
 
+  /** Its moments, copied, and the number of steps: undefined before the first one. */
+  state(): { readonly step: number; readonly moments: Float32Array[] } | undefined {
+    if (this.#moments === undefined) return undefined;
+    return { step: this.#step, moments: this.#moments.flat().map((each) => each.ref.dataSync() as Float32Array) };
+  }
+
+  /** Continues from the state of another one, whose parameters have these shapes. */
+  restore(shapes: readonly number[][], { step, moments }: { readonly step: number; readonly moments: readonly Float32Array[] }): void {
+    for (const each of this.#moments?.flat() ?? []) each.dispose();
+    this.#moments = shapes.map((shape, i) => [np.array(moments[2 * i], { shape }), np.array(moments[2 * i + 1], { shape })]);
+    this.#step = step;
+  }
+
   /** The parameters after one step; consumes both trees. */
   update(parameters: T, gradients: T): T {
     const [leaves, structure] = tree.flatten<np.Array>(parameters);

@@ -3,6 +3,9 @@
  *    npx tsx examples/char-lm/train.ts                  one process
  *    npx shoal run -n 2 examples/char-lm/train.ts       two processes, each with batches of its own; --schedule: scheduled all-reduces
  *
+ *    npx shoal run -n 3 --min 2 --max-restarts 3 examples/char-lm/train.ts --elastic
+ *                                                       goes on without lost ranks, and with those that are started again
+ *
  *  --device webgpu computes on a GPU by the package `webgpu`, where there is a Vulkan driver.
  *
  *  What makes it distributed is marked ◆. A run takes about 70 s of CPU time, measured on two CPUs. */
@@ -10,12 +13,13 @@ import { numpy as np, tree } from '@jax-js/jax';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { initProcessGroup } from 'shoal'; // ◆
-import { DistributedSampler, seededRandom } from 'shoal/ddp'; // ◆
+import { initProcessGroup, type ProcessGroup } from 'shoal'; // ◆
+import { DistributedSampler, elastic, seededRandom } from 'shoal/ddp'; // ◆
 import { distribute } from 'shoal/ddp/jax-js'; // ◆
 import { Adam } from './adam.ts';
 import { loadCorpus, unigramLoss, windowCount, windows } from './corpus.ts';
 import { computeOn } from './device.ts';
+import { TrainingState } from './elastic-state.ts';
 import { generate } from './generate.ts';
 import { createModel, createParameters, type ModelConfig } from './model.ts';
 import type { RankResult } from './summary.ts';
@@ -27,6 +31,8 @@ const { values } = parseArgs({
     device: { type: 'string', default: 'wasm' },
     /** All-reduces go in parts, by priority. */
     schedule: { type: 'boolean', default: false },
+    /** Training goes on when ranks are lost, and when they join. */
+    elastic: { type: 'boolean', default: false },
     steps: { type: 'string', default: '150' },
     /** Windows per process and step. */
     batch: { type: 'string', default: '32' },
@@ -42,11 +48,11 @@ const corpus = loadCorpus({ patterns: values.text, charactersMax: 400_000, vocab
 const config: ModelConfig = { vocabulary: corpus.vocabulary.length, context: 64, width: 64, layers: 2, heads: 4 };
 const model = createModel(config);
 
-const group = await initProcessGroup(values.schedule ? { scheduling: true } : {}); // ◆
-const ddp = await distribute(group, createParameters(config, seededRandom(seed))); // ◆ starts every rank from rank 0's parameters
-const sampler = new DistributedSampler(windowCount(corpus.training, config.context), { group, seed, dropLast: true }); // ◆
+let group: ProcessGroup = await initProcessGroup(values.schedule ? { scheduling: true } : {}); // ◆
+const samplerOf = (ranks?: ProcessGroup): DistributedSampler =>
+  new DistributedSampler(windowCount(corpus.training, config.context), { group: ranks, seed, dropLast: true }); // ◆
 const print = (line: string): void => (group.rank === 0 ? console.log(line) : undefined); // ◆
-let { params } = ddp;
+let params = createParameters(config, seededRandom(seed));
 
 const adam = new Adam<typeof params>({ rate, warmupSteps: Math.min(20, steps), steps });
 const shaped = (tokens: Int32Array): np.Array => np.array(tokens, { shape: [tokens.length / config.context, config.context] });
@@ -56,10 +62,11 @@ const sample = (): Promise<string> => {
 };
 
 /** Whole batches, one epoch after the other, without end. */
-function* batches(): Generator<[np.Array, np.Array]> {
-  if (sampler.length < batch) throw new Error(`the text has ${sampler.length} windows per process, fewer than a batch of ${batch}`);
-  for (let epoch = 0; ; epoch++) {
+function* batches(sampler: DistributedSampler): Generator<[np.Array, np.Array]> {
+  for (let { epoch } = sampler; ; epoch++) {
     sampler.setEpoch(epoch);
+    if (sampler.stateDict().position === 0 && sampler.length < batch)
+      throw new Error(`the text has ${sampler.length} windows per process, fewer than a batch of ${batch}`);
     for (const items of sampler.batches(batch)) {
       if (items.length === batch) yield windows(corpus.training, items, config.context).map(shaped) as [np.Array, np.Array];
     }
@@ -71,30 +78,49 @@ if (device.adapter !== undefined) print(`device: ${device.adapter}`);
 const before = group.rank === 0 ? await sample() : '';
 print(`before: ${JSON.stringify(before)}`);
 
-const losses: [number, number][] = [];
-const next = batches();
-let [startedMs, waitedMs, seconds, tokensPerSecond, communicating] = [0, 0, 0, 0, 0];
-for (let step = 1; step <= steps; step++) {
-  const [inputs, targets] = next.next().value as [np.Array, np.Array];
-  const [loss, gradients] = model.gradients(tree.ref(params), inputs, targets);
-  const averaged = await ddp.average(gradients); // ◆
-  params = adam.update(params, averaged);
-  const [ownLoss] = await loss.data();
-  if (step > 1 && step % 5 > 0 && step < steps) continue;
-  losses.push([step, await ddp.mean(ownLoss)]); // ◆
-  if (step === 1) {
-    // The clock starts here: the first step compiles the model.
-    [startedMs, waitedMs] = [performance.now(), ddp.stats.exposedMs];
-    continue;
+let losses: [number, number][] = [];
+let [seconds, tokensPerSecond, communicating] = [0, 0, 0];
+const state = values.elastic ? new TrainingState(params, { sampler: samplerOf().stateDict(), losses }) : undefined;
+
+/** Trains with these ranks, from `state` on if there is one, and checks at the end that all have equal bits. */
+async function train(ranks: ProcessGroup, boundary: () => Promise<void>): Promise<string> {
+  group = ranks;
+  const ddp = await distribute(group, state?.load(adam) ?? params); // ◆ starts every rank from rank 0's parameters
+  ({ params } = ddp);
+  const sampler = samplerOf(group);
+  if (state !== undefined) sampler.loadStateDict(state.extra.sampler);
+  losses = [...(state?.extra.losses ?? [])];
+  const next = batches(sampler);
+  const first = (state?.step ?? 0) + 1;
+  let [startedMs, waitedMs] = [0, 0];
+  for (let step = first; step <= steps; step++) {
+    const [inputs, targets] = next.next().value as [np.Array, np.Array];
+    const [loss, gradients] = model.gradients(tree.ref(params), inputs, targets);
+    const averaged = await ddp.average(gradients); // ◆
+    params = adam.update(params, averaged);
+    const [ownLoss] = await loss.data();
+    const isTold = step === 1 || step % 5 === 0 || step === steps;
+    if (isTold) losses.push([step, await ddp.mean(ownLoss)]); // ◆
+    state?.save(params, adam, { sampler: sampler.stateDict(), losses: [...losses] });
+    if (step === first) {
+      // The clock starts here: the first step compiles the model.
+      [startedMs, waitedMs] = [performance.now(), ddp.stats.exposedMs];
+    } else if (isTold) {
+      seconds = (performance.now() - startedMs) / 1000;
+      tokensPerSecond = ((step - first) * batch * config.context * group.size) / seconds;
+      communicating = (ddp.stats.exposedMs - waitedMs) / 1000 / seconds;
+      const figures = `loss ${losses.at(-1)?.[1].toFixed(4)} tokens/s ${tokensPerSecond.toFixed(0)} communicating ${(communicating * 100).toFixed(1)}%`;
+      print(`step ${step}/${steps} ${figures}`);
+    }
+    await boundary();
   }
-  seconds = (performance.now() - startedMs) / 1000;
-  tokensPerSecond = ((step - 1) * batch * config.context * group.size) / seconds;
-  communicating = (ddp.stats.exposedMs - waitedMs) / 1000 / seconds;
-  const figures = `loss ${losses.at(-1)?.[1].toFixed(4)} tokens/s ${tokensPerSecond.toFixed(0)} communicating ${(communicating * 100).toFixed(1)}%`;
-  print(`step ${step}/${steps} ${figures}`);
+  return ddp.verifyReplicas(params); // ◆ equal bits on every rank, or an error
 }
 
-const checksum = await ddp.verifyReplicas(params); // ◆ equal bits on every rank, or an error
+let checksum = '';
+if (state !== undefined) {
+  group = await elastic.run(group, state, async (ranks, _, boundary) => void (checksum = await train(ranks, boundary))); // ◆
+} else checksum = await train(group, async () => {});
 await group.destroy(); // ◆
 
 const blocks = Math.floor(windowCount(corpus.heldOut, config.context) / batch);

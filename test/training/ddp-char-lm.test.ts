@@ -162,3 +162,24 @@ test('--schedule: the same losses and parameters, to the bit', { timeout: 240_00
   expect(scheduled.losses).toEqual(plain.losses);
   expect(scheduled.checksum).toBe(plain.checksum);
 });
+
+test('--elastic: a process is killed, and training goes on to the last step with the others', { timeout: 240_000 }, async () => {
+  writeFileSync(join(folder, 'a.txt'), sentence.repeat(600));
+  const out = join(folder, 'elastic');
+  const flags = ['-n', '3', '--min', '2', '--max-restarts', '1', '--json', '-'];
+  const program = [exampleScript('char-lm'), '--elastic', '--text', join(folder, 'a.txt'), '--steps', '40', '--batch', '4', '--out', out];
+  await using job = shoal(['run', ...flags, ...program]);
+  const [[, pid]] = await job.output(/rank 2 started \(pid (\d+)\)/, 1);
+  await job.output(/step 5\/40/, 1);
+  process.kill(Number(pid), 'SIGKILL');
+  const { code, stdout, stderr } = await job.ended;
+  expect(code, stderr).toBe(0);
+  const { changes } = JSON.parse(stdout.slice(stdout.indexOf('\n{\n'))) as { changes: { to: number }[] };
+  expect(changes[0]).toMatchObject({ from: 3, to: 2, rank: 2 });
+  const results = [0, 1].map((rank) => JSON.parse(readFileSync(join(out, `rank-${rank}.json`), 'utf8')) as RankResult);
+  for (const { size, checksum, losses } of results) {
+    expect({ size, checksum, losses }).toEqual({ size: changes.at(-1)!.to, checksum: results[0].checksum, losses: results[0].losses });
+    expect(losses.map(([step]) => step)).toEqual([1, 5, 10, 15, 20, 25, 30, 35, 40]);
+    expect(losses.at(-1)![1]).toBeLessThan(losses[1][1]);
+  }
+});
