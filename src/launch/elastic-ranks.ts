@@ -122,6 +122,8 @@ export class ElasticRanks implements ExpendableRanks {
 
   async #start(startedFor: number, localRank: number): Promise<void> {
     const { size, store, start, say, onChange } = this.#options;
+    // The store ends with the job.
+    if (this.#over.signal.aborted) return;
     // A newcomer without a launcher takes its number from the same counter.
     const rank = size - 1 + (await store.add('newcomers', 1));
     if (this.#over.signal.aborted) return;

@@ -89,6 +89,8 @@ async function runJob(random: Random, kills: number, count: Count): Promise<void
   count.steps += end.steps;
   const isRight =
     code === 0 && end.total === (end.steps * (end.steps + 1)) / 2 && said.length === end.ranks.length && new Set(said).size === 1;
+  // Enough ranks were there all the time.
+  if (stderr.includes('starting all ranks again')) count.problems.push(`${name}: it has begun again as a whole\n${stderr}`);
   if (!isRight) count.problems.push(`${name}: exit code ${code}\n${stdout}\n${stderr}`);
   rmSync(folder, { recursive: true });
   await allGone([...pids.values()]);
