@@ -63,6 +63,7 @@ function reduceAround(b: PlanBuilder, order: readonly number[], chunks: readonly
   const sums = b.ranks.map((rank) => b.scratch(rank, b.request.count));
   const sumOf = (rank: number, { offset, count }: Range): Span => within(sums[rank], offset, count);
   const positions = keptPositions(b, order);
+  if (n > 2) b.movePartials();
   let sent = around(positions, (position): Arrival[] => {
     const [rank, next] = [order[position], nextOf(order, position)];
     return b.pieces(chunks[(position + n - 1) % n]).map((range) => b.send(rank, next, span(source, range), sumOf(next, range)));
