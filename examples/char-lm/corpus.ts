@@ -3,6 +3,7 @@
  *
  *   text   ├──────────────── training, 90 % ────────────────┤── held out ──┤
  *   window i of the training part: context + 1 characters from i · context, so that each one is a target once */
+import type { DistributedSampler } from 'shoal/ddp';
 import { existsSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -82,6 +83,20 @@ export function windows(tokens: Int32Array, items: readonly number[], context: n
     targets.set(tokens.subarray(item * context + 1, (item + 1) * context + 1), row * context);
   }
   return [inputs, targets];
+}
+
+/** Whole batches of a rank's windows, one epoch after the other, without end. */
+export function* batchesOf(
+  { training }: Corpus,
+  sampler: DistributedSampler,
+  { batch, context }: { readonly batch: number; readonly context: number },
+): Generator<[Int32Array, Int32Array], never> {
+  for (let { epoch } = sampler; ; epoch++) {
+    sampler.setEpoch(epoch);
+    if (sampler.stateDict().position === 0 && sampler.length < batch)
+      throw new Error(`the text has ${sampler.length} windows per process, fewer than a batch of ${batch}`);
+    for (const items of sampler.batches(batch)) if (items.length === batch) yield windows(training, items, context);
+  }
 }
 
 /** Nats per character of the held-out text when each character is predicted by its frequency in the training text (plus

@@ -1,5 +1,7 @@
 /** Schemas of the files that a demo run leaves: `rank-<n>.json` of each process, `summary.json` of the whole. The fields are
  *  | explained in docs/summary-schema.md; a change of meaning raises the version. */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { z } from 'zod';
 
 const model = z.object({
@@ -68,3 +70,9 @@ export const summarySchema = z.object({
 });
 export type Summary = z.infer<typeof summarySchema>;
 export type RunSummary = Summary['runs'][number];
+
+/** Leaves a process's result in the folder, as `rank-<n>.json`. */
+export function writeResult(folder: string, result: RankResult): void {
+  mkdirSync(folder, { recursive: true });
+  writeFileSync(join(folder, `rank-${result.rank}.json`), JSON.stringify(result));
+}
