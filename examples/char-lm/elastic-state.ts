@@ -1,4 +1,4 @@
-/** What training goes on from when ranks are lost or join, as plain arrays: parameters, both moments of Adam, and the place in the text. */
+/** The state from which training goes on when ranks are lost or join, as plain arrays: parameters, both moments of Adam, and the place in the text. */
 import { numpy as np, tree, type JsTree } from '@jax-js/jax';
 import type { ElasticState, SamplerState } from 'shoal/ddp';
 import type { Adam } from './adam.ts';

@@ -97,7 +97,7 @@ describe('buildPlan', () => {
       ].flatMap((topology) =>
         collectives
           .filter((collective) => algorithm.build[collective])
-          // Of 5 elements most ranks have no part in a sum.
+          // Most ranks have no part in a sum of 5 elements.
           .flatMap((collective) => {
             const counts = { barrier: [0], 'all-to-all': [250, 25] }[collective as string] ?? [250, 5];
             return counts.map((count): PlanRequest => ({ collective, topology, count, pieceCount: 16 }));

@@ -54,7 +54,7 @@ function isShifted(first: Program, second: Program, ranks: number): boolean {
   return shapeOf(first, shift) === shapeOf(second, 0);
 }
 
-/** What a step does, without offsets. */
+/** The effect of a step, without offsets. */
 function stepShape(step: Step, rankOf: (rank: number) => number): unknown {
   const places = (list: readonly { readonly buffer: string; readonly count: number; readonly rank?: number }[]): unknown =>
     list.map(({ buffer, count, rank }) => [buffer, count, rank === undefined ? undefined : rankOf(rank)]);

@@ -134,4 +134,12 @@ it('other errors end it, and so does bad input', async () => {
   await expect(elastic.run(group, state, () => Promise.reject(usage))).rejects.toBe(usage);
   await expect(elastic.run(group, { step: -1, tensors: [] }, async () => {})).rejects.toMatchObject({ code: 'usage' });
   await expect(elastic.run(group, state, undefined as never)).rejects.toMatchObject({ code: 'usage' });
+  const none = async (): Promise<void> => {};
+  await expect(elastic.run(group, {} as never, none)).rejects.toThrow(
+    'elastic.run: state.step must be a whole number from 0, not undefined',
+  );
+  await expect(elastic.run(group, { step: 0 } as never, none)).rejects.toThrow('elastic.run: state.tensors must be a list, not undefined');
+  await expect(elastic.run({} as never, state, none)).rejects.toThrow(
+    /elastic.run: the first argument is the process group, not an object/,
+  );
 });

@@ -4,6 +4,7 @@ import { isShoalError } from '../base/errors.ts';
 import { anyList, callback, checkArgument, checkFields, count, optionTable, anything } from '../base/schema.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 import { Tensor } from '../memory/tensor.ts';
+import { checkGroup } from './reducer-options.ts';
 import { StepBoundaries } from './step-boundaries.ts';
 
 /** The state by which training goes on. Change all of it together, after the last collective of a step, and without awaiting in between. */
@@ -27,7 +28,10 @@ export type ElasticTrain = (group: ProcessGroup, state: ElasticState, boundary: 
  *  loaded a checkpoint. When ranks are lost the group is shrunk, when some wait it is grown. A newcomer runs the same script. Start the job with
  *  `shoal run --min`. @returns the last group. @throws ShoalError as `shrink`, and what `train` throws, unless it is the loss of a rank. */
 async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain): Promise<ProcessGroup> {
+  checkGroup('elastic.run', group, 'shrink');
   checkFields('elastic.run: state', state, stateFields);
+  checkArgument('elastic.run: state.step', state.step, count);
+  checkArgument('elastic.run: state.tensors', state.tensors, anyList);
   checkArgument('elastic.run: train', train, callback);
   for (let current = group; ;) {
     let boundaries: StepBoundaries | undefined;

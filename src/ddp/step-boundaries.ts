@@ -10,7 +10,7 @@
 import { ShoalError } from '../base/errors.ts';
 import type { ProcessGroup } from '../group/caller/types.ts';
 
-/** From the boundary at which the last rank knows to the one at which they grow. */
+/** Number of boundaries from the one at which the last rank knows to the one at which they grow. */
 const boundariesBetween = 2;
 
 export type BoundaryGroup = Pick<ProcessGroup, 'waiting' | 'size' | 'rank' | 'name'> & {
@@ -19,7 +19,7 @@ export type BoundaryGroup = Pick<ProcessGroup, 'waiting' | 'size' | 'rank' | 'na
 
 export class StepBoundaries {
   readonly #group: BoundaryGroup;
-  /** Of the keys that these ranks have to themselves. */
+  /** Prefix of the keys that these ranks have to themselves. */
   readonly #prefix: string;
   #boundary = 0;
   #hasTold = false;

@@ -102,3 +102,12 @@ it('the job ends with fewer ranks than it needs, and nothing is started after it
   expect(started).toHaveLength(2);
   expect(lines.filter((line) => line.includes('rank 4'))).toEqual([]);
 });
+
+it('says that a rank could not be started again when the store has no number for it', async () => {
+  const { store, lines, started, lose, advance } = start({ size: 3, min: 1, restarts: 3 });
+  store.add = () => Promise.reject(new Error('the store is closed'));
+  lose(2);
+  await advance(1000);
+  expect(started).toEqual([]);
+  expect(lines.at(-1)).toBe('rank 2 could not be started again: the store is closed');
+});

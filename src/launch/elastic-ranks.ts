@@ -8,6 +8,7 @@
  *  It must not know how processes are started, nor how ranks agree. */
 import { must } from '../base/assert.ts';
 import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
 import { whenJoined } from '../store/ended-ranks.ts';
 import type { Store } from '../store/store.ts';
 import { succeeded } from './exit-reason.ts';
@@ -37,9 +38,9 @@ export interface ElasticRanksOptions {
   readonly clock: Clock;
   /** Ranks at the beginning: 0…size − 1. */
   readonly size: number;
-  /** With fewer ranks the job ends. */
+  /** Least number of ranks: with fewer the job ends. */
   readonly min: number;
-  /** How often a rank is started again, in each place of this node. */
+  /** Most restarts of a rank, for each place of this node. */
   readonly restarts: number;
   /** The part of the job's store that the ranks have. */
   readonly store: Store;
@@ -110,13 +111,16 @@ export class ElasticRanks implements ExpendableRanks {
 
   /** @returns words about it, for the end of a line. */
   #startAgain(rank: number, localRank: number): string {
-    const { clock, restarts } = this.#options;
+    const { clock, restarts, say } = this.#options;
     const made = this.#restarts.get(localRank) ?? 0;
     if (restarts === 0 || this.#over.signal.aborted) return '';
     if (made >= restarts) return `; ${restarts === 1 ? 'its restart is' : `its ${restarts} restarts are`} used up`;
     this.#restarts.set(localRank, made + 1);
     const delayMs = Math.min(firstDelayMs * 2 ** made, delayMaxMs);
-    clock.setTimer(delayMs, () => void this.#start(rank, localRank));
+    const failed = (error: unknown): void => {
+      if (!this.#over.signal.aborted) say(`rank ${rank} could not be started again: ${messageOf(error)}`);
+    };
+    clock.setTimer(delayMs, () => void this.#start(rank, localRank).catch(failed));
     return `; it is started again in ${delayMs / 1000} s (${made + 1} of ${restarts})`;
   }
 

@@ -64,7 +64,7 @@ export interface LaunchResult {
   /** 0, the failing rank's exit code, or 128 + signal. */
   readonly exitCode: number;
   readonly failure: JobFailure | undefined;
-  /** In their order. Empty where the job needs all ranks. */
+  /** Changes of the world, in their order; none where the job needs all ranks. */
   readonly changes: readonly WorldChange[];
 }
 

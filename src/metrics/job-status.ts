@@ -83,7 +83,7 @@ const holdUpSeconds = 0.5;
 interface JobAnswers {
   readonly status: JobStatus;
   readonly reports: readonly RankReport[];
-  /** Of servers, by their names. */
+  /** Reports of servers, by their names. */
   readonly serverReports: ReadonlyMap<string, ServerReport>;
 }
 

@@ -51,7 +51,7 @@ export interface RankCost {
 }
 
 export interface PlanCost {
-  /** Of all ranks, or of those whose programs were built because all others are like them. */
+  /** Costs of all ranks, or of those whose programs were built because all others are like them. */
   readonly ranks: readonly RankCost[];
   /** Bytes between hosts, of all ranks together. */
   readonly networkBytes: number;

@@ -16,7 +16,7 @@ import { filesLeftBy } from '../support/shared-memory-files.ts';
 import buildFixtures, { fixtureScript } from '../support/fixtures.ts';
 
 const killsPerJob = 6;
-/** Between two kills. */
+/** Longest pause between two kills. */
 const pauseMsMax = 2000;
 const stopMsMax = 300;
 const jobLimitMs = 180_000;
@@ -24,7 +24,7 @@ const jobLimitMs = 180_000;
 interface Count {
   jobs: number;
   kills: number;
-  /** Of those, processes that had not joined. */
+  /** Kills of processes that had not joined. */
   ofNewcomers: number;
   stops: number;
   joined: number;

@@ -12,7 +12,7 @@ interface Said {
   readonly changes: readonly (readonly [number, string])[];
 }
 
-/** What the ranks say at the end, and the changes that the launcher lists. */
+/** The ranks' words at the end, and the changes that the launcher lists. */
 async function run(flags: readonly string[], args: readonly string[], env = {}) {
   await using job = shoal(['run', '--min', '2', '--max-restarts', '3', '--json', '-', ...flags, program, ...args], { env });
   const { code, stdout, stderr } = await job.ended;

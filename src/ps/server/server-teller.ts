@@ -5,7 +5,7 @@ import type { Msg } from '../../messaging/msg.ts';
 import type { ServerRecords } from '../job/server-records.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
-/** What a server has now. */
+/** The work and the state that a server has now. */
 export interface ServerLoad {
   /** Pushes whose round is not complete, barriers, and messages that wait for the standby or for a checkpoint. */
   readonly waiting: number;

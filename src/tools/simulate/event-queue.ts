@@ -54,14 +54,16 @@ export class EventQueue {
     while (index > 0) {
       const parent = (index - 1) >> 2;
       if (times[parent] <= time) break;
-      times[index] = times[parent];
-      orders[index] = orders[parent];
-      actors[index] = actors[parent];
+      this.#place(index, times[parent], orders[parent], actors[parent]);
       index = parent;
     }
-    times[index] = time;
-    orders[index] = order;
-    actors[index] = actor;
+    this.#place(index, time, order, actor);
+  }
+
+  #place(index: number, time: number, order: number, actor: Actor): void {
+    this.#times[index] = time;
+    this.#orders[index] = order;
+    this.#actors[index] = actor;
   }
 
   #pop(): Actor {
@@ -79,14 +81,10 @@ export class EventQueue {
       for (let other = child + 1; other < end; other++)
         if (times[other] < times[least] || (times[other] === times[least] && orders[other] < orders[least])) least = other;
       if (times[least] > time || (times[least] === time && orders[least] > order)) break;
-      times[index] = times[least];
-      orders[index] = orders[least];
-      actors[index] = actors[least];
+      this.#place(index, times[least], orders[least], actors[least]);
       index = least;
     }
-    times[index] = time;
-    orders[index] = order;
-    actors[index] = actor;
+    this.#place(index, time, order, actor);
     return first;
   }
 }
