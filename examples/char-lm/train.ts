@@ -78,7 +78,7 @@ async function train(ranks: ProcessGroup, boundary: () => Promise<void>): Promis
   const first = (state?.step ?? 0) + 1;
   let [startedMs, waitedMs] = [0, 0];
   for (let step = first; step <= steps; step++) {
-    const [inputs, targets] = next.next().value!.map((tokens) => np.array(tokens, { shape: [batch, config.context] }));
+    const [inputs, targets] = next.next().value.map((tokens) => np.array(tokens, { shape: [batch, config.context] }));
     const [loss, gradients] = model.gradients(tree.ref(params), inputs, targets);
     const averaged = await ddp.average(gradients); // ◆
     params = adam.update(params, averaged);
