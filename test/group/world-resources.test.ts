@@ -9,6 +9,7 @@ import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { nativeUnavailableReason } from '../../src/memory/native.ts';
 import { fixtureScript as script } from '../support/fixtures.ts';
 import { start } from '../fixtures/launch-harness.ts';
+import { readingThisPackage } from '../support/foreign-places.ts';
 import { startRanks, type Outcome, type RanksOptions } from '../support/ranks.ts';
 
 it('a process ends with its world, on whichever thread communication runs', async () => {
@@ -172,7 +173,8 @@ describe('a worker of a parameter server without descriptors', () => {
 const user = process.getuid?.() === 0 ? 61_000 + (process.pid % 1000) : undefined;
 const noThreadLimit = ((): string | undefined => {
   if (spawnSync('prlimit', ['--version']).error !== undefined) return 'there is no prlimit here';
-  const { status } = spawnSync(process.execPath, ['--version'], { cwd: process.cwd(), ...(user !== undefined && { uid: user }) });
+  const [program, ...args] = readingThisPackage;
+  const { status } = spawnSync(program, args, user === undefined ? {} : { uid: user });
   return status === 0 ? undefined : 'another user cannot read this folder';
 })();
 
