@@ -17,6 +17,8 @@ for (let step = 0; step < steps; step++) {
     renameSync(`${file}.new`, file);
     process.kill(process.pid, 'SIGKILL');
   }
+  // A call that began before may have ended well after the kill.
+  const beganAfter = existsSync(file);
   try {
     x.data.fill(1);
     await group.allReduce(x);
@@ -27,7 +29,7 @@ for (let step = 0; step < steps; step++) {
     step--;
     continue;
   }
-  if (isOver || !existsSync(file)) continue;
+  if (isOver || !beganAfter) continue;
   console.log(`gap ${now() - Number(readFileSync(file, 'utf8'))}`);
   isOver = true;
 }

@@ -1,6 +1,7 @@
 /** Training that goes on without the ranks that are lost and with those that join, in the shape of Horovod's `hvd.elastic.run`: without commits,
  *  because survivors keep what they have. It must not know the model. */
-import { isShoalError } from '../base/errors.ts';
+import { isShoalError, ShoalError } from '../base/errors.ts';
+import { leave } from '../base/leave-signal.ts';
 import { anyList, callback, checkArgument, checkFields, count, optionTable, anything } from '../base/schema.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 import { Tensor } from '../memory/tensor.ts';
@@ -25,8 +26,8 @@ export type ElasticTrain = (group: ProcessGroup, state: ElasticState, boundary: 
 
 /** Calls `train` until it has ended on all ranks: at first, and again when the ranks have changed, with the group of those that there are then.
  *  Before each time all take over the state of the rank that has made the most steps; at first that is rank 0's, or that of one that has
- *  loaded a checkpoint. When ranks are lost the group is shrunk, when some wait it is grown. A newcomer runs the same script. Start the job with
- *  `shoal run --min`. @returns the last group. @throws ShoalError as `shrink`, and what `train` throws, unless it is the loss of a rank. */
+ *  loaded a checkpoint. When ranks are lost the group is shrunk, when some wait it is grown. A newcomer runs the same script. A rank that gets SIGTERM
+ *  leaves at the next boundary, by this signal. Start the job with `shoal run --min`. @returns the last group. @throws ShoalError as `shrink`, and what `train` throws, unless it is the loss of a rank. */
 async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain): Promise<ProcessGroup> {
   checkGroup('elastic.run', group, 'shrink');
   checkFields('elastic.run: state', state, stateFields);
@@ -35,9 +36,13 @@ async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain
   checkArgument('elastic.run: train', train, callback);
   for (let current = group; ;) {
     let boundaries: StepBoundaries | undefined;
+    leaveIfAsked(current);
     try {
       boundaries = new StepBoundaries(current, await catchUp(current, state));
-      await train(current, state, () => boundaries!.pass());
+      await train(current, state, async () => {
+        await boundaries!.pass();
+        leaveIfAsked(current);
+      });
       if (!boundaries.isDue) {
         // Nobody leaves while others may still lose a rank in their last step.
         await current.barrier();
@@ -46,12 +51,21 @@ async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain
     } catch (error) {
       if (boundaries?.isDue !== true) {
         if (!isShoalError(error) || error.code !== 'peer-lost') throw error;
+        leaveIfAsked(current);
         current = await current.shrink();
         continue;
       }
     }
     current = await current.grow();
   }
+}
+
+/** Ends this process where SIGTERM has come. The others see that it is gone, and go on without it. */
+function leaveIfAsked({ leaving, rank }: ProcessGroup): void {
+  if (!leaving) return;
+  leave();
+  // The script listens for the signal itself.
+  throw new ShoalError('closed', `elastic.run: rank ${rank} leaves, as SIGTERM has asked it to; end this process`, { rank });
 }
 
 /** All take over the state of the rank that has made the most steps: a call in flight at a loss may have ended well on some ranks, and newcomers have

@@ -89,7 +89,7 @@ export class ElasticRanks implements ExpendableRanks {
   onLost(ended: EndedProcess, left: number): void {
     const rank = must(ended.rank, () => 'it is a rank');
     this.#options.onChange({ from: left + 1, to: left, rank, text: ended.text });
-    const again = this.#startAgain(rank, this.#localRanks.get(rank) ?? rank);
+    const again = this.#startAgain(ended, rank, this.#localRanks.get(rank) ?? rank);
     this.#options.say(`world ${left + 1} → ${left}: ${describeEnd(ended)}; the others go on${again}`);
   }
 
@@ -100,7 +100,7 @@ export class ElasticRanks implements ExpendableRanks {
     this.#waiting.delete(rank);
     aborting.abort();
     if (this.#over.signal.aborted) return;
-    const again = succeeded(ended.ending) ? '' : this.#startAgain(startedFor, localRank);
+    const again = succeeded(ended.ending) ? '' : this.#startAgain(ended, startedFor, localRank);
     this.#options.say(`rank ${rank} (started again for rank ${startedFor}) did not join: ${describeEnd(ended)}${again}`);
   }
 
@@ -109,10 +109,11 @@ export class ElasticRanks implements ExpendableRanks {
     this.#over.abort();
   }
 
-  /** @returns words about it, for the end of a line. */
-  #startAgain(rank: number, localRank: number): string {
+  /** One that SIGTERM has asked to leave stays away. @returns words about it, for the end of a line. */
+  #startAgain({ ending }: EndedProcess, rank: number, localRank: number): string {
     const { clock, restarts, say } = this.#options;
     const made = this.#restarts.get(localRank) ?? 0;
+    if (ending.signal === 'SIGTERM') return ', and it was asked to leave';
     if (restarts === 0 || this.#over.signal.aborted) return '';
     if (made >= restarts) return `; ${restarts === 1 ? 'its restart is' : `its ${restarts} restarts are`} used up`;
     this.#restarts.set(localRank, made + 1);

@@ -52,7 +52,8 @@ export interface ServerStatus extends ProcessFacts {
 export interface JobStatus {
   readonly version: 1;
   readonly job: string;
-  readonly launcher: { readonly node: number; readonly host: string; readonly pid: number };
+  /** The process that tells this. `rank`: no launcher of ours has started the job, and this rank tells of it. */
+  readonly launcher: { readonly node: number; readonly host: string; readonly pid: number; readonly rank?: number };
   readonly nodes: number;
   readonly worldSize: number;
   /** Number of times that all ranks were started again. */

@@ -8,8 +8,10 @@ import type { CallCounters } from './call-counters.ts';
 import { checkCollector, EpochSpans } from './epoch-spans.ts';
 import { metricsPage, parsePlace, servePages, type Endpoint } from './endpoint.ts';
 import { answerQuestions } from './questions.ts';
+import { tellJob, tellProcess } from './rank-tells-job.ts';
 import { reportOf, type RankReport, type WorldFacts } from './rank-report.ts';
 import { labelled } from './job-status.ts';
+import type { serveStatus } from './status-socket.ts';
 
 const settingName = 'SHOAL_METRICS';
 /** Calls are counted, for the page of the launcher. */
@@ -32,6 +34,8 @@ export interface RankTellerOptions {
   /** The comm thread's; undefined: metrics are off. */
   readonly counters: CallCounters | undefined;
   readonly facts: () => Omit<WorldFacts, 'epoch' | 'size'>;
+  /** Absent: nobody can ask. */
+  readonly serveStatus?: typeof serveStatus;
 }
 
 export class RankTeller {
@@ -41,15 +45,31 @@ export class RankTeller {
   #epoch = 0;
   #size: number;
   #endpoint: Endpoint | undefined;
+  /** Number of this process among those of its host. */
+  #index = 0;
+  #startMs = 0;
 
   constructor(options: RankTellerOptions) {
     this.#options = options;
     this.#size = options.size;
   }
 
-  /** @param store of the world. */
-  answer(store: Store): void {
-    void answerQuestions(store, String(this.#options.facts().rank), () => this.#report(), this.#over.signal);
+  /** @param store of the world. @param job its name, where no launcher tells of it. Never rejects. */
+  async answer(store: Store, job: string | undefined): Promise<void> {
+    const { facts, clock, size, serveStatus: serve, log } = this.#options;
+    const { rank, hostName: host } = facts();
+    void answerQuestions(store, String(rank), () => this.#report(), this.#over.signal);
+    if (job === undefined || serve === undefined) return;
+    const told = { job, store, rank, size, host, startMs: this.#startMs, now: () => clock.now() };
+    try {
+      await tellProcess(told);
+      if (this.#index > 0) return;
+      const end = await tellJob(told, serve);
+      if (this.#over.signal.aborted) end();
+      else this.#over.signal.addEventListener('abort', end);
+    } catch (thrown) {
+      log.debug(`shoal status will not find this job: ${messageOf(thrown)}`);
+    }
   }
 
   /** The world has been joined. Processes of a host listen at one port after the other. @param index of this process among them.
@@ -57,6 +77,7 @@ export class RankTeller {
   async begin(index: number, size = this.#size): Promise<void> {
     this.#size = size;
     const { settings, log, clock } = this.#options;
+    [this.#index, this.#startMs] = [index, clock.now()];
     this.#spans.begin(this.#report(), this.#size, clock.wallNow());
     if (settings.metrics === '' || settings.metrics === countedAlone) return;
     const { host, port } = parsePlace(settingName, settings.metrics);

@@ -54,6 +54,28 @@ describe('shoal status', () => {
     if (behaviour === 'stop') expect(stdout).toContain(`kill -CONT ${status.ranks[2].pid}`);
   });
 
+  it('finds ranks that no launcher of ours has started', async () => {
+    const runtime = temporaryFolder('runtime');
+    const env = { XDG_RUNTIME_DIR: runtime };
+    const meeting = { WORLD_SIZE: '2', LOCAL_WORLD_SIZE: '2', MASTER_ADDR: '127.0.0.1', MASTER_PORT: String(await freePort()) };
+    const rank = (number: string): Running =>
+      start([...fixtureCommand('status-rank'), 'stop'], { env: { ...env, ...meeting, RANK: number, LOCAL_RANK: number } });
+    await using first = rank('0');
+    await using second = rank('1');
+    await Promise.all([first.output(ready, 1), second.output(ready, 1)]);
+    const status = await until(async () => {
+      const told = await statusOf(runtime, first);
+      return told.ranks[1].state === 'stopped' && told.holdUps.length > 0 ? told : undefined;
+    });
+    expect(status).toMatchObject({ worldSize: 2, launcher: { rank: 0, pid: first.pid }, holdUps: [{ rank: 1, waiting: [0] }] });
+    expect(status.ranks).toMatchObject([{ state: 'waiting', steps: 3, pid: first.pid }, { pid: second.pid }]);
+    await using text = shoal(['status'], { env });
+    expect((await text.ended).stdout).toContain(`(not started by shoal run; rank 0, pid ${first.pid}, tells), 2 ranks`);
+    second.child.kill('SIGCONT');
+    expect([(await first.ended).code, (await second.ended).code]).toEqual([0, 0]);
+    expect(readdirSync(join(runtime, `shoal-${process.getuid!()}`)).filter((name) => name.endsWith('.sock'))).toEqual([]);
+  });
+
   it('says that nothing runs, and removes the socket of a launcher that was killed', async () => {
     const runtime = temporaryFolder('runtime');
     const env = { XDG_RUNTIME_DIR: runtime };
@@ -112,7 +134,7 @@ describe('metrics', () => {
 
   it('have every name that the dashboard and the alerts ask for', async () => {
     const port = await freePort();
-    await using job = shoal(['run', '-n', '2', '--metrics', String(port), script, 'schedule']);
+    await using job = shoal(['run', '-n', '2', '--servers', '1', '--metrics', String(port), script, 'schedule']);
     await job.output(ready, 2);
     const files = ['grafana-dashboard.json', 'prometheus-alerts.yaml'].map((name) => readFileSync(join(deploy, name), 'utf8'));
     const asked = new Set(files.flatMap((text) => [...text.matchAll(/(?<!\\")\bshoal_[a-z_]+/g)].map(([name]) => name)));

@@ -48,3 +48,20 @@ it('a member is killed while a newcomer waits', async () => {
   expect(launched[0]).toBe('4 → 3: 2');
   expect(ranks).toEqual([1, 3, 4, 5]);
 });
+
+it('a rank that is asked to leave ends its step, and is not started again', async () => {
+  const { ranks, launched, changes } = await run(['-n', '3'], ['40', '5', '1:asked-20']);
+  expect({ ranks, launched }).toEqual({ ranks: [0, 2], launched: ['3 → 2: 1'] });
+  expect(changes).toEqual([
+    [0, '0,1,2'],
+    [21, '0,2'],
+  ]);
+});
+
+it('ranks that the launcher asks to leave all end, each after its step', async () => {
+  await using job = shoal(['run', '-n', '3', '--min', '2', program, '1000000', '5', 'file:never']);
+  await job.output(/has joined/, 3);
+  job.child.kill('SIGTERM');
+  const { code, stderr } = await job.ended;
+  expect([code, stderr]).toEqual([143, expect.not.stringContaining('still running') as string]);
+});

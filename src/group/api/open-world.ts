@@ -4,6 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { createLogger, type Logger } from '../../base/log.ts';
 import { parseSelection } from '../../collectives/select.ts';
 import { UnheededWorks } from '../../comm/caller/work.ts';
+import { LeaveSignal } from '../../base/leave-signal.ts';
 import { Board } from '../../metrics/board.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
@@ -92,6 +93,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     info,
     trace: trace.recorder,
     board: new Board(plan.board, systemClock),
+    leaveSignal: new LeaveSignal(),
     store,
     unheeded,
     scheduling: schedulingOf(settings),
@@ -120,6 +122,7 @@ async function closeWorld(world: WorldHandle, plan: WorldPlan, trace: WorldTrace
     await client.leave(new ShoalError('closed', 'the process group was destroyed', { rank: plan.rank }));
     memory.close();
     world.board.close();
+    world.leaveSignal.close();
   }
 }
 

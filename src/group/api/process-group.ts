@@ -75,11 +75,8 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
     super();
     this.#world = world;
     this.spec = spec;
-    this.id = spec.id;
-    this.name = spec.name;
-    this.rank = spec.rank;
+    ({ id: this.id, name: this.name, rank: this.rank, globalRanks: this.globalRanks } = spec);
     this.size = spec.globalRanks.length;
-    this.globalRanks = spec.globalRanks;
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
     this.#parts = of ? of.#parts : createParts(world, spec, () => (this.#parts.devices ??= this.#openDevices()));
@@ -270,6 +267,10 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
 
   get waiting(): number {
     return this.#world.client.waiting;
+  }
+
+  get leaving(): boolean {
+    return this.#world.leaveSignal.hasCome;
   }
 
   #change(next: () => Promise<GroupSpec>): Promise<ProcessGroup> {

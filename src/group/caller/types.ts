@@ -331,6 +331,9 @@ export interface ProcessGroup extends PersistentInits {
   grow(options?: GrowOptions): Promise<ProcessGroup>;
   /** Processes that wait to join the world and that this rank is connected with, without communication: ranks may differ for a moment. */
   readonly waiting: number;
+  /** SIGTERM has asked this process to leave, as on a machine that is about to be taken away. Once a script has read this, the first SIGTERM does
+   *  not end the process: it ends by itself after the step. `elastic.run` of `shoal/ddp` does both. */
+  readonly leaving: boolean;
   /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
    *  closes. Safe to call after a failure. Idempotent. */
   destroy(options?: { timeoutMs?: number }): Promise<void>;

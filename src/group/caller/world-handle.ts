@@ -1,4 +1,5 @@
 /** The calling thread's part of a world: one object, which all groups of the world and their fast paths share. */
+import type { LeaveSignal } from '../../base/leave-signal.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { UnheededWorks } from '../../comm/caller/work.ts';
 import type { Board } from '../../metrics/board.ts';
@@ -28,6 +29,7 @@ export interface WorldHandle {
   readonly info: WorldInfo;
   /** The calls and steps of this thread, counted. */
   readonly board: Board;
+  readonly leaveSignal: Pick<LeaveSignal, 'hasCome' | 'close'>;
   /** The timeline of this thread. */
   readonly trace: TraceRecorder;
   readonly store: JobStore;

@@ -81,9 +81,8 @@ export class CommCore {
           this.#environment.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
           await this.#ready(joined, rank === 0 ? 0 : await world.linkProbe.clockOffsetMs(world.link(0)), limit.leftMs);
         });
-      if (!isLaunched) return;
-      jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
-      this.#teller.answer(store);
+      if (isLaunched) jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
+      void this.#teller.answer(store, isLaunched ? undefined : name);
     } catch (thrown) {
       const error = exhaustion(`rank ${rank}`, thrown, 'joining', { rank }) ?? ShoalError.from(thrown);
       this.#tellCause(error);

@@ -15,6 +15,7 @@ import { countersIn } from '../../metrics/board.ts';
 import { CallCounters } from '../../metrics/call-counters.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
+import { serveStatus } from '../../metrics/status-socket.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { FlightRecorder, writeFlightDump } from '../../trace/flight-recorder.ts';
@@ -58,6 +59,7 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
     checkDescriptors: (count, doing) => checkDescriptors(`rank ${rank}`, count, doing, { rank }),
     ...(native && thread === 'comm' && { wires: native }),
     ...(context && { giveWay: context.giveWay, arbiter: context.arbiter }),
+    serveStatus,
     meet: (world) =>
       meet(world, {
         regions: allocator,

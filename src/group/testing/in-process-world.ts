@@ -222,6 +222,7 @@ export class InProcessSite {
       planning,
       info,
       board: new Board(plan.board, clock),
+      leaveSignal: { hasCome: false, close: () => undefined },
       trace: options.mainTrace?.[rank] ?? nullRecorder,
       store: new CommStore(client),
       unheeded: options.unheeded ?? new UnheededWorks(),

@@ -12,6 +12,7 @@ import type { RegionAllocator } from '../../../memory/region.ts';
 import type { StepMachine } from '../../../memory/step-machine.ts';
 import type { Arbiter } from '../../../scheduler/arbiter.ts';
 import type { Store } from '../../../store/store.ts';
+import type { serveStatus } from '../../../metrics/status-socket.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
 import type { WorldPlan, WorldTold } from '../../shared/comm-protocol.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
@@ -40,6 +41,8 @@ export interface CommEnvironment {
   readonly arbiter?: Arbiter;
   /** Resident memory of this process. Absent: its memory is not in its trace. */
   readonly residentBytes?: () => number;
+  /** Lets `shoal status` ask this process. Absent: nobody can. */
+  readonly serveStatus?: typeof serveStatus;
   /** Opens the store and, with the secret learnt there, the fabrics. */
   meet(plan: WorldPlan): Promise<Meeting>;
   /** A group failed: the moment to write what is known. */

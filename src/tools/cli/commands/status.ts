@@ -18,7 +18,7 @@ export function statusCommand(setExitCode: (code: number) => void): Command {
     .description(
       'Asks a job of this user on this machine: what each rank does, in which call it waits, and who holds the others up. Ranks that are stopped or hang are told of, too.',
     )
-    .option('--job <name>', "the job's name, or the pid of its launcher; needed where several run")
+    .option('--job <name>', "the job's name, or the pid that is printed beside it; needed where several run")
     .option('--json', 'as JSON, for programs; with --watch, one line each time')
     .option('--watch [seconds]', 'again and again, until the job ends; default 2', watchInterval)
     .action(async (flags: StatusFlags) => setExitCode(await status(flags)));
@@ -51,18 +51,16 @@ async function status({ job, json, watch }: StatusFlags): Promise<number> {
 
 /** @throws ShoalError `usage` where no such job runs, or several do. */
 async function find(job: string | undefined): Promise<{ told: ToldStatus; again(): Promise<ToldStatus> }> {
-  const { findLaunchers, readStatus } = await import('../status/status-socket.ts');
-  const launchers = await findLaunchers(process.env);
-  const asked = await Promise.allSettled(
-    launchers.map(async (launcher) => ({ launcher, told: (await readStatus(launcher)) as ToldStatus })),
-  );
+  const { findTellers, readStatus } = await import('../../../metrics/status-socket.ts');
+  const tellers = await findTellers(process.env);
+  const asked = await Promise.allSettled(tellers.map(async (teller) => ({ teller, told: (await readStatus(teller)) as ToldStatus })));
   const all = asked.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []));
-  const found = all.filter(({ launcher, told }) => job === undefined || told.job === job || String(launcher.pid) === job);
+  const found = all.filter(({ teller, told }) => job === undefined || told.job === job || String(teller.pid) === job);
   const [first] = found;
-  // Several launchers of one job tell the same.
+  // All that tell of one job tell the same.
   if (found.length > 0 && found.every(({ told }) => told.job === first.told.job))
-    return { told: first.told, again: async () => (await readStatus(first.launcher)) as ToldStatus };
-  const list = all.map(({ told, launcher }) => `${told.job} (launcher ${launcher.pid}: ${told.command.join(' ')})`).join('; ');
+    return { told: first.told, again: async () => (await readStatus(first.teller)) as ToldStatus };
+  const list = all.map(({ told, teller }) => `${told.job} (pid ${teller.pid}: ${told.command.join(' ')})`).join('; ');
   if (found.length > 1) throw new ShoalError('usage', `several jobs run here; name one with --job: ${list}`);
   const refused = asked.find((each) => each.status === 'rejected');
   if (refused !== undefined && job === undefined) throw ShoalError.from(refused.reason);

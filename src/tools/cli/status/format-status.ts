@@ -17,7 +17,11 @@ export function formatStatus(status: ToldStatus): string {
   const where = nodes === 1 ? '' : ` on ${nodes} nodes`;
   const again = restarts === 0 ? '' : `, started again ${restarts === 1 ? 'once' : `${restarts} times`}`;
   const size = `${worldSize} ${worldSize === 1 ? 'rank' : 'ranks'}`;
-  const head = `job ${job} (launcher ${launcher.pid}), ${size}${where}, for ${time(seconds)}${again}: ${command.join(' ')}`;
+  const who =
+    launcher.rank === undefined
+      ? `launcher ${launcher.pid}`
+      : `not started by shoal run; rank ${launcher.rank}, pid ${launcher.pid}, tells`;
+  const head = `job ${job} (${who}), ${size}${where}, for ${time(seconds)}${again}: ${command.join(' ')}`;
   const shown = ranks.length <= linesMax ? ranks : ranks.filter((each) => isOdd(each, status)).slice(0, linesMax);
   const rows = [['rank', 'state', 'since', 'step', 'calls', 'pid', ''], ...shown.map(rowOf)];
   const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => row[column].length)));

@@ -6,7 +6,7 @@ import type { JobWatch } from '../../../launch/job-watch.ts';
 import type { Launch } from '../../../launch/launch.ts';
 import type { Page } from '../../../metrics/endpoint.ts';
 import type { Sample } from '../../../metrics/definitions.ts';
-import { serveStatus } from './status-socket.ts';
+import { serveStatus } from '../../../metrics/status-socket.ts';
 
 export interface ViewOptions {
   readonly environment: Environment;
