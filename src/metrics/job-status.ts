@@ -103,7 +103,9 @@ export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promis
   const servers = serversOf(all);
   const serverReports = new Map([...ownServers, ...(await askServers(store, serversOf(all.slice(1))))]);
   const hasJoined = await Promise.all(asked.map((rank) => store.check([`connected/${rank}`]).catch(() => true)));
-  const statuses = asked.map((rank, at) => rankStatus(rank, reports[at], { nodes: all, hasJoined: hasJoined[at] || worldSize === 1 }));
+  const statuses = asked.map((rank, at) =>
+    rankStatus(rank, reports[at], { nodes: all, hasJoined: hasJoined[at], isAlone: worldSize === 1 }),
+  );
   const { node, host, pid } = own;
   const status: JobStatus = {
     version: 1,
@@ -166,7 +168,7 @@ function understood<T>(shape: Shape<T>, answer: unknown): T | undefined {
 function rankStatus(
   rank: number,
   report: RankReport | undefined,
-  { nodes, hasJoined }: { readonly nodes: readonly NodeFacts[]; readonly hasJoined: boolean },
+  { nodes, ...how }: { readonly nodes: readonly NodeFacts[]; readonly hasJoined: boolean; readonly isAlone: boolean },
 ): RankStatus {
   const found = nodes.flatMap(({ node, host, processes }) => {
     const facts = processes.find((each) => each.rank === rank);
@@ -175,14 +177,16 @@ function rankStatus(
   const [place] = found;
   const base = place && { node: place.node, host: place.host, ...(place.facts.pid !== undefined && { pid: place.facts.pid }) };
   if (place?.facts.end !== undefined) return { rank, ...base, state: 'ended', end: place.facts.end };
-  if (report === undefined) return { rank, ...base, state: silentState(place?.facts, hasJoined) };
+  if (report === undefined) return { rank, ...base, state: silentState(place?.facts, how) };
   const { samples: _, wait, ...said } = report;
   return { ...base, ...said, rank, state: stateOf(report), ...(wait && { call: wait }) };
 }
 
-function silentState(facts: ProcessFacts | undefined, hasJoined: boolean): RankState {
+function silentState(facts: ProcessFacts | undefined, { hasJoined, isAlone }: Record<'hasJoined' | 'isAlone', boolean>): RankState {
   if (facts === undefined) return 'unknown';
   if (facts.state === 'T' || facts.state === 't') return 'stopped';
+  // It waits for nobody, and has not met anybody who could ask it.
+  if (isAlone) return 'computing';
   return hasJoined ? 'silent' : 'starting';
 }
 

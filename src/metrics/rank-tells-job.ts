@@ -1,6 +1,6 @@
 /** A job that no launcher of ours has started (torchrun, mpirun, srun, by hand) tells `shoal status` of itself: the first rank of each machine
  *  answers at a socket, from what all ranks say through the store. It must not know worlds. */
-import { isAlive, stateOf } from '../base/files/process-identity.ts';
+import { isAlive, ownCommand, stateOf } from '../base/files/process-identity.ts';
 import { list, object, anyText, count } from '../base/schema.ts';
 import type { Store } from '../store/store.ts';
 import { askJob, type NodeFacts } from './job-status.ts';
@@ -32,8 +32,7 @@ export async function tellJob(told: ToldJob, serve: typeof serveStatus): Promise
   return serve(process.env, async () => {
     const own: NodeFacts = { node: 0, host, pid, processes: await processesOn(host, store) };
     const { status } = await askJob({ store, launchers: store, job, own, nodes: 1, worldSize: size, restarts: 0 });
-    const command = process.argv.slice(1);
-    return { ...status, launcher: { ...status.launcher, rank }, command, seconds: (now() - startMs) / 1000 };
+    return { ...status, launcher: { ...status.launcher, rank }, command: ownCommand(), seconds: (now() - startMs) / 1000 };
   });
 }
 

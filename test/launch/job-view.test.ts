@@ -68,6 +68,7 @@ describe('shoal status', () => {
       return told.ranks[1].state === 'stopped' && told.holdUps.length > 0 ? told : undefined;
     });
     expect(status).toMatchObject({ worldSize: 2, launcher: { rank: 0, pid: first.pid }, holdUps: [{ rank: 1, waiting: [0] }] });
+    expect(status.command.at(-1)).toBe('stop');
     expect(status.ranks).toMatchObject([{ state: 'waiting', steps: 3, pid: first.pid }, { pid: second.pid }]);
     await using text = shoal(['status'], { env });
     expect((await text.ended).stdout).toContain(`(not started by shoal run; rank 0, pid ${first.pid}, tells), 2 ranks`);
@@ -90,6 +91,14 @@ describe('shoal status', () => {
     await using asked = shoal(['status'], { env });
     expect(await asked.ended).toMatchObject({ code: 2, stderr: expect.stringContaining('no job of this user runs') as string });
     expect(readdirSync(folder)).toEqual([]);
+  });
+
+  it('knows that the only rank of a job waits for nobody', async () => {
+    const runtime = temporaryFolder('runtime');
+    await using job = shoal(['run', '-n', '1', script, 'hang'], { env: { XDG_RUNTIME_DIR: runtime } });
+    await job.output(ready, 1);
+    const { ranks, holdUps } = await statusOf(runtime, job);
+    expect([ranks[0].state, holdUps]).toEqual(['computing', []]);
   });
 
   it('watches until the job ends', async () => {

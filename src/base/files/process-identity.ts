@@ -14,6 +14,15 @@ export function ownProcess(name = ''): ProcessIdentity {
   return { pid: process.pid, host: hostOf(name), birth: statusOf(process.pid)?.birth ?? 0 };
 }
 
+/** The arguments of this process; those of a thread are its own. */
+export function ownCommand(): string[] {
+  try {
+    return readFileSync('/proc/self/cmdline', 'utf8').split('\0').slice(1, -1);
+  } catch {
+    return process.argv.slice(1);
+  }
+}
+
 /** True when the number of one process says the same to the other. */
 export function areOfOneHost(one: ProcessIdentity, other: ProcessIdentity): boolean {
   return one.host !== '' && one.host === other.host;
