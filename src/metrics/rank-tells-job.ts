@@ -12,7 +12,7 @@ export interface ToldJob {
   readonly rank: number;
   readonly size: number;
   readonly host: string;
-  /** For the time since then. */
+  /** When the ranks joined, on the clock. */
   readonly startMs: number;
   readonly now: () => number;
 }
