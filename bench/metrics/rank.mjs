@@ -1,24 +1,22 @@
-/** A rank of the benchmark of metrics: one world without, one with metrics, in the same two processes, in blocks that take turns. Rank 0
- *  writes the times of its blocks, and of pages. */
+/** A rank of the benchmark of metrics: pairs of worlds, one without and one with metrics, in the same two processes, in blocks that take
+ *  turns; and as many pairs that are both without, as the control. Rank 0 writes the times of the blocks of each pair, and of pages. */
 import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { initProcessGroup } from 'shoal';
 
-const [rounds, portOff, portOn, portPage] = process.argv.slice(2).map(Number);
+const [pairs, rounds, portPage] = process.argv.slice(2, 5).map(Number);
+const [folder] = process.argv.slice(5);
 const [rank, worldSize] = [Number(process.env.RANK), Number(process.env.WORLD_SIZE)];
 
-function world(port, metrics) {
+function world(name, metrics) {
   const environment = { SHOAL_SECRET: 'of the benchmark', SHOAL_METRICS: metrics, SHOAL_LOG_LEVEL: 'error' };
-  return initProcessGroup({ initMethod: `tcp://127.0.0.1:${port}`, rank, worldSize, environment });
+  return initProcessGroup({ initMethod: `file://${join(folder, name)}`, rank, worldSize, environment });
 }
 
-const worlds = [await world(portOff, ''), await world(portOn, String(portPage))];
-const times = {};
-for (const [bytes, calls] of [
-  [8, 400],
-  [2 ** 20, 10],
-]) {
+/** Microseconds of a call in each block, of each world. */
+async function blocksOf(worlds, { bytes, calls, rounds }) {
   const tensors = worlds.map((group) => group.tensor('float32', [bytes / 4]));
-  const blocks = [[], []];
+  const blocks = worlds.map(() => []);
   for (let round = -3; round < rounds; round++) {
     // The one that comes second may profit from the first: they take turns.
     for (const at of round % 2 === 0 ? [0, 1] : [1, 0]) {
@@ -28,18 +26,36 @@ for (const [bytes, calls] of [
       if (round >= 0) blocks[at].push(((performance.now() - began) * 1000) / calls);
     }
   }
-  times[bytes] = { calls, offUs: blocks[0], onUs: blocks[1] };
+  return blocks;
 }
+
+async function pageMs() {
+  const began = performance.now();
+  await (await fetch(`http://127.0.0.1:${portPage}/metrics`)).text();
+  return performance.now() - began;
+}
+
+const results = [];
 const pagesMs = [];
-if (rank === 0) {
-  for (let page = 0; page < 20; page++) {
-    const began = performance.now();
-    await (await fetch(`http://127.0.0.1:${portPage}/metrics`)).text();
-    pagesMs.push(performance.now() - began);
+// The first pair warms the process up.
+for (let pair = -1; pair < 2 * pairs; pair++) {
+  const control = pair % 2 !== 0;
+  // Where its memory lies makes a world faster or slower, in the order of opening too: pairs take turns in it.
+  const onFirst = (pair >> 1) % 2 === 0;
+  const ofWorld = (on) => (on && !control ? String(portPage) : '');
+  const opened = [await world(`${pair}-first`, ofWorld(onFirst)), await world(`${pair}-second`, ofWorld(!onFirst))];
+  const [off, on] = onFirst ? opened.toReversed() : opened;
+  for (const [bytes, calls] of [
+    [8, 400],
+    [2 ** 20, 10],
+  ]) {
+    const [offUs, onUs] = await blocksOf([off, on], { bytes, calls, rounds });
+    if (pair >= 0) results.push({ bytes, calls, control, offUs, onUs });
   }
-  writeFileSync(process.argv[6], JSON.stringify({ times, pagesMs }));
+  if (rank === 0 && !control) pagesMs.push(await pageMs());
+  for (const group of opened) {
+    await group.barrier();
+    await group.destroy();
+  }
 }
-for (const group of worlds) {
-  await group.barrier();
-  await group.destroy();
-}
+if (rank === 0) writeFileSync(join(folder, 'times.json'), JSON.stringify({ results, pagesMs }));
