@@ -5,6 +5,7 @@ import { askJob, nodeName, nodeSamples, type NodeFacts, type ProcessFacts } from
 import type { Sample } from './definitions.ts';
 import { answerQuestions } from './questions.ts';
 import type { RankReport, ReportedWait } from './rank-report.ts';
+import { answerForWorker, type WorkerFacts } from './worker-report.ts';
 
 const report = (rank: number, wait?: ReportedWait): RankReport => ({
   ...{ rank, pid: 100 + rank, host: 'h', size: 4, epoch: 0, steps: 7, calls: 9, pending: wait ? 1 : 0 },
@@ -82,6 +83,32 @@ it('a rank that has not joined is starting; one of a node that does not answer i
   const { status } = await askJob(facts);
   over.abort();
   expect(status.ranks.map(({ state }) => state)).toEqual(['starting', 'unknown']);
+});
+
+it('workers of a parameter server answer beside the rank of their process, or alone', async () => {
+  const { facts, store, over } = await jobOf([report(0), undefined]);
+  await store.deleteKey('connected/1');
+  const servers = [{ name: 'server 0', creditBytes: 100, inFlightBytes: 60, queued: 2 }];
+  const worker: WorkerFacts = {
+    group: 'kvstore',
+    calls: 4,
+    pending: 1,
+    failure: undefined,
+    oldest: { text: "push of 'w'", seconds: 3 },
+    servers,
+  };
+  for (const rank of [0, 1]) answerForWorker(store, { rank, size: 2 }, () => worker, over.signal);
+  const { status, reports } = await askJob(facts);
+  over.abort();
+  expect(status.ranks).toMatchObject([
+    { state: 'communicating', steps: 7, calls: 13, pending: 1, call: { text: "push of 'w'", seconds: 3 } },
+    { state: 'communicating', steps: 0, calls: 4, pending: 1, call: { text: "push of 'w'", seconds: 3 } },
+  ]);
+  for (const { samples } of reports) {
+    expect(samples).toContainEqual({ metric: 'creditUsed', labels: { group: 'server 0' }, value: 60 });
+    // No value twice.
+    expect(new Set(samples.map(({ metric, labels }) => JSON.stringify([metric, labels]))).size).toBe(samples.length);
+  }
 });
 
 it('asks the launchers of other nodes for their processes', async () => {

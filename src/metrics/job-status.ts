@@ -5,9 +5,10 @@
 import { count, list, object, optional, anyText, type Shape, type ValueOf } from '../base/schema.ts';
 import type { Store } from '../store/store.ts';
 import { sample, type Sample } from './definitions.ts';
-import { ask } from './questions.ts';
+import { ask, isAnnounced } from './questions.ts';
 import { serverSamples, serverShape, type ServerReport } from './server-report.ts';
 import { reportShape, type RankReport, type ReportedWait } from './rank-report.ts';
+import { withWorker, workerName } from './worker-report.ts';
 
 const processShape = object({
   name: anyText,
@@ -93,16 +94,15 @@ export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promis
   const { store, launchers, job, own, nodes, worldSize, restarts } = facts;
   const asked = ranks ?? Array.from({ length: worldSize }, (_, rank) => rank);
   const others = ranks === undefined ? Array.from({ length: nodes }, (_, node) => node).filter((node) => node !== own.node) : [];
-  const [answers, nodeAnswers, ownServers] = await Promise.all([
-    Promise.all(asked.map((rank) => ask(store, String(rank), answerMs))),
+  const [reports, nodeAnswers, ownServers] = await Promise.all([
+    Promise.all(asked.map((rank) => askRank(store, rank))),
     Promise.all(others.map((node) => ask(launchers, nodeName(node), answerMs))),
     askServers(store, serversOf([own])),
   ]);
-  const reports = answers.map((answer) => understood(reportShape, answer));
   const all = [own, ...nodeAnswers.flatMap((answer) => understood(nodeShape, answer) ?? [])];
   const servers = serversOf(all);
   const serverReports = new Map([...ownServers, ...(await askServers(store, serversOf(all.slice(1))))]);
-  const hasJoined = await Promise.all(asked.map((rank) => store.check([`connected/${rank}`]).catch(() => true)));
+  const hasJoined = await Promise.all(asked.map((rank) => isConnected(store, rank)));
   const statuses = asked.map((rank, at) =>
     rankStatus(rank, reports[at], { nodes: all, hasJoined: hasJoined[at], isAlone: worldSize === 1 }),
   );
@@ -120,6 +120,19 @@ export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promis
     holdUps: holdUpsOf(statuses),
   };
   return { status, reports: reports.filter((report) => report !== undefined), serverReports };
+}
+
+/** Asks the comm thread of a rank's groups, and its store of parameters: it may have either, or both. */
+async function askRank(store: Store, rank: number): Promise<RankReport | undefined> {
+  const asked = async (who: string): Promise<RankReport | undefined> => understood(reportShape, await ask(store, who, answerMs));
+  const worker = workerName(rank);
+  if (!(await isAnnounced(store, worker).catch(() => false))) return asked(String(rank));
+  const joined = (await isConnected(store, rank)) ? asked(String(rank)) : undefined;
+  return withWorker(await joined, await asked(worker));
+}
+
+function isConnected(store: Store, rank: number): Promise<boolean> {
+  return store.check([`connected/${rank}`]).catch(() => true);
 }
 
 function serversOf(nodes: readonly NodeFacts[]): ProcessFacts[] {

@@ -11,6 +11,7 @@ import type { Store } from '../store/store.ts';
 const prefix = 'status';
 const askKey = (who: string): string => `ask/${who}`;
 const answerKey = (who: string): string => `answer/${who}`;
+const presenceKey = (who: string): string => `present/${who}`;
 const nothing = new Uint8Array(0);
 const foreverMs = 0x7fffffff;
 
@@ -27,6 +28,16 @@ export async function answerQuestions(store: Store, who: string, answer: () => u
     // A wait of weeks may begin anew; else there is nobody to tell.
     if (ShoalError.from(thrown).code === 'timeout') void answerQuestions(store, who, answer, signal);
   }
+}
+
+/** Says that there is somebody who answers. */
+export async function announce(store: Store, who: string): Promise<void> {
+  await store.prefix(prefix).set(presenceKey(who), nothing);
+}
+
+/** True if somebody has announced to answer. */
+export function isAnnounced(store: Store, who: string): Promise<boolean> {
+  return store.prefix(prefix).check([presenceKey(who)]);
 }
 
 /** Asks one process. @returns its answer, parsed; undefined: it has not answered within `timeoutMs`. */

@@ -1,4 +1,5 @@
 /** A rank's answer to the question how it is: the call it waits in, its counts, and the values of its metrics. Plain data. */
+import { isMainThread } from 'node:worker_threads';
 import { anyList, anyText, count, integer, list, number, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
 import { threadLoad } from '../base/clock.ts';
 import { readBoard, countersIn } from './board.ts';
@@ -84,7 +85,7 @@ export function reportOf(facts: WorldFacts, board: SharedArrayBuffer, counters: 
     pending: sumOf(groups, (each) => each.pending),
     ...(reported && { wait: reported }),
     ...(failure !== undefined && { failure }),
-    samples: counters ? [...samples, ...worldSamples(facts, reported), ...callSamples(facts, board, counters), ...threadSamples()] : [],
+    samples: counters ? [...samples, ...worldSamples(facts, reported), ...callSamples(facts, board, counters), ...memorySamples()] : [],
   };
 }
 
@@ -120,10 +121,11 @@ function callSamples({ groups }: WorldFacts, board: SharedArrayBuffer, counters:
   return callers === undefined ? [] : callers.samples(new Map(groups.map(({ id, name }) => [id, name])), counters);
 }
 
-function threadSamples(): Sample[] {
+/** Memory of the process, and what the thread that calls this takes. */
+export function memorySamples(): Sample[] {
   const { rss, heapUsed, heapTotal } = process.memoryUsage();
   const { activeSeconds, idleSeconds } = threadLoad();
-  const thread = { thread: 'comm' };
+  const thread = { thread: isMainThread ? 'main' : 'comm' };
   return [
     sample('resident', rss),
     sample('heap', heapUsed, thread),

@@ -174,11 +174,15 @@ describe('metrics', () => {
     expect(page).toContain('shoal_server_keys{process="server 0"} 1\n');
     expect(page).toContain('shoal_server_clients{process="server 0"} 2\n');
     expect(page).toContain('shoal_server_standby{process="standby 0"} 1\n');
+    // Workers without a process group answer too.
+    expect(page).toContain('shoal_rank_up{rank="1"} 1\n');
+    expect(page).toMatch(/shoal_credit_bytes\{rank="0",group="server 0"\} [1-9]/);
     const docs = readFileSync(join(repositoryRoot, 'docs/operating.md'), 'utf8');
     for (const [, name] of page.matchAll(/^# TYPE (shoal_server\S+)/gm)) expect(docs).toContain(`\`${name}\``);
     await using text = shoal(['status'], { env });
     const { stdout } = await text.ended;
     expect(stdout).toMatch(/^server 0: serves, \d+ requests, \d+ waiting, 1 keys, 2 clients \(pid \d+\)$/m);
+    expect(stdout).toMatch(/^1 +(computing|communicating) /m);
     expect(stdout).toMatch(/^standby 0: stands by, .* \(pid \d+\)$/m);
     const pid = Number(/^standby 0: .* \(pid (\d+)\)$/m.exec(stdout)?.[1]);
     process.kill(pid, 'SIGSTOP');

@@ -7,6 +7,7 @@ import type { Clock } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
+import { answerForWorker } from '../../metrics/worker-report.ts';
 import type { Fabric, PeerIdentity } from '../../fabric/fabric.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { Store } from '../../store/store.ts';
@@ -157,7 +158,11 @@ export class GraphServer implements AsyncDisposable {
     const record: TaskRecord = { address, tensors, incarnation: String(server.#tensors.core.self.incarnation) };
     await options.store.set(recordKey(server.name), Buffer.from(JSON.stringify(record)));
     const { store, rank } = options;
-    if (rank !== undefined) jobFailed(store, rank, server.#over.signal).catch((thrown: unknown) => server.#fail(ShoalError.from(thrown)));
+    if (rank !== undefined) {
+      const place = { rank, size: tasksOf(options.cluster).length };
+      answerForWorker(store, place, () => server.#service.facts, server.#over.signal);
+      jobFailed(store, rank, server.#over.signal).catch((thrown: unknown) => server.#fail(ShoalError.from(thrown)));
+    }
     return server;
   }
 

@@ -104,6 +104,14 @@ function sentKey(): string {
 }
 
 describe('a task', () => {
+  it('tells of its steps', async () => {
+    await register();
+    await step(1);
+    expect(service.facts).toMatchObject({ calls: 1, pending: 0, oldest: undefined });
+    await run(5);
+    expect(service.facts).toMatchObject({ calls: 2, pending: 1, oldest: { text: 'step 5 of /job:ps/task:0' } });
+  });
+
   it('runs partitions, and parks receives that come first', async () => {
     await register();
     expect(await step(1)).toEqual([-3]);

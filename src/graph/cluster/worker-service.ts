@@ -4,6 +4,7 @@
  *                    └▶ abortStep, caller gone */
 import type { Clock } from '../../base/clock.ts';
 import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
+import type { WorkerFacts } from '../../metrics/worker-report.ts';
 import type { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
 import { Executor } from '../execute/executor.ts';
 import type { KernelTable } from '../execute/kernel.ts';
@@ -82,7 +83,8 @@ export class WorkerService implements RpcService {
   readonly #options: Required<WorkerServiceOptions>;
   readonly #graphs = new Map<string, TaskGraph>();
   /** Steps that have begun and not ended. */
-  readonly #running = new Map<number, { readonly abort: AbortController; readonly caller: string }>();
+  readonly #running = new Map<number, { readonly abort: AbortController; readonly caller: string; readonly sinceMs: number }>();
+  #steps = 0;
 
   constructor(options: WorkerServiceOptions) {
     this.#options = { graphsMax: 4096, ...options };
@@ -96,6 +98,13 @@ export class WorkerService implements RpcService {
   /** Steps that have begun here and not ended. */
   get stepsInFlight(): number {
     return this.#running.size;
+  }
+
+  /** The state of this task's part of the steps. */
+  get facts(): WorkerFacts {
+    const [first] = this.#running;
+    const oldest = first && { text: `step ${first[0]} of ${this.task}`, seconds: (this.#options.clock.now() - first[1].sinceMs) / 1000 };
+    return { group: 'graph', calls: this.#steps, pending: this.stepsInFlight, failure: undefined, oldest, servers: [] };
   }
 
   // ── called by sessions of this process, and for those of others ────────────────────────────────────────────────
@@ -113,7 +122,8 @@ export class WorkerService implements RpcService {
     const { core, clock } = this.#options;
     const rendezvous = core.beginStep(stepId);
     const abort = new AbortController();
-    this.#running.set(stepId, { abort, caller });
+    this.#running.set(stepId, { abort, caller, sinceMs: clock.now() });
+    this.#steps++;
     try {
       const either = AbortSignal.any([signal, abort.signal]);
       return await runStep(executors, { stepId, feeds, fetchCount, timeoutMs, clock, signal: either, rendezvous });

@@ -3,6 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
 import { idOf } from '../../messaging/address.ts';
+import type { WorkerFacts } from '../../metrics/worker-report.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Arbiter, type SharedResource } from '../../scheduler/arbiter.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
@@ -49,6 +50,8 @@ export class ClientCore {
   readonly #rows: ClientRows;
   readonly #states: ClientStates;
   readonly #operations = new Set<ClientOperation>();
+  /** Operations so far. */
+  #calls = 0;
   /** Barriers that each local worker has called; and the operations that wait for them. */
   readonly #barriers: number[];
   #barrierWaits: { readonly barrier: number; readonly operation: ClientOperation }[] = [];
@@ -212,6 +215,14 @@ export class ClientCore {
     this.#run(name, done, undefined, (operation) => this.#sayLeft(operation), { broken: 'allowed' });
   }
 
+  /** The state of the workers' calls. */
+  get facts(): WorkerFacts {
+    const [oldest] = this.#operations;
+    const failure = this.#closed ? undefined : this.#failure?.message;
+    const servers = this.#connections.map(({ load }) => load);
+    return { group: 'kvstore', calls: this.#calls, pending: this.#operations.size, failure, oldest: oldest?.wait, servers };
+  }
+
   /** A region of `values` is about to be freed: no value of a pending operation lies in it. */
   forgetRegion(region: number): void {
     for (const connection of this.#connections) connection.forgetRegion(region);
@@ -251,6 +262,7 @@ export class ClientCore {
       onFinished: (finished) => this.#operations.delete(finished),
     });
     this.#operations.add(operation);
+    this.#calls++;
     operation.localWait = () => this.#local.describeWait(operation);
     operation.expect();
     try {

@@ -136,7 +136,7 @@ export class ClientNode {
     { thread, onEnded, open = (given) => openNode(given, thread) }: ClientSurroundings,
   ): Promise<ClientNode> {
     const { topology } = detectPlace(environment, { async, localWorkers });
-    const { rank } = detectWorld(environment, { parentPid: process.ppid });
+    const { rank, worldSize } = detectWorld(environment, { parentPid: process.ppid });
     const firstWorker = rank * localWorkers;
     const node = await open(environment);
     const over = new AbortController();
@@ -150,6 +150,7 @@ export class ClientNode {
       }
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });
       const client = new ClientNode(node, { topology, firstWorker, localWorkers, blobs, arbiter: thread?.arbiter, over, onEnded });
+      node.records.answerForWorker({ rank, size: worldSize }, () => client.#core.facts, over.signal);
       jobFailed.catch((thrown: unknown) => client.#core.fail(ShoalError.from(thrown)));
       return client;
     } catch (error) {

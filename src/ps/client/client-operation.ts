@@ -49,12 +49,14 @@ export class ClientOperation {
   #error: ShoalError | undefined;
   #timer: Timer | undefined;
   #finished = false;
+  readonly #startMs: number;
   /** Describes its wait for other workers of this process. */
   localWait: (() => string | undefined) | undefined;
 
   constructor(options: OperationOptions) {
     this.options = options;
     const { clock, timeoutMs } = options;
+    this.#startMs = clock.now();
     const lead = Math.min(inquiryMs, timeoutMs / 4);
     this.#timer = clock.setTimer(timeoutMs - lead, () => {
       this.#inquire();
@@ -64,6 +66,12 @@ export class ClientOperation {
 
   get finished(): boolean {
     return this.#finished;
+  }
+
+  /** How long it has run, and what it waits for. */
+  get wait(): { text: string; seconds: number } {
+    const { clock, name } = this.options;
+    return { text: `${name()}: ${this.#reasonsText}`, seconds: (clock.now() - this.#startMs) / 1000 };
   }
 
   get requests(): ReadonlyMap<ClientRequest, ServerConnection> {
@@ -146,10 +154,7 @@ export class ClientOperation {
     return said === '' ? full : `${full}; ${said}`;
   }
 
-  #expire(): void {
-    if (this.#finished) return;
-    const { timeoutMs, clock } = this.options;
-    const name = this.options.name();
+  get #reasonsText(): string {
     const reasons = new Set<string>();
     for (const [request, connection] of [...this.#requests, ...this.#watched]) {
       reasons.add(connection.trouble ?? this.#reasonOf(request, connection));
@@ -157,7 +162,14 @@ export class ClientOperation {
     }
     const local = this.localWait?.();
     if (local !== undefined) reasons.add(local);
-    const text = `${name} timed out after ${timeoutMs} ms: ${[...reasons].join('; ')}`;
+    return [...reasons].join('; ');
+  }
+
+  #expire(): void {
+    if (this.#finished) return;
+    const { timeoutMs, clock } = this.options;
+    const name = this.options.name();
+    const text = `${name} timed out after ${timeoutMs} ms: ${this.#reasonsText}`;
     this.#error = new ShoalError('timeout', text, { timeoutMs, operation: name });
     this.#timer = clock.setTimer(recallMs, () => this.end(this.#error));
     this.#recalled = this.options.onTimeout(this, this.#error);

@@ -8,6 +8,7 @@
  *  request is accepted, not when it is answered: a reply may need other workers, which may wait for ours. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Address } from '../../messaging/address.ts';
+import type { WorkerFacts } from '../../metrics/worker-report.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { Arbiter, CreditAccount, SharedResource } from '../../scheduler/arbiter.ts';
 import { AnnouncedRegions } from './announced-regions.ts';
@@ -102,6 +103,12 @@ export class ServerConnection implements Disposable {
   setCredit(creditBytes: number): void {
     this.#creditBytes = creditBytes;
     this.pump();
+  }
+
+  /** The requests and bytes on the way to the server, and those that wait. */
+  get load(): WorkerFacts['servers'][number] {
+    const { creditBytes, inFlightBytes } = this.#account;
+    return { name: this.options.name, creditBytes, inFlightBytes, queued: this.#waiting.length };
   }
 
   get isUp(): boolean {

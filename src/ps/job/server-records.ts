@@ -18,6 +18,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
 import { answerQuestions } from '../../metrics/questions.ts';
+import { answerForWorker, type WorkerFacts } from '../../metrics/worker-report.ts';
 import { jobFailed } from '../../store/ended-ranks.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
@@ -67,6 +68,11 @@ export class ServerRecords {
 
   constructor(store: Store) {
     this.#store = store;
+  }
+
+  /** Answers whoever asks how the workers of this rank are, until `signal`. */
+  answerForWorker(place: { readonly rank: number; readonly size: number }, facts: () => WorkerFacts, signal: AbortSignal): void {
+    answerForWorker(this.#store, place, facts, signal);
   }
 
   /** Answers whoever asks how the process of this name is, until `signal`. */

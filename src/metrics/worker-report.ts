@@ -1,0 +1,86 @@
+/** The answer of a process's store of parameters, or of its task of a graph, to the question how it is: what its groups do not know. */
+import { hostname } from 'node:os';
+import type { Store } from '../store/store.ts';
+import { sample, type Sample } from './definitions.ts';
+import { announce, answerQuestions } from './questions.ts';
+import { memorySamples, type RankReport } from './rank-report.ts';
+
+export interface WorkerFacts {
+  /** Name among the groups of a rank. */
+  readonly group: 'kvstore' | 'graph';
+  /** Calls on the store, or steps of the graph, so far. */
+  readonly calls: number;
+  readonly pending: number;
+  /** The reason why nothing works any more. */
+  readonly failure: string | undefined;
+  /** The oldest call that has not ended, with the time since its start. */
+  readonly oldest: { readonly text: string; readonly seconds: number } | undefined;
+  /** Ways to parameter servers. */
+  readonly servers: readonly {
+    readonly name: string;
+    readonly creditBytes: number;
+    readonly inFlightBytes: number;
+    /** Requests that have not been sent. */
+    readonly queued: number;
+  }[];
+}
+
+/** Servers with values of their own. */
+const serversMax = 32;
+
+/** The name under which the process of a rank answers. */
+export function workerName(rank: number): string {
+  return `worker-${rank}`;
+}
+
+/** Answers until `signal`. Never rejects. @param size ranks of the job. */
+export function answerForWorker(
+  store: Store,
+  { rank, size }: { readonly rank: number; readonly size: number },
+  facts: () => WorkerFacts,
+  signal: AbortSignal,
+): void {
+  void answerQuestions(store, workerName(rank), () => workerReport(rank, size, facts()), signal);
+  // Without it, nobody asks.
+  announce(store, workerName(rank)).catch(() => undefined);
+}
+
+function workerReport(rank: number, size: number, { group, calls, pending, failure, oldest, servers }: WorkerFacts): RankReport {
+  return {
+    ...{ rank, pid: process.pid, host: hostname(), size, epoch: 0, steps: 0, calls, pending },
+    ...(oldest && { wait: { ...oldest, ranks: [] } }),
+    ...(failure !== undefined && { failure }),
+    samples: [
+      ...memorySamples(),
+      sample('oldest', oldest?.seconds ?? 0),
+      sample('failures', failure === undefined ? 0 : 1),
+      sample('pending', pending, { group }),
+      ...servers
+        .slice(0, serversMax)
+        .flatMap(({ name, creditBytes, inFlightBytes, queued }) => [
+          sample('queued', queued, { group: name }),
+          sample('credit', creditBytes, { group: name }),
+          sample('creditUsed', inFlightBytes, { group: name }),
+        ]),
+    ],
+  };
+}
+
+/** The answers of one process, whose groups are asked alone. */
+export function withWorker(rank: RankReport | undefined, worker: RankReport | undefined): RankReport | undefined {
+  if (rank === undefined || worker === undefined) return rank ?? worker;
+  const { wait = worker.wait, failure = worker.failure } = rank;
+  return {
+    ...rank,
+    calls: rank.calls + worker.calls,
+    pending: rank.pending + worker.pending,
+    ...(wait && { wait }),
+    ...(failure !== undefined && { failure }),
+    samples: [...rank.samples, ...worker.samples.filter(isOfGroup)],
+  };
+}
+
+/** False for values that a rank tells of itself. */
+function isOfGroup({ labels }: Sample): boolean {
+  return 'group' in labels;
+}
