@@ -66,6 +66,12 @@ export const summarySchema = z.object({
   model,
   training,
   runs: z.array(runSchema).min(1),
+  elastic: runSchema
+    .extend({
+      killed: z.object({ rank: z.int().positive(), pid: z.int().positive(), step: z.int().positive() }),
+      changes: z.array(z.string()),
+    })
+    .optional(),
   scaling: z.number().nonnegative(),
 });
 export type Summary = z.infer<typeof summarySchema>;

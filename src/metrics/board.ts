@@ -40,12 +40,15 @@ export class Board {
     if (this.#counters) this.#tell();
   }
 
-  /** A step has ended. @returns the time of the one before, on the clock; 0: there was none. */
-  step(): number {
-    const beforeMs = this.#head[1];
+  /** The end of the last step, on the clock; 0: there was none. */
+  get stepMs(): number {
+    return this.#head[1];
+  }
+
+  /** A step has ended. */
+  step(): void {
     this.#head[1] = this.#clock.now();
     this.#head[0] += 1;
-    return beforeMs;
   }
 
   /** The counter of a call that is made again and again; undefined: metrics are off. */

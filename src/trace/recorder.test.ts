@@ -48,6 +48,7 @@ describe('createRecorder', () => {
     expect(recorder.name('a', { argument: 'bytes' })).not.toBe(first);
     expect(recorder.name('one too many')).toBe(0);
     expect(recorder.lane('x')).toBe(1);
+    expect(recorder.lane('x')).toBe(1);
     expect(recorder.lane('one too many')).toBe(0);
   });
 

@@ -34,7 +34,7 @@ export interface TraceRecorder {
   readonly enabled: boolean;
   /** Interns a name and returns its handle; call it before the hot path. At most `namesMax`; beyond, 0. */
   name(text: string, options?: NameOptions): NameId;
-  /** Adds a row to the timeline. At most `lanesMax`; beyond, 0. */
+  /** The row of this name in the timeline, a new one at first. At most `lanesMax`; beyond, 0. */
   lane(text: string): LaneId;
   /** Records a span that ends now; the caller has kept its start (of this recorder's clock, milliseconds). Spans of one lane may
    *  overlap. Arguments that are NaN are not written. */
@@ -181,6 +181,8 @@ class RingRecorder implements TraceRecorder {
   }
 
   lane(text: string): LaneId {
+    const known = this.#lanes.indexOf(text, 1);
+    if (known > 0) return known;
     return this.#lanes.length < this.#lanesMax ? this.#lanes.push(text) - 1 : 0;
   }
 

@@ -14,32 +14,48 @@ const demo = (...args: string[]): Promise<Ended> =>
 
 beforeAll(() => writeFileSync(join(folder, 'text.txt'), 'she sells sea shells by the sea shore. '.repeat(1000)));
 
-test('trains on one process and on two, compares them, and leaves a summary', { timeout: 240_000 }, async () => {
-  const { code, stdout, stderr } = await demo('--text', join(folder, '*.txt'), '--steps', '25', '--batch', '8');
-  expect(code, stderr).toBe(0);
-  const name = readdirSync(folder).find((entry) => existsSync(join(folder, entry, 'summary.json')))!;
-  const { runs, training, text, scaling } = summarySchema.parse(JSON.parse(readFileSync(join(folder, name, 'summary.json'), 'utf8')));
-  expect(runs.map(({ processes }) => processes)).toEqual([1, 2]);
-  expect(training).toMatchObject({ steps: 25, batch: 8 });
-  expect(text).toMatchObject({ files: [join(folder, 'text.txt')], characters: 39_000 });
-  expect(scaling).toBe(runs[1].tokensPerSecond / runs[0].tokensPerSecond);
-  for (const { processes, checksums, losses, heldOutLoss, before, after, logs } of runs) {
-    expect(checksums).toHaveLength(processes);
-    expect(new Set(checksums).size).toBe(1);
-    expect(losses.map(([step]) => step)).toEqual([1, 5, 10, 15, 20, 25]);
-    expect(heldOutLoss).toBeLessThan(text.unigramLoss);
-    expect([before, after].map((sample) => Array.from(sample).length)).toEqual([204, 204]);
-    expect(before).not.toBe(after);
-    for (let rank = 0; rank < processes; rank++) expect(logs.some((log) => log.includes(`rank-${rank}`))).toBe(true);
-    expect(logs.filter((log) => !existsSync(join(folder, name, log)))).toEqual([]);
-  }
-  expect(runs[0].checksums[0]).not.toBe(runs[1].checksums[0]);
-  expect(stdout).toContain(`${runs[1].after}\n`);
-  // Bars go to stderr, results to stdout.
-  expect(stderr).toMatch(/1 process .*step 25\/25 .*tokens\/s .*communicating[^]*2 processes .*step 25\/25/);
-  expect(stdout).toMatch(new RegExp(`parameters of rank 1 +${runs[1].checksums[1]}`));
-  expect(stdout).toMatch(/held-out loss of a unigram model +\d\.\d{4}/);
-});
+test(
+  'trains on one process, on two, and on two of which one is killed and comes back; leaves a summary',
+  { timeout: 240_000 },
+  async () => {
+    const { code, stdout, stderr } = await demo('--text', join(folder, '*.txt'), '--steps', '50', '--batch', '8');
+    expect(code, stderr).toBe(0);
+    const name = readdirSync(folder).find((entry) => existsSync(join(folder, entry, 'summary.json')))!;
+    const { runs, elastic, training, text, scaling } = summarySchema.parse(
+      JSON.parse(readFileSync(join(folder, name, 'summary.json'), 'utf8')),
+    );
+    expect(runs.map(({ processes }) => processes)).toEqual([1, 2]);
+    expect(training).toMatchObject({ steps: 50, batch: 8 });
+    expect(text).toMatchObject({ files: [join(folder, 'text.txt')], characters: 39_000 });
+    expect(scaling).toBe(runs[1].tokensPerSecond / runs[0].tokensPerSecond);
+    for (const { processes, checksums, losses, heldOutLoss, before, after, logs } of runs) {
+      expect(checksums).toHaveLength(processes);
+      expect(new Set(checksums).size).toBe(1);
+      expect(losses.map(([step]) => step)).toEqual([1, ...Array.from({ length: 10 }, (_, at) => 5 * at + 5)]);
+      expect(heldOutLoss).toBeLessThan(text.unigramLoss);
+      expect([before, after].map((sample) => Array.from(sample).length)).toEqual([204, 204]);
+      expect(before).not.toBe(after);
+      for (let rank = 0; rank < processes; rank++) expect(logs.some((log) => log.includes(`rank-${rank}`))).toBe(true);
+      expect(logs.filter((log) => !existsSync(join(folder, name, log)))).toEqual([]);
+    }
+    expect(runs[0].checksums[0]).not.toBe(runs[1].checksums[0]);
+    expect(stdout).toContain(`${runs[1].after}\n`);
+    // No step is lost, and the loss falls on.
+    expect(elastic).toMatchObject({ killed: { rank: 1, step: 10 } });
+    expect(elastic?.losses.map(([step]) => step)).toEqual(runs[1].losses.map(([step]) => step));
+    expect(elastic?.losses.at(-1)?.[1]).toBeLessThan(elastic!.losses[1][1]);
+    expect(new Set(elastic?.checksums).size).toBe(1);
+    expect(elastic?.changes[0]).toMatch(/^shoal: world 2 → 1: rank 1 was killed by SIGKILL /);
+    expect(stdout).toMatch(/^killed: rank 1 \(kill -9 \d+\) after step 10, at a loss of /m);
+    expect(existsSync(join(folder, name, 'elastic/report.html'))).toBe(true);
+    // Bars go to stderr, results to stdout.
+    expect(stderr).toMatch(
+      /1 process .*step 50\/50 .*tokens\/s .*communicating[^]*2 processes .*step 50\/50[^]*one is killed .*step 50\/50/,
+    );
+    expect(stdout).toMatch(new RegExp(`parameters of rank 1 +${runs[1].checksums[1]}`));
+    expect(stdout).toMatch(/held-out loss of a unigram model +\d\.\d{4}/);
+  },
+);
 
 test('text that is missing ends it with the reason and the code of the failing rank', async () => {
   const { code, stderr } = await demo('--text', join(folder, 'missing.txt'));

@@ -34,8 +34,10 @@ export function span<T>(trace: TraceRecorder, name: string, fn: () => T, details
 
 /** A training step ends: drawn from the end of the one before. */
 export function markStep({ board, trace }: Pick<WorldHandle, 'board' | 'trace'>): void {
-  const beganMs = board.step();
+  const beganMs = board.stepMs;
+  // Drawn first, so that it ends before the next one begins.
   if (beganMs > 0 && trace.enabled) trace.complete(trace.name('step', { category: 'user' }), beganMs, trace.lane('steps'));
+  board.step();
 }
 
 function checkDetails(details: SpanDetails): void {

@@ -1,11 +1,10 @@
 /** The comm thread's records of its operations: the flight recorder (always on, for the diagnosis of a failure) and the
  *  trace (on request). */
-import { getOrMake } from '../../../base/collections/lists.ts';
 import type { ShoalError } from '../../../base/errors.ts';
 import type { CallCounters } from '../../../metrics/call-counters.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import type { FlightRecorder, RecordId } from '../../../trace/flight-recorder.ts';
-import type { LaneId, TraceRecorder } from '../../../trace/recorder.ts';
+import type { TraceRecorder } from '../../../trace/recorder.ts';
 import type { Movement } from '../../../trace/traffic.ts';
 import type { CallAlone } from './call-history.ts';
 import { messageName, waitName, workName, type CallSpan, type MessageSpan } from '../../../call/collective-spans.ts';
@@ -34,7 +33,6 @@ export class OperationLog {
   readonly trace: TraceRecorder;
   readonly counters: CallCounters | undefined;
   readonly #operations = new Map<RecordedOperation, Logged>();
-  readonly #lanes = new Map<string, LaneId>();
 
   /** @param counters undefined: calls are not counted. */
   constructor(flight: FlightRecorder, trace: TraceRecorder, counters?: CallCounters) {
@@ -85,7 +83,7 @@ export class OperationLog {
     const { submittedMs, sequence, waitedFor } = operation;
     const name = waitName(this.trace, group, operation);
     const last = waitedFor === undefined ? Number.NaN : group.globalRanks[waitedFor];
-    this.trace.complete(name, submittedMs, this.#lane(`${group.name} waits`), sequence, last);
+    this.trace.complete(name, submittedMs, this.trace.lane(`${group.name} waits`), sequence, last);
   }
 
   finished(group: GroupSpec, operation: RecordedOperation, error: ShoalError | undefined): void {
@@ -101,7 +99,7 @@ export class OperationLog {
       if (error) this.#drawWait(group, operation);
       return;
     }
-    this.trace.complete(workName(this.trace, group, operation), logged.startedMs, this.#lane(group.name), operation.sequence);
+    this.trace.complete(workName(this.trace, group, operation), logged.startedMs, this.trace.lane(group.name), operation.sequence);
     if (!error) this.trace.moved(group.globalRanks, operation.movements);
   }
 
@@ -125,7 +123,7 @@ export class OperationLog {
     trace.complete(
       messageName(trace, group, message),
       startMs,
-      this.#lane(`${group.name} messages`),
+      this.trace.lane(`${group.name} messages`),
       message.peer === undefined ? Number.NaN : group.globalRanks[message.peer],
     );
     if (error || message.direction !== 'send' || message.peer === undefined) return;
@@ -163,9 +161,5 @@ export class OperationLog {
   /** Notes that all calls of the group end with `error`: said before the operations are told, so that a dump written now shows it. */
   groupFailed(group: GroupSpec, error: ShoalError): void {
     for (const logged of this.#operations.values()) if (logged.group === group) this.flight.fail(logged.record, error.message);
-  }
-
-  #lane(text: string): LaneId {
-    return getOrMake(this.#lanes, text, () => this.trace.lane(text));
   }
 }
