@@ -18,10 +18,10 @@ import { JoinLimit } from './join-limit.ts';
 
 const rowShape = object({
   numbers: list(integer(), { min: groupNumbersWords, max: groupNumbersWords }),
-  exclude: list(count),
+  ranks: list(count),
   admits: flag,
 });
-type Row = { readonly numbers: readonly number[] } & Pick<Change, 'exclude' | 'admits'>;
+type Row = ValueOf<typeof rowShape>;
 /** Those who go on, and the number and serial of their group. Ranks are the world's. `newcomers`: what all need to know of those that were
  *  taken in. */
 const membersShape = object({ ranks: list(count), id: count, serial: count, newcomers: optional(anyObject) });
@@ -52,6 +52,8 @@ export interface Newcomers {
 export interface Change {
   /** World ranks that are left out though they may be there. */
   readonly exclude: readonly number[];
+  /** World ranks in their new order, before all others. Empty: as they are. Where ranks want different orders, one of these is that of all. */
+  readonly order: readonly number[];
   /** Ranks that wait are taken in. */
   readonly admits: boolean;
   /** Numbers of groups that this rank uses, as `GroupNumbers` encodes them. */
@@ -83,12 +85,14 @@ export class Agreement {
   /** Resolves when the group of those who go on is open here. One that has failed may be tried again, and goes on from there.
    *  @param known the members of the next group, where this rank has learnt of them already.
    *  @throws ShoalError `closed` when the others have gone on without this rank; `timeout` naming ranks that have not called it. */
-  async next({ exclude, admits, numbers, timeoutMs }: Change, known?: Members): Promise<Members> {
+  async next({ exclude, order, admits, numbers, timeoutMs }: Change, known?: Members): Promise<Members> {
     const limit = new JoinLimit(this.#world.clock, timeoutMs);
     const used = new GroupNumbers(numbers);
     for (const { id, serial } of this.#tried) used.use(id, serial);
     for (let decided = known; ; decided = undefined) {
-      const members = decided ?? (await this.#decided({ exclude, admits, numbers: [...used.encode()] }, limit));
+      const { ranks: last } = this.#last;
+      const ranks = [...new Set([...order, ...last])].filter((rank) => last.includes(rank) && !exclude.includes(rank));
+      const members = decided ?? (await this.#decided({ ranks, admits, numbers: [...used.encode()] }, limit));
       if (!members.ranks.includes(this.#world.rank)) throw this.#goneWithout(members);
       this.#last = members;
       this.#tried.push(members);
@@ -104,7 +108,6 @@ export class Agreement {
 
   /** Every call of the store but the last one is made at once. */
   async #decided(row: Row, limit: JoinLimit): Promise<Members> {
-    const { ranks } = this.#last;
     const store = placeOf(this.#store, this.#last);
     const over = new AbortController();
     const written = store.set(rowKey(this.#world.rank), encode(row));
@@ -112,7 +115,7 @@ export class Agreement {
     const known = store.get(membersKey, { timeoutMs: limit.leftMs, signal: over.signal }).catch(() => new Promise<never>(() => undefined));
     try {
       for (;;) {
-        const there = ranks.filter((rank) => !row.exclude.includes(rank) && !this.#isLost(rank));
+        const there = row.ranks.filter((rank) => !this.#world.isLost(rank));
         const rows = await Promise.race([known, this.#rows(store, there, limit, over.signal)]);
         await written;
         if (rows instanceof Uint8Array) return decode(rows);
@@ -121,10 +124,6 @@ export class Agreement {
     } finally {
       over.abort();
     }
-  }
-
-  #isLost(rank: number): boolean {
-    return rank !== this.#world.rank && this.#world.isLost(rank);
   }
 
   /** The rows of these ranks; undefined when one of them has been lost before all were there, or nobody needs them any more. */
@@ -146,10 +145,9 @@ export class Agreement {
 
   async #proposal(there: readonly number[], values: readonly Uint8Array[]): Promise<Members> {
     const rows = values.map((value) => parse('a row of a group that is changed', rowShape, JSON.parse(Buffer.from(value).toString())));
-    const excluded = rows.flatMap(({ exclude }) => exclude);
     const { id, serial } = new GroupNumbers().agree(Int32Array.from(rows.flatMap(({ numbers }) => numbers)));
     if (id === undefined) throw noNumberLeft();
-    const staying = there.filter((rank) => !excluded.includes(rank));
+    const staying = there.filter((rank) => rows.every(({ ranks }) => ranks.includes(rank)));
     const newcomers = rows.some(({ admits }) => admits) ? await this.#world.newcomers(staying) : undefined;
     if (newcomers === undefined) return { ranks: staying, id, serial };
     return { ranks: [...staying, ...newcomers.ranks], id, serial, newcomers: newcomers.facts };
@@ -165,7 +163,7 @@ export class Agreement {
     const { rank } = this.#world;
     const rows = await Promise.all(ranks.map((each) => store.check([rowKey(each)])));
     const late = ranks.filter((_, index) => !rows[index]);
-    const message = `group '${this.#name}' was not changed within ${timeoutMs} ms: rank ${late.join(', ')} did not call shrink or grow; exclude it to go on without it`;
+    const message = `group '${this.#name}' was not changed within ${timeoutMs} ms: rank ${late.join(', ')} did not call shrink, grow or reconfigure; exclude it to go on without it`;
     return new ShoalError('timeout', message, { rank, peer: late[0], timeoutMs });
   }
 }

@@ -1,4 +1,4 @@
-/** Signals of calls: one that is aborted ends the group on every rank. A signal has one listener here, however many calls it is given to.
+/** Aborts of a group, by `abort` or by the signal of a call: either ends it on every rank. A signal has one listener here, however many calls it is given to.
  *  It must not know what calls do. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { CompletedWork, type SettlingWork } from '../../comm/caller/work.ts';
@@ -6,19 +6,19 @@ import type { GroupSpec } from '../../call/group-spec.ts';
 import type { CommClient } from '../caller/comm-client.ts';
 
 export class CallSignals {
-  readonly #client: Pick<CommClient, 'failGroup'>;
+  readonly #client: Pick<CommClient, 'failGroup' | 'aborted'>;
   readonly #spec: Pick<GroupSpec, 'id' | 'name' | 'globalRanks' | 'rank'>;
   /** The works that are not done, with the names of their calls. */
   readonly #watched = new Map<AbortSignal, Map<SettlingWork, string>>();
 
-  constructor(client: Pick<CommClient, 'failGroup'>, spec: Pick<GroupSpec, 'id' | 'name' | 'globalRanks' | 'rank'>) {
+  constructor(client: Pick<CommClient, 'failGroup' | 'aborted'>, spec: Pick<GroupSpec, 'id' | 'name' | 'globalRanks' | 'rank'>) {
     this.#client = client;
     this.#spec = spec;
   }
 
   /** Before the call. Others may be waiting for this rank already: they hear of it. @throws ShoalError `aborted`. */
   check(signal: AbortSignal | undefined, what: string): void {
-    if (signal?.aborted === true) throw this.#abort(signal, what);
+    if (signal?.aborted === true) throw this.abort(signal.reason, what);
   }
 
   /** Until it is done, the signal ends it, and the group with it. */
@@ -46,14 +46,18 @@ export class CallSignals {
     const signal = target as AbortSignal;
     // Asking whether it is done may find that it is, and forget it.
     const [first] = [...(this.#watched.get(signal) ?? [])].filter(([work]) => !work.done);
-    if (first) this.#abort(signal, first[1]);
+    if (first) this.abort(signal.reason, first[1]);
   }
 
-  #abort(signal: AbortSignal, what: string): ShoalError {
+  /** Ends the group on every rank. @param operation the call whose signal was aborted. Default: the group itself was. */
+  abort(reason: unknown, operation?: string): ShoalError {
     const { id, name, globalRanks, rank: own } = this.#spec;
     const rank = globalRanks[own];
-    const message = `rank ${rank} aborted ${what} of group '${name}' by its signal (${messageOf(signal.reason)}): the group has ended on all its ranks`;
-    const error = new ShoalError('aborted', message, { rank, peer: rank, operation: what, cause: signal.reason });
+    const what = operation === undefined ? `group '${name}'` : `${operation} of group '${name}' by its signal`;
+    const why = reason === undefined ? '' : ` (${messageOf(reason)})`;
+    const message = `rank ${rank} aborted ${what}${why}: the group has ended on all its ranks`;
+    const error = new ShoalError('aborted', message, { rank, peer: rank, operation, cause: reason });
+    this.#client.aborted.add(id);
     void this.#client.failGroup(id, error);
     return error;
   }

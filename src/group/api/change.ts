@@ -1,32 +1,41 @@
-/** The calling thread's part of `shrink` and `grow`: checks the call, asks the comm thread for the group of the ranks that go on, and hands over
+/** The calling thread's part of `shrink`, `grow` and `reconfigure`: checks the call, asks the comm thread for the group of the ranks that go on, and hands over
  *  to it. It must not know how the ranks agree. */
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions } from '../../base/schema.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
-import { checkTimeout } from '../caller/call-arguments.ts';
-import { growOptions, shrinkOptions } from '../caller/call-options.ts';
-import type { GrowOptions, ProcessGroup, ShrinkOptions } from '../caller/types.ts';
+import type { Change } from '../../membership/agreement.ts';
+import { checkRanks, checkTimeout } from '../caller/call-arguments.ts';
+import { growOptions, reconfigureOptions, shrinkOptions } from '../caller/call-options.ts';
+import type { GrowOptions, ProcessGroup, ReconfigureOptions, ShrinkOptions } from '../caller/types.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
-import type { ChangedGroup, ChangeRequest } from '../shared/comm-protocol.ts';
+import type { ChangedGroup } from '../shared/comm-protocol.ts';
 import type { GroupParts } from './group-parts.ts';
 
 /** @throws ShoalError `usage`; `unsupported` for a group whose collectives a library runs; else as `ProcessGroup.shrink`. */
 export function shrunkSpec(spec: GroupSpec, world: WorldHandle, options: ShrinkOptions): Promise<GroupSpec> {
   checkOptions('shrink', options, shrinkOptions);
   const { rank, globalRanks } = spec;
-  const { exclude = [], timeoutMs } = options;
-  for (const each of exclude) {
-    if (!Number.isInteger(each) || each < 0 || each >= globalRanks.length)
-      throw new ShoalError('usage', `shrink: ${String(each)} is not a rank of 0…${globalRanks.length - 1}`);
-    if (each === rank) throw new ShoalError('usage', `shrink: rank ${rank} cannot exclude itself; it calls destroy, or just ends`);
-  }
-  return changedSpec(spec, world, { exclude, admits: false, timeoutMs });
+  const exclude = [...new Set(options.exclude)];
+  if (exclude.length > 0) checkRanks('shrink', exclude, globalRanks.length);
+  if (exclude.includes(rank)) throw new ShoalError('usage', `shrink: rank ${rank} cannot exclude itself; it calls destroy, or just ends`);
+  return changedSpec(spec, world, { ...options, exclude });
+}
+
+/** @param isWorld the world ends with the group, and those that wait are taken in. @throws ShoalError as `shrunkSpec`. */
+export function reconfiguredSpec(spec: GroupSpec, world: WorldHandle, options: ReconfigureOptions, isWorld: boolean): Promise<GroupSpec> {
+  checkOptions('reconfigure', options, reconfigureOptions);
+  const { rank, globalRanks } = spec;
+  const all = globalRanks.map((_, each) => each);
+  const order = options.ranks ?? all;
+  checkRanks('reconfigure', order, all.length);
+  if (!order.includes(rank)) throw new ShoalError('usage', `reconfigure: rank ${rank} is not named; it calls destroy, or just ends`);
+  return changedSpec(spec, world, { ...options, exclude: all.filter((each) => !order.includes(each)), order, admits: isWorld });
 }
 
 /** @param isWorld the world ends with the group. @throws ShoalError as `shrunkSpec`, and `unsupported` of a group of some ranks of the world. */
 export function grownSpec(spec: GroupSpec, world: WorldHandle, options: GrowOptions, isWorld: boolean): Promise<GroupSpec> {
   checkOptions('grow', options, growOptions);
-  if (isWorld) return changedSpec(spec, world, { exclude: [], admits: true, timeoutMs: options.timeoutMs });
+  if (isWorld) return changedSpec(spec, world, { ...options, admits: true });
   throw new ShoalError(
     'unsupported',
     `group '${spec.name}' was made of another one and cannot grow: grow that of the world, and make it anew`,
@@ -34,9 +43,9 @@ export function grownSpec(spec: GroupSpec, world: WorldHandle, options: GrowOpti
 }
 
 async function changedSpec(
-  { id, name, rank, library }: GroupSpec,
+  { id, name, rank, library, globalRanks }: GroupSpec,
   { client, settings, info }: WorldHandle,
-  { exclude, admits, timeoutMs = settings.timeoutMs }: Pick<ChangeRequest, 'exclude' | 'admits'> & ShrinkOptions,
+  { exclude = [], order = [], admits = false, timeoutMs = settings.timeoutMs }: Partial<Change>,
 ): Promise<GroupSpec> {
   checkTimeout(timeoutMs);
   if (library !== undefined) {
@@ -45,8 +54,9 @@ async function changedSpec(
   }
   let changed: ChangedGroup | undefined;
   const onSuccess = (answer: unknown): void => void (changed = answer as ChangedGroup);
-  const request = { group: id, exclude: [...exclude], admits, numbers: client.groupNumbers.encode(), timeoutMs };
-  await client.start({ type: 'change-group', ...request }, `changing the ranks of group '${name}'`, { onSuccess });
+  const inWorld = (ranks: readonly number[]): number[] => ranks.map((each) => globalRanks[each]);
+  const change: Change = { exclude: inWorld(exclude), order: inWorld(order), admits, numbers: client.groupNumbers.encode(), timeoutMs };
+  await client.start({ type: 'change-group', group: id, ...change }, `changing the ranks of group '${name}'`, { onSuccess });
   if (changed === undefined) throw new ShoalError('closed', `group '${name}' was destroyed while its ranks changed`, { rank });
   const { spec } = changed;
   client.groupNumbers.use(spec.id, spec.serial);
@@ -60,7 +70,7 @@ export function followed(
   parts: GroupParts,
   next: () => Promise<ProcessGroup>,
 ): Promise<ProcessGroup> {
-  if (parts.successor) throw new ShoalError('usage', `group '${name}' is being shrunk or grown already`, { rank });
+  if (parts.successor) throw new ShoalError('usage', `group '${name}' is being shrunk, grown or reconfigured already`, { rank });
   parts.successor = next();
   // One that did not work may be tried again.
   parts.successor.catch(() => (parts.successor = undefined));

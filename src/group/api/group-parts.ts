@@ -1,4 +1,6 @@
 /** The parts that a group shares with the scheduled groups made of it. */
+import { systemClock } from '../../base/clock.ts';
+import type { SettlingWork } from '../../comm/caller/work.ts';
 import { Planner } from '../../call/planner.ts';
 import { worldGroupId } from '../../membership/group-numbers.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
@@ -6,7 +8,7 @@ import type { Kernels } from '../../memory/kernels.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import { CallChecks } from '../caller/call-checks.ts';
 import { CallDispatch } from '../caller/call-dispatch.ts';
-import type { DeviceCalls } from '../caller/device/device-calls.ts';
+import { DeviceCalls, type DeviceCallsOptions } from '../caller/device/device-calls.ts';
 import type { TensorBlock } from '../caller/tensor-block.ts';
 import type { ProcessGroup } from '../caller/types.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
@@ -29,14 +31,19 @@ export interface GroupParts {
   ownsWorld: boolean;
 }
 
-/** @param devices makes them for the first call that needs them. */
-export function createParts(world: WorldHandle, spec: GroupSpec, devices: () => DeviceCalls): GroupParts {
+/** @param openPieceGroup as in `DeviceCallsOptions`. */
+export function createParts(world: WorldHandle, spec: GroupSpec, openPieceGroup: DeviceCallsOptions['openPieceGroup']): GroupParts {
+  const { client } = world;
   const planner = new Planner(world.planning, spec);
-  return {
+  const checks = new CallChecks({ rank: spec.rank, size: spec.globalRanks.length }, world.settings.timeoutMs);
+  const announce = (name: string, timeoutMs: number): SettlingWork => dispatch.start(checks.barrier('barrier', { name, timeoutMs }));
+  const devices = (): DeviceCalls => (parts.devices ??= new DeviceCalls({ clock: systemClock, spec, client, announce, openPieceGroup }));
+  const dispatch = new CallDispatch({ world, spec, planner, path: world.openFastPath(spec, planner), devices });
+  const parts: GroupParts = {
     planner,
-    dispatch: new CallDispatch({ world, spec, planner, path: world.openFastPath(spec, planner), devices }),
-    checks: new CallChecks({ rank: spec.rank, size: spec.globalRanks.length }, world.settings.timeoutMs),
-    signals: new CallSignals(world.client, spec),
+    dispatch,
+    checks,
+    signals: new CallSignals(client, spec),
     blocks: new Map(),
     devices: undefined,
     kernels: undefined,
@@ -44,4 +51,5 @@ export function createParts(world: WorldHandle, spec: GroupSpec, devices: () => 
     successor: undefined,
     ownsWorld: spec.id === worldGroupId || spec === world.info.spec,
   };
+  return parts;
 }

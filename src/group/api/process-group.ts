@@ -1,7 +1,6 @@
 /** The process group as user code sees it: checks arguments and describes calls. It must not know the path of a call, nor
  *  how the call runs. */
 import { must } from '../../base/assert.ts';
-import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/schema.ts';
@@ -17,7 +16,6 @@ import type { CallChecks } from '../caller/call-checks.ts';
 import type { WorldHandle } from '../caller/world-handle.ts';
 import type { CollectiveCall } from '../../call/contract.ts';
 import { restrictHosts, type GroupSpec } from '../../call/group-spec.ts';
-import { DeviceCalls } from '../caller/device/device-calls.ts';
 import type { TensorMemory } from '../caller/tensor-memory.ts';
 import type {
   AllToAllOptions,
@@ -28,6 +26,7 @@ import type {
   PeerOptions,
   GrowOptions,
   ProcessGroup,
+  ReconfigureOptions,
   ReduceOptions,
   RootOptions,
   ScheduledGroup,
@@ -48,7 +47,7 @@ import { allGatherObject, broadcastObject, gatherObject, scatterObject } from '.
 import { checkedScheduling, checkSettings } from './scheduling.ts';
 import { createParts, type GroupParts } from './group-parts.ts';
 import { PersistentCalls } from './persistent-calls.ts';
-import { followed, grownSpec, handOver, shrunkSpec } from './change.ts';
+import { followed, grownSpec, handOver, reconfiguredSpec, shrunkSpec } from './change.ts';
 import { markStep, span } from './span.ts';
 import { groupOfAll, groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
 
@@ -79,7 +78,7 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
     this.size = spec.globalRanks.length;
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
-    this.#parts = of ? of.#parts : createParts(world, spec, () => (this.#parts.devices ??= this.#openDevices()));
+    this.#parts = of ? of.#parts : createParts(world, spec, () => this.#openPieceGroup());
     ({ dispatch: this.#dispatch, checks: this.#checks } = this.#parts);
   }
 
@@ -258,11 +257,15 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
   }
 
   async shrink(options: ShrinkOptions = noOptions): Promise<ProcessGroup> {
-    return this.#change(() => shrunkSpec(this.spec, this.#world, options));
+    return this.change(() => shrunkSpec(this.spec, this.#world, options));
   }
 
   async grow(options: GrowOptions = noOptions): Promise<ProcessGroup> {
-    return this.#change(() => grownSpec(this.spec, this.#world, options, this.#parts.ownsWorld));
+    return this.change(() => grownSpec(this.spec, this.#world, options, this.#parts.ownsWorld));
+  }
+
+  async reconfigure(options: ReconfigureOptions = noOptions): Promise<ProcessGroup> {
+    return this.change(() => reconfiguredSpec(this.spec, this.#world, options, this.#parts.ownsWorld));
   }
 
   get waiting(): number {
@@ -273,12 +276,22 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
     return this.#world.leaveSignal.hasCome;
   }
 
-  #change(next: () => Promise<GroupSpec>): Promise<ProcessGroup> {
+  protected change(next: () => Promise<GroupSpec>): Promise<ProcessGroup> {
     this.#checkUsable();
     return followed(this, this.#parts, async () => {
       const group = new CommGroup(this.#world, await next());
       return handOver(this.#parts, group.#parts).then(() => group);
     });
+  }
+
+  abort(reason?: unknown): void {
+    this.#checkUsable();
+    const error = this.#parts.signals.abort(reason);
+    this.#parts.devices?.abort(error);
+  }
+
+  get isAborted(): boolean {
+    return this.#world.client.aborted.has(this.id);
   }
 
   destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
@@ -376,20 +389,11 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
     return work;
   }
 
-  #openDevices(): DeviceCalls {
-    const { client } = this.#world;
-    return new DeviceCalls({
-      clock: systemClock,
-      spec: this.spec,
-      client,
-      announce: (name, timeoutMs) => this.#dispatch.start(this.#checks.barrier('barrier', { name, timeoutMs })),
-      // The same ranks: its number is agreed on by a call of this group, in its order.
-      openPieceGroup: async () => {
-        const spec = await groupOfAll(this, this.#world, { name: `${this.name}/devices` });
-        // This thread moves memory of devices: collectives run beside it, never on it.
-        return must(await this.#open(spec, undefined, { ...this.#world, openFastPath: () => undefined }), () => 'this rank is one of all');
-      },
-    });
+  /** The same ranks: its number is agreed on by a call of this group, in its order. */
+  async #openPieceGroup(): Promise<CommGroup> {
+    const spec = await groupOfAll(this, this.#world, { name: `${this.name}/devices` });
+    // This thread moves memory of devices: collectives run beside it, never on it.
+    return must(await this.#open(spec, undefined, { ...this.#world, openFastPath: () => undefined }), () => 'this rank is one of all');
   }
 
   #batchGroup(): BatchGroup {
@@ -443,7 +447,7 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
   #checkUsable(): void {
     const { destroyed, successor } = this.#parts;
     if (!destroyed) return;
-    const end = successor ? 'shrunk or grown: call the group that this has given' : 'destroyed';
+    const end = successor ? 'shrunk, grown or reconfigured: call the group that this has given' : 'destroyed';
     throw new ShoalError('closed', `group '${this.name}' was ${end}`, { rank: this.rank });
   }
 }

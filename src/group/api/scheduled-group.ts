@@ -100,14 +100,20 @@ export class ScheduledCommGroup extends CommGroup implements ScheduledGroup {
     return world.client.schedulings.get(spec.id) ?? this.#set;
   }
 
-  override grow(): Promise<never> {
-    return this.shrink();
+  protected override change(): never {
+    const { group } = this.#options;
+    const message = `the ranks of a scheduled group do not change: change those of group '${group.name}', and schedule what that gives`;
+    throw new ShoalError('unsupported', message, { rank: this.rank });
   }
 
-  override shrink(): Promise<never> {
-    const { group } = this.#options;
-    const message = `a scheduled group is not shrunk: shrink group '${group.name}', and schedule what that gives`;
-    return Promise.reject(new ShoalError('unsupported', message, { rank: this.rank }));
+  override abort(reason?: unknown): void {
+    this.#checkOpen();
+    this.#stops.abort(reason);
+    super.abort(reason);
+  }
+
+  override get isAborted(): boolean {
+    return this.#options.world.client.aborted.has(this.#options.spec.id) || super.isAborted;
   }
 
   override destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {

@@ -7,8 +7,7 @@
  *  It must not know how a group is opened. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { anyList, checkArgument } from '../../base/schema.ts';
-import { checkBackend } from '../caller/call-arguments.ts';
+import { checkBackend, checkRanks } from '../caller/call-arguments.ts';
 import { chosenBackend } from '../../call/collective-libraries.ts';
 import type { WorldInfo } from '../shared/comm-protocol.ts';
 import { noNumberLeft, type GroupNumbers } from '../../membership/group-numbers.ts';
@@ -71,15 +70,10 @@ export async function groupOfRanks(
   asked: readonly number[],
   { name, backend, timeoutMs, scheduling }: GroupRequest,
 ): Promise<GroupSpec | null> {
-  checkArgument('newGroup: ranks', asked, anyList);
+  checkRanks('newGroup', asked, parent.size);
   // The caller's list may change while ranks agree.
   const ranks = [...asked];
   if (backend !== undefined) checkBackend(backend);
-  const valid =
-    ranks.length > 0 &&
-    new Set(ranks).size === ranks.length &&
-    ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < parent.size);
-  if (!valid) throw new ShoalError('usage', `newGroup([${ranks.join(', ')}]) needs distinct ranks of 0…${parent.size - 1}`);
   const { id, serial } = await exchange(parent, world, new Int32Array(), {
     timeoutMs,
     name: `newGroup ${ranks.join(',')}${backend === undefined ? '' : ` ${backend}`}${scheduling === undefined ? '' : describeScheduling(scheduling)}`,
@@ -102,7 +96,9 @@ export function subgroupOf(
   { groupSize, ranks, timeoutMs }: SubgroupsOptions,
 ): Promise<GroupSpec | null> {
   if (groupSize !== undefined && ranks !== undefined) throw new ShoalError('usage', 'newSubgroups takes groupSize or ranks, not both');
-  const lists = ranks === undefined ? evenRanks(parent, groupSize) : checkedRanks(ranks, parent.size);
+  const lists = ranks === undefined ? evenRanks(parent, groupSize) : ranks;
+  const taken = new Set<number>();
+  for (const list of lists) checkRanks('newSubgroups', list, parent.size, taken);
   const color = lists.findIndex((list) => list.includes(parent.rank));
   const key = color < 0 ? 0 : lists[color].indexOf(parent.rank);
   const name = `newSubgroups ${lists.map((list) => list.join(',')).join(' ')}`;
@@ -114,21 +110,6 @@ function evenRanks({ size, hosts }: Pick<ProcessGroup, 'size' | 'hosts'>, groupS
   if (!Number.isInteger(groupSize) || groupSize < 1 || size % groupSize !== 0)
     throw new ShoalError('usage', `newSubgroups: groupSize must be a divisor of the group's ${size} ranks, not ${groupSize}`);
   return Array.from({ length: size / groupSize }, (_, group) => Array.from({ length: groupSize }, (_each, k) => group * groupSize + k));
-}
-
-function checkedRanks(lists: readonly (readonly number[])[], size: number): readonly (readonly number[])[] {
-  const taken = new Set<number>();
-  for (const list of lists) {
-    checkArgument('newSubgroups: ranks of a group', list, anyList);
-    if (list.length === 0) throw new ShoalError('usage', 'newSubgroups: a group needs one rank at least');
-    for (const rank of list) {
-      if (!Number.isInteger(rank) || rank < 0 || rank >= size)
-        throw new ShoalError('usage', `newSubgroups: ${String(rank)} is not a rank of 0…${size - 1}`);
-      if (taken.has(rank)) throw new ShoalError('usage', `newSubgroups: rank ${rank} is listed twice`);
-      taken.add(rank);
-    }
-  }
-  return lists.map((list) => [...list]);
 }
 
 /** A rank's colour and key, as 64-bit words. */

@@ -1,6 +1,7 @@
 /** Checks of plain arguments. All throw `usage` before anything is done. */
 import { ShoalError } from '../../base/errors.ts';
 import { sum } from '../../base/numbers.ts';
+import { anyList, checkArgument } from '../../base/schema.ts';
 import { algorithms } from '../../collectives/registry.ts';
 import { checkReduceOp, ReduceOp } from '../../memory/reduce-op.ts';
 import { collectiveLibraries } from '../../call/collective-libraries.ts';
@@ -21,6 +22,18 @@ export function checkTimeout(timeoutMs: number): number {
 export function checkTag(tag: number): number {
   if (Number.isInteger(tag) && tag >= 0 && tag <= 0xffff) return tag;
   throw new ShoalError('usage', `tag ${tag} must be an integer of 0…65535`);
+}
+
+/** @param taken the ranks of lists before this one. @throws ShoalError `usage` unless these are distinct ranks of a group of so many. */
+export function checkRanks(call: string, ranks: readonly number[], size: number, taken = new Set<number>()): void {
+  checkArgument(`${call}: ranks`, ranks, anyList);
+  for (const rank of ranks) {
+    if (!Number.isInteger(rank) || rank < 0 || rank >= size)
+      throw new ShoalError('usage', `${call}: ${String(rank)} is not a rank of 0…${size - 1}`);
+    if (taken.has(rank)) throw new ShoalError('usage', `${call}: rank ${rank} is listed twice`);
+    taken.add(rank);
+  }
+  if (ranks.length === 0) throw new ShoalError('usage', `${call}: a group needs one rank at least`);
 }
 
 /** The operator and factor of a call that reduces. Default: their sum. */

@@ -12,6 +12,7 @@ import type {
   ScheduledReduceOptions,
   SchedulingOptions,
   GrowOptions,
+  ReconfigureOptions,
   ShrinkOptions,
   SubgroupsOptions,
 } from './types.ts';
@@ -44,6 +45,7 @@ export const splitOptions = optionTable<OptionsOf<'split'>>({ key: anyNumber, ti
 export const newGroupOptions = optionTable<OptionsOf<'newGroup'>>({ name: anyText, backend: anyText, timeoutMs: anyNumber });
 export const subgroupsOptions = optionTable<SubgroupsOptions>({ groupSize: anyNumber, ranks: anyList, timeoutMs: anyNumber });
 export const shrinkOptions = optionTable<ShrinkOptions>({ exclude: anyList, timeoutMs: anyNumber });
+export const reconfigureOptions = optionTable<ReconfigureOptions>({ ranks: anyList, timeoutMs: anyNumber });
 export const growOptions = optionTable<GrowOptions>({ timeoutMs: anyNumber });
 export const destroyOptions = optionTable<OptionsOf<'destroy'>>({ timeoutMs: anyNumber });
 const scheduling = { creditBytes: anyNumber, partitionBytes: anyNumber, tuning: anything } as const satisfies Record<

@@ -17,6 +17,8 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
   readonly fastPaths = new Map<number, FastPathShare>();
   /** Memory of other ranks of this host. */
   readonly peerRegions = new PeerRegions();
+  /** Groups that a rank has aborted. */
+  readonly aborted = new Set<number>();
   /** Ranks that wait to be taken into the world. */
   waiting = 0;
   #troubled = false;
@@ -92,7 +94,11 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
       case 'scheduled-by':
         this.schedulings.set(event.group, event.status);
         return;
+      case 'aborted':
+        this.aborted.add(event.group);
+        return;
       case 'group-ended':
+        this.aborted.delete(event.group);
         this.schedulings.delete(event.group);
         this.fastPaths.delete(event.group);
         this.groupNumbers.free(event.group);

@@ -168,6 +168,13 @@ export interface ShrinkOptions {
 /** The options by which a group takes in ranks that wait. */
 export type GrowOptions = Pick<ShrinkOptions, 'timeoutMs'>;
 
+/** The options by which a group goes on with the ranks that are named. */
+export interface ReconfigureOptions extends GrowOptions {
+  /** The ranks of this group that go on, in their new order. A rank that any other leaves out is out, and the order is that of the first rank of this
+   *  group that goes on. Default: all that are still there, in their order. */
+  readonly ranks?: readonly number[];
+}
+
 /** The options by which all-reduces are scheduled; the same on all ranks. */
 export interface SchedulingOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
@@ -329,6 +336,18 @@ export interface ProcessGroup extends PersistentInits {
    *  meanwhile are left out. Without any that wait it is a group of the same ranks.
    *  @throws ShoalError as `shrink`; `unsupported` of a group that was made of another one. */
   grow(options?: GrowOptions): Promise<ProcessGroup>;
+  /** `shrink` and `grow` in one call: the group of the named ranks, in the order in which they are named, and then of all processes that wait. Called by
+   *  the named ranks that are there; one that has been lost is left out, as in `shrink`. It works after a failure, an abort, or neither. Of a group that was made of
+   *  another one, nobody is taken in. torchcomms' `reconfigure`.
+   *  @throws ShoalError as `shrink`; `usage` on a rank that is not named. */
+  reconfigure(options?: ReconfigureOptions): Promise<ProcessGroup>;
+  /** Ends the group on every rank: calls in flight and later ones fail with `aborted`, which names this rank and the reason. Where the group has failed
+   *  already, its first error stays. The ranks may then `shrink`, `reconfigure` or `destroy` it; a change of its ranks that is underway goes on. Other
+   *  groups go on, except those that are just being made of this one. Returns when the others have heard of it, after 2 seconds at most.
+   *  torch's `ProcessGroup.abort`; of NCCL's `ncclCommAbort` only the calling rank hears. @throws ShoalError `closed` after `destroy`. */
+  abort(reason?: unknown): void;
+  /** A rank has aborted the group, by `abort` or by the signal of a call, and this rank has heard of it. */
+  readonly isAborted: boolean;
   /** Processes that wait to join the world and that this rank is connected with, without communication: ranks may differ for a moment. */
   readonly waiting: number;
   /** SIGTERM has asked this process to leave, as on a machine that is about to be taken away. Once a script has read this, the first SIGTERM does

@@ -15,11 +15,11 @@ import type { World } from './world.ts';
 type Left = Pick<GroupSpec, 'name' | 'backend'>;
 
 /** Opens the group of the ranks that go on, and closes the one that they leave. @throws ShoalError as `Agreement.next`. */
-export async function changeGroup(world: World, store: Store, { group, exclude, ...change }: ChangeRequest): Promise<ChangedGroup> {
+export async function changeGroup(world: World, store: Store, { group, ...change }: ChangeRequest): Promise<ChangedGroup> {
   const engine = must(world.group(group), () => 'the group has not been destroyed');
   const { globalRanks, serial = 0 } = engine.spec;
   engine.agreement ??= agreementOf(world, store, engine.spec, { ranks: globalRanks, serial });
-  const members = await engine.agreement.next({ exclude: exclude.map((rank) => globalRanks[rank]), ...change });
+  const members = await engine.agreement.next(change);
   await world.closeGroup(group, 0);
   return { spec: specOf(members, engine.spec, world), info: world.joined };
 }
@@ -42,7 +42,7 @@ export function agreementOf(world: World, store: Store, left: Left, group: Group
     forgetCause(store, rank).catch(() => undefined);
   };
   const newcomers = (ranks: readonly number[]): ReturnType<typeof newcomersOf> => newcomersOf(world, store, ranks);
-  const isLost = (peer: number): boolean => !world.reaches(peer);
+  const isLost = (peer: number): boolean => peer !== rank && !world.reaches(peer);
   return new Agreement({ rank, clock: env.clock, lossWatchers, isLost, open, newcomers }, store, left.name, group);
 }
 

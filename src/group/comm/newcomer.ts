@@ -41,7 +41,7 @@ export async function joinRunning(joining: Joining): Promise<GroupSpec> {
     const members = await memberAfter(means, joining, group);
     await store.deleteKey(waitingKey(world.rank));
     const agreement = agreementOf(world, store, { name: 'world' }, members);
-    const change = { exclude: [], admits: false, numbers: new GroupNumbers().encode(), timeoutMs: limit.leftMs };
+    const change = { exclude: [], order: [], admits: false, numbers: new GroupNumbers().encode(), timeoutMs: limit.leftMs };
     const last = await agreement.next(change, members);
     await noteJoined(store, world.rank);
     return specOf(last, { name: 'world' }, world);

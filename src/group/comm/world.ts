@@ -248,6 +248,7 @@ export class World {
 
   recordFailure(group: GroupSpec, error: ShoalError): void {
     this.env.recorder.groupFailed(group, error);
+    if (error.code === 'aborted') this.env.tell({ type: 'aborted', group: group.id });
     this.env.onFailure?.(group, error);
     for (const each of this.#groups.values()) if (each.spec.parent === group.id && each.isOpening) each.fail(error);
   }

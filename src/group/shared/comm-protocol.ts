@@ -6,6 +6,7 @@ import type { NetworkPathRates } from '../../collectives/network-path.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import type { BufferName } from '../../plan/ir.ts';
+import type { Change } from '../../membership/agreement.ts';
 import type { WorldFacts } from '../../membership/newcomers.ts';
 import type { StoreOperation } from '../../store/store.ts';
 import type { CollectiveCall } from '../../call/contract.ts';
@@ -107,15 +108,8 @@ export type Command =
   | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
 
 /** A rank's request that its group goes on without some ranks, or with others. */
-export interface ChangeRequest {
+export interface ChangeRequest extends Change {
   readonly group: number;
-  /** Group ranks that are left out though they may be there. */
-  readonly exclude: readonly number[];
-  /** Ranks that wait are taken in. */
-  readonly admits: boolean;
-  /** Numbers of groups that this rank uses, as `GroupNumbers` encodes them. */
-  readonly numbers: Int32Array;
-  readonly timeoutMs: number;
 }
 
 /** The group that follows, and what is known of its ranks. */
@@ -181,6 +175,8 @@ export type WorldTold =
   | { readonly type: 'scheduled-by'; readonly group: number; readonly status: SchedulingStatus }
   /** So many ranks wait to be taken in. */
   | { readonly type: 'waiting'; readonly count: number }
+  /** A rank has aborted the group. */
+  | { readonly type: 'aborted'; readonly group: number }
   /** All ranks have left the group, or are gone: its number may be another's. */
   | { readonly type: 'group-ended'; readonly group: number };
 

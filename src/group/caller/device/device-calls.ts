@@ -213,6 +213,11 @@ export class DeviceCalls {
     }
   }
 
+  /** The group has been aborted. */
+  abort(error: ShoalError): void {
+    this.#fail('abort', error);
+  }
+
   /** The first failure ends the group and its piece group. @returns it. */
   #fail(kind: string, thrown: unknown): ShoalError {
     if (this.#failure) return this.#failure;
