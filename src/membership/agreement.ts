@@ -14,6 +14,7 @@ import { ShoalError } from '../base/errors.ts';
 import { anyObject, count, flag, integer, list, object, optional, parse, type ValueOf } from '../base/schema.ts';
 import type { Store, StoreWait } from '../store/store.ts';
 import { GroupNumbers, groupNumbersWords, noNumberLeft } from './group-numbers.ts';
+import { decode, encode } from './json-bytes.ts';
 import { JoinLimit } from './join-limit.ts';
 
 const rowShape = object({
@@ -118,8 +119,8 @@ export class Agreement {
         const there = row.ranks.filter((rank) => !this.#world.isLost(rank));
         const rows = await Promise.race([known, this.#rows(store, there, limit, over.signal)]);
         await written;
-        if (rows instanceof Uint8Array) return decode(rows);
-        if (rows !== undefined) return decode(await store.compareSet(membersKey, '', encode(await this.#proposal(there, rows))));
+        if (rows instanceof Uint8Array) return membersIn(rows);
+        if (rows !== undefined) return membersIn(await store.compareSet(membersKey, '', encode(await this.#proposal(there, rows))));
       }
     } finally {
       over.abort();
@@ -144,7 +145,7 @@ export class Agreement {
   }
 
   async #proposal(there: readonly number[], values: readonly Uint8Array[]): Promise<Members> {
-    const rows = values.map((value) => parse('a row of a group that is changed', rowShape, JSON.parse(Buffer.from(value).toString())));
+    const rows = values.map((value) => parse('a row of a group that is changed', rowShape, decode(value)));
     const { id, serial } = new GroupNumbers().agree(Int32Array.from(rows.flatMap(({ numbers }) => numbers)));
     if (id === undefined) throw noNumberLeft();
     const staying = there.filter((rank) => rows.every(({ ranks }) => ranks.includes(rank)));
@@ -170,17 +171,13 @@ export class Agreement {
 
 /** Waits until the ranks of a group have agreed on the next one. */
 export async function nextOf(store: Store, group: Group, wait: StoreWait): Promise<Members> {
-  return decode(await placeOf(store, group).get(membersKey, wait));
+  return membersIn(await placeOf(store, group).get(membersKey, wait));
 }
 
 function placeOf(store: Store, { ranks, serial }: Group): Store {
   return store.prefix(`members/${ranks[0]}-${serial}`);
 }
 
-function encode(value: unknown): Uint8Array {
-  return Buffer.from(JSON.stringify(value));
-}
-
-function decode(value: Uint8Array): Members {
-  return parse('the members of a group that is changed', membersShape, JSON.parse(Buffer.from(value).toString()));
+function membersIn(value: Uint8Array): Members {
+  return parse('the members of a group that is changed', membersShape, decode(value));
 }

@@ -5,6 +5,7 @@ import type { CostModel } from '../plan/cost.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { Store } from '../store/store.ts';
 import type { Members, Newcomers } from './agreement.ts';
+import { decode } from './json-bytes.ts';
 import { ranksIn } from './rank-ranges.ts';
 
 /** The facts that are known of all ranks of a world; ranks are the world's. */
@@ -126,8 +127,4 @@ export function cliques(maps: readonly ReadonlySet<number>[]): number[][] {
     else hosts.push([rank]);
   });
   return hosts;
-}
-
-function decode(value: Uint8Array): unknown {
-  return JSON.parse(Buffer.from(value).toString());
 }

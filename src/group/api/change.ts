@@ -43,7 +43,7 @@ export function grownSpec(spec: GroupSpec, world: WorldHandle, options: GrowOpti
 }
 
 async function changedSpec(
-  { id, name, rank, library, globalRanks }: GroupSpec,
+  { id, name, library, globalRanks }: GroupSpec,
   { client, settings, info }: WorldHandle,
   { exclude = [], order = [], admits = false, timeoutMs = settings.timeoutMs }: Partial<Change>,
 ): Promise<GroupSpec> {
@@ -52,15 +52,12 @@ async function changedSpec(
     const message = `the ranks of group '${name}' cannot change: its collectives are those of ${library}, which ends with its ranks`;
     throw new ShoalError('unsupported', message);
   }
-  let changed: ChangedGroup | undefined;
-  const onSuccess = (answer: unknown): void => void (changed = answer as ChangedGroup);
   const inWorld = (ranks: readonly number[]): number[] => ranks.map((each) => globalRanks[each]);
   const change: Change = { exclude: inWorld(exclude), order: inWorld(order), admits, numbers: client.groupNumbers.encode(), timeoutMs };
-  await client.start({ type: 'change-group', group: id, ...change }, `changing the ranks of group '${name}'`, { onSuccess });
-  if (changed === undefined) throw new ShoalError('closed', `group '${name}' was destroyed while its ranks changed`, { rank });
-  const { spec } = changed;
+  const command = { type: 'change-group', group: id, ...change } as const;
+  const { spec, info: joined } = await client.ask<ChangedGroup>(command, `changing the ranks of group '${name}'`);
   client.groupNumbers.use(spec.id, spec.serial);
-  Object.assign(info, changed.info);
+  Object.assign(info, joined);
   return spec;
 }
 

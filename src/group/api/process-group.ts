@@ -286,8 +286,7 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
 
   abort(reason?: unknown): void {
     this.#checkUsable();
-    const error = this.#parts.signals.abort(reason);
-    this.#parts.devices?.abort(error);
+    this.#parts.devices?.fail('abort', this.#parts.signals.abort(reason));
   }
 
   get isAborted(): boolean {
@@ -297,11 +296,7 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
   destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
     checkOptions('destroy', options, destroyOptions);
     const parts = this.#parts;
-    if (parts.successor)
-      return parts.successor.then(
-        (shrunk) => shrunk.destroy(options),
-        () => this.destroy(options),
-      );
+    if (parts.successor) return parts.successor.catch(() => this).then((group) => group.destroy(options));
     parts.destroyed ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);
     return parts.destroyed;
   }

@@ -65,10 +65,15 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
     return heard;
   }
 
-  async takeTrace(): Promise<TraceSnapshot | undefined> {
-    let trace: TraceSnapshot | undefined;
-    await this.start({ type: 'trace' }, 'collecting the trace', { onSuccess: (answer) => void (trace = answer as TraceSnapshot) });
-    return trace;
+  /** @typeParam Answer that of the command. */
+  async ask<Answer>(command: Unnumbered<Command>, description: string): Promise<Answer> {
+    let given: unknown;
+    await this.start(command, description, { onSuccess: (answer) => void (given = answer) });
+    return given as Answer;
+  }
+
+  takeTrace(): Promise<TraceSnapshot | undefined> {
+    return this.ask({ type: 'trace' }, 'collecting the trace');
   }
 
   /** Blocks this thread for it. Undefined when it does not come within the limit. */

@@ -18,18 +18,15 @@ export class CommStore extends Store {
 
   async start(operation: StoreOperation, { timeoutMs, signal }: StoreWait = {}): Promise<StoreResult> {
     const ticket = this.#nextTicket++;
-    let result: unknown;
-    const onSuccess = (answer: unknown): void => void (result = answer);
-    const work = this.#client.start({ type: 'store', ticket, operation, timeoutMs }, `${operation.op} of the store`, { onSuccess });
+    const asked = this.#client.ask<StoreResult>({ type: 'store', ticket, operation, timeoutMs }, `${operation.op} of the store`);
     const abort = (): void => this.#client.post({ type: 'store-abort', ticket });
     if (signal?.aborted === true) abort();
     signal?.addEventListener('abort', abort, { once: true });
     try {
-      await work;
+      return await asked;
     } finally {
       signal?.removeEventListener('abort', abort);
     }
-    return result as StoreResult;
   }
 
   /** It ends with its world. */

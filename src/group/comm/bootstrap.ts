@@ -26,6 +26,7 @@ import { rangesOf } from '../../membership/rank-ranges.ts';
 import { cliques, linkInfo, reachOf, type LinkInfo } from '../../membership/newcomers.ts';
 import type { Store } from '../../store/store.ts';
 import type { JoinLimit } from '../../membership/join-limit.ts';
+import { decode, encode } from '../../membership/json-bytes.ts';
 import { storeAnswerMs } from '../../membership/joining.ts';
 import type { World } from './world.ts';
 
@@ -47,9 +48,6 @@ const rateInfo: Shape<MeasuredRates> = record(number({ min: 0 }));
 
 /** World ranks. */
 const waitsInfo = list(integer());
-
-const encoder = new TextEncoder();
-const decoder = new TextDecoder();
 
 /** Settings that change what ranks do together: they must be the same on every rank. */
 const agreedNames = [
@@ -80,6 +78,8 @@ export interface BootstrapOptions {
   /** Joining has ended, well or not. */
   readonly signal: AbortSignal;
 }
+
+type DialOptions = Pick<BootstrapOptions, 'world' | 'limit' | 'signal'>;
 
 /** Ranks that a rank dials at once: who is dialled bounds the connections that have not proved themselves, and drops the oldest. */
 export const dialsMax = 8;
@@ -235,17 +235,7 @@ function lossOf(world: World): Promise<never> {
   return lost;
 }
 
-function waitsKey(rank: number): string {
-  return `waits/${rank}`;
-}
-
-function encode(value: unknown): Uint8Array {
-  return encoder.encode(JSON.stringify(value));
-}
-
-function decode(bytes: Uint8Array): unknown {
-  return JSON.parse(decoder.decode(bytes));
-}
+const waitsKey = (rank: number): string => `waits/${rank}`;
 
 export function checkAgreement(infos: readonly RankInfo[], own: RankInfo): void {
   for (const info of infos) {
@@ -274,7 +264,7 @@ async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[])
   const { world, store, limit } = options;
   const { rank, clock, settings } = world.env;
   const timeoutMs = Math.min(settings.connectTimeoutMs * 2, limit.leftMs);
-  const dialled = dialLower(options, infos);
+  const dialled = dialAll(options, infos.slice(0, rank), infos[rank]);
   const halfTime = clock.setTimer(timeoutMs / 2, () => {
     // Without the store there is nobody to tell.
     store.set(waitsKey(rank), encode(world.missingLinks())).catch(() => undefined);
@@ -292,12 +282,11 @@ async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[])
   }
 }
 
-/** The nearest first: the ranks of a large world do not all dial the same one. */
-async function dialLower(options: BootstrapOptions, infos: readonly RankInfo[]): Promise<void> {
-  const { world, signal } = options;
-  const queue = infos.slice(0, world.rank);
+/** The last first: the ranks of a large world do not all dial the same one. */
+export async function dialAll(options: DialOptions, infos: readonly RankInfo[], own: RankInfo): Promise<void> {
+  const queue = [...infos];
   const dialNext = async (): Promise<void> => {
-    for (let info = queue.pop(); info !== undefined; info = queue.pop()) await dial(options, info, infos[world.rank], signal);
+    for (let info = queue.pop(); info !== undefined; info = queue.pop()) await dial(options, info, own);
   };
   await Promise.all(Array.from({ length: dialsMax }, dialNext));
 }
@@ -308,13 +297,7 @@ function noConnection(world: World, timeoutMs: number): ShoalError {
   return new ShoalError('timeout', message, { rank: world.rank, peer: missing[0], timeoutMs });
 }
 
-export async function dial(
-  options: Pick<BootstrapOptions, 'world' | 'limit'>,
-  info: RankInfo,
-  own: RankInfo,
-  signal: AbortSignal,
-): Promise<void> {
-  const { world, limit } = options;
+async function dial({ world, limit, signal }: DialOptions, info: RankInfo, own: RankInfo): Promise<void> {
   const reasons: string[] = [];
   for (const fabric of world.env.fabrics) {
     const address = info.addresses.find((each) => each.provider === fabric.name);

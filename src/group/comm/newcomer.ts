@@ -10,10 +10,10 @@ import { parse } from '../../base/schema.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
 import type { Group } from '../../membership/agreement.ts';
 import { memberAfter, waitingKey, type Newcomer } from '../../membership/newcomer.ts';
+import { decode, encode } from '../../membership/json-bytes.ts';
 import { GroupNumbers } from '../../membership/group-numbers.ts';
 import { noteJoined, whenJoined } from '../../store/ended-ranks.ts';
-import type { Store } from '../../store/store.ts';
-import { checkAgreement, dial, dialsMax, linksOf, listen, rankInfo, type BootstrapOptions, type RankInfo } from './bootstrap.ts';
+import { checkAgreement, dialAll, linksOf, listen, rankInfo, type BootstrapOptions, type RankInfo } from './bootstrap.ts';
 import { agreementOf, specOf } from './changing.ts';
 import { encodeControl } from './links/control-message.ts';
 
@@ -55,30 +55,13 @@ export async function joinRunning(joining: Joining): Promise<GroupSpec> {
 }
 
 /** Connects with those of these ranks that this one has no connection with. */
-async function reach({ world, store, limit, signal }: Joining, own: RankInfo, ranks: readonly number[]): Promise<void> {
-  const infos = await infosOf(
-    store,
-    ranks.filter((rank) => !world.reaches(rank)),
-  );
+async function reach(joining: Joining, own: RankInfo, ranks: readonly number[]): Promise<void> {
+  const { world, store } = joining;
+  // They have described themselves before anybody knew of them.
+  const values = await store.multiGet(ranks.filter((rank) => !world.reaches(rank)).map(infoKey));
+  const infos = values.map((value) => parse('what a rank says of itself', rankInfo, decode(value)));
   checkAgreement(infos, own);
-  const dialNext = async (): Promise<void> => {
-    for (let info = infos.pop(); info !== undefined; info = infos.pop()) await dial({ world, limit }, info, own, signal);
-  };
-  await Promise.all(Array.from({ length: dialsMax }, dialNext));
-}
-
-/** The descriptions that these ranks have given of themselves. They did so before anybody knew of them. */
-async function infosOf(store: Store, ranks: readonly number[]): Promise<RankInfo[]> {
-  const values = await store.multiGet(ranks.map(infoKey));
-  return values.map((value) => parse('what a rank says of itself', rankInfo, decode(value)));
+  await dialAll(joining, infos, own);
 }
 
 const infoKey = (rank: number): string => `info/${rank}`;
-
-function encode(value: unknown): Uint8Array {
-  return Buffer.from(JSON.stringify(value));
-}
-
-function decode(value: Uint8Array): unknown {
-  return JSON.parse(Buffer.from(value).toString());
-}

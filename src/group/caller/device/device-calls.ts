@@ -106,7 +106,7 @@ export class DeviceCalls {
     this.#running.add(work);
     void this.#run(checked, pieces, announced).then(
       () => this.#settle(work, undefined),
-      (thrown: unknown) => this.#settle(work, this.#fail(call.kind, thrown)),
+      (thrown: unknown) => this.#settle(work, this.fail(call.kind, thrown)),
     );
     return work;
   }
@@ -138,7 +138,7 @@ export class DeviceCalls {
     let issued!: () => void;
     this.#issued = new Promise<void>((resolve) => (issued = resolve));
     // Whoever called something else is told at once, not when pieces are waited for.
-    const agreed = announced.catch((thrown: unknown) => Promise.reject(this.#fail(checked.call.kind, thrown)));
+    const agreed = announced.catch((thrown: unknown) => Promise.reject(this.fail(checked.call.kind, thrown)));
     // It is awaited below, with the pieces.
     agreed.catch(() => undefined);
     const works: Promise<void>[] = [agreed];
@@ -152,7 +152,7 @@ export class DeviceCalls {
         works.push(moved);
       }
     } catch (thrown) {
-      works.push(Promise.reject(this.#fail(checked.call.kind, thrown)));
+      works.push(Promise.reject(this.fail(checked.call.kind, thrown)));
     } finally {
       issued();
     }
@@ -180,14 +180,14 @@ export class DeviceCalls {
         if (this.#failure) throw this.#failure;
         collective = call.pieceGroup.startChecked(collectiveOf(call, index, piece, { input, output }));
       } catch (thrown) {
-        throw this.#fail(call.checked.call.kind, thrown);
+        throw this.fail(call.checked.call.kind, thrown);
       } finally {
         next();
       }
       await collective;
       if (target?.writes && output) await this.#copy('out', target.operand.value, piece.output, output);
     } catch (thrown) {
-      throw this.#fail(call.checked.call.kind, thrown);
+      throw this.fail(call.checked.call.kind, thrown);
     } finally {
       this.#pairs.give(pair);
     }
@@ -213,13 +213,8 @@ export class DeviceCalls {
     }
   }
 
-  /** The group has been aborted. */
-  abort(error: ShoalError): void {
-    this.#fail('abort', error);
-  }
-
   /** The first failure ends the group and its piece group. @returns it. */
-  #fail(kind: string, thrown: unknown): ShoalError {
+  fail(kind: string, thrown: unknown): ShoalError {
     if (this.#failure) return this.#failure;
     const { client, spec } = this.#options;
     const rank = spec.globalRanks[spec.rank];
