@@ -1,6 +1,6 @@
 /** Worlds from seeds whose ranks go on without those that they lose. SHRINKING_SEEDS=n runs other than 150. */
 import { expect, it } from 'vitest';
-import { growingWorldOf, runShrinkingWorld, shrinkingWorldOf } from './worlds/shrinking-world.ts';
+import { growingWorldOf, reconfiguringWorldOf, runShrinkingWorld, shrinkingWorldOf } from './worlds/shrinking-world.ts';
 
 const seeds = Number(process.env['SHRINKING_SEEDS'] ?? 150);
 const from = Number(process.env['SHRINKING_FROM'] ?? 1);
@@ -37,4 +37,18 @@ it(`${seeds} worlds go on with ranks that join, or end with an error`, async () 
     expect(verdict.problems, JSON.stringify(plan)).toEqual([]);
   }
   if (seeds >= 100) expect(grows).toBeGreaterThan(seeds / 4);
+});
+
+const third = Math.ceil(seeds / 3);
+
+it(`${third} worlds of which some are aborted go on by reconfigure, or end with an error`, async () => {
+  let [changes, aborts] = [0, 0];
+  for (let seed = from; seed < from + third; seed++) {
+    const plan = reconfiguringWorldOf(seed);
+    const verdict = await runShrinkingWorld(plan);
+    changes += verdict.shrinks + verdict.grows;
+    aborts += plan.faults.filter(({ kind }) => kind === 'abort').length;
+    expect(verdict.problems, JSON.stringify(plan)).toEqual([]);
+  }
+  if (seeds >= 100) expect(Math.min(changes, aborts)).toBeGreaterThan(third);
 });

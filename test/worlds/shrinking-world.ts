@@ -18,6 +18,8 @@ export interface ShrinkingPlan {
   readonly faults: readonly Fault[];
   /** Events after all ranks have joined at which a further one begins to. */
   readonly joins: readonly number[];
+  /** Ranks change by `reconfigure` alone, each time in reverse order; some abort their group. */
+  readonly reconfigures: boolean;
 }
 
 /** `at`: events after all ranks have joined. */
@@ -25,6 +27,7 @@ type Fault = { readonly at: number; readonly rank: number } & (
   | { readonly kind: 'kill' }
   | { readonly kind: 'stop'; readonly forMs: number }
   | { readonly kind: 'cut'; readonly index: number }
+  | { readonly kind: 'abort' }
 );
 
 const timeoutMs = 5000;
@@ -49,7 +52,7 @@ export function shrinkingWorldOf(seed: number): ShrinkingPlan {
   ]);
   const faults = Array.from({ length: 1 + random.integer(4) }, () => faultOf(random, ranks));
   const steps = 3 + random.integer(8);
-  return { seed, ranks, steps, path, delayedOneIn, delayMs, faults, joins: [] };
+  return { seed, ranks, steps, path, delayedOneIn, delayMs, faults, joins: [], reconfigures: false };
 }
 
 /** The same, and up to three ranks join, of which some are killed, stopped or cut off as well. */
@@ -60,6 +63,18 @@ export function growingWorldOf(seed: number): ShrinkingPlan {
   const faults = [...plan.faults, ...Array.from({ length: random.integer(3) }, () => faultOf(random, plan.ranks + joins.length))];
   const path = plan.path.hostIds === undefined ? plan.path : { ...plan.path, hostIds: [...plan.path.hostIds, 'a', 'c', 'host 0'] };
   return { ...plan, steps: 6 + random.integer(12), path, faults, joins };
+}
+
+/** The same, and the ranks reconfigure their group, of which up to three are aborted. */
+export function reconfiguringWorldOf(seed: number): ShrinkingPlan {
+  const plan = growingWorldOf(seed);
+  const random = seededRandom(seed + 2_000_003);
+  const aborts = Array.from({ length: random.integer(4) }, () => ({
+    at: Math.floor(2 ** (random.next() * 11)),
+    rank: random.integer(plan.ranks + plan.joins.length),
+    kind: 'abort' as const,
+  }));
+  return { ...plan, faults: [...plan.faults, ...aborts], reconfigures: true };
 }
 
 function faultOf(random: Random, ranks: number): Fault {
@@ -105,7 +120,7 @@ class DistantStore extends Store {
 export async function runShrinkingWorld(
   plan: ShrinkingPlan,
 ): Promise<{ problems: string[]; shrinks: number; grows: number; trace: string }> {
-  const { seed, ranks, path, delayedOneIn, delayMs, faults, joins } = plan;
+  const { seed, ranks, path, delayedOneIn, delayMs, faults, joins, reconfigures } = plan;
   const world = new SeededWorld({ random: seededRandom(seed), delayedOneIn, delayMs });
   const roles = Array.from({ length: ranks + joins.length }, (_, rank) => world.role(`rank ${rank}`));
   const server = world.role('store');
@@ -117,6 +132,8 @@ export async function runShrinkingWorld(
     wrapStore: (store, rank) => new DistantStore(roles[rank], server, store),
   });
   let [joined, shrinks, grows] = [0, 0, 0];
+  /** The group of each rank. */
+  const groups: ProcessGroup[] = [];
   const starts: ((isBegun: boolean) => void)[] = [];
   const problems: string[] = [];
   const plant = (): void => {
@@ -128,6 +145,7 @@ export async function runShrinkingWorld(
     if (role.ended) return;
     if (fault.kind === 'kill') role.end();
     if (fault.kind === 'cut') site.cut(fault.rank, fault.index);
+    if (fault.kind === 'abort' && !role.stopped) abort(groups[fault.rank]);
     if (fault.kind !== 'stop') return;
     role.stop();
     world.time.setTimer(fault.forMs, () => role.resume());
@@ -138,7 +156,7 @@ export async function runShrinkingWorld(
     let [step, isInStep] = [0, rank < ranks];
     let group: ProcessGroup;
     try {
-      group = await site.start(rank);
+      group = groups[rank] = await site.start(rank);
     } catch (thrown) {
       if (isShoalError(thrown)) return thrown;
       throw thrown;
@@ -170,12 +188,12 @@ export async function runShrinkingWorld(
           await group.allReduce(waiting, { op: 'max' });
           if (waiting[0] === 0) continue;
           const { size } = group;
-          group = await group.grow({ timeoutMs });
+          group = groups[rank] = await (reconfigures ? reverse(group, new Set()) : group.grow({ timeoutMs }));
           if (group.size > size) grows++;
           isInStep = false;
         } catch (thrown) {
-          if (!isShoalError(thrown) || (thrown.code !== 'peer-lost' && thrown.code !== 'timeout')) throw thrown;
-          group = await goOn(group, thrown);
+          if (!isShoalError(thrown) || !['peer-lost', 'timeout', 'aborted'].includes(thrown.code)) throw thrown;
+          group = groups[rank] = await goOn(group, thrown, reconfigures);
           shrinks++;
           isInStep = false;
         }
@@ -203,17 +221,31 @@ export async function runShrinkingWorld(
 }
 
 /** A rank that does not answer is left out; what has not worked because of another one is tried again without that. */
-async function goOn(group: ProcessGroup, thrown: ShoalError): Promise<ProcessGroup> {
+async function goOn(group: ProcessGroup, thrown: ShoalError, reconfigures: boolean): Promise<ProcessGroup> {
   const exclude = new Set<number>();
   for (let failure = thrown; ;) {
     const silent = failure.peer === undefined ? -1 : group.globalRanks.indexOf(failure.peer);
     if (failure.code === 'timeout' && silent >= 0 && silent !== group.rank) exclude.add(silent);
     try {
-      return await group.shrink({ timeoutMs, exclude: [...exclude] });
+      return await (reconfigures ? reverse(group, exclude) : group.shrink({ timeoutMs, exclude: [...exclude] }));
     } catch (error) {
       if (!isShoalError(error) || error.code !== 'timeout' || exclude.size + 1 >= group.size) throw error;
       failure = error;
     }
+  }
+}
+
+function reverse(group: ProcessGroup, exclude: ReadonlySet<number>): Promise<ProcessGroup> {
+  const ranks = group.globalRanks.map((_, rank) => rank).filter((rank) => !exclude.has(rank));
+  return group.reconfigure({ ranks: ranks.toReversed(), timeoutMs });
+}
+
+/** Ends the rank's group, unless it has left that, or has none yet. */
+function abort(group: ProcessGroup | undefined): void {
+  try {
+    group?.abort('a fault');
+  } catch (thrown) {
+    if (!isShoalError(thrown) || thrown.code !== 'closed') throw thrown;
   }
 }
 
@@ -227,7 +259,7 @@ function judge(ends: readonly End[], { ranks: begun, steps, faults }: ShrinkingP
     if (total !== (steps * (steps + 1)) / 2 || step !== steps) problems.push(`rank ${rank} ends with ${total} after ${step} steps`);
     if (!ranks.includes(rank)) problems.push(`rank ${rank} ends in a group without itself: ${ranks.join()}`);
   }
-  const onlyKills = faults.every(({ kind }) => kind === 'kill');
+  const onlyKills = faults.every(({ kind }) => kind === 'kill' || kind === 'abort');
   for (const [rank, end] of ends.entries()) {
     if (end === undefined || 'ranks' in end) continue;
     // Only who was stopped or cut off is left out, and who has been left alone by those.

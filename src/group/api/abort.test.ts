@@ -1,4 +1,4 @@
-/** Calls with a signal: what is aborted ends on every rank, by name; what is done is not touched. */
+/** Calls with a signal, and groups: what is aborted ends on every rank, by name; what is done is not touched. */
 import { describe, expect, it } from 'vitest';
 import { must } from '../../base/assert.ts';
 import { messageOf } from '../../base/errors.ts';
@@ -122,6 +122,72 @@ describe('a signal', () => {
   it('is refused when it is none', async () => {
     await using world = await startRanks(1);
     expect(() => world.groups[0].barrier({ signal: {} as AbortSignal })).toThrow(/option 'signal' must be an AbortSignal/);
+  });
+});
+
+describe('a group that is aborted', () => {
+  const byRank1 = {
+    code: 'aborted',
+    rank: 1,
+    peer: 1,
+    message: "rank 1 aborted group 'world' (enough): the group has ended on all its ranks",
+  };
+
+  it.each<InProcessOptions>([{ fastPath: true }, { kind: 'network' }])('has ended on every rank, with the reason: %j', async (options) => {
+    await using world = await startRanks(3, options);
+    const [first, second, third] = world.groups;
+    const parts = await world.each((group) => group.newGroup([2, 1, 0]));
+    const x = new Float32Array(4);
+    await Promise.all(world.groups.map((group) => group.allReduce(x)));
+    const [late, message] = [first.allReduce(x), second.recv(new Float32Array(2), 0)];
+    expect(world.groups.map(({ isAborted }) => isAborted)).toEqual([false, false, false]);
+    second.abort(new Error('enough'));
+    expect(second.isAborted).toBe(true);
+    for (const work of [late, message]) await expect(work).rejects.toMatchObject(byRank1);
+    // The same call as before, which needs no preparation.
+    for (const group of world.groups) await expect(group.allReduce(x)).rejects.toMatchObject(byRank1);
+    await expect(third.allGatherObject(1)).rejects.toMatchObject(byRank1);
+    await expect(first.newGroup([0])).rejects.toMatchObject(byRank1);
+    expect(world.groups.map(({ isAborted }) => isAborted)).toEqual([true, true, true]);
+    // The first reason stays.
+    third.abort('too late');
+    await expect(third.barrier()).rejects.toMatchObject(byRank1);
+    await Promise.all(parts.map((part) => part!.barrier()));
+    expect(parts.map((part) => part!.isAborted)).toEqual([false, false, false]);
+  });
+
+  it('has no reason where none is given, and is as good as new once its ranks have changed', async () => {
+    const { groups } = await startRanks(2);
+    groups[0].abort();
+    await expect(groups[1].barrier()).rejects.toMatchObject({
+      code: 'aborted',
+      message: "rank 0 aborted group 'world': the group has ended on all its ranks",
+    });
+    const shrunk = await Promise.all(groups.map((group) => group.shrink()));
+    expect(shrunk.map(({ isAborted }) => isAborted)).toEqual([false, false]);
+    await Promise.all(shrunk.map((group) => group.barrier()));
+    expect(() => groups[0].abort()).toThrow(expect.objectContaining({ code: 'closed' }));
+    await Promise.all(shrunk.map((group) => group.destroy()));
+    expect(() => shrunk[0].abort()).toThrow(expect.objectContaining({ code: 'closed' }));
+  });
+
+  it('with calls of a device ends those, too', async () => {
+    await using world = await startRanks(2);
+    const late = onDevice(world.groups[0], {}).work;
+    world.groups[0].abort('enough');
+    await expect(late).rejects.toMatchObject({ code: 'aborted', peer: 0 });
+    await expect(onDevice(world.groups[1], {}).work).rejects.toMatchObject({ code: 'aborted', peer: 0 });
+  });
+
+  it('alone has nobody to tell', async () => {
+    await using world = await startRanks(1, { fastPath: true });
+    const [group] = world.groups;
+    const x = group.tensor('float32', [2]);
+    for (let k = 0; k < 3; k++) await group.allReduce(x);
+    group.abort('enough');
+    // Here the comm side has its turns on this thread.
+    await new Promise(setImmediate);
+    await expect(group.allReduce(x)).rejects.toMatchObject({ code: 'aborted', rank: 0 });
   });
 });
 
@@ -263,10 +329,12 @@ interface Moment {
   readonly rank: number;
   /** Number of events from the first call on. */
   readonly at: number;
+  /** The signal of the rank's calls fires, or it aborts the group. */
+  readonly by: 'signal' | 'abort';
 }
 
-/** @returns how many events there were; the signal fires after `at` of them, at one rank. */
-async function runMoment(path: (typeof paths)[string], { seed, rank: aborter, at }: Moment): Promise<number> {
+/** @returns how many events there were; one rank aborts its calls, or the group, after `at` of them. */
+async function runMoment(path: (typeof paths)[string], { seed, rank: aborter, at, by }: Moment): Promise<number> {
   const seeded = new SeededWorld({ random: seededRandom(seed) });
   const roles = Array.from({ length: ranks }, (_, rank) => seeded.role(`rank ${rank}`));
   const site = new InProcessSite(ranks, { ...path.options, seed, role: (rank) => roles[rank] });
@@ -282,7 +350,7 @@ async function runMoment(path: (typeof paths)[string], { seed, rank: aborter, at
   let isFired = false;
   seeded.at(begin + at, () => {
     isFired = true;
-    controller.abort(new Error('enough'));
+    (by === 'signal' ? controller : groups[aborter]).abort(new Error('enough'));
   });
   /** True: it has failed, as it may. */
   const isAborted = async ({ work, check }: MomentCall): Promise<boolean> => {
@@ -306,7 +374,7 @@ async function runMoment(path: (typeof paths)[string], { seed, rank: aborter, at
     }
   };
   const heard = await running(async (rank) => {
-    const options = rank === aborter ? { signal: controller.signal } : {};
+    const options = rank === aborter && by === 'signal' ? { signal: controller.signal } : {};
     const pending: Promise<boolean>[] = [];
     for (const [index, call] of path.calls.entries()) {
       pending.push(hears(rank, call, options));
@@ -322,23 +390,34 @@ async function runMoment(path: (typeof paths)[string], { seed, rank: aborter, at
   expect(new Set(failed).size).toBe(1);
   if (heard.includes(true)) expect(failed).toContain(true);
   if (!isFired) expect(failed).toContain(false);
+  if (isFired && by === 'abort') expect(failed).toContain(true);
+  expect(groups.map(({ isAborted }) => isAborted)).toEqual(failed);
+  const sums = (of: readonly ProcessGroup[]): Promise<number[]> =>
+    running(async (rank) => {
+      const x = numbers(2, rank + 1);
+      await of[rank].allReduce(x);
+      return x[0];
+    });
+  if (by === 'abort') {
+    // With a scheduled group, the one that it was made of has ended.
+    const ended = path.isScheduled ? worlds : groups;
+    const next = await running((rank) => ended[rank].reconfigure({ ranks: [2, 0, 1] }));
+    expect(next.map(({ rank, isAborted }) => ({ rank, isAborted }))).toEqual([1, 2, 0].map((rank) => ({ rank, isAborted: false })));
+    expect(await sums(next)).toEqual([6, 6, 6]);
+    if (!path.isScheduled) await running((rank) => next[rank].destroy());
+  }
   // The group that the calls were not made in goes on.
-  const after = await running(async (rank) => {
-    const x = numbers(2, rank + 1);
-    await worlds[rank].allReduce(x);
-    return x[0];
-  });
-  expect(after).toEqual([6, 6, 6]);
+  if (by === 'signal' || !path.isScheduled) expect(await sums(worlds)).toEqual([6, 6, 6]);
   await running((rank) => worlds[rank].destroy());
   return events;
 }
 
-describe('a signal that fires at any moment: no hang, no wrong value, one error by name on all ranks', () => {
+describe.each(['signal', 'abort'] as const)('%s at any moment: no hang, no wrong value, one error by name on all ranks', (by) => {
   const moments = Number(process.env.ABORT_MOMENTS ?? 10);
   it.each(Object.entries(paths))('%s', { timeout: 600_000 }, async (_, path) => {
-    const whole = await runMoment(path, { seed: 1, rank: 0, at: Infinity });
+    const whole = await runMoment(path, { seed: 1, rank: 0, at: Infinity, by });
     for (let k = 0; k < moments; k++) {
-      const moment = { seed: k + 1, rank: k % ranks, at: Math.floor(k * Math.max(1, whole / moments)) % whole };
+      const moment = { seed: k + 1, rank: k % ranks, at: Math.floor(k * Math.max(1, whole / moments)) % whole, by };
       try {
         await runMoment(path, moment);
       } catch (thrown) {

@@ -286,7 +286,8 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
 
   abort(reason?: unknown): void {
     this.#checkUsable();
-    this.#parts.devices?.fail('abort', this.#parts.signals.abort(reason));
+    const error = this.#parts.signals.abort(reason);
+    this.#parts.devices?.fail('abort', error);
   }
 
   get isAborted(): boolean {
