@@ -29,6 +29,8 @@ export const linkInfo = object({
 });
 export type LinkInfo = ValueOf<typeof linkInfo>;
 
+/** One that waits may be connected with others that have come later, and have not said so yet. */
+const numbersMax = 2 ** 20;
 const waitingInfo = object({ hostId: anyText, links: linkInfo });
 const hostInfo = object({ rank: count, hostId: anyText });
 const ranksByHost = list(list(count));
@@ -55,7 +57,7 @@ export async function newcomersOf(
     const value = await waiting.get(String(rank), { timeoutMs: 0 }).catch(() => undefined);
     if (value === undefined) continue;
     const { hostId, links } = parse('what a rank that waits says', waitingInfo, decode(value));
-    const reach = reachOf(links, Math.max(rank, ...ranks) + 1);
+    const reach = reachOf(links, numbersMax);
     const all = [...ranks, ...taken];
     if (!all.every((each) => reach.fabricOf.has(each))) continue;
     facts = await withNewcomer(facts, { rank, hostId, ...reach }, { store, all });
