@@ -1,7 +1,10 @@
 /** Groups that go on with the ranks that are named, in their order, and with those that wait. */
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../base/clock.ts';
+import { reconfiguredSpec } from './api/change.ts';
+import type { CommGroup } from './api/process-group.ts';
 import type { ProcessGroup } from './caller/types.ts';
+import type { WorldHandle } from './caller/world-handle.ts';
 import { InProcessSite, startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 
 const paths: readonly (InProcessOptions & { readonly kind: 'host' | 'network' })[] = [
@@ -11,7 +14,7 @@ const paths: readonly (InProcessOptions & { readonly kind: 'host' | 'network' })
   { kind: 'network' },
 ];
 
-async function startSite(n: number, options: InProcessOptions): Promise<{ site: InProcessSite; groups: ProcessGroup[] }> {
+async function startSite(n: number, options: InProcessOptions): Promise<{ site: InProcessSite; groups: CommGroup[] }> {
   const site = new InProcessSite(n, options);
   const groups = await Promise.all(Array.from({ length: n }, (_, rank) => site.start(rank)));
   return { site, groups };
@@ -86,7 +89,7 @@ describe.each(paths)('over $kind, fast path $fastPath', (options) => {
 
 it('a rank that is the only one goes on alone, and with all that have joined again', async () => {
   const { site, groups } = await startSite(3, { kind: 'host', fastPath: true });
-  let all = [await groups[0].reconfigure({ ranks: [0] })];
+  let all: ProcessGroup[] = [await groups[0].reconfigure({ ranks: [0] })];
   const sum = Float32Array.of(3);
   await all[0].allReduce(sum);
   expect(sum[0]).toBe(3);
@@ -153,6 +156,17 @@ it('an abort does not end a change that is underway', async () => {
   const next = await Promise.all([first, groups[1].reconfigure()]);
   await Promise.all(next.map((group) => group.barrier()));
   await endAll(next);
+});
+
+it("a group of backend 'mpi' cannot change, as MPI ends with its ranks", async () => {
+  const { groups } = await startSite(1, {});
+  const spec = { ...groups[0].spec, library: 'mpi' };
+  const settings = { timeoutMs: 1000 };
+  await expect(reconfiguredSpec(spec, { settings } as WorldHandle, {}, true)).rejects.toMatchObject({
+    code: 'unsupported',
+    message: "the ranks of group 'world' cannot change: its collectives are those of mpi, which ends with its ranks",
+  });
+  await endAll(groups);
 });
 
 it('bad calls are refused before anything is asked', async () => {

@@ -71,7 +71,7 @@ describe("process groups with backend 'mpi'", () => {
     const lines = await run(4, 'values');
     expect(lines).toHaveLength(4);
     for (const { rank, ...rest } of lines) {
-      const values = { x: ['NaN', '0'], zero: true, y: ['NaN', '0'], z: 1.5, flags: [1, 1] };
+      const values = { x: ['NaN', '0'], zero: true, y: ['NaN', '0'], z: 1.5, flags: [1, 1], changed: 'unsupported' };
       expect(rest).toEqual({ ...values, w: Number(rank) < 2 ? 3 : Number(rank) + 1 });
     }
   });

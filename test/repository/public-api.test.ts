@@ -107,6 +107,8 @@ describe('shoal', () => {
       newGroup: call(group.newGroup.bind(group), argument([0]), options('timeoutMs', 'name', 'backend')),
       newSubgroups: call(group.newSubgroups.bind(group), options('groupSize', 'ranks', 'timeoutMs')),
       grow: call(group.grow.bind(group), options('timeoutMs')),
+      reconfigure: call(group.reconfigure.bind(group), options('ranks', 'timeoutMs')),
+      abort: 'takes any reason',
       shrink: call(group.shrink.bind(group), options('exclude', 'timeoutMs')),
       span: call(
         group.span.bind(group),
