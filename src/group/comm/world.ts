@@ -207,8 +207,7 @@ export class World {
 
   /** Tells all ranks what may be the reason if this one ends; undefined: it is over. */
   tellTrouble(error: ErrorData | undefined): void {
-    const ranks = this.links.map(({ rank }) => rank);
-    this.lastWords.tell(ranks, { type: 'trouble', error });
+    this.lastWords.tell([...this.#links.keys()], { type: 'trouble', error });
   }
 
   async #libraryOf(name: string): Promise<CollectiveLibrary> {
