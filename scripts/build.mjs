@@ -17,7 +17,7 @@ const published = Object.values(exports).flatMap((each) => each.default ?? []);
 /** The comm thread and its guests, which share their common code, too. */
 const hosted = ['comm/thread/comm-entry', 'group/comm/world-guest', 'ps/client/client-node'];
 /** Entries that processes and threads of their own are started from: one file each. See `builtEntry`. */
-const started = ['ps/server/server-entry', 'ps/job/pulse-thread', 'tools/timing/rank', 'tools/cli/info/probe-links'];
+const started = ['ps/server/server-entry', 'ps/job/pulse-thread', 'tools/timing/rank'];
 /** Packages that are bundled, as their many small files would cost more than all of ours. */
 const bundled = ['uplot', 'commander', 'prom-client', 'tdigest', 'bintrees', '@opentelemetry/api'];
 

@@ -3,31 +3,32 @@
 import { InvalidArgumentError, Option } from 'commander';
 import { bytesSyntax, formatBytes, parseBytes } from '../../base/settings/quantity.ts';
 
-export function natural(text: string): number {
-  if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 0.');
-  return Number(text);
+/** Reads values of an option: those for which `read` is not undefined. @param expected them, for the message: `a whole number`. */
+export function valueOf<T>(expected: string, read: (text: string) => T | undefined): (text: string) => T {
+  return (text) => {
+    const value = read(text);
+    if (value === undefined) throw new InvalidArgumentError(`Expected ${expected}.`);
+    return value;
+  };
 }
 
-export function positive(text: string): number {
-  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 1.');
-  return Number(text);
+/** Reads numbers that are written like `pattern` and lie within the bounds. */
+export function numberOf(expected: string, pattern: RegExp, [least, most] = [0, Infinity]): (text: string) => number {
+  return valueOf(expected, (text) => (pattern.test(text) && Number(text) >= least && Number(text) <= most ? Number(text) : undefined));
 }
 
-/** Seconds between two looks. */
-export function watchInterval(text: string): number {
-  const seconds = Number(text);
-  if (!/^[\d.]+$/.test(text) || !(seconds >= 0.1 && seconds <= 86_400)) throw new InvalidArgumentError('Expected seconds, from 0.1.');
-  return seconds;
-}
+export const natural = numberOf('a whole number from 0', /^\d{1,9}$/);
+export const positive = numberOf('a whole number from 1', /^[1-9]\d{0,8}$/);
 
 /** Bytes. */
-export function size(text: string): number {
-  const bytes = parseBytes(text);
-  if (bytes === undefined) throw new InvalidArgumentError(`Expected ${bytesSyntax}.`);
-  return bytes;
-}
+export const size = valueOf(bytesSyntax, parseBytes);
 
 /** An option in bytes whose default is shown as people write it. */
 export function sizeOption(flags: string, about: string, fallback: number, parse: (text: string) => number = size): Option {
   return new Option(flags, about).argParser(parse).default(fallback, formatBytes(fallback));
+}
+
+/** Values of an option that may be repeated. */
+export function collect(text: string, before: readonly string[]): readonly string[] {
+  return [...before, text];
 }

@@ -4,7 +4,7 @@
  *      /job:ps      │ table ─▶ rows ─▶ Send ┄┄┐
  *      /job:worker  │                         └┄▶ FuseRecv ─▶ h1 ─▶ loss   */
 import { anyList, anyNumber, anyText, checkArgument, checkOptions, optionTable } from '../../base/schema.ts';
-import { escapeMarkup, letterWidth, picture, pictureLegend, pictureText, shortened } from '../chart/picture.ts';
+import { escapeMarkup, letterWidth, picture, pictureLegend, pictureText, shortened, type Place } from '../chart/picture.ts';
 import { layoutOf, type Box, type DrawnEdge, type Layout } from './graph-layout.ts';
 import type { PartitionedGraph } from '../../graph/partition/partition-graph.ts';
 
@@ -65,10 +65,7 @@ export function drawGraph(partitioned: PartitionedGraph, options: DrawGraphOptio
   return picture(title, total, parts);
 }
 
-interface Point {
-  readonly x: number;
-  readonly y: number;
-}
+type Point = Pick<Place, 'x' | 'y'>;
 
 function laneTops({ rows }: Layout, lanes: readonly string[]): Map<string, number> {
   const tops = new Map<string, number>();

@@ -1,6 +1,7 @@
 /** Text of the algorithms that are chosen for each size on one world, and of the times that the cost model expects. */
 import { formatBytes } from '../../base/settings/quantity.ts';
 import type { CostModel } from '../../plan/cost.ts';
+import { inColumns } from './columns.ts';
 import { formatSeconds } from './draw-plan.ts';
 import type { Collective } from '../../plan/ir.ts';
 import { rankCount, type Topology } from '../../plan/topology.ts';
@@ -27,13 +28,9 @@ export function formatPredictions(world: TableWorld, collectives: readonly Colle
   const timed = rankCount(world.topology) <= predictedRanksMax;
   const head = ['collective', 'bytes', 'algorithm', ...(timed ? ['time'] : [])];
   const rows = collectives.flatMap((collective) => rowsOf(world, collective, timed));
-  const widths = head.map((_, column) => Math.max(...[head, ...rows].map((row) => row[column].length)));
-  const line = (row: readonly string[]): string =>
-    row
-      .map((cell, column) => cell.padEnd(widths[column]))
-      .join('  ')
-      .trimEnd();
-  return [head, ...rows].map(line).join('\n');
+  return inColumns([head, ...rows], () => true)
+    .map((line) => line.trimEnd())
+    .join('\n');
 }
 
 interface Stretch {

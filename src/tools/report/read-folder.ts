@@ -4,6 +4,20 @@ import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
 import { readRegularFileSync } from '../../base/files/read-file.ts';
+import {
+  anyList,
+  anyText,
+  anything,
+  integer,
+  list,
+  nullable,
+  number,
+  object,
+  optional,
+  record,
+  that,
+  type Shape,
+} from '../../base/schema.ts';
 import { rankTraceName } from '../../trace/chrome.ts';
 import type { FlightDump } from '../../trace/flight-recorder.ts';
 import { openTraceFile, type TraceFile } from '../../trace/trace-file.ts';
@@ -79,69 +93,43 @@ function orWarning<T>(read: () => T, name: string, warnings: string[]): T | unde
   }
 }
 
-function parseFlight(text: string, origin: string): FlightDump {
-  const dump = JSON.parse(text) as Partial<FlightDump> | null;
-  const isDump =
-    Number.isInteger(dump?.rank) &&
-    isRecordOf(dump?.pg_config, (group) => typeof group['name'] === 'string' && typeof group['ranks'] === 'string') &&
-    isRecordOf(dump?.pg_status, (status) => Number.isFinite(status['last_enqueued_collective'])) &&
-    Array.isArray(dump?.entries) &&
-    dump.entries.every(isEntry);
-  if (isDump) return dump as FlightDump;
-  throw new ShoalError('usage', `${origin} is not a flight record written by Shoal`);
+const flightShape: Shape<unknown> = object({
+  rank: integer(),
+  pg_config: record(object({ name: anyText, ranks: anyText })),
+  pg_status: record(object({ last_enqueued_collective: number() })),
+  entries: list(
+    object({
+      ...{ pg_id: integer(), profiling_name: anyText, input_dtypes: list(anyText), input_sizes: list(list(number())) },
+      ...{ frames: list(object({ filename: anyText, line: integer() })), state: anyText, error: nullable(anyText) },
+    }),
+  ),
+});
+const launcherShape: Shape<LauncherRecord> = object({
+  ...{ command: list(anyText), startedAt: anyText, exitCode: integer(), failure: nullable(anyText) },
+  ...{ details: optional(list(anyText)), changes: optional(list(anyText)) },
+});
+const point = that<[number, number]>('a point', (value) => Array.isArray(value) && value.length === 2 && value.every(Number.isFinite));
+const curveShape = object({ processes: anything, losses: list(point) });
+
+/** @param refusal that the text is something else. */
+function checked<T>(value: unknown, shape: Shape<T>, refusal: string): T {
+  if (shape.problem(value) === undefined) return value as T;
+  throw new ShoalError('usage', refusal);
 }
 
-function isEntry(value: unknown): boolean {
-  const { pg_id, profiling_name, input_dtypes, input_sizes, frames, state, error } = record(value);
-  return (
-    Number.isInteger(pg_id) &&
-    typeof profiling_name === 'string' &&
-    isListOf(input_dtypes, (dtype) => typeof dtype === 'string') &&
-    isListOf(input_sizes, (sizes) => isListOf(sizes, Number.isFinite)) &&
-    isListOf(frames, (frame) => typeof record(frame)['filename'] === 'string' && Number.isInteger(record(frame)['line'])) &&
-    typeof state === 'string' &&
-    (error === null || typeof error === 'string')
-  );
+function parseFlight(text: string, origin: string): FlightDump {
+  return checked(JSON.parse(text), flightShape, `${origin} is not a flight record written by Shoal`) as FlightDump;
 }
 
 /** A curve per run of the demo's summary. */
 function parseLosses(text: string, origin: string): ReportCurve[] {
-  const { runs } = record(JSON.parse(text));
-  if (!Array.isArray(runs)) throw new ShoalError('usage', `${origin} is not a summary of the demo`);
+  const { runs } = checked(JSON.parse(text), object({ runs: anyList }), `${origin} is not a summary of the demo`);
   return runs.map((run) => {
-    const { processes, losses } = record(run);
-    if (!Array.isArray(losses) || !losses.every(isPoint)) throw new ShoalError('usage', `${origin} has a run without losses`);
+    const { processes, losses } = checked(run, curveShape, `${origin} has a run without losses`);
     return { name: `${String(processes)} ${processes === 1 ? 'process' : 'processes'}`, points: losses };
   });
 }
 
-function isPoint(value: unknown): value is [number, number] {
-  return Array.isArray(value) && value.length === 2 && value.every(Number.isFinite);
-}
-
 function parseLauncherRecord(text: string, origin: string): LauncherRecord {
-  const parsed = record(JSON.parse(text));
-  const { command, startedAt, exitCode, failure, details = [], changes = [] } = parsed;
-  const isWhole =
-    Array.isArray(command) &&
-    command.every((part) => typeof part === 'string') &&
-    typeof startedAt === 'string' &&
-    Number.isInteger(exitCode) &&
-    (failure === null || typeof failure === 'string') &&
-    isListOf(details, (line) => typeof line === 'string') &&
-    isListOf(changes, (line) => typeof line === 'string');
-  if (isWhole) return parsed as unknown as LauncherRecord;
-  throw new ShoalError('usage', `${origin} is not a record of the launcher`);
-}
-
-function isListOf(value: unknown, check: (each: unknown) => boolean): boolean {
-  return Array.isArray(value) && value.every(check);
-}
-
-function isRecordOf(value: unknown, check: (each: Readonly<Record<string, unknown>>) => boolean): boolean {
-  return typeof value === 'object' && value !== null && Object.values(value).every((each) => check(record(each)));
-}
-
-function record(value: unknown): Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
+  return checked(JSON.parse(text), launcherShape, `${origin} is not a record of the launcher`);
 }

@@ -30,17 +30,13 @@ import { statisticsOf } from './statistics.ts';
 export const comparable = ['all-reduce', 'all-gather', 'reduce-scatter', 'broadcast'] as const satisfies readonly CollectiveName[];
 export type ComparableCollective = (typeof comparable)[number];
 
-export interface CompareOptions {
+export interface CompareOptions extends Pick<BenchOptions, 'dtype' | 'op' | 'memory' | 'wait'> {
   readonly collectives: readonly ComparableCollective[];
   /** Bytes of the whole operation, ascending. */
   readonly sizes: readonly number[];
   /** Algorithms to compare. `all`: every one that can serve; `auto` is always among them. */
   readonly algorithms: 'all' | readonly string[];
   readonly order: 'canonical' | 'relaxed';
-  readonly dtype: BenchOptions['dtype'];
-  readonly op: BenchOptions['op'];
-  readonly memory: BenchOptions['memory'];
-  readonly wait: BenchOptions['wait'];
   /** Approximate time per size and collective, all algorithms together. */
   readonly budgetMs: number;
 }
@@ -153,7 +149,8 @@ async function compareOne(context: CompareContext, contest: Contest): Promise<Co
   const { group, options, stopwatch } = context;
   const { collective, bytes } = contest;
   const batch = Math.min(batchUs, (options.budgetMs * 1000) / batchesPerBudget);
-  const names = [...contest.groups.keys()].filter((name) => name === 'auto' || serves(group, { options, collective, bytes, name }));
+  const request = evenRequest({ collective, bytes, topology: group.topology });
+  const names = [...contest.groups.keys()].filter((name) => name === 'auto' || canServe(name, request, options.order));
   const operations = new Map<string, Operation>();
   try {
     for (const name of names) operations.set(name, operationOf(context, contest, name));
@@ -204,14 +201,6 @@ function callsIn(wholeUs: number, callUs: number, most: number): number {
   return Math.max(1, Math.min(most, Math.round(wholeUs / callUs)));
 }
 
-function serves(
-  group: CommGroup,
-  ask: { readonly options: CompareOptions; readonly collective: ComparableCollective; readonly bytes: number; readonly name: string },
-): boolean {
-  const { options, collective, bytes, name } = ask;
-  return canServe(name, evenRequest({ collective, bytes, topology: group.topology }), options.order);
-}
-
 function operationOf({ group, options }: CompareContext, { collective, bytes, groups }: Contest, name: string): Operation {
   const native = loadNative({ enabled: true });
   const { dtype, op, memory } = options;
@@ -244,12 +233,7 @@ async function slowest(group: CommGroup, values: Float64Array): Promise<Float64A
 
 function rowOf(
   { collective, bytes }: Contest,
-  result: {
-    readonly times: ReadonlyMap<string, Float64Array>;
-    readonly chosen: string;
-    readonly wrong: number;
-    readonly hopeless: readonly string[];
-  },
+  result: Pick<ComparedRow, 'chosen' | 'wrong' | 'hopeless'> & { readonly times: ReadonlyMap<string, Float64Array> },
 ): ComparedRow {
   const { times, chosen, wrong, hopeless } = result;
   const timesUs: Record<string, number> = {};

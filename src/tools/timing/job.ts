@@ -1,15 +1,18 @@
-/** The job of a benchmark's ranks, and rank 0's events of a comparison; plain data. */
+/** The job of a benchmark's ranks, and rank 0's events; plain data. */
 import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
 import type { CompareOptions, ComparedRow } from './compare.ts';
 import type { BenchOptions } from './options.ts';
-import type { ScheduleTuningOptions } from './schedule-tuning.ts';
+import type { BenchEvent } from './report.ts';
+import type { ScheduleEvent, ScheduleTuningOptions } from './schedule-tuning.ts';
 
 /** `hosts`: number of hosts that the ranks of one machine play. */
-export type RankJob =
-  | { readonly kind: 'bench'; readonly hosts: number; readonly options: BenchOptions }
-  | { readonly kind: 'compare'; readonly hosts: number; readonly options: CompareOptions }
-  | { readonly kind: 'schedule'; readonly hosts: number; readonly options: ScheduleTuningOptions };
+export type RankJob = { readonly hosts: number } & (
+  | { readonly kind: 'bench'; readonly options: BenchOptions }
+  | { readonly kind: 'compare'; readonly options: CompareOptions }
+  | { readonly kind: 'schedule'; readonly options: ScheduleTuningOptions }
+  | { readonly kind: 'links' }
+);
 
 export type CompareEvent =
   | { readonly event: 'compared'; readonly row: ComparedRow }
@@ -19,3 +22,13 @@ export type CompareEvent =
       readonly topology: Topology;
       readonly rates?: CostModel;
     };
+
+/** What ranks of one machine reach each other over. */
+export interface Links {
+  /** Ranks by machine. */
+  readonly hosts: readonly (readonly number[])[];
+  /** fabrics[a][b]: what rank a reaches rank b over. */
+  readonly fabrics: readonly (readonly string[])[];
+}
+
+export type RankEvent = BenchEvent | CompareEvent | ScheduleEvent | { readonly event: 'links'; readonly links: Links };

@@ -194,38 +194,26 @@ function exchangeOf(
   const send = (data: TensorLike = input.value): Work => group.send(data, peer, { tag: slot });
   const receive = (data: TensorLike = output.value): Work => group.recv(data, peer, { tag: slot });
   if (name === 'bidirectional') return () => together(receive(), send());
-  if (name === 'latency') return first ? () => new InTurn(send(), receive) : () => new InTurn(receive(), send);
+  if (name === 'latency') return first ? () => inTurn(send(), receive) : () => inTurn(receive(), send);
   if (slot < options.buckets - 1) return first ? () => send() : () => receive();
   const end = new Uint8Array(1);
-  return first ? () => new InTurn(send(), () => receive(end)) : () => new InTurn(receive(), () => send(end));
+  return first ? () => inTurn(send(), () => receive(end)) : () => inTurn(receive(), () => send(end));
 }
 
 /** Two operations, of which the second starts when the first is done. */
-class InTurn implements Pending {
-  readonly #first: Work;
-  readonly #next: () => Work;
-
-  constructor(first: Work, next: () => Work) {
-    this.#first = first;
-    this.#next = next;
-  }
-
-  waitSync(timeoutMs?: number): void {
-    this.#first.waitSync(timeoutMs);
-    this.#next().waitSync(timeoutMs);
-  }
-
-  then<A = void, B = never>(
-    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
-    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
-  ): PromiseLike<A | B> {
-    return this.#first.then(() => this.#next()).then(onFulfilled, onRejected);
-  }
+function inTurn(first: Work, next: () => Work): Pending {
+  return {
+    waitSync(timeoutMs) {
+      first.waitSync(timeoutMs);
+      next().waitSync(timeoutMs);
+    },
+    then: (onFulfilled, onRejected) => first.then(() => next()).then(onFulfilled, onRejected),
+  };
 }
 
 /** Two started operations as one. */
 function together(first: Work, second: Work): Pending {
-  return new InTurn(first, () => second);
+  return inTurn(first, () => second);
 }
 
 /** Views of consecutive parts of so many elements. */

@@ -6,7 +6,8 @@
  *  bfloat16 and int8 hold exactly for any number of ranks. */
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
-import type { ReduceOp } from '../../memory/reduce-op.ts';
+import { combineOpOf, type CombineOp, type ReduceOp } from '../../memory/reduce-op.ts';
+import { bytesOf } from '../../base/bytes.ts';
 
 const period = 1021;
 const contributors = 8;
@@ -18,42 +19,21 @@ export type Pattern = TypedArray;
 /** Contribution of rank `rank` at position k to a reduction over `ranks` ranks. */
 function contribution(op: ReduceOp, k: number, { rank, ranks }: { rank: number; ranks: number }): number {
   const turn = (k + rank) % ranks;
-  switch (op) {
-    case 'sum':
-    case 'avg':
-    case 'premul':
-      return turn < contributors ? (k * 3 + rank * 5) % 7 : 0;
-    case 'product':
-      return turn < factors ? 2 : 1;
-    case 'min':
-    case 'max':
-    case 'bit-and':
-    case 'bit-or':
-    case 'bit-xor':
-      return (k * 31 + rank * 17) % 61;
-  }
+  const combineOp = combineOpOf(op);
+  if (combineOp === 'sum') return turn < contributors ? (k * 3 + rank * 5) % 7 : 0;
+  if (combineOp === 'product') return turn < factors ? 2 : 1;
+  return (k * 31 + rank * 17) % 61;
 }
 
-function combine(op: ReduceOp, a: number, b: number): number {
-  switch (op) {
-    case 'sum':
-    case 'avg':
-    case 'premul':
-      return a + b;
-    case 'product':
-      return a * b;
-    case 'min':
-      return Math.min(a, b);
-    case 'max':
-      return Math.max(a, b);
-    case 'bit-and':
-      return a & b;
-    case 'bit-or':
-      return a | b;
-    case 'bit-xor':
-      return a ^ b;
-  }
-}
+const combine: Readonly<Record<CombineOp, (a: number, b: number) => number>> = {
+  sum: (a, b) => a + b,
+  product: (a, b) => a * b,
+  min: Math.min,
+  max: Math.max,
+  'bit-and': (a, b) => a & b,
+  'bit-or': (a, b) => a | b,
+  'bit-xor': (a, b) => a ^ b,
+};
 
 export class Patterns {
   readonly #dtype: DType;
@@ -76,8 +56,9 @@ export class Patterns {
   /** Result of the reduction of all ranks' terms. */
   reduced(): Pattern {
     return this.#encode((k) => {
+      const combined = combine[combineOpOf(this.#op)];
       let value = this.#element(this.#op, k, 0);
-      for (let rank = 1; rank < this.#ranks; rank++) value = combine(this.#op, value, this.#element(this.#op, k, rank));
+      for (let rank = 1; rank < this.#ranks; rank++) value = combined(value, this.#element(this.#op, k, rank));
       return this.#op === 'avg' ? value / this.#ranks : value;
     });
   }
@@ -140,7 +121,3 @@ const nearly = {
     Math.abs(Number(actual) - Number(expected)) <= Math.abs(Number(expected)) * 2 ** -22,
   bits: (actual: number | bigint, expected: number | bigint): boolean => Math.abs(Number(actual) - Number(expected)) <= 1,
 };
-
-function bytesOf(array: TypedArray): Uint8Array {
-  return new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
-}

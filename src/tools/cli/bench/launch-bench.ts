@@ -7,7 +7,9 @@ import { systemRandom } from '../../../base/random.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import type { Environment } from '../../../base/settings/settings.ts';
 import { EventLines } from '../../timing/event-lines.ts';
-import type { RankJob } from '../../timing/job.ts';
+import { isRooted } from '../../timing/collective.ts';
+import type { RankEvent, RankJob } from '../../timing/job.ts';
+import { detectWorld } from '../../../store/environment.ts';
 import { launch } from '../../../launch/launch.ts';
 import { scriptCommand } from '../../../launch/script-command.ts';
 
@@ -19,9 +21,25 @@ export interface LaunchBenchOptions<E> {
   readonly onEvent: (event: E) => void;
 }
 
+/** Runs the job on ranks that are started here, by default 2, or, in a process that is a rank of a job already, as that rank.
+ *  @returns the exit code. @throws ShoalError `usage`. */
+export async function runOnRanks<E extends RankEvent>(
+  options: Omit<LaunchBenchOptions<E>, 'ranks'> & { readonly ranks: number | undefined },
+): Promise<number> {
+  const { ranks, job, environment, onEvent } = options;
+  if (detectWorld(environment, { parentPid: process.ppid }).source === 'none') return launchBench({ ...options, ranks: ranks ?? 2 });
+  if (ranks !== undefined) throw new ShoalError('usage', '-n starts ranks, but this process was started as a rank already; leave it out');
+  const { runAsRank } = await import('../../timing/run-job.ts');
+  await runAsRank(job, environment, (event) => onEvent(event as E));
+  return 0;
+}
+
 /** Resolves with the exit code of the job; failing ranks have said why on stderr. */
-export async function launchBench<E>({ ranks, job: rankJob, environment, onEvent }: LaunchBenchOptions<E>): Promise<number> {
+export async function launchBench<E extends RankEvent>(options: LaunchBenchOptions<E>): Promise<number> {
+  const { ranks, job: rankJob, environment, onEvent } = options;
   checkHosts(rankJob.hosts, ranks);
+  if (rankJob.kind === 'bench' && isRooted(rankJob.options.collective) && rankJob.options.root >= ranks)
+    throw new ShoalError('usage', `--root ${rankJob.options.root} is not a rank; use 0…${ranks - 1}`);
   const directory = process.cwd();
   const job = launch({
     clock: systemClock,

@@ -1,20 +1,15 @@
 /** Compares algorithms on ranks that are started here, or as a rank of a job that is there already, and prints the rows as they
  *  come. For `shoal bench --algorithms` and `shoal tune`. */
 import type { Writable } from 'node:stream';
-import { ShoalError } from '../../../base/errors.ts';
 import { readSettings, type Environment } from '../../../base/settings/settings.ts';
-import { systemStopwatch } from '../../../base/clock.ts';
 import { packageVersion } from '../../../base/packages/version.ts';
-import { compare, namesOf, type CompareOptions, type ComparedRow } from '../../timing/compare.ts';
+import { namesOf, type CompareOptions, type ComparedRow } from '../../timing/compare.ts';
 import { formatComparison, formatComparisonHead } from '../../timing/text/comparison-table.ts';
 import type { CompareEvent } from '../../timing/job.ts';
 import { algorithms } from '../../../collectives/registry.ts';
-import { detectWorld } from '../../../store/environment.ts';
-import { initProcessGroup } from '../../../group/init.ts';
-import type { CommGroup } from '../../../group/api/process-group.ts';
 import type { CostModel } from '../../../plan/cost.ts';
 import type { Topology } from '../../../plan/topology.ts';
-import { launchBench } from './launch-bench.ts';
+import { runOnRanks } from './launch-bench.ts';
 
 export interface ComparisonOptions extends Omit<CompareOptions, 'order'> {
   /** Processes to start; default 2. Not for a process that is a rank already. */
@@ -61,30 +56,8 @@ export async function runComparison(options: ComparisonOptions): Promise<{ exitC
     begun = true;
     stdout.write(formatComparison(event.row, names));
   };
-  if (detectWorld(environment, { parentPid: process.ppid }).source === 'none') {
-    const exitCode = await launchBench({
-      ranks: ranks ?? 2,
-      job: { kind: 'compare', hosts, options: compareOptions },
-      environment,
-      onEvent,
-    });
-    return { exitCode, report };
-  }
-  if (ranks !== undefined) throw new ShoalError('usage', '-n starts ranks, but this process was started as a rank already; leave it out');
-  const group = (await initProcessGroup({ environment })) as CommGroup;
-  try {
-    const rows = await compare({
-      group,
-      options: compareOptions,
-      stopwatch: systemStopwatch,
-      onRow: (row) => onEvent({ event: 'compared', row }),
-    });
-    const { topology, costModel: rates } = group;
-    if (group.rank === 0) onEvent({ event: 'comparison', rows, topology, ...(rates === undefined ? {} : { rates }) });
-  } finally {
-    await group.destroy();
-  }
-  return { exitCode: 0, report };
+  const exitCode = await runOnRanks({ ranks, job: { kind: 'compare', hosts, options: compareOptions }, environment, onEvent });
+  return { exitCode, report };
 }
 
 function reportOf(event: Extract<CompareEvent, { event: 'comparison' }>, order: ComparisonReport['order']): ComparisonReport {

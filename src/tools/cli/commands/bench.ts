@@ -2,7 +2,7 @@
 import { Command, Option } from 'commander';
 import { ShoalError } from '../../../base/errors.ts';
 import { nearestName } from '../../../base/settings/nearest-name.ts';
-import { collectiveNames, isPairTest, isRooted, pairTests, type CollectiveName } from '../../timing/collective.ts';
+import { collectiveNames, isPairTest, pairTests, type CollectiveName } from '../../timing/collective.ts';
 import { parseKinds, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../timing/options.ts';
 import type { BenchEvent } from '../../timing/report.ts';
 import { natural, positive, sizeOption } from '../option-values.ts';
@@ -104,9 +104,9 @@ function pairDefaults(collective: CollectiveName, command: Command): Partial<Ben
 async function bench(collective: CollectiveName, flags: BenchFlags): Promise<number> {
   const options = optionsOf(collective, flags);
   if (flags.algorithms !== undefined) return compareAlgorithms(options, flags, flags.algorithms);
-  const [{ checkBackend }, { detectWorld }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
+  const [{ checkBackend }, { runOnRanks }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
     import('../../../group/caller/call-arguments.ts'),
-    import('../../../store/environment.ts'),
+    import('../bench/launch-bench.ts'),
     import('../../timing/report.ts'),
     import('../../timing/text/console.ts'),
   ]);
@@ -125,29 +125,12 @@ async function bench(collective: CollectiveName, flags: BenchFlags): Promise<num
     builder.add(event);
     screen.show(event);
   };
-  const world = detectWorld(process.env, { parentPid: process.ppid });
-  let exitCode = 0;
-  try {
-    if (world.source === 'none') exitCode = await launchRanks(options, { flags, onEvent });
-    else await joinWorld(options, { flags, onEvent });
-  } finally {
-    screen.close();
-  }
+  const job = { kind: 'bench', hosts: flags.hosts, options } as const;
+  const exitCode = await runOnRanks({ ranks: flags.ranks, job, environment: process.env, onEvent }).finally(() => screen.close());
   const { report } = builder;
   if (report === undefined) return exitCode;
   if (flags.json !== undefined) writeJson(flags.json, report);
   return exitCode === 0 && report.summary.wrong > 0 ? 1 : exitCode;
-}
-
-async function launchRanks(
-  options: BenchOptions,
-  { flags, onEvent }: { flags: BenchFlags; onEvent: (event: BenchEvent) => void },
-): Promise<number> {
-  const ranks = flags.ranks ?? 2;
-  if (isRooted(options.collective) && options.root >= ranks)
-    throw new ShoalError('usage', `--root ${options.root} is not a rank; use 0…${ranks - 1}`);
-  const { launchBench } = await import('../bench/launch-bench.ts');
-  return launchBench({ ranks, job: { kind: 'bench', hosts: flags.hosts, options }, environment: process.env, onEvent });
 }
 
 async function compareAlgorithms(options: BenchOptions, flags: BenchFlags, names: string): Promise<number> {
@@ -168,26 +151,6 @@ async function compareAlgorithms(options: BenchOptions, flags: BenchFlags, names
   if (report === undefined) return exitCode;
   if (flags.json !== undefined) writeJson(flags.json, report);
   return exitCode === 0 && report.rows.some(({ wrong }) => wrong > 0) ? 1 : exitCode;
-}
-
-/** This process is a rank already. */
-async function joinWorld(
-  options: BenchOptions,
-  { flags, onEvent }: { flags: BenchFlags; onEvent: (event: BenchEvent) => void },
-): Promise<void> {
-  if (flags.ranks !== undefined)
-    throw new ShoalError('usage', '-n starts ranks, but this process was started as a rank already; leave it out');
-  const [{ initProcessGroup }, { runBench }, { systemStopwatch }] = await Promise.all([
-    import('../../../group/init.ts'),
-    import('../../timing/run-bench.ts'),
-    import('../../../base/clock.ts'),
-  ]);
-  const group = await initProcessGroup({ backend: options.backend });
-  try {
-    await runBench({ group, options, stopwatch: systemStopwatch, emit: onEvent });
-  } finally {
-    await group.destroy();
-  }
 }
 
 function collectiveOf(name: string): CollectiveName {

@@ -1,6 +1,6 @@
 /** `shoal graph`: shows how a graph is partitioned, before and after receives are fused. */
 import { Command } from 'commander';
-import { positive } from '../option-values.ts';
+import { collect, positive } from '../option-values.ts';
 import type { GraphFlags } from '../graph/run-graph.ts';
 
 export function graphCommand(): Command {
@@ -20,8 +20,4 @@ export function graphCommand(): Command {
       const { runGraph } = await import('../graph/run-graph.ts');
       process.stdout.write(runGraph(file, flags));
     });
-}
-
-function collect(text: string, before: readonly string[]): string[] {
-  return [...before, text];
 }

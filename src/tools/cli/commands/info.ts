@@ -1,5 +1,8 @@
 /** `shoal info`: what this machine offers and what is in force, for people or as JSON. */
-import { Command, InvalidArgumentError } from 'commander';
+import { Command } from 'commander';
+import { numberOf } from '../option-values.ts';
+
+const ranks = numberOf('a number of ranks, 1 to 999', /^[1-9]\d{0,2}$/);
 
 export function infoCommand(setExitCode: (code: number) => void): Command {
   return new Command('info')
@@ -22,9 +25,4 @@ export function infoCommand(setExitCode: (code: number) => void): Command {
       process.stdout.write(flags.json === true ? `${JSON.stringify(all, null, 2)}\n` : formatInfo(all));
       setExitCode(0);
     });
-}
-
-function ranks(text: string): number {
-  if (!/^[1-9]\d{0,2}$/.test(text)) throw new InvalidArgumentError('Expected a number of ranks, 1 to 999.');
-  return Number(text);
 }

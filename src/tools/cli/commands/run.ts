@@ -1,11 +1,11 @@
 /** `shoal run`: reads the command line and starts the launcher. The vocabulary is torchrun's. */
 import { isatty, type WriteStream } from 'node:tty';
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Command, Option } from 'commander';
 import { parseMilliseconds } from '../../../base/settings/quantity.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
 import type { Environment } from '../../../base/settings/settings.ts';
 import type { ServerOptions } from '../../../launch/server-specs.ts';
-import { natural, positive } from '../option-values.ts';
+import { collect, natural, positive, valueOf } from '../option-values.ts';
 import type { JobView } from '../status/job-view.ts';
 import type { RunReport } from '../run-report.ts';
 
@@ -60,6 +60,14 @@ Examples:
 
 The script finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … in its environment; initProcessGroup() reads them.
 The exit code is that of the first rank that failed (128 + signal when a signal ended it).`;
+
+/** torchrun's `least:most` is not one. */
+const machines = valueOf('a whole number from 1; the number of machines is fixed', (text) =>
+  text.includes(':') ? undefined : positive(text),
+);
+const place = valueOf('a port, or an address and a port: 9464, 0.0.0.0:9464', (text) => (/^(.*:)?\d+$/.test(text) ? text : undefined));
+const port = valueOf('a port, 1 to 65535', (text) => (natural(text) <= 65_535 ? natural(text) : undefined));
+const duration = valueOf('a time such as 500ms, 30s or 5min', parseMilliseconds);
 
 export function runCommand(setExitCode: (code: number) => void): Command {
   return new Command('run')
@@ -308,34 +316,7 @@ async function readSecret(file: string | undefined, several: boolean): Promise<s
   return secret;
 }
 
-/** torchrun's `least:most` is not one. */
-function machines(text: string): number {
-  if (text.includes(':')) throw new InvalidArgumentError('Expected a whole number from 1; the number of machines is fixed.');
-  return positive(text);
-}
-
-function place(text: string): string {
-  if (!/^(.*:)?\d+$/.test(text)) throw new InvalidArgumentError('Expected a port, or an address and a port: 9464, 0.0.0.0:9464.');
-  return text;
-}
-
-function port(text: string): number {
-  const value = natural(text);
-  if (value > 65_535) throw new InvalidArgumentError('Expected a port, 1 to 65535.');
-  return value;
-}
-
 /** An option in milliseconds whose default is shown as people write it. */
 function timeOption(flags: string, about: string, fallback: string): Option {
   return new Option(flags, about).argParser(duration).default(duration(fallback), fallback);
-}
-
-function duration(text: string): number {
-  const value = parseMilliseconds(text);
-  if (value === undefined) throw new InvalidArgumentError('Expected a time such as 500ms, 30s or 5min.');
-  return value;
-}
-
-function collect(text: string, before: readonly string[]): readonly string[] {
-  return [...before, text];
 }

@@ -1,8 +1,10 @@
 /** `shoal simulate`: executes plans in virtual time: how long would this take on that cluster? */
-import { Command, InvalidArgumentError } from 'commander';
-import { positive } from '../option-values.ts';
+import { Command } from 'commander';
+import { numberOf, positive } from '../option-values.ts';
 import { addRequestOptions, withRanksPerHost } from '../plan/request-options.ts';
 import type { SimulateFlags } from '../simulate/run-simulate.ts';
+
+const rate = numberOf('a number of at least 0', /^\d{1,9}(\.\d+)?$/);
 
 export function simulateCommand(setExitCode: (code: number) => void): Command {
   const command = new Command('simulate')
@@ -32,9 +34,4 @@ export function simulateCommand(setExitCode: (code: number) => void): Command {
       process.stdout.write(text);
       setExitCode(0);
     });
-}
-
-function rate(text: string): number {
-  if (!/^\d{1,9}(\.\d+)?$/.test(text)) throw new InvalidArgumentError('Expected a number of at least 0.');
-  return Number(text);
 }

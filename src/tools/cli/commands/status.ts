@@ -2,7 +2,7 @@
 import { Command } from 'commander';
 import { ShoalError } from '../../../base/errors.ts';
 import type { ToldStatus } from '../status/format-status.ts';
-import { watchInterval } from '../option-values.ts';
+import { numberOf } from '../option-values.ts';
 
 interface StatusFlags {
   readonly job?: string;
@@ -10,6 +10,8 @@ interface StatusFlags {
   readonly watch?: number | true;
 }
 
+/** Seconds between two looks. */
+const watchInterval = numberOf('seconds, from 0.1', /^[\d.]+$/, [0.1, 86_400]);
 const clearScreen = '\u001b[H\u001b[2J';
 
 export function statusCommand(setExitCode: (code: number) => void): Command {

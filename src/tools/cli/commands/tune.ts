@@ -1,8 +1,8 @@
 /** `shoal tune`: measures which algorithm is fastest on the world it runs on, and writes it down for groups to use. */
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Command, Option } from 'commander';
 import { ShoalError } from '../../../base/errors.ts';
 import { modelNames } from '../../../scheduler/model-traces.ts';
-import { positive, size, sizeOption } from '../option-values.ts';
+import { numberOf, positive, size, sizeOption, valueOf } from '../option-values.ts';
 import type { SchedulePredictionFlags } from '../tune/run-schedule-prediction.ts';
 import type { SchedulerTuneFlags } from '../tune/run-scheduler-tune.ts';
 import type { TuneFlags } from '../tune/run-tune.ts';
@@ -17,6 +17,11 @@ Examples:
   mpirun -n 4 --host a,b,c,d shoal tune -o /shared/net.json  as the ranks of a job that is there already
 
 Then: SHOAL_TUNING_FILE=net.json on all ranks. The file holds worlds of several shapes: tuning adds to what it says already.`;
+
+const factorOf = valueOf('a number above 0, of at most 1', (text) => (Number(text) > 0 && Number(text) <= 1 ? Number(text) : undefined));
+const rate = valueOf('a number above 0', (text) => (Number(text) > 0 && Number(text) < 1e6 ? Number(text) : undefined));
+const factor = numberOf('a whole number of at least 2', /^([2-9]|[1-9]\d{1,3})$/);
+const sizeOfData = valueOf('at least one byte', (text) => size(text) || undefined);
 
 export function tuneCommand(setExitCode: (code: number) => void): Command {
   return new Command('tune')
@@ -59,27 +64,4 @@ export function tuneCommand(setExitCode: (code: number) => void): Command {
       const { runTune } = await import('../tune/run-tune.ts');
       setExitCode(await runTune(flags, { environment: process.env, stdout: process.stdout }));
     });
-}
-
-function factorOf(text: string): number {
-  const value = Number(text);
-  if (!(value > 0 && value <= 1)) throw new InvalidArgumentError('Expected a number above 0, of at most 1.');
-  return value;
-}
-
-function rate(text: string): number {
-  const value = Number(text);
-  if (!(value > 0 && value < 1e6)) throw new InvalidArgumentError('Expected a number above 0.');
-  return value;
-}
-
-function factor(text: string): number {
-  if (!/^([2-9]|[1-9]\d{1,3})$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 2.');
-  return Number(text);
-}
-
-function sizeOfData(text: string): number {
-  const bytes = size(text);
-  if (bytes === 0) throw new InvalidArgumentError('Expected at least one byte.');
-  return bytes;
 }

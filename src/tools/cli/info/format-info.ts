@@ -1,7 +1,7 @@
 /** `Info` as text for a terminal: sections of aligned lines, the unusual marked. Pure. */
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import type { Info } from './gather-info.ts';
-import type { Links } from './measure-links.ts';
+import type { Links } from '../../timing/job.ts';
 import type { WebGpuInfo } from './webgpu-adapter.ts';
 
 /** `links`: null when none were measured. */

@@ -3,6 +3,7 @@ import { ShoalError } from '../../../base/errors.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import type { Settings } from '../../../base/settings/settings.ts';
 import { assumedRates, type NetworkPathSpec } from '../../../collectives/network-path.ts';
+import { inColumns } from '../../draw/columns.ts';
 import { formatPredictions } from '../../draw/prediction-table.ts';
 import { formatTable, parseSelection, selectionTable, type SelectionRule } from '../../../collectives/select.ts';
 import { tunedRules, tunedWorldOf } from '../../../collectives/tuning.ts';
@@ -176,8 +177,7 @@ function costTable({ ranks }: PlanCost): string {
         rank.seconds.toExponential(2),
       ]),
   ].map((line) => line.map(String));
-  const widths = lines[0].map((_, column) => Math.max(...lines.map((line) => line[column].length)));
-  const text = lines.map((line) => line.map((cell, column) => cell.padStart(widths[column])).join('  ')).join('\n');
+  const text = inColumns(lines).join('\n');
   return ranks.length > rowsMax ? `${text}\n… ${ranks.length - rowsMax} more ranks` : text;
 }
 

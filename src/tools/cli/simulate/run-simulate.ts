@@ -3,6 +3,7 @@ import { ShoalError } from '../../../base/errors.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import { systemStopwatch } from '../../../base/clock.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
+import { inColumns } from '../../draw/columns.ts';
 import { figuresPage } from '../../chart/document.ts';
 import type { Figure } from '../../chart/data/figure.ts';
 import { microBenchmarks } from '../../simulate/micro-benchmarks.ts';
@@ -135,7 +136,7 @@ function publish(
 
 function tableOf(rows: readonly Row[]): string {
   const percent = (share: number): string => `${(share * 100).toFixed(0)}%`;
-  return align([
+  return inColumns([
     ['size', 'algorithm', 'ms', 'wire busy', 'thread busy', 'messages', 'network bytes', 'took s'],
     ...rows.map((row) => [
       formatBytes(row.bytes),
@@ -147,19 +148,14 @@ function tableOf(rows: readonly Row[]): string {
       String(row.networkBytes),
       row.elapsedSeconds.toFixed(2),
     ]),
-  ]);
+  ]).join('\n');
 }
 
 function figureText({ title, xLabel, x, series }: Figure): string {
   const cell = (value: number | null): string => (value === null ? '' : value.toPrecision(4));
-  const table = align([
+  const table = inColumns([
     [xLabel, ...series.map(({ name }) => `${name}, ms`)],
     ...x.map((value, index) => [String(value), ...series.map(({ values }) => cell(values[index]))]),
   ]);
-  return `${title}\n${table}`;
-}
-
-function align(lines: readonly (readonly string[])[]): string {
-  const widths = lines[0].map((_, column) => Math.max(...lines.map((line) => line[column].length)));
-  return lines.map((line) => line.map((cell, column) => cell.padStart(widths[column])).join('  ')).join('\n');
+  return [title, ...table].join('\n');
 }

@@ -1,4 +1,5 @@
 /** The state of a job as text: a line for each rank, and who holds the others up. */
+import { inColumns } from '../../draw/columns.ts';
 import type { JobStatus, RankStatus, ServerStatus } from '../../../metrics/job-status.ts';
 
 /** A job as `shoal run` tells of it. */
@@ -24,15 +25,11 @@ export function formatStatus(status: ToldStatus): string {
   const head = `job ${job} (${who}), ${size}${where}, for ${time(seconds)}${again}: ${command.join(' ')}`;
   const shown = ranks.length <= linesMax ? ranks : ranks.filter((each) => isOdd(each, status)).slice(0, linesMax);
   const rows = [['rank', 'state', 'since', 'step', 'calls', 'pid', ''], ...shown.map(rowOf)];
-  const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => row[column].length)));
-  const table = rows.map((row) =>
-    row.map((cell, column) => (column < 2 || column === 6 ? cell.padEnd(widths[column]) : cell.padStart(widths[column]))),
-  );
   const hidden = ranks.length - shown.length;
   return [
     head,
     '',
-    ...table.map((cells) => cells.join('  ').trimEnd()),
+    ...inColumns(rows, (column) => column < 2 || column === 6).map((line) => line.trimEnd()),
     ...(hidden > 0 ? [`… and ${hidden} more: ${counted(ranks)}; --json has all`] : []),
     ...servers.map(serverLine),
     '',
