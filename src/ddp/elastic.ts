@@ -1,5 +1,6 @@
 /** Training that goes on without the ranks that are lost and with those that join, in the shape of Horovod's `hvd.elastic.run`: without commits,
  *  because survivors keep what they have. It must not know the model. */
+import { bytesOf } from '../base/bytes.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { leave } from '../base/leave-signal.ts';
 import { anyList, callback, checkArgument, checkFields, count, optionTable, anything } from '../base/schema.ts';
@@ -81,7 +82,7 @@ async function catchUp(group: ProcessGroup, state: ElasticState): Promise<string
     if (targets.length > 0) await group.batch(targets.map((data) => ({ call: 'broadcast', data, root })));
     const name = group.rank === root ? await group.store.add('elastic/names', 1) : 0;
     const [extra, key] = await group.broadcastObject([state.extra, name], { root });
-    if (isBehind) state.tensors.forEach((tensor, index) => bytesOf(tensor).set(bytesOf(targets[index])));
+    if (isBehind) state.tensors.forEach((tensor, index) => bytesOf(dataOf(tensor)).set(bytesOf(dataOf(targets[index]))));
     [state.step, state.extra] = [furthest[0], extra];
     return String(key);
   } finally {
@@ -89,14 +90,13 @@ async function catchUp(group: ProcessGroup, state: ElasticState): Promise<string
   }
 }
 
+function dataOf(tensor: TensorLike): ArrayBufferView {
+  return tensor instanceof Tensor ? tensor.data : tensor;
+}
+
 function likeOf(tensor: TensorLike, group: ProcessGroup): TensorLike {
   // A native Float16Array has it, too.
   return tensor instanceof Tensor ? group.tensor(tensor.dtype, tensor.shape) : (tensor as Float32Array).slice();
-}
-
-function bytesOf(tensor: TensorLike): Uint8Array {
-  const { buffer, byteOffset, byteLength } = tensor instanceof Tensor ? tensor.data : tensor;
-  return new Uint8Array(buffer, byteOffset, byteLength);
 }
 
 /** Elastic training. */

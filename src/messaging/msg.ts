@@ -18,6 +18,10 @@ export interface FramePlace {
   readonly offset: number;
 }
 
+/** A message's header and memory, as they arrived. */
+type ReceivedFields = Pick<Msg, 'source' | 'destination' | 'type' | 'targetValue' | 'targetVersion'> &
+  Record<'frames' | 'pointers', Uint8Array[]>;
+
 const messageType = integer({ min: 0, max: 0xffff });
 
 /** One message: a header of two addresses, a type and a target, and frames of bytes. It is sent once; see `copy`.
@@ -258,15 +262,7 @@ export class Msg {
   }
 
   /** A message as it arrived; for sockets. */
-  static received(fields: {
-    source: Address;
-    destination: Address;
-    type: number;
-    targetValue: number;
-    targetVersion: number;
-    frames: Uint8Array[];
-    pointers: Uint8Array[];
-  }): Msg {
+  static received(fields: ReceivedFields): Msg {
     const msg = new Msg();
     msg.#source = fields.source;
     msg.#destination = fields.destination;

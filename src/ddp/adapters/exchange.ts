@@ -36,33 +36,19 @@ export function isScheduled(group: ReducerGroup | ScheduledGroup): group is Sche
 }
 
 export function exchangeOf(group: ReducerGroup | ScheduledGroup, parameters: readonly ParameterSpec[], options: ExchangeOptions): Exchange {
-  return isScheduled(group) ? new ScheduledExchange(group, parameters, options) : new BucketExchange(group, parameters, options);
+  return isScheduled(group) ? new ScheduledExchange(group, parameters, options) : bucketExchange(group, parameters, options);
 }
 
-class BucketExchange implements Exchange {
-  readonly isScheduled = false;
-  readonly #reducer: Reducer;
-
-  constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], { hook, ...options }: ExchangeOptions) {
-    this.#reducer = new Reducer(group, parameters, options);
-    if (hook) this.#reducer.registerCommHook(undefined, (_, bucket) => hook(bucket));
-  }
-
-  gradientReady(index: number, values: Float32Array): void {
-    this.#reducer.gradientReady(index, values);
-  }
-
-  finish(): void {
-    this.#reducer.finishSync();
-  }
-
-  take(index: number): Float32Array {
-    return this.#reducer.gradient(index) as Float32Array;
-  }
-
-  close(): void {
-    this.#reducer.close();
-  }
+function bucketExchange(group: ReducerGroup, parameters: readonly ParameterSpec[], { hook, ...options }: ExchangeOptions): Exchange {
+  const reducer = new Reducer(group, parameters, options);
+  if (hook) reducer.registerCommHook(undefined, (_, bucket) => hook(bucket));
+  return {
+    isScheduled: false,
+    gradientReady: (index, values) => reducer.gradientReady(index, values),
+    finish: () => void reducer.finishSync(),
+    take: (index) => reducer.gradient(index) as Float32Array,
+    close: () => reducer.close(),
+  };
 }
 
 class ScheduledExchange implements Exchange {

@@ -1,5 +1,6 @@
 /** The hooks that come with Shoal, by torch's names: plain averaging, 16-bit gradients, PowerSGD. */
 import { must } from '../../base/assert.ts';
+import { bytesOf } from '../../base/bytes.ts';
 import { seededRandom } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, checkOptions, count, describeValue, flag, integer, noOptions, optionTable } from '../../base/schema.ts';
@@ -50,10 +51,6 @@ export const fp16CompressHook: CommHook<HalfPrecisionState> = HalfPrecisionState
 
 /** Gradients travel as bfloat16: half the bytes, the range of float32, 8 bits of precision. */
 export const bf16CompressHook: CommHook<HalfPrecisionState> = HalfPrecisionState.hooks.bf16;
-
-function bytesOf({ buffer, byteOffset, byteLength }: Float32Array | Uint16Array): Uint8Array {
-  return new Uint8Array(buffer, byteOffset, byteLength);
-}
 
 // ── PowerSGD ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

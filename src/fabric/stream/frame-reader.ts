@@ -8,17 +8,10 @@
  *  messages, which stay in buffers of ours anyway, small frames are read ahead: a header and the bytes behind it are one read,
  *  and are copied from there. */
 import { assert } from '../../base/assert.ts';
-import {
-  RecordReader,
-  recordPlainBytesMax,
-  scriptCiphers,
-  type LinkKeys,
-  type RecordCiphers,
-  type RecordOpener,
-} from '../../base/secure/records.ts';
+import { RecordReader, recordPlainBytesMax, scriptCiphers, type LinkKeys, type RecordOpener } from '../../base/secure/records.ts';
 import type { EventPolling } from '../event-polling.ts';
+import type { FrameSenderOptions } from './frame-sender.ts';
 import { decodeHeader, emptyHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
-import type { StreamCounters } from './stream-counters.ts';
 
 /** After this many frames without a write among them, no write is expected. */
 const othersInRow = 16;
@@ -28,12 +21,11 @@ const usualAhead = Buffer.allocUnsafeSlow(headerBytes + 288);
 /** Memory for records with several frames, or parts of them, shared by all sockets. */
 const opened = Buffer.allocUnsafeSlow(recordPlainBytesMax);
 
-export interface FrameReaderOptions {
-  readonly counters: StreamCounters;
+export interface FrameReaderOptions extends Pick<FrameSenderOptions, 'counters' | 'ciphers'> {
   readonly polling?: EventPolling;
-  /** Buffer to read ahead into from the first frame on. */
+  /** Buffer to read ahead into from the first frame on, for a stream that is known to have small frames only. Several sockets may
+   *  share it. Default: frames are read to their destinations until some in a row have not been writes. */
   readonly readAhead?: Buffer;
-  readonly ciphers?: RecordCiphers | undefined;
   /** True while frames are wanted. */
   isOpen(): boolean;
   /** The destination of the payload of `header.bytes` > 0, exactly that long. */

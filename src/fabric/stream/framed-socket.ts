@@ -15,11 +15,9 @@ import type { Clock, Timer } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { LinkEnds } from '../../base/secure/link.ts';
-import type { RecordCiphers } from '../../base/secure/records.ts';
 import type { PeerIdentity } from '../fabric.ts';
-import type { EventPolling } from '../event-polling.ts';
-import { FrameSender, type OutgoingFrame } from './frame-sender.ts';
-import { FrameReader } from './frame-reader.ts';
+import { FrameSender, type FrameSenderOptions, type OutgoingFrame } from './frame-sender.ts';
+import { FrameReader, type FrameReaderOptions } from './frame-reader.ts';
 import { emptyHeader, errorFrame, errorTextBytes, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';
@@ -31,19 +29,11 @@ const settled = Promise.resolve();
 /** Buffer for bytes that nobody reads, shared by all sockets that are closing. */
 const dropped = Buffer.allocUnsafeSlow(64 * 1024);
 
-export interface FramedSocketOptions {
+export interface FramedSocketOptions extends FrameSenderOptions, Pick<FrameReaderOptions, 'polling' | 'readAhead'> {
   readonly rank: number;
   /** Description for people: `tcp 10.0.0.4:41234`. */
   readonly description: string;
   readonly clock: Clock;
-  readonly maxQueuedBytes: number;
-  readonly counters: StreamCounters;
-  readonly polling?: EventPolling;
-  /** Ciphers of encrypted streams. Default: those of node:crypto. */
-  readonly ciphers?: RecordCiphers | undefined;
-  /** Buffer to read ahead into from the first frame on, for a stream that is known to have small frames only. Several sockets may
-   *  share it. Default: frames are read to their destinations until some in a row have not been writes. */
-  readonly readAhead?: Buffer;
 }
 
 /** The owner of a stream, which decides what to do with frames. Called on the socket's turn, never inside a call to the stream. */

@@ -1,7 +1,7 @@
 /** `fabric://`: packets over connections of the data plane (fabric-pipe.ts). The fabric is the caller's and only for messaging: a context
  *  listens on it once. URLs hold its address: `fabric://shm/3?world=job&at=shm%3A%2F%2F…` is rank 3. */
 import { ShoalError } from '../../../base/errors.ts';
-import type { Connection, Fabric, PeerIdentity } from '../../../fabric/fabric.ts';
+import type { Connection, Fabric, FabricAddress, PeerIdentity } from '../../../fabric/fabric.ts';
 import { loadNative } from '../../../memory/native.ts';
 import type { RegionAllocator } from '../../../memory/region.ts';
 import { createRegionAllocator } from '../../../memory/regions/allocator.ts';
@@ -114,14 +114,7 @@ class FabricBackend implements Backend {
   }
 }
 
-interface FabricUrl {
-  readonly provider: string;
-  readonly rank: number;
-  readonly world: string;
-  readonly candidates: readonly string[];
-}
-
-function parseFabricUrl(url: string): FabricUrl {
+function parseFabricUrl(url: string): PeerIdentity & FabricAddress {
   const match = /^fabric:\/\/([\w;-]+)\/(\d{1,10})\?(.+)$/.exec(url);
   const query = new URLSearchParams(match?.[3] ?? '');
   const world = query.get('world');

@@ -1,16 +1,9 @@
 /** Curves over numbers, drawn by uPlot: all pages draw them here. Hovering shows the values of all curves below the chart. Labels
  *  are never cut off: axes are as wide as their labels, and a label that would touch the one before it is left out. */
 import UPlot from 'uplot';
+import type { FigureSeries } from '../data/figure.ts';
 import { seriesColours } from '../data/palette.ts';
 import { element } from './elements.ts';
-
-export interface Line {
-  readonly name: string;
-  readonly values: readonly (number | null)[];
-  readonly kind?: 'bound';
-  /** The name of another line, whose colour it shares. */
-  readonly of?: string;
-}
 
 export interface Axis {
   readonly label: string;
@@ -30,7 +23,7 @@ export interface LineChart {
   readonly x: readonly number[];
   readonly xAxis: Axis;
   readonly yAxis: Axis;
-  readonly lines: readonly Line[];
+  readonly lines: readonly FigureSeries[];
 }
 
 const height = 300;
@@ -45,11 +38,11 @@ const dashes = [[], [9, 4], [3, 3], [12, 3, 3, 3]] as const;
 export class LineStyles {
   readonly #places = new Map<string, number>();
 
-  colourOf({ name, kind, of }: Line): string {
+  colourOf({ name, kind, of }: FigureSeries): string {
     return kind === 'bound' ? 'bound' : `series-${this.#placeOf(of ?? name) % seriesColours}`;
   }
 
-  dashOf({ name, kind, of }: Line): number[] {
+  dashOf({ name, kind, of }: FigureSeries): number[] {
     const base = kind === 'bound' ? 2 : this.#placeOf(of ?? name);
     return [...dashes[(base + (of === undefined ? 0 : 2)) % dashes.length]];
   }
@@ -97,7 +90,7 @@ export function lineChart({ x, xAxis, yAxis, lines }: LineChart, styles = new Li
 }
 
 /** The name of a line; that of a line that lies on another one says so. */
-function nameOf(line: Line, lines: readonly Line[]): string {
+function nameOf(line: FigureSeries, lines: readonly FigureSeries[]): string {
   const twin = lines.slice(0, lines.indexOf(line)).find(({ values }) => values.every((value, at) => value === line.values[at]));
   return twin === undefined || line.values.every((value) => value === null) ? line.name : `${line.name} (lies on ${twin.name})`;
 }
