@@ -123,3 +123,13 @@ export function checkSpecs(parameters: readonly ParameterSpec[]): void {
     }
   }
 }
+
+/** Deals items out to ranks, in their order, each to the rank with the fewest bytes, like torch. @returns the rank of each item. */
+export function dealtOut(bytes: readonly number[], size: number): number[] {
+  const loads = new Float64Array(size);
+  return bytes.map((each) => {
+    const rank = loads.indexOf(Math.min(...loads));
+    loads[rank] += each;
+    return rank;
+  });
+}

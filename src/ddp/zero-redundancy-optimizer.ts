@@ -12,6 +12,7 @@ import { ShoalError } from '../base/errors.ts';
 import { anyNumber, checkOptions, describeValue, noOptions, optionTable } from '../base/schema.ts';
 import type { ProcessGroup, Work } from '../group/caller/types.ts';
 import type { Tensor } from '../memory/tensor.ts';
+import { dealtOut } from './buckets.ts';
 import type { JoinHook, Joinable } from './join.ts';
 import { checkGradients, checkParameters, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
 import { checkGroup } from './reducer-options.ts';
@@ -204,17 +205,12 @@ function checkApart(parameters: readonly OptimizerParameter[]): void {
   }
 }
 
-/** Deals parameters out, the largest first, each to the rank with the fewest bytes, like torch. @returns indices by rank, ascending. */
+/** Deals parameters out, the largest first. @returns indices by rank, ascending. */
 function partitioned(parameters: readonly OptimizerParameter[], size: number): number[][] {
-  const loads = new Float64Array(size);
-  const parts = Array.from({ length: size }, (): number[] => []);
   const order = [...parameters.keys()].sort((a, b) => parameters[b].data.byteLength - parameters[a].data.byteLength || a - b);
-  for (const index of order) {
-    const rank = loads.indexOf(Math.min(...loads));
-    loads[rank] += parameters[index].data.byteLength;
-    parts[rank].push(index);
-  }
-  return parts.map((indices) => indices.sort((a, b) => a - b));
+  const bytes = order.map((index) => parameters[index].data.byteLength);
+  const ranks = dealtOut(bytes, size);
+  return Array.from({ length: size }, (_, rank) => order.filter((_index, at) => ranks[at] === rank).sort((a, b) => a - b));
 }
 
 function dtypeOf(data: Floats): 'float32' | 'float64' {

@@ -17,27 +17,18 @@ import { hostname } from 'node:os';
 import { launcherNumber } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
-import type { Random } from '../base/random.ts';
-import type { LinkSettings } from '../base/secure/link.ts';
 import { anyText, count, flag, list, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
 import { sum } from '../base/numbers.ts';
 import { causeOf, firstNamed, reportEnded, reportFailed } from '../store/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
 import { PrefixStore } from '../store/store.ts';
-import { StoreClient } from '../store/store-client.ts';
+import { StoreClient, type StoreClientOptions } from '../store/store-client.ts';
 import { StoreServer } from '../store/store-server.ts';
 import type { Store } from '../store/store.ts';
-import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 import type { JobPlace } from './rank-environment.ts';
 
-export interface NodeOptions extends JobPlace {
-  readonly clock: Clock;
-  readonly random: Random;
-  /** Default: the system's. */
-  readonly network?: StreamNetwork | undefined;
-  /** Whether connections that leave the host are encrypted. Default: they are. */
-  readonly settings?: LinkSettings;
+export interface NodeOptions extends JobPlace, Pick<StoreClientOptions, 'clock' | 'random' | 'network' | 'settings'> {
   /** Ranks on this node. */
   readonly localSize: number;
   /** Port 0, for a single node: the system chooses. */
@@ -79,6 +70,16 @@ const failureShape: Shape<JobFailure> = object({
   final: flag,
 });
 const nodeShape = object({ host: anyText, pid: count, localSize: count, nodes: count });
+
+/** Keys of a generation. */
+const keyOf = {
+  failing: (generation: number) => `launch/${generation}/failing`,
+  /** The failure that came first, which is about to be published. */
+  first: (generation: number) => `launch/${generation}/first`,
+  failed: (generation: number) => `launch/${generation}/failed`,
+  /** The rank's failure; null: it has ended well. */
+  rankEnd: (generation: number, rank: number) => `launch/${generation}/ended/${rank}`,
+} as const;
 
 const foreverMs = 0x7fffffff;
 /** Time in which the end of an ended process's connection arrives, behind the last message of that process. It is more than one turn
@@ -137,7 +138,7 @@ export class NodeAgreement {
   async failure(generation: number, signal: AbortSignal): Promise<JobFailure> {
     for (;;) {
       try {
-        return decode(failureShape, await this.#store.get(failedKey(generation), { timeoutMs: foreverMs, signal }));
+        return decode(failureShape, await this.#store.get(keyOf.failed(generation), { timeoutMs: foreverMs, signal }));
       } catch (error) {
         if (signal.aborted) return new Promise(() => undefined);
         if (isShoalError(error) && error.code === 'timeout') continue;
@@ -149,21 +150,21 @@ export class NodeAgreement {
   /** Something has failed here, and the others' ranks are to end in the same time as these; its cause is still to be found. */
   async noteFailing(generation: number): Promise<void> {
     // Without the store there is nobody to tell.
-    await this.#store.set(failingKey(generation), new Uint8Array()).catch(() => undefined);
+    await this.#store.set(keyOf.failing(generation), new Uint8Array()).catch(() => undefined);
   }
 
   /** Resolves as soon as something has failed on some node, or at `signal`. */
   async failing(generation: number, signal: AbortSignal): Promise<void> {
-    await this.#store.wait([failingKey(generation)], { timeoutMs: foreverMs, signal }).catch(() => undefined);
+    await this.#store.wait([keyOf.failing(generation)], { timeoutMs: foreverMs, signal }).catch(() => undefined);
   }
 
   /** Publishes a failure, also to all ranks; returns the failure that came first. */
   async fail(generation: number, failure: JobFailure, { toRanks = true } = {}): Promise<JobFailure> {
     try {
-      const first = decode(failureShape, await this.#store.compareSet(firstKey(generation), new Uint8Array(), encode(failure)));
+      const first = decode(failureShape, await this.#store.compareSet(keyOf.first(generation), new Uint8Array(), encode(failure)));
       // The launchers end the servers when they hear of it: a rank must know the cause before it loses a server.
       if (toRanks) await reportFailed(ranksPart(this.#store, generation), { rank: first.rank, failed: sentenceOf(first) });
-      await this.#store.set(failedKey(generation), encode(first));
+      await this.#store.set(keyOf.failed(generation), encode(first));
       return first;
     } catch {
       // Without the store there is nobody to tell; what happened here stays what happened.
@@ -174,7 +175,7 @@ export class NodeAgreement {
   /** A rank of this node has ended: those that wait for it to join fail at once. */
   async rankEnded(generation: number, { rank, ending, because, failure }: RankEnd): Promise<void> {
     try {
-      await this.#store.set(rankEndKey(generation, rank), encode(failure ?? null));
+      await this.#store.set(keyOf.rankEnd(generation, rank), encode(failure ?? null));
       await reportEnded(ranksPart(this.#store, generation), rank, { ending, because });
     } catch {
       // Without the store there is nobody to tell.
@@ -221,7 +222,7 @@ export class NodeAgreement {
   /** `none` when the rank ends well; undefined when it does not end before `signal`. */
   async #rankFailure(generation: number, rank: number, signal: AbortSignal): Promise<JobFailure | 'none' | undefined> {
     try {
-      const end = await this.#store.get(rankEndKey(generation, rank), { timeoutMs: foreverMs, signal });
+      const end = await this.#store.get(keyOf.rankEnd(generation, rank), { timeoutMs: foreverMs, signal });
       return isNull(end) ? 'none' : decode(failureShape, end);
     } catch {
       return undefined;
@@ -236,7 +237,7 @@ export class NodeAgreement {
   /** This node has no rank running; resolves when no node has, with the failure of the next generation if a node has refused it. */
   async stopped(generation: number, timeoutMs: number): Promise<JobFailure | undefined> {
     await this.#gather(`launch/${generation}/stopped`, { timeoutMs });
-    const refused = failedKey(generation + 1);
+    const refused = keyOf.failed(generation + 1);
     return (await this.#store.check([refused])) ? decode(failureShape, await this.#store.get(refused)) : undefined;
   }
 
@@ -296,32 +297,21 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
     const failure: JobFailure = { node, host: lost, exitCode: 1, text: 'its launcher was lost', final: true };
     for (let generation = 0; ; generation++) {
       // The first generation that has not failed is the one that runs.
-      const first = decode(failureShape, server.table.compareSet(firstKey(generation), new Uint8Array(), encode(failure)));
+      const first = decode(failureShape, server.table.compareSet(keyOf.first(generation), new Uint8Array(), encode(failure)));
       const ranks = ranksPart(new HashStore({ clock, table: server.table }), generation);
       if (first.node === node && first.final)
         void reportFailed(ranks, { rank: undefined, failed: `the launcher of node ${node} (${lost}) was lost` });
       // Also a failure that the lost launcher had still to publish.
-      server.table.set(failedKey(generation), encode(first));
+      server.table.set(keyOf.failed(generation), encode(first));
       if (first.final) return;
     }
   }
 }
 
 async function dial(options: NodeOptions): Promise<StoreClient> {
-  const { clock, random, network, settings, job, node, masterAddress, masterPort, joinTimeoutMs, signal } = options;
-  return StoreClient.connect({
-    clock,
-    random,
-    network,
-    settings,
-    host: masterAddress,
-    port: masterPort,
-    world: job,
-    secret: new TextEncoder().encode(options.secret),
-    rank: launcherNumber + node,
-    connectTimeoutMs: joinTimeoutMs,
-    signal,
-  });
+  const { job, node, masterAddress, masterPort, joinTimeoutMs } = options;
+  const server = { host: masterAddress, port: masterPort, world: job, secret: new TextEncoder().encode(options.secret) };
+  return StoreClient.connect({ ...options, ...server, rank: launcherNumber + node, connectTimeoutMs: joinTimeoutMs });
 }
 
 /** Ranks per node, in order of nodes. */
@@ -355,19 +345,6 @@ async function exchangeSizes(store: Store, options: NodeOptions): Promise<number
   return records.map((record) => record.localSize);
 }
 
-function failingKey(generation: number): string {
-  return `launch/${generation}/failing`;
-}
-
-/** The failure that came first, which is about to be published. */
-function firstKey(generation: number): string {
-  return `launch/${generation}/first`;
-}
-
-function failedKey(generation: number): string {
-  return `launch/${generation}/failed`;
-}
-
 /** Until the rank connects, and from when its last connection ends. */
 function awayKey(rank: number): string {
   return `launch/away/${rank}`;
@@ -376,11 +353,6 @@ function awayKey(rank: number): string {
 /** The part of the store that belongs to the ranks of a generation. */
 function ranksPart(store: Store, generation: number): Store {
   return new PrefixStore(store, generationPrefix(generation));
-}
-
-/** Its failure; null: it has ended well. */
-function rankEndKey(generation: number, rank: number): string {
-  return `launch/${generation}/ended/${rank}`;
 }
 
 /** Gives what is on its way here the time to come. */

@@ -1,6 +1,7 @@
 /** The variables that a rank is started with: torchrun's names, so that scripts and tools of that world understand them,
  *  and Shoal's own. The secret goes by environment only; command lines can be read by every user of a host. */
 import type { Environment } from '../base/settings/settings.ts';
+import type { WorldSpec } from '../store/environment.ts';
 
 /** A job as one of its nodes sees it. */
 export interface JobPlace {
@@ -12,13 +13,10 @@ export interface JobPlace {
   readonly masterAddress: string;
 }
 
-export interface RankPlace extends JobPlace {
-  readonly rank: number;
-  readonly worldSize: number;
+export interface RankPlace extends JobPlace, Pick<WorldSpec, 'rank' | 'worldSize' | 'generation'> {
   readonly localRank: number;
   readonly localSize: number;
   readonly masterPort: number;
-  readonly generation: number;
   readonly maxRestarts: number;
 }
 

@@ -43,6 +43,7 @@ import {
   type DescribedTensor,
 } from './checkpoint.ts';
 
+import { dealtOut } from '../buckets.ts';
 import { checkGroup } from '../reducer-options.ts';
 
 /** The part of a process group that checkpoints use. */
@@ -221,15 +222,10 @@ export class Checkpoints {
 /** Assigns each tensor that all ranks have to the rank that saves it: the largest first, each to the rank with the fewest bytes.
  *  Every rank computes the same. */
 function sharesOf(tensors: ReadonlyMap<string, DescribedTensor>, size: number): Map<string, number> {
-  const loads = new Float64Array(size);
   const ordered = [...tensors].sort(([a, x], [b, y]) => y.bytes.length - x.bytes.length || (a < b ? -1 : 1));
-  return new Map(
-    ordered.map(([name, { bytes }]) => {
-      const rank = loads.indexOf(Math.min(...loads));
-      loads[rank] += bytes.length;
-      return [name, rank];
-    }),
-  );
+  const bytes = ordered.map(([, tensor]) => tensor.bytes.length);
+  const ranks = dealtOut(bytes, size);
+  return new Map(ordered.map(([name], at) => [name, ranks[at]]));
 }
 
 /** Digest of names, dtypes and shapes. Ranks whose tensors differ would each leave a tensor to another rank that does not save it. */

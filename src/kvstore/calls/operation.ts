@@ -12,6 +12,7 @@ import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { Answer, ClientQuestion, ClientSetting } from '../../ps/client/commands.ts';
 import type { KVStore, KVWork, Updater, Value } from './types.ts';
+import type { NamedParameter } from './values-argument.ts';
 
 /** The values of each key's devices. */
 export type ValueLists = readonly (readonly Value[])[];
@@ -47,10 +48,7 @@ export interface RowTransfer extends Urgency {
 }
 
 /** A parameter to be created. */
-export interface FirstValue {
-  readonly key: string;
-  readonly dtype: DType;
-  readonly shape: readonly number[];
+export interface FirstValue extends Omit<NamedParameter, 'count'> {
   readonly value: Value;
   readonly data: TypedArray;
 }

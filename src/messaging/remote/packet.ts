@@ -224,18 +224,7 @@ function hasNarrowTarget({ targetValue, targetVersion }: Msg): boolean {
 }
 
 /** @returns where the next message begins. */
-function writeMessage(
-  msg: Msg,
-  first: Buffer,
-  view: DataView,
-  start: number,
-  out: {
-    readonly isWide: boolean;
-    readonly parts: Uint8Array[];
-    readonly pointers: Uint8Array[];
-    readonly places: (FramePlace | undefined)[];
-  },
-): number {
+function writeMessage(msg: Msg, first: Buffer, view: DataView, start: number, out: DataPacket & { readonly isWide: boolean }): number {
   const { frames, pointers } = msg;
   const entries = frames.length + pointers.length;
   view.setUint16(start, msg.type, true);

@@ -1,6 +1,7 @@
 /** One worker's part in all steps: the rendezvous of each, requests that precede their step, and the other workers. Requests of other workers
  *  are parked until their step begins, up to a bound. Ended steps are remembered, up to a bound, so that late requests fail at once. It must
  *  not know how connections are made. */
+import { getOrMake } from '../../base/collections/lists.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { TensorCarrier } from '../protocol/tensor-carrier.ts';
 import type { Asker, Cancel, Waiter } from '../table/rendezvous.ts';
@@ -180,8 +181,7 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
   }
 
   #park(stepId: number, key: string, waiter: Waiter<Sent>, asker: Asker | undefined): Cancel {
-    const ofStep = this.#parked.get(stepId) ?? new Set();
-    this.#parked.set(stepId, ofStep);
+    const ofStep = getOrMake(this.#parked, stepId, () => new Set<Parked<Sent>>());
     const parked: Parked<Sent> = {
       key,
       waiter,

@@ -9,12 +9,10 @@ import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { describeKey, describeKeys } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
-import type { TensorCounters } from './counters.ts';
 import type { ReceiveMemory, ReceiveBuffer } from './pooled-memory.ts';
 import { FusedRequest, readFusedStatus } from './fused-request.ts';
 import { NameTable } from './name-table.ts';
 import { PendingTable, type Indexed } from './pending-table.ts';
-import type { Outbox } from './outbox.ts';
 import type { ByteReader } from '../../base/bytes.ts';
 import {
   MetadataNext,
@@ -29,21 +27,17 @@ import {
   writePlan,
   writeRegion,
 } from './records.ts';
+import type { TensorSenderOptions } from './tensor-sender.ts';
 import { StandingRequest } from './standing-request.ts';
 import type { FusedWaiter, PieceSink, Unanswered } from './tensor-carrier.ts';
 import { placeFor, TensorRequest } from './tensor-request.ts';
 
-export interface TensorReceiverOptions {
-  readonly outbox: Outbox;
+/** `requestsMax` bounds the requests of this end; `namesMax` the tensors whose metadata are kept. */
+export interface TensorReceiverOptions extends Pick<TensorSenderOptions, 'outbox' | 'counters' | 'requestsMax' | 'namesMax'> {
   readonly memory: ReceiveMemory;
-  readonly counters: TensorCounters;
   readonly clock: Clock;
   /** The name of the peer in messages: `/job:ps/task:0 (tcp 10.0.0.4:7000)`. */
   readonly peer: () => string;
-  /** Requests that are not answered, slots counted. */
-  readonly requestsMax: number;
-  /** Tensors whose metadata are kept. */
-  readonly namesMax: number;
   /** Time limit of a request, from when it is posted. */
   readonly timeoutMs: number;
   /** Index of the first request; others follow, around 2^32. Default 0. */

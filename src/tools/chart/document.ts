@@ -53,12 +53,9 @@ function styleOf(file: string): string {
   return `${paletteStyle(':root')}${readFileSync(builtEntry(file), 'utf8')}`;
 }
 
-interface HtmlDocument {
-  readonly title: string;
-  readonly style: string;
+interface HtmlDocument extends Pick<DrawnDocument, 'title' | 'style' | 'live'> {
   readonly scripts: readonly string[];
   readonly body: string;
-  readonly live?: boolean;
 }
 
 function htmlDocument({ title, style, scripts, body, live = false }: HtmlDocument): string {

@@ -1,22 +1,15 @@
 /** Text of the algorithms that are chosen for each size on one world, and of the times that the cost model expects. */
 import { formatBytes } from '../../base/settings/quantity.ts';
-import type { CostModel } from '../../plan/cost.ts';
 import { inColumns } from './columns.ts';
 import { formatSeconds } from './draw-plan.ts';
 import type { Collective } from '../../plan/ir.ts';
-import { rankCount, type Topology } from '../../plan/topology.ts';
-import type { NetworkPathSpec } from '../../collectives/network-path.ts';
-import { networkLimits, predictedRanksMax, predictSeconds } from '../../collectives/predict.ts';
+import { rankCount } from '../../plan/topology.ts';
+import { networkLimits, predictedRanksMax, predictSeconds, type PredictionInput } from '../../collectives/predict.ts';
 import { selectAlgorithm, type SelectionRule } from '../../collectives/select.ts';
 
-export interface TableWorld {
-  readonly topology: Topology;
-  readonly order: 'canonical' | 'relaxed';
+export interface TableWorld extends Pick<PredictionInput, 'topology' | 'order' | 'model' | 'networkPath'> {
   readonly overrides: readonly SelectionRule[];
   readonly tuned: readonly SelectionRule[];
-  readonly model: CostModel;
-  /** The network path of a group of all ranks; undefined: it has none. */
-  readonly networkPath?: NetworkPathSpec;
 }
 
 /** Range of the powers of two that are tabulated, in bytes; larger sizes take the choice of the largest. */

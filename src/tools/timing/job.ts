@@ -20,6 +20,7 @@ export type CompareEvent =
       readonly event: 'comparison';
       readonly rows: readonly ComparedRow[];
       readonly topology: Topology;
+      /** Measured when the world was set up; absent on one host. */
       readonly rates?: CostModel;
     };
 

@@ -6,13 +6,11 @@
 import type { Stopwatch } from '../../base/clock.ts';
 import type { ProcessGroup } from '../../group/caller/types.ts';
 import type { Operation, Pending } from './operation.ts';
+import type { BenchOptions } from './options.ts';
 
-export interface MeasureOptions {
+/** `parallel` is at least 1. */
+export interface MeasureOptions extends Pick<BenchOptions, 'parallel' | 'wait' | 'touch'> {
   readonly operations: readonly Operation[];
-  /** Most operations in flight; at least 1. */
-  readonly parallel: number;
-  readonly wait: 'async' | 'sync';
-  readonly touch: 'each' | 'once';
   readonly iterations: number;
   readonly stopwatch: Stopwatch;
 }

@@ -44,13 +44,8 @@ interface Buffers {
   readonly output: Buffer;
 }
 
-/** A collective's use of its buffers. */
-interface Moves {
-  start(): Pending;
-  /** Writes patterns into the buffers, by elements. */
-  arm(): void;
-  wrong(): number;
-}
+/** A collective's use of its buffers; `arm` writes patterns into them, by elements. */
+type Moves = Pick<Operation, 'start' | 'arm' | 'wrong'>;
 
 export function createOperation(spec: OperationSpec): Operation {
   const { group, options } = spec;

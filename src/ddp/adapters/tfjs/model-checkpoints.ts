@@ -6,13 +6,8 @@ import { checkArgument, count, noOptions } from '../../../base/schema.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../../memory/dtype.ts';
 import { countOf } from '../../../memory/tensor.ts';
 import { Checkpoints, type CheckpointGroup, type CheckpointsOptions } from '../../checkpoints/checkpoints.ts';
+import type { ParameterSpec } from '../../buckets.ts';
 import { atEpochEnd, checkHas } from './callbacks.ts';
-
-interface Described {
-  readonly name: string;
-  readonly shape: readonly number[];
-  readonly dtype: DType;
-}
 
 type Arrays = Record<string, { readonly data: TypedArray; readonly shape: readonly number[] }>;
 
@@ -61,7 +56,7 @@ export class ModelCheckpoints {
   async restore(): Promise<number> {
     const found = await this.#checkpoints.latest();
     if (found === undefined) return 0;
-    const { epochs, optimizer } = found.state as unknown as { epochs?: number; optimizer?: readonly Described[] };
+    const { epochs, optimizer } = found.state as unknown as { epochs?: number; optimizer?: readonly ParameterSpec[] };
     if (epochs === undefined || optimizer === undefined)
       throw new ShoalError('usage', 'ModelCheckpoints: the latest checkpoint of this folder is not of a model; use a folder of its own');
     const { weights } = this.#model;
@@ -85,7 +80,7 @@ function elements(tensor: tf.Tensor): Arrays[string] {
 }
 
 /** A place for the elements of a tensor, by its name. */
-function blank({ name, shape, dtype }: Described): readonly [string, Arrays[string] & Pick<Described, 'dtype'>] {
+function blank({ name, shape, dtype }: ParameterSpec): readonly [string, Arrays[string] & Pick<ParameterSpec, 'dtype'>] {
   const count = countOf(shape);
   return [name, { data: viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count), shape, dtype }];
 }

@@ -13,11 +13,10 @@ import { createHash } from 'node:crypto';
 import net from 'node:net';
 import { BroadcastChannel, threadId } from 'node:worker_threads';
 import { allowedCpus } from '../../../base/files/allowed-cpus.ts';
-import type { Clock } from '../../../base/clock.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
 import { Fifo } from '../../../base/collections/fifo.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../../backend.ts';
-import { BackendPipe } from '../backend-pipe.ts';
+import { BackendPipe, type BackendPipeOptions } from '../backend-pipe.ts';
 import { dial } from '../dial.ts';
 import { ringBytes, RingReader, RingWriter } from './inproc-ring.ts';
 
@@ -148,15 +147,13 @@ async function lockName(url: string, name: string): Promise<{ release(): Promise
   return { release: () => new Promise((resolve) => server.close(() => resolve())) };
 }
 
-interface InprocPipeOptions {
+interface InprocPipeOptions extends Omit<BackendPipeOptions, 'description'> {
   readonly memory: SharedArrayBuffer;
   readonly id: string;
   readonly role: 'dialer' | 'acceptor';
   readonly url: string;
-  readonly clock: Clock;
   /** There is another processor for the peer to run on. */
   readonly spins: boolean;
-  onEnded(): void;
 }
 
 class InprocPipe extends BackendPipe {

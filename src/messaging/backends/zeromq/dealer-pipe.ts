@@ -1,11 +1,10 @@
 /** A pipe of a dealer: a socket of its own, connected to one router. */
 import { isMainThread } from 'node:worker_threads';
 import type * as Zmq from 'zeromq';
-import type { Clock } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import type { PipeConnectOptions } from '../../backend.ts';
 import type { ThreadGate } from '../../thread-gate.ts';
-import { BackendPipe } from '../backend-pipe.ts';
+import { BackendPipe, type BackendPipeOptions } from '../backend-pipe.ts';
 import { dial } from '../dial.ts';
 import { join, lingerMs, PacketSocket } from './packet-socket.ts';
 
@@ -17,13 +16,11 @@ export const notices = { up: 1, down: 2 } as const;
 const refusalsForAuth = 6;
 const refusalMs = 2000;
 
-export interface DealerPipeOptions {
+export interface DealerPipeOptions extends Omit<BackendPipeOptions, 'description'> {
   readonly url: string;
-  readonly clock: Clock;
   readonly gate: ThreadGate | undefined;
   /** A packet is no larger. */
   readonly packetBytes: number;
-  onEnded(): void;
 }
 
 export class DealerPipe extends BackendPipe {

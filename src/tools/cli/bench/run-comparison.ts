@@ -3,12 +3,10 @@
 import type { Writable } from 'node:stream';
 import { readSettings, type Environment } from '../../../base/settings/settings.ts';
 import { packageVersion } from '../../../base/packages/version.ts';
-import { namesOf, type CompareOptions, type ComparedRow } from '../../timing/compare.ts';
+import { namesOf, type CompareOptions } from '../../timing/compare.ts';
 import { formatComparison, formatComparisonHead } from '../../timing/text/comparison-table.ts';
 import type { CompareEvent } from '../../timing/job.ts';
 import { algorithms } from '../../../collectives/registry.ts';
-import type { CostModel } from '../../../plan/cost.ts';
-import type { Topology } from '../../../plan/topology.ts';
 import { runOnRanks } from './launch-bench.ts';
 
 export interface ComparisonOptions extends Omit<CompareOptions, 'order'> {
@@ -20,19 +18,17 @@ export interface ComparisonOptions extends Omit<CompareOptions, 'order'> {
   readonly stdout: Writable;
 }
 
+type Comparison = Extract<CompareEvent, { event: 'comparison' }>;
+
 /** `shoal bench --algorithms … --json`. */
-export interface ComparisonReport {
+export interface ComparisonReport extends Omit<Comparison, 'event'> {
   readonly schema: 'shoal-comparison';
   readonly version: 1;
   readonly shoal: string;
   readonly node: string;
-  readonly topology: Topology;
   readonly order: 'canonical' | 'relaxed';
-  /** Measured when the world was set up; absent on one host. */
-  readonly rates?: CostModel;
   /** Largest over rows. */
   readonly worstAutoOverBest: number;
-  readonly rows: readonly ComparedRow[];
 }
 
 /** The report is undefined where the job failed, and on ranks other than 0. */
@@ -60,8 +56,7 @@ export async function runComparison(options: ComparisonOptions): Promise<{ exitC
   return { exitCode, report };
 }
 
-function reportOf(event: Extract<CompareEvent, { event: 'comparison' }>, order: ComparisonReport['order']): ComparisonReport {
-  const { rows, topology, rates } = event;
+function reportOf({ rows, topology, rates }: Comparison, order: ComparisonReport['order']): ComparisonReport {
   return {
     schema: 'shoal-comparison',
     version: 1,

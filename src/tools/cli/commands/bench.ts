@@ -8,7 +8,7 @@ import type { BenchEvent } from '../../timing/report.ts';
 import { natural, positive, sizeOption } from '../option-values.ts';
 import { writeJson } from '../write-json.ts';
 
-interface BenchFlags {
+export interface BenchFlags {
   readonly minbytes: number;
   readonly maxbytes: number;
   readonly stepbytes: number;

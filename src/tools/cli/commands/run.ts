@@ -4,12 +4,15 @@ import { Command, Option } from 'commander';
 import { parseMilliseconds } from '../../../base/settings/quantity.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
 import type { Environment } from '../../../base/settings/settings.ts';
+import type { RouteOptions } from '../../../launch/output/output-routes.ts';
 import type { ServerOptions } from '../../../launch/server-specs.ts';
 import { collect, natural, positive, valueOf } from '../option-values.ts';
 import type { JobView } from '../status/job-view.ts';
 import type { RunReport } from '../run-report.ts';
 
-interface RunFlags {
+type GroupNumbers = 'serverGroups' | 'workerGroups' | 'replicas';
+
+interface RunFlags extends RouteOptions, Pick<ServerOptions, 'checkpointDir'>, Required<Pick<ServerOptions, GroupNumbers>> {
   readonly nprocPerNode?: string;
   readonly nnodes: number;
   readonly nodeRank?: number;
@@ -20,20 +23,12 @@ interface RunFlags {
   readonly secretFile?: string;
   readonly maxRestarts: number;
   readonly min?: number;
-  readonly logDir?: string;
-  readonly redirects?: string;
-  readonly tee?: string;
-  readonly localRanksFilter?: string;
   readonly grace: number;
   readonly killAfter: number;
   readonly joinTimeout: number;
   readonly workers?: string;
   readonly servers?: number;
   readonly ps?: number;
-  readonly serverGroups: number;
-  readonly workerGroups: number;
-  readonly replicas: number;
-  readonly checkpointDir?: string;
   readonly serverRestarts?: number;
   readonly nodeOption: readonly string[];
   /** commander: `--no-node` sets `node` to false. */

@@ -1,6 +1,7 @@
 /** The command `shoal tune --scheduler --predict`: the gain from scheduling for a training, from the times of its layers and the rate of its
  *  network alone. */
-import { modelTrace, type LayerTrace, type ModelName } from '../../../scheduler/model-traces.ts';
+import type { SchedulerTuneFlags } from './run-scheduler-tune.ts';
+import { modelTrace } from '../../../scheduler/model-traces.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import { readRunFolder } from '../../report/read-folder.ts';
 import { wholeTrace } from '../../../trace/trace-file.ts';
@@ -9,24 +10,16 @@ import { tracedTraining } from '../../simulate/traced-training.ts';
 import type { ReplayOptions } from '../../simulate/training.ts';
 
 /** Flags as commander gives them. */
-export interface SchedulePredictionFlags {
+export interface SchedulePredictionFlags extends Pick<SchedulerTuneFlags, 'ranks' | 'model' | 'scale' | 'json'> {
   /** The folder of a run; true: --model. */
   readonly predict?: string | true;
-  /** Workers. */
-  readonly ranks?: number;
-  readonly model: ModelName;
-  readonly scale?: number;
   readonly gbit?: number;
   readonly overhead: number;
   readonly exchange: ReplayOptions['exchange'];
-  readonly json?: true;
 }
 
-interface Training {
+interface Training extends Pick<ReplayOptions, 'layers' | 'workers' | 'gbitPerSecond'> {
   readonly name: string;
-  readonly layers: readonly LayerTrace[];
-  readonly workers: number;
-  readonly gbitPerSecond: number;
   /** Measured time of a step; undefined when none was made. */
   readonly measuredMs?: number;
   readonly warnings: readonly string[];

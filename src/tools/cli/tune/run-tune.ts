@@ -4,6 +4,7 @@ import type { Writable } from 'node:stream';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
 import type { Environment } from '../../../base/settings/settings.ts';
 import { packageVersion } from '../../../base/packages/version.ts';
+import type { BenchFlags } from '../commands/bench.ts';
 import { comparable, type ComparableCollective } from '../../timing/compare.ts';
 import { choicesOf } from '../../timing/text/comparison-table.ts';
 import { sizesOf } from '../../timing/options.ts';
@@ -15,14 +16,8 @@ import { writeFileAt } from '../../../base/files/write-file.ts';
 import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
 
 /** Flags as commander gives them. */
-export interface TuneFlags {
-  readonly ranks?: number;
-  readonly hosts: number;
+export interface TuneFlags extends Pick<BenchFlags, 'minbytes' | 'maxbytes' | 'stepfactor' | 'ranks' | 'hosts' | 'budget'> {
   readonly collectives: string;
-  readonly minbytes: number;
-  readonly maxbytes: number;
-  readonly stepfactor: number;
-  readonly budget: number;
   readonly output: string;
   readonly json?: true;
 }
