@@ -67,6 +67,8 @@ export interface AdamOptions {
   readonly decoupled?: boolean;
 }
 
+export type Floats = Float32Array | Float64Array;
+
 const fromZero = number({ min: 0 });
 const beta = number({ min: 0, below: 1 });
 const sgdOptions = optionTable<SGDOptions>({ lr: fromZero, momentum: fromZero, weightDecay: fromZero, nesterov: flag });
@@ -95,7 +97,7 @@ export class SGD implements Optimizer {
     this.lr = lr;
     this.#options = { lr, momentum, weightDecay, nesterov };
     if (momentum === 0) return;
-    for (const { name, data } of parameters) this.#buffers.push((this.state[`${name}.momentum_buffer`] = sameKind(data, data.length)));
+    for (const { name, data } of parameters) this.#buffers.push((this.state[`${name}.momentum_buffer`] = zerosLike(data)));
   }
 
   /** Updates all parameters by `lr · (gradient + weightDecay · parameter)`, or by the momentum of that; in the order of the parameters.
@@ -113,7 +115,7 @@ export class SGD implements Optimizer {
       }
       // At a rate of −1 the kernel's velocity is torch's buffer, and what it adds to zeros is the step.
       const decayed = gradient.slice();
-      const step = sameKind(data, data.length);
+      const step = zerosLike(data);
       if (weightDecay !== 0) this.#kernels.update('sgd', decayed, data, [], ruleParameters('sgd', { rate: -weightDecay }));
       const rule = nesterov ? 'nesterov' : 'momentum';
       this.#kernels.update(rule, step, decayed, [buffer], ruleParameters(rule, { rate: -1, mu }));
@@ -130,11 +132,7 @@ export class Adam implements Optimizer {
   readonly #parameters: readonly OptimizerParameter[];
   readonly #options: Required<AdamOptions>;
   readonly #kernels = parameterKernels();
-  readonly #moments: {
-    readonly first: Float32Array | Float64Array;
-    readonly second: Float32Array | Float64Array;
-    readonly steps: Float64Array;
-  }[];
+  readonly #moments: { readonly first: Floats; readonly second: Floats; readonly steps: Float64Array }[];
 
   constructor(parameters: readonly OptimizerParameter[], options: AdamOptions = noOptions) {
     this.#parameters = checkedParameters('Adam', parameters, options, adamOptions);
@@ -142,7 +140,7 @@ export class Adam implements Optimizer {
     this.lr = lr;
     this.#options = { lr, betas: [...betas] as [number, number], eps, weightDecay, decoupled };
     this.#moments = parameters.map(({ name, data }) => {
-      const moments = { first: sameKind(data, data.length), second: sameKind(data, data.length), steps: new Float64Array(1) };
+      const moments = { first: zerosLike(data), second: zerosLike(data), steps: new Float64Array(1) };
       Object.assign(this.state, {
         [`${name}.exp_avg`]: moments.first,
         [`${name}.exp_avg_sq`]: moments.second,
@@ -190,11 +188,7 @@ export function checkParameters(call: string, parameters: readonly OptimizerPara
 }
 
 /** @throws ShoalError `usage` naming the parameter whose gradient does not fit. */
-export function checkGradients(
-  call: string,
-  gradients: readonly (Float32Array | Float64Array)[],
-  parameters: readonly OptimizerParameter[],
-): void {
+export function checkGradients(call: string, gradients: readonly Floats[], parameters: readonly OptimizerParameter[]): void {
   checkArgument(`${call}: gradients`, gradients, anyList);
   if (gradients.length !== parameters.length)
     throw new ShoalError('usage', `${call}: ${gradients.length} gradients for ${parameters.length} parameters`);
@@ -227,8 +221,9 @@ function parameterKernels(): ParameterKernels {
   return createParameterKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
 }
 
-function sameKind(data: Float32Array | Float64Array, length: number): Float32Array | Float64Array {
-  return data instanceof Float32Array ? new Float32Array(length) : new Float64Array(length);
+/** Zeros of the same kind and number. */
+function zerosLike(data: Floats): Floats {
+  return data instanceof Float32Array ? new Float32Array(data.length) : new Float64Array(data.length);
 }
 
 /** Converts the gradient to the parameter's kind of floats: kernels take one kind at a time. */

@@ -14,14 +14,19 @@ import type { ProcessGroup, Work } from '../group/caller/types.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import { dealtOut } from './buckets.ts';
 import type { JoinHook, Joinable } from './join.ts';
-import { checkGradients, checkParameters, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
+import {
+  checkGradients,
+  checkParameters,
+  type Floats,
+  type Optimizer,
+  type OptimizerClass,
+  type OptimizerParameter,
+} from './optimizers.ts';
 import { checkGroup } from './reducer-options.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 
 /** The part of a process group that the optimiser uses. */
 export type ZeroGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allGather' | 'gatherObject'>;
-
-type Floats = Float32Array | Float64Array;
 
 /** An object that holds the last gradients: a `Reducer`, after its step. */
 export interface GradientSource {

@@ -1,21 +1,13 @@
 /** Bandwidths of calls by nccl-tests' measure, beside the measured bandwidth of the links or the memory that they went over. */
 import { busBound, busFactor, type BusOperation, type MeasuredBytes } from '../../collectives/bus-bandwidth.ts';
 import { ranksIn } from '../../membership/rank-ranges.ts';
+import { collectives } from '../../plan/ir.ts';
 import type { TraceMetadata } from '../../trace/chrome.ts';
 import type { ReportRates } from './data/report-data.ts';
 
 type Processes = TraceMetadata['processes'];
 
-const operations: ReadonlySet<string> = new Set<BusOperation>([
-  'all-reduce',
-  'broadcast',
-  'reduce',
-  'all-gather',
-  'gather',
-  'scatter',
-  'reduce-scatter',
-  'all-to-all',
-]);
+const operations: ReadonlySet<string> = new Set<BusOperation>(collectives.filter((name) => name !== 'barrier'));
 
 /** The ranks that take part in a call. */
 export interface CallShape {

@@ -196,13 +196,13 @@ function exchangeOf(
 }
 
 /** Two operations, of which the second starts when the first is done. */
-function inTurn(first: Work, next: () => Work): Pending {
+function inTurn(first: Work, second: () => Work): Pending {
   return {
     waitSync(timeoutMs) {
       first.waitSync(timeoutMs);
-      next().waitSync(timeoutMs);
+      second().waitSync(timeoutMs);
     },
-    then: (onFulfilled, onRejected) => first.then(() => next()).then(onFulfilled, onRejected),
+    then: (onFulfilled, onRejected) => first.then(() => second()).then(onFulfilled, onRejected),
   };
 }
 
