@@ -21,20 +21,17 @@ import type { DependencyEngine } from '../../engine/engine.ts';
 import type { OnComplete } from '../../engine/operation.ts';
 import type { Variable } from '../../engine/variable.ts';
 import type { Part } from '../../scheduler/task-parts.ts';
-import { Task } from '../../scheduler/task.ts';
+import { Task, type TaskOptions } from '../../scheduler/task.ts';
 
 export type KVOperation = 'init' | 'push' | 'pull' | 'push_pull' | 'row_push' | 'row_pull';
 
 /** The store's operation on a range of bytes. Calls `onComplete` once. */
 export type Communicate = (part: number, onComplete: OnComplete) => void;
 
-export interface KVStoreTaskOptions {
-  readonly name: string;
+export interface KVStoreTaskOptions extends Required<Pick<TaskOptions, 'name' | 'priority' | 'link'>> {
   readonly operation: KVOperation;
   /** The bytes of each part, in order: they are the store's, not the core's to choose. */
   readonly partBytes: readonly number[];
-  readonly priority: number;
-  readonly link: string;
   readonly engine: DependencyEngine;
   /** Variables of the values that it reads and writes. */
   readonly real: readonly Variable[];

@@ -13,18 +13,8 @@ import { unanswered, type PieceSink, type Unanswered } from './tensor-carrier.ts
 import type { ByteWriter } from '../../base/bytes.ts';
 import { MetadataNext, writeDestination, writeMetadata } from './records.ts';
 
-interface TensorRequestOptions {
-  readonly index: number;
-  readonly stepId: number;
-  readonly name: TensorName;
-  readonly suffix: KeySuffix;
-  readonly deadlineMs: number;
-  /** Undefined for slots of a fused request. */
-  readonly waiter: Waiter<TensorValue> | undefined;
-  /** The user of pieces, and the number of indices for them, with the request's own. */
-  readonly sink?: PieceSink | undefined;
-  readonly indices?: number;
-}
+type TensorRequestOptions = Pick<TensorRequest, 'index' | 'stepId' | 'name' | 'deadlineMs' | 'waiter'> &
+  Partial<Pick<TensorRequest, 'sink' | 'indices'>> & { readonly suffix: KeySuffix };
 
 /** Where one tensor is to come, and what is known of it: others may change what is known by its name meanwhile. */
 export class TensorPlace {
@@ -66,9 +56,11 @@ export class TensorRequest extends TensorPlace implements Indexed {
   readonly index: number;
   readonly stepId: number;
   readonly deadlineMs: number;
+  /** Undefined for slots of a fused request. */
   readonly waiter: Waiter<TensorValue> | undefined;
-  /** In a row, from `index`. */
+  /** In a row, from `index`: its own, and those of pieces. */
   readonly indices: number;
+  /** The user of pieces. */
   readonly sink: PieceSink | undefined;
   /** The request that goes on after the connection has ended. */
   moved: Unanswered | undefined;

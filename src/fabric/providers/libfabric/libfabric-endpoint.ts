@@ -5,6 +5,7 @@ import {
   ofiEvents,
   ofiEventWords,
   type NativeWithOfi,
+  type OfiDeviceFacts,
   type OfiDeviceHandle,
   type OfiEndpointHandle,
   type OfiRegistrationHandle,
@@ -25,12 +26,9 @@ export interface EndpointListener {
   onFailed(slot: number | undefined, error: number): void;
 }
 
-export interface EndpointOptions {
+export interface EndpointOptions extends Pick<OfiDeviceFacts, 'source' | 'receives' | 'transmits'> {
   readonly native: NativeWithOfi;
   readonly device: OfiDeviceHandle;
-  readonly source: string;
-  readonly receives: number;
-  readonly transmits: number;
 }
 
 /** Bytes to write and their target, in libfabric's terms. */
