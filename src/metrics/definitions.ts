@@ -46,6 +46,7 @@ export const metricDefinitions = {
     'Bytes of scheduled all-reduces, or of requests to the parameter server, in flight.',
     'group',
   ),
+  reconnects: counter('shoal_reconnects', 'Number of times that the connection to the parameter server was made again.', 'group'),
   registered: gauge('shoal_registered_bytes', 'Memory that other ranks may reach: tensors, staging, control blocks.'),
   worldSize: gauge('shoal_world_size', 'Ranks of the world, without those that the others have gone on without.'),
   epoch: gauge('shoal_world_epoch', 'Number of times that the world has been shrunk since the ranks were started.'),

@@ -88,7 +88,7 @@ it('a rank that has not joined is starting; one of a node that does not answer i
 it('workers of a parameter server answer beside the rank of their process, or alone', async () => {
   const { facts, store, over } = await jobOf([report(0), undefined]);
   await store.deleteKey('connected/1');
-  const servers = [{ name: 'server 0', creditBytes: 100, inFlightBytes: 60, queued: 2 }];
+  const servers = [{ name: 'server 0', creditBytes: 100, inFlightBytes: 60, queued: 2, reconnects: 1 }];
   const worker: WorkerFacts = {
     group: 'kvstore',
     calls: 4,

@@ -1,7 +1,7 @@
 /** The answer of a process's store of parameters, or of its task of a graph, to the question how it is: what its groups do not know. */
 import { hostname } from 'node:os';
 import type { Store } from '../store/store.ts';
-import { sample, type Sample } from './definitions.ts';
+import { sample } from './definitions.ts';
 import { announce, answerQuestions } from './questions.ts';
 import { memorySamples, type RankReport } from './rank-report.ts';
 
@@ -22,6 +22,8 @@ export interface WorkerFacts {
     readonly inFlightBytes: number;
     /** Requests that have not been sent. */
     readonly queued: number;
+    /** Number of times that the connection was made again. */
+    readonly reconnects: number;
   }[];
 }
 
@@ -57,10 +59,11 @@ function workerReport(rank: number, size: number, { group, calls, pending, failu
       sample('pending', pending, { group }),
       ...servers
         .slice(0, serversMax)
-        .flatMap(({ name, creditBytes, inFlightBytes, queued }) => [
+        .flatMap(({ name, creditBytes, inFlightBytes, queued, reconnects }) => [
           sample('queued', queued, { group: name }),
           sample('credit', creditBytes, { group: name }),
           sample('creditUsed', inFlightBytes, { group: name }),
+          sample('reconnects', reconnects, { group: name }),
         ]),
     ],
   };
@@ -76,11 +79,7 @@ export function withWorker(rank: RankReport | undefined, worker: RankReport | un
     pending: rank.pending + worker.pending,
     ...(wait && { wait }),
     ...(failure !== undefined && { failure }),
-    samples: [...rank.samples, ...worker.samples.filter(isOfGroup)],
+    // Without what a rank tells of itself.
+    samples: [...rank.samples, ...worker.samples.filter(({ labels }) => 'group' in labels)],
   };
-}
-
-/** False for values that a rank tells of itself. */
-function isOfGroup({ labels }: Sample): boolean {
-  return 'group' in labels;
 }

@@ -108,7 +108,7 @@ export class ServerConnection implements Disposable {
   /** The requests and bytes on the way to the server, and those that wait. */
   get load(): WorkerFacts['servers'][number] {
     const { creditBytes, inFlightBytes } = this.#account;
-    return { name: this.options.name, creditBytes, inFlightBytes, queued: this.#waiting.length };
+    return { name: this.options.name, creditBytes, inFlightBytes, queued: this.#waiting.length, reconnects: Math.max(0, this.#epoch - 1) };
   }
 
   get isUp(): boolean {
