@@ -1,5 +1,5 @@
-/** Aborts of a group, by `abort` or by the signal of a call: either ends it on every rank. A signal has one listener here, however many calls it is given to.
- *  It must not know what calls do. */
+/** Aborts of a group, by `abort` or by the signal of a call: either ends it on every rank. A signal has one
+ *  listener here, however many calls it is given to. It must not know what calls do. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { CompletedWork, type SettlingWork } from '../../comm/caller/work.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';

@@ -1,5 +1,5 @@
-/** The calling thread's part of `shrink`, `grow` and `reconfigure`: checks the call, asks the comm thread for the group of the ranks that go on, and hands over
- *  to it. It must not know how the ranks agree. */
+/** The calling thread's part of `shrink`, `grow` and `reconfigure`: checks the call, asks the comm thread for
+ *  the group of the ranks that go on, and hands over to it. It must not know how the ranks agree. */
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions } from '../../base/schema.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
