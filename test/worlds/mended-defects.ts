@@ -366,9 +366,9 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'launchers end the servers before the ranks have heard why',
     file: 'src/launch/node-agreement.ts',
-    mended: 'await this.#store.compareSet(firstKey(generation), new Uint8Array(), encode(failure)));\n',
+    mended: 'await this.#store.compareSet(keyOf.first(generation), new Uint8Array(), encode(failure)));\n',
     broken:
-      'await this.#store.compareSet(firstKey(generation), new Uint8Array(), encode(failure)));\n      await this.#store.set(failedKey(generation), encode(first));\n',
+      'await this.#store.compareSet(keyOf.first(generation), new Uint8Array(), encode(failure)));\n      await this.#store.set(keyOf.failed(generation), encode(first));\n',
     shaped: (plan) => ({
       ...withServers(plan),
       ...{ ranks: 2, servers: 2, replicas: 1, nodes: 2, path: 'network fast path', maxRestarts: 1, delayedOneIn: 0, delayMs: 0 },
