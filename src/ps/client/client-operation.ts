@@ -68,7 +68,7 @@ export class ClientOperation {
     return this.#finished;
   }
 
-  /** How long it has run, and what it waits for. */
+  /** The time since its start, and the reasons why it has not ended. */
   get wait(): { text: string; seconds: number } {
     const { clock, name } = this.options;
     return { text: `${name()}: ${this.#reasonsText}`, seconds: (clock.now() - this.#startMs) / 1000 };

@@ -24,7 +24,7 @@ export type CompareEvent =
       readonly rates?: CostModel;
     };
 
-/** What ranks of one machine reach each other over. */
+/** The fabrics between the ranks of one machine. */
 export interface Links {
   /** Ranks by machine. */
   readonly hosts: readonly (readonly number[])[];
