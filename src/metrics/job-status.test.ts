@@ -90,19 +90,24 @@ it('workers of a parameter server answer beside the rank of their process, or al
   await store.deleteKey('connected/1');
   const servers = [{ name: 'server 0', creditBytes: 100, inFlightBytes: 60, queued: 2, reconnects: 1 }];
   const worker: WorkerFacts = {
-    group: 'kvstore',
     calls: 4,
     pending: 1,
     failure: undefined,
     oldest: { text: "push of 'w'", seconds: 3 },
     servers,
   };
-  for (const rank of [0, 1]) answerForWorker(store, { rank, size: 2 }, () => worker, over.signal);
+  const left = new AbortController();
+  for (const rank of [0, 1]) answerForWorker(store, { group: 'kvstore', rank, size: 2 }, () => worker, left.signal);
+  answerForWorker(store, { group: 'graph', rank: 1, size: 2 }, () => ({ ...worker, calls: 2, servers: [] }), over.signal);
   const { status, reports } = await askJob(facts);
+  left.abort();
+  const later = await askJob(facts);
   over.abort();
+  // A store that was closed is not asked any more.
+  expect(later.status.ranks.map(({ calls }) => calls)).toEqual([9, 2]);
   expect(status.ranks).toMatchObject([
     { state: 'communicating', steps: 7, calls: 13, pending: 1, call: { text: "push of 'w'", seconds: 3 } },
-    { state: 'communicating', steps: 0, calls: 4, pending: 1, call: { text: "push of 'w'", seconds: 3 } },
+    { state: 'communicating', steps: 0, calls: 6, pending: 2, call: { text: "push of 'w'", seconds: 3 } },
   ]);
   for (const { samples } of reports) {
     expect(samples).toContainEqual({ metric: 'creditUsed', labels: { group: 'server 0' }, value: 60 });

@@ -8,7 +8,7 @@ import { sample, type Sample } from './definitions.ts';
 import { ask, isAnnounced } from './questions.ts';
 import { serverSamples, serverShape, type ServerReport } from './server-report.ts';
 import { reportShape, type RankReport, type ReportedWait } from './rank-report.ts';
-import { withWorker, workerName } from './worker-report.ts';
+import { withWorker, workerGroups, workerName } from './worker-report.ts';
 
 const processShape = object({
   name: anyText,
@@ -122,13 +122,15 @@ export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promis
   return { status, reports: reports.filter((report) => report !== undefined), serverReports };
 }
 
-/** Asks the comm thread of a rank's groups, and its store of parameters: it may have either, or both. */
+/** Asks the comm thread of a rank's groups, its store of parameters, and its task of a graph: a process may have any of them. */
 async function askRank(store: Store, rank: number): Promise<RankReport | undefined> {
   const asked = async (who: string): Promise<RankReport | undefined> => understood(reportShape, await ask(store, who, answerMs));
-  const worker = workerName(rank);
-  if (!(await isAnnounced(store, worker).catch(() => false))) return asked(String(rank));
-  const joined = (await isConnected(store, rank)) ? asked(String(rank)) : undefined;
-  return withWorker(await joined, await asked(worker));
+  const names = workerGroups.map((group) => workerName(group, rank));
+  const present = await Promise.all(names.map((who) => isAnnounced(store, who).catch(() => false)));
+  const workers = names.filter((_, at) => present[at]);
+  const own = workers.length === 0 || (await isConnected(store, rank)) ? asked(String(rank)) : undefined;
+  const [report, ...others] = await Promise.all([own, ...workers.map(asked)]);
+  return others.reduce(withWorker, report);
 }
 
 function isConnected(store: Store, rank: number): Promise<boolean> {

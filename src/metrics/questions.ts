@@ -30,9 +30,11 @@ export async function answerQuestions(store: Store, who: string, answer: () => u
   }
 }
 
-/** Says that there is somebody who answers. */
-export async function announce(store: Store, who: string): Promise<void> {
-  await store.prefix(prefix).set(presenceKey(who), nothing);
+/** Says until `signal` that there is somebody who answers. Never throws: without it, nobody asks. */
+export function announce(store: Store, who: string, signal: AbortSignal): void {
+  const presence = store.prefix(prefix);
+  presence.set(presenceKey(who), nothing).catch(() => undefined);
+  signal.addEventListener('abort', () => void presence.deleteKey(presenceKey(who)).catch(() => undefined), { once: true });
 }
 
 /** True if somebody has announced to answer. */

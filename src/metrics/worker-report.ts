@@ -5,9 +5,11 @@ import { sample } from './definitions.ts';
 import { announce, answerQuestions } from './questions.ts';
 import { memorySamples, type RankReport } from './rank-report.ts';
 
+/** Names of what answers, among the groups of a rank. */
+export const workerGroups = ['kvstore', 'graph'] as const;
+export type WorkerGroup = (typeof workerGroups)[number];
+
 export interface WorkerFacts {
-  /** Name among the groups of a rank. */
-  readonly group: 'kvstore' | 'graph';
   /** Calls on the store, or steps of the graph, so far. */
   readonly calls: number;
   readonly pending: number;
@@ -30,24 +32,26 @@ export interface WorkerFacts {
 /** Servers with values of their own. */
 const serversMax = 32;
 
-/** The name under which the process of a rank answers. */
-export function workerName(rank: number): string {
-  return `worker-${rank}`;
+/** The name under which a store or a task of the rank answers. */
+export function workerName(group: WorkerGroup, rank: number): string {
+  return `${group}-${rank}`;
 }
 
-/** Answers until `signal`. Never rejects. @param size ranks of the job. */
-export function answerForWorker(
-  store: Store,
-  { rank, size }: { readonly rank: number; readonly size: number },
-  facts: () => WorkerFacts,
-  signal: AbortSignal,
-): void {
-  void answerQuestions(store, workerName(rank), () => workerReport(rank, size, facts()), signal);
-  // Without it, nobody asks.
-  announce(store, workerName(rank)).catch(() => undefined);
+interface WorkerPlace {
+  readonly group: WorkerGroup;
+  readonly rank: number;
+  /** Ranks of the job. */
+  readonly size: number;
 }
 
-function workerReport(rank: number, size: number, { group, calls, pending, failure, oldest, servers }: WorkerFacts): RankReport {
+/** Answers until `signal`. */
+export function answerForWorker(store: Store, place: WorkerPlace, facts: () => WorkerFacts, signal: AbortSignal): void {
+  const who = workerName(place.group, place.rank);
+  void answerQuestions(store, who, () => workerReport(place, facts()), signal);
+  announce(store, who, signal);
+}
+
+function workerReport({ group, rank, size }: WorkerPlace, { calls, pending, failure, oldest, servers }: WorkerFacts): RankReport {
   return {
     ...{ rank, pid: process.pid, host: hostname(), size, epoch: 0, steps: 0, calls, pending },
     ...(oldest && { wait: { ...oldest, ranks: [] } }),

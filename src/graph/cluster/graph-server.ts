@@ -159,7 +159,7 @@ export class GraphServer implements AsyncDisposable {
     await options.store.set(recordKey(server.name), Buffer.from(JSON.stringify(record)));
     const { store, rank } = options;
     if (rank !== undefined) {
-      const place = { rank, size: tasksOf(options.cluster).length };
+      const place = { group: 'graph', rank, size: tasksOf(options.cluster).length } as const;
       answerForWorker(store, place, () => server.#service.facts, server.#over.signal);
       jobFailed(store, rank, server.#over.signal).catch((thrown: unknown) => server.#fail(ShoalError.from(thrown)));
     }

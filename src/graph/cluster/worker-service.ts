@@ -104,7 +104,7 @@ export class WorkerService implements RpcService {
   get facts(): WorkerFacts {
     const [first] = this.#running;
     const oldest = first && { text: `step ${first[0]} of ${this.task}`, seconds: (this.#options.clock.now() - first[1].sinceMs) / 1000 };
-    return { group: 'graph', calls: this.#steps, pending: this.stepsInFlight, failure: undefined, oldest, servers: [] };
+    return { calls: this.#steps, pending: this.stepsInFlight, failure: undefined, oldest, servers: [] };
   }
 
   // ── called by sessions of this process, and for those of others ────────────────────────────────────────────────

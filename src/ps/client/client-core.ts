@@ -220,7 +220,7 @@ export class ClientCore {
     const [oldest] = this.#operations;
     const failure = this.#closed ? undefined : this.#failure?.message;
     const servers = this.#connections.map(({ load }) => load);
-    return { group: 'kvstore', calls: this.#calls, pending: this.#operations.size, failure, oldest: oldest?.wait, servers };
+    return { calls: this.#calls, pending: this.#operations.size, failure, oldest: oldest?.wait, servers };
   }
 
   /** A region of `values` is about to be freed: no value of a pending operation lies in it. */

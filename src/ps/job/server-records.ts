@@ -71,8 +71,8 @@ export class ServerRecords {
   }
 
   /** Answers whoever asks how the workers of this rank are, until `signal`. */
-  answerForWorker(place: { readonly rank: number; readonly size: number }, facts: () => WorkerFacts, signal: AbortSignal): void {
-    answerForWorker(this.#store, place, facts, signal);
+  answerForWorker(rank: number, size: number, facts: () => WorkerFacts, signal: AbortSignal): void {
+    answerForWorker(this.#store, { group: 'kvstore', rank, size }, facts, signal);
   }
 
   /** Answers whoever asks how the process of this name is, until `signal`. */
