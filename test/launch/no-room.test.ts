@@ -142,8 +142,8 @@ await kv.close();
 });
 
 it.each([
-  ['a tensor', "await group.allReduce(group.tensor('float32', [1 << 24]))"],
-  ['an array', 'await group.allReduce(new Float32Array(1 << 24))'],
+  ['a tensor', "await group.allReduce(group.tensor('float32', [1 << 22]))"],
+  ['an array', 'await group.allReduce(new Float32Array(1 << 22))'],
 ])('memory that one rank may not have for %s is out-of-memory on all ranks, with bytes, budget and the next step', async (_, call) => {
   const script = scriptOf(
     'budget',
@@ -160,9 +160,9 @@ if (group.rank === 1) throw told;
     [...stdout.matchAll(/^\[rank (\d)\] (\{.*\})$/gm)].map(([, rank, line]) => [Number(rank), JSON.parse(line) as unknown]),
   );
   const message =
-    'rank 1 ran out of shared memory: a region of 67108864 bytes does not fit the budget, 0 of 8388608 bytes are in use; release tensors or raise the budget (SHOAL_SHARED_MEMORY_MAX)';
+    'rank 1 ran out of shared memory: a region of 16777216 bytes does not fit the budget, 0 of 8388608 bytes are in use; release tensors or raise the budget (SHOAL_SHARED_MEMORY_MAX)';
   for (const rank of [0, 1, 2]) {
-    const expected = { code: 'out-of-memory', message, bytes: 67_108_864, resource: 'shared memory', peer: rank === 1 ? null : 1 };
+    const expected = { code: 'out-of-memory', message, bytes: 16_777_216, resource: 'shared memory', peer: rank === 1 ? null : 1 };
     expect(told.get(rank), stderr).toEqual(expected);
   }
 });
