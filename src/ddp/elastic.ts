@@ -3,11 +3,21 @@
 import { bytesOf } from '../base/bytes.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { leave } from '../base/leave-signal.ts';
-import { anyList, callback, checkArgument, checkFields, count, optionTable, anything } from '../base/schema.ts';
+import { anyList, anything, callback, checkArgument, checkFields, count, describeValue, optionTable } from '../base/schema.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 import { Tensor } from '../memory/tensor.ts';
 import { checkGroup } from './reducer-options.ts';
 import { StepBoundaries } from './step-boundaries.ts';
+
+/** State of which each rank has a part: a `ZeroRedundancyOptimizer`. */
+export interface ShardedState {
+  /** Steps that this rank's part has made; negative: it has none yet. */
+  readonly steps: number;
+  /** This rank takes over the other state of a rank whose part has made so many steps. */
+  settle(steps: number): void;
+  /** Deals all parts out to the ranks of the group. Collective. */
+  regroup(group: ProcessGroup): Promise<void>;
+}
 
 /** The state by which training goes on. Change all of it together, after the last collective of a step, and without awaiting in between. */
 export interface ElasticState {
@@ -15,11 +25,13 @@ export interface ElasticState {
   step: number;
   /** Parameters, the optimiser's state, …: the same dtypes and numbers of elements on all ranks, in the same order. */
   readonly tensors: readonly TensorLike[];
+  /** The optimiser whose state is spread over the ranks, made of the group that `elastic.run` is given. Its step is the last call of a step. */
+  readonly sharded?: ShardedState;
   /** Anything else that structured clone takes and that is the same on all ranks, such as the position of a sampler. */
   extra?: unknown;
 }
 
-const stateFields = optionTable<ElasticState>({ step: count, tensors: anyList, extra: anything });
+const stateFields = optionTable<ElasticState>({ step: count, tensors: anyList, sharded: anything, extra: anything });
 
 /** Trains from `state.step` on, with this group. `boundary` is awaited after each step, once the state has been changed, equally often on all
  *  ranks and with a collective of all between two times: there, ranks that wait are taken in. It rejects with what `elastic.run` catches. */
@@ -34,6 +46,8 @@ async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain
   checkFields('elastic.run: state', state, stateFields);
   checkArgument('elastic.run: state.step', state.step, count);
   checkArgument('elastic.run: state.tensors', state.tensors, anyList);
+  if (state.sharded !== undefined && typeof state.sharded?.regroup !== 'function')
+    throw new ShoalError('usage', `elastic.run: state.sharded is a ZeroRedundancyOptimizer, not ${describeValue(state.sharded)}`);
   checkArgument('elastic.run: train', train, callback);
   for (let current = group; ;) {
     let boundaries: StepBoundaries | undefined;
@@ -81,9 +95,11 @@ async function catchUp(group: ProcessGroup, state: ElasticState): Promise<string
   try {
     if (targets.length > 0) await group.batch(targets.map((data) => ({ call: 'broadcast', data, root })));
     const name = group.rank === root ? await group.store.add('elastic/names', 1) : 0;
-    const [extra, key] = await group.broadcastObject([state.extra, name], { root });
+    const [extra, key, steps] = await group.broadcastObject([state.extra, name, state.sharded?.steps ?? 0], { root });
     if (isBehind) state.tensors.forEach((tensor, index) => bytesOf(dataOf(tensor)).set(bytesOf(dataOf(targets[index]))));
     [state.step, state.extra] = [furthest[0], extra];
+    state.sharded?.settle(steps);
+    await state.sharded?.regroup(group);
     return String(key);
   } finally {
     if (isBehind) for (const target of targets) if (target instanceof Tensor) group.release(target);

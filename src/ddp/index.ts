@@ -4,7 +4,7 @@ export { assignBuckets, type Bucket, type BucketLimits, type BucketSlot, type Pa
 export type { Checkpoint, CheckpointState, CheckpointTensor, CheckpointValue } from './checkpoints/checkpoint.ts';
 export { Checkpoints, type CheckpointContents, type CheckpointGroup, type CheckpointsOptions } from './checkpoints/checkpoints.ts';
 export { checksum } from './checksum.ts';
-export { elastic, type ElasticState, type ElasticTrain } from './elastic.ts';
+export { elastic, type ElasticState, type ElasticTrain, type ShardedState } from './elastic.ts';
 export {
   allReduceHook,
   bf16CompressHook,
@@ -27,7 +27,12 @@ export {
 } from './optimizers.ts';
 export { Reducer } from './reducer.ts';
 export type { ReducerGroup, ReducerOptions, ReducerStats, StepResult, Weighting } from './reducer-options.ts';
-export { type GradientSource, ZeroRedundancyOptimizer, type ZeroGroup } from './zero-redundancy-optimizer.ts';
+export {
+  type GradientSource,
+  type ShardingOptions,
+  ZeroRedundancyOptimizer,
+  type ZeroGroup,
+} from './sharding/zero-redundancy-optimizer.ts';
 export { SummaryWriter } from './summary-writer.ts';
 export { DistributedSampler, type SamplerOptions, type SamplerState } from './sampler.ts';
 /** The generator that the sampler uses: for initial parameters that are the same on every machine. */

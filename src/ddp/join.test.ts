@@ -5,7 +5,7 @@ import { startRanks } from '../group/testing/in-process-world.ts';
 import { join } from './join.ts';
 import { SGD } from './optimizers.ts';
 import { Reducer } from './reducer.ts';
-import { ZeroRedundancyOptimizer } from './zero-redundancy-optimizer.ts';
+import { ZeroRedundancyOptimizer } from './sharding/zero-redundancy-optimizer.ts';
 
 const specs = [
   { name: 'a', shape: [2], dtype: 'float32' },

@@ -475,7 +475,8 @@ describe('shoal/ddp', () => {
   const [group] = new LocalWorld(2).groups;
   const limits = { firstBucketBytes: 64, bucketBytes: 64 };
   const weights = [{ name: 'w', data: new Float32Array(2) }];
-  const zeroGroup = Object.assign(group, { gatherObject: async () => null }) as unknown as ddp.ZeroGroup;
+  const objects = { gatherObject: async () => null, allGatherObject: async (value: unknown) => [value], allToAll: async () => undefined };
+  const zeroGroup = Object.assign(group, objects) as unknown as ddp.ZeroGroup;
   const alone: ddp.CheckpointGroup = {
     rank: 0,
     size: 1,
@@ -520,6 +521,7 @@ describe('shoal/ddp', () => {
       argument(weights),
       argument(ddp.Adam),
       options('lr', 'betas', 'eps', 'weightDecay', 'decoupled'),
+      options('redundancy'),
     ),
     Checkpoints: call(
       (...given: ConstructorParameters<typeof ddp.Checkpoints>) => new ddp.Checkpoints(...given),
@@ -578,6 +580,8 @@ describe('shoal/ddp', () => {
       step: call(zero.step.bind(zero), gradients),
       consolidateStateDict: call(zero.consolidateStateDict.bind(zero), options('to')),
       joinable: call(zero.joinable.bind(zero), argument({ gradient: () => new Float32Array(2) })),
+      settle: call(zero.settle.bind(zero), argument(-1)),
+      regroup: call(zero.regroup.bind(zero), argument(zeroGroup)),
       close: 'takes nothing',
     };
     await walk('zero', calls);

@@ -1,12 +1,12 @@
 /** The sharded optimiser against the unsharded one: equal bits, on any number of ranks, also after loading a checkpoint of other ranks. */
 import { describe, expect, it } from 'vitest';
-import { temporaryFolder } from '../base/testing/temporary-folder.ts';
-import { seededRandom } from '../base/random.ts';
-import type { ProcessGroup } from '../group/caller/types.ts';
-import { startRanks } from '../group/testing/in-process-world.ts';
-import { Checkpoints } from './checkpoints/checkpoints.ts';
-import { Adam, SGD, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
-import { Reducer } from './reducer.ts';
+import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
+import { seededRandom } from '../../base/random.ts';
+import type { ProcessGroup } from '../../group/caller/types.ts';
+import { startRanks } from '../../group/testing/in-process-world.ts';
+import { Checkpoints } from '../checkpoints/checkpoints.ts';
+import { Adam, SGD, type Optimizer, type OptimizerClass, type OptimizerParameter } from '../optimizers.ts';
+import { Reducer } from '../reducer.ts';
 import { ZeroRedundancyOptimizer } from './zero-redundancy-optimizer.ts';
 
 const sizes = [1, 70, 300, 0, 33, 33, 8];
