@@ -1,4 +1,5 @@
 /** The suites of other projects that have cases here, for their test files and for docs/suites.md. */
+import { horovodElastic, mpichFt, torchcommsReconfigure, torchft } from './elastic-suites.ts';
 import { namesOf, type ForeignSuite } from './support/foreign-suite.ts';
 
 export const mpichColl: ForeignSuite = {
@@ -498,4 +499,8 @@ export const foreignSuites: readonly ForeignSuite[] = [
   zeromqJs,
   tensorflowRendezvous,
   tensorflowPartition,
+  mpichFt,
+  horovodElastic,
+  torchft,
+  torchcommsReconfigure,
 ];

@@ -18,6 +18,8 @@ const secret = 'a secret for tests';
 export interface RanksOptions {
   /** Name of a fixture in test/fixtures, without extension. */
   readonly fixture: string;
+  /** Arguments of the fixture. Default: none. */
+  readonly args?: readonly string[];
   readonly n: number;
   /** Further variables, for all ranks or per rank. */
   readonly env?: Record<string, string>;
@@ -106,6 +108,8 @@ export interface Ranks extends AsyncDisposable {
   readonly server: StoreServer;
   /** Name of the job. */
   readonly job: string;
+  /** Starts one more. */
+  start(rank: number): RankProcess;
   /** Waits for all to end. */
   outcomes(): Promise<Outcome[]>;
 }
@@ -117,7 +121,8 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
   const server = await StoreServer.listen({ ...base, secret: new TextEncoder().encode(secret), world: job });
   const store = new PrefixStore(new HashStore({ clock: systemClock, table: server.table }), generationPrefix(0));
   const started = options.only ?? Array.from({ length: options.n }, (_, rank) => rank);
-  const ranks = started.map((rank) => {
+  const ranks: RankProcess[] = [];
+  const start = (rank: number): RankProcess => {
     const env = {
       PATH: process.env.PATH ?? '',
       HOME: process.env.HOME ?? '',
@@ -135,20 +140,27 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
       ...options.envOf?.(rank),
     };
     const shell = ['-c', `${options.limits ?? ':'}; exec "$0" "$@"`];
-    const child = spawn('/bin/sh', [...shell, ...(options.within?.(rank) ?? []), ...fixtureCommand(options.fixture)], {
-      env,
-      stdio: ['pipe', 'pipe', 'pipe'],
-      ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
-      ...(options.user === undefined ? {} : { uid: options.user, gid: options.user }),
-    });
+    const child = spawn(
+      '/bin/sh',
+      [...shell, ...(options.within?.(rank) ?? []), ...fixtureCommand(options.fixture), ...(options.args ?? [])],
+      {
+        env,
+        stdio: ['pipe', 'pipe', 'pipe'],
+        ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
+        ...(options.user === undefined ? {} : { uid: options.user, gid: options.user }),
+      },
+    );
     const rankProcess = new RankProcess(rank, child);
     void rankProcess.exited.then(({ code, signal }) => reportEnded(store, rank, { ending: describeEnding({ code, signal }) }));
+    ranks.push(rankProcess);
     return rankProcess;
-  });
+  };
+  started.forEach(start);
   return {
     ranks,
     server,
     job,
+    start,
     outcomes: () => Promise.all(ranks.map((rank) => rank.exited)),
     async [Symbol.asyncDispose]() {
       for (const rank of ranks) rank.kill();
