@@ -3,6 +3,9 @@
  *
  *    npx tsx bench/elastic/run.ts --rounds 50 --out /tmp/results/elastic.json
  *
+ *  In every tenth round also a rank that joins: how long the others stand still, and how long it takes to get the state, beside messages as large
+ *  over the same link: the first, into memory that nobody has used before, and the fastest.
+ *
  *  Needs a built package. PyTorch is left out where there is none; restarts take part in every tenth round, because they take seconds. */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -15,7 +18,12 @@ import { programArguments, programOf } from '../arguments.ts';
 
 const repository = fileURLToPath(new URL('../..', import.meta.url));
 const { values } = programArguments(import.meta.url, {
-  options: { rounds: { type: 'string', default: '30' }, ranks: { type: 'string', default: '4,8' }, out: { type: 'string' } },
+  options: {
+    rounds: { type: 'string', default: '30' },
+    ranks: { type: 'string', default: '4,8' },
+    mebibytes: { type: 'string', default: '256' },
+    out: { type: 'string' },
+  },
 });
 const rounds = positive(values.rounds);
 const folder = mkdtempSync(join(tmpdir(), 'shoal-elastic-'));
@@ -64,17 +72,33 @@ interface Row {
   readonly p99Ms: number;
 }
 
-/** The gap of the slowest rank. */
-function gapOf([program, ...args]: string[], left: number): number {
+/** Milliseconds of an entry, by the words of join-rank.mjs. */
+const entryTimes = ['pause', 'state', 'first', 'link'] as const;
+
+/** Entries into worlds of so many ranks, newcomers included: medians. */
+interface JoinRow extends Readonly<Record<`${(typeof entryTimes)[number]}Ms`, number>> {
+  readonly ranks: number;
+  readonly mebibytes: number;
+  readonly rounds: number;
+}
+
+function outputOf([program, ...args]: string[]): string {
   const { stdout, stderr, status } = spawnSync(program, args, { cwd: folder, encoding: 'utf8', timeout: 120_000 });
-  const gaps = [...stdout.matchAll(/gap ([\d.]+)/g)].map(([, ms]) => Number(ms));
-  if (status !== 0 || gaps.length < left) throw new Error(`${program} ${args.join(' ')} ended with ${status}: ${stdout}${stderr}`);
-  return Math.max(...gaps);
+  if (status !== 0) throw new Error(`${program} ${args.join(' ')} ended with ${status}: ${stdout}${stderr}`);
+  return stdout;
+}
+
+/** The largest of the numbers that ranks print after a word. */
+function slowestOf(output: string, word: string, ranks: number): number {
+  const numbers = [...output.matchAll(new RegExp(`${word} ([\\d.]+)`, 'g'))].map(([, ms]) => Number(ms));
+  if (numbers.length < ranks) throw new Error(`${ranks} ranks should have told their '${word}': ${output}`);
+  return Math.max(...numbers);
 }
 
 const loadBefore = loadavg()[0];
 const startedAt = new Date().toISOString();
 const times = new Map<string, number[]>();
+const joins = new Map<number, number[][]>();
 for (let round = 0; round < rounds; round++) {
   for (const ranks of values.ranks.split(',').map(Number)) {
     for (const { name, every, command } of ways) {
@@ -82,8 +106,13 @@ for (let round = 0; round < rounds; round++) {
       const file = join(folder, `${round}-${ranks}-${name}`);
       const victim = String(1 + (round % (ranks - 1)));
       const key = `${ranks} ${name}`;
-      times.set(key, [...(times.get(key) ?? []), gapOf(command(ranks, file, name, victim), name === 'shrink' ? ranks - 1 : ranks)]);
+      const slowest = slowestOf(outputOf(command(ranks, file, name, victim)), 'gap', name === 'shrink' ? ranks - 1 : ranks);
+      times.set(key, [...(times.get(key) ?? []), slowest]);
     }
+    if (round % 10 > 0) continue;
+    const job = [process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1', '--max-restarts', '1'];
+    const output = outputOf([...job, here('join-rank.mjs'), values.mebibytes]);
+    joins.set(ranks, [...(joins.get(ranks) ?? []), entryTimes.map((word) => slowestOf(output, word, 1))]);
   }
 }
 rmSync(folder, { recursive: true });
@@ -97,8 +126,18 @@ for (const { ranks, way, rounds: count, medianMs, bestMs, p99Ms } of rows)
   console.log(
     `${ranks} ranks, ${way}: median ${medianMs.toFixed(1)} ms, best ${bestMs.toFixed(1)}, p99 ${p99Ms.toFixed(1)}, ${count} rounds`,
   );
+const joinRows = [...joins].map(([ranks, all]): JoinRow => {
+  const [pauseMs, stateMs, firstMs, linkMs] = entryTimes.map((_, k) => median(all.map((each) => each[k])));
+  return { ranks, mebibytes: Number(values.mebibytes), rounds: all.length, pauseMs, stateMs, firstMs, linkMs };
+});
+for (const { ranks, mebibytes, rounds: count, pauseMs, ...row } of joinRows) {
+  const rate = (ms: number): string => `${((mebibytes * 2 ** 20) / 1000 / ms).toFixed(0)} MB/s`;
+  console.log(
+    `${ranks} ranks, one joins and gets ${mebibytes} MiB: pause ${pauseMs.toFixed(1)} ms, state ${rate(row.stateMs)}; a message ${rate(row.firstMs)} at first, ${rate(row.linkMs)} at best, ${count} rounds`,
+  );
+}
 if (values.out !== undefined)
   writeFileSync(
     values.out,
-    `${JSON.stringify({ schema: 'shoal-elastic', startedAt, commit, cpus: availableParallelism(), loadBefore, rows }, null, 1)}\n`,
+    `${JSON.stringify({ schema: 'shoal-elastic', startedAt, commit, cpus: availableParallelism(), loadBefore, rows, joins: joinRows }, null, 1)}\n`,
   );

@@ -1,12 +1,13 @@
 /** Training that goes on without the ranks that are lost and with those that join, in the shape of Horovod's `hvd.elastic.run`: without commits,
  *  because survivors keep what they have. It must not know the model. */
-import { bytesOf } from '../base/bytes.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { leave } from '../base/leave-signal.ts';
 import { anyList, anything, callback, checkArgument, checkFields, count, describeValue, optionTable } from '../base/schema.ts';
+import { bytesOf } from '../group/caller/call-buffers.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 import { Tensor } from '../memory/tensor.ts';
 import { checkGroup } from './reducer-options.ts';
+import { handOn } from './state-donors.ts';
 import { StepBoundaries } from './step-boundaries.ts';
 
 /** State of which each rank has a part: a `ZeroRedundancyOptimizer`. */
@@ -49,11 +50,12 @@ async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain
   if (state.sharded !== undefined && typeof state.sharded?.regroup !== 'function')
     throw new ShoalError('usage', `elastic.run: state.sharded is a ZeroRedundancyOptimizer, not ${describeValue(state.sharded)}`);
   checkArgument('elastic.run: train', train, callback);
+  const standing: Standing = { hasBegun: false, isTorn: false };
   for (let current = group; ;) {
     let boundaries: StepBoundaries | undefined;
     leaveIfAsked(current);
     try {
-      boundaries = new StepBoundaries(current, await catchUp(current, state));
+      boundaries = new StepBoundaries(current, await catchUp(current, state, standing));
       await train(current, state, async () => {
         await boundaries!.pass();
         leaveIfAsked(current);
@@ -83,31 +85,49 @@ function leaveIfAsked({ leaving, rank }: ProcessGroup): void {
   throw new ShoalError('closed', `elastic.run: rank ${rank} leaves, as SIGTERM has asked it to; end this process`, { rank });
 }
 
-/** All take over the state of the rank that has made the most steps: a call in flight at a loss may have ended well on some ranks, and newcomers have
- *  nothing yet. One that is behind keeps what it has until it has everything, as that rank may be lost meanwhile.
+/** The state of this rank beside those of others. */
+interface Standing {
+  /** It has been that of all ranks. */
+  hasBegun: boolean;
+  /** It is partly that of other ranks, which have been lost. */
+  isTorn: boolean;
+}
+
+/** All get the state of the ranks that have made the most steps: a call in flight at a loss may have ended well on some ranks, and newcomers have
+ *  nothing yet. Those that have begun have the same state after as many steps; at first one rank gives its own. A rank that is behind keeps what it
+ *  has until it has everything, as those ranks may be lost meanwhile.
  *  @returns a name that nobody had before. */
-async function catchUp(group: ProcessGroup, state: ElasticState): Promise<string> {
-  const [furthest, place] = [Int32Array.of(state.step), Int32Array.of(group.rank)];
-  await group.maxLoc(furthest, place);
-  const [root] = place;
-  const isBehind = state.step < furthest[0];
+async function catchUp(group: ProcessGroup, state: ElasticState, standing: Standing): Promise<string> {
+  const { rank } = group;
+  const told = new Float64Array(2 * group.size);
+  await group.allGather(told, Float64Array.of(standing.isTorn ? -1 : state.step, Number(standing.hasBegun)));
+  const all = Array.from({ length: group.size }, (_, each) => ({ rank: each, steps: told[2 * each], hasBegun: told[2 * each + 1] === 1 }));
+  const begun = all.filter(({ hasBegun }) => hasBegun);
+  const candidates = begun.length > 0 ? begun : all;
+  const furthest = Math.max(...candidates.map(({ steps }) => steps));
+  if (furthest < 0)
+    throw new ShoalError('aborted', `elastic.run: rank ${rank} was given half of the state when all that had it were lost; start again`, {
+      rank,
+    });
+  const level = candidates.filter(({ steps }) => steps === furthest).map((each) => each.rank);
+  const donors = begun.length > 0 ? level : level.slice(0, 1);
+  const [root] = donors;
+  const isBehind = state.step < furthest && standing.hasBegun;
+  standing.isTorn ||= state.step < furthest && !isBehind;
   const targets = state.tensors.map((tensor) => (isBehind ? likeOf(tensor, group) : tensor));
   try {
-    if (targets.length > 0) await group.batch(targets.map((data) => ({ call: 'broadcast', data, root })));
-    const name = group.rank === root ? await group.store.add('elastic/names', 1) : 0;
+    await handOn(group, targets, donors);
+    const name = rank === root ? await group.store.add('elastic/names', 1) : 0;
     const [extra, key, steps] = await group.broadcastObject([state.extra, name, state.sharded?.steps ?? 0], { root });
-    if (isBehind) state.tensors.forEach((tensor, index) => bytesOf(dataOf(tensor)).set(bytesOf(dataOf(targets[index]))));
-    [state.step, state.extra] = [furthest[0], extra];
+    if (isBehind) state.tensors.forEach((tensor, index) => bytesOf(tensor).set(bytesOf(targets[index])));
+    [state.step, state.extra] = [furthest, extra];
+    [standing.hasBegun, standing.isTorn] = [true, false];
     state.sharded?.settle(steps);
     await state.sharded?.regroup(group);
     return String(key);
   } finally {
     if (isBehind) for (const target of targets) if (target instanceof Tensor) group.release(target);
   }
-}
-
-function dataOf(tensor: TensorLike): ArrayBufferView {
-  return tensor instanceof Tensor ? tensor.data : tensor;
 }
 
 function likeOf(tensor: TensorLike, group: ProcessGroup): TensorLike {
