@@ -72,7 +72,8 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
   const joins = options.join ?? settings.join;
   const joinTimeoutMs = options.joinTimeoutMs ?? settings.timeoutMs;
   // A newcomer's rank is none of those that the world began with; launchers' variables are not complete without one.
-  const variables = joins && environment['WORLD_SIZE'] !== undefined ? { ...environment, RANK: '0' } : { ...environment };
+  const noPlace = { RANK: '0', LOCAL_RANK: undefined, LOCAL_WORLD_SIZE: undefined };
+  const variables = joins && environment['WORLD_SIZE'] !== undefined ? { ...environment, ...noPlace } : { ...environment };
   const { rank, size } = placeOf(options, variables, joins);
   const begun: WorldPlan = {
     rank,
@@ -123,7 +124,7 @@ async function tellAbsence(plan: WorldPlan, error: ShoalError): Promise<void> {
 
 /** At least so many a world takes: a connection to each rank, the listeners, the store, memory, and the comm thread while it starts. */
 function descriptorsOf({ size, settings }: WorldPlan): number {
-  if (size === 1) return 4;
+  if (size === 1 && !settings.grows) return 4;
   return size + (settings.commThread === 'worker' ? workerDescriptors : inlineDescriptors);
 }
 

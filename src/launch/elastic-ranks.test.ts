@@ -4,10 +4,11 @@ import { noteJoined } from '../store/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { ElasticRanks } from './elastic-ranks.ts';
 import type { EndedProcess } from './supervisor.ts';
+import { WorldLedger } from './world-ledger.ts';
 
 function ended(rank: number, code = 1): EndedProcess {
   const words = { said: '', uncaught: undefined };
-  const about = { name: `rank ${rank}`, rank, pid: 1, afterMs: 1, ranksLeft: undefined, waited: false };
+  const about = { name: `rank ${rank}`, rank, pid: 1, afterMs: 1, isLost: false, waited: false };
   return { ...about, ending: { code, signal: null }, text: `exited with code ${code}`, words: () => words };
 }
 
@@ -19,13 +20,21 @@ function start({ size, min, restarts }: { size: number; min: number; restarts: n
   const clock = new VirtualClock();
   const store = new HashStore({ clock });
   const [lines, started, changes]: [string[], number[][], unknown[]] = [[], [], []];
-  const ranks = new ElasticRanks({
-    ...{ clock, size, min, restarts, store },
-    start: ({ rank, localRank }) => started.push([rank, localRank, clock.now()]),
-    say: (line) => lines.push(line),
+  const say = (line: string): void => void lines.push(line);
+  const nobody = (): void => undefined;
+  const world = new WorldLedger({
+    ...{ clock, sizes: new Map([[0, size]]), min, hostOf: () => 'here', say },
+    ...{ onTooFew: nobody, onLostWithNode: nobody, onOver: nobody },
     onChange: (change) => changes.push(change),
   });
-  const lose = (rank: number): void => ranks.onLost(ended(rank), ranks.goOnWithout()!);
+  const ranks = new ElasticRanks({
+    ...{ clock, size, firstRank: 0, restarts, store, world: world.listener(0), say },
+    start: ({ rank, localRank }) => started.push([rank, localRank, clock.now()]),
+  });
+  const lose = (rank: number): void => {
+    expect(ranks.goOnWithout(rank)).toBe(true);
+    ranks.onLost(ended(rank), { node: 0, host: 'here', rank, exitCode: 1, text: 'exited with code 1', final: false });
+  };
   const advance = async (ms: number): Promise<void> => {
     clock.advance(ms);
     await turns();
@@ -91,7 +100,7 @@ it('the job ends with fewer ranks than it needs, and nothing is started after it
   const { store, ranks, lines, started, lose, advance } = start({ size: 3, min: 1, restarts: 3 });
   lose(0);
   lose(1);
-  expect(ranks.goOnWithout()).toBeUndefined();
+  expect(ranks.goOnWithout(2)).toBe(false);
   await advance(1000);
   expect(started).toHaveLength(2);
   ranks.onNewcomerEnd(ended(3));

@@ -1,11 +1,11 @@
-/** The world of a job that goes on without ranks that end badly, as its launcher sees it: how many are left, and those that are started again,
- *  each alone, as newcomers that wait until the others take them in:
+/** Ranks of this node in a job that goes on without those that end badly: each is started again alone, as a newcomer that waits until the others
+ *  take it in:
  *
- *      rank 3 ends badly ── world 4 → 3 ── 1 s, 2 s, 4 s … ──▶ rank 4 is started ──▶ it has joined: world 3 → 4
- *                                             ▲                       └ it ends before ─┐
- *                                             └────────── while restarts are left ──────┘
+ *      rank 3 ends badly ── 1 s, 2 s, 4 s … ──▶ rank 4 is started ──▶ it has joined
+ *                               ▲                       └ it ends before ─┐
+ *                               └────────── while restarts are left ──────┘
  *
- *  It must not know how processes are started, nor how ranks agree. */
+ *  A node that comes later has newcomers from the start. It must not know how processes are started, nor how ranks agree. */
 import { must } from '../base/assert.ts';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -13,46 +13,35 @@ import { whenJoined } from '../store/ended-ranks.ts';
 import type { Store } from '../store/store.ts';
 import { succeeded } from './exit-reason.ts';
 import { describeEnd } from './failure-text.ts';
+import type { JobFailure } from './node-records.ts';
 import type { EndedProcess, ExpendableRanks } from './supervisor.ts';
-
-/** A change of the world's ranks. */
-export interface WorldChange {
-  /** Since the launch. */
-  readonly seconds: number;
-  /** Number of ranks before and after. */
-  readonly from: number;
-  readonly to: number;
-  /** The rank that was lost or has joined. */
-  readonly rank: number;
-  /** The rank that it was started again for. */
-  readonly startedFor?: number;
-  readonly text: string;
-}
-
-/** `world 3 → 4: rank 4 (started again for rank 3) joined`. */
-export function describeChange({ from, to, rank, startedFor, text }: Omit<WorldChange, 'seconds'>): string {
-  return `world ${from} → ${to}: rank ${rank}${startedFor === undefined ? '' : ` (started again for rank ${startedFor})`} ${text}`;
-}
+import type { WorldListener } from './world-ledger.ts';
 
 export interface ElasticRanksOptions {
   readonly clock: Clock;
   /** Ranks at the beginning: 0…size − 1. */
   readonly size: number;
-  /** Least number of ranks: with fewer the job ends. */
-  readonly min: number;
+  /** The first of them on this node. */
+  readonly firstRank: number;
   /** Most restarts of a rank, for each place of this node. */
   readonly restarts: number;
   /** The part of the job's store that the ranks have. */
   readonly store: Store;
+  readonly world: WorldListener;
   /** Starts a process that joins the world as this rank. */
-  readonly start: (newcomer: { readonly rank: number; readonly localRank: number }) => void;
+  readonly start: (newcomer: Place) => void;
   readonly say: (line: string) => void;
-  readonly onChange: (change: Omit<WorldChange, 'seconds'>) => void;
+}
+
+export interface Place {
+  readonly rank: number;
+  readonly localRank: number;
 }
 
 interface Newcomer {
   readonly localRank: number;
-  readonly startedFor: number;
+  /** Undefined: it came with its node. */
+  readonly startedFor: number | undefined;
   /** Aborted when it has ended. */
   readonly ended: AbortController;
 }
@@ -63,34 +52,44 @@ const foreverMs = 0x7fffffff;
 
 export class ElasticRanks implements ExpendableRanks {
   readonly #options: ElasticRanksOptions;
-  #size: number;
   /** Newcomers that have not joined, by their ranks. */
   readonly #waiting = new Map<number, Newcomer>();
-  /** Local ranks of newcomers that have joined; that of another rank is its own number. */
+  /** Local ranks of newcomers that have joined. */
   readonly #localRanks = new Map<number, number>();
   /** Restarts so far, by local rank. */
   readonly #restarts = new Map<number, number>();
+  /** Restarts that are about to be made. */
+  #coming = 0;
   readonly #over = new AbortController();
 
   constructor(options: ElasticRanksOptions) {
     this.#options = options;
-    this.#size = options.size;
+  }
+
+  /** A rank is about to be started again here. */
+  get isAboutToStart(): boolean {
+    return this.#coming > 0 && !this.#over.signal.aborted;
   }
 
   isWaiting(rank: number): boolean {
     return this.#waiting.has(rank);
   }
 
-  goOnWithout(): number | undefined {
-    return this.#size > this.#options.min ? --this.#size : undefined;
+  goOnWithout(rank: number): boolean {
+    return this.#options.world.goOnWithout(rank);
   }
 
   /** The world goes on without a rank. */
-  onLost(ended: EndedProcess, left: number): void {
+  onLost(ended: EndedProcess, failure: JobFailure): void {
+    const { world, firstRank } = this.#options;
     const rank = must(ended.rank, () => 'it is a rank');
-    this.#options.onChange({ from: left + 1, to: left, rank, text: ended.text });
-    const again = this.#startAgain(ended, rank, this.#localRanks.get(rank) ?? rank);
-    this.#options.say(`world ${left + 1} → ${left}: ${describeEnd(ended)}; the others go on${again}`);
+    const again = this.#startAgain(ended, rank, this.#localRanks.get(rank) ?? rank - firstRank);
+    world.hear({ what: 'ended', rank, text: ended.text, described: describeEnd(ended), again, failure });
+  }
+
+  /** A rank has ended well. */
+  onEndedWell(rank: number): void {
+    this.#options.world.hear({ what: 'ended', rank });
   }
 
   /** A newcomer has ended before it has joined. */
@@ -100,8 +99,33 @@ export class ElasticRanks implements ExpendableRanks {
     this.#waiting.delete(rank);
     aborting.abort();
     if (this.#over.signal.aborted) return;
-    const again = succeeded(ended.ending) ? '' : this.#startAgain(ended, startedFor, localRank);
-    this.#options.say(`rank ${rank} (started again for rank ${startedFor}) did not join: ${describeEnd(ended)}${again}`);
+    const again = succeeded(ended.ending) ? '' : this.#startAgain(ended, startedFor ?? rank, localRank);
+    const why = startedFor === undefined ? '' : ` (started again for rank ${startedFor})`;
+    this.#options.say(`rank ${rank}${why} did not join: ${describeEnd(ended)}${again}`);
+    this.#options.world.hear({ what: 'ended', rank });
+  }
+
+  /** Newcomers of a node that has come later: their numbers. */
+  async numbers(count: number): Promise<Place[]> {
+    const { size, store } = this.#options;
+    // A newcomer without a launcher takes its number from the same counter.
+    const end = size + (await store.add('newcomers', count));
+    return Array.from({ length: count }, (_, localRank) => ({ rank: end - count + localRank, localRank }));
+  }
+
+  /** A newcomer is about to be started: it counts from when it has joined. */
+  expect({ rank, localRank }: Place, startedFor?: number): void {
+    const { store, world } = this.#options;
+    const ended = new AbortController();
+    this.#waiting.set(rank, { localRank, startedFor, ended });
+    world.hear({ what: 'waits', rank, startedFor });
+    const signal = AbortSignal.any([ended.signal, this.#over.signal]);
+    const joined = (): void => {
+      this.#waiting.delete(rank);
+      this.#localRanks.set(rank, localRank);
+      world.hear({ what: 'joined', rank });
+    };
+    whenJoined(store, [rank], { timeoutMs: foreverMs, signal }).then(joined, () => undefined);
   }
 
   /** Nothing is started any more. */
@@ -117,6 +141,7 @@ export class ElasticRanks implements ExpendableRanks {
     if (restarts === 0 || this.#over.signal.aborted) return '';
     if (made >= restarts) return `; ${restarts === 1 ? 'its restart is' : `its ${restarts} restarts are`} used up`;
     this.#restarts.set(localRank, made + 1);
+    this.#coming++;
     const delayMs = Math.min(firstDelayMs * 2 ** made, delayMaxMs);
     const failed = (error: unknown): void => {
       if (!this.#over.signal.aborted) say(`rank ${rank} could not be started again: ${messageOf(error)}`);
@@ -126,25 +151,15 @@ export class ElasticRanks implements ExpendableRanks {
   }
 
   async #start(startedFor: number, localRank: number): Promise<void> {
-    const { size, store, start, say, onChange } = this.#options;
     // The store ends with the job.
     if (this.#over.signal.aborted) return;
-    // A newcomer without a launcher takes its number from the same counter.
-    const rank = size - 1 + (await store.add('newcomers', 1));
-    if (this.#over.signal.aborted) return;
-    const ended = new AbortController();
-    this.#waiting.set(rank, { localRank, startedFor, ended });
-    start({ rank, localRank });
-    const signal = AbortSignal.any([ended.signal, this.#over.signal]);
-    const hasJoined = await whenJoined(store, [rank], { timeoutMs: foreverMs, signal }).then(
-      () => this.#waiting.delete(rank),
-      () => false,
-    );
-    if (!hasJoined) return;
-    this.#localRanks.set(rank, localRank);
-    const to = ++this.#size;
-    const change = { from: to - 1, to, rank, startedFor, text: 'joined' };
-    onChange(change);
-    say(describeChange(change));
+    try {
+      const [{ rank }] = await this.numbers(1);
+      if (this.#over.signal.aborted) return;
+      this.expect({ rank, localRank }, startedFor);
+      this.#options.start({ rank, localRank });
+    } finally {
+      this.#coming--;
+    }
   }
 }

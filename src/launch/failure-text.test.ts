@@ -11,7 +11,7 @@ function ended(rank: number, { code = 1, error = 'Error: x', details = [] as str
     rank,
     pid: 100 + rank,
     afterMs: 1,
-    ranksLeft: undefined,
+    isLost: false,
     waited: false,
     ending,
     text: `exited with code ${code}`,

@@ -1,9 +1,10 @@
 /** The launcher's words about a failure: the ends of the other processes, then the one that failed first, and why. They are few lines for any
  *  number of ranks; the files of `--log-dir` have everything. Pure. */
+import { hostname } from 'node:os';
 import { groupBy } from '../base/collections/lists.ts';
-import { succeeded } from './exit-reason.ts';
-import type { JobFailure } from './node-agreement.ts';
-import { lastError, stderrHint } from './stderr-hint.ts';
+import { exitCodeOf, succeeded } from './exit-reason.ts';
+import type { JobFailure } from './node-records.ts';
+import { lastError, stderrHint } from './output/stderr-hint.ts';
 import type { EndedProcess } from './supervisor.ts';
 
 /** The launcher says no more lines in one generation. */
@@ -16,6 +17,26 @@ const saidMax = 4;
 const detailsMin = 3;
 const namesMax = 4;
 const errorMax = 200;
+/** Lines about the place of an error that a failure carries to other nodes and to the report. */
+const detailsMax = 20;
+
+/** A process of this node that has ended badly, as the failure of its job. */
+export function failureOf(failed: EndedProcess, { node, final }: Pick<JobFailure, 'node' | 'final'>): JobFailure {
+  const { name, rank, pid, afterMs } = failed;
+  const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
+  const text = `${rank === undefined ? `${name} ` : ''}${failed.text}, ${when} (pid ${pid})`;
+  // One that was asked to leave may end well, and with it the job fails where too few are left.
+  const exitCode = exitCodeOf(failed.ending) || 1;
+  return { node, host: hostname(), ...(rank === undefined ? {} : { rank }), exitCode, text, final };
+}
+
+/** The failure with what its process has written so far. */
+export function withErrorOf(failure: JobFailure, failed: EndedProcess | undefined): JobFailure {
+  const error = failed && errorOf(failed);
+  if (error === undefined) return failure;
+  const details = failed?.words().uncaught?.details.slice(0, detailsMax);
+  return { ...failure, error, ...(details && { details }) };
+}
 
 /** The error that ended a process, as far as its output has been read. */
 export function errorOf(ended: EndedProcess): string | undefined {

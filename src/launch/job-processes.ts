@@ -1,5 +1,6 @@
 /** The processes that a job has on this node: their commands, variables and prefixes. It must not know how they are started. */
 import type { Environment } from '../base/settings/settings.ts';
+import type { Place } from './elastic-ranks.ts';
 import type { NodeAgreement } from './node-agreement.ts';
 import { rankEnvironment, withoutOuterJob, type JobPlace } from './rank-environment.ts';
 import { serverPlaces, serverVariables, type ServerOptions } from './server-specs.ts';
@@ -42,14 +43,15 @@ export class JobProcesses {
     this.#generation = generation;
   }
 
-  /** Those that are started first. */
-  first(): ProcessSpec[] {
+  /** Those that are started first. @param late where the world has begun already: those that are to join it. */
+  first(late: readonly Place[] = []): ProcessSpec[] {
     const { localSize } = this.#options;
+    if (late.length > 0) return late.map((place) => this.newcomer(place));
     return [...Array.from({ length: localSize }, (_, localRank) => this.#rank(localRank)), ...this.#servers()];
   }
 
   /** One that joins the world later. */
-  newcomer({ rank, localRank }: { readonly rank: number; readonly localRank: number }): ProcessSpec {
+  newcomer({ rank, localRank }: Place): ProcessSpec {
     const { command, localSize } = this.#options;
     const environment = { ...this.#environmentOf({ rank, localRank, localSize }), SHOAL_JOIN: '1' };
     return { kind: 'rank', name: `rank ${rank}`, rank, localRank, command, environment };
@@ -87,7 +89,9 @@ export class JobProcesses {
   #environmentOf(place: { rank: number; localRank: number; localSize: number }): Record<string, string | undefined> {
     const { environment, variables, maxRestarts = 0 } = this.#options;
     const { worldSize, masterPort } = this.#agreement;
-    const inherited = { ...withoutOuterJob(environment), ...variables };
+    // A rank that is alone may be joined.
+    const grows = this.#place.nodesMax === undefined ? {} : { SHOAL_GROWS: '1' };
+    const inherited = { ...withoutOuterJob(environment), ...variables, ...grows };
     return rankEnvironment(inherited, { ...this.#place, ...place, generation: this.#generation, worldSize, masterPort, maxRestarts });
   }
 }

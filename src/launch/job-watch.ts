@@ -11,12 +11,14 @@ export type JobWatch = Awaited<ReturnType<typeof askJob>> & { readonly own: Node
 
 /** The job as its launcher on this node has it. */
 export interface WatchedJob {
-  readonly place: JobPlace;
+  place: JobPlace;
   readonly localSize: number;
   /** Undefined: the nodes have not joined. */
   agreement: NodeAgreement | undefined;
   /** Number of times that all ranks were started again. */
   generation: number;
+  /** Ranks of other nodes that have come later, as far as this launcher knows of them. */
+  readonly laterRanks: () => readonly number[];
   /** Processes of this node. */
   readonly processes: () => readonly ProcessFacts[];
 }
@@ -24,21 +26,25 @@ export interface WatchedJob {
 /** Takes some seconds at most, also while ranks are stopped. @param of `node`: the ranks of this node alone.
  *  @throws (rejects) ShoalError `closed` while the nodes have not joined. */
 export async function watchJob(watched: WatchedJob, of: 'job' | 'node'): Promise<JobWatch> {
-  const { agreement, localSize, generation: restarts } = watched;
-  const { job, nodes } = watched.place;
-  if (agreement === undefined) throw new ShoalError('closed', `job ${job}: the nodes have not joined yet (${nodes} are awaited)`);
-  const { worldSize, firstRank } = agreement;
+  const { agreement, localSize, generation: restarts, place } = watched;
+  const { job, node } = place;
+  if (agreement === undefined) throw new ShoalError('closed', `job ${job}: the nodes have not joined yet (${place.nodes} are awaited)`);
+  const { worldSize, firstRank, isLate } = agreement;
   const own = nodeFacts(watched);
+  const first = (from: number, count: number): number[] => Array.from({ length: count }, (_, at) => from + at);
+  const present = await agreement.present();
+  const others = of === 'node' ? [] : present.filter((each) => each !== node);
+  const ranks = others.length > 0 ? first(0, worldSize) : first(firstRank, isLate ? 0 : localSize);
   const later = own.processes.flatMap(({ rank = 0 }) => (rank < worldSize ? [] : [rank]));
-  const ranks = [...Array.from({ length: localSize }, (_, localRank) => firstRank + localRank), ...later];
-  const facts = { ...agreement.partsOf(restarts), job, own, nodes, worldSize, restarts };
-  return { ...(await askJob(facts, of === 'node' || nodes === 1 ? ranks : undefined)), own };
+  const known = others.length > 0 ? watched.laterRanks().filter((rank) => rank >= worldSize) : [];
+  const facts = { ...agreement.partsOf(restarts), job, own, nodes: present.length, others, worldSize, restarts };
+  return { ...(await askJob(facts, [...new Set([...ranks, ...later, ...known])])), own };
 }
 
 /** Answers the launchers of other nodes until `signal`. */
 export function answerNodes(watched: WatchedJob, agreement: NodeAgreement, signal: AbortSignal): void {
-  const { node, nodes } = watched.place;
-  if (nodes > 1) void answerQuestions(agreement.partsOf(0).launchers, nodeName(node), () => nodeFacts(watched), signal);
+  const { node, nodes, nodesMax = nodes } = watched.place;
+  if (nodesMax > 1) void answerQuestions(agreement.partsOf(0).launchers, nodeName(node), () => nodeFacts(watched), signal);
 }
 
 function nodeFacts({ place, processes }: WatchedJob): NodeFacts {

@@ -5,79 +5,35 @@
  *                        ▲                    └▶ first failure ─▶ stop the others ─┬▶ report it last, its exit code
  *                        └──────────────── g + 1, while restarts are left ─────────┘
  *
- *  Where the job goes on without ranks that fail, these are started again alone (elastic-ranks.ts). */
+ *  Where the job goes on without ranks that fail, these are started again alone (elastic-ranks.ts); where nodes come and go, one that gets
+ *  SIGTERM leaves, and one that has no rank left ends. */
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import type { Writable } from 'node:stream';
-import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
-import type { Random } from '../base/random.ts';
 import { readSettings } from '../base/settings/settings.ts';
-import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 import type { ProcessFacts } from '../metrics/job-status.ts';
 import { ConsoleSink } from './output/console-sink.ts';
 import { Supervisor, type EndedProcess } from './supervisor.ts';
-import { ElasticRanks, type ElasticRanksOptions, type WorldChange } from './elastic-ranks.ts';
+import { ElasticRanks, type ElasticRanksOptions } from './elastic-ranks.ts';
 import { exitCodeOf, succeeded } from './exit-reason.ts';
-import { describeEnd, describeEnds, describeFailure, describeFirst, describeOthers, errorOf } from './failure-text.ts';
-import type { Guard } from './guard.ts';
+import {
+  describeEnd,
+  describeEnds,
+  describeFailure,
+  describeFirst,
+  describeOthers,
+  errorOf,
+  failureOf,
+  withErrorOf,
+} from './failure-text.ts';
+import { checkSeveralNodes, type Launch, type LaunchOptions, type LaunchResult } from './launch-options.ts';
 import { answerNodes, watchJob, type JobWatch, type WatchedJob } from './job-watch.ts';
-import { NodeAgreement, type JobFailure } from './node-agreement.ts';
-import { parseRoutes, type RouteOptions } from './output/output-routes.ts';
-import { JobProcesses, type JobProcessOptions } from './job-processes.ts';
+import { NodeAgreement } from './node-agreement.ts';
+import type { JobFailure } from './node-records.ts';
+import { parseRoutes } from './output/output-routes.ts';
+import { JobProcesses } from './job-processes.ts';
 import type { JobPlace } from './rank-environment.ts';
-
-export interface LaunchOptions extends RouteOptions, JobProcessOptions {
-  readonly clock: Clock;
-  readonly random: Random;
-  /** The starter of processes, and the network of the job's store. Default: the system's. */
-  readonly surroundings?: { readonly startGuard: () => Guard; readonly network: StreamNetwork };
-  readonly directory: string;
-  /** Default 1. */
-  readonly nodes?: number;
-  /** Default 0. */
-  readonly node?: number;
-  /** Address of node 0. Default 127.0.0.1, for one node. */
-  readonly masterAddress?: string;
-  /** Default: any free port for one node, 29500 for several. */
-  readonly masterPort?: number;
-  /** Required for several nodes. Default: fresh. */
-  readonly secret?: string;
-  /** Name of the job. Default: random for one node, `shoal` for several. */
-  readonly job?: string;
-  /** For one node, without servers: the job goes on without ranks that end badly while so many are left, and each is started again alone
-   *  `maxRestarts` times. Default: it needs all. */
-  readonly ranksMin?: number | undefined;
-  /** Time that the other ranks have to fail by themselves. Default 5000. */
-  readonly graceMs?: number;
-  /** Time from SIGTERM, or from a signal of the user's, to SIGKILL. Default 10,000. */
-  readonly killAfterMs?: number;
-  /** Default 5 minutes. */
-  readonly joinTimeoutMs?: number;
-  readonly stdout: Writable;
-  readonly stderr: Writable;
-  /** `all` (default): a line per start and end of a rank; `failures`: only what goes wrong. */
-  readonly events?: 'all' | 'failures';
-}
-
-export interface LaunchResult {
-  /** 0, the failing rank's exit code, or 128 + signal. */
-  readonly exitCode: number;
-  readonly failure: JobFailure | undefined;
-  /** Changes of the world, in their order; none where the job needs all ranks. */
-  readonly changes: readonly WorldChange[];
-}
-
-export interface Launch {
-  /** Rejects with `ShoalError` when the job could not be started at all. */
-  readonly result: Promise<LaunchResult>;
-  /** The user's signal: forwarded to all ranks; a second one, not at the same moment, kills them at once. */
-  signal(name: NodeJS.Signals): void;
-  /** `stdout` can no longer be written, and what the ranks say is lost: they are ended as by SIGTERM. */
-  outputLost(cause: Error): void;
-  /** The same as `watchJob`. */
-  watch(of: 'job' | 'node'): Promise<JobWatch>;
-}
+import { WorldLedger, type WorldChange } from './world-ledger.ts';
 
 /** Starts the job. @throws ShoalError `usage` or `config` on options that contradict each other. */
 export function launch(options: LaunchOptions): Launch {
@@ -96,8 +52,6 @@ const leaveMs = 10_000;
 /** The same signal again within this time is the same request: `timeout` and some batch systems signal a process, and then
  *  all of its group. */
 const sameSignalMs = 100;
-/** Lines about the place of an error that a failure carries to other nodes and to the report. */
-const detailsMax = 20;
 
 /** A request from outside to end the job. */
 interface Interruption {
@@ -114,11 +68,12 @@ class Run {
   readonly #stderr: ConsoleSink;
   readonly #route: ReturnType<typeof parseRoutes>;
   readonly #joining = new AbortController();
-  readonly #place: JobPlace;
   readonly #startMs: number;
   readonly #changes: WorldChange[] = [];
   #supervisor: Supervisor | undefined;
   #elastic: ElasticRanks | undefined;
+  /** The world of all nodes, on node 0. */
+  #ledger: WorldLedger | undefined;
   readonly #watched: WatchedJob;
   /** Processes of the generation that have ended. */
   #ends: EndedProcess[] = [];
@@ -130,10 +85,17 @@ class Run {
   #why: string | undefined;
   #interrupted: Interruption | undefined;
   #interruptedMs = 0;
+  /** When the ranks of this node, and not of others, were asked to leave. */
+  #leavingMs: number | undefined;
+  /** The first process that has ended badly. */
+  #firstBad: EndedProcess | undefined;
+  /** The job goes on without this node; `failure` is undefined when it was asked to leave. */
+  #left: { readonly failure: JobFailure | undefined } | undefined;
 
   constructor(options: LaunchOptions) {
-    const { random, nodes = 1, node = 0, masterAddress = '127.0.0.1' } = options;
-    if (nodes > 1) checkSeveralNodes(options);
+    const { random, nodes = 1, nodesMax, node = 0, masterAddress = '127.0.0.1' } = options;
+    const isOneNode = (nodesMax ?? nodes) === 1;
+    if (!isOneNode) checkSeveralNodes(options);
     if (options.localSize < 1) throw new ShoalError('usage', `${options.localSize} ranks per node; at least 1 is needed`);
     // Each rank takes two pipes, and a connection to the store.
     this.#options = options;
@@ -141,16 +103,22 @@ class Run {
     this.#stdout = new ConsoleSink(options.stdout);
     this.#stderr = options.stderr === options.stdout ? this.#stdout : new ConsoleSink(options.stderr);
     // Nodes share a command line, and may differ in their sizes.
-    this.#route = parseRoutes(options, nodes === 1 ? options.localSize : Infinity);
-    const job = options.job ?? (nodes === 1 ? Buffer.from(random.bytes(8)).toString('hex') : 'shoal');
+    this.#route = parseRoutes(options, isOneNode ? options.localSize : Infinity);
+    const job = options.job ?? (isOneNode ? Buffer.from(random.bytes(8)).toString('hex') : 'shoal');
     const secret = options.secret ?? Buffer.from(random.bytes(32)).toString('hex');
-    this.#place = { job, secret, node, nodes, masterAddress };
+    const place = { job, secret, node, nodes, nodesMax, masterAddress };
     const processes = (): readonly ProcessFacts[] => this.#supervisor?.processes ?? [];
-    this.#watched = { place: this.#place, localSize: options.localSize, agreement: undefined, generation: 0, processes };
+    const laterRanks = (): readonly number[] => this.#ledger?.ranks ?? [];
+    this.#watched = { place, localSize: options.localSize, agreement: undefined, generation: 0, processes, laterRanks };
+  }
+
+  get #place(): JobPlace {
+    return this.#watched.place;
   }
 
   signal(name: NodeJS.Signals): void {
     if (this.#interrupted === undefined) {
+      if (this.#leave(name)) return;
       this.#say(`${name}: passing it on to all ranks`);
       this.#interrupt({ signal: name, exitCode: exitCodeOf({ code: null, signal: name }), text: `the launcher received ${name}` });
       return;
@@ -168,6 +136,36 @@ class Run {
     this.#interrupt({ signal: 'SIGTERM', exitCode: 1, text: `standard output could not be written: ${why}` });
   }
 
+  /** SIGTERM to one of the nodes that come and go: its ranks leave, and the others go on. False: the job is to end. */
+  #leave(name: NodeJS.Signals): boolean {
+    const { clock, nodesMax, killAfterMs = 10_000 } = this.#options;
+    const hasOthers = this.#place.node > 0 || this.#ledger?.hasOthers(0) === true;
+    if (name !== 'SIGTERM' || nodesMax === undefined || this.#watched.agreement === undefined || !hasOthers) return false;
+    if (this.#leavingMs === undefined) {
+      this.#leavingMs = clock.now();
+      this.#say('SIGTERM: the ranks of this node leave the job, the others go on');
+      this.#elastic?.close();
+      this.#supervisor?.askToEnd('SIGTERM');
+      clock.setTimer(killAfterMs, () => this.#supervisor?.isIdle === false && this.#supervisor.askToEnd('SIGKILL'));
+      return true;
+    }
+    if (clock.now() - this.#leavingMs < sameSignalMs) return true;
+    if (this.#supervisor?.isIdle === true) return false;
+    this.#say('SIGTERM again: killing the ranks of this node');
+    this.#supervisor?.askToEnd('SIGKILL');
+    return true;
+  }
+
+  /** No rank is left here, and the job goes on. */
+  #onIdle(supervisor: Supervisor): void {
+    const isAsked = this.#leavingMs !== undefined;
+    if (this.#elastic?.isAboutToStart === true) return;
+    if (this.#place.node === 0) return this.#say('no rank is left on this node; its launcher serves the store until the job ends');
+    if (!isAsked && (this.#firstBad === undefined || this.#ends.some(({ ending }) => succeeded(ending)))) return;
+    this.#left = { failure: isAsked ? undefined : this.#failureOf(this.#firstBad!) };
+    supervisor.dismiss();
+  }
+
   #interrupt(interruption: Interruption): void {
     const { clock, killAfterMs = 10_000 } = this.#options;
     this.#interrupted = interruption;
@@ -183,6 +181,7 @@ class Run {
     const agreement = await this.#join();
     if (agreement === undefined) return this.#resultOf(this.#endedBy(this.#interrupted!));
     this.#watched.agreement = agreement;
+    this.#watched.place = { ...this.#place, node: agreement.node };
     const over = new AbortController();
     answerNodes(this.#watched, agreement, over.signal);
     try {
@@ -200,12 +199,14 @@ class Run {
   /** Undefined when the user's signal came first. */
   async #join(): Promise<NodeAgreement | undefined> {
     const { clock, random, surroundings, localSize, environment, variables, joinTimeoutMs = 300_000 } = this.#options;
-    const masterPort = this.#options.masterPort ?? (this.#place.nodes === 1 ? 0 : defaultSeveralNodesPort);
+    const { nodes, nodesMax = nodes } = this.#place;
+    const masterPort = this.#options.masterPort ?? (nodesMax === 1 ? 0 : defaultSeveralNodesPort);
+    const node = this.#options.nodesMax === undefined ? this.#place.node : this.#options.node;
     const { signal } = this.#joining;
     try {
       const settings = readSettings({ ...environment, ...variables });
       const local = { clock, random, network: surroundings?.network, settings, localSize };
-      return await NodeAgreement.join({ ...this.#place, ...local, masterPort, joinTimeoutMs, signal });
+      return await NodeAgreement.join({ ...this.#place, ...local, node, masterPort, joinTimeoutMs, signal });
     } catch (error) {
       if (this.#interrupted !== undefined) return undefined;
       throw error;
@@ -240,15 +241,17 @@ class Run {
     this.#watched.generation = generation;
     const over = new AbortController();
     const elsewhere = agreement.failure(generation, over.signal);
-    const supervisor = await this.#startOrTell(agreement, generation);
+    const supervisor = await this.#startOrTell(agreement, generation, over.signal);
     void agreement.failing(generation, over.signal).then(() => supervisor.noteFailing());
     try {
       const own = this.#outcome(agreement, { supervisor, generation, signal: over.signal });
       const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
       this.#elastic?.close();
+      this.#ledger?.close();
       if (failure === undefined) {
         await supervisor.terminate({ killAfterMs });
-        if (this.#options.events !== 'failures') this.#say(describeEnds(this.#ends.filter(({ ending }) => succeeded(ending))));
+        const good = this.#ends.filter(({ ending }) => succeeded(ending));
+        if (this.#options.events !== 'failures' && good.length > 0) this.#say(describeEnds(good));
         return undefined;
       }
       this.#why = describeFailure(failure, this.#place.node);
@@ -268,14 +271,10 @@ class Run {
     agreement: NodeAgreement,
     run: { supervisor: Supervisor; generation: number; signal: AbortSignal },
   ): Promise<{ failure: JobFailure | undefined }> {
-    const { graceMs = 5000 } = this.#options;
     const failed = await run.supervisor.firstFailure;
     if (this.#interrupted !== undefined) return { failure: await this.#tellInterruption(agreement, run.generation, this.#interrupted) };
-    if (failed !== undefined) {
-      void agreement.noteFailing(run.generation);
-      const failure = await agreement.firstCause(run.generation, this.#failureOf(failed), graceMs);
-      return { failure: await agreement.fail(run.generation, this.#withError(failure, run.supervisor)) };
-    }
+    if (failed !== undefined) return { failure: await this.#fail(agreement, run, this.#failureOf(failed)) };
+    if (this.#left !== undefined) return this.#left;
     try {
       await agreement.done(run.generation, run.signal);
       return { failure: undefined };
@@ -285,27 +284,40 @@ class Run {
     }
   }
 
-  /** Ranks that cannot be started here end the job on all nodes. */
-  async #startOrTell(agreement: NodeAgreement, generation: number): Promise<Supervisor> {
+  /** @returns the failure with which the job ends. */
+  async #fail(agreement: NodeAgreement, run: { supervisor: Supervisor; generation: number }, failure: JobFailure): Promise<JobFailure> {
+    void agreement.noteFailing(run.generation);
+    const cause = await agreement.firstCause(run.generation, failure, this.#options.graceMs ?? 5000);
+    return agreement.fail(run.generation, this.#withError(cause, run.supervisor));
+  }
+
+  /** Ranks that cannot be started here end the job on all nodes, unless it has begun without them. */
+  async #startOrTell(agreement: NodeAgreement, generation: number, over: AbortSignal): Promise<Supervisor> {
     try {
-      return this.#start(agreement, generation);
+      const supervisor = await this.#start(agreement, generation, over);
+      if (this.#interrupted !== undefined) supervisor.signal(this.#interrupted.signal);
+      else if (this.#leavingMs !== undefined) supervisor.askToEnd('SIGTERM');
+      return supervisor;
     } catch (error) {
-      await agreement.fail(generation, this.#endedBy({ exitCode: 1, text: messageOf(error) }));
+      if (!agreement.isLate) await agreement.fail(generation, this.#endedBy({ exitCode: 1, text: messageOf(error) }));
       throw error;
     }
   }
 
-  #start(agreement: NodeAgreement, generation: number): Supervisor {
-    const { clock, directory, logDir, surroundings } = this.#options;
+  async #start(agreement: NodeAgreement, generation: number, over: AbortSignal): Promise<Supervisor> {
+    const { clock, directory, logDir, surroundings, localSize } = this.#options;
     const processes = new JobProcesses(this.#options, this.#place, agreement, generation);
-    this.#elastic = this.#elasticRanks(agreement, { generation, start: (newcomer) => supervisor.add(processes.newcomer(newcomer)) });
+    const start: ElasticRanksOptions['start'] = (newcomer) => supervisor.add(processes.newcomer(newcomer));
+    this.#elastic = this.#elasticRanks(agreement, { generation, start, supervisor: () => supervisor });
+    const late = agreement.isLate ? await this.#elastic?.numbers(localSize) : undefined;
+    for (const newcomer of late ?? []) this.#elastic?.expect(newcomer);
     this.#ends = [];
     this.#told = undefined;
     this.#saidLines = 0;
     const supervisor: Supervisor = new Supervisor({
       clock,
       ...(surroundings && { startGuard: surroundings.startGuard }),
-      specs: processes.first(),
+      specs: processes.first(late),
       elastic: this.#elastic,
       directory,
       stdout: this.#stdout,
@@ -315,33 +327,59 @@ class Run {
       logDir: logDir && this.#logFolder(logDir, generation),
       report: (line) => this.#event(line),
       onEnd: (ended) => this.#onEnd(agreement, generation, ended),
+      onIdle: () => this.#onIdle(supervisor),
     });
     this.#supervisor = supervisor;
+    if (this.#place.node > 0 && this.#place.nodesMax !== undefined) void agreement.over(over).then(() => supervisor.dismiss());
+    if (this.#ledger !== undefined) agreement.follow(this.#ledger);
     return supervisor;
   }
 
+  /** Undefined: the job needs all ranks. */
   #elasticRanks(
     agreement: NodeAgreement,
-    { generation, start }: { readonly generation: number; readonly start: ElasticRanksOptions['start'] },
+    { generation, start, supervisor }: { generation: number; start: ElasticRanksOptions['start']; supervisor: () => Supervisor },
   ): ElasticRanks | undefined {
-    const { clock, ranksMin: min, maxRestarts: restarts = 0 } = this.#options;
-    if (min === undefined) return undefined;
+    const { clock, localSize, ranksMin, nodesMax, maxRestarts: restarts = 0 } = this.#options;
+    if (ranksMin === undefined && nodesMax === undefined) return undefined;
+    const say = (line: string): void => this.#say(line);
+    this.#ledger =
+      this.#place.node > 0
+        ? undefined
+        : new WorldLedger({
+            clock,
+            sizes: agreement.sizes,
+            min: ranksMin ?? this.#place.nodes * localSize,
+            hostOf: (node) => agreement.hostOf(node),
+            say,
+            onChange: (change) => this.#changes.push({ seconds: (clock.now() - this.#startMs) / 1000, ...change }),
+            onTooFew: (failure) => void this.#fail(agreement, { supervisor: supervisor(), generation }, failure),
+            onLostWithNode: (rank, failure) =>
+              void agreement.rankEnded(generation, { rank, ending: failure.text, because: undefined, failure }),
+            onOver: () => {
+              agreement.tellOver();
+              supervisor().dismiss();
+            },
+          });
+    const world = this.#ledger?.listener(0) ?? agreement.listener(say);
+    const { worldSize: size, firstRank } = agreement;
     const { store } = agreement.partsOf(generation);
-    const onChange: ElasticRanksOptions['onChange'] = (change) =>
-      this.#changes.push({ seconds: (clock.now() - this.#startMs) / 1000, ...change });
-    return new ElasticRanks({ clock, size: agreement.worldSize, min, restarts, store, start, onChange, say: (line) => this.#say(line) });
+    return new ElasticRanks({ clock, size, firstRank, restarts, store, world, start, say });
   }
 
   #onEnd(agreement: NodeAgreement, generation: number, ended: EndedProcess): void {
-    const { rank, text, ending, ranksLeft, waited } = ended;
+    const { rank, text, ending, isLost, waited } = ended;
+    if (!succeeded(ending)) this.#firstBad ??= ended;
     if (waited) {
       this.#elastic?.onNewcomerEnd(ended);
       return;
     }
     const failure = succeeded(ending) ? undefined : this.#failureOf(ended);
-    if (ranksLeft !== undefined) this.#elastic?.onLost(ended, ranksLeft);
+    const leaves = failure === undefined && this.#leavingMs !== undefined;
+    if (isLost || leaves) this.#elastic?.onLost(ended, withErrorOf(this.#failureOf(ended), ended));
+    else if (failure === undefined && rank !== undefined) this.#elastic?.onEndedWell(rank);
     // The later ones are told together, at the end.
-    else if (failure !== undefined && this.#ends.every((each) => each.ranksLeft !== undefined || succeeded(each.ending))) {
+    else if (failure !== undefined && this.#ends.every((each) => each.isLost || succeeded(each.ending))) {
       this.#say(describeEnd(ended));
       if (errorOf(ended) !== undefined) this.#told = ended;
     }
@@ -354,26 +392,13 @@ class Run {
   }
 
   #failureOf(failed: EndedProcess): JobFailure {
-    const { name, rank, pid, afterMs } = failed;
-    const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
-    const text = `${rank === undefined ? `${name} ` : ''}${failed.text}, ${when} (pid ${pid})`;
-    return {
-      node: this.#place.node,
-      host: hostname(),
-      ...(rank === undefined ? {} : { rank }),
-      exitCode: exitCodeOf(failed.ending),
-      text,
-      final: false,
-    };
+    // No restart of all ranks where nodes come and go: some may be gone that they had.
+    return failureOf(failed, { node: this.#place.node, final: this.#place.nodesMax !== undefined });
   }
 
   /** With what its rank has written so far, if that is one of this node. */
   #withError(failure: JobFailure, supervisor: Supervisor): JobFailure {
-    const failed = failure.node === this.#place.node ? supervisor.failed(failure.rank) : undefined;
-    const error = failed && errorOf(failed);
-    if (error === undefined) return failure;
-    const details = failed?.words().uncaught?.details.slice(0, detailsMax);
-    return { ...failure, error, ...(details && { details }) };
+    return withErrorOf(failure, failure.node === this.#place.node ? supervisor.failed(failure.rank) : undefined);
   }
 
   /** The ranks have the user's signal, and may still want to save what they have. */
@@ -407,15 +432,5 @@ class Run {
   #say(line: string): void {
     this.#saidLines++;
     this.#stderr.write(`shoal: ${line}\n`);
-  }
-}
-
-function checkSeveralNodes(options: LaunchOptions): void {
-  const { nodes = 1, node = 0, masterAddress, secret } = options;
-  if (node >= nodes) throw new ShoalError('usage', `--node-rank ${node} must be below --nnodes ${nodes}`);
-  if (masterAddress === undefined)
-    throw new ShoalError('usage', 'several nodes need --master-addr, an address of node 0 that all can reach');
-  if (secret === undefined || secret === '') {
-    throw new ShoalError('config', 'several nodes need a secret: set SHOAL_SECRET, or give --secret-file, the same on every node');
   }
 }

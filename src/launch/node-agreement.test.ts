@@ -8,7 +8,9 @@ import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
 import { PrefixStore } from '../store/store.ts';
 import { StoreClient } from '../store/store-client.ts';
-import { NodeAgreement, type JobFailure, type NodeOptions } from './node-agreement.ts';
+import type { JobFailure } from './node-records.ts';
+import { NodeAgreement } from './node-agreement.ts';
+import type { NodeOptions } from './node-entry.ts';
 
 const secret = 'a secret';
 /** Time for ranks that have not failed. */

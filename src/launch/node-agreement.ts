@@ -11,75 +11,36 @@
  *      launch/<g>/stopped/<k>     node k has no rank running       all stopped: generation g + 1, or the end
  *      launch/bye/<k>             node k's launcher leaves on purpose
  *
+ *  Where nodes come and go, the first of them begin, and the launcher of node 0 hears of the ranks of all (node-entry.ts):
+ *
+ *      launch/roster              the nodes with which the job begins, and their sizes          all wait for it
+ *      launch/over                the job has ended well                                        as well
+ *
  *  The ranks of a generation have a part of the store to themselves; there it tells them of one that has ended too early, and of the
  *  process with which the job has failed. */
 import { hostname } from 'node:os';
-import { launcherNumber } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
-import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
-import { anyText, count, flag, list, object, optional, type Shape, type ValueOf } from '../base/schema.ts';
+import { isShoalError, messageOf } from '../base/errors.ts';
 import { sum } from '../base/numbers.ts';
 import { causeOf, firstNamed, reportEnded, reportFailed } from '../store/ended-ranks.ts';
-import { HashStore } from '../store/hash-store.ts';
-import { generationPrefix } from '../store/open-store.ts';
-import { PrefixStore } from '../store/store.ts';
-import { StoreClient, type StoreClientOptions } from '../store/store-client.ts';
-import { StoreServer } from '../store/store-server.ts';
 import type { Store } from '../store/store.ts';
-import type { JobPlace } from './rank-environment.ts';
-
-export interface NodeOptions extends JobPlace, Pick<StoreClientOptions, 'clock' | 'random' | 'network' | 'settings'> {
-  /** Ranks on this node. */
-  readonly localSize: number;
-  /** Port 0, for a single node: the system chooses. */
-  readonly masterPort: number;
-  /** Nodes that have not come by then end the job. */
-  readonly joinTimeoutMs: number;
-  readonly signal: AbortSignal;
-}
-
-/** The failure that ended a generation, as plain data. */
-export interface JobFailure {
-  readonly node: number;
-  readonly host: string;
-  /** Undefined when no rank is to blame. */
-  readonly rank?: number;
-  readonly exitCode: number;
-  readonly text: string;
-  /** The error that the rank wrote to stderr last, as far as its launcher has read it. */
-  readonly error?: string;
-  /** The place of that error in the script, with the source line and the script's stack frames. */
-  readonly details?: readonly string[];
-  /** No restart helps: a launcher is gone, or the user ended the job. */
-  readonly final: boolean;
-}
-
-/** `rank 2 exited with code 3: TypeError: x is not a function`. */
-export function sentenceOf({ rank, text, error }: JobFailure): string {
-  return `${rank === undefined ? '' : `rank ${rank} `}${text}${error === undefined ? '' : `: ${error}`}`;
-}
-
-const failureShape: Shape<JobFailure> = object({
-  node: count,
-  host: anyText,
-  rank: optional(count),
-  exitCode: count,
-  text: anyText,
-  error: optional(anyText),
-  details: optional(list(anyText)),
-  final: flag,
-});
-const nodeShape = object({ host: anyText, pid: count, localSize: count, nodes: count });
-
-/** Keys of a generation. */
-const keyOf = {
-  failing: (generation: number) => `launch/${generation}/failing`,
-  /** The failure that came first, which is about to be published. */
-  first: (generation: number) => `launch/${generation}/first`,
-  failed: (generation: number) => `launch/${generation}/failed`,
-  /** The rank's failure; null: it has ended well. */
-  rankEnd: (generation: number, rank: number) => `launch/${generation}/ended/${rank}`,
-} as const;
+import { enterJob, firstNodes, type Entry, type NodeOptions } from './node-entry.ts';
+import {
+  awayKey,
+  byeKey,
+  decode,
+  encode,
+  failureShape,
+  isNull,
+  keyOf,
+  keysOf,
+  newsKey,
+  overKey,
+  ranksPart,
+  sentenceOf,
+  type JobFailure,
+} from './node-records.ts';
+import type { RankNews, WorldLedger, WorldListener } from './world-ledger.ts';
 
 const foreverMs = 0x7fffffff;
 /** Time in which the end of an ended process's connection arrives, behind the last message of that process. It is more than one turn
@@ -98,35 +59,66 @@ interface RankEnd {
 export class NodeAgreement {
   readonly #options: NodeOptions;
   readonly #store: Store;
-  readonly #server: StoreServer | undefined;
+  readonly #serving: Entry['serving'];
+  readonly node: number;
+  /** Ranks with which the world begins, by their nodes. */
+  readonly sizes: ReadonlyMap<number, number>;
   /** First rank of this node. */
   readonly firstRank: number;
   readonly worldSize: number;
   readonly masterPort: number;
+  #news = 0;
 
-  private constructor(options: NodeOptions, parts: { store: Store; server: StoreServer | undefined; sizes: readonly number[] }) {
+  private constructor(options: NodeOptions, { node, store, serving }: Entry, sizes: ReadonlyMap<number, number>) {
     this.#options = options;
-    this.#store = parts.store;
-    this.#server = parts.server;
-    this.firstRank = sum(parts.sizes.slice(0, options.node));
-    this.worldSize = sum(parts.sizes);
-    this.masterPort = parts.server?.port ?? options.masterPort;
+    this.#store = store;
+    this.#serving = serving;
+    this.node = node;
+    this.sizes = sizes;
+    this.firstRank = sum([...sizes].map(([each, size]) => (each < node ? size : 0)));
+    this.worldSize = sum([...sizes.values()]);
+    this.masterPort = serving?.server.port ?? options.masterPort;
+  }
+
+  /** The world has begun before this node has come. */
+  get isLate(): boolean {
+    return !this.sizes.has(this.node);
+  }
+
+  /** Tells the world, which has begun, of nodes that come and go. */
+  follow(world: WorldLedger): void {
+    const others = [...this.sizes.keys()].filter((node) => node !== this.node);
+    if (this.#options.nodesMax !== undefined) this.#serving?.laterNodes.follow(world, others);
+  }
+
+  /** On the node that serves. */
+  hostOf(node: number): string {
+    return this.#serving?.laterNodes.hostOf(node) ?? hostname();
   }
 
   /** Serves the store or connects to it, and waits for all nodes.
    *  @throws ShoalError `config` when two nodes contradict each other or the port is in use, `timeout` naming the nodes that
    *          did not come, `auth` on another secret. */
   static async join(options: NodeOptions): Promise<NodeAgreement> {
-    const server = options.node === 0 ? await serve(options) : undefined;
+    const entry = await enterJob(options);
+    const { store, serving } = entry;
     try {
-      const store = server === undefined ? await dial(options) : new HashStore({ clock: options.clock, table: server.table });
-      const sizes = await exchangeSizes(store, options);
-      for (let rank = 0; rank < sum(sizes); rank++) server?.table.set(awayKey(rank), new Uint8Array());
-      return new NodeAgreement(options, { store, server, sizes });
+      const sizes = await firstNodes(entry, options);
+      const agreement = new NodeAgreement(options, entry, sizes);
+      for (let rank = 0; rank < agreement.worldSize; rank++) serving?.server.table.set(awayKey(rank), new Uint8Array());
+      return agreement;
     } catch (error) {
-      await server?.close();
+      await store.close();
+      await serving?.server.close();
       throw error;
     }
+  }
+
+  /** The nodes whose launchers are there. */
+  async present(): Promise<readonly number[]> {
+    const { nodes, nodesMax = nodes } = this.#options;
+    const isThere = await Promise.all(keysOf('launch/node', nodesMax).map((key) => this.#store.check([key]).catch(() => false)));
+    return isThere.flatMap((there, node) => (there ? [node] : []));
   }
 
   /** The parts of the store in which ranks and launchers are asked how they are. */
@@ -229,9 +221,32 @@ export class NodeAgreement {
     }
   }
 
-  /** This node's ranks ended well; resolves when those of all nodes did. */
+  /** Tells the launcher of node 0 of ranks of this node: that one keeps the world, and ends the job when too few are left. */
+  listener(say: (line: string) => void): WorldListener {
+    const hear = (news: RankNews): void => {
+      // Without the store there is nobody to tell.
+      this.#store.set(newsKey(this.node, this.#news++), encode(news)).catch(() => undefined);
+      if (news.what === 'joined') say(`rank ${news.rank} joined the job`);
+      if (news.failure !== undefined) say(`${news.described}; the others go on${news.again}`);
+    };
+    return { goOnWithout: () => true, hear };
+  }
+
+  /** The ranks of all nodes have ended well, where nodes come and go. */
+  tellOver(): void {
+    // The store is in this process.
+    void this.#store.set(overKey, encode(true));
+  }
+
+  /** Resolves then; never, when the store is lost or at `signal`. */
+  async over(signal: AbortSignal): Promise<void> {
+    await this.#store.wait([overKey], { timeoutMs: foreverMs, signal }).catch(() => new Promise(() => undefined));
+  }
+
+  /** This node's ranks ended well; resolves when those of all nodes did. Where nodes come and go, node 0 knows it of all. */
   async done(generation: number, signal: AbortSignal): Promise<void> {
-    await this.#gather(`launch/${generation}/done`, { timeoutMs: foreverMs, signal });
+    if (this.#options.nodesMax === undefined) await this.#gather(`launch/${generation}/done`, { timeoutMs: foreverMs, signal });
+    else await this.over(signal);
   }
 
   /** This node has no rank running; resolves when no node has, with the failure of the next generation if a node has refused it. */
@@ -244,115 +259,24 @@ export class NodeAgreement {
   /** The first of the job's launchers to leave must not look like one that failed, the one that serves leaves last. */
   async leave(timeoutMs: number): Promise<void> {
     try {
-      await this.#store.set(`launch/bye/${this.#options.node}`, encode(true));
+      await this.#store.set(byeKey(this.node), encode(true));
     } catch {
       // The store is gone already.
     }
     await this.#store.close();
-    await this.#server?.drained(timeoutMs);
-    await this.#server?.close();
+    await this.#serving?.server.drained(timeoutMs);
+    await this.#serving?.server.close();
   }
 
   async #gather(key: string, wait: { timeoutMs: number; signal?: AbortSignal }): Promise<void> {
-    await this.#store.set(`${key}/${this.#options.node}`, encode(true));
+    await this.#store.set(`${key}/${this.node}`, encode(true));
     await this.#store.wait(keysOf(key, this.#options.nodes), wait);
   }
 
   #lostStore(error: unknown): JobFailure {
-    const { node } = this.#options;
+    const { node } = this;
     return { node, host: hostname(), exitCode: 1, text: `the launcher of node 0 was lost: ${messageOf(error)}`, final: true };
   }
-}
-
-async function serve(options: NodeOptions): Promise<StoreServer> {
-  const { clock, random, network, settings, job, nodes, localSize, masterPort } = options;
-  const secret = new TextEncoder().encode(options.secret);
-  const host = nodes === 1 ? '127.0.0.1' : 'any';
-  const connections = new Map<number, number>();
-  const server: StoreServer = await StoreServer.listen({
-    ...{ clock, random, network, settings, secret, world: job, host, port: masterPort },
-    // All ranks come at once. Nodes may have more than this one.
-    maxStrangers: Math.max(64, 2 * nodes * localSize),
-    onConnect,
-    onDisconnect,
-  });
-  return server;
-
-  function onConnect(peer: number): void {
-    connections.set(peer, (connections.get(peer) ?? 0) + 1);
-    server.table.delete(awayKey(peer));
-  }
-
-  /** A launcher that is gone without a word takes its ranks with it. One that was refused because its number is taken is
-   *  not the one that holds the number. */
-  function onDisconnect(peer: number): void {
-    const node = peer - launcherNumber;
-    const left = connections.get(peer)! - 1;
-    connections.set(peer, left);
-    if (left > 0) return;
-    server.table.set(awayKey(peer), new Uint8Array());
-    if (node < 0 || server.table.get(`launch/bye/${node}`) !== undefined) return;
-    const record = server.table.get(`launch/node/${node}`);
-    const lost = record === undefined ? 'an unknown host' : decode(nodeShape, record).host;
-    const failure: JobFailure = { node, host: lost, exitCode: 1, text: 'its launcher was lost', final: true };
-    for (let generation = 0; ; generation++) {
-      // The first generation that has not failed is the one that runs.
-      const first = decode(failureShape, server.table.compareSet(keyOf.first(generation), new Uint8Array(), encode(failure)));
-      const ranks = ranksPart(new HashStore({ clock, table: server.table }), generation);
-      if (first.node === node && first.final)
-        void reportFailed(ranks, { rank: undefined, failed: `the launcher of node ${node} (${lost}) was lost` });
-      // Also a failure that the lost launcher had still to publish.
-      server.table.set(keyOf.failed(generation), encode(first));
-      if (first.final) return;
-    }
-  }
-}
-
-async function dial(options: NodeOptions): Promise<StoreClient> {
-  const { job, node, masterAddress, masterPort, joinTimeoutMs } = options;
-  const server = { host: masterAddress, port: masterPort, world: job, secret: new TextEncoder().encode(options.secret) };
-  return StoreClient.connect({ ...options, ...server, rank: launcherNumber + node, connectTimeoutMs: joinTimeoutMs });
-}
-
-/** Ranks per node, in order of nodes. */
-async function exchangeSizes(store: Store, options: NodeOptions): Promise<number[]> {
-  const { node, nodes, localSize, joinTimeoutMs, signal } = options;
-  const own = encode({ host: hostname(), pid: process.pid, localSize, nodes } satisfies ValueOf<typeof nodeShape>);
-  const taken = await store.compareSet(`launch/node/${node}`, new Uint8Array(), own);
-  if (Buffer.compare(taken, own) !== 0) {
-    const { host, pid } = decode(nodeShape, taken);
-    throw new ShoalError('config', `node rank ${node} is taken by host ${host} (pid ${pid}); give each launcher its own --node-rank`);
-  }
-  const keys = keysOf('launch/node', nodes);
-  try {
-    await store.wait(keys, { timeoutMs: joinTimeoutMs, signal });
-  } catch (error) {
-    if (!isShoalError(error) || error.code !== 'timeout') throw error;
-    const present = await Promise.all(keys.map((key) => store.check([key])));
-    const missing = keys.flatMap((_, k) => (present[k] ? [] : [k]));
-    throw new ShoalError(
-      'timeout',
-      `of ${nodes} nodes, ${missing.map((k) => `node ${k}`).join(', ')} did not join within ${joinTimeoutMs} ms; is \`shoal run\` running there?`,
-      {
-        timeoutMs: joinTimeoutMs,
-        cause: error,
-      },
-    );
-  }
-  const records = await Promise.all(keys.map(async (key) => decode(nodeShape, await store.get(key))));
-  const odd = records.findIndex((record) => record.nodes !== nodes);
-  if (odd >= 0) throw new ShoalError('config', `--nnodes is ${nodes} on node ${node} but ${records[odd].nodes} on node ${odd}`);
-  return records.map((record) => record.localSize);
-}
-
-/** Until the rank connects, and from when its last connection ends. */
-function awayKey(rank: number): string {
-  return `launch/away/${rank}`;
-}
-
-/** The part of the store that belongs to the ranks of a generation. */
-function ranksPart(store: Store, generation: number): Store {
-  return new PrefixStore(store, generationPrefix(generation));
 }
 
 /** Gives what is on its way here the time to come. */
@@ -365,26 +289,4 @@ async function withinServed<T>(clock: Clock, delayMs: number, wait: (over: Abort
     timer.cancel();
     over.abort();
   }
-}
-
-function keysOf(prefix: string, nodes: number): string[] {
-  return Array.from({ length: nodes }, (_, k) => `${prefix}/${k}`);
-}
-
-function encode(value: unknown): Uint8Array {
-  return new TextEncoder().encode(JSON.stringify(value));
-}
-
-function isNull(bytes: Uint8Array): boolean {
-  return new TextDecoder().decode(bytes) === 'null';
-}
-
-/** @throws ShoalError `protocol` on what no launcher of this version writes. */
-function decode<T>(shape: Shape<T>, bytes: Uint8Array): T {
-  const record: unknown = JSON.parse(new TextDecoder().decode(bytes));
-  if (shape.problem(record) === undefined) return record as T;
-  throw new ShoalError(
-    'protocol',
-    'a launcher of this job has left a record that is not understood here; run the same Shoal on every node',
-  );
 }

@@ -8,7 +8,10 @@ export interface JobPlace {
   readonly job: string;
   readonly secret: string;
   readonly node: number;
+  /** Nodes with which the job begins. */
   readonly nodes: number;
+  /** Most nodes at once, where they come and go while the job runs. Default: all begin, and stay. */
+  readonly nodesMax?: number | undefined;
   /** The address at which node 0 serves and to which all connect. */
   readonly masterAddress: string;
 }
@@ -25,6 +28,8 @@ const foreign = ['SHOAL_MASTER_PORT', 'TORCHELASTIC_USE_AGENT_STORE'] as const;
 
 /** Roles in the job of a rank that has started this launcher: its parameter servers are not ours. */
 const roles = [
+  'SHOAL_JOIN',
+  'SHOAL_GROWS',
   'SHOAL_ROLE',
   'SHOAL_WORKERS',
   'SHOAL_WORKER_GROUPS',

@@ -3,7 +3,7 @@
  *  ranks use are started again when they fail, and dismissed when the ranks have ended, as are newcomers that the ranks have not taken in.
  *  It must not know other nodes. */
 import { join } from 'node:path';
-import { setServedTimer, type Clock } from '../base/clock.ts';
+import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { checkDescriptors } from '../base/exhaustion.ts';
 import { stateOf } from '../base/files/process-identity.ts';
@@ -38,12 +38,12 @@ export interface ProcessSpec {
   readonly substitute?: 'none' | 'here' | 'elsewhere';
 }
 
-/** Ranks that the job goes on without. */
+/** Ranks that the job goes on without; `dismiss` says when it is over. */
 export interface ExpendableRanks {
   /** True for a newcomer that has not joined: the job does not wait for its end. */
   isWaiting(rank: number): boolean;
-  /** Takes a rank that has ended badly out of the world. @returns the number of ranks that are left; undefined: they are too few. */
-  goOnWithout(): number | undefined;
+  /** Takes a rank that has ended badly out of the world. False: too few are left. */
+  goOnWithout(rank: number): boolean;
 }
 
 export interface SupervisorOptions {
@@ -65,6 +65,8 @@ export interface SupervisorOptions {
   readonly report: (line: string) => void;
   /** A process has ended, and is not started again. */
   readonly onEnd: (ended: EndedProcess) => void;
+  /** No process is left here, though the job goes on. */
+  readonly onIdle?: () => void;
 }
 
 /** A process that has ended, well or not. */
@@ -77,8 +79,8 @@ export interface EndedProcess {
   readonly text: string;
   /** Milliseconds since the first was started. */
   readonly afterMs: number;
-  /** Ranks that go on without this one; undefined: it ended well, or the job ends with it. */
-  readonly ranksLeft: number | undefined;
+  /** It ended badly, and the others go on without it. */
+  readonly isLost: boolean;
   /** It was a newcomer that had not joined. */
   readonly waited: boolean;
   /** Its last words on stderr, and the error that ended it; complete after `finish`. */
@@ -98,8 +100,6 @@ interface Member {
 
 /** Outputs that a process outside the ranks' groups keeps open are given up after this. */
 const drainMs = 2000;
-/** Served time in which the launcher hears that a newcomer has joined, when the others have ended meanwhile. */
-const joinedOnItsWayMs = 500;
 /** More processes than these are not named one by one when they start. */
 const startsNamed = 8;
 /** Kept of a failing process's stderr. */
@@ -134,7 +134,6 @@ export class Supervisor {
   #stopping = false;
   /** Those that the job waits for have ended. */
   #ranksOver = false;
-  #dismissing = false;
   /** Processes that have been spawned and have not reported it. */
   #starting = 0;
   readonly #started: { readonly name: string; readonly pid: number }[] = [];
@@ -174,11 +173,19 @@ export class Supervisor {
   /** Signals the groups of all processes that have not ended; none is started again from now on. */
   signal(signal: NodeJS.Signals): void {
     this.#startNoMore();
+    this.askToEnd(signal);
+  }
+
+  /** Signals them, and goes on without those that end. */
+  askToEnd(signal: NodeJS.Signals): void {
+    this.#toStart.length = 0;
+    this.#reportStarted(0);
     for (const { child, ended } of this.#members) {
       if (ended || child.pid === undefined) continue;
       // One that has just been started may not have made its group.
       if (!this.#guard.signal(child.pid, signal)) child.kill(signal);
     }
+    this.#noteAllEnded();
   }
 
   /** Starts one more process, unless the job is over. */
@@ -186,6 +193,14 @@ export class Supervisor {
     if (this.#stopping || this.#ranksOver) return;
     this.#toStart.push(spec);
     if (this.#toStart.length === 1) this.#startNext();
+  }
+
+  /** The ranks' work is done: those that still run are not waited for. */
+  dismiss(): void {
+    this.#ranksOver = true;
+    this.#settle(undefined);
+    this.#noteRanksEnded();
+    this.#noteAllEnded();
   }
 
   /** Ends what still runs: SIGTERM, on which servers end well, then SIGKILL. */
@@ -233,6 +248,10 @@ export class Supervisor {
     return this.#members.map(({ spec: { name, rank }, child: { pid }, restarted: restarts, end }) => {
       return { name, rank, pid, restarts, end, state: end === undefined && pid !== undefined ? stateOf(pid) : undefined };
     });
+  }
+
+  get isIdle(): boolean {
+    return this.#running.length === 0;
   }
 
   get #running(): Member[] {
@@ -341,10 +360,10 @@ export class Supervisor {
     const isGood = succeeded(how.ending);
     const waited = this.#isWaiting(spec);
     const mayGoOn = !isGood && !waited && rank !== undefined && this.#failingMs === undefined && !this.#stopping;
-    const ranksLeft = mayGoOn ? this.#options.elastic?.goOnWithout() : undefined;
-    const ended = { name, rank, afterMs: this.#options.clock.now() - this.#startMs, ranksLeft, waited, ...how };
+    const isLost = mayGoOn && this.#options.elastic?.goOnWithout(rank) === true;
+    const ended = { name, rank, afterMs: this.#options.clock.now() - this.#startMs, isLost, waited, ...how };
     this.#options.onEnd(ended);
-    if (isGood || waited || ranksLeft !== undefined || this.#hasSubstitute(spec)) return;
+    if (isGood || waited || isLost || this.#hasSubstitute(spec)) return;
     this.#failures.push(ended);
     this.noteFailing();
     this.#settle(ended);
@@ -357,25 +376,13 @@ export class Supervisor {
   #noteAllEnded(): void {
     if (this.#toStart.length > 0) return;
     const running = this.#running;
-    if (running.every(({ spec }) => spec.kind === 'server')) this.#noteRanksOver();
-    else if (running.every(({ spec }) => spec.kind === 'server' || this.#isWaiting(spec))) this.#dismissWaiting();
-    if (running.length === 0) this.#ended();
-  }
-
-  #noteRanksOver(): void {
-    this.#ranksOver = true;
-    this.#settle(undefined);
-    this.#noteRanksEnded();
-  }
-
-  /** Nobody is left who could take them in, unless it has been done. */
-  #dismissWaiting(): void {
-    if (this.#dismissing) return;
-    this.#dismissing = true;
-    setServedTimer(this.#options.clock, joinedOnItsWayMs, () => {
-      this.#dismissing = false;
-      if (this.#running.every(({ spec }) => spec.kind === 'server' || this.#isWaiting(spec))) this.#noteRanksOver();
-    });
+    // Ranks that go on without others end when the world says so, which is on other nodes as well.
+    const mayBeOver = this.#options.elastic === undefined || this.#stopping;
+    const isOver = mayBeOver && running.every(({ spec }) => spec.kind === 'server' || this.#isWaiting(spec));
+    if (isOver && !this.#ranksOver) return this.dismiss();
+    if (running.length > 0) return;
+    if (this.#ranksOver) this.#ended();
+    else this.#options.onIdle?.();
   }
 
   /** A server whose place another process takes is no loss to the ranks. Of one that is elsewhere we do not know how it is:

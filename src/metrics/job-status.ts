@@ -73,6 +73,8 @@ export interface JobFacts {
   readonly job: string;
   readonly own: NodeFacts;
   readonly nodes: number;
+  /** Nodes whose launchers are asked, too. Default: all, where all ranks are asked. */
+  readonly others?: readonly number[];
   readonly worldSize: number;
   readonly restarts: number;
 }
@@ -93,18 +95,19 @@ interface JobAnswers {
 export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promise<JobAnswers> {
   const { store, launchers, job, own, nodes, worldSize, restarts } = facts;
   const asked = ranks ?? Array.from({ length: worldSize }, (_, rank) => rank);
-  const others = ranks === undefined ? Array.from({ length: nodes }, (_, node) => node).filter((node) => node !== own.node) : [];
+  const all = ranks === undefined ? Array.from({ length: nodes }, (_, node) => node) : [];
+  const others = facts.others ?? all.filter((node) => node !== own.node);
   const [reports, nodeAnswers, ownServers] = await Promise.all([
     Promise.all(asked.map((rank) => askRank(store, rank))),
     Promise.all(others.map((node) => ask(launchers, nodeName(node), answerMs))),
     askServers(store, serversOf([own])),
   ]);
-  const all = [own, ...nodeAnswers.flatMap((answer) => understood(nodeShape, answer) ?? [])];
-  const servers = serversOf(all);
-  const serverReports = new Map([...ownServers, ...(await askServers(store, serversOf(all.slice(1))))]);
+  const answers = [own, ...nodeAnswers.flatMap((answer) => understood(nodeShape, answer) ?? [])];
+  const servers = serversOf(answers);
+  const serverReports = new Map([...ownServers, ...(await askServers(store, serversOf(answers.slice(1))))]);
   const hasJoined = await Promise.all(asked.map((rank) => isConnected(store, rank)));
   const statuses = asked.map((rank, at) =>
-    rankStatus(rank, reports[at], { nodes: all, hasJoined: hasJoined[at], isAlone: worldSize === 1 }),
+    rankStatus(rank, reports[at], { nodes: answers, hasJoined: hasJoined[at], isAlone: worldSize === 1 }),
   );
   const { node, host, pid } = own;
   const status: JobStatus = {

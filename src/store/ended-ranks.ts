@@ -71,17 +71,19 @@ export async function giveUp(store: Store, rank: number, error: ShoalError): Pro
 }
 
 /** Rejects when some rank has ended or given up before it joined; never resolves. */
-export function rankEnded(store: Store, ownRank: number, wait: StoreWait): Promise<never> {
-  return told(store, endedKey, { ownRank, wait });
+export async function rankEnded(store: Store, ownRank: number, wait: StoreWait): Promise<never> {
+  return told(ownRank, await store.get(endedKey, wait).catch(() => undefined));
 }
 
-/** Rejects when the job has failed; never resolves. */
-export function jobFailed(store: Store, ownRank: number, signal: AbortSignal): Promise<never> {
-  return told(store, failedKey, { ownRank, wait: { timeoutMs: foreverMs, signal } });
+/** Rejects when the job has failed, or the launcher that serves the store is gone: the job ends with it. Never resolves. */
+export async function jobFailed(store: Store, ownRank: number, signal: AbortSignal): Promise<never> {
+  const lost = (thrown: unknown): undefined => {
+    if (ShoalError.from(thrown).code === 'peer-lost') throw thrown;
+  };
+  return told(ownRank, await store.get(failedKey, { timeoutMs: foreverMs, signal }).catch(lost));
 }
 
-async function told(store: Store, key: string, { ownRank, wait }: { ownRank: number; wait: StoreWait }): Promise<never> {
-  const value = await store.get(key, wait).catch(() => undefined);
+function told(ownRank: number, value: Uint8Array | undefined): Promise<never> {
   if (value === undefined) return new Promise<never>(() => undefined);
   throw errorOf(decode(value), ownRank);
 }

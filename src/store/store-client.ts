@@ -211,7 +211,7 @@ export class StoreClient extends Store {
   #lost(why: string, cause?: unknown): ShoalError {
     const { rank, servedBy: peer } = this.#options;
     const calls = this.#pending.size;
-    const message = `${this.#name} was lost: ${why}; ${calls === 0 ? 'no call was' : `${calls} call${calls > 1 ? 's were' : ' was'}`} in flight. The process that serves it ended`;
+    const message = `${this.#name} was lost: ${why}; ${calls === 0 ? 'no call was' : `${calls} call${calls > 1 ? 's were' : ' was'}`} in flight. The process that serves it (the launcher or rank 0) ended`;
     return new ShoalError('peer-lost', message, { rank, peer, operation: 'store', cause });
   }
 

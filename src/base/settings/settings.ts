@@ -165,6 +165,11 @@ export const settingDefinitions = {
       'on',
       'Encryption of connections between hosts; within a host nothing is encrypted. The same on all processes of a job: an end that demands it refuses one that does not.',
     ),
+    grows: flag(
+      'SHOAL_GROWS',
+      false,
+      'The world may grow while it has one rank: that rank can be reached. `shoal run --nnodes 1:4` says so.',
+    ),
     join: flag('SHOAL_JOIN', false, 'The process joins a world that has begun, and waits until its ranks call `grow`. It needs no `RANK`.'),
     insecure: flag('SHOAL_INSECURE', false, 'Allows a job over several hosts without a secret.'),
   }),

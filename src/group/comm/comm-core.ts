@@ -55,9 +55,9 @@ export class CommCore {
   /** Joins the world; `ready` or `failed` follows. Never rejects. */
   async start(): Promise<void> {
     const { clock, checkDescriptors } = this.#environment;
-    const { rank, size, joinTimeoutMs, joins = false } = this.#plan;
+    const { rank, size, joinTimeoutMs, joins = false, settings } = this.#plan;
     try {
-      if (size === 1 && !joins) {
+      if (size === 1 && !joins && !settings.grows) {
         this.#world = this.#newWorld('alone', []);
         await this.#ready(
           { hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined, linkFrom: undefined },
@@ -72,7 +72,7 @@ export class CommCore {
       const world = this.#newWorld(name, fabrics);
       this.#world = world;
       const ratesOf = (topology: Topology): CostModel | undefined =>
-        tunedWorldOf(this.#plan.tuning?.tuning, { topology, loadStore: true, order: this.#plan.settings.order })?.rates;
+        tunedWorldOf(this.#plan.tuning?.tuning, { topology, loadStore: true, order: settings.order })?.rates;
       if (joins) await this.#joinRunning(world, { store, limit });
       else
         await joinTogether({ store, servedBy, rank, clock, limit, checkDescriptors }, async (signal) => {

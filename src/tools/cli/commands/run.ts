@@ -12,9 +12,15 @@ import type { RunReport } from '../run-report.ts';
 
 type GroupNumbers = 'serverGroups' | 'workerGroups' | 'replicas';
 
+/** Machines with which the job begins; `max`: most at once, where they may come and go. */
+interface Machines {
+  readonly min: number;
+  readonly max?: number;
+}
+
 interface RunFlags extends RouteOptions, Pick<ServerOptions, 'checkpointDir'>, Required<Pick<ServerOptions, GroupNumbers>> {
   readonly nprocPerNode?: string;
-  readonly nnodes: number;
+  readonly nnodes: Machines;
   readonly nodeRank?: number;
   readonly masterAddr?: string;
   readonly masterPort?: number;
@@ -52,14 +58,17 @@ Examples:
   shoal run --workers 4 --servers 2 train.ts     4 processes and 2 parameter servers, which need no script
   shoal run --workers 3 --ps 2 train.ts          5 processes of a graph's script, the last 2 of them its parameter servers
   SHOAL_SECRET=… shoal run --nnodes 2 --node-rank 0 --master-addr 10.0.0.4 -n 2 train.ts
+  SHOAL_SECRET=… shoal run --nnodes 1:4 --master-addr 10.0.0.4 -n 2 train.ts
+                                                 the same on each machine: up to 4 join and leave while it trains
 
 The script finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … in its environment; initProcessGroup() reads them.
 The exit code is that of the first rank that failed (128 + signal when a signal ended it).`;
 
-/** torchrun's `least:most` is not one. */
-const machines = valueOf('a whole number from 1; the number of machines is fixed', (text) =>
-  text.includes(':') ? undefined : positive(text),
-);
+const machines = valueOf('a whole number from 1, or two, the least and the most: 1:4', (text): Machines | undefined => {
+  const [, least, most] = /^([1-9]\d{0,4})(?::([1-9]\d{0,4}))?$/.exec(text) ?? [];
+  if (least === undefined || Number(most ?? least) < Number(least)) return undefined;
+  return most === undefined || most === '1' ? { min: Number(least) } : { min: Number(least), max: Number(most) };
+});
 const place = valueOf('a port, or an address and a port: 9464, 0.0.0.0:9464', (text) => (/^(.*:)?\d+$/.test(text) ? text : undefined));
 const port = valueOf('a port, 1 to 65535', (text) => (natural(text) <= 65_535 ? natural(text) : undefined));
 const duration = valueOf('a time such as 500ms, 30s or 5min', parseMilliseconds);
@@ -71,15 +80,21 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .argument('<script>', 'the file to run')
     .argument('[args...]', 'arguments of the script, after -- if you like')
     .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per processor we may use; default 1')
-    .option('--nnodes <count>', 'machines in the job; `shoal run` is started on each', machines, 1)
-    .option('--node-rank <index>', 'this machine among them, from 0', natural)
+    .option('--nnodes <count>', 'machines in the job, `shoal run` is started on each; 1:4: they join and leave while it runs', machines, {
+      min: 1,
+    })
+    .option('--node-rank <index>', 'this machine among them, from 0; with 1:4 not needed', natural)
     .option('--master-addr <address>', 'where machine 0 can be reached; default for one machine: 127.0.0.1')
     .option('--master-port <port>', 'port of the store on machine 0; default for one machine: any free port, else 29500', port)
     .option('--standalone', 'one machine, any free port, whatever the other options say')
     .option('--job-id <name>', 'name of the job, the same on every machine')
     .option('--secret-file <path>', "file with the job's secret, for several machines; default: SHOAL_SECRET")
     .option('--max-restarts <count>', 'how often all ranks are started again after a failure; with --min, also each alone', natural, 0)
-    .option('--min <count>', 'a job of one machine goes on while so many ranks are left, as with elastic.run; default: all', positive)
+    .option(
+      '--min <count>',
+      'goes on while so many ranks are left, as with elastic.run; for one machine, or --nnodes 1:4; default: all',
+      positive,
+    )
     .option('--log-dir <path>', 'writes the output of every rank to <path>/rank-<n>/{stdout,stderr}.log, too')
     .option('-r, --redirects <streams>', 'to the files only: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank: 0:3,1:1')
     .option('-t, --tee <streams>', 'to the files and the console, as --redirects; default with --log-dir: 3')
@@ -126,8 +141,9 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     import('../../../launch/launch.ts'),
     import('../../../launch/script-command.ts'),
   ]);
-  const several = flags.nnodes > 1 && flags.standalone !== true;
-  if (several && flags.nodeRank === undefined)
+  const { min: nodes, max: nodesMax }: Machines = flags.standalone === true ? { min: 1 } : flags.nnodes;
+  const several = (nodesMax ?? nodes) > 1;
+  if (several && nodesMax === undefined && flags.nodeRank === undefined)
     throw new ShoalError('usage', '--nnodes needs --node-rank: 0 on the first machine, 1 on the next, …');
   const directory = process.cwd();
   const { stdout, stderr } = process;
@@ -151,7 +167,8 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     stdinToRank0: !isatty(0),
     localSize,
     ...(await serversOf(flags, { directory, workers: several ? undefined : localSize })),
-    nodes: several ? flags.nnodes : 1,
+    nodes,
+    nodesMax,
     node: several ? flags.nodeRank : 0,
     masterAddress: flags.standalone === true ? undefined : flags.masterAddr,
     masterPort: flags.standalone === true ? undefined : flags.masterPort,
@@ -159,7 +176,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     job: flags.jobId,
     maxRestarts: flags.maxRestarts,
     restartedRanks: { count: flags.ps ?? 0, restarts: flags.serverRestarts ?? 0 },
-    ranksMin: ranksMinOf(flags, several, localSize),
+    ranksMin: ranksMinOf(flags, { several, localSize }),
     graceMs: flags.grace,
     killAfterMs: flags.killAfter,
     joinTimeoutMs: flags.joinTimeout,
@@ -273,11 +290,21 @@ function checkedPs({ ps, servers }: RunFlags, several: boolean): number {
 }
 
 /** @throws ShoalError `usage` for `--min` where ranks cannot go on without others, or that is no number of ranks. */
-function ranksMinOf({ min, servers, ps }: RunFlags, several: boolean, localSize: number): number | undefined {
+function ranksMinOf(
+  { min, servers, ps, nnodes: { min: nodes, max } }: RunFlags,
+  { several, localSize }: { several: boolean; localSize: number },
+): number | undefined {
+  if (servers !== undefined && several && max !== undefined)
+    throw new ShoalError('usage', `--servers need a fixed number of machines, and --nnodes ${nodes}:${max} is a range`);
   if (min === undefined) return undefined;
-  if (several || servers !== undefined || ps !== undefined)
-    throw new ShoalError('usage', '--min is for ranks of one machine, without servers; --max-restarts starts all ranks again');
-  if (min > localSize) throw new ShoalError('usage', `--min ${min} is more than the ${localSize} ranks of -n`);
+  if ((several && max === undefined) || servers !== undefined || ps !== undefined)
+    throw new ShoalError(
+      'usage',
+      '--min is for ranks of one machine or of a range of machines, without servers; --max-restarts starts all ranks again',
+    );
+  const first = several ? nodes * localSize : localSize;
+  if (min > first)
+    throw new ShoalError('usage', `--min ${min} is more than the ${first} ranks ${several ? 'with which the job begins' : 'of -n'}`);
   return min;
 }
 

@@ -3,7 +3,7 @@ import { systemClock } from '../../../base/clock.ts';
 import { messageOf, ShoalError } from '../../../base/errors.ts';
 import type { Environment } from '../../../base/settings/settings.ts';
 import type { JobWatch } from '../../../launch/job-watch.ts';
-import type { Launch } from '../../../launch/launch.ts';
+import type { Launch } from '../../../launch/launch-options.ts';
 import type { Page } from '../../../metrics/endpoint.ts';
 import type { Sample } from '../../../metrics/definitions.ts';
 import { serveStatus } from '../../../metrics/status-socket.ts';
