@@ -5,7 +5,9 @@ import type { ProcessGroup } from '../group/caller/types.ts';
 import { InProcessSite } from '../group/testing/in-process-world.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
 import { elastic, type ElasticState } from './elastic.ts';
+import { SGD } from './optimizers.ts';
 import { DistributedSampler, type SamplerState } from './sampler.ts';
+import { ZeroRedundancyOptimizer } from './sharding/zero-redundancy-optimizer.ts';
 
 async function turns(count: number): Promise<void> {
   for (let turn = 0; turn < count; turn++) await new Promise(setImmediate);
@@ -122,6 +124,35 @@ describe.each([
     if (ends[0].ranks.includes(3)) expect(await late).toMatchObject({ sum: total, same: true, ranks: ends[0].ranks });
     await Promise.all(ends.map(({ last }) => last.destroy({ timeoutMs: 100 })));
   });
+});
+
+it.each([1, 2, 3, 4, 5, 6])('a step of a sharded optimiser counts once or not at all: seed %i', async (seed) => {
+  const random = seededRandom(seed);
+  const site = new InProcessSite(3, { kind: seed % 2 === 0 ? 'host' : 'network', fastPath: seed % 4 < 2 });
+  const groups = await Promise.all([0, 1, 2].map((rank) => site.start(rank)));
+  let isLost = false;
+  const results = groups.map(async (group, rank) => {
+    const parts = [1000, 900, 800, 700].map((count) => new Float32Array(count));
+    const state: ElasticState = { step: 0, tensors: parts };
+    const last = await elastic.run(group, state, async (current) => {
+      const parameters = parts.map((data, k) => ({ name: `p${k}`, data }));
+      const optimizer = new ZeroRedundancyOptimizer(current, parameters, SGD, { lr: 1 });
+      while (state.step < 30) {
+        if (isLost && rank === 2) await new Promise(() => undefined);
+        await optimizer.step(parts.map((data) => data.slice().fill(-1)));
+        state.step++;
+      }
+    });
+    return { last, parts };
+  });
+  for (const result of results) result.catch(() => undefined);
+  await turns(random.integer(90));
+  isLost = true;
+  site.crash(2);
+  for (const { last, parts } of await Promise.all([results[0], results[1]])) {
+    for (const data of parts) expect(data).toEqual(data.slice().fill(30));
+    await last.destroy({ timeoutMs: 100 });
+  }
 });
 
 it('other errors end it, and so does bad input', async () => {
