@@ -1,8 +1,7 @@
 /** Jobs of all systems in random order, with faults: `npx tsx test/soaks/mixed.ts [--minutes 10] [--seed n] [--only name]`. Results are verified by
  *  the soaks and fixtures that each job is taken from. After each job none of its processes runs, and nothing of it is left in the shared
  *  memory, in the temporary folder or open in this process. Exit code 1 at the first job that goes wrong. */
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -11,6 +10,7 @@ import { seededRandom, systemRandom, type Random } from '../../src/base/random.t
 import { shoal, shoalRun, type Ended } from '../fixtures/launch-harness.ts';
 import { runServerKills } from '../kvstore/server-kills.ts';
 import buildFixtures, { fixtureScript } from '../support/fixtures.ts';
+import { watchLeftovers } from '../support/leftovers.ts';
 import { soak as messagingSoak } from '../support/messaging-soak.ts';
 import { killRanks, killServers } from './checkpoint-kills.ts';
 import * as failsInFlight from './fails-in-flight.ts';
@@ -129,87 +129,6 @@ async function pause(named: Promise<RegExpMatchArray[]>, random: Random): Promis
   process.kill(Number(pid), 'SIGCONT');
 }
 
-/** Things that a job may leave, by kind. */
-class Leftovers {
-  readonly #mark: string;
-  readonly #temporary: string;
-  readonly #shared = sharedNames();
-  readonly #sockets: number;
-
-  constructor(mark: string, temporary: string) {
-    this.#mark = mark;
-    this.#temporary = temporary;
-    this.#sockets = ownSockets();
-  }
-
-  /** @throws when something is still there after a while. */
-  async expectNone(): Promise<void> {
-    let left = this.#left();
-    for (let tries = 0; left.length > 0 && tries < 100; tries++) {
-      await sleep(systemClock, 100);
-      left = this.#left();
-    }
-    if (left.length > 0) throw new Error(`left behind: ${left.join(', ')}`);
-  }
-
-  #left(): string[] {
-    const sockets = ownSockets() - this.#sockets;
-    return [
-      ...markedProcesses(this.#mark).map((pid) => `process ${pid}`),
-      ...[...sharedNames()].filter((name) => !this.#shared.has(name)).map((name) => `/dev/shm/${name}`),
-      ...filesUnder(this.#temporary),
-      ...(sockets > 0 ? [`${sockets} open sockets of this process`] : []),
-    ];
-  }
-}
-
-/** Other processes that have the variable of this soak, and so are its own. */
-function markedProcesses(mark: string): number[] {
-  return readdirSync('/proc')
-    .map(Number)
-    .filter((pid) => pid > 0 && pid !== process.pid && environmentOf(pid).includes(mark));
-}
-
-/** Empty for processes that have ended, and for helpers of this program that are no part of a job. */
-function environmentOf(pid: number): string {
-  try {
-    if (readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('/esbuild')) return '';
-    return readFileSync(`/proc/${pid}/environ`, 'latin1');
-  } catch {
-    return '';
-  }
-}
-
-/** Names of this process's jobs only: others may run on this machine. */
-function sharedNames(): ReadonlySet<string> {
-  const isGone = (pid: string): boolean => environmentOf(Number(pid)) === '';
-  return new Set(
-    readdirSync('/dev/shm').filter((name) => {
-      const pid = /shoal.*?-(\d+)-/.exec(name)?.[1];
-      return pid !== undefined && isGone(pid);
-    }),
-  );
-}
-
-/** Files of any kind, sockets too. Folders may stay for the next job. Caches of compilers do, as well. */
-function filesUnder(folder: string): string[] {
-  return readdirSync(folder, { withFileTypes: true }).flatMap((entry) => {
-    if (/^(tsx-|node-compile-cache)/.test(entry.name)) return [];
-    const path = join(folder, entry.name);
-    return entry.isDirectory() ? filesUnder(path) : [path];
-  });
-}
-
-function ownSockets(): number {
-  return readdirSync('/proc/self/fd').filter((fd) => {
-    try {
-      return readlinkSync(`/proc/self/fd/${fd}`).startsWith('socket:');
-    } catch {
-      return false;
-    }
-  }).length;
-}
-
 export interface MixedOptions {
   readonly seed: number;
   /** When no further job is begun. */
@@ -222,15 +141,9 @@ export interface MixedOptions {
 /** @returns how often each job was run. @throws when one goes wrong or leaves something. */
 export async function runMixed({ seed, isOver, names = Object.keys(jobs), report }: MixedOptions): Promise<Record<string, number>> {
   const random = seededRandom(seed);
-  const mark = `MIXED_SOAK=${process.pid}-${seed}`;
-  const temporary = mkdtempSync(join(tmpdir(), 'shoal-mixed-'));
-  const [ours, theirs] = ['ours', 'theirs'].map((name) => join(temporary, name));
-  const before = { TMPDIR: process.env['TMPDIR'], XDG_RUNTIME_DIR: process.env['XDG_RUNTIME_DIR'] };
-  mkdirSync(theirs);
-  Object.assign(process.env, { TMPDIR: theirs, XDG_RUNTIME_DIR: theirs, [mark.split('=')[0]]: mark.split('=')[1] });
-  const leftovers = new Leftovers(mark, theirs);
   const done: Record<string, number> = {};
-  try {
+  await watchLeftovers(`MIXED_SOAK=${process.pid}-${seed}`, async (leftovers, temporary) => {
+    const ours = join(temporary, 'ours');
     for (let count = 0; !isOver(count); count++) {
       const name = names[random.integer(names.length)];
       const startMs = systemClock.now();
@@ -245,14 +158,7 @@ export async function runMixed({ seed, isOver, names = Object.keys(jobs), report
       done[name] = (done[name] ?? 0) + 1;
       report(`${count}: ${name}, ${((systemClock.now() - startMs) / 1000).toFixed(1)} s`);
     }
-  } finally {
-    delete process.env[mark.split('=')[0]];
-    for (const [name, value] of Object.entries(before)) {
-      if (value === undefined) delete process.env[name];
-      else process.env[name] = value;
-    }
-    rmSync(temporary, { recursive: true, force: true });
-  }
+  });
   return done;
 }
 
