@@ -5,11 +5,10 @@ import type { Settings } from '../base/settings/settings.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { Plans } from './planner.ts';
+import type { Place } from './contract.ts';
 
-export interface CollectiveLibraryOptions {
-  /** The rank of this process in Shoal's world, and its number of ranks. */
-  readonly rank: number;
-  readonly size: number;
+/** The place is that of this process in Shoal's world. */
+export interface CollectiveLibraryOptions extends Place {
   readonly clock: Clock;
   readonly kernels: Kernels;
   readonly settings: Settings;

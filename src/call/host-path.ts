@@ -34,6 +34,7 @@ import { encodeContract, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 import { bufferNames, hasPrivate, privateKey, type LocalBuffers } from './local-buffers.ts';
 import type { HostPathPlans } from './planner.ts';
+import type { Place } from './contract.ts';
 
 export const hostPathNames = ['small', 'large'] as const;
 export type HostPathName = (typeof hostPathNames)[number];
@@ -67,10 +68,8 @@ export function hostPathOf(block: ControlBlock, slotCount: number, sequence: num
   });
 }
 
-export interface HostPathOptions {
+export interface HostPathOptions extends Place {
   readonly name: HostPathName;
-  readonly rank: number;
-  readonly size: number;
   /** Control blocks by group rank, as this thread maps them. */
   readonly blocks: readonly ControlBlock[];
   /** Slots of the comm threads. */

@@ -1,19 +1,16 @@
 /** The buffers of a call in this rank's memory, as one of its threads maps them, and as the rank announces them. */
-import type { Region } from '../memory/region.ts';
+import type { Span } from '../fabric/fabric.ts';
 import type { BufferName } from '../plan/ir.ts';
 import { callKey, type CollectiveCall } from './contract.ts';
 
 /** A buffer in memory that peers may reach. */
-export interface BoundBuffer {
+export interface BoundBuffer extends Span {
   /** The region's name among ranks. */
   readonly key: number;
-  readonly region: Region;
-  readonly offset: number;
-  readonly bytes: number;
 }
 
 /** The bytes of a buffer, as this thread maps them. */
-export function bytesIn({ region, offset, bytes }: Omit<BoundBuffer, 'key'>): Uint8Array {
+export function bytesIn({ region, offset, bytes }: Span): Uint8Array {
   return new Uint8Array(region.buffer, offset, bytes);
 }
 

@@ -26,15 +26,13 @@ import {
   type NetworkPathSpec,
 } from '../collectives/network-path.ts';
 import { Opcode, type MachineState, type Segments, type StepMachine } from '../memory/step-machine.ts';
-import { encodeContract, type CollectiveCall } from './contract.ts';
+import { encodeContract, type CollectiveCall, type Place } from './contract.ts';
 import { signalMaxOf } from './group-spec.ts';
 import { hasPrivate, type LocalBuffers } from './local-buffers.ts';
 import { networkPathScratchBytes, networkPathSlots, type NetworkPathWire, type RankSet } from './network-path-wire.ts';
 import type { PreparedPlan } from './planner.ts';
 
-export interface NetworkPathOptions {
-  readonly rank: number;
-  readonly size: number;
+export interface NetworkPathOptions extends Place {
   readonly own: ControlBlock;
   /** The first of the slots of the own block that the network path uses. */
   readonly firstSlot: number;

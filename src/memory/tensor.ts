@@ -79,3 +79,9 @@ export function countOf(shape: readonly number[]): number {
   }
   return count;
 }
+
+export function sameShape(a: readonly number[], b: readonly number[]): boolean {
+  if (a.length !== b.length) return false;
+  for (let axis = 0; axis < a.length; axis++) if (a[axis] !== b[axis]) return false;
+  return true;
+}

@@ -65,18 +65,14 @@ export interface JobStatus {
   readonly holdUps: readonly { readonly rank: number; readonly waiting: readonly number[]; readonly seconds?: number }[];
 }
 
-export interface JobFacts {
+export interface JobFacts extends Pick<JobStatus, 'job' | 'nodes' | 'worldSize' | 'restarts'> {
   /** The part of the store that the ranks have. */
   readonly store: Store;
   /** The part of the store that the launchers have. */
   readonly launchers: Store;
-  readonly job: string;
   readonly own: NodeFacts;
-  readonly nodes: number;
   /** Nodes whose launchers are asked, too. Default: all, where all ranks are asked. */
   readonly others?: readonly number[];
-  readonly worldSize: number;
-  readonly restarts: number;
 }
 
 /** Time for an answer: a busy host may keep a process from it for a while. */

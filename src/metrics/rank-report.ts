@@ -5,6 +5,7 @@ import { threadLoad } from '../base/clock.ts';
 import { readBoard, countersIn } from './board.ts';
 import type { CallCounters } from './call-counters.ts';
 import { sample, type Sample } from './definitions.ts';
+import { sum } from '../base/numbers.ts';
 
 /** Links with values of their own; the others of a rank are one. */
 const peersMax = 32;
@@ -81,8 +82,8 @@ export function reportOf(facts: WorldFacts, board: SharedArrayBuffer, counters: 
   const reported = wait && { ...(waiting as Omit<ReportedWait, 'seconds'>), ...seconds };
   return {
     ...{ rank, pid, host, size, epoch, ...steps },
-    calls: sumOf(groups, ({ called }) => called),
-    pending: sumOf(groups, (each) => each.pending),
+    calls: sum(groups.map(({ called }) => called)),
+    pending: sum(groups.map((each) => each.pending)),
     ...(reported && { wait: reported }),
     ...(failure !== undefined && { failure }),
     samples: counters ? [...samples, ...worldSamples(facts, reported), ...callSamples(facts, board, counters), ...memorySamples()] : [],
@@ -92,7 +93,7 @@ export function reportOf(facts: WorldFacts, board: SharedArrayBuffer, counters: 
 function worldSamples({ groups, links, registeredBytes, size, epoch }: WorldFacts, wait: ReportedWait | undefined): Sample[] {
   const inState = (state: string): number => links.filter((link) => link.state === state).length;
   const [first, others] = [links.toSorted((a, b) => b.bytesSent - a.bytesSent).slice(0, peersMax), links.length > peersMax];
-  const rest = sumOf(links, ({ bytesSent }) => bytesSent) - sumOf(first, ({ bytesSent }) => bytesSent);
+  const rest = sum(links.map(({ bytesSent }) => bytesSent)) - sum(first.map(({ bytesSent }) => bytesSent));
   return [
     sample('worldSize', size),
     sample('epoch', epoch),
@@ -133,8 +134,4 @@ export function memorySamples(): Sample[] {
     sample('active', activeSeconds, thread),
     sample('idle', idleSeconds, thread),
   ];
-}
-
-function sumOf<T>(items: readonly T[], value: (item: T) => number): number {
-  return items.reduce((total, item) => total + value(item), 0);
 }

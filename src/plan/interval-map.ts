@@ -1,10 +1,9 @@
 /** A buffer's symbolic contents: values constant on intervals. */
 import type { Value } from './expression.ts';
+import type { Range } from './ranges.ts';
 
 /** A value on [offset, offset + count). */
-export interface Interval {
-  readonly offset: number;
-  readonly count: number;
+export interface Interval extends Range {
   readonly value: Value;
 }
 

@@ -4,6 +4,7 @@
  *  Units: offsets and counts are elements; the dtype is chosen when the plan runs. */
 import type { ReduceTree } from '../memory/kernels.ts';
 import type { Topology } from './topology.ts';
+import type { Range } from './ranges.ts';
 
 /** All collectives, in the order of the documentation. Their positions are their codes on the wire and in the addon: append only. */
 export const collectives = [
@@ -75,10 +76,8 @@ export function mailboxCount({ elementBytes = 8 }: Pick<PlanRequest, 'elementByt
 }
 
 /** Elements of one of the running rank's buffers. */
-export interface Span {
+export interface Span extends Range {
   readonly buffer: BufferName;
-  readonly offset: number;
-  readonly count: number;
 }
 
 /** Like Span, but in another rank's buffer when `rank` is given and differs: only between ranks of one host, mailboxes excepted. */

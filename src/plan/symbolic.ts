@@ -25,12 +25,9 @@ export interface Event {
 }
 
 /** A touch of memory. It begins at its event and has ended at any of its ends that happened. */
-export interface Access {
+export interface Access extends Span {
   readonly event: Event;
   readonly rank: number;
-  readonly buffer: BufferName;
-  readonly offset: number;
-  readonly count: number;
   readonly writes: boolean;
   readonly ends: readonly AccessEnd[];
 }

@@ -1,4 +1,4 @@
-/** Entries of maps: lists by key, and values that are made when they are first asked for. */
+/** Entries of maps: lists by key, and values that are made when they are first asked for; lists as text. */
 
 /** Adds a value to the list of its key. */
 export function pushTo<K, T>(lists: Map<K, T[]>, key: K, value: T): void {
@@ -19,4 +19,10 @@ export function groupBy<K, T>(items: Iterable<T>, keyOf: (item: T) => K): Map<K,
   const groups = new Map<K, T[]>();
   for (const item of items) pushTo(groups, keyOf(item), item);
   return groups;
+}
+
+/** `a, b`, or `a, b and 3 more`. */
+export function listed(texts: readonly (string | number)[], most = 8): string {
+  const shown = texts.slice(0, most).join(', ');
+  return texts.length > most ? `${shown} and ${texts.length - most} more` : shown;
 }

@@ -3,7 +3,7 @@
  *  keeps its values that long, and can be given again when a connection breaks. */
 import type { Clock } from '../../base/clock.ts';
 import type { Random } from '../../base/random.ts';
-import type { Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import type { Fabric, FabricAddress, PeerIdentity } from '../../fabric/fabric.ts';
 import { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
 import { WorkerNetwork, type WorkerNetworkOptions } from '../../rendezvous/carriers/worker-network.ts';
 import { failureOf, type ShoalError } from '../../base/errors.ts';
@@ -20,16 +20,13 @@ import { elementsOf } from '../structure/elements.ts';
 import { ReceiveWindow } from './receive-window.ts';
 import type { RequestWatch, TaskTrace } from './task-trace.ts';
 
-export interface TaskTensorsOptions {
+export interface TaskTensorsOptions extends PeerIdentity {
   /** `/job:ps/task:1`. */
   readonly task: string;
-  readonly rank: number;
   /** New with every start of the process. */
   readonly incarnation: bigint;
   /** Carries the tensors; closed with them. */
   readonly fabric: Fabric;
-  /** World of the fabric's identities. */
-  readonly world: string;
   readonly clock: Clock;
   readonly random: Random;
   /** The arbiter of all that this process sends. Default: one for tensors alone. */

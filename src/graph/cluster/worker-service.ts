@@ -15,6 +15,7 @@ import type { Value } from '../structure/value.ts';
 import { graphOf } from '../wire/graphs.ts';
 import { decodeMessage, encodeMessage } from '../wire/messages.ts';
 import { anyList, count, integer, list, number, object, parse, text, type ValueOf } from '../../base/schema.ts';
+import type { PreparedRun } from '../execute/session.ts';
 
 // ── calls between tasks ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -66,13 +67,9 @@ export interface TaskGraph {
   readonly caller: string;
 }
 
-export interface TaskStep {
+/** A step with its feeds, of which only those of this task's devices are looked at. */
+export interface TaskStep extends PreparedRun {
   readonly stepId: number;
-  readonly timeoutMs: number;
-  readonly fetchCount: number;
-  /** Values by feed; only those of this task's devices are looked at. */
-  readonly feeds: readonly Value[];
-  readonly signal: AbortSignal;
   readonly caller: string;
 }
 

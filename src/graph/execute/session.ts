@@ -34,6 +34,7 @@ import type { KernelTable } from './kernel.ts';
 import { runStep, type StepOutcome } from './step.ts';
 import { structuralKernels } from './structural-kernels.ts';
 import { VariableStore } from './variable-store.ts';
+import type { StepOptions } from './step.ts';
 
 /** Devices, kernels and limits of a session. */
 export interface SessionOptions {
@@ -96,12 +97,7 @@ export type Fetched<F extends readonly Fetch[]> = {
 };
 
 /** The arguments of one step. */
-export interface PreparedRun {
-  readonly feeds: readonly Value[];
-  readonly fetchCount: number;
-  readonly timeoutMs: number;
-  readonly signal: AbortSignal;
-}
+export type PreparedRun = Required<Pick<StepOptions, 'feeds' | 'fetchCount' | 'timeoutMs' | 'signal'>>;
 
 /** A kind of step, ready to be run any number of times. */
 export interface PreparedStep {

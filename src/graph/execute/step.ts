@@ -9,6 +9,7 @@ import { describeNode } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import type { Executor } from './executor.ts';
 import type { Flow } from './step-state.ts';
+import { listed } from '../../base/collections/lists.ts';
 
 export interface StepOptions {
   readonly stepId: number;
@@ -41,7 +42,8 @@ export function runStep(executors: readonly Executor[], options: StepOptions): P
         running.filter(({ control }) => control === 'kernel').map((node) => `for ${describeNode(node)} on ${node.device}`),
       ),
     ];
-    return new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: it waits ${listed(waiting)}`, { timeoutMs });
+    const what = waiting.length === 0 ? 'for nodes that have not run' : listed(waiting);
+    return new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: it waits ${what}`, { timeoutMs });
   };
   const ending = endTogether({ ...options, timedOut, onEnd: (cause) => rendezvous.startAbort(cause) }, async (signal, fail) => {
     const checkTime = (): void => {
@@ -101,12 +103,4 @@ export async function endTogether<T>(
     timer.cancel();
     signal?.removeEventListener('abort', onAbort);
   }
-}
-
-const listedMax = 8;
-
-function listed(waiting: readonly string[]): string {
-  if (waiting.length === 0) return 'for nodes that have not run';
-  const more = waiting.length > listedMax ? ` and ${waiting.length - listedMax} more` : '';
-  return `${waiting.slice(0, listedMax).join(', ')}${more}`;
 }

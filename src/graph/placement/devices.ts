@@ -3,6 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
 import { formatDeviceName, isFullDeviceName, matchesDevice, parseDeviceName, type DeviceName } from '../structure/device-name.ts';
+import { listed } from '../../base/collections/lists.ts';
 
 /** A device of a graph's cluster. */
 export interface Device {
@@ -52,8 +53,6 @@ export class DeviceSet {
   /** The devices that there are instead of `name`, for messages. */
   suggestion(name: string): string {
     const nearest = nearestName(name, this.names);
-    const shown = this.names.slice(0, 8).join(', ');
-    const more = this.names.length > 8 ? ` and ${this.names.length - 8} more` : '';
-    return `${nearest === undefined ? '' : `did you mean ${nearest}? `}devices: ${shown}${more}`;
+    return `${nearest === undefined ? '' : `did you mean ${nearest}? `}devices: ${listed(this.names)}`;
   }
 }

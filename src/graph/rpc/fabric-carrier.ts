@@ -9,7 +9,7 @@
 import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
-import type { Fabric } from '../../fabric/fabric.ts';
+import type { Fabric, PeerIdentity } from '../../fabric/fabric.ts';
 import { makeAddress, type Address } from '../../messaging/address.ts';
 import { MessagingContext } from '../../messaging/context.ts';
 import { Dealer } from '../../messaging/dealer.ts';
@@ -17,14 +17,11 @@ import { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
 import { decodeError, encodeError, joinPieces, type Pieces, type RpcLink, type RpcService, type RpcStats } from './rpc.ts';
 
-export interface FabricCarrierOptions {
+export interface FabricCarrierOptions extends PeerIdentity {
   /** Carries the calls. The carrier closes it. */
   readonly fabric: Fabric;
   readonly clock: Clock;
   readonly random: Random;
-  /** World of the fabric's identities. */
-  readonly world: string;
-  readonly rank: number;
   /** Time limit for making a broken connection again, and for the return of a caller without one. Default 2000. */
   readonly reconnectMs?: number;
   /** Default 10,000. */

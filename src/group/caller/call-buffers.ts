@@ -10,10 +10,10 @@ import type { BufferName } from '../../plan/ir.ts';
 import type { SharedBuffer } from '../shared/comm-protocol.ts';
 import { privateKey, type LocalBuffers } from '../../call/local-buffers.ts';
 import { TensorBlock } from './tensor-block.ts';
-import type { MemoryBlock } from './tensor-block.ts';
 import type { TensorMemory } from './tensor-memory.ts';
 import type { CollectiveData, TensorLike } from './types.ts';
 import type { WorkHooks } from '../../comm/caller/work.ts';
+import type { Span } from '../../fabric/fabric.ts';
 
 /** An argument whose dtype and size are known. */
 export interface Operand {
@@ -77,7 +77,7 @@ interface Placed extends BufferUse {
 }
 
 interface Staged {
-  readonly block: MemoryBlock;
+  readonly block: Span;
   readonly copyOut: (() => void) | undefined;
 }
 

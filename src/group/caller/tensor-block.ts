@@ -6,19 +6,14 @@
  *  A use is an operation of any group that has not ended. Memory that a failed operation has touched is never reused, because other
  *  ranks may still write to it. It must not know operations or groups. */
 import type { Region, RegionShare } from '../../memory/region.ts';
-
-export interface MemoryBlock {
-  readonly region: Region;
-  readonly offset: number;
-  readonly bytes: number;
-}
+import type { Span } from '../../fabric/fabric.ts';
 
 /** The owner that takes blocks back. */
 export interface BlockOwner {
   /** Takes the block for the next tensor. */
-  free(block: MemoryBlock): void;
+  free(block: Span): void;
   /** Gives the block to nobody: it may still be read. */
-  retire(block: MemoryBlock): void;
+  retire(block: Span): void;
 }
 
 export class TensorBlock implements Region {
@@ -27,13 +22,13 @@ export class TensorBlock implements Region {
   readonly buffer: ArrayBuffer | SharedArrayBuffer;
   readonly share: RegionShare;
   readonly #owner: BlockOwner;
-  readonly #block: MemoryBlock;
+  readonly #block: Span;
   #state: 'live' | 'released' | 'left' = 'live';
   #uses = 0;
   #touched = false;
   #givenBack = false;
 
-  constructor(owner: BlockOwner, block: MemoryBlock) {
+  constructor(owner: BlockOwner, block: Span) {
     ({ id: this.id, bytes: this.bytes, buffer: this.buffer, share: this.share } = block.region);
     this.#owner = owner;
     this.#block = block;

@@ -10,7 +10,8 @@ import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { pushTo } from '../../base/collections/lists.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
-import { TensorBlock, type BlockOwner, type MemoryBlock } from './tensor-block.ts';
+import { TensorBlock, type BlockOwner } from './tensor-block.ts';
+import type { Span } from '../../fabric/fabric.ts';
 
 const smallestBytes = 128;
 const slabBytes = 2 ** 20;
@@ -46,7 +47,7 @@ export class TensorMemory implements BlockOwner {
   readonly #regions = new Map<string, Cut>();
   readonly #byBuffer = new Map<ArrayBufferLike, Cut>();
   #nextKey = 2;
-  readonly #freeBlocks = new Map<number, MemoryBlock[]>();
+  readonly #freeBlocks = new Map<number, Span[]>();
   readonly #freeRegions = new Map<number, Region[]>();
   #cachedBytes = 0;
   #closed = false;
@@ -73,7 +74,7 @@ export class TensorMemory implements BlockOwner {
   }
 
   /** Garbage or zeros. @throws ShoalError `out-of-memory`, `unsupported`, `closed`. */
-  allocate(bytes: number): MemoryBlock {
+  allocate(bytes: number): Span {
     if (this.#closed) throw new ShoalError('closed', 'the process group was destroyed; make tensors before');
     if (bytes > largestBlockBytes) {
       const size = Math.ceil(bytes / pageBytes) * pageBytes;
@@ -105,7 +106,7 @@ export class TensorMemory implements BlockOwner {
     if (!this.#freeRegions.get(size)?.length) this.#options.allocator.checkBudget(size);
   }
 
-  free(block: MemoryBlock): void {
+  free(block: Span): void {
     if (this.#closed) return;
     const cut = this.#takeBack(block);
     if (block.bytes <= largestBlockBytes) {
@@ -123,7 +124,7 @@ export class TensorMemory implements BlockOwner {
   }
 
   /** Nobody gets the block again; its contents stay for those who still refer to them. */
-  retire(block: MemoryBlock): void {
+  retire(block: Span): void {
     if (this.#closed) return;
     const cut = this.#takeBack(block);
     if (cut.taken + cut.free > 0) return;
@@ -144,7 +145,7 @@ export class TensorMemory implements BlockOwner {
     return must(this.#regions.get(regionId), () => `region ${regionId} belongs to this memory`);
   }
 
-  #takeBack({ region, offset }: MemoryBlock): Cut {
+  #takeBack({ region, offset }: Span): Cut {
     const cut = this.#cutOf(region.id);
     cut.taken -= 1;
     cut.tensors.delete(offset);
@@ -167,7 +168,7 @@ export class TensorMemory implements BlockOwner {
     return region;
   }
 
-  #cutSlab(size: number): MemoryBlock[] {
+  #cutSlab(size: number): Span[] {
     const region = this.#takeRegion(slabBytes);
     const cut = this.#cutOf(region.id);
     cut.blockBytes = size;

@@ -15,11 +15,10 @@ import type { NetworkPathRest } from '../../call/network-path.ts';
 import type { GroupSpec, Scheduling, SchedulingStatus } from '../../call/group-spec.ts';
 import type { HostPathRest } from '../../call/host-path.ts';
 import type { LoadedTuning } from '../../call/tuning-file.ts';
+import type { Place } from '../../call/contract.ts';
 
 /** The plan by which a rank joins a world. */
-export interface WorldPlan {
-  readonly rank: number;
-  readonly size: number;
+export interface WorldPlan extends Place {
   /** Where ranks meet: `env://`, `tcp://host:port`, `file:///path`. */
   readonly url: string;
   /** Variables of the launcher. */

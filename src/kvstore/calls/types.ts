@@ -7,13 +7,13 @@
  *    dist_async   servers; every push is applied at once
  *
  *  Source: MXNet's KVStore API; Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014. */
-import type { ShoalError } from '../../base/errors.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { ParameterInfo } from '../../ps/client/client-options.ts';
 import type { CompressionSpec } from '../../ps/compression/codec.ts';
 import type { OptimizerSpec } from '../../ps/optimizers/optimizer.ts';
 import type { Blob } from '../../ps/values/blob-box.ts';
+import type { Work } from '../../comm/caller/work.ts';
 
 /** `local`: this process alone, no servers. `collective`: push-pull is an all-reduce over the job's process group, no servers.
  *  `dist_sync`: servers apply a version of a parameter when every worker of a worker group has pushed. `dist_async`: servers apply every
@@ -49,14 +49,7 @@ export interface RowSparsePullOptions extends TransferOptions {
 }
 
 /** The handle of a started operation. */
-export interface KVWork extends PromiseLike<void> {
-  /** True once the operation has ended, well or not. */
-  readonly done: boolean;
-  /** The reason why it failed; undefined while it runs or when it succeeded. */
-  readonly error: ShoalError | undefined;
-  /** Blocks without the event loop. @throws the operation's error, or `timeout`. */
-  waitSync(timeoutMs?: number): void;
-}
+export type KVWork = Pick<Work, 'then' | 'done' | 'error' | 'waitSync'>;
 
 /** Applied by `local` and `collective` stores to every push: changes `stored` in place. */
 export type Updater = (key: string, pushed: TypedArray, stored: TypedArray) => void;

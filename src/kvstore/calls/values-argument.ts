@@ -5,14 +5,13 @@ import { bytesOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
-import { countOf, Tensor } from '../../memory/tensor.ts';
+import { countOf, sameShape, Tensor } from '../../memory/tensor.ts';
 import type { Key, Value, Values } from './types.ts';
+import type { Placeable } from '../../ps/protocol/placement.ts';
 
 /** A parameter as `init` named it. */
-export interface NamedParameter {
+export interface NamedParameter extends Placeable {
   readonly key: string;
-  readonly dtype: DType;
-  readonly shape: readonly number[];
   readonly count: number;
 }
 
@@ -130,10 +129,6 @@ export function copyOf(dtype: DType, data: TypedArray): TypedArray {
   const copy = new Uint8Array(data.byteLength);
   copy.set(bytesOf(data));
   return view(copy.buffer, 0, data.length);
-}
-
-function sameShape(a: readonly number[], b: readonly number[]): boolean {
-  return a.length === b.length && a.every((dimension, k) => dimension === b[k]);
 }
 
 export function nameOf(key: Key): string {

@@ -1,9 +1,10 @@
 /** Parameters that a scheduled store has cut: each part is a parameter of its own in the store underneath, over a range of the
  *  elements. It must not know tasks. */
 import { ShoalError } from '../../base/errors.ts';
-import { dtypeInfo, type DType } from '../../memory/dtype.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { Value } from '../calls/types.ts';
+import type { Placeable } from '../../ps/protocol/placement.ts';
 
 /** A range of elements. */
 export interface ElementRange {
@@ -18,10 +19,8 @@ export interface KeyPart extends ElementRange {
 }
 
 /** A parameter as it was initialised. */
-export interface PartitionedKey {
+export interface PartitionedKey extends Placeable {
   readonly parts: readonly KeyPart[];
-  readonly dtype: DType;
-  readonly shape: readonly number[];
 }
 
 /** Cuts a parameter into as few parts as can be, of equal size. Matrices are cut between rows, and their parts are matrices; those with rows that are

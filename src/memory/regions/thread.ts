@@ -24,3 +24,8 @@ export function threadRegion(share: Extract<RegionShare, { kind: 'thread' }>, on
   const { id, bytes, buffer } = share;
   return { id, bytes, buffer, share, close, retire: close };
 }
+
+/** Memory of this thread, not to be shared with anybody. */
+export function memoryRegion(buffer: ArrayBufferLike): Region {
+  return threadRegion({ kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer }, () => undefined);
+}

@@ -10,6 +10,7 @@ import type { GradientCodec } from '../compression/codec.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { OwnValues, ValueCounters, ValueRef } from '../protocol/value-space.ts';
+import type { Placeable } from '../protocol/placement.ts';
 
 /** Aim for messages of many small parameters; a slice of a large one is mostly larger and goes alone. */
 export const unitBytes: number = 2 ** 20;
@@ -49,10 +50,8 @@ export interface ClientOptions {
 /** Called once. */
 export type Done = (error: ShoalError | undefined) => void;
 
-export interface InitEntry {
+export interface InitEntry extends Placeable {
   readonly key: string;
-  readonly dtype: DType;
-  readonly shape: readonly number[];
   /** First value; read until `done`, and only that of worker 0. */
   readonly value: ValueRef;
 }

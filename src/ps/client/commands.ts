@@ -10,14 +10,11 @@ import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import type { BlobData } from '../values/blob-box.ts';
 import type { InitEntry, KeylessInfo, RowsRequest, TransferEntry } from './client-options.ts';
 import type { KVTopology } from '../protocol/topology.ts';
+import type { PlaceOptions } from '../job/environment.ts';
 
 /** A process's part in the job. */
-export interface ClientPlan {
+export interface ClientPlan extends PlaceOptions {
   readonly environment: Environment;
-  /** `dist_async`. */
-  readonly async: boolean;
-  /** Worker threads of this process. */
-  readonly localWorkers: number;
 }
 
 /** One worker's end of a channel to the client. Transferred to the thread that uses it. */

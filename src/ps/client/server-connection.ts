@@ -45,10 +45,7 @@ export interface ServerConnectionOptions {
 }
 
 /** The newest that any server has said. */
-export interface OptimizerKnowledge {
-  version: number;
-  refuses: boolean;
-}
+export type OptimizerKnowledge = { -readonly [Fact in keyof OptimizerNotice]: OptimizerNotice[Fact] };
 
 const survival = 'start servers with --checkpoint-dir <folder>, or with --replicas 2';
 

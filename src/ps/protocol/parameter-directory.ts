@@ -7,12 +7,10 @@ import { areCounts, isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import { dimensionsMax } from '../../memory/tensor.ts';
-import { elementsOf, type Piece } from './placement.ts';
+import { elementsOf, type Piece, type Placeable } from './placement.ts';
 
-export interface DeclaredParameter {
+export interface DeclaredParameter extends Placeable {
   readonly key: string;
-  readonly dtype: DType;
-  readonly shape: readonly number[];
   readonly pieces: readonly Piece[];
 }
 

@@ -1,14 +1,9 @@
 /** Whether saved parameters are those of a store: the same for every kind of store. */
 import { ShoalError } from '../../base/errors.ts';
-import type { DType } from '../../memory/dtype.ts';
-
-interface Described {
-  readonly dtype: DType;
-  readonly shape: readonly number[];
-}
+import type { Placeable } from '../protocol/placement.ts';
 
 /** @throws ShoalError `mismatch` naming the first parameter that is another, or is missing on one side. */
-export function checkSame(here: ReadonlyMap<string, Described>, saved: ReadonlyMap<string, Described>): void {
+export function checkSame(here: ReadonlyMap<string, Placeable>, saved: ReadonlyMap<string, Placeable>): void {
   for (const [key, { dtype, shape }] of saved) {
     const own = here.get(key);
     if (own === undefined) throw mismatch(`'${key}' is in the files and not in the store`);

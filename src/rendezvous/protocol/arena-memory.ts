@@ -8,8 +8,9 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { RegisteredRegion } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
-import { allocated, memoryRegion } from '../value/tensor-value.ts';
+import { allocated } from '../value/tensor-value.ts';
 import type { MemoryBudget, ReceiveBuffer, ReceiveMemory } from './pooled-memory.ts';
+import { memoryRegion } from '../../memory/regions/thread.ts';
 
 export interface ArenaMemoryOptions {
   register(region: Region): RegisteredRegion;

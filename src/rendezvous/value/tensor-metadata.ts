@@ -2,7 +2,7 @@
  *  branch that is taken every other step must not cost a round trip each time. Metadata objects never change. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, viewOf } from '../../memory/dtype.ts';
-import { countOf, dimensionsMax } from '../../memory/tensor.ts';
+import { countOf, dimensionsMax, sameShape } from '../../memory/tensor.ts';
 import { decodeStrings, encodeStrings } from './string-codec.ts';
 import { isStaged, type SentValue } from './staged-tensor.ts';
 import type { TensorDType, TensorValue } from './tensor-value.ts';
@@ -39,12 +39,6 @@ export function readTensor({ dtype, shape, bytes }: TensorMetadata, memory: { bu
 
 export function sameMetadata(a: TensorMetadata, b: TensorMetadata): boolean {
   return a === b || (a.bytes === b.bytes && a.dtype === b.dtype && sameShape(a.shape, b.shape));
-}
-
-function sameShape(a: readonly number[], b: readonly number[]): boolean {
-  if (a.length !== b.length) return false;
-  for (let axis = 0; axis < a.length; axis++) if (a[axis] !== b[axis]) return false;
-  return true;
 }
 
 /** Checks metadata from outside. @throws ShoalError `protocol` when dtype, shape and bytes disagree. */

@@ -4,8 +4,7 @@ import { foreignValue } from '../../memory/foreign-value.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
-import type { Region } from '../../memory/region.ts';
-import { threadRegion } from '../../memory/regions/thread.ts';
+import { memoryRegion } from '../../memory/regions/thread.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Span } from '../../fabric/fabric.ts';
 
@@ -59,11 +58,6 @@ function describeData(data: unknown): string {
 export function spanOf(data: ArrayBufferView): Span {
   const { buffer, byteOffset, byteLength } = data;
   return { region: memoryRegion(buffer), offset: byteOffset, bytes: byteLength };
-}
-
-/** Memory of this thread, not to be shared with anybody. */
-export function memoryRegion(buffer: ArrayBufferLike): Region {
-  return threadRegion({ kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer }, () => undefined);
 }
 
 /** Memory of this thread for a tensor. @throws ShoalError `out-of-memory`. */

@@ -5,8 +5,8 @@ import { grid, separateHosts } from '../../plan/topology.ts';
 
 const data = span('data', { offset: 0, count: 4 });
 
-function ring(n: number): ReturnType<PlanBuilder['finish']> {
-  const b = new PlanBuilder({ collective: 'broadcast', topology: separateHosts(n), count: 4, root: 0 });
+function ring(n: number, topology = separateHosts(n)): ReturnType<PlanBuilder['finish']> {
+  const b = new PlanBuilder({ collective: 'broadcast', topology, count: 4, root: 0 });
   for (let rank = 0; rank + 1 < n; rank++) b.transfer(rank, rank + 1, data, data);
   return b.finish('<chain>', 'none');
 }
@@ -35,10 +35,10 @@ describe('drawPlan', () => {
   });
 
   it('draws hosts instead of ranks in large worlds, escapes names, and nothing is not a number', () => {
-    const svg = drawPlan(ring(50), 4, { ranksMax: 3 });
+    const svg = drawPlan(ring(100, grid(50, 2)), 4);
     expect(svg.match(/>(host|rank) \d+</g)).toEqual(Array.from({ length: 50 }, (_, host) => `>host ${host}<`));
-    // The last rank waits all the time: its row is full.
-    expect(svg.match(/class="wait"/g)).toHaveLength(50);
+    // A rank of every host waits at some time, and the legend has waits.
+    expect(svg.match(/class="wait"/g)).toHaveLength(51);
     expect(
       drawPlan(ring(100), 4)
         .match(/>hosts [\d–]+</g)

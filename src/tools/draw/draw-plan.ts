@@ -12,11 +12,8 @@ import { fixed, letterWidth, picture, pictureLegend, pictureText } from '../char
 import { costOf, defaultCostModel, type PlanCost } from '../../plan/cost.ts';
 import type { Plan, Step } from '../../plan/ir.ts';
 
-export interface DrawOptions {
-  /** Most ranks that are drawn one by one; beyond, hosts are drawn. Default 64. */
-  readonly ranksMax?: number;
-}
-
+/** Most ranks that are drawn one by one; beyond, hosts are drawn. */
+const ranksMax = 64;
 /** Kinds of steps, in the order of the legend. */
 const stepKinds: readonly Step['kind'][] = ['put', 'signal', 'wait', 'reduce', 'copy', 'flush'];
 
@@ -35,9 +32,8 @@ const moments = 200;
 const order: readonly Step['kind'][] = ['put', 'signal', 'reduce', 'copy', 'flush', 'wait'];
 
 /** @param elementBytes size of the dtype that the plan would run with. */
-export function drawPlan(plan: Plan, elementBytes: number, options: DrawOptions = {}): string {
-  const { cost, height, parts } =
-    plan.programs.length > (options.ranksMax ?? 64) ? drawHosts(plan, elementBytes) : drawRanks(plan, elementBytes);
+export function drawPlan(plan: Plan, elementBytes: number): string {
+  const { cost, height, parts } = (plan.programs.length > ranksMax ? drawHosts : drawRanks)(plan, elementBytes);
   const title = `${plan.algorithm} ${plan.request.collective}`;
   return picture(title, { width: area.left + area.width + right, height: height + bottom }, [
     ...heading(plan, cost),

@@ -1,6 +1,6 @@
 /** The cause of a failed run, from what its ranks left in their flight recorders and what the launcher saw. */
 import type { FlightDump, FlightEntry } from '../../trace/flight-recorder.ts';
-import { groupBy } from '../../base/collections/lists.ts';
+import { groupBy, listed } from '../../base/collections/lists.ts';
 import type { RunFolder } from './read-folder.ts';
 import type { ReportFailure } from './data/report-data.ts';
 
@@ -83,6 +83,5 @@ function describe({ profiling_name, input_dtypes, input_sizes, frames }: FlightE
 
 /** `rank 3`, `ranks 1, 3, 4 and 12 more`. */
 function names(ranks: readonly number[]): string {
-  const first = ranks.slice(0, 8).join(', ');
-  return ranks.length === 1 ? `rank ${first}` : `ranks ${first}${ranks.length > 8 ? ` and ${ranks.length - 8} more` : ''}`;
+  return `${ranks.length === 1 ? 'rank' : 'ranks'} ${listed(ranks)}`;
 }

@@ -43,10 +43,7 @@ function requestsOf(spans: readonly ChromeEvent[]): ReportRequests[] {
   });
 }
 
-interface Waited {
-  waitUs: number;
-  heldUs: number;
-}
+type Waited = Pick<ReportReceive, 'waitUs' | 'heldUs'>;
 
 /** A receive and what its sender says of it are of one tensor and one step. */
 function tensorsOf(received: readonly ChromeEvent[], waited: readonly ChromeEvent[]): ReportReceive[] {

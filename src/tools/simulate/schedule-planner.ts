@@ -10,7 +10,7 @@
  *  Both bounds follow from the ratio of communication to computation: where either is small there is nothing to gain. */
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
-import { replay, type ReplayOptions } from './training.ts';
+import { replay, type ReplayOptions, type ReplayResult } from './training.ts';
 
 export interface PlanOptions extends Omit<ReplayOptions, 'order' | 'partitionBytes' | 'creditBytes'> {
   /** Partitions to try. Default: the default of trainings, and some that cut this model's tensors. */
@@ -19,11 +19,7 @@ export interface PlanOptions extends Omit<ReplayOptions, 'order' | 'partitionByt
   readonly creditParts?: number;
 }
 
-export interface SchedulePlan {
-  /** Time of a step's passes alone. */
-  readonly computeMs: number;
-  /** Time of the busiest port for a step's bytes, each way. */
-  readonly networkMs: number;
+export interface SchedulePlan extends Pick<ReplayResult, 'computeMs' | 'networkMs' | 'boundMs'> {
   /** Ratio of communication to computation. */
   readonly ratio: number;
   /** Time of the passes and, after them, of the step's bytes, each way at once. */
@@ -35,8 +31,6 @@ export interface SchedulePlan {
   readonly scheduledMs: number;
   readonly partitionBytes: number;
   readonly creditBytes: number;
-  /** Time that no order can beat. */
-  readonly boundMs: number;
   /** Ratio of the baseline to scheduled. */
   readonly gain: number;
   /** Ratio of the baseline to the bound. */

@@ -9,6 +9,7 @@ export type WriteOrder = 'ordered' | 'sequenced' | 'fenced';
 
 /** One end's description of its endpoint, sent to the other over the stream. */
 export interface Probe {
+  /** Name of libfabric's provider. */
   readonly provider: string;
   /** Name of the endpoint. */
   readonly name: Uint8Array;
@@ -24,16 +25,11 @@ export interface Grant {
   readonly bytes: number;
 }
 
-export interface LibfabricConnectionOptions {
+/** The token is the one that the peer's messages begin with. */
+export interface LibfabricConnectionOptions extends Omit<Probe, 'name'> {
   readonly dials: boolean;
-  /** Name of libfabric's provider. */
-  readonly provider: string;
-  /** Token that the peer's messages begin with. */
-  readonly token: Uint8Array;
   readonly clock: Clock;
   readonly maxQueuedBytes: number;
-  /** Announcements and messages that one end accepts before it has delivered them. */
-  readonly credits: number;
   readonly order: WriteOrder;
   /** Largest write that travels in one piece; longer ones are split. */
   readonly maxWriteBytes: number;

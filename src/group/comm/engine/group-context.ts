@@ -15,6 +15,7 @@ import type { WorldEnvironment } from './environment.ts';
 import type { Members } from './members.ts';
 import type { SubmittedCall } from './call-queue.ts';
 import type { PointToPoint } from './point-to-point.ts';
+import type { Place } from '../../../call/contract.ts';
 
 export interface GroupWorld {
   readonly env: WorldEnvironment;
@@ -44,12 +45,10 @@ export interface PlacedCall {
   refusal: ShoalError | undefined;
 }
 
-export interface GroupContext {
+export interface GroupContext extends Place {
   readonly world: GroupWorld;
   readonly life: GroupLife;
   readonly spec: GroupSpec;
-  readonly rank: number;
-  readonly size: number;
   /** Undefined for this rank itself. */
   readonly links: readonly (PeerLink | undefined)[];
   readonly blocks: readonly ControlBlock[];

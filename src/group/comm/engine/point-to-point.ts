@@ -12,13 +12,12 @@ import { must } from '../../../base/assert.ts';
 import type { Timer } from '../../../base/clock.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { pushTo } from '../../../base/collections/lists.ts';
-import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
+import { dtypeInfo, dtypes } from '../../../memory/dtype.ts';
 import type { Region } from '../../../memory/region.ts';
 import { bytesIn, type BoundBuffer } from '../../../call/local-buffers.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
-import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
-import type { WorldEnvironment } from './environment.ts';
+import type { Wait } from '../diagnosis/wait-chain.ts';
 import {
   decodeAccept,
   decodeNumbered,
@@ -30,6 +29,8 @@ import {
   transferImmediate,
   type Offer,
 } from '../links/wire.ts';
+import type { GroupWorld } from './group-context.ts';
+import type { MessageSpan } from '../../../call/collective-spans.ts';
 
 /** Data up to this size travels with its offer. */
 const inlineMaxBytes = 8192;
@@ -55,13 +56,9 @@ export interface TransferGroup {
   suspect(thrown: unknown): void;
 }
 
-export interface PointToPointRequest {
+/** A message of a group; without a peer it is a receive from anyone. */
+export interface PointToPointRequest extends Omit<MessageSpan, 'direction'> {
   readonly group: TransferGroup;
-  /** Group rank of the other side; undefined: a receive from anyone. */
-  readonly peer: number | undefined;
-  readonly tag: number;
-  readonly dtype: DType;
-  readonly count: number;
   readonly buffer: BoundBuffer;
   readonly timeoutMs: number;
   /** @param source group rank of the other side, where it is known. */
@@ -87,11 +84,7 @@ interface Unmatched extends Offer {
   readonly ordinal: number;
 }
 
-export interface PointToPointWorld {
-  readonly env: WorldEnvironment;
-  /** Finds who is to blame that this rank waits for ranks of the world. */
-  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
-}
+export type PointToPointWorld = Pick<GroupWorld, 'env' | 'findCulprit'>;
 
 export class PointToPoint {
   readonly #world: PointToPointWorld;

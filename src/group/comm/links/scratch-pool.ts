@@ -1,14 +1,10 @@
 /** Scratch for operations in flight: blocks of power-of-two size, kept for reuse up to a budget. An operation larger
  *  than the budget still gets its block; it is given back when the operation ends. */
 import { pushTo } from '../../../base/collections/lists.ts';
-import type { Region } from '../../../memory/region.ts';
+import type { BoundBuffer } from '../../../call/local-buffers.ts';
 import type { SharedRegions } from './shared-regions.ts';
 
-export interface ScratchBlock {
-  readonly key: number;
-  readonly region: Region;
-  readonly bytes: number;
-}
+export type ScratchBlock = Omit<BoundBuffer, 'offset'>;
 
 const smallestBytes = 4096;
 

@@ -13,6 +13,7 @@ import { ControlBlock, controlBlockBytes } from '../../../collectives/control-bl
 import { timedBytes, type NetworkPathTimings } from '../../../collectives/network-path.ts';
 import type { NativeWire } from '../../../memory/native-wire.ts';
 import type { RegionAllocator } from '../../../memory/region.ts';
+import type { Place } from '../../../call/contract.ts';
 
 /** The quickest of some batches of rounds counts: whatever else the machines do makes them longer. */
 const batches = 20;
@@ -21,12 +22,10 @@ const probeTurn = 0;
 /** The time that a look for the messages of a round takes at most. */
 const probeSpinNs = 20e6;
 
-interface NetworkPathProbeOptions {
+interface NetworkPathProbeOptions extends Place {
   readonly native: NativeWire;
   readonly allocator: RegionAllocator;
   readonly clock: Clock;
-  readonly rank: number;
-  readonly size: number;
   /** Sockets to the other ranks; they stay open. */
   readonly descriptors: readonly number[];
   /** Ranks must keep up with each other so well. */

@@ -30,7 +30,7 @@ import { Fifo } from '../../../base/collections/fifo.ts';
 import { abortConnection } from '../../../fabric/abortable.ts';
 import type { Connection, Fabric, RegisteredRegion, RemoteRegion } from '../../../fabric/fabric.ts';
 import type { Region, RegionAllocator } from '../../../memory/region.ts';
-import { threadRegion } from '../../../memory/regions/thread.ts';
+import { memoryRegion } from '../../../memory/regions/thread.ts';
 import type { FramePlace } from '../../msg.ts';
 import { BackendPipe } from '../backend-pipe.ts';
 import { IncomingPacket } from '../incoming-packet.ts';
@@ -169,7 +169,7 @@ export class FabricPipe extends BackendPipe implements PlaceOffers {
   #writePlaced(part: Uint8Array, { rkey, offset }: FramePlace, last: boolean): boolean {
     const region = this.#offered.get(rkey);
     if (region === undefined || part.byteLength > region.bytes - offset) return false;
-    const source = { region: regionOver(part.buffer), offset: part.byteOffset, bytes: part.byteLength };
+    const source = { region: memoryRegion(part.buffer), offset: part.byteOffset, bytes: part.byteLength };
     this.#post(this.#connection.write(source, { region, offset }));
     const message = placedLayout.encode({ kind: kind.placed, last: last ? 1 : 0, rkey, offset, bytes: part.byteLength });
     this.#post(this.#connection.send(message));
@@ -188,7 +188,7 @@ export class FabricPipe extends BackendPipe implements PlaceOffers {
       const taken = slots.take(part.byteLength - out.offset);
       if (taken === undefined) return false;
       const { slot, bytes } = taken;
-      const source = { region: regionOver(part.buffer), offset: part.byteOffset + out.offset, bytes };
+      const source = { region: memoryRegion(part.buffer), offset: part.byteOffset + out.offset, bytes };
       this.#post(this.#connection.write(source, { region, offset: slot * slots.slotBytes }));
       out.offset += bytes;
       const flags = (out.offset === part.byteLength ? 1 : 0) + (last ? 2 : 0);
@@ -335,11 +335,6 @@ export class FabricPipe extends BackendPipe implements PlaceOffers {
     const message = regionLayout.encode({ kind: kind.landing, slots: landingSlots, rkey, bytes }, Buffer.from(handle, 'latin1'));
     this.#post(this.#connection.send(message));
   }
-}
-
-/** A frame's memory as the source of a write: only its bytes are looked at. */
-function regionOver(buffer: ArrayBufferLike): Region {
-  return threadRegion({ kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer }, () => undefined);
 }
 
 /** The region of a landing or an offer. */
