@@ -1,20 +1,20 @@
 /** Values from outside, constants, and operations that move elements without computing. */
 import { checkedBuilder } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
-import type { OpDefinition, OutputSpec } from '../structure/definition.ts';
+import type { OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { exactCount, formatShape, mergeShapes, resolveAxis, type Dimension, type Shape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
-import { anyType, checkedOptions, defineOne, firstShape, inputsOf, oneShape, op, splitOptions, type Unary } from './op.ts';
+import { define, anyType, checkedOptions, defineOne, firstShape, oneShape, op, splitOptions, type Unary } from './op.ts';
 
 /** The operation of `placeholder`. */
-export const placeholderDefinition: OpDefinition = {
-  name: 'Placeholder',
-  inputs: [],
-  attributes: { dtype: { kind: 'type' }, shape: { kind: 'shape', default: 'unknown' } },
-  infer: ({ dtype, attributes }) => [{ dtype: dtype('dtype'), shape: attributes.shape as Shape }],
-};
+export const placeholderDefinition = define(
+  'Placeholder',
+  {},
+  { dtype: { kind: 'type' }, shape: { kind: 'shape', default: 'unknown' } },
+  ({ dtype, attributes }) => [{ dtype: dtype('dtype'), shape: attributes.shape as Shape }],
+);
 
 /** A value that every step which needs it is fed. */
 export function placeholder<D extends GraphDType>(g: GraphBuilder, dtype: D, shape: Shape, options: NodeOptions = {}): Output<D> {
@@ -22,15 +22,10 @@ export function placeholder<D extends GraphDType>(g: GraphBuilder, dtype: D, sha
 }
 
 /** The operation of `constant`, for programs that add nodes by `g.node`. */
-export const constantDefinition: OpDefinition = {
-  name: 'Const',
-  inputs: [],
-  attributes: { value: { kind: 'value' } },
-  infer: ({ attributes }) => {
-    const { dtype, shape } = attributes.value as Value;
-    return [{ dtype: dtype as GraphDType, shape }];
-  },
-};
+export const constantDefinition = define('Const', {}, { value: { kind: 'value' } }, ({ attributes }) => {
+  const { dtype, shape } = attributes.value as Value;
+  return [{ dtype: dtype as GraphDType, shape }];
+});
 
 /** Always the same value, which must not change. */
 export function constant<D extends GraphDType = GraphDType>(
@@ -48,12 +43,12 @@ export const identity = op<Unary<GraphDType>>(defineOne('Identity', { input: 'T'
 export const stopGradient = op<Unary<GraphDType>>({ ...identity.definition, name: 'StopGradient' });
 
 /** The operation of `cast`. */
-export const castDefinition: OpDefinition = {
-  name: 'Cast',
-  inputs: [{ name: 'x', dtype: 'SrcT' }],
-  attributes: { SrcT: { kind: 'type' }, DstT: { kind: 'type' } },
-  infer: ({ inputs: [x], dtype }) => [{ dtype: dtype('DstT'), shape: x.shape }],
-};
+export const castDefinition = define(
+  'Cast',
+  { x: 'SrcT' },
+  { SrcT: { kind: 'type' }, DstT: { kind: 'type' } },
+  ({ inputs: [x], dtype }) => [{ dtype: dtype('DstT'), shape: x.shape }],
+);
 
 /** The elements as another dtype. */
 export function cast<D extends GraphDType>(g: GraphBuilder, x: Output, dtype: D, options: NodeOptions = {}): Output<D> {
@@ -113,13 +108,10 @@ export const slice = op<Unary<GraphDType, { readonly begin: readonly number[]; r
 /** Tensors side by side along `axis`; negative ones count from behind. @throws ShoalError `usage` when they differ beside it. */
 export const concat = op<
   <D extends GraphDType>(g: GraphBuilder, values: readonly Output<D>[], options: NodeOptions & { readonly axis: number }) => Output<D>
->({
-  name: 'ConcatV2',
-  inputs: [{ name: 'values', dtype: 'T', isList: true, least: 1 }],
-  attributes: { ...anyType, axis: { kind: 'int' } },
-  infer: ({ inputs, integer, fail }) => {
+>(
+  defineOne('ConcatV2', { values: 'T+' }, { axis: { kind: 'int' } }, ({ inputs, integer, fail }) => {
     const known = inputs.map(({ shape }) => shape).filter((shape) => shape !== 'unknown');
-    if (known.length === 0) return [{ dtype: inputs[0].dtype, shape: 'unknown' }];
+    if (known.length === 0) return 'unknown';
     const rank = known[0].length;
     const axis = resolveAxis(integer('axis'), rank) ?? fail(`axis ${integer('axis')} is outside ${formatShape(known[0])}`);
     let rest: Shape = known[0].toSpliced(axis, 1);
@@ -129,32 +121,29 @@ export const concat = op<
     }
     const along = known.map((shape) => shape[axis]);
     const sum = known.length < inputs.length || along.includes(null) ? null : along.reduce<number>((total, each) => total + (each ?? 0), 0);
-    return [{ dtype: inputs[0].dtype, shape: (rest as readonly Dimension[]).toSpliced(axis, 0, sum) }];
-  },
-});
+    return (rest as readonly Dimension[]).toSpliced(axis, 0, sum);
+  }),
+);
 
 /** Several tensors of one shape as one with a new axis, by default the first. */
 export const pack = op<
   <D extends GraphDType>(g: GraphBuilder, values: readonly Output<D>[], options?: NodeOptions & { readonly axis?: number }) => Output<D>
->({
-  name: 'Pack',
-  inputs: [{ name: 'values', dtype: 'T', isList: true, least: 1 }],
-  attributes: { ...anyType, axis: { kind: 'int', default: 0 } },
-  infer: (context) => {
+>(
+  defineOne('Pack', { values: 'T+' }, { axis: { kind: 'int', default: 0 } }, (context) => {
     const { inputs, integer, fail } = context;
     const shape = oneShape(context);
-    if (shape === 'unknown') return [{ dtype: inputs[0].dtype, shape }];
+    if (shape === 'unknown') return shape;
     const axis = resolveAxis(integer('axis'), shape.length + 1) ?? fail(`axis ${integer('axis')} is outside ${formatShape(shape)}`);
-    return [{ dtype: inputs[0].dtype, shape: shape.toSpliced(axis, 0, inputs.length) }];
-  },
-});
+    return shape.toSpliced(axis, 0, inputs.length);
+  }),
+);
 
 /** The operation of `split`. */
-export const splitDefinition: OpDefinition = {
-  name: 'Split',
-  inputs: [{ name: 'value', dtype: 'T' }],
-  attributes: { ...anyType, num_split: { kind: 'int', least: 1 }, axis: { kind: 'int', default: 0 } },
-  infer: ({ inputs: [{ dtype, shape }], integer, fail }) => {
+export const splitDefinition = define(
+  'Split',
+  { value: 'T' },
+  { ...anyType, num_split: { kind: 'int', least: 1 }, axis: { kind: 'int', default: 0 } },
+  ({ inputs: [{ dtype, shape }], integer, fail }) => {
     const parts = integer('num_split');
     const each = (part: Shape): OutputSpec[] => Array.from({ length: parts }, () => ({ dtype, shape: part }));
     if (shape === 'unknown') return each(shape);
@@ -163,7 +152,7 @@ export const splitDefinition: OpDefinition = {
     if (whole !== null && whole % parts !== 0) fail(`axis ${axis} of ${formatShape(shape)} does not split into ${parts}`);
     return each(shape.with(axis, whole === null ? null : whole / parts));
   },
-};
+);
 
 /** Equal parts along `axis`. */
 export function split<D extends GraphDType>(
@@ -180,30 +169,24 @@ export function split<D extends GraphDType>(
 /** The dimensions of a tensor, as a tensor. */
 export const shapeOf = op<
   (g: GraphBuilder, input: Output, options?: NodeOptions & { readonly out_type?: IndexDType }) => Output<IndexDType>
->({
-  name: 'Shape',
-  inputs: [{ name: 'input', dtype: 'T' }],
-  attributes: { ...anyType, out_type: { kind: 'type', default: 'int32', allowed: indexDTypes } },
-  infer: ({ inputs: [{ shape }], dtype }) => [{ dtype: dtype('out_type'), shape: shape === 'unknown' ? [null] : [shape.length] }],
-});
+>(
+  define(
+    'Shape',
+    { input: 'T' },
+    { ...anyType, out_type: { kind: 'type', default: 'int32', allowed: indexDTypes } },
+    ({ inputs: [{ shape }], dtype }) => [{ dtype: dtype('out_type'), shape: shape === 'unknown' ? [null] : [shape.length] }],
+  ),
+);
 
 /** The number of elements of a tensor. */
-export const sizeOf = op<(g: GraphBuilder, input: Output, options?: NodeOptions) => Output<'int32'>>({
-  name: 'Size',
-  inputs: [{ name: 'input', dtype: 'T' }],
-  attributes: anyType,
-  infer: () => [{ dtype: 'int32', shape: [] }],
-});
+export const sizeOf = op<(g: GraphBuilder, input: Output, options?: NodeOptions) => Output<'int32'>>(
+  define('Size', { input: 'T' }, anyType, () => [{ dtype: 'int32', shape: [] }]),
+);
 
 /** start, start + delta, … below limit. */
 export const range = op<
   (g: GraphBuilder, start: Output<'int32'>, limit: Output<'int32'>, delta: Output<'int32'>, options?: NodeOptions) => Output<'int32'>
->({
-  name: 'Range',
-  inputs: inputsOf({ start: 'int32', limit: 'int32', delta: 'int32' }),
-  attributes: {},
-  infer: () => [{ dtype: 'int32', shape: [null] }],
-});
+>(define('Range', { start: 'int32', limit: 'int32', delta: 'int32' }, {}, () => [{ dtype: 'int32', shape: [null] }]));
 
 /** Zeros of the input's dtype and shape. */
 export const zerosLike = op<Unary<GraphDType>>(defineOne('ZerosLike', { x: 'T' }, {}, firstShape));

@@ -9,7 +9,7 @@ import type { GraphDType } from '../structure/graph-dtype.ts';
 import type { Node, Output } from '../structure/graph-node.ts';
 import { commonShape } from '../structure/shape.ts';
 import { identity } from './array.ts';
-import { anyType, inputsOf, likeFirst, op, type Unary } from './op.ts';
+import { define, anyType, inputsOf, likeFirst, op, type Unary } from './op.ts';
 
 type SwitchCall = <D extends GraphDType>(
   g: GraphBuilder,
@@ -71,15 +71,10 @@ export const exit = op<Unary<GraphDType>>(passing('Exit', 'exit'));
 export const nextIteration = op<Unary<GraphDType>>(passing('NextIteration', 'next-iteration'));
 
 /** Marks the condition that decides about the next iteration. */
-export const loopCond = op<Unary<'bool'>>({
-  name: 'LoopCond',
-  inputs: [{ name: 'input', dtype: 'bool' }],
-  attributes: {},
-  infer: likeFirst,
-});
+export const loopCond = op<Unary<'bool'>>(define('LoopCond', { input: 'bool' }, {}, likeFirst));
 
 /** A node without a value: runs when its control inputs have, so that one fetch runs them all. */
-export const noOp = op<(g: GraphBuilder, options?: NodeOptions) => Node>({ name: 'NoOp', inputs: [], attributes: {}, infer: () => [] });
+export const noOp = op<(g: GraphBuilder, options?: NodeOptions) => Node>(define('NoOp', {}, {}, () => []));
 
 /** Runs, alive, when its control inputs are done, dead ones among them. */
 export const controlTrigger = op<(g: GraphBuilder, options?: NodeOptions) => Node>({

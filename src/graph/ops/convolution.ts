@@ -2,7 +2,7 @@
 import { describeValue } from '../../base/schema.ts';
 import type { AttributeSpec, InferContext, OpDefinition } from '../structure/definition.ts';
 import { formatShape, type Dimension } from '../structure/shape.ts';
-import { define, defineOne, floating, inputsOf } from './op.ts';
+import { define, defineOne, floating } from './op.ts';
 
 const ones: AttributeSpec = { kind: 'list(int)', default: [1, 1, 1, 1] };
 const places = {
@@ -32,7 +32,7 @@ export const convolutionOps: readonly OpDefinition[] = [
   ),
   define(
     'FusedBatchNormV3',
-    inputsOf({ x: 'T', scale: 'U', offset: 'U', mean: 'U', variance: 'U' }),
+    { x: 'T', scale: 'U', offset: 'U', mean: 'U', variance: 'U' },
     {
       ...floating,
       U: floating.T,

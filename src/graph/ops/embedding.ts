@@ -5,7 +5,7 @@ import type { AttributeSpec, InputSpec, OpDefinition, OutputSpec } from '../stru
 import { indexDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Node, Output } from '../structure/graph-node.ts';
 import type { Shape } from '../structure/shape.ts';
-import { floating, inputsOf, op } from './op.ts';
+import { define, floating, inputsOf, op } from './op.ts';
 
 export const tableInput: InputSpec = { name: 'resource', dtype: 'T', isRef: true, isTable: true };
 const keyed = { ...floating, Tkeys: { kind: 'type', allowed: indexDTypes } } as const;
@@ -72,26 +72,25 @@ export function evictEmbeddings(g: GraphBuilder, table: Output, globalStep: Outp
 }
 
 /** Ids of each part, and where they were among all; by remainder of the id, or by range. */
-export const partitionIds: OpDefinition = {
-  name: 'PartitionIds',
-  inputs: [{ name: 'ids', dtype: 'T' }],
-  attributes: {
+export const partitionIds = define(
+  'PartitionIds',
+  { ids: 'T' },
+  {
     T: { kind: 'type', allowed: indexDTypes },
     num_partitions: { kind: 'int', least: 1 },
     strategy: { kind: 'string' },
     rows: { kind: 'int', default: 0 },
   },
-  infer: ({ dtype, integer }) => {
+  ({ dtype, integer }) => {
     const each = (of: OutputSpec['dtype']): OutputSpec[] =>
       Array.from({ length: integer('num_partitions') }, () => ({ dtype: of, shape: [null] }));
     return [...each(dtype('T')), ...each('int32')];
   },
-};
+);
 
 /** The elements of several tensors one behind the other, of any dtype and shape. */
-export const joinElements = op<<D extends IndexDType>(g: GraphBuilder, values: readonly Output<D>[], options?: NodeOptions) => Output<D>>({
-  name: 'JoinElements',
-  inputs: [{ name: 'values', dtype: 'T', isList: true, least: 1 }],
-  attributes: { T: { kind: 'type', allowed: indexDTypes } },
-  infer: ({ dtype }) => [{ dtype: dtype('T'), shape: [null] }],
-});
+export const joinElements = op<<D extends IndexDType>(g: GraphBuilder, values: readonly Output<D>[], options?: NodeOptions) => Output<D>>(
+  define('JoinElements', { values: 'T+' }, { T: { kind: 'type', allowed: indexDTypes } }, ({ dtype }) => [
+    { dtype: dtype('T'), shape: [null] },
+  ]),
+);

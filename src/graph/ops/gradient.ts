@@ -4,7 +4,7 @@ import type { InferContext, OpDefinition, OutputSpec } from '../structure/defini
 import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import type { Shape } from '../structure/shape.ts';
-import { anyType, defineOne, firstShape, floating, inputsOf, op, type Binary, type Unary } from './op.ts';
+import { define, anyType, defineOne, firstShape, floating, inputsOf, op, type Binary, type Unary } from './op.ts';
 
 type Like = <D extends GraphDType>(
   g: GraphBuilder,
@@ -19,7 +19,7 @@ function likeSecond({ inputs: [value, like] }: InferContext): readonly OutputSpe
 
 function like(name: string, attributes: OpDefinition['attributes'] = {}): OpDefinition {
   const inputs = inputsOf({ value: 'T', like: 'L' });
-  return { name, inputs, attributes: { ...anyType, L: { kind: 'type' }, ...attributes }, infer: likeSecond };
+  return define(name, inputs, { ...anyType, L: { kind: 'type' }, ...attributes }, likeSecond);
 }
 
 /** Sums over the axes along which `like` was broadcast: the other way of broadcasting. */
@@ -76,18 +76,14 @@ export const concatGrad = op<
     inputs: readonly Output<D>[],
     options: NodeOptions & { readonly axis: number },
   ) => Output<D> | readonly Output<D>[]
->({
-  name: 'ConcatGrad',
-  inputs: [
-    { name: 'value', dtype: 'T' },
-    { name: 'inputs', dtype: 'T', isList: true, least: 1 },
-  ],
-  attributes: { ...anyType, axis: { kind: 'int' } },
-  infer: ({ inputs: [value, ...inputs] }) => inputs.map(({ shape }) => ({ dtype: value.dtype, shape })),
-});
+>(
+  define('ConcatGrad', { value: 'T', inputs: 'T+' }, { ...anyType, axis: { kind: 'int' } }, ({ inputs: [value, ...inputs] }) =>
+    inputs.map(({ shape }) => ({ dtype: value.dtype, shape })),
+  ),
+);
 
 function activationGrad(name: string, second: string, attributes: OpDefinition['attributes'] = {}): OpDefinition {
-  return { name, inputs: inputsOf({ gradients: 'T', [second]: 'T' }), attributes: { ...floating, ...attributes }, infer: likeSecond };
+  return define(name, { gradients: 'T', [second]: 'T' }, { ...floating, ...attributes }, likeSecond);
 }
 
 export const reluGrad = op<Binary<FloatDType>>(activationGrad('ReluGrad', 'features'));
@@ -104,34 +100,23 @@ export const softmaxGrad = op<Binary<FloatDType>>(activationGrad('SoftmaxGrad', 
 /** Values on top of those of the iterations before: gives the number of iterations, which carries them. 0 has none. */
 export const historyPush = op<
   (g: GraphBuilder, history: Output<'int32'>, values: readonly Output[], options?: NodeOptions) => Output<'int32'>
->({
-  name: 'HistoryPush',
-  inputs: [
-    { name: 'history', dtype: 'int32' },
-    { name: 'values', dtype: 'any', isList: true },
-  ],
-  attributes: {},
-  infer: () => [{ dtype: 'int32', shape: [] }],
-});
+>(define('HistoryPush', { history: 'int32', values: 'any*' }, {}, () => [{ dtype: 'int32', shape: [] }]));
 
 /** The history without the last iteration, and the values of that. */
-export const historyPop: OpDefinition = {
-  name: 'HistoryPop',
-  inputs: [{ name: 'history', dtype: 'int32' }],
-  attributes: { output_types: { kind: 'list(type)' }, output_shapes: { kind: 'list(shape)' } },
-  infer: ({ attributes }) => {
+export const historyPop = define(
+  'HistoryPop',
+  { history: 'int32' },
+  { output_types: { kind: 'list(type)' }, output_shapes: { kind: 'list(shape)' } },
+  ({ attributes }) => {
     const [dtypes, shapes] = [attributes.output_types as readonly GraphDType[], attributes.output_shapes as readonly Shape[]];
     return [{ dtype: 'int32', shape: [] }, ...dtypes.map((dtype, k) => ({ dtype, shape: shapes[k] }))];
   },
-};
+);
 
 /** The gradients that a kernel has itself, of the first `count` inputs of the operation `op`, whose attributes are JSON. */
-export const kernelGrad: OpDefinition = {
-  name: 'KernelGrad',
-  inputs: [
-    { name: 'dy', dtype: 'T' },
-    { name: 'inputs', dtype: 'any', isList: true, least: 1 },
-  ],
-  attributes: { ...floating, op: { kind: 'string' }, attributes: { kind: 'string' }, count: { kind: 'int', least: 1 } },
-  infer: ({ inputs, integer }) => inputs.slice(1, 1 + integer('count')).map(({ dtype, shape }) => ({ dtype, shape })),
-};
+export const kernelGrad = define(
+  'KernelGrad',
+  { dy: 'T', inputs: 'any+' },
+  { ...floating, op: { kind: 'string' }, attributes: { kind: 'string' }, count: { kind: 'int', least: 1 } },
+  ({ inputs, integer }) => inputs.slice(1, 1 + integer('count')).map(({ dtype, shape }) => ({ dtype, shape })),
+);

@@ -4,7 +4,20 @@ import type { OpDefinition } from '../structure/definition.ts';
 import { graphDTypes, numericDTypes, type FloatDType, type GraphDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { floatFunctions } from './float-functions.ts';
-import { broadcast, defineOne, firstShape, floating, inputsOf, likeFirst, numeric, oneShape, op, type Binary, type Unary } from './op.ts';
+import {
+  define,
+  broadcast,
+  defineOne,
+  firstShape,
+  floating,
+  inputsOf,
+  likeFirst,
+  numeric,
+  oneShape,
+  op,
+  type Binary,
+  type Unary,
+} from './op.ts';
 
 const [x, y] = inputsOf({ x: 'T', y: 'T' });
 
@@ -14,12 +27,12 @@ function arithmetic(name: string): OpDefinition {
 
 function comparison(name: string, allowed: readonly GraphDType[]): OpDefinition {
   const attributes = { T: { kind: 'type', allowed } } as const;
-  return { name, inputs: [x, y], attributes, infer: (context) => [{ dtype: 'bool', shape: broadcast(context) }] };
+  return define(name, [x, y], attributes, (context) => [{ dtype: 'bool', shape: broadcast(context) }]);
 }
 
 function logical(name: string): OpDefinition {
   const inputs = inputsOf({ x: 'bool', y: 'bool' });
-  return { name, inputs, attributes: {}, infer: (context) => [{ dtype: 'bool', shape: broadcast(context) }] };
+  return define(name, inputs, {}, (context) => [{ dtype: 'bool', shape: broadcast(context) }]);
 }
 
 function unary(name: string, attributes: OpDefinition['attributes'] = floating): OpDefinition {
@@ -72,12 +85,7 @@ export const logicalAnd = op<Comparison<'bool'>>(logical('LogicalAnd'));
 /** x or y, element by element; bool, shapes broadcast. */
 export const logicalOr = op<Comparison<'bool'>>(logical('LogicalOr'));
 /** Not x, element by element; bool. */
-export const logicalNot = op<Unary<'bool'>>({
-  name: 'LogicalNot',
-  inputs: [{ name: 'x', dtype: 'bool' }],
-  attributes: {},
-  infer: likeFirst,
-});
+export const logicalNot = op<Unary<'bool'>>(define('LogicalNot', { x: 'bool' }, {}, likeFirst));
 
 /** −x, element by element. */
 export const neg = op<Unary<NumericDType>>(unary('Neg', numeric));
@@ -97,12 +105,9 @@ export const exp = op<Unary<FloatDType>>(unary('Exp'));
 export const log = op<Unary<FloatDType>>(unary('Log'));
 
 /** The sum of tensors of one shape. */
-export const addN = op<<D extends NumericDType>(g: GraphBuilder, inputs: readonly Output<D>[], options?: NodeOptions) => Output<D>>({
-  name: 'AddN',
-  inputs: [{ name: 'inputs', dtype: 'T', isList: true, least: 1 }],
-  attributes: numeric,
-  infer: (context) => [{ dtype: context.dtype('T'), shape: oneShape(context) }],
-});
+export const addN = op<<D extends NumericDType>(g: GraphBuilder, inputs: readonly Output<D>[], options?: NodeOptions) => Output<D>>(
+  defineOne('AddN', { inputs: 'T+' }, numeric, oneShape),
+);
 
 /** `condition ? x : y`, element by element. */
 export const select = op<

@@ -4,7 +4,7 @@ import type { InferContext, OpDefinition, OutputSpec } from '../structure/defini
 import { indexDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { formatShape, scalar, type Shape } from '../structure/shape.ts';
-import { defineOne, firstShape, floating, inputsOf, oneShape, op, type Binary, type Unary } from './op.ts';
+import { define, defineOne, firstShape, floating, oneShape, op, type Binary, type Unary } from './op.ts';
 
 function activation(name: string, attributes: OpDefinition['attributes'] = floating): OpDefinition {
   return defineOne(name, { features: 'T' }, attributes, firstShape);
@@ -38,12 +38,11 @@ export const sigmoidCrossEntropyWithLogits = op<Binary<FloatDType>>(
 /** The loss of every row, and its gradient for the logits. */
 export const softmaxCrossEntropyWithLogits = op<
   <D extends FloatDType>(g: GraphBuilder, features: Output<D>, labels: Output<D>, options?: NodeOptions) => readonly [Output<D>, Output<D>]
->({
-  name: 'SoftmaxCrossEntropyWithLogits',
-  inputs: inputsOf({ features: 'T', labels: 'T' }),
-  attributes: floating,
-  infer: (context) => lossAndGradient(context, oneShape(context)),
-});
+>(
+  define('SoftmaxCrossEntropyWithLogits', { features: 'T', labels: 'T' }, floating, (context) =>
+    lossAndGradient(context, oneShape(context)),
+  ),
+);
 
 /** The same for labels that are numbers of classes. */
 export const sparseSoftmaxCrossEntropyWithLogits = op<
@@ -53,17 +52,19 @@ export const sparseSoftmaxCrossEntropyWithLogits = op<
     labels: Output<IndexDType>,
     options?: NodeOptions,
   ) => readonly [Output<D>, Output<D>]
->({
-  name: 'SparseSoftmaxCrossEntropyWithLogits',
-  inputs: inputsOf({ features: 'T', labels: 'Tlabels' }),
-  attributes: { ...floating, Tlabels: { kind: 'type', allowed: indexDTypes } },
-  infer: (context) => {
-    const [rows, classes] = context.ranked(0, 2);
-    const [labels] = context.ranked(1, 1);
-    if (rows !== null && labels !== null && rows !== labels) context.fail(`${rows} rows, but ${labels} labels`);
-    return lossAndGradient(context, [rows ?? labels, classes]);
-  },
-});
+>(
+  define(
+    'SparseSoftmaxCrossEntropyWithLogits',
+    { features: 'T', labels: 'Tlabels' },
+    { ...floating, Tlabels: { kind: 'type', allowed: indexDTypes } },
+    (context) => {
+      const [rows, classes] = context.ranked(0, 2);
+      const [labels] = context.ranked(1, 1);
+      if (rows !== null && labels !== null && rows !== labels) context.fail(`${rows} rows, but ${labels} labels`);
+      return lossAndGradient(context, [rows ?? labels, classes]);
+    },
+  ),
+);
 
 function lossAndGradient({ dtype, fail }: InferContext, shape: Shape): readonly OutputSpec[] {
   if (shape !== 'unknown' && shape.length !== 2) fail(`features must have 2 dimensions, not ${formatShape(shape)}`);

@@ -76,19 +76,28 @@ export const anyType = { T: { kind: 'type' } } as const;
 export const numeric = { T: { kind: 'type', allowed: numericDTypes } } as const;
 export const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
 
-/** Types by name: a dtype, or the type attribute that says it. */
+/** Types by name: a dtype, or the type attribute that says it. Of the last one, `+` behind it stands for one such input or more, `*` for any
+ *  number of them. */
 export function inputsOf(dtypes: Readonly<Record<string, string>>): InputSpec[] {
-  return Object.entries(dtypes).map(([name, dtype]) => ({ name, dtype }));
+  return Object.entries(dtypes).map(([name, type]): InputSpec => {
+    if (type.endsWith('+')) return { name, dtype: type.slice(0, -1), isList: true, least: 1 };
+    return type.endsWith('*') ? { name, dtype: type.slice(0, -1), isList: true } : { name, dtype: type };
+  });
 }
 
-/** A definition without a function that adds its node: for imported graphs, and for `g.node`. */
+/** A definition, with inputs as `inputsOf` takes them, or whole. */
 export function define(
   name: string,
-  inputs: readonly InputSpec[],
+  inputs: Readonly<Record<string, string>> | readonly InputSpec[],
   attributes: OpDefinition['attributes'],
   infer: OpDefinition['infer'],
 ): OpDefinition {
-  return { name, inputs, attributes, infer };
+  return {
+    name,
+    inputs: Array.isArray(inputs) ? (inputs as readonly InputSpec[]) : inputsOf(inputs as Record<string, string>),
+    attributes,
+    infer,
+  };
 }
 
 /** The same for an operation whose only output has dtype T. */
@@ -98,7 +107,7 @@ export function defineOne(
   attributes: OpDefinition['attributes'],
   shape: (context: InferContext) => Shape,
 ): OpDefinition {
-  return define(name, inputsOf(inputs), { ...anyType, ...attributes }, (context) => [{ dtype: context.dtype('T'), shape: shape(context) }]);
+  return define(name, inputs, { ...anyType, ...attributes }, (context) => [{ dtype: context.dtype('T'), shape: shape(context) }]);
 }
 
 // ── shape functions that several families share ─────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ import type { Fail, OpDefinition } from '../structure/definition.ts';
 import { indexDTypes, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { formatShape, resolveAxis, type Shape } from '../structure/shape.ts';
-import { defineOne, numeric, op, type Unary } from './op.ts';
+import { define, defineOne, numeric, op, type Unary } from './op.ts';
 
 interface ReductionAttributes {
   /** Default: all. */
@@ -34,18 +34,20 @@ export const prod = op<Unary<NumericDType, ReductionAttributes>>(reduction('Prod
 /** The index of the largest element along `axis`. */
 export const argMax = op<
   (g: GraphBuilder, input: Output<NumericDType>, options?: NodeOptions & { axis?: number; output_type?: IndexDType }) => Output<IndexDType>
->({
-  name: 'ArgMax',
-  inputs: [{ name: 'input', dtype: 'T' }],
-  attributes: {
-    ...numeric,
-    axis: { kind: 'int', default: 0 },
-    output_type: { kind: 'type', default: 'int64', allowed: indexDTypes },
-  },
-  infer: ({ inputs: [{ shape }], integer, dtype, fail }) => [
-    { dtype: dtype('output_type'), shape: reduced(shape, [integer('axis')], false, fail) },
-  ],
-});
+>(
+  define(
+    'ArgMax',
+    { input: 'T' },
+    {
+      ...numeric,
+      axis: { kind: 'int', default: 0 },
+      output_type: { kind: 'type', default: 'int64', allowed: indexDTypes },
+    },
+    ({ inputs: [{ shape }], integer, dtype, fail }) => [
+      { dtype: dtype('output_type'), shape: reduced(shape, [integer('axis')], false, fail) },
+    ],
+  ),
+);
 
 function reduced(shape: Shape, axes: readonly number[], keepDims: boolean, fail: Fail): Shape {
   if (shape === 'unknown') return axes.length === 0 && !keepDims ? [] : shape;

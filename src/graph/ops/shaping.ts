@@ -2,7 +2,7 @@
 import type { Fail, InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes } from '../structure/graph-dtype.ts';
 import { formatShape, resolveAxis, type Dimension, type Shape } from '../structure/shape.ts';
-import { anyType, define, defineOne, inputsOf } from './op.ts';
+import { anyType, define, defineOne } from './op.ts';
 
 const index = { kind: 'type', allowed: indexDTypes } as const;
 const mask = { kind: 'int', default: 0 } as const;
@@ -16,7 +16,7 @@ export const fillDefinition = defineOne('Fill', { dims: 'index_type', value: 'T'
 /** The different elements, in the order of their first occurrence, and where each element is among them. */
 export const uniqueDefinition = define(
   'Unique',
-  inputsOf({ x: 'T' }),
+  { x: 'T' },
   { ...anyType, out_idx: { ...index, default: 'int32' } },
   ({ inputs: [x], ranked, dtype }) => [
     { dtype: x.dtype, shape: [null] },
@@ -51,23 +51,13 @@ export const shapingOps: readonly OpDefinition[] = [
       return shape.toSpliced(axis, 0, constant(1)?.[0] ?? null);
     },
   ),
-  define(
-    'Unpack',
-    inputsOf({ value: 'T' }),
-    { ...anyType, num: { kind: 'int', least: 0 }, axis: { kind: 'int', default: 0 } },
-    (context) => {
-      const [size, rest] = withoutAxis(context);
-      const count = context.integer('num');
-      if (size !== null && size !== count) context.fail(`an axis of ${size} is not unpacked into ${count}`);
-      return Array.from({ length: count }, () => ({ dtype: context.dtype('T'), shape: rest }));
-    },
-  ),
-  define(
-    'SplitV',
-    inputsOf({ value: 'T' }),
-    { ...anyType, size_splits: { kind: 'list(int)' }, axis: { kind: 'int', default: 0 } },
-    splitParts,
-  ),
+  define('Unpack', { value: 'T' }, { ...anyType, num: { kind: 'int', least: 0 }, axis: { kind: 'int', default: 0 } }, (context) => {
+    const [size, rest] = withoutAxis(context);
+    const count = context.integer('num');
+    if (size !== null && size !== count) context.fail(`an axis of ${size} is not unpacked into ${count}`);
+    return Array.from({ length: count }, () => ({ dtype: context.dtype('T'), shape: rest }));
+  }),
+  define('SplitV', { value: 'T' }, { ...anyType, size_splits: { kind: 'list(int)' }, axis: { kind: 'int', default: 0 } }, splitParts),
   ...['Pad', 'PadV2', 'MirrorPad'].map((name) =>
     defineOne(
       name,
@@ -87,7 +77,7 @@ export const shapingOps: readonly OpDefinition[] = [
   defineOne('ClipByValue', { t: 'T', clip_value_min: 'T', clip_value_max: 'T' }, {}, ({ inputs: [{ shape }] }) => shape),
   define(
     'GatherNd',
-    inputsOf({ params: 'Tparams', indices: 'Tindices' }),
+    { params: 'Tparams', indices: 'Tindices' },
     { Tparams: { kind: 'type' }, Tindices: index },
     ({ inputs: [{ dtype, shape }, indices], fail }) => {
       const depth = indices.shape === 'unknown' ? null : (indices.shape.at(-1) ?? null);
@@ -96,7 +86,7 @@ export const shapingOps: readonly OpDefinition[] = [
       return [{ dtype, shape: [...indices.shape.slice(0, -1), ...shape.slice(depth)] }];
     },
   ),
-  define('Where', inputsOf({ condition: 'T' }), anyType, ({ inputs: [{ shape }] }) => [
+  define('Where', { condition: 'T' }, anyType, ({ inputs: [{ shape }] }) => [
     { dtype: 'int64', shape: [null, shape === 'unknown' ? null : shape.length] },
   ]),
   define('IdentityN', [{ name: 'input', dtype: 'any', isList: true }], {}, ({ inputs }) =>

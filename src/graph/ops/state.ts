@@ -5,7 +5,7 @@ import type { Fail, InferContext, InputSpec, OpDefinition, OutputSpec } from '..
 import { indexDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { formatShape, mergeShapes, type Dimension, type Shape } from '../structure/shape.ts';
-import { anyType, inputsOf, numeric, op } from './op.ts';
+import { define, anyType, inputsOf, numeric, op } from './op.ts';
 
 const ref: InputSpec = { name: 'ref', dtype: 'T', isRef: true };
 const indexed = { ...anyType, Tindices: { kind: 'type', allowed: indexDTypes } } as const;
@@ -83,11 +83,11 @@ export const scatterAdd = op<Scatter<NumericDType>>(scatter('ScatterAdd', { ...i
 export const scatterSub = op<Scatter<NumericDType>>(scatter('ScatterSub', { ...indexed, ...numeric }));
 
 /** The operation of `dynamicPartition`. */
-export const partitionDefinition: OpDefinition = {
-  name: 'DynamicPartition',
-  inputs: inputsOf({ data: 'T', partitions: 'int32' }),
-  attributes: { ...anyType, num_partitions: { kind: 'int', least: 1 } },
-  infer: ({ inputs: [data, partitions], integer, fail }) => {
+export const partitionDefinition = define(
+  'DynamicPartition',
+  { data: 'T', partitions: 'int32' },
+  { ...anyType, num_partitions: { kind: 'int', least: 1 } },
+  ({ inputs: [data, partitions], integer, fail }) => {
     const parts = (shape: Shape): OutputSpec[] => Array.from({ length: integer('num_partitions') }, () => ({ dtype: data.dtype, shape }));
     if (data.shape === 'unknown' || partitions.shape === 'unknown') return parts('unknown');
     const { length } = partitions.shape;
@@ -95,7 +95,7 @@ export const partitionDefinition: OpDefinition = {
       fail(`partitions of ${formatShape(partitions.shape)} do not fit data of ${formatShape(data.shape)}`);
     return parts([null, ...data.shape.slice(length)]);
   },
-};
+);
 
 /** The rows of `data` whose entry in `partitions` is k, in output k, in their order. */
 export function dynamicPartition<D extends GraphDType>(
@@ -110,11 +110,11 @@ export function dynamicPartition<D extends GraphDType>(
 }
 
 /** The operation of `dynamicStitch`. */
-export const stitchDefinition: OpDefinition = {
-  name: 'DynamicStitch',
-  inputs: [{ name: 'indices_and_data', dtype: 'any', isList: true, least: 2 }],
-  attributes: anyType,
-  infer: ({ inputs, dtype, fail }) => {
+export const stitchDefinition = define(
+  'DynamicStitch',
+  [{ name: 'indices_and_data', dtype: 'any', isList: true, least: 2 }],
+  anyType,
+  ({ inputs, dtype, fail }) => {
     const half = inputs.length / 2;
     if (!Number.isInteger(half)) fail('takes as many indices as data');
     let rest: Shape = 'unknown';
@@ -128,7 +128,7 @@ export const stitchDefinition: OpDefinition = {
     });
     return [{ dtype: dtype('T'), shape: rest === 'unknown' ? rest : [null, ...(rest as readonly Dimension[])] }];
   },
-};
+);
 
 /** Row `indices[k][i]` of the result is row i of `data[k]`: puts together what `dynamicPartition` took apart. */
 export function dynamicStitch<D extends GraphDType>(

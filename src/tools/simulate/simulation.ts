@@ -199,7 +199,7 @@ class SimulatedOperation {
       simulation.networkBytes += bytes;
       const started = rank.thread.use(start, model.networkOverhead);
       const signal = to.program.signalCount;
-      queue.at(started, new NetworkMessage({ sender: noSender, from: rank, to, operation: number, signal, bytes }));
+      queue.at(started, new NetworkMessage({ sender: noSender, from: rank, to, operation: number, signal }, bytes));
     }
   }
 
@@ -309,14 +309,14 @@ class SimulatedChannel implements Actor, Sender {
     const target = simulation.ranks[peer % simulation.ranks.length];
     if (simulation.hostOf[peer] === rank.host) {
       const stored = rank.engine.use(now, bytes * model.hostByte);
-      queue.at(stored + model.hostLatency, new Raise(target, number, signal));
+      queue.at(stored + model.hostLatency, { act: (time) => target.operation(number).raise(signal, time) });
       return stored;
     }
     simulation.messages += 1;
     simulation.networkBytes += bytes;
     this.#unsent += 1;
     const started = rank.thread.use(now, model.networkOverhead);
-    const message = new NetworkMessage({ sender: this, from: rank, to: target, operation: number, signal, bytes });
+    const message = new NetworkMessage({ sender: this, from: rank, to: target, operation: number, signal }, bytes);
     // One event hands the message over and lets the channel go on.
     if (started > now) this.#handing = message;
     else queue.at(now, message);
@@ -327,22 +327,6 @@ class SimulatedChannel implements Actor, Sender {
     const { rank: own } = this.#operation;
     // Mailboxes of other hosts have come to this one, so they are not remote.
     return rank !== undefined && rank !== own.program.rank && own.simulation.hostOf[rank] === own.host;
-  }
-}
-
-class Raise implements Actor {
-  readonly #rank: SimulatedRank;
-  readonly #operation: number;
-  readonly #signal: number;
-
-  constructor(rank: SimulatedRank, operation: number, signal: number) {
-    this.#rank = rank;
-    this.#operation = operation;
-    this.#signal = signal;
-  }
-
-  act(now: number): void {
-    this.#rank.operation(this.#operation).raise(this.#signal, now);
   }
 }
 
@@ -358,62 +342,58 @@ const channelsMax = 64;
 
 const noSender: Sender = { channel: 0, messageLeft: () => undefined };
 
+/** The way of a message, and the signal that it raises. */
+interface Route {
+  readonly sender: Sender;
+  readonly from: SimulatedRank;
+  readonly to: SimulatedRank;
+  readonly operation: number;
+  readonly signal: number;
+}
+
 /** A message: handed to the port; arrives; is taken in by the receiver's thread; raises its signal. It acts once per stage. */
 class NetworkMessage implements Actor, Message {
   readonly bytes: number;
   readonly target: Port;
   next: Message | undefined;
-  readonly #sender: Sender;
-  readonly #from: SimulatedRank;
-  readonly #to: SimulatedRank;
-  readonly #operation: number;
-  readonly #signal: number;
+  readonly #route: Route;
   #stage: 'send' | 'take' | 'raise' = 'send';
 
-  constructor(message: {
-    readonly sender: Sender;
-    readonly from: SimulatedRank;
-    readonly to: SimulatedRank;
-    readonly operation: number;
-    readonly signal: number;
-    readonly bytes: number;
-  }) {
-    this.bytes = message.bytes;
-    this.target = message.to.port;
-    this.#sender = message.sender;
-    this.#from = message.from;
-    this.#to = message.to;
-    this.#operation = message.operation;
-    this.#signal = message.signal;
+  constructor(route: Route, bytes: number) {
+    this.bytes = bytes;
+    this.target = route.to.port;
+    this.#route = route;
   }
 
   act(now: number): void {
-    const { queue, model } = this.#to.simulation;
+    const { from, to, operation, signal } = this.#route;
+    const { queue, model } = to.simulation;
     switch (this.#stage) {
       case 'send':
-        this.#from.port.send(now, this.#flow(model), this);
+        from.port.send(now, this.#flow(model), this);
         return;
       case 'take':
         this.#stage = 'raise';
-        queue.at(this.#to.thread.use(now, model.networkOverhead), this);
+        queue.at(to.thread.use(now, model.networkOverhead), this);
         return;
       case 'raise':
-        this.#to.operation(this.#operation).raise(this.#signal, now);
+        to.operation(operation).raise(signal, now);
     }
   }
 
   /** Key of the message's flow; messages of one flow stay in order. */
   #flow({ flows }: SimulationModel): number {
-    const pair = this.#from.indexOnHost * this.#to.simulation.ranks.length + this.#to.program.rank;
-    return flows === 'pair' ? pair : pair * channelsMax + this.#sender.channel;
+    const { sender, from, to } = this.#route;
+    const pair = from.indexOnHost * to.simulation.ranks.length + to.program.rank;
+    return flows === 'pair' ? pair : pair * channelsMax + sender.channel;
   }
 
   left(now: number): void {
-    this.#sender.messageLeft(now);
+    this.#route.sender.messageLeft(now);
   }
 
   delivered(time: number): void {
     this.#stage = 'take';
-    this.#to.simulation.queue.at(time, this);
+    this.#route.to.simulation.queue.at(time, this);
   }
 }

@@ -231,55 +231,51 @@ class AllReduces implements Exchange {
   }
 }
 
+interface WorkerOptions {
+  readonly layers: readonly LayerTrace[];
+  readonly clock: VirtualClock;
+  readonly stretch: () => number;
+  readonly ready: (layer: number, onArrived: () => void) => void;
+  readonly steps: number;
+}
+
 /** One worker: forward passes wait for each layer's gradient of the step before. */
 class Worker {
-  readonly #layers: readonly LayerTrace[];
-  readonly #clock: VirtualClock;
+  readonly #options: WorkerOptions;
   readonly #arrived: boolean[];
-  readonly #stretch: () => number;
-  readonly #ready: (layer: number, onArrived: () => void) => void;
-  readonly #stepsLeft: () => boolean;
   readonly endsMs: number[] = [];
   #forwardLayer = 0;
   #isBusy = false;
 
-  constructor(options: {
-    readonly layers: readonly LayerTrace[];
-    readonly clock: VirtualClock;
-    readonly stretch: () => number;
-    readonly ready: (layer: number, onArrived: () => void) => void;
-    readonly steps: number;
-  }) {
-    this.#layers = options.layers;
-    this.#clock = options.clock;
-    this.#stretch = options.stretch;
-    this.#ready = options.ready;
+  constructor(options: WorkerOptions) {
+    this.#options = options;
     this.#arrived = options.layers.map(() => true);
-    this.#stepsLeft = () => this.endsMs.length < options.steps;
   }
 
   forward(): void {
+    const { layers, clock, stretch, steps } = this.#options;
     if (this.#isBusy || !this.#arrived[this.#forwardLayer]) return;
     this.#isBusy = true;
-    this.#clock.setTimer(this.#layers[this.#forwardLayer].forwardMs * this.#stretch(), () => {
+    clock.setTimer(layers[this.#forwardLayer].forwardMs * stretch(), () => {
       this.#isBusy = false;
       this.#forwardLayer++;
-      if (this.#forwardLayer < this.#layers.length) {
+      if (this.#forwardLayer < layers.length) {
         this.forward();
         return;
       }
-      this.endsMs.push(this.#clock.now());
-      if (this.#stepsLeft()) this.#backward(this.#layers.length - 1);
+      this.endsMs.push(clock.now());
+      if (this.endsMs.length < steps) this.#backward(layers.length - 1);
     });
   }
 
   #backward(layer: number): void {
+    const { layers, clock, stretch, ready } = this.#options;
     this.#isBusy = true;
-    this.#clock.setTimer(this.#layers[layer].backwardMs * this.#stretch(), () => {
+    clock.setTimer(layers[layer].backwardMs * stretch(), () => {
       // A layer without parameters sends nothing.
-      if (this.#layers[layer].bytes > 0) {
+      if (layers[layer].bytes > 0) {
         this.#arrived[layer] = false;
-        this.#ready(layer, () => {
+        ready(layer, () => {
           this.#arrived[layer] = true;
           this.forward();
         });

@@ -36,42 +36,40 @@ const combine: Readonly<Record<CombineOp, (a: number, b: number) => number>> = {
 };
 
 export class Patterns {
-  readonly #dtype: DType;
-  readonly #op: ReduceOp;
-  readonly #ranks: number;
-  readonly #kernels: Kernels;
+  readonly #of: { readonly dtype: DType; readonly op: ReduceOp; readonly ranks: number; readonly kernels: Kernels };
 
-  constructor(options: { dtype: DType; op: ReduceOp; ranks: number; kernels: Kernels }) {
-    this.#dtype = options.dtype;
-    this.#op = options.op;
-    this.#ranks = options.ranks;
-    this.#kernels = options.kernels;
+  constructor(of: { readonly dtype: DType; readonly op: ReduceOp; readonly ranks: number; readonly kernels: Kernels }) {
+    this.#of = of;
   }
 
   /** Input of a reduction, of one rank. */
   term(rank: number): Pattern {
-    return this.#encode((k) => this.#element(this.#op, k, rank));
+    return this.#encode((k) => this.#element(k, rank));
   }
 
   /** Result of the reduction of all ranks' terms. */
   reduced(): Pattern {
+    const { op, ranks } = this.#of;
+    const combined = combine[combineOpOf(op)];
     return this.#encode((k) => {
-      const combined = combine[combineOpOf(this.#op)];
-      let value = this.#element(this.#op, k, 0);
-      for (let rank = 1; rank < this.#ranks; rank++) value = combined(value, this.#element(this.#op, k, rank));
-      return this.#op === 'avg' ? value / this.#ranks : value;
+      let value = this.#element(k, 0);
+      for (let rank = 1; rank < ranks; rank++) value = combined(value, this.#element(k, rank));
+      return op === 'avg' ? value / ranks : value;
     });
   }
 
   /** Data that is moved, not reduced, from rank `source` to rank `target`. */
   part(source: number, target = 0): Pattern {
-    return this.#encode((k) => (this.#dtype === 'bool' ? ((k * (source + 1) + target) % 3) & 1 : (k * 3 + source * 7 + target * 11) % 127));
+    return this.#encode((k) =>
+      this.#of.dtype === 'bool' ? ((k * (source + 1) + target) % 3) & 1 : (k * 3 + source * 7 + target * 11) % 127,
+    );
   }
 
   /** Number of elements of `actual` that differ from `pattern` continued from position `offset`. `avg` may differ by the last
    *  bit: whether a mean is divided or multiplied by the reciprocal is left open. */
   countWrong(actual: TypedArray, pattern: Pattern, offset: number): number {
-    const same = this.#op === 'avg' ? nearly[this.#dtype === 'float16' || this.#dtype === 'bfloat16' ? 'bits' : 'values'] : exactly;
+    const { dtype, op } = this.#of;
+    const same = op === 'avg' ? nearly[dtype === 'float16' || dtype === 'bfloat16' ? 'bits' : 'values'] : exactly;
     let wrong = 0;
     for (let i = 0, k = offset % period; i < actual.length; i++) {
       if (!same(actual[i], pattern[k])) wrong++;
@@ -81,17 +79,19 @@ export class Patterns {
   }
 
   /** A contribution; bool sums are `or`, so their terms are 0 and 1. */
-  #element(op: ReduceOp, k: number, rank: number): number {
-    const value = contribution(op, k, { rank, ranks: this.#ranks });
-    if (this.#dtype !== 'bool') return value;
+  #element(k: number, rank: number): number {
+    const { dtype, op, ranks } = this.#of;
+    const value = contribution(op, k, { rank, ranks });
+    if (dtype !== 'bool') return value;
     return op === 'product' ? value - 1 : value & 1;
   }
 
   #encode(valueAt: (k: number) => number): Pattern {
     const values = Float64Array.from({ length: period }, (_, k) => valueAt(k));
-    const encoded = viewOf(this.#dtype, new ArrayBuffer(period * dtypeInfo(this.#dtype).bytes), 0, period);
-    if (this.#dtype === 'float64') return values;
-    this.#kernels.convert(this.#dtype, bytesOf(encoded), 'float64', bytesOf(values));
+    const { dtype, kernels } = this.#of;
+    if (dtype === 'float64') return values;
+    const encoded = viewOf(dtype, new ArrayBuffer(period * dtypeInfo(dtype).bytes), 0, period);
+    kernels.convert(dtype, bytesOf(encoded), 'float64', bytesOf(values));
     return encoded;
   }
 }

@@ -1,15 +1,9 @@
 /** Order statistics of samples. */
 
-export interface SampleStatistics {
-  readonly min: number;
-  readonly median: number;
-  readonly p99: number;
-  readonly max: number;
-  readonly mean: number;
-}
+export type SampleStatistics = ReturnType<typeof statisticsOf>;
 
 /** @param samples at least one; not changed. The median of an even number of samples is the upper one, as in nccl-tests. */
-export function statisticsOf(samples: ArrayLike<number>): SampleStatistics {
+export function statisticsOf(samples: ArrayLike<number>) {
   const sorted = Float64Array.from(samples).sort();
   const count = sorted.length;
   return {
