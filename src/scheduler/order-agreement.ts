@@ -114,22 +114,15 @@ export const postsPerMessage = 1024;
 
 export class OrderAgreement {
   readonly state: OrderState;
-  readonly #rank: number;
-  readonly #size: number;
-  readonly #worldRanks: readonly number[];
-  readonly #batchBytes: number;
-  readonly #lowBytes: number;
+  readonly #options: Required<OrderOptions>;
 
   /** @param state to go on from. */
   constructor(options: OrderOptions, state?: OrderState) {
     checkFields('OrderAgreement', options, orderOptions);
     const { rank, size, batchBytes = 4 * 2 ** 20, lowBytes = Math.floor(batchBytes / 2) } = options;
     if (rank >= size) throw new ShoalError('usage', `OrderAgreement: there is no rank ${rank} of ${size}`);
-    this.#rank = rank;
-    this.#size = size;
-    this.#worldRanks = options.worldRanks ?? Array.from({ length: size }, (_, each) => each);
-    this.#batchBytes = batchBytes;
-    this.#lowBytes = lowBytes;
+    const { worldRanks = Array.from({ length: size }, (_, each) => each) } = options;
+    this.#options = { rank, size, worldRanks, batchBytes, lowBytes };
     this.state = state ?? initialState(size);
   }
 
@@ -152,10 +145,10 @@ export class OrderAgreement {
     const { round, posts, batchBytes } = message;
     const { state } = this;
     this.#check(from, round, posts);
-    if (batchBytes !== this.#batchBytes) {
-      const peer = this.#worldRanks[from];
-      const own = this.#worldRanks[this.#rank];
-      const text = `rank ${peer} orders in batches of ${batchBytes} bytes, rank ${own} in batches of ${this.#batchBytes}`;
+    if (batchBytes !== this.#options.batchBytes) {
+      const peer = this.#options.worldRanks[from];
+      const own = this.#options.worldRanks[this.#options.rank];
+      const text = `rank ${peer} orders in batches of ${batchBytes} bytes, rank ${own} in batches of ${this.#options.batchBytes}`;
       throw new ShoalError('mismatch', `${text}; set the same on all ranks`, { peer });
     }
     state.heard[round - state.round][from] = posts;
@@ -180,7 +173,9 @@ export class OrderAgreement {
     checkArgument('absent: key', key, anyText);
     const { undecided, heard } = this.state;
     const has = (posts: readonly OrderPost[] | null): boolean => posts?.some((post) => post.key === key) ?? false;
-    return undecided.flatMap((posts, rank) => (rank === this.#rank || has(posts) || heard.some((round) => has(round[rank])) ? [] : [rank]));
+    return undecided.flatMap((posts, rank) =>
+      rank === this.#options.rank || has(posts) || heard.some((round) => has(round[rank])) ? [] : [rank],
+    );
   }
 
   /** Ends the round that has everyone's posts, and begins the next if there is a reason to. */
@@ -188,7 +183,7 @@ export class OrderAgreement {
     const { state } = this;
     const out: OrderMessage[] = [];
     for (;;) {
-      if (state.isOpen && state.heard[0].every((posts, rank) => posts !== null || rank === this.#rank)) this.#decide();
+      if (state.isOpen && state.heard[0].every((posts, rank) => posts !== null || rank === this.#options.rank)) this.#decide();
       else if (!state.isOpen && (this.#isAnswerDue() || this.#hasReason())) out.push(this.#tell());
       else return out;
     }
@@ -201,7 +196,7 @@ export class OrderAgreement {
 
   #hasReason(): boolean {
     const { news, hasMore, unstarted, unstartedBytes } = this.state;
-    if (unstarted > 0 && unstartedBytes > this.#lowBytes) return false;
+    if (unstarted > 0 && unstartedBytes > this.#options.lowBytes) return false;
     return news.length > 0 || hasMore;
   }
 
@@ -209,14 +204,14 @@ export class OrderAgreement {
     const { state } = this;
     state.isOpen = true;
     state.told = state.news.splice(0, postsPerMessage);
-    return { round: state.round, posts: state.told, batchBytes: this.#batchBytes };
+    return { round: state.round, posts: state.told, batchBytes: this.#options.batchBytes };
   }
 
   #decide(): void {
     const { state } = this;
     for (const [rank, posts] of state.heard[0].entries()) state.undecided[rank].push(...(posts ?? state.told));
     state.heard[0] = state.heard[1];
-    state.heard[1] = Array.from({ length: this.#size }, () => null);
+    state.heard[1] = Array.from({ length: this.#options.size }, () => null);
     state.round++;
     state.isOpen = false;
     state.told = [];
@@ -230,12 +225,12 @@ export class OrderAgreement {
     const enter = (key: string): void => {
       const posts = byKey.map((each) => each.get(key)?.at(0));
       if (!posts.every((post) => post !== undefined)) return;
-      checkSame(posts, this.#worldRanks);
+      checkSame(posts, this.#options.worldRanks);
       first.push(posts[0]);
     };
     for (const key of byKey[0].keys()) enter(key);
     const left = new Set<string>();
-    for (let bytes = 0; first.length > 0 && bytes < this.#batchBytes;) {
+    for (let bytes = 0; first.length > 0 && bytes < this.#options.batchBytes;) {
       const post = first.peek() as OrderPost;
       bytes += this.#append(post);
       if (state.cut.some(({ key }) => key === post.key)) continue;
@@ -278,9 +273,10 @@ export class OrderAgreement {
 
   #check(from: number, round: number, posts: readonly OrderPost[]): void {
     const { state } = this;
-    const peer = this.#worldRanks.at(from) ?? from;
+    const peer = this.#options.worldRanks.at(from) ?? from;
     const refuse = (what: string): ShoalError => new ShoalError('protocol', `order message of rank ${peer}: ${what}`, { peer });
-    if (!Number.isInteger(from) || from < 0 || from >= this.#size || from === this.#rank) throw refuse(`no other rank of ${this.#size}`);
+    if (!Number.isInteger(from) || from < 0 || from >= this.#options.size || from === this.#options.rank)
+      throw refuse(`no other rank of ${this.#options.size}`);
     const ahead = round - state.round;
     // No rank ends a round without this rank's posts.
     if (ahead !== 0 && !(ahead === 1 && state.isOpen)) throw refuse(`round ${round} while this rank is in round ${state.round}`);

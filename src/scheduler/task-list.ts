@@ -10,49 +10,41 @@ export interface Listed<T extends Listed<T>> {
 }
 
 export class TaskList<T extends Listed<T>> {
-  #first: T | undefined;
-  #last: T | undefined;
-  #size = 0;
-
-  get size(): number {
-    return this.#size;
-  }
-
   /** The task that was added before the others. */
-  get first(): T | undefined {
-    return this.#first;
-  }
+  first: T | undefined;
+  size = 0;
+  #last: T | undefined;
 
   /** Adds a task that is in no list. */
   add(task: T): void {
     const last = this.#last;
     task.list = this;
     task.before = last;
-    if (last === undefined) this.#first = task;
+    if (last === undefined) this.first = task;
     else last.after = task;
     this.#last = task;
-    this.#size++;
+    this.size++;
   }
 
   /** @returns true if it was in the list. */
   delete(task: T): boolean {
     if (task.list !== this) return false;
     const { before, after } = task;
-    if (before === undefined) this.#first = after;
+    if (before === undefined) this.first = after;
     else before.after = after;
     if (after === undefined) this.#last = before;
     else after.before = before;
     task.list = undefined;
     task.before = undefined;
     task.after = undefined;
-    this.#size--;
+    this.size--;
     return true;
   }
 
   /** The tasks as they are now. */
   toArray(): T[] {
     const all: T[] = [];
-    for (let task = this.#first; task !== undefined; task = task.after) all.push(task);
+    for (let task = this.first; task !== undefined; task = task.after) all.push(task);
     return all;
   }
 }

@@ -1,6 +1,6 @@
 /** Graph models of TensorFlow.js: a `model.json` with a GraphDef as JSON, and files of weights beside it. */
 import { dirname, isAbsolute, join } from 'node:path';
-import { textOf } from '../base/bytes.ts';
+import { bytesOf, textOf } from '../base/bytes.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { describeValue, isPlainObject } from '../base/schema.ts';
 import type { Fail } from '../graph/structure/definition.ts';
@@ -14,6 +14,7 @@ import { graphOfProto } from './import-graph-def.ts';
 import { bytesMax, readFile } from './tensor-bundle.ts';
 import { hasElements, valueOfBytes } from './tensor.ts';
 import type { ValueSource } from './translate.ts';
+import { createKernels } from '../memory/kernels/create-kernels.ts';
 
 /** @param path of `model.json`; files of weights are beside it.
  *  @throws ShoalError `system` when a file cannot be read, `protocol` for one that is no graph model, and whatever `importGraphDef` refuses. */
@@ -116,7 +117,11 @@ function decode({ shape, dtype, quantization }: WeightSpec, bytes: Uint8Array, f
   const elements = elementsOf(value) as Uint8Array | Uint16Array;
   const { min, scale } = quantization;
   if (stored === 'float16' && dtype === 'int32') return fail('an int32 is not quantized as float16');
-  if (stored === 'float16') return [elementsValue(dtype, shape, Float32Array.from(elements, halfToFloat)), length];
+  if (stored === 'float16') {
+    const floats = new Float32Array(elements.length);
+    createKernels().convert('float32', bytesOf(floats), 'float16', bytesOf(elements));
+    return [elementsValue(dtype, shape, floats), length];
+  }
   if (typeof min !== 'number' || typeof scale !== 'number') return fail('its quantization has no min and scale');
   const wide = Float32Array.from(elements, (each) => each * scale + min);
   return [elementsValue(dtype, shape, dtype === 'int32' ? Int32Array.from(wide, Math.round) : wide), length];
@@ -134,12 +139,4 @@ function decodeStrings(shape: readonly number[], bytes: Uint8Array, fail: Fail):
     at += 4 + length;
   }
   return [{ dtype: 'string', shape, data }, at];
-}
-
-function halfToFloat(bits: number): number {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 0x1f;
-  const fraction = bits & 0x3ff;
-  if (exponent === 0x1f) return fraction === 0 ? sign * Infinity : NaN;
-  return exponent === 0 ? sign * fraction * 2 ** -24 : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }

@@ -105,22 +105,18 @@ export abstract class HeededWork extends Thenable {
 export class UnheededWorks {
   /** Those that have not ended. */
   running = 0;
-  readonly #some = new Set<HeededWork>();
-  #count = 0;
-
   /** Those that have ended well. */
-  get count(): number {
-    return this.#count;
-  }
+  count = 0;
+  readonly #some = new Set<HeededWork>();
 
   add(work: HeededWork): void {
-    this.#count += 1;
+    this.count += 1;
     // Each holds on to the stack of its call.
     if (this.#some.size < keptMax) this.#some.add(work);
   }
 
   delete(work: HeededWork): void {
-    this.#count -= 1;
+    this.count -= 1;
     this.#some.delete(work);
   }
 

@@ -79,13 +79,14 @@ export class FramedSocket {
   // Closing.
   #closing: Promise<void> | undefined;
   #timer: Timer | undefined;
-  readonly #ended: Promise<void>;
+  /** Resolves when the socket is closed and its descriptor given back. */
+  readonly ended: Promise<void>;
   #onEnded!: () => void;
 
   /** @param makeSocket makes the socket with the given `onread`. */
   constructor(options: FramedSocketOptions, makeSocket: (onread: net.OnReadOpts) => net.Socket) {
     this.#options = options;
-    this.#ended = new Promise((resolve) => {
+    this.ended = new Promise((resolve) => {
       this.#onEnded = resolve;
     });
     this.#socket = makeSocket({ buffer: () => this.#nextBuffer(), callback: (bytes, buffer) => this.#onRead(bytes, buffer) });
@@ -136,11 +137,6 @@ export class FramedSocket {
   /** Address of this end; undefined for a socket that is not IP. */
   get localAddress(): string | undefined {
     return this.#socket.localAddress;
-  }
-
-  /** Resolves when the socket is closed and its descriptor given back. */
-  get ended(): Promise<void> {
-    return this.#ended;
   }
 
   /** Descriptor of the socket, for a call about it right now; undefined where it has none. */
@@ -230,7 +226,7 @@ export class FramedSocket {
    *  Idempotent. */
   close(timeoutMs: number = defaultCloseTimeoutMs): Promise<void> {
     if (this.#closing === undefined) {
-      this.#closing = this.#ended;
+      this.#closing = this.ended;
       if (this.#phase === 'open' || this.#phase === 'held') {
         this.#phase = 'closing';
         this.#reader.isHolding = false;

@@ -20,6 +20,7 @@ import type { Asker, Cancel, Waiter } from '../table/rendezvous.ts';
 import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorConnection, WorkerIdentity } from './tensor-connection.ts';
+import { nothingToCancel } from '../protocol/tensor-response.ts';
 
 /** Makes a connection to the worker; resolves when the worker has greeted over it. */
 export type Dial = (timeoutMs: number, signal?: AbortSignal) => Promise<WorkerIdentity>;
@@ -58,8 +59,6 @@ interface Standing {
 
 /** The accepting end hears of a loss and of the next connection later than the dialling one. */
 const acceptFactor = 1.5;
-const nothingToCancel: Cancel = () => {};
-
 export class RemoteWorker implements TensorCarrier {
   /** Undefined before its first greeting. */
   identity: WorkerIdentity | undefined;

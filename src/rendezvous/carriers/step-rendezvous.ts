@@ -4,6 +4,7 @@ import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { PieceSink, SlotOutcome, TensorCarrier } from '../protocol/tensor-carrier.ts';
 import type { Asker, Cancel, Incarnations, RecvOptions, Rendezvous, Waiter } from '../table/rendezvous.ts';
 import { checkIncarnation, describeKey, parseRendezvousKey } from '../table/rendezvous-key.ts';
+import { nothingToCancel } from '../protocol/tensor-response.ts';
 
 export interface ValueOptions<V, Sent = V> {
   /** The values of this process, as they are sent and received within it; those of other processes come as tensors. Default: any. */
@@ -261,8 +262,6 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
     return meeting;
   }
 }
-
-const nothingToCancel: Cancel = () => {};
 
 function isSuccessor(asker: Asker | undefined, before: Asker | undefined): boolean {
   return asker !== undefined && before !== undefined && asker !== before && before.isOver && asker.worker === before.worker;

@@ -11,6 +11,7 @@ import { hostValue, isStaged, type SentValue } from '../value/staged-tensor.ts';
 import { checkTensorValue, type Release, type TensorValue } from '../value/tensor-value.ts';
 import type { RemoteWorkerOptions } from './remote-worker.ts';
 import type { WorkerIdentity } from './tensor-connection.ts';
+import { nothingToCancel } from '../protocol/tensor-response.ts';
 
 /** Bounds on the memory of steps. */
 export interface StepBounds {
@@ -285,8 +286,6 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
     if (lost !== undefined) throw failureOf(`'${name}' cannot be sent to ${recvDevice}`, lost);
   }
 }
-
-const nothingToCancel: Cancel = () => {};
 
 function takeFrom<V, Sent>(step: StepRendezvous<V, Sent>, key: string, waiter: Waiter<Sent>, asker: Asker | undefined): Cancel {
   try {

@@ -63,15 +63,13 @@ export class TensorName {
 }
 
 export class NameTable {
-  readonly #namesMax: number;
-  readonly #outbox: Outbox;
+  readonly #options: { readonly namesMax: number; readonly outbox: Outbox };
   /** Names in the order in which they were added. */
   readonly #names = new Map<string, TensorName>();
   #request = 0;
 
   constructor(options: { readonly namesMax: number; readonly outbox: Outbox }) {
-    this.#namesMax = options.namesMax;
-    this.#outbox = options.outbox;
+    this.#options = options;
   }
 
   /** Finds the name for a request of one tensor. @throws ShoalError `protocol` for what is no key, `usage` for one that is too long. */
@@ -100,7 +98,7 @@ export class NameTable {
   tell(name: TensorName): void {
     if (name.isTold) return;
     name.isTold = true;
-    const writer = this.#outbox.record(RecordType.Name);
+    const writer = this.#options.outbox.record(RecordType.Name);
     writer.u32(name.index);
     writer.text(name.text);
   }
@@ -109,7 +107,7 @@ export class NameTable {
     if (Buffer.byteLength(text) > nameBytesMax)
       throw new ShoalError('usage', `the key of a tensor has ${Buffer.byteLength(text)} bytes; at most ${nameBytesMax} are allowed`);
     let index = this.#names.size;
-    if (index >= this.#namesMax) {
+    if (index >= this.#options.namesMax) {
       // Its number is told anew: requests that came before are resolved already.
       const oldest = this.#oldest();
       this.#names.delete(oldest.text);
@@ -124,7 +122,7 @@ export class NameTable {
   /** The oldest name that the present request has not found. */
   #oldest(): TensorName {
     for (const name of this.#names.values()) if (name.request !== this.#request) return name;
-    throw new ShoalError('usage', `a fused receive can have at most ${this.#namesMax} names`);
+    throw new ShoalError('usage', `a fused receive can have at most ${this.#options.namesMax} names`);
   }
 }
 

@@ -8,27 +8,23 @@ const firstUs = 16;
 const levels = 15;
 
 export class Density {
-  #stretchUs = firstUs;
+  stretchUs = firstUs;
   readonly #busy = new Float32Array(stretchesMax);
   readonly #waiting = new Float32Array(stretchesMax);
 
   add(startUs: number, durationUs: number, isWait: boolean): void {
     const start = Math.max(0, startUs);
     const end = Math.max(start, startUs + durationUs);
-    while (end >= this.#stretchUs * stretchesMax) this.#double();
-    const width = this.#stretchUs;
+    while (end >= this.stretchUs * stretchesMax) this.#double();
+    const width = this.stretchUs;
     const into = isWait ? this.#waiting : this.#busy;
     const last = Math.floor(end / width);
     for (let at = Math.floor(start / width); at <= last; at++) into[at] += Math.min(end, (at + 1) * width) - Math.max(start, at * width);
   }
 
-  get stretchUs(): number {
-    return this.#stretchUs;
-  }
-
   /** Base64 of the stretches, of that many microseconds, between two times. Spans within spans count once, as far as can be told. */
   encoded(stretchUs: number, fromUs: number, endUs: number): string {
-    while (this.#stretchUs < stretchUs) this.#double();
+    while (this.stretchUs < stretchUs) this.#double();
     const first = Math.floor(fromUs / stretchUs);
     const count = Math.min(stretchesMax - first, Math.max(1, Math.ceil(endUs / stretchUs) - first));
     const bytes = new Uint8Array(count);
@@ -42,7 +38,7 @@ export class Density {
       for (let at = 0; at < stretchesMax / 2; at++) sums[at] = sums[2 * at] + sums[2 * at + 1];
       sums.fill(0, stretchesMax / 2);
     }
-    this.#stretchUs *= 2;
+    this.stretchUs *= 2;
   }
 }
 

@@ -16,34 +16,26 @@ export class EventQueue {
   /** Actors that act now, after those of the heap with this time; the first `#soonDone` have acted. */
   readonly #soon: Actor[] = [];
   #soonDone = 0;
-  #scheduled = 0;
-  #now = 0;
-
-  /** Virtual time, in seconds. */
-  get now(): number {
-    return this.#now;
-  }
-
   /** Number of events that have been scheduled so far. */
-  get scheduled(): number {
-    return this.#scheduled;
-  }
+  scheduled = 0;
+  /** Virtual time, in seconds. */
+  now = 0;
 
   at(time: number, actor: Actor): void {
-    const order = this.#scheduled++;
-    if (time === this.#now) this.#soon.push(actor);
+    const order = this.scheduled++;
+    if (time === this.now) this.#soon.push(actor);
     else this.#push(time, order, actor);
   }
 
   /** Runs until nothing is scheduled. */
   run(): void {
     for (;;) {
-      while (this.#times.length > 0 && this.#times[0] === this.#now) this.#pop().act(this.#now);
-      while (this.#soonDone < this.#soon.length) this.#soon[this.#soonDone++].act(this.#now);
+      while (this.#times.length > 0 && this.#times[0] === this.now) this.#pop().act(this.now);
+      while (this.#soonDone < this.#soon.length) this.#soon[this.#soonDone++].act(this.now);
       this.#soon.length = 0;
       this.#soonDone = 0;
       if (this.#times.length === 0) return;
-      this.#now = this.#times[0];
+      this.now = this.#times[0];
     }
   }
 

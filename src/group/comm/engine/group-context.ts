@@ -7,18 +7,16 @@ import type { RemoteSpan, Span } from '../../../fabric/fabric.ts';
 import type { CollectiveCall } from '../../../call/contract.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
 import type { Plans, PreparedPlan, WorldPlanning } from '../../../call/planner.ts';
-import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import type { Wait } from '../diagnosis/wait-chain.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { ScratchPool } from '../links/scratch-pool.ts';
 import type { SharedRegions } from '../links/shared-regions.ts';
-import type { WorldEnvironment } from './environment.ts';
 import type { Members } from './members.ts';
 import type { SubmittedCall } from './call-queue.ts';
-import type { PointToPoint } from './point-to-point.ts';
+import type { PointToPoint, PointToPointWorld } from './point-to-point.ts';
 import type { Place } from '../../../call/contract.ts';
 
-export interface GroupWorld {
-  readonly env: WorldEnvironment;
+export interface GroupWorld extends PointToPointWorld {
   readonly planning: WorldPlanning;
   readonly regions: SharedRegions;
   readonly scratch: ScratchPool;
@@ -33,8 +31,6 @@ export interface GroupWorld {
   /** The link to another world rank. */
   link(rank: number): PeerLink;
   recordFailure(group: GroupSpec, error: ShoalError): void;
-  /** Finds who is to blame that this rank waits for ranks of the world. */
-  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
 }
 
 /** A call that has its place, and may have no plan yet. */

@@ -17,7 +17,7 @@ import type { Region } from '../../../memory/region.ts';
 import { bytesIn, type BoundBuffer } from '../../../call/local-buffers.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
-import type { Wait } from '../diagnosis/wait-chain.ts';
+import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import {
   decodeAccept,
   decodeNumbered,
@@ -29,7 +29,7 @@ import {
   transferImmediate,
   type Offer,
 } from '../links/wire.ts';
-import type { GroupWorld } from './group-context.ts';
+import type { WorldEnvironment } from './environment.ts';
 import type { MessageSpan } from '../../../call/collective-spans.ts';
 
 /** Data up to this size travels with its offer. */
@@ -84,7 +84,11 @@ interface Unmatched extends Offer {
   readonly ordinal: number;
 }
 
-export type PointToPointWorld = Pick<GroupWorld, 'env' | 'findCulprit'>;
+export interface PointToPointWorld {
+  readonly env: WorldEnvironment;
+  /** Finds who is to blame that this rank waits for ranks of the world. */
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
+}
 
 export class PointToPoint {
   readonly #world: PointToPointWorld;
