@@ -94,6 +94,10 @@ function startedIn(stderr: string): Map<string, number> {
   return new Map([...stderr.matchAll(/((?:rank|server) \d+) started \(pid (\d+)\)/g)].map(([, name, pid]) => [name, Number(pid)]));
 }
 
+function pidsIn(stderr: string): number[] {
+  return [...stderr.matchAll(/started \(pid (\d+)\)/g)].map(([, pid]) => Number(pid));
+}
+
 /** The size of the world, and the newcomers that have joined, as the launcher says. */
 function worldIn(stderr: string): { size: number | undefined; joined: Set<string> } {
   const size = [...stderr.matchAll(/world \d+ → (\d+)/g)].at(-1)?.[1];
@@ -114,8 +118,8 @@ function choose(stderr: string, random: Random): [string, number] | undefined {
   return running[random.integer(Math.max(1, running.length))];
 }
 
-/** A job that goes on without the ranks that are killed. */
-async function goesOn(work: string, { random, env, kills, file, count }: Trial): Promise<void> {
+/** A job that goes on without the ranks that are killed. @returns its processes. */
+async function goesOn(work: string, { random, env, kills, file, count }: Trial): Promise<number[]> {
   const ranks = 2 + random.integer(7);
   const min = 1 + random.integer(Math.max(1, ranks - 2));
   const flags = ['-n', String(ranks), '--min', String(min), '--max-restarts', '20'];
@@ -151,10 +155,11 @@ async function goesOn(work: string, { random, env, kills, file, count }: Trial):
   // Enough ranks were there all the time.
   if (!isRight || stderr().includes('starting all ranks again'))
     throw new Error(`${ranks} ranks, min ${min}: exit code ${code}\n${said.join('\n')}\n${stderr()}`);
+  return pidsIn(stderr());
 }
 
-/** A job with servers, which begins again as a whole when a process is killed. */
-async function beginsAgain({ random, env, kills, file, count }: Trial): Promise<void> {
+/** A job with servers, which begins again as a whole when a process is killed. @returns its processes. */
+async function beginsAgain({ random, env, kills, file, count }: Trial): Promise<number[]> {
   const workers = 2 + random.integer(3);
   const store = random.integer(2) === 0 ? 'dist_sync' : 'dist_async';
   const flags = ['--workers', String(workers), '--servers', String(1 + random.integer(2)), '--max-restarts', '1000'];
@@ -181,6 +186,7 @@ async function beginsAgain({ random, env, kills, file, count }: Trial): Promise<
   count.steps += Number(exact[0] ?? 0);
   if (code !== 0 || exact.length !== workers)
     throw new Error(`${workers} workers, ${store}: exit code ${code}\n${said.join('\n')}\n${stderr()}`);
+  return pidsIn(stderr());
 }
 
 async function main(kills: number, seed: number, only: readonly string[]): Promise<void> {
@@ -197,8 +203,7 @@ async function main(kills: number, seed: number, only: readonly string[]): Promi
       const file = join(temporary, `end-${count.jobs}`);
       const trial = { random, env, kills: Math.min(killsPerJob, kills - count.kills), file, count };
       try {
-        await (work === 'servers' ? beginsAgain(trial) : goesOn(work, trial));
-        await leftovers.expectNone();
+        await leftovers.expectNone(await (work === 'servers' ? beginsAgain(trial) : goesOn(work, trial)));
       } catch (error) {
         problems++;
         console.log(`${name}: ${messageOf(error)}`);

@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { sleep, systemClock } from '../../src/base/clock.ts';
+import { filesLeftBy } from './shared-memory-files.ts';
 
 /** Things that a job may leave, by kind. */
 export class Leftovers {
@@ -17,21 +18,23 @@ export class Leftovers {
     this.#sockets = ownSockets();
   }
 
-  /** @throws when something is still there after a while. */
-  async expectNone(): Promise<void> {
-    let left = this.#left();
+  /** @param pids the processes that there were, where they are known: shared memory is looked for by their names only, as other jobs that run on
+   *         this machine may leave some. @throws when something is still there after a while. */
+  async expectNone(pids?: readonly number[]): Promise<void> {
+    let left = this.#left(pids);
     for (let tries = 0; left.length > 0 && tries < 100; tries++) {
       await sleep(systemClock, 100);
-      left = this.#left();
+      left = this.#left(pids);
     }
     if (left.length > 0) throw new Error(`left behind: ${left.join(', ')}`);
   }
 
-  #left(): string[] {
+  #left(pids: readonly number[] | undefined): string[] {
     const sockets = ownSockets() - this.#sockets;
+    const shared = pids === undefined ? [...sharedNames()].filter((name) => !this.#shared.has(name)) : filesLeftBy(pids);
     return [
       ...markedProcesses(this.#mark).map((pid) => `process ${pid}`),
-      ...[...sharedNames()].filter((name) => !this.#shared.has(name)).map((name) => `/dev/shm/${name}`),
+      ...shared.map((name) => `/dev/shm/${name}`),
       ...filesUnder(this.#temporary),
       ...(sockets > 0 ? [`${sockets} open sockets of this process`] : []),
     ];
