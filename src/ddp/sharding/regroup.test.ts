@@ -1,14 +1,15 @@
 /** The sharded optimiser in worlds that change: whoever is lost or joins, and whenever, parameters have the bits of unsharded optimisers in fresh
  *  worlds of the same ranks, each begun from the state that the one before it had at that step. */
 import { describe, expect, it } from 'vitest';
+import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
-import type { ProcessGroup } from '../../group/caller/types.ts';
+import type { ProcessGroup, Work } from '../../group/caller/types.ts';
 import { InProcessSite, startRanks } from '../../group/testing/in-process-world.ts';
 import { Checkpoints } from '../checkpoints/checkpoints.ts';
 import { elastic, type ElasticState } from '../elastic.ts';
 import { Adam, SGD, type Floats, type OptimizerParameter } from '../optimizers.ts';
-import { ZeroRedundancyOptimizer } from './zero-redundancy-optimizer.ts';
+import { ZeroRedundancyOptimizer, type ZeroGroup } from './zero-redundancy-optimizer.ts';
 
 const sizes = [5, 40, 17, 0, 33, 8];
 const steps = 24;
@@ -202,6 +203,46 @@ it('ranks that join get their part of the state, without redundancy too', async 
   await training.reached(5);
   training.join(2);
   expect(await training.end([0, 1, 2])).toEqual(['01', '012']);
+});
+
+it.each<[string, readonly number[], number]>([
+  ['on some ranks only is kept on all', [1, 2], 1],
+  ['on all ranks is taken back', [0, 1, 2], 0],
+])('a step that fails %s', async (_, failing, steps) => {
+  await using world = await startRanks(3);
+  await world.each(async (group) => {
+    const [parameters, whole] = [parametersOf(), parametersOf()];
+    let fails = false;
+    const { rank, size } = group;
+    const flaky: ZeroGroup = {
+      ...{ rank, size, tensor: group.tensor.bind(group), release: group.release.bind(group), barrier: group.barrier.bind(group) },
+      ...{ allGatherObject: group.allGatherObject.bind(group), gatherObject: group.gatherObject.bind(group) },
+      allToAll: group.allToAll.bind(group),
+      allGather: (output, input, how) => {
+        const work = group.allGather(output, input, how);
+        // The call ends well elsewhere, and as lost here.
+        return fails ? (work.then(() => Promise.reject(new ShoalError('peer-lost', 'a rank is lost'))) as unknown as Work) : work;
+      },
+    };
+    const zero = new ZeroRedundancyOptimizer(flaky, parameters, Adam, options, { redundancy: 1 });
+    await zero.regroup(flaky);
+    fails = failing.includes(rank);
+    const adam = new Adam(whole, options);
+    const before = await gradientsOf(group, 0, rank);
+    const outcome = zero.step(before);
+    if (fails) await expect(outcome).rejects.toMatchObject({ code: 'peer-lost' });
+    else await outcome;
+    if (steps === 1) adam.step(before);
+    // A rank that is behind gets the parameters of one that is not.
+    for (const { data } of parameters) await group.broadcast(data);
+    zero.settle(steps);
+    await zero.regroup(group);
+    expect(zero.steps).toBe(steps);
+    const gradients = await gradientsOf(group, 1, rank);
+    await zero.step(gradients);
+    adam.step(gradients);
+    expect(parameters).toEqual(whole);
+  });
 });
 
 it('a checkpoint is loaded into all that is held; copies that are forgotten are a mismatch', async () => {

@@ -140,7 +140,7 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
       this.#steps = Math.max(0, this.#steps);
       this.#isAhead = true;
       this.#shards.update(gradients);
-      for (const work of this.#shards.share()) await work;
+      await Promise.all(this.#shards.share());
       this.#shards.take();
       this.#isAhead = false;
       this.#steps++;
