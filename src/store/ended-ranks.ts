@@ -75,12 +75,18 @@ export async function rankEnded(store: Store, ownRank: number, wait: StoreWait):
   return told(ownRank, await store.get(endedKey, wait).catch(() => undefined));
 }
 
-/** Rejects when the job has failed, or the launcher that serves the store is gone: the job ends with it. Never resolves. */
+/** Rejects when the job has failed; never resolves. */
 export async function jobFailed(store: Store, ownRank: number, signal: AbortSignal): Promise<never> {
-  const lost = (thrown: unknown): undefined => {
+  return told(ownRank, await store.get(failedKey, { timeoutMs: foreverMs, signal }).catch(() => undefined));
+}
+
+/** Rejects when the store is lost; never resolves. */
+export function storeLost(store: Store, signal: AbortSignal): Promise<never> {
+  const lost = (thrown: unknown): Promise<never> => {
     if (ShoalError.from(thrown).code === 'peer-lost') throw thrown;
+    return new Promise<never>(() => undefined);
   };
-  return told(ownRank, await store.get(failedKey, { timeoutMs: foreverMs, signal }).catch(lost));
+  return store.get(failedKey, { timeoutMs: foreverMs, signal }).then(() => new Promise<never>(() => undefined), lost);
 }
 
 function told(ownRank: number, value: Uint8Array | undefined): Promise<never> {

@@ -351,7 +351,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   },
   {
     name: 'ranks hear of a lost launcher only by what its loss takes with it',
-    file: 'src/launch/node-agreement.ts',
+    file: 'src/launch/node-entry.ts',
     mended: 'if (first.node === node && first.final)',
     broken: 'if (first.node === -1)',
     shaped: (plan) => ({

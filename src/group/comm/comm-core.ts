@@ -12,7 +12,7 @@ import { bootstrap } from './bootstrap.ts';
 import { JoinLimit } from '../../membership/join-limit.ts';
 import { joinTogether } from '../../membership/joining.ts';
 import type { ChangeRequest, ChangedGroup, Command, CommEvent, Joined, SharedBuffer, WorldPlan } from '../shared/comm-protocol.ts';
-import { jobFailed, noteCause } from '../../store/ended-ranks.ts';
+import { jobFailed, noteCause, storeLost } from '../../store/ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
 import { worldSpec, type GroupSpec } from '../../call/group-spec.ts';
 import { RankTeller } from '../../metrics/rank-teller.ts';
@@ -81,7 +81,7 @@ export class CommCore {
           this.#environment.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
           await this.#ready(joined, rank === 0 ? 0 : await world.linkProbe.clockOffsetMs(world.link(0)), limit.leftMs);
         });
-      if (isLaunched) jobFailed(store, rank, this.#over.signal).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
+      if (isLaunched) this.#whenJobFails(store).catch((thrown: unknown) => this.#failWithJob(ShoalError.from(thrown)));
       void this.#teller.answer(store, isLaunched ? undefined : name);
     } catch (thrown) {
       const error = exhaustion(`rank ${rank}`, thrown, 'joining', { rank }) ?? ShoalError.from(thrown);
@@ -187,6 +187,13 @@ export class CommCore {
     this.#world?.lastWords.tellStore(told);
   }
 
+  /** The ranks of a world that may grow need the store at all times, and may be on other machines than the launcher that serves it. */
+  #whenJobFails(store: Store): Promise<never> {
+    const { signal } = this.#over;
+    const failed = jobFailed(store, this.#plan.rank, signal);
+    return this.#plan.settings.grows ? Promise.race([failed, storeLost(store, signal)]) : failed;
+  }
+
   /** Whoever waits for another rank, or for a key, cannot know that the launcher is about to end it. */
   #failWithJob(error: ShoalError): void {
     this.#jobFailure = error;
@@ -204,7 +211,7 @@ export class CommCore {
   /** Joins a world that has begun before. Its first rank's clock stands for rank 0's. */
   async #joinRunning(world: World, { store, limit }: { readonly store: Store; readonly limit: JoinLimit }): Promise<void> {
     const { signal } = this.#over;
-    const spec = await Promise.race([joinRunning({ world, store, limit, signal }), jobFailed(store, this.#plan.rank, signal)]);
+    const spec = await Promise.race([joinRunning({ world, store, limit, signal }), this.#whenJobFails(store)]);
     this.#report(await world.linkProbe.clockOffsetMs(world.link(spec.globalRanks[0])), spec);
   }
 
