@@ -161,7 +161,8 @@ describe('shoal run --nnodes', () => {
     expect(without.stderr).toContain('SHOAL_SECRET');
     const directory = temporaryFolder('launch');
     const file = join(directory, 'secret');
-    await writeFile(file, 'from a file\n', { mode: 0o640 });
+    await writeFile(file, 'from a file\n');
+    await chmod(file, 0o640);
     const flags = ['--secret-file', file];
     const readable = await node({ port, node: 0, secret: '', flags }, rankScript, 'stay').ended;
     expect(readable.code).toBe(2);
