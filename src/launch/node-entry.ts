@@ -95,10 +95,11 @@ export async function firstNodes({ node, store }: Entry, options: NodeOptions): 
   const wait = { timeoutMs: joinTimeoutMs, signal };
   if (nodesMax === undefined) {
     await whenPresent(store, options);
-    const records = await recordsOf(store, nodes);
-    const odd = records.findIndex((record) => record?.nodes !== nodes || record.nodesMax !== undefined);
-    if (odd >= 0) throw new ShoalError('config', `--nnodes is ${nodes} on node ${node} but ${rangeOf(records[odd]!)} on node ${odd}`);
-    return new Map(records.map((record, k) => [k, record!.localSize]));
+    // A launcher that was stopped meanwhile answers later.
+    const records = await Promise.all(keysOf('launch/node', nodes).map(async (key) => decode(nodeShape, await store.get(key, wait))));
+    const odd = records.findIndex((record) => record.nodes !== nodes || record.nodesMax !== undefined);
+    if (odd >= 0) throw new ShoalError('config', `--nnodes is ${nodes} on node ${node} but ${rangeOf(records[odd])} on node ${odd}`);
+    return new Map(records.map((record, k) => [k, record.localSize]));
   }
   if (node === 0) {
     await whenPresent(store, options);
