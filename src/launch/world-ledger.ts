@@ -224,5 +224,5 @@ export class WorldLedger {
 
 /** `rank 4`, `ranks 4, 5`. */
 function namesOf(ranks: readonly number[]): string {
-  return `${ranks.length === 1 ? 'rank' : 'ranks'} ${ranks.join(', ')}`;
+  return `${ranks.length === 1 ? 'rank' : 'ranks'} ${ranks.toSorted((a, b) => a - b).join(', ')}`;
 }

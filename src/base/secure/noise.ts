@@ -27,7 +27,6 @@ export const tagBytes = 16;
 export const noiseMessageBytesMax = 65_535;
 
 const protocols = { 'aes-256-gcm': 'Noise_NNpsk0_25519_AESGCM_SHA256', 'chacha20-poly1305': 'Noise_NNpsk0_25519_ChaChaPoly_SHA256' };
-const curve = { kty: 'OKP', crv: 'X25519' };
 const nothing = new Uint8Array(0);
 
 /** A place of a nonce: the key that it is used with, and the number of the message. */
@@ -83,6 +82,21 @@ export interface NoiseOptions {
   readonly ephemeral: Uint8Array;
 }
 
+/** @param raw 32 bytes. PKCS #8 around them (RFC 8410): a JWK would have to have the public key as well. */
+export function x25519Key(raw: Uint8Array): KeyObject {
+  const der = Buffer.concat([Buffer.from('302e020100300506032b656e04220420', 'hex'), raw]);
+  return createPrivateKey({ key: der, format: 'der', type: 'pkcs8' });
+}
+
+/** The raw public key of a private one. */
+export function x25519Public(key: KeyObject): Buffer {
+  const { x } = createPublicKey(key).export({ format: 'jwk' });
+  return Buffer.from(
+    must(x, () => 'a public key of X25519 has an x'),
+    'base64url',
+  );
+}
+
 /** One end: the first speaker writes, then reads; the other reads, then writes. */
 export class NoiseHandshake {
   readonly #aead: Aead;
@@ -96,9 +110,7 @@ export class NoiseHandshake {
   constructor({ aead, prologue, psk, ephemeral }: NoiseOptions) {
     const name = Buffer.from(protocols[aead]);
     this.#aead = aead;
-    const d = Buffer.from(ephemeral).toString('base64url');
-    // Node.js derives x itself.
-    this.#own = createPrivateKey({ key: { ...curve, d, x: d }, format: 'jwk' });
+    this.#own = x25519Key(ephemeral);
     this.#hash = name.length > 32 ? createHash('sha256').update(name).digest() : name;
     this.#chaining = this.#hash;
     this.#mixHash(prologue);
@@ -109,11 +121,7 @@ export class NoiseHandshake {
   }
 
   write(payload: Uint8Array = nothing): Buffer {
-    const { x } = createPublicKey(this.#own).export({ format: 'jwk' });
-    const ephemeral = Buffer.from(
-      must(x, () => 'a public key of X25519 has an x'),
-      'base64url',
-    );
+    const ephemeral = x25519Public(this.#own);
     this.#mixEphemeral(ephemeral, this.#peer);
     this.#hasWritten = true;
     const sealed = encrypt(this.#sealing, this.#hash, payload);
@@ -159,7 +167,7 @@ export class NoiseHandshake {
     this.#mixKey(ephemeral);
     if (peer === undefined) return;
     const x = Buffer.from(peer).toString('base64url');
-    const publicKey = createPublicKey({ key: { ...curve, x }, format: 'jwk' });
+    const publicKey = createPublicKey({ key: { kty: 'OKP', crv: 'X25519', x }, format: 'jwk' });
     this.#mixKey(diffieHellman({ privateKey: this.#own, publicKey }));
   }
 

@@ -1,7 +1,7 @@
 /** CURVE keys out of the job's secret: both ends derive the same two key pairs (RFC 5869 HKDF, RFC 7748 X25519), so that
  *  knowing the secret is knowing whom to trust, and nothing has to be distributed. Text form: Z85 (ZeroMQ RFC 32). */
-import { createPrivateKey, createPublicKey, hkdfSync } from 'node:crypto';
-import { must } from '../../../base/assert.ts';
+import { hkdfSync } from 'node:crypto';
+import { x25519Key, x25519Public } from '../../../base/secure/noise.ts';
 
 export interface CurveKeys {
   readonly publicKey: string;
@@ -13,13 +13,7 @@ export interface CurveKeys {
 /** `role` and `world` are under the derivation: jobs with one secret still do not meet. */
 export function deriveCurveKeys(secret: Uint8Array, world: string, role: 'router' | 'dealer'): CurveKeys {
   const seed = Buffer.from(hkdfSync('sha256', secret, Buffer.from(world, 'utf8'), `shoal-messaging-1 ${role}`, 32));
-  // PKCS #8 around a raw X25519 key (RFC 8410).
-  const der = Buffer.concat([Buffer.from('302e020100300506032b656e04220420', 'hex'), seed]);
-  const jwk = createPublicKey(createPrivateKey({ key: der, format: 'der', type: 'pkcs8' })).export({ format: 'jwk' });
-  const publicBytes = Buffer.from(
-    must(jwk.x, () => 'a public key has x'),
-    'base64url',
-  );
+  const publicBytes = x25519Public(x25519Key(seed));
   return { publicKey: z85(publicBytes), publicBytes, secretKey: z85(seed) };
 }
 
