@@ -65,7 +65,7 @@ describe('machines that come and go', () => {
     expect([whole.code, joined.code], whole.stderr + joined.stderr).toEqual([0, 0]);
     const { ranks, changes } = said(whole.stdout + joined.stdout);
     // Ranks of a machine may be taken in one after the other.
-    expect(ranks.toSorted()).toEqual([0, 1, 6, 7]);
+    expect(ranks.toSorted((a, b) => a - b)).toEqual([0, 1, 6, 7]);
     const worlds = changes.map(([, each]) => each.split(',').toSorted().join(','));
     expect(worlds).toEqual(expect.arrayContaining(['0,1', '0,1,2,3', '0,1,2,3,4,5', '0,1,6,7']));
     expect(whole.stderr).toMatch(/world 2 → [34]: ranks? [23](, [23])? on node 1 \(.+\) joined\n/);
