@@ -29,7 +29,7 @@ interface Timed {
   readonly timeoutMs: number | undefined;
 }
 
-/** What a worker asks its client without giving it memory. The state and the optimiser are set by worker 0. */
+/** A question of a worker to its client that comes without memory. Worker 0 sets the state and the optimiser. */
 export type ClientQuestion =
   | { readonly type: 'barrier' }
   | { readonly type: 'optimizer'; readonly spec: OptimizerSpec }
@@ -41,7 +41,7 @@ export type ClientQuestion =
 /** `info` is answered by what is known of the parameter, `receive-blob` by the elements, all others by nothing. */
 export type Answer = KeylessInfo | TypedArray | undefined;
 
-/** What a worker sets at its client, for what it sends from now on. */
+/** A setting that a worker makes at its client, for all that it sends from now on. */
 export type ClientSetting =
   | { readonly type: 'compression'; readonly spec: CompressionSpec }
   | { readonly type: 'credit'; readonly creditBytes: number };

@@ -14,10 +14,11 @@ const linesMax = 64;
 const ranksNamed = 16;
 
 export function formatStatus(status: ToldStatus): string {
-  const { job, launcher, nodes, worldSize, restarts, ranks, servers, command, seconds } = status;
+  const { job, launcher, nodes, restarts, ranks, servers, command, seconds } = status;
   const where = nodes === 1 ? '' : ` on ${nodes} nodes`;
   const again = restarts === 0 ? '' : `, started again ${restarts === 1 ? 'once' : `${restarts} times`}`;
-  const size = `${worldSize} ${worldSize === 1 ? 'rank' : 'ranks'}`;
+  // With those that have joined, which the size at the beginning does not count.
+  const size = `${ranks.length} ${ranks.length === 1 ? 'rank' : 'ranks'}`;
   const who =
     launcher.rank === undefined
       ? `launcher ${launcher.pid}`
@@ -75,7 +76,7 @@ function aboutOf({ state, call, end, failure, pid }: RankStatus): string {
   return `${text}${place === '' ? '' : ` (${place})`}${ranks.length === 0 ? '' : ` for rank ${names(ranks)}`}`;
 }
 
-function verdict({ holdUps, ranks, worldSize }: JobStatus): string[] {
+function verdict({ holdUps, ranks }: JobStatus): string[] {
   if (holdUps.length > 0) {
     return holdUps.map(({ rank, waiting, seconds }) => {
       const state = ranks.find((each) => each.rank === rank)?.state ?? 'unknown';
@@ -85,7 +86,7 @@ function verdict({ holdUps, ranks, worldSize }: JobStatus): string[] {
   }
   const odd = ranks.filter(({ state }) => state === 'stopped' || state === 'silent' || state === 'failed' || state === 'unknown');
   if (odd.length > 0) return odd.map(({ rank, state }) => `rank ${rank} is ${state}`);
-  return [worldSize === 1 ? 'the rank goes on' : 'no rank waits for another'];
+  return [ranks.length === 1 ? 'the rank goes on' : 'no rank waits for another'];
 }
 
 function names(ranks: readonly number[]): string {
