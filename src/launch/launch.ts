@@ -378,8 +378,8 @@ class Run {
     const leaves = failure === undefined && this.#leavingMs !== undefined;
     if (isLost || leaves) this.#elastic?.onLost(ended, withErrorOf(this.#failureOf(ended), ended));
     else if (failure === undefined && rank !== undefined) this.#elastic?.onEndedWell(rank);
-    // The later ones are told together, at the end.
-    else if (failure !== undefined && this.#ends.every((each) => each.isLost || succeeded(each.ending))) {
+    // The later ones are told together, at the end, and so are all that the user's signal ends.
+    else if (failure && !this.#interrupted && this.#ends.every((each) => each.isLost || succeeded(each.ending))) {
       this.#say(describeEnd(ended));
       if (errorOf(ended) !== undefined) this.#told = ended;
     }
