@@ -5,10 +5,10 @@ import { initProcessGroup } from 'shoal';
 import { elastic } from 'shoal/ddp';
 
 const bytes = Number(process.argv[2]) * 2 ** 20;
+// The state is there before the group: for what a newcomer does after it has been taken in, the others wait.
+const [parameters, moments] = [0, 1].map(() => new Float32Array(bytes / 8).fill(process.env.SHOAL_JOIN === undefined ? 1 : 0));
 const world = await initProcessGroup();
-const [parameters, moments] = [0, 1].map(() => world.tensor('float32', [bytes / 8]));
-const ranks = world.size;
-if (!world.globalRanks.includes(ranks)) for (const { data } of [parameters, moments]) data.fill(1);
+const ranks = Number(process.argv[3]);
 const state = { step: 0, tensors: [parameters, moments] };
 let stoppedMs;
 const enteredMs = performance.now();
@@ -16,7 +16,7 @@ const last = await elastic.run(world, state, async (group, _, boundary) => {
   const newcomer = group.globalRanks.indexOf(ranks);
   if (newcomer >= 0) {
     const stateMs = performance.now() - enteredMs;
-    if (parameters.data.at(-1) !== 1 || moments.data[0] !== 1) throw new Error('the state has not come');
+    if (parameters.at(-1) !== 1 || moments[0] !== 1) throw new Error('the state has not come');
     await group.barrier();
     const pauseMs = performance.now() - stoppedMs;
     const linkMs = [];

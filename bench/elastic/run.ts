@@ -111,7 +111,7 @@ for (let round = 0; round < rounds; round++) {
     }
     if (round % 10 > 0) continue;
     const job = [process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1', '--max-restarts', '1'];
-    const output = outputOf([...job, here('join-rank.mjs'), values.mebibytes]);
+    const output = outputOf([...job, here('join-rank.mjs'), values.mebibytes, String(ranks)]);
     joins.set(ranks, [...(joins.get(ranks) ?? []), entryTimes.map((word) => slowestOf(output, word, 1))]);
   }
 }
