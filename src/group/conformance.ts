@@ -1,5 +1,15 @@
 /** The conformance suite of process groups. Each check is a program that all ranks run at once; it throws
- *  when a result is wrong. The same checks run in one process (unit tests) and in real processes (test/). */
+ *  when a result is wrong. The same checks run in one process (unit tests) and in real processes (test/).
+ *
+ *  | worlds                                                                             | checks          |
+ *  |------------------------------------------------------------------------------------|-----------------|
+ *  | in one process: shared memory, network paths, TCP                                  | `groupChecks`   |
+ *  | processes that choose algorithms: shared memory, TCP, hosts of two ranks, no addon | `groupChecks`   |
+ *  | over libfabric's tcp; by Open MPI, 1 and 4 ranks                                   | `groupChecks`   |
+ *  | over libfabric's shm; by Open MPI, 2 ranks                                         | `plannedChecks` |
+ *  | processes with one algorithm, groups of hosts, many slices, the strict contract    | `plannedChecks` |
+ *  | over network namespaces, with strangers at the ports                               | `plannedChecks` |
+ */
 import assert from 'node:assert/strict';
 import { dtypes, type DType } from '../memory/dtype.ts';
 import { checkReduceOp, ReduceOp, reduceOps } from '../memory/reduce-op.ts';
@@ -93,20 +103,30 @@ function checkFloats(value: Floats, group: ProcessGroup, offset: number): void {
   }
 }
 
+async function checkAllReduce(group: ProcessGroup, dtype: DType, op: ReduceOp, count: number): Promise<void> {
+  const x = filled(group, dtype, count);
+  await group.allReduce(x, { op });
+  checkReduction(x, op, group.size, `all-reduce ${dtype} ${op}`);
+  group.release(x);
+}
+
 export const groupChecks: readonly GroupCheck[] = [
   ...composedChecks,
   {
-    name: 'all-reduce of every dtype, op and size',
+    name: 'all-reduce of every dtype by every op',
     async run(group) {
-      for (const { name: dtype } of dtypes) {
-        for (const op of reduceOps.filter((each) => legal(each, dtype))) {
-          for (const count of dtype === 'float32' && op === ReduceOp.Sum ? sizes : [1, 37]) {
-            const x = filled(group, dtype, count);
-            await group.allReduce(x, { op });
-            checkReduction(x, op, group.size, `all-reduce ${dtype} ${op}`);
-            group.release(x);
-          }
-        }
+      for (const { name: dtype } of dtypes)
+        for (const op of reduceOps.filter((each) => legal(each, dtype))) await checkAllReduce(group, dtype, op, 37);
+    },
+  },
+  {
+    name: 'all-reduce of every dtype, by every op of some, and of every size',
+    async run(group) {
+      for (const count of sizes) await checkAllReduce(group, 'float32', ReduceOp.Sum, count);
+      for (const { name: dtype } of dtypes) await checkAllReduce(group, dtype, ReduceOp.Sum, 37);
+      for (const [k, op] of reduceOps.entries()) {
+        const legalFor = dtypes.filter(({ name }) => legal(op, name));
+        if (legalFor.length > 0) await checkAllReduce(group, legalFor[k % legalFor.length].name, op, 1 + k);
       }
     },
   },
@@ -326,10 +346,17 @@ export const groupChecks: readonly GroupCheck[] = [
   {
     name: 'buffers of which some ranks have private ones and others shared ones',
     async run(group) {
-      for (const count of [1, 3000, 70_001, 300_000]) {
+      // Bit k of a round says which buffers the ranks k, k + 3, … have. Large sizes share the rounds.
+      const rounds: readonly [count: number, rounds: readonly number[]][] = [
+        [1, [0, 1, 2, 3, 4, 5, 6, 7]],
+        [3000, [0, 1, 2, 3, 4, 5, 6, 7]],
+        [70_001, [1, 2, 4, 7]],
+        [300_000, [0, 3, 5, 6]],
+      ];
+      for (const [count, ofCount] of rounds) {
         const array = new Float32Array(count);
         const tensor = group.tensor('float32', [count]);
-        for (let round = 0; round < 8; round++) {
+        for (const round of ofCount) {
           const value = ((round >> (group.rank % 3)) & 1) === 0 ? array : tensor;
           await group.allReduce(fillFloats(value, group.rank + round));
           checkFloats(value, group, round);
@@ -343,7 +370,7 @@ export const groupChecks: readonly GroupCheck[] = [
     async run(group) {
       if (group.size === 1) return;
       for (const count of [1, 3000, 300_000]) {
-        for (let round = 0; round < 4; round++) {
+        for (const round of count < 300_000 ? [0, 1, 2, 3] : [0, 1]) {
           const late = round % group.size;
           // The calls that the others have begun by then are left to their comm threads, half done or not begun.
           if (group.rank === late) await group.recv(new Uint8Array(1), (late + 1) % group.size);
@@ -608,6 +635,22 @@ export const groupChecks: readonly GroupCheck[] = [
     },
   },
 ];
+
+/** Checks that come out alike whatever algorithm, slices and delays a world has, and why. */
+const alikeEverywhere: ReadonlyMap<string, string> = new Map([
+  ...composedChecks.map(({ name }): [string, string] => [name, 'these calls are made of others, which are checked']),
+  ['all-reduce of every dtype by every op', 'a plan of one dtype and op is that of another of the same size, with another kernel'],
+  ['a list may change when the call that it was given to has returned', 'the caller copies it'],
+  ['objects of every kind and size, at every root, with other calls around them', 'they travel as bytes of collectives'],
+  ['messages match by sender and tag, in order, small and large', 'links carry them, without a plan'],
+  ['receives from anyone take what came first, and say whose it was', 'links carry them, without a plan'],
+  ['subgroups by split and newGroup', 'a group is opened before its first plan is made'],
+  ['subgroups of so many ranks, by host and by lists; a mesh', 'a group is opened before its first plan is made'],
+  ['the store of the world is that of all ranks', 'the store is no part of a group'],
+]);
+
+export const plannedChecks: readonly GroupCheck[] = groupChecks.filter(({ name }) => !alikeEverywhere.has(name));
+assert.equal(plannedChecks.length + alikeEverywhere.size, groupChecks.length, 'a check that is left out has another name');
 
 function copyOf(group: ProcessGroup, data: Float32Array): Tensor<'float32'> {
   const tensor = group.tensor('float32', [data.length]);

@@ -39,40 +39,35 @@ describe('conformance in real processes', () => {
   const worlds: readonly TestWorld[] = [
     { name: '2 ranks', n: 2 },
     ...(missing === undefined ? [{ name: '3 ranks over tcp', n: 3, env: { SHOAL_FABRICS: 'tcp' } }] : []),
-    { name: '4 ranks, strict contract', n: 4, env: { SHOAL_CONTRACT: 'strict' } },
+    { name: '4 ranks, strict contract', n: 4, checks: 'planned', env: { SHOAL_CONTRACT: 'strict' } },
   ];
   testWorlds('conformance', worlds, expectConformance);
 });
 
 describe('threads and worlds', () => {
-  it.each(fabricLists)(
-    'all-reduces run and are done while a busy main thread never returns to its event loop, fabrics "%s"',
-    async (fabrics) => {
-      await using world = await startRanks({ fixture: 'overlap', n: 2, env: { SHOAL_FABRICS: fabrics } });
-      for (const { lines, stderr, code } of await world.outcomes()) {
-        expect(stderr).toBe('');
-        expect(lines).toEqual([{ overlapped: true }]);
-        expect(code).toBe(0);
-      }
-    },
-  );
+  /** A world for each kind of links, in the same processes. */
+  const worldsOf = (name: string, n: number): readonly TestWorld[] =>
+    fabricLists.map((fabrics) => ({ name: `${name}, fabrics "${fabrics}"`, n, env: { SHOAL_FABRICS: fabrics } }));
 
-  it.each([2, 3])('large all-reduces of %i ranks, waited for in every way and with late ranks, are run once each', async (n) => {
-    await using world = await startRanks({ fixture: 'large', n });
-    for (const { lines, stderr, code } of await world.outcomes()) {
-      expect(stderr).toBe('');
-      expect(lines).toEqual([{ wrong: 0 }]);
-      expect(code).toBe(0);
-    }
+  describe('while the main threads are busy', () => {
+    const name = 'all-reduces run and are done while a busy main thread never returns to its event loop';
+    testWorlds('overlap', worldsOf(name, 2), async ({ said }, { name: world }) =>
+      expect(await said(() => true)).toEqual([0, 1].map(() => ({ world, overlapped: true }))),
+    );
   });
 
-  it.each(fabricLists)('all-to-alls with splits are waited for and looked at without the event loop, fabrics "%s"', async (fabrics) => {
-    await using world = await startRanks({ fixture: 'splits', n: 3, env: { SHOAL_FABRICS: fabrics } });
-    for (const { lines, stderr, code } of await world.outcomes()) {
-      expect(stderr).toBe('');
-      expect(lines).toEqual([{ wrong: 0, busy: true }]);
-      expect(code).toBe(0);
-    }
+  describe('large all-reduces, waited for in every way and with late ranks, are run once each', () => {
+    const worlds = [2, 3].map((n) => ({ name: `${n} ranks`, n }));
+    testWorlds('large', worlds, async ({ said, ranks }, { name: world }) =>
+      expect(await said(() => true)).toEqual(ranks.map(() => ({ world, wrong: 0 }))),
+    );
+  });
+
+  describe('without the event loop', () => {
+    const name = 'all-to-alls with splits are waited for and looked at';
+    testWorlds('splits', worldsOf(name, 3), async ({ said }, { name: world }) =>
+      expect(await said(() => true)).toEqual([0, 1, 2].map(() => ({ world, wrong: 0, busy: true }))),
+    );
   });
 
   it('a script that ends without destroy leaves as one that calls it', async () => {

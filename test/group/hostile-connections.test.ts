@@ -12,7 +12,7 @@ import { systemRandom } from '../../src/base/random.ts';
 import type { FabricAddress } from '../../src/fabric/fabric.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
 import { shmUnavailable } from '../../src/fabric/providers/shm.ts';
-import { groupChecks } from '../../src/group/conformance.ts';
+import { plannedChecks } from '../../src/group/conformance.ts';
 import { StoreClient } from '../../src/store/store-client.ts';
 import { Dealer, MessagingContext, Msg } from '../../src/messaging/index.ts';
 import { shoal, storeScript } from '../fixtures/launch-harness.ts';
@@ -146,6 +146,7 @@ async function ranks(): Promise<Listening> {
   const ranks = await startRanks({
     fixture: 'conformance',
     n: 2,
+    env: { CHECKS: 'planned' },
     envOf: (rank) => ({ SHOAL_HOST_ID: String(rank), LOCAL_RANK: '0', LOCAL_WORLD_SIZE: '1' }),
   });
   const pids = ranks.ranks.map(({ child }) => child.pid!);
@@ -155,7 +156,7 @@ async function ranks(): Promise<Listening> {
     check: async () => {
       for (const { lines, stderr } of await ranks.outcomes()) {
         expect(stderr).toBe('');
-        expect(lines).toEqual([{ world: 'of the environment', passed: groupChecks.map(({ name }) => name) }]);
+        expect(lines).toEqual([{ world: 'of the environment', passed: plannedChecks.map(({ name }) => name) }]);
       }
     },
     [Symbol.asyncDispose]: () => ranks[Symbol.asyncDispose](),

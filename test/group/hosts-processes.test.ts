@@ -8,6 +8,7 @@ import { expectConformance } from '../support/expect-conformance.ts';
 import { hostEnvironment } from '../support/host-environment.ts';
 import { startRanks, type RankProcess, type RanksOptions } from '../support/ranks.ts';
 import { testWorlds } from '../support/start-worlds.ts';
+import type { TestWorld } from '../support/worlds.ts';
 
 const directory = temporaryFolder('hosts', afterAll);
 
@@ -26,15 +27,20 @@ describe('conformance over several hosts', () => {
       { hosts: 'aabb', backend: 'fairring', env: manySlices },
       { hosts: 'abab', backend: 'fairring' },
       { hosts: 'aab', backend: 'auto', env: manySlices },
-      { hosts: 'aabb', backend: 'auto', env: { SHOAL_CALIBRATION: 'assume' } },
+      { hosts: 'aabb', backend: 'auto', checks: 'all', env: { SHOAL_CALIBRATION: 'assume' } },
       { hosts: 'abc', backend: 'halving-doubling' },
       { hosts: 'abcd', backend: 'tree' },
       { hosts: 'abcde', backend: 'auto' },
       // Groups of hosts, the last shorter.
       { hosts: 'abcde', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2' } },
       { hosts: 'aabbcc', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2', ...manySlices } },
-    ] as { hosts: string; backend: string; env?: Record<string, string> }[]
-  ).map((world) => ({ name: `hosts ${world.hosts}, backend ${world.backend}`, n: world.hosts.length, ...world }));
+    ] as { hosts: string; backend: string; checks?: TestWorld['checks']; env?: Record<string, string> }[]
+  ).map((world) => ({
+    name: `hosts ${world.hosts}, backend ${world.backend}`,
+    n: world.hosts.length,
+    checks: 'planned' as const,
+    ...world,
+  }));
   testWorlds('conformance', worlds, expectConformance);
 });
 
@@ -68,7 +74,12 @@ describe('hosts whose announcements travel along a tree', () => {
 describe('conformance on one host, by backend', () => {
   const missing = nativeUnavailableReason();
   const backends = ['tree', 'one-shot', 'direct', 'halving-doubling', 'ring', 'fairring'];
-  const worlds = [...backends, ...(missing === undefined ? ['host-direct'] : [])].map((backend) => ({ name: backend, n: 3, backend }));
+  const worlds = [...backends, ...(missing === undefined ? ['host-direct'] : [])].map((backend): TestWorld => ({
+    name: backend,
+    n: 3,
+    backend,
+    checks: 'planned',
+  }));
   testWorlds('conformance', worlds, expectConformance);
   if (missing !== undefined) it(`host-direct (skipped: ${missing})`, (context) => context.skip(missing));
 });

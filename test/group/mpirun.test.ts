@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it, type TestContext } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
-import { groupChecks } from '../../src/group/conformance.ts';
+import { groupChecks, plannedChecks } from '../../src/group/conformance.ts';
 import { nativeUnavailableReason } from '../../src/memory/native.ts';
 import { mpiUnavailable } from '../../src/mpi/mpi-endpoint.ts';
 import { start, type Running } from '../fixtures/launch-harness.ts';
@@ -61,9 +61,13 @@ describe("process groups with backend 'mpi'", () => {
     return linesOf(stdout);
   };
 
-  it.for([1, 2, 4])('%i ranks pass every check of process groups', async (ranks, context) => {
+  it.for([
+    { ranks: 1, part: 'checks', checks: groupChecks },
+    { ranks: 2, part: 'planned checks', checks: plannedChecks },
+    { ranks: 4, part: 'checks', checks: groupChecks },
+  ])('$ranks ranks pass all $part of process groups', async ({ ranks, part, checks }, context) => {
     needsMpi(context);
-    expect((await run(ranks, 'checks')).map(({ passed }) => passed)).toEqual(groupChecks.map(({ name }) => name));
+    expect((await run(ranks, part)).map(({ passed }) => passed)).toEqual(checks.map(({ name }) => name));
   });
 
   it('give the values that Shoal promises where MPI promises none, beside groups of other backends', async (context) => {

@@ -1,8 +1,10 @@
-/** Expects that all ranks of a world have passed all checks of groups. */
+/** Expects that all ranks of a world have passed its checks of groups. */
 import { expect } from 'vitest';
-import { groupChecks } from '../../src/group/conformance.ts';
+import { groupChecks, plannedChecks } from '../../src/group/conformance.ts';
 import type { OpenedWorld } from './start-worlds.ts';
+import type { TestWorld } from './worlds.ts';
 
-export async function expectConformance({ said }: OpenedWorld): Promise<void> {
-  for (const { passed } of await said((line) => line.passed !== undefined)) expect(passed).toEqual(groupChecks.map(({ name }) => name));
+export async function expectConformance({ said }: OpenedWorld, { checks }: TestWorld): Promise<void> {
+  const names = (checks === 'planned' ? plannedChecks : groupChecks).map(({ name }) => name);
+  for (const { passed } of await said((line) => line.passed !== undefined)) expect(passed).toEqual(names);
 }

@@ -17,14 +17,18 @@ export interface OpenedWorld {
   readonly ranks: readonly RankProcess[];
   /** The first line of each of `ranks`, default all, that matches. Rejects when a process ends without one. */
   said<Line extends Said>(matches: (line: Line) => boolean, ranks?: readonly RankProcess[]): Promise<Line[]>;
+  /** All lines of each rank, without the world's name: for a fixture that ends them with one that says `ended`. */
+  linesOf(): Promise<Record<string, unknown>[][]>;
 }
 
 /** Makes a test per world, and one for the end of the processes. As many processes as the largest world has ranks run the
- *  fixture, which uses `inWorlds`. */
+ *  fixture, which uses `inWorlds`. @param more.env further variables of the processes. @param more.mayWarn whether they may say something
+ *  on stderr. */
 export function testWorlds<World extends TestWorld>(
   fixture: string,
   worldsInAnyOrder: readonly World[],
   check: (opened: OpenedWorld, world: World) => Promise<void>,
+  { env: more = {}, mayWarn = false }: { readonly env?: Readonly<Record<string, string>>; readonly mayWarn?: boolean } = {},
 ): void {
   // The largest worlds come first: no process waits for ranks that are busy in worlds without it.
   const worlds = worldsInAnyOrder.toSorted((a, b) => b.n - a.n);
@@ -33,7 +37,7 @@ export function testWorlds<World extends TestWorld>(
 
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'shoal-worlds-'));
-    const env = { WORLDS: JSON.stringify(worlds), MEETING: folder };
+    const env = { ...more, WORLDS: JSON.stringify(worlds), MEETING: folder };
     started = await startRanks({ fixture, n: Math.max(...worlds.map(({ n }) => n)), env });
   });
 
@@ -46,10 +50,16 @@ export function testWorlds<World extends TestWorld>(
     const ranks = started.ranks.slice(0, world.n);
     const said: OpenedWorld['said'] = (matches, of = ranks) =>
       Promise.all(of.map((rank) => rank.line<Parameters<typeof matches>[0]>((line) => line.world === world.name && matches(line))));
-    await check({ ranks, said }, world);
+    const linesOf = async (): Promise<Record<string, unknown>[][]> => {
+      await said(({ ended }) => ended === true);
+      const own = (lines: readonly unknown[]): Said[] =>
+        (lines as Said[]).filter((line) => line.world === world.name && !('ended' in line));
+      return ranks.map(({ lines }) => own(lines).map(({ world: _, ...line }) => line));
+    };
+    await check({ ranks, said, linesOf }, world);
   });
 
-  it('and the processes end well, without a word to stderr', async () => {
-    for (const { code, stderr } of await started.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  it(`and the processes end well${mayWarn ? '' : ', without a word to stderr'}`, async () => {
+    for (const { code, stderr } of await started.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: mayWarn ? stderr : '' });
   });
 }

@@ -13,6 +13,8 @@ export interface TestWorld {
   readonly env?: Readonly<Record<string, string>>;
   /** Scenario of the fixture there, by its own names. */
   readonly scenario?: string;
+  /** The part of the conformance suite that runs there; default: `all`. See `src/group/conformance.ts`. */
+  readonly checks?: 'all' | 'planned';
 }
 
 /** Runs `program` in each of the worlds of `testWorlds`; in a process that others have started, in the one that the environment
@@ -21,7 +23,8 @@ export async function inWorlds(program: (group: ProcessGroup, world: TestWorld) 
   const { WORLDS, MEETING = '', RANK = '' } = process.env;
   if (WORLDS === undefined) {
     const group = await initProcessGroup();
-    return program(group, { name: 'of the environment', n: group.size });
+    const checks = process.env.CHECKS === 'planned' ? ({ checks: 'planned' } as const) : {};
+    return program(group, { name: 'of the environment', n: group.size, ...checks });
   }
   const rank = Number(RANK);
   for (const [index, world] of (JSON.parse(WORLDS) as TestWorld[]).entries()) {
