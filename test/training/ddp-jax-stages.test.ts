@@ -6,33 +6,25 @@ import { expect, it } from 'vitest';
 import { repositoryRoot } from '../../scripts/repository.ts';
 import { exampleScript } from '../support/fixtures.ts';
 import { startRanks } from '../support/ranks.ts';
+import { testWorlds } from '../support/start-worlds.ts';
+import type { TestWorld } from '../support/worlds.ts';
 
 const execute = promisify(execFile);
 
-async function linesOf(env: Record<string, string>, n = 2): Promise<Record<string, unknown>[][]> {
-  await using world = await startRanks({ fixture: 'jax-stages', n, env });
-  const outcomes = await world.outcomes();
-  for (const { code, stderr } of outcomes) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-  return outcomes.map(({ lines }) => lines as Record<string, unknown>[]);
-}
+type Lines = readonly Record<string, unknown>[];
 
-it.each([
-  { n: 2, fabrics: '' },
-  { n: 3, fabrics: 'tcp' },
-])('$n ranks have the same bits with and without scheduling, by every optimiser, fabrics $fabrics', async ({ n, fabrics }) => {
-  const [first, ...others] = await linesOf({ SHOAL_FABRICS: fabrics }, n);
+function expectTraining([first, ...others]: readonly Lines[]): void {
   const said = { identical: true, close: true, falls: true };
   expect(first).toMatchObject(['sgd', 'momentum', 'adam'].map((name) => ({ name, ...said })));
   for (const lines of others) expect(lines.map(({ checksum }) => checksum)).toEqual(first.map(({ checksum }) => checksum));
-});
+}
 
-it('with hooks, scheduled and not: the same bits on all ranks', async () => {
-  const [first, second] = await linesOf({ SCENARIO: 'hooks' });
+function expectHooks([first, second]: readonly Lines[]): void {
   expect(first).toMatchObject([{ name: 'bf16', identical: true }]);
   expect(second).toEqual(first);
-});
+}
 
-it('impossible arguments are refused on all ranks', async () => {
+function expectErrors(ranks: readonly Lines[]): void {
   const message = (pattern: RegExp): string => expect.stringMatching(pattern) as string;
   const said = [
     { what: 'none', code: 'usage', message: message(/at least one stage/) },
@@ -49,15 +41,26 @@ it('impossible arguments are refused on all ranks', async () => {
     { what: 'late hook', code: 'usage', message: message(/before the first step/) },
     { what: 'closed', code: 'closed' },
   ];
-  for (const lines of await linesOf({ SCENARIO: 'errors' })) expect(lines).toMatchObject([...said, ...said]);
-});
+  for (const lines of ranks) expect(lines).toMatchObject([...said, ...said]);
+}
+
+const bits = 'have the same bits with and without scheduling, by every optimiser';
+const scenarios: readonly (TestWorld & { readonly expectLines: (ranks: readonly Lines[]) => void })[] = [
+  { name: `2 ranks ${bits}`, n: 2, expectLines: expectTraining },
+  { name: `3 ranks over TCP ${bits}`, n: 3, env: { SHOAL_FABRICS: 'tcp' }, expectLines: expectTraining },
+  { name: 'with hooks, scheduled and not: the same bits on all ranks', n: 2, scenario: 'hooks', expectLines: expectHooks },
+  { name: 'impossible arguments are refused on all ranks', n: 2, scenario: 'errors', expectLines: expectErrors },
+];
+
+// jax-js takes a process longer to load and compile than most of these trainings, so the same processes do them all.
+testWorlds('jax-stages', scenarios, async ({ linesOf }, { expectLines }) => expectLines(await linesOf()));
 
 it('a rank that dies between two steps is named, by every call', async () => {
   await using world = await startRanks({ fixture: 'jax-stages', n: 2, env: { SCENARIO: 'death' } });
   const [{ lines }, { signal }] = await world.outcomes();
   expect(signal).toBe('SIGKILL');
   const lost = { code: 'peer-lost', message: expect.stringMatching(/rank 1/) as string };
-  expect(lines).toMatchObject([{ what: 'death', ...lost, again: lost }]);
+  expect(lines).toMatchObject([{ what: 'death', ...lost, again: lost }, { ended: true }]);
 });
 
 it('the example learns, with the same losses when it is scheduled', async () => {

@@ -3,7 +3,7 @@ import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
-import { startRanks } from '../support/ranks.ts';
+import { testWorlds } from '../support/start-worlds.ts';
 
 const directory = temporaryFolder('tfjs-fit', afterAll);
 
@@ -16,29 +16,39 @@ interface Lines {
   readonly refused: { readonly messages: string[] };
 }
 
-async function linesOf(n: number, more: Record<string, string> = {}): Promise<{ ranks: Lines[]; folder: string }> {
-  const folder = join(directory, [n, ...Object.values(more)].join('-'));
-  await using world = await startRanks({ fixture: 'tfjs-fit', n, env: { FOLDER: folder, ...more } });
-  const outcomes = await world.outcomes();
-  for (const { code, stderr } of outcomes) expect({ code, stderr }).toMatchObject({ code: 0 });
-  const ranks = outcomes.map(({ lines }) =>
-    Object.fromEntries(lines.filter((line): line is { what: string } => typeof line === 'object').map((line) => [line.what, line])),
-  );
-  return { ranks: ranks as unknown as Lines[], folder };
-}
+const worlds = [
+  { name: 'one rank', scenario: 'one', n: 1 },
+  { name: 'two ranks', scenario: 'two', n: 2, env: { SHOAL_SCHEDULING: '0' } },
+  { name: 'three ranks', scenario: 'three', n: 3 },
+  { name: 'two ranks of a scheduled group', scenario: 'scheduled', n: 2, env: { SHOAL_SCHEDULING: '1' } },
+] as const;
+const told = new Map<string, Lines[]>();
+
+// The same processes are in all worlds: TensorFlow.js takes them longer to load than one of these trainings.
+testWorlds(
+  'tfjs-fit',
+  worlds,
+  async ({ linesOf }, { scenario }) => {
+    const byName = (await linesOf()).map((lines) => Object.fromEntries(lines.map((line) => [line.what, line])));
+    told.set(scenario, byName as unknown as Lines[]);
+  },
+  // Trainings that end early leave calls that nobody awaits, which are told of.
+  { env: { FOLDER: directory }, mayWarn: true },
+);
 
 const close = (a: readonly number[], b: readonly number[]): void => {
   expect(a).toHaveLength(b.length);
   for (const [index, value] of a.entries()) expect(value).toBeCloseTo(b[index], 4);
 };
 
-it('one, two and three ranks see the same batches, and have the same losses and weights; a resumed training is the whole one', async () => {
+it('one, two and three ranks see the same batches, and have the same losses and weights; a resumed training is the whole one', () => {
   const sorted = (values: readonly number[]): number[] => values.toSorted((a, b) => a - b);
-  const {
-    ranks: [alone],
-  } = await linesOf(1);
-  for (const n of [2, 3]) {
-    const { ranks, folder } = await linesOf(n);
+  const [alone] = told.get('one')!;
+  for (const [n, scenario] of [
+    [2, 'two'],
+    [3, 'three'],
+  ] as const) {
+    const ranks = told.get(scenario)!;
     for (const { whole, resumed, stopped, rated, buffers, refused } of ranks) {
       // Metrics are the mean over ranks, bit by bit the same on all.
       expect(whole.loss).toEqual(ranks[0].whole.loss);
@@ -69,16 +79,12 @@ it('one, two and three ranks see the same batches, and have the same losses and 
     const steps = ranks[0].whole.seen.length / 3;
     const expected = ranks[0].whole.rates.map((_, step) => 0.01 * Math.min(n, (((step + 1) / steps) * (n - 1)) / 2 + 1));
     close(ranks[0].whole.rates, expected);
-    const [file] = readdirSync(join(folder, 'events', 'train'));
+    const [file] = readdirSync(join(directory, scenario, 'events', 'train'));
     expect(file).toMatch(/^events\.out\.tfevents\.\d{10}\./);
   }
   expect(alone.resumed.values).toEqual(alone.whole.values);
 });
 
-it('a scheduled group learns the same, with the same callbacks', async () => {
-  const [{ ranks: plain }, { ranks: scheduled }] = [
-    await linesOf(2, { SHOAL_SCHEDULING: '0' }),
-    await linesOf(2, { SHOAL_SCHEDULING: '1' }),
-  ];
-  expect(scheduled).toEqual(plain);
+it('a scheduled group learns the same, with the same callbacks', () => {
+  expect(told.get('scheduled')).toEqual(told.get('two'));
 });

@@ -4,54 +4,37 @@ import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 import { repositoryRoot } from '../../scripts/repository.ts';
 import { exampleScript } from '../support/fixtures.ts';
-import { startRanks } from '../support/ranks.ts';
+import { testWorlds } from '../support/start-worlds.ts';
+import type { TestWorld } from '../support/worlds.ts';
 
 const execute = promisify(execFile);
 
-const backends = ['cpu', 'wasm'] as const;
-/** The greeting that TensorFlow.js prints without a native backend. */
-const greeting = /^(=*|Hi, looks like you are running TensorFlow\.js in Node\.js\..*)$/;
+type Lines = readonly Record<string, unknown>[];
 
-async function linesOf(env: Record<string, string>, n = 2): Promise<Record<string, unknown>[][]> {
-  await using world = await startRanks({ fixture: 'tfjs-training', n, env });
-  const outcomes = await world.outcomes();
-  for (const { code, stderr } of outcomes) {
-    expect(stderr.split('\n').filter((line) => !greeting.test(line.trim()))).toEqual([]);
-    expect(code).toBe(0);
-  }
-  return outcomes.map(({ lines }) => lines.filter((line) => typeof line === 'object') as Record<string, unknown>[]);
+const checksumsOf = (lines: Lines): unknown[] => lines.map(({ checksum }) => checksum);
+
+function expectTraining([first, second]: readonly Lines[]): void {
+  const optimizers = ['sgd', 'momentum', 'adam', 'adamax', 'adagrad', 'adadelta', 'rmsprop'];
+  expect(first.map(({ name }) => name)).toEqual([...optimizers, 'fit images', 'fit text']);
+  for (const line of first.slice(0, optimizers.length)) expect(line).toMatchObject({ identical: true, close: true, leaked: 0 });
+  for (const line of first.slice(optimizers.length)) expect(line).toMatchObject({ identical: true, falls: true });
+  expect(checksumsOf(second)).toEqual(checksumsOf(first));
 }
 
-it.each(backends)(
-  'on the %s backend all ranks have the same bits with and without scheduling, and train as one process does, by every optimiser and by fit',
-  async (BACKEND) => {
-    const [first, second] = await linesOf({ BACKEND });
-    const optimizers = ['sgd', 'momentum', 'adam', 'adamax', 'adagrad', 'adadelta', 'rmsprop'];
-    expect(first.map(({ name }) => name)).toEqual([...optimizers, 'fit images', 'fit text']);
-    for (const line of first.slice(0, optimizers.length)) expect(line).toMatchObject({ identical: true, close: true, leaked: 0 });
-    for (const line of first.slice(optimizers.length)) expect(line).toMatchObject({ identical: true, falls: true });
-    const checksums = (lines: Record<string, unknown>[]): unknown[] => lines.map(({ checksum }) => checksum);
-    expect(checksums(second)).toEqual(checksums(first));
-  },
-);
-
-it('between hosts, three ranks', async () => {
-  const [first, ...others] = await linesOf({ BACKEND: 'cpu', SCENARIO: 'adam', SHOAL_FABRICS: 'tcp' }, 3);
+function expectAdam([first, ...others]: readonly Lines[]): void {
   expect(first).toMatchObject([{ name: 'adam', identical: true, close: true, leaked: 0 }]);
-  for (const lines of others) expect(lines.map(({ checksum }) => checksum)).toEqual(first.map(({ checksum }) => checksum));
-});
+  for (const lines of others) expect(checksumsOf(lines)).toEqual(checksumsOf(first));
+}
 
-it('with hooks, scheduled and not: the same bits on all ranks, and the loss falls', async () => {
-  const [first, second] = await linesOf({ BACKEND: 'cpu', SCENARIO: 'hooks' });
+function expectHooks([first, second]: readonly Lines[]): void {
   expect(first).toMatchObject([
     { name: 'bf16', identical: true, falls: true },
     { name: 'powersgd', falls: true },
   ]);
-  expect(second.map(({ checksum }) => checksum)).toEqual(first.map(({ checksum }) => checksum));
-});
+  expect(checksumsOf(second)).toEqual(checksumsOf(first));
+}
 
-it('impossible arguments are refused on all ranks, and a value that is set stays', async () => {
-  const ranks = await linesOf({ BACKEND: 'cpu', SCENARIO: 'errors' });
+function expectErrors(ranks: readonly Lines[]): void {
   const said = [
     { what: 'missing', code: 'usage', message: expect.stringContaining("no gradient for 'unused'") as string },
     { what: 'after', code: 'usage', message: expect.stringMatching(/'w'.* second gradient|second gradient for 'w'/) as string },
@@ -71,12 +54,34 @@ it('impossible arguments are refused on all ranks, and a value that is set stays
     { what: 'rates', code: 'mismatch', message: expect.stringContaining('options={learningRate: 1.1} on rank 1') as string },
   ];
   for (const lines of ranks) expect(lines).toMatchObject([...said, ...said]);
-  expect(ranks[1].map(({ checksum }) => checksum)).toEqual(ranks[0].map(({ checksum }) => checksum));
+  expect(checksumsOf(ranks[1])).toEqual(checksumsOf(ranks[0]));
   for (const offset of [0, said.length]) {
     const [lenient, applied] = [ranks[0][offset + 2].w, ranks[0][offset + 4].w] as number[][];
     expect(applied[0]).toBeCloseTo(lenient[0] - 0.5, 5);
   }
-});
+}
+
+const bits = 'all ranks have the same bits with and without scheduling, and train as one process does, by every optimiser and by fit';
+const scenarios: readonly (TestWorld & { readonly expectLines: (ranks: readonly Lines[]) => void })[] = [
+  { name: `on the cpu backend ${bits}`, n: 2, scenario: 'cpu', expectLines: expectTraining },
+  { name: `on the wasm backend ${bits}`, n: 2, scenario: 'wasm', expectLines: expectTraining },
+  { name: 'between hosts, three ranks', n: 3, env: { SHOAL_FABRICS: 'tcp' }, scenario: 'adam', expectLines: expectAdam },
+  {
+    name: 'with hooks, scheduled and not: the same bits on all ranks, and the loss falls',
+    n: 2,
+    scenario: 'hooks',
+    expectLines: expectHooks,
+  },
+  {
+    name: 'impossible arguments are refused on all ranks, and a value that is set stays',
+    n: 2,
+    scenario: 'errors',
+    expectLines: expectErrors,
+  },
+];
+
+// TensorFlow.js takes a process longer to load than most of these trainings, so the same processes do them all.
+testWorlds('tfjs-training', scenarios, async ({ linesOf }, { expectLines }) => expectLines(await linesOf()));
 
 it('the example learns, with the same losses when it is scheduled', async () => {
   const run = async (example: string, ...more: string[]): Promise<{ losses: number[]; weights: number[][] }[]> => {
