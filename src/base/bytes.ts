@@ -30,6 +30,15 @@ export function textOf({ buffer, byteOffset, byteLength }: Uint8Array): string {
   return Buffer.from(buffer, byteOffset, byteLength).toString();
 }
 
+/** Plain data as bytes. */
+export function encodeJson(value: unknown): Uint8Array {
+  return Buffer.from(JSON.stringify(value));
+}
+
+export function decodeJson(bytes: Uint8Array): unknown {
+  return JSON.parse(textOf(bytes));
+}
+
 // ── fixed records ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 interface Kind<T> {

@@ -14,7 +14,7 @@ import { ShoalError } from '../base/errors.ts';
 import { anyObject, count, flag, integer, list, object, optional, parse, type ValueOf } from '../base/schema.ts';
 import type { Store, StoreWait } from '../store/store.ts';
 import { GroupNumbers, groupNumbersWords, noNumberLeft } from './group-numbers.ts';
-import { decode, encode } from './json-bytes.ts';
+import { decodeJson, encodeJson } from '../base/bytes.ts';
 import { JoinLimit } from './join-limit.ts';
 
 const rowShape = object({
@@ -111,7 +111,7 @@ export class Agreement {
   async #decided(row: Row, limit: JoinLimit): Promise<Members> {
     const store = placeOf(this.#store, this.#last);
     const over = new AbortController();
-    const written = store.set(rowKey(this.#world.rank), encode(row));
+    const written = store.set(rowKey(this.#world.rank), encodeJson(row));
     written.catch(() => undefined);
     const known = store.get(membersKey, { timeoutMs: limit.leftMs, signal: over.signal }).catch(() => new Promise<never>(() => undefined));
     try {
@@ -120,7 +120,7 @@ export class Agreement {
         const rows = await Promise.race([known, this.#rows(store, there, limit, over.signal)]);
         await written;
         if (rows instanceof Uint8Array) return membersIn(rows);
-        if (rows !== undefined) return membersIn(await store.compareSet(membersKey, '', encode(await this.#proposal(there, rows))));
+        if (rows !== undefined) return membersIn(await store.compareSet(membersKey, '', encodeJson(await this.#proposal(there, rows))));
       }
     } finally {
       over.abort();
@@ -145,7 +145,7 @@ export class Agreement {
   }
 
   async #proposal(there: readonly number[], values: readonly Uint8Array[]): Promise<Members> {
-    const rows = values.map((value) => parse('a row of a group that is changed', rowShape, decode(value)));
+    const rows = values.map((value) => parse('a row of a group that is changed', rowShape, decodeJson(value)));
     const { id, serial } = new GroupNumbers().agree(Int32Array.from(rows.flatMap(({ numbers }) => numbers)));
     if (id === undefined) throw noNumberLeft();
     const staying = there.filter((rank) => rows.every(({ ranks }) => ranks.includes(rank)));
@@ -179,5 +179,5 @@ function placeOf(store: Store, { ranks, serial }: Group): Store {
 }
 
 function membersIn(value: Uint8Array): Members {
-  return parse('the members of a group that is changed', membersShape, decode(value));
+  return parse('the members of a group that is changed', membersShape, decodeJson(value));
 }

@@ -4,7 +4,7 @@ import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Store } from '../store/store.ts';
 import { nextOf, type Group, type Members } from './agreement.ts';
-import { encode } from './json-bytes.ts';
+import { encodeJson } from '../base/bytes.ts';
 import type { JoinLimit } from './join-limit.ts';
 
 /** A newcomer's means. */
@@ -63,7 +63,7 @@ async function reachAll(
       const before = (await store.prefix('waiting').listKeys()).map(Number).filter((each) => each < rank && !ranks.includes(each));
       await reach(ranks, signal);
       await reach(before, signal).catch(noop);
-      await store.set(waitingKey(rank), encode(about()));
+      await store.set(waitingKey(rank), encodeJson(about()));
       tell(ranks);
       return;
     } catch (thrown) {

@@ -4,8 +4,8 @@ import { anyObject, anyText, count, list, object, optional, parse, record, type 
 import type { CostModel } from '../plan/cost.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { Store } from '../store/store.ts';
-import type { Members, Newcomers } from './agreement.ts';
-import { decode } from './json-bytes.ts';
+import type { Members } from './agreement.ts';
+import { decodeJson } from '../base/bytes.ts';
 import { ranksIn } from './rank-ranges.ts';
 
 /** The facts that are known of all ranks of a world; ranks are the world's. */
@@ -18,6 +18,12 @@ export interface WorldFacts {
   readonly fabricOf: readonly (readonly string[])[];
   /** Rates of this world; undefined where nothing is chosen by them. */
   readonly model: CostModel | undefined;
+}
+
+/** Ranks that are taken in, and what is known of all with them. */
+export interface KnownNewcomers {
+  readonly ranks: readonly number[];
+  readonly facts: WorldFacts;
 }
 
 /** The shape of a rank's links as it tells of them. */
@@ -46,7 +52,7 @@ export async function newcomersOf(
   world: { readonly joined: WorldFacts; reaches(rank: number): boolean },
   store: Store,
   ranks: readonly number[],
-): Promise<Newcomers | undefined> {
+): Promise<KnownNewcomers | undefined> {
   const waiting = store.prefix('waiting');
   const numbers = (await waiting.listKeys()).map(Number).toSorted((a, b) => a - b);
   const taken: number[] = [];
@@ -56,7 +62,7 @@ export async function newcomersOf(
     // It may have given up since.
     const value = await waiting.get(String(rank), { timeoutMs: 0 }).catch(() => undefined);
     if (value === undefined) continue;
-    const { hostId, links } = parse('what a rank that waits says', waitingInfo, decode(value));
+    const { hostId, links } = parse('what a rank that waits says', waitingInfo, decodeJson(value));
     const reach = reachOf(links, numbersMax);
     const all = [...ranks, ...taken];
     if (!all.every((each) => reach.fabricOf.has(each))) continue;
@@ -73,7 +79,7 @@ async function withNewcomer(
   { store, all }: { readonly store: Store; readonly all: readonly number[] },
 ): Promise<WorldFacts> {
   const values = await store.multiGet(all.map((each) => `info/${each}`));
-  const infos = values.map((value) => parse('what a rank says of itself', hostInfo, decode(value)));
+  const infos = values.map((value) => parse('what a rank says of itself', hostInfo, decodeJson(value)));
   const neighbours = infos.filter((info) => info.hostId === hostId).map((info) => info.rank);
   const maps = (host: readonly number[]): boolean => {
     const there = host.filter((each) => all.includes(each));

@@ -14,6 +14,7 @@
  *
  *      rank 0 ── lost rank 2 ──▶ `cause/0`, the first ──▶ launcher: not rank 0 has failed first
  *                          └────▶ `cause`, the first only: for ranks that blame each other */
+import { decodeJson, encodeJson } from '../base/bytes.ts';
 import { ShoalError, type ErrorData } from '../base/errors.ts';
 import type { Store, StoreWait } from './store.ts';
 
@@ -53,19 +54,19 @@ export async function whenJoined(store: Store, ranks: readonly number[], wait: S
 /** The rank's process has ended; has no effect if it had joined. `ending`: `exited with code 0`; `because`: why it was ended. */
 export async function reportEnded(store: Store, rank: number, how: { ending: string; because?: string | undefined }): Promise<void> {
   if (await store.check([connectedKey(rank)])) return;
-  await store.compareSet(endedKey, nothing, encode({ rank, ...how }));
+  await store.compareSet(endedKey, nothing, encodeJson({ rank, ...how }));
 }
 
 /** A process has ended badly, and the job fails. The first report counts. Whoever has joined is told first: it must not learn from the end of
  *  one that waited, and ends because it was told. */
 export async function reportFailed(store: Store, end: JobEnd): Promise<void> {
-  const value = encode(end);
+  const value = encodeJson(end);
   await Promise.all([failedKey, endedKey].map((key) => store.compareSet(key, nothing, value)));
 }
 
 /** The rank gives up joining. What it is to say: `error`, unless that may be a consequence of what another rank has said before. */
 export async function giveUp(store: Store, rank: number, error: ShoalError): Promise<ShoalError> {
-  const first = decode(await store.compareSet(endedKey, nothing, encode({ rank, error: error.toData() })));
+  const first = decodeJson(await store.compareSet(endedKey, nothing, encodeJson({ rank, error: error.toData() }))) as End;
   const consequence = error.code === 'timeout' || error.code === 'peer-lost';
   return consequence && first.rank !== rank ? errorOf(first, rank) : error;
 }
@@ -91,7 +92,7 @@ export function storeLost(store: Store, signal: AbortSignal): Promise<never> {
 
 function told(ownRank: number, value: Uint8Array | undefined): Promise<never> {
   if (value === undefined) return new Promise<never>(() => undefined);
-  throw errorOf(decode(value), ownRank);
+  throw errorOf(decodeJson(value) as End, ownRank);
 }
 
 function errorOf(end: End, ownRank: number): ShoalError {
@@ -111,14 +112,6 @@ function errorOf(end: End, ownRank: number): ShoalError {
   if (peer === undefined)
     return new ShoalError(resource === undefined ? 'peer-lost' : code, text, { rank: ownRank, peer: end.rank, resource });
   return new ShoalError(code, text, { rank: ownRank, timeoutMs, ...(peer !== ownRank && { peer }) });
-}
-
-function encode(end: End): Uint8Array {
-  return new TextEncoder().encode(JSON.stringify(end));
-}
-
-function decode(value: Uint8Array): End {
-  return JSON.parse(new TextDecoder().decode(value)) as End;
 }
 
 /** A group of the rank fails because of another rank, if the error names one. The first one counts: what other groups lose then comes

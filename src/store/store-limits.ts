@@ -1,6 +1,7 @@
 /** Bounds every store keeps, and the checks of arguments that all implementations share.
  *  Both ends of a connection apply them: the client so that the caller gets a `usage` error, the server because it
  *  trusts nobody. */
+import { listed } from '../base/collections/lists.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { StoreOperation } from './store.ts';
 
@@ -77,6 +78,5 @@ export function shorten(key: string): string {
 
 /** Keys for messages: the first eight and how many more. */
 export function listKeys(keys: readonly string[]): string {
-  const shown = keys.slice(0, 8).map((key) => `'${shorten(key)}'`);
-  return keys.length > shown.length ? `${shown.join(', ')} and ${keys.length - shown.length} more` : shown.join(', ');
+  return listed(keys.map((key) => `'${shorten(key)}'`));
 }

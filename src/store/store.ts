@@ -8,6 +8,7 @@
  *  the missing keys; a dead server fails every pending and later call with `peer-lost`; sizes are bounded
  *  (key ≤ 1 KiB, value ≤ 16 MiB: `usage` beyond). */
 import { setMaxListeners } from 'node:events';
+import { decodeJson } from '../base/bytes.ts';
 import { ShoalError, type ErrorCode } from '../base/errors.ts';
 import {
   abortSignal,
@@ -178,7 +179,7 @@ export abstract class Store implements JobStore {
 
   async listKeys(): Promise<string[]> {
     const { bytes } = expected('bytes', await this.start({ op: 'listKeys', prefix: '' }));
-    return JSON.parse(new TextDecoder().decode(bytes)) as string[];
+    return decodeJson(bytes) as string[];
   }
 
   async check(keys: readonly string[]): Promise<boolean> {

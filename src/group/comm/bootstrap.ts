@@ -26,7 +26,7 @@ import { rangesOf } from '../../membership/rank-ranges.ts';
 import { cliques, linkInfo, reachOf, type LinkInfo } from '../../membership/newcomers.ts';
 import type { Store } from '../../store/store.ts';
 import type { JoinLimit } from '../../membership/join-limit.ts';
-import { decode, encode } from '../../membership/json-bytes.ts';
+import { decodeJson, encodeJson } from '../../base/bytes.ts';
 import { storeAnswerMs } from '../../membership/joining.ts';
 import type { World } from './world.ts';
 
@@ -152,7 +152,7 @@ async function exchange<T>(
 ): Promise<T[]> {
   const { world, store, limit, signal } = options;
   const keys = ranks.map((rank) => `${name}/${rank}`);
-  if (ranks.includes(world.rank)) await store.set(`${name}/${world.rank}`, encode(value));
+  if (ranks.includes(world.rank)) await store.set(`${name}/${world.rank}`, encodeJson(value));
   const waiting = store.multiGet(keys, { timeoutMs: limit.leftMs, signal });
   const texts = await waiting.catch(async (thrown: unknown) => {
     const error = ShoalError.from(thrown);
@@ -160,7 +160,7 @@ async function exchange<T>(
   });
   return texts.map((published, index) => {
     const peer = ranks[index];
-    const given = decode(published);
+    const given = decodeJson(published);
     const problem = schema.problem(given);
     if (problem === undefined) return given as T;
     throw new ShoalError('protocol', `rank ${peer} published a malformed ${name}; do all ranks run the same version?`, { peer });
@@ -215,7 +215,7 @@ async function missingRanks(store: Store, keys: readonly string[], ranks: readon
   const waiting = new Map<number, number[]>();
   for (const rank of missing) {
     if (!(await store.check([waitsKey(rank)]))) continue;
-    const waits = decode(await store.get(waitsKey(rank)));
+    const waits = decodeJson(await store.get(waitsKey(rank)));
     if (waitsInfo.problem(waits) === undefined) waiting.set(rank, waits as number[]);
   }
   return { missing, waiting };
@@ -267,7 +267,7 @@ async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[])
   const dialled = dialAll(options, infos.slice(0, rank), infos[rank]);
   const halfTime = clock.setTimer(timeoutMs / 2, () => {
     // Without the store there is nobody to tell.
-    store.set(waitsKey(rank), encode(world.missingLinks())).catch(() => undefined);
+    store.set(waitsKey(rank), encodeJson(world.missingLinks())).catch(() => undefined);
   });
   let deadline: Timer | undefined;
   const late = new Promise<never>((_, reject) => {

@@ -10,7 +10,7 @@ import { parse } from '../../base/schema.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
 import type { Group } from '../../membership/agreement.ts';
 import { memberAfter, waitingKey, type Newcomer } from '../../membership/newcomer.ts';
-import { decode, encode } from '../../membership/json-bytes.ts';
+import { decodeJson, encodeJson } from '../../base/bytes.ts';
 import { GroupNumbers } from '../../membership/group-numbers.ts';
 import { noteJoined, whenJoined } from '../../store/ended-ranks.ts';
 import { checkAgreement, dialAll, linksOf, listen, rankInfo, type BootstrapOptions, type RankInfo } from './bootstrap.ts';
@@ -34,7 +34,7 @@ export async function joinRunning(joining: Joining): Promise<GroupSpec> {
     about: () => ({ hostId: own.hostId, links: linksOf(world) }),
     tell: (ranks) => ranks.forEach((each) => world.link(each).post(encodeControl({ type: 'waiting' }))),
   };
-  await store.set(infoKey(world.rank), encode(own));
+  await store.set(infoKey(world.rank), encodeJson(own));
   const group: Group = { ranks: Array.from({ length: size }, (_, rank) => rank), serial: 0 };
   try {
     await whenJoined(store, group.ranks, { timeoutMs: limit.leftMs, signal });
@@ -59,7 +59,7 @@ async function reach(joining: Joining, own: RankInfo, ranks: readonly number[]):
   const { world, store } = joining;
   // They have described themselves before anybody knew of them.
   const values = await store.multiGet(ranks.filter((rank) => !world.reaches(rank)).map(infoKey));
-  const infos = values.map((value) => parse('what a rank says of itself', rankInfo, decode(value)));
+  const infos = values.map((value) => parse('what a rank says of itself', rankInfo, decodeJson(value)));
   checkAgreement(infos, own);
   await dialAll(joining, infos, own);
 }
