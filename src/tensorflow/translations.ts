@@ -139,40 +139,12 @@ export const fusedOperations: Readonly<Record<string, string>> = {
 };
 
 /** Attributes that say what the inputs say already, or how TensorFlow runs the operation. */
-export const ignoredAttributes: ReadonlySet<string> = new Set(
-  ['N', 'num_split', 'Index', 'Tidx', 'Tdim', 'Tperm', 'Tshape', 'Taxis', 'Tlen', 'Tmultiples'].concat(
-    [
-      'use_locking',
-      'shape',
-      'validate_indices',
-      'validate_shape',
-      'use_cudnn_on_gpu',
-      'allowed_devices',
-      'debug_name',
-      'key_dtype',
-      'value_dtype',
-      'container',
-      'shared_name',
-      'grad_a',
-      'grad_b',
-      'grad_x',
-      'grad_y',
-    ],
-    [
-      'fused_ops',
-      'num_args',
-      'num_host_args',
-      'host_args',
-      'epsilon',
-      'leakyrelu_alpha',
-      'TArgs',
-      'user_specified_name',
-      'Tkey',
-      'Tval',
-      'use_node_name_sharing',
-    ],
-  ),
-);
+export const ignoredAttributes: ReadonlySet<string> = new Set([
+  ...'N num_split num_args num_host_args Index Tidx Tdim Tperm Tshape Taxis Tlen Tmultiples TArgs Tkey Tval'.split(' '),
+  ...'use_locking use_cudnn_on_gpu use_node_name_sharing validate_indices validate_shape allowed_devices host_args'.split(' '),
+  ...'shape key_dtype value_dtype container shared_name debug_name user_specified_name'.split(' '),
+  ...'grad_a grad_b grad_x grad_y fused_ops epsilon leakyrelu_alpha'.split(' '),
+]);
 
 /** Does it fill a table, with keys and values? */
 export function fillsTable({ op, input }: NodeProto): boolean {

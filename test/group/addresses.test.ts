@@ -13,7 +13,7 @@ import { systemRandom } from '../../src/base/random.ts';
 import { reservePort } from '../../src/base/testing/reserved-port.ts';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { Acceptor } from '../../src/fabric/stream/acceptor.ts';
-import { emptyCounters } from '../../src/fabric/stream/stream-counters.ts';
+import { StreamCounters } from '../../src/fabric/stream/stream-counters.ts';
 import { NodeAgreement } from '../../src/launch/node-agreement.ts';
 import type { ReportData } from '../../src/tools/report/data/report-data.ts';
 import { WatchServer } from '../../src/tools/report/watch-server.ts';
@@ -50,7 +50,7 @@ interface Listening {
 const acceptor = async (where: net.ListenOptions): Promise<Listening> => {
   const fabric = { ...common, identity: { world: 'w', rank: 0 } };
   const made = new Acceptor({
-    ...{ fabric, purpose: 'p', counters: emptyCounters(), describe: () => 'somebody' },
+    ...{ fabric, purpose: 'p', counters: new StreamCounters(), describe: () => 'somebody' },
     onStream: () => Promise.resolve(),
   });
   await made.listen(where);

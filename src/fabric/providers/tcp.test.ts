@@ -15,7 +15,7 @@ import type { FabricAddress, FabricOptions } from '../fabric.ts';
 import { encodeHeader, FrameType } from '../stream/frame.ts';
 import { FramedSocket } from '../stream/framed-socket.ts';
 import { connect } from '../stream/stream-network.ts';
-import { emptyCounters } from '../stream/stream-counters.ts';
+import { StreamCounters } from '../stream/stream-counters.ts';
 import { connected } from '../testing/connected.ts';
 import { desertedTcpAddress } from '../testing/deserted.ts';
 import { describeHostileWrites, streamOf } from '../testing/hostile-writes.ts';
@@ -190,7 +190,7 @@ describe('tcp', () => {
   it('a connection that led back to itself reached nobody', async () => {
     const port = await reservePort();
     const stream = new FramedSocket(
-      { rank: 0, description: 'tcp itself', clock, maxQueuedBytes: 1024, counters: emptyCounters() },
+      { rank: 0, description: 'tcp itself', clock, maxQueuedBytes: 1024, counters: new StreamCounters() },
       (onread) => connect({ host: '127.0.0.1', port, localAddress: '127.0.0.1', localPort: port, onread }),
     );
     const dialer = dialerOf(1);

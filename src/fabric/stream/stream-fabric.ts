@@ -12,7 +12,7 @@ import { RegionTable } from '../region-table.ts';
 import { Acceptor, handshakeOptionsOf, type AcceptorOptions, type Handshaking } from './acceptor.ts';
 import { dial } from './dial.ts';
 import { FramedSocket, type FramedSocketOptions } from './framed-socket.ts';
-import { emptyCounters, type StreamCounters } from './stream-counters.ts';
+import { StreamCounters } from './stream-counters.ts';
 
 interface Ended {
   close(): Promise<void>;
@@ -22,7 +22,7 @@ interface Ended {
 export abstract class StreamFabric<C extends Ended, Options extends FabricOptions = FabricOptions> implements Fabric {
   abstract readonly name: string;
   abstract readonly capabilities: FabricCapabilities;
-  readonly counters: StreamCounters = emptyCounters();
+  readonly counters = new StreamCounters();
   protected readonly options: Options;
   protected readonly regions: RegionTable;
   protected readonly connections = new Set<C>();

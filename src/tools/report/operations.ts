@@ -5,7 +5,7 @@ import { getOrMake } from '../../base/collections/lists.ts';
 import { Bandwidths } from './bandwidth.ts';
 import type { Ends } from './ends.ts';
 import type { ReportData, ReportOperation } from './data/report-data.ts';
-import { median } from './lists.ts';
+import { median } from '../../base/numbers.ts';
 import { stragglerOf, TrainingSteps } from './steps.ts';
 import { isCollective, isWait, kindOf, numberOf, textOf } from './span-argument.ts';
 

@@ -1,10 +1,9 @@
 /** Facts about the steps of graphs, gathered from traces: requests per step, tensors per request, and each tensor's wait at its sender and
  *  time on the way. */
-import { sum } from '../../base/numbers.ts';
+import { median, sum } from '../../base/numbers.ts';
 import type { ChromeEvent } from '../../trace/chrome.ts';
 import type { ReportData, ReportReceive, ReportRequests, ReportSteps } from './data/report-data.ts';
 import { groupBy } from '../../base/collections/lists.ts';
-import { median } from './lists.ts';
 import { numberOf, textOf } from './span-argument.ts';
 
 /** Rows of the table at most: those that took longest. */

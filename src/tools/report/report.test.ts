@@ -246,7 +246,7 @@ describe('traces', () => {
       graph(1, 'wait x', [9, 9000], { ...x, step: 3, readyMs: 9 }),
     ]);
     const { steps, requests, receives } = build();
-    expect(steps).toEqual([{ rank: 0, steps: 2, stepUs: 200, requestsPerStep: 3.5 }]);
+    expect(steps).toEqual([{ rank: 0, steps: 2, stepUs: 150, requestsPerStep: 3.5 }]);
     expect(requests).toEqual([{ rank: 0, from: 'ps', method: 'FuseRecvTensor', requests: 2, tensorsMean: 3.5, tensorsMost: 5 }]);
     expect(receives).toEqual([
       { ...x, receives: 2, bytes: 8, waitUs: 40, heldUs: 30, transferUs: 20 },

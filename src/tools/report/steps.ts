@@ -5,7 +5,7 @@
  *                                  │◀─ step ─▶│◀─ step ─▶│        shares of communication and of waiting: between the first and the last */
 import type { ChromeEvent } from '../../trace/chrome.ts';
 import { getOrMake } from '../../base/collections/lists.ts';
-import { median } from './lists.ts';
+import { median } from '../../base/numbers.ts';
 import type { ReportData, ReportOperation, ReportStraggler, ReportTrainingStep } from './data/report-data.ts';
 import { kindOf, numberOf, textOf } from './span-argument.ts';
 
