@@ -28,11 +28,6 @@ export class EventPolling {
     this.#clock = clock;
   }
 
-  /** True while the next frame is looked for rather than slept for. */
-  get isLooking(): boolean {
-    return this.#isLooking;
-  }
-
   /** Called for each frame that has come. */
   onFrame(): void {
     if (this.#isLooking) {

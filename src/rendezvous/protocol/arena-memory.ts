@@ -48,11 +48,6 @@ export class ArenaMemory implements ReceiveMemory {
     this.#arenaBytes = options.arenaBytes ?? defaultArenaBytes;
   }
 
-  /** Regions that peers may write to, and bytes that are waited for. */
-  get usage(): { readonly regions: number; readonly awaitedBytes: number } {
-    return { regions: this.#arenas.size, awaitedBytes: this.#awaitedBytes };
-  }
-
   allocate(bytes: number): ReceiveBuffer {
     const { budget } = this.#options;
     const size = Math.ceil(bytes / alignment) * alignment;

@@ -72,18 +72,12 @@ export class PooledMemory implements ReceiveMemory {
   readonly #free = new Map<number, ReceiveBuffer[]>();
   readonly #regions = new Map<RegisteredRegion, Use>();
   #slab: { registered: RegisteredRegion; used: number } | undefined;
-  #bytes = 0;
   #inUse = 0;
   #closed = false;
 
   constructor(options: PooledMemoryOptions) {
     this.#options = options;
     this.#slabBytes = options.slabBytes ?? defaultSlabBytes;
-  }
-
-  /** Bytes of all regions, and of the buffers that are given out. */
-  get usage(): { readonly bytes: number; readonly inUse: number } {
-    return { bytes: this.#bytes, inUse: this.#inUse };
   }
 
   /** @throws ShoalError `out-of-memory` when `bytesMax` does not allow another, or the host has no more. */
@@ -163,7 +157,6 @@ export class PooledMemory implements ReceiveMemory {
     try {
       const registered = register(region);
       this.#regions.set(registered, { buffers: 0, revokedBytes: 0 });
-      this.#bytes += bytes;
       budget.bytes += bytes;
       return registered;
     } catch (thrown) {
@@ -187,7 +180,6 @@ export class PooledMemory implements ReceiveMemory {
 
   #giveUp(registered: RegisteredRegion): void {
     if (!this.#regions.delete(registered)) return;
-    this.#bytes -= registered.bytes;
     this.#options.budget.bytes -= registered.bytes;
     registered.deregister();
     // Views of it may be in use.

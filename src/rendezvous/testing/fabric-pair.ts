@@ -8,14 +8,15 @@ import type { Connection, Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
 import { TensorConnection, type TensorConnectionOptions, type WorkerIdentity } from '../carriers/tensor-connection.ts';
 import { WorkerCore, type StepBounds } from '../carriers/worker-core.ts';
-import { PooledMemory, type MemoryBudget } from '../protocol/pooled-memory.ts';
+import type { MemoryBudget } from '../protocol/pooled-memory.ts';
+import { CountedMemory } from './counted-memory.ts';
 
 export interface FabricSide {
   readonly core: WorkerCore;
   readonly fabric: Fabric;
   readonly tensors: TensorConnection;
   readonly connection: Connection;
-  readonly memory: PooledMemory;
+  readonly memory: CountedMemory;
   readonly budget: MemoryBudget;
 }
 
@@ -57,7 +58,7 @@ export async function fabricPair(options: FabricPairOptions): Promise<FabricPair
     const core = new WorkerCore(self, steps);
     const budget = { bytesMax, bytes: 0 };
     const fabric = fabrics[rank];
-    const memory = new PooledMemory({ create: region, register: (each) => fabric.register(each), budget });
+    const memory = new CountedMemory({ create: region, register: (each) => fabric.register(each), budget });
     const tensors: TensorConnection = new TensorConnection({
       timeoutMs: 120_000,
       ...options,

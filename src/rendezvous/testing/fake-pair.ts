@@ -5,15 +5,15 @@ import { threadRegion } from '../../fabric/testing/regions.ts';
 import { plain } from '../carriers/conformance.ts';
 import { TensorConnection, type TensorConnectionOptions } from '../carriers/tensor-connection.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
-import { PooledMemory } from '../protocol/pooled-memory.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
+import { CountedMemory } from './counted-memory.ts';
 import { fakeConnections, type FakeConnection } from './fake-connection.ts';
 
 export interface FakeSide {
   readonly core: WorkerCore;
   readonly tensors: TensorConnection;
   readonly connection: FakeConnection;
-  readonly memory: PooledMemory;
+  readonly memory: CountedMemory;
   /** The running turn ends: what was posted in it leaves. */
   endTurn(): void;
 }
@@ -41,7 +41,7 @@ export function fakePair(options: Options = {}): FakePair {
     const self = { rank, device: `/job:worker/task:${rank}/device:CPU:0`, incarnation: BigInt(rank + 1) };
     const core = new WorkerCore(self);
     const due: (() => void)[] = [];
-    const memory = new PooledMemory({
+    const memory = new CountedMemory({
       create: threadRegion,
       register: (region) => connection.register(region),
       budget: { bytesMax, bytes: 0 },

@@ -170,10 +170,6 @@ export class Tuner {
     this.#search = this.#newSearch();
   }
 
-  get state(): 'tuning' | 'converged' {
-    return this.#state;
-  }
-
   /** Time of a step at convergence; undefined before it, and while that is being measured. */
   get convergedMs(): number | undefined {
     return this.#state === 'converged' ? this.#convergedMs : undefined;
