@@ -9,6 +9,7 @@
  *  else. All the rest is there as it is. */
 import { createHash } from 'node:crypto';
 import { dataViewOf, Layout, setWhole } from '../base/bytes.ts';
+import { listed } from '../base/collections/lists.ts';
 import { serialOf } from '../base/serial.ts';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { reduceOpCode, reduceOps, type ReduceOp } from '../memory/reduce-op.ts';
@@ -110,8 +111,9 @@ export function describeCall(call: CollectiveCall, sequence: number): string {
   if (call.kind !== 'barrier') parts.push(`${call.dtype}[${call.count}]`);
   if (call.op !== undefined) parts.push(call.op);
   if (call.root !== undefined) parts.push(`root ${call.root}`);
-  if (call.counts !== undefined) parts.push(`counts ${listText(call.counts)}`);
-  if (call.parts !== undefined) parts.push(`sends ${listText(call.parts.sends)} receives ${listText(call.parts.receives)}`);
+  if (call.counts !== undefined) parts.push(`counts [${listed(call.counts, listedMax)}]`);
+  if (call.parts !== undefined)
+    parts.push(`sends [${listed(call.parts.sends, listedMax)}] receives [${listed(call.parts.receives, listedMax)}]`);
   if (call.name !== undefined) parts.push(`'${shortened(call.name)}'`);
   if (call.site !== undefined) parts.push(`at ${call.site}`);
   return parts.join(' ');
@@ -119,11 +121,6 @@ export function describeCall(call: CollectiveCall, sequence: number): string {
 
 const listedMax = 32;
 const nameMax = 128;
-
-function listText(counts: readonly number[]): string {
-  const more = counts.length > listedMax ? `, … ${counts.length - listedMax} more` : '';
-  return `[${counts.slice(0, listedMax).join(', ')}${more}]`;
-}
 
 function shortened(name: string): string {
   return name.length > nameMax ? `${name.slice(0, nameMax)}…` : name;

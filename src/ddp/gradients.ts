@@ -1,4 +1,5 @@
 /** Arrays of gradients: whether they fit their parameters, and how they add up. */
+import { listed } from '../base/collections/lists.ts';
 import { ShoalError } from '../base/errors.ts';
 import { anyList, checkArgument } from '../base/schema.ts';
 import type { TypedArray } from '../memory/dtype.ts';
@@ -13,9 +14,8 @@ export interface GradientPlace extends ParameterSpec {
 
 /** The error of a step in which parameters got no gradient. */
 export function withoutGradient(rank: number, missing: readonly Pick<ParameterSpec, 'name'>[]): ShoalError {
-  const names = missing.slice(0, 8).map(({ name }) => `'${name}'`);
-  const more = missing.length > names.length ? ` and ${missing.length - names.length} more` : '';
-  const text = `ddp: rank ${rank} has no gradient for ${names.join(', ')}${more}; give every parameter one, or pass findUnused: true to count missing ones as zeros`;
+  const names = listed(missing.map(({ name }) => `'${name}'`));
+  const text = `ddp: rank ${rank} has no gradient for ${names}; give every parameter one, or pass findUnused: true to count missing ones as zeros`;
   return new ShoalError('usage', text, { rank });
 }
 

@@ -13,6 +13,7 @@ import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { namedFailure } from '../base/named-failure.ts';
 import { Fifo } from '../base/collections/fifo.ts';
+import { listed } from '../base/collections/lists.ts';
 import { PriorityQueue } from '../base/collections/priority-queue.ts';
 import {
   anyList,
@@ -342,9 +343,7 @@ export class DependencyEngine {
   /** Names of the operations that have been running longest: everything else waits for them, or for the event loop. */
   #culprits(): string {
     const names = Array.from(this.#running, ({ pushed }) => `'${pushed.name}'`);
-    if (names.length === 0) return 'none runs';
-    const more = names.length > namedMax ? ` and ${names.length - namedMax} more` : '';
-    return `running: ${names.slice(0, namedMax).join(', ')}${more}`;
+    return names.length === 0 ? 'none runs' : `running: ${listed(names, namedMax)}`;
   }
 }
 

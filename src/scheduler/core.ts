@@ -6,6 +6,7 @@
  *  Everything happens within the call that causes it: a post, a notification, a change of the credit, a timer. A task of higher
  *  priority overtakes between parts, never within one. Bounds: `tasksMax` tasks that have not ended, `linksMax` links. */
 import { systemClock, type Clock, type Timer } from '../base/clock.ts';
+import { listed } from '../base/collections/lists.ts';
 import { ShoalError } from '../base/errors.ts';
 import { namedFailure } from '../base/named-failure.ts';
 import { anyNumber, anyObject, anyText, checkArgument, checkFields, checkPositive, describeValue, optionTable } from '../base/schema.ts';
@@ -393,9 +394,7 @@ export class Core implements TaskListener {
     // A tensor became ready meanwhile, and its task runs.
     if (this.#running.tasks.size > 0) return;
     const names = this.#waiting.toArray().map(describeTask);
-    const shown = names.slice(0, namedMax).join('; ');
-    const more = names.length > namedMax ? `; and ${names.length - namedMax} more` : '';
-    const message = `shutdown: ${names.length} tasks did not become ready within ${this.#timeoutMs} ms: ${shown}${more}`;
+    const message = `shutdown: ${names.length} tasks did not become ready within ${this.#timeoutMs} ms: ${listed(names, namedMax)}`;
     const error = new ShoalError('timeout', message, { timeoutMs: this.#timeoutMs });
     this.#closing?.end(error);
     this.#abort(error);

@@ -22,7 +22,7 @@ export function groupBy<K, T>(items: Iterable<T>, keyOf: (item: T) => K): Map<K,
 }
 
 /** `a, b`, or `a, b and 3 more`. */
-export function listed(texts: readonly (string | number)[]): string {
-  const shown = texts.slice(0, 8).join(', ');
-  return texts.length > 8 ? `${shown} and ${texts.length - 8} more` : shown;
+export function listed(texts: readonly (string | number)[], most = 8): string {
+  const shown = texts.slice(0, most).join(', ');
+  return texts.length > most ? `${shown} and ${texts.length - most} more` : shown;
 }

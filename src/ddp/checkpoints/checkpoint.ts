@@ -12,7 +12,7 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import { isCount } from '../../base/bytes.ts';
 import { openRegularFile, readRegularFile } from '../../base/files/read-file.ts';
 import { describeValue, isPlainObject } from '../../base/schema.ts';
-import { pushTo } from '../../base/collections/lists.ts';
+import { listed, pushTo } from '../../base/collections/lists.ts';
 import { readSnapshot } from '../../checkpoint/snapshot-file.ts';
 import type { SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
@@ -90,11 +90,7 @@ export class Checkpoint {
     for (const name of wanted.keys()) {
       const file = Object.hasOwn(this.#index.tensors, name) ? this.#index.tensors[name] : undefined;
       if (file === undefined) {
-        const known = this.names.slice(0, 8).join(', ');
-        throw new ShoalError(
-          'usage',
-          `${this.#folder} has no tensor '${name}'; it has ${this.names.length}: ${known}${this.names.length > 8 ? ', …' : ''}`,
-        );
+        throw new ShoalError('usage', `${this.#folder} has no tensor '${name}'; it has ${this.names.length}: ${listed(this.names)}`);
       }
       pushTo(byFile, file, name);
     }

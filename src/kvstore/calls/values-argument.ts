@@ -2,6 +2,7 @@
  *  (one per device), which are summed. The same for every kind of store. Pure. */
 import { describeForeign } from '../../memory/foreign-value.ts';
 import { bytesOf } from '../../base/bytes.ts';
+import { listed } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/schema.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
@@ -119,8 +120,10 @@ export function fittingRows({ key, dtype, shape }: NamedParameter, value: Value,
 
 /** `'a', 'b'`, `'a', 'b', 'c' and 7 more`. */
 export function listedKeys(keys: readonly string[]): string {
-  const shown = keys.slice(0, 3).map((key) => `'${key}'`);
-  return keys.length > 3 ? `${shown.join(', ')} and ${keys.length - 3} more` : shown.join(', ');
+  return listed(
+    keys.map((key) => `'${key}'`),
+    3,
+  );
 }
 
 /** Elements in memory of their own. Not `slice`, which a Buffer answers with the same memory. */

@@ -10,6 +10,7 @@
  *  with its own order of calls. Priorities have no effect here. */
 import { createHash } from 'node:crypto';
 import { bytesOf } from '../../base/bytes.ts';
+import { listed } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { CallOptions, ProcessGroup, Work } from '../../group/caller/types.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
@@ -119,8 +120,7 @@ export class CollectiveBackend extends LocalBackend {
   protected override async init(firsts: readonly FirstValue[]): Promise<undefined> {
     for (const { key } of firsts) this.table.checkNew(key);
     const described = firsts.map(({ key, dtype, shape }) => `${key} ${dtype}[${shape.join(',')}]`);
-    const more = described.length > 1 ? ` and ${described.length - 1} more` : '';
-    const name = this.#named(`init of ${described[0]}${more}`, digest(described));
+    const name = this.#named(`init of ${listed(described, 1)}`, digest(described));
     this.#operations.checkRoom();
     const parameters = firsts.map(({ key, dtype, shape, data }) => ({ key, dtype, shape, count: data.length }));
     const parts = planBuckets(parameters, { ...bucketing, aloneBytes: Infinity }).map((bucket) => {

@@ -1,5 +1,6 @@
 /** The workers' side of the protocol, one per process: it aggregates its local workers, cuts and packs, orders by priority, and
  *  repeats requests that servers may have lost. A state machine; it must not know sockets or threads. */
+import { listed } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
 import { idOf } from '../../messaging/address.ts';
@@ -334,7 +335,8 @@ function nameTransfer(entries: readonly TransferEntry[]): string {
 }
 
 function nameKeys(entries: readonly { readonly key: string }[]): string {
-  const named = entries.slice(0, keysNamed).map(({ key }) => `'${key}'`);
-  const rest = entries.length - named.length;
-  return rest > 0 ? `${named.join(', ')} and ${rest} others` : named.join(', ');
+  return listed(
+    entries.map(({ key }) => `'${key}'`),
+    keysNamed,
+  );
 }

@@ -15,7 +15,7 @@ const recallMs = 2000;
 const reasonsMax = 4;
 
 export interface OperationOptions {
-  /** The operation's name for people: `pushPull of 'w1' and 24 others by worker 3`. */
+  /** The operation's name for people: `pushPull of 'w1' and 24 more by worker 3`. */
   readonly name: () => string;
   readonly clock: Clock;
   readonly timeoutMs: number;

@@ -1,4 +1,5 @@
 /** The command `shoal graph`: reads a graph, partitions it twice, says and draws the difference. */
+import { listed } from '../../../base/collections/lists.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { readRegularFileSync } from '../../../base/files/read-file.ts';
 import { writeFileAt } from '../../../base/files/write-file.ts';
@@ -118,7 +119,7 @@ const listedMax = 10;
 
 function summary(graph: PartitionedGraph): string {
   const { nodes, devices, transfers, requests, groups: sizes } = figures(graph);
-  const shown = sizes.length === 0 ? '' : `; groups of ${sizes.slice(0, 8).join(', ')}${sizes.length > 8 ? ', …' : ''}`;
+  const shown = sizes.length === 0 ? '' : `; groups of ${listed(sizes)}`;
   return `${nodes} nodes on ${devices} devices, ${transfers} transfers by ${requests} requests${shown}`;
 }
 

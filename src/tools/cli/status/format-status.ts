@@ -1,4 +1,5 @@
 /** The state of a job as text: a line for each rank, and who holds the others up. */
+import { listed } from '../../../base/collections/lists.ts';
 import { inColumns } from '../../draw/columns.ts';
 import type { JobStatus, RankStatus, ServerStatus } from '../../../metrics/job-status.ts';
 
@@ -73,25 +74,20 @@ function aboutOf({ state, call, end, failure, pid }: RankStatus): string {
   if (call === undefined) return '';
   const { text, ranks, path, group } = call;
   const place = [group && `group '${group}'`, path].filter((part) => part !== undefined).join(', ');
-  return `${text}${place === '' ? '' : ` (${place})`}${ranks.length === 0 ? '' : ` for rank ${names(ranks)}`}`;
+  return `${text}${place === '' ? '' : ` (${place})`}${ranks.length === 0 ? '' : ` for rank ${listed(ranks, ranksNamed)}`}`;
 }
 
 function verdict({ holdUps, ranks }: JobStatus): string[] {
   if (holdUps.length > 0) {
     return holdUps.map(({ rank, waiting, seconds }) => {
       const state = ranks.find((each) => each.rank === rank)?.state ?? 'unknown';
-      const whom = waiting.length === 0 ? 'itself' : `rank ${names(waiting)}`;
+      const whom = waiting.length === 0 ? 'itself' : `rank ${listed(waiting, ranksNamed)}`;
       return `rank ${rank} holds up ${whom}${seconds === undefined ? '' : ` for ${time(seconds)}`}: it is ${state}`;
     });
   }
   const odd = ranks.filter(({ state }) => state === 'stopped' || state === 'silent' || state === 'failed' || state === 'unknown');
   if (odd.length > 0) return odd.map(({ rank, state }) => `rank ${rank} is ${state}`);
   return [ranks.length === 1 ? 'the rank goes on' : 'no rank waits for another'];
-}
-
-function names(ranks: readonly number[]): string {
-  const more = ranks.length > ranksNamed ? ` and ${ranks.length - ranksNamed} more` : '';
-  return ranks.slice(0, ranksNamed).join(', ') + more;
 }
 
 function time(seconds: number): string {
