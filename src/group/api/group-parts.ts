@@ -34,7 +34,7 @@ export interface GroupParts {
 /** @param openPieceGroup as in `DeviceCallsOptions`. */
 export function createParts(world: WorldHandle, spec: GroupSpec, openPieceGroup: DeviceCallsOptions['openPieceGroup']): GroupParts {
   const { client } = world;
-  const planner = new Planner(world.planning, spec);
+  const planner = new Planner({ ...world.planning, model: world.info.model }, spec);
   const checks = new CallChecks({ rank: spec.rank, size: spec.globalRanks.length }, world.settings.timeoutMs);
   const announce = (name: string, timeoutMs: number): SettlingWork => dispatch.start(checks.barrier('barrier', { name, timeoutMs }));
   const devices = (): DeviceCalls => (parts.devices ??= new DeviceCalls({ clock: systemClock, spec, client, announce, openPieceGroup }));

@@ -11,7 +11,6 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import type { JobStore } from '../../store/store.ts';
 import { schedulingOf, worldSpec } from '../../call/group-spec.ts';
-import type { WorldPlanning } from '../../call/planner.ts';
 import { openHostPath } from '../caller/paths/host-path-caller.ts';
 import { openNetworkPath } from '../caller/paths/network-path-caller.ts';
 import { TensorMemory } from '../caller/tensor-memory.ts';
@@ -75,10 +74,9 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
   });
   const unheeded = new UnheededWorks();
   const store = new CommStore(client);
-  const planning: WorldPlanning = {
+  const planning: WorldHandle['planning'] = {
     machine: createStepMachine({ native, clock: systemClock }),
     tuning: plan.tuning?.tuning,
-    model: info.model,
     settings,
     selection: parseSelection(settings.algorithms),
   };

@@ -24,8 +24,8 @@ export interface WorldHandle {
   readonly memory: TensorMemory;
   /** Sockets of the addon; undefined without it. */
   readonly native: NativeWire | undefined;
-  /** The rules by which both threads find the same plans. */
-  readonly planning: WorldPlanning;
+  /** The rules by which both threads find the same plans, beside the rates in `info`. */
+  readonly planning: Omit<WorldPlanning, 'model'>;
   readonly info: WorldInfo;
   /** The calls and steps of this thread, counted. */
   readonly board: Board;

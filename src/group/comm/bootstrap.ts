@@ -133,13 +133,17 @@ async function measuredModel(
   const { world } = options;
   const ranks = measuringRanks(topology);
   if (world.env.settings.calibration !== 'measure' || ranks.length === 0) return undefined;
-  const measures = ranks.includes(world.rank);
-  const network = measures ? await world.linkProbe.measure(world.link(timedPeer(world.rank, topology))) : undefined;
-  const measured = measures ? { ...measureArithmetic(world.env), ...(network && networkRates(network)) } : {};
+  const measured = ranks.includes(world.rank) ? await ratesTo(world, timedPeer(world.rank, topology)) : {};
   const all = await exchange(options, 'rates', measured, rateInfo, ranks);
   const model = agreedModel(all);
   world.env.log.debug(`rates: ${model === undefined ? 'not measured' : JSON.stringify(model)}`);
   return { model, hasLink: all.some(({ networkByte = 0 }) => networkByte > 0) };
+}
+
+/** Times the link to a rank, and this rank's copies and sums. */
+export async function ratesTo(world: World, peer: number): Promise<MeasuredRates> {
+  const network = await world.linkProbe.measure(world.link(peer));
+  return { ...measureArithmetic(world.env), ...(network && networkRates(network)) };
 }
 
 /** Publishes this rank's value and returns everyone's, or those of `ranks`. */

@@ -1,14 +1,16 @@
 /** A group of a world that goes on without some of its ranks, or with others: its agreement, and the group that follows it. Links, memory and
- *  rates of the world stay as they are. It must not know how ranks agree. */
+ *  rates of the world stay as they are, but for rates of a world that gets its second machine. It must not know how ranks agree. */
 import { must } from '../../base/assert.ts';
 import { within } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { restrictHosts, type GroupSpec } from '../../call/group-spec.ts';
-import { Agreement, type Group, type Members } from '../../membership/agreement.ts';
-import { factsOf, newcomersOf } from '../../membership/newcomers.ts';
+import { Agreement, type Group, type Members, type MemberWorld } from '../../membership/agreement.ts';
+import { factsOf, newcomersOf, type KnownNewcomers } from '../../membership/newcomers.ts';
 import { forgetCause } from '../../store/ended-ranks.ts';
 import type { Store } from '../../store/store.ts';
 import type { ChangeRequest, ChangedGroup } from '../shared/comm-protocol.ts';
+import { ratesTo } from './bootstrap.ts';
+import { agreedModel } from './links/calibrate.ts';
 import type { World } from './world.ts';
 
 /** The group that is left; for a newcomer, the world's. */
@@ -41,9 +43,19 @@ export function agreementOf(world: World, store: Store, left: Left, group: Group
     world.tellWaiting(members.ranks);
     forgetCause(store, rank).catch(() => undefined);
   };
-  const newcomers = (ranks: readonly number[]): ReturnType<typeof newcomersOf> => newcomersOf(world, store, ranks);
+  const newcomers: MemberWorld['newcomers'] = async (ranks) => withRates(world, await newcomersOf(world, store, ranks));
   const isLost = (peer: number): boolean => peer !== rank && !world.reaches(peer);
   return new Agreement({ rank, clock: env.clock, lossWatchers, isLost, open, newcomers }, store, left.name, group);
+}
+
+/** The newcomers, and the rates of a world that has been on one machine and gets another by them: this rank times its link to one of those. */
+async function withRates(world: World, newcomers: KnownNewcomers | undefined): Promise<KnownNewcomers | undefined> {
+  if (newcomers === undefined || newcomers.facts.model !== undefined || world.env.settings.calibration !== 'measure') return newcomers;
+  const { ranks, facts } = newcomers;
+  const own = facts.topology.hosts.find((host) => host.includes(world.rank));
+  const peer = ranks.find((rank) => own?.includes(rank) === false);
+  if (peer === undefined) return newcomers;
+  return { ranks, facts: { ...facts, model: agreedModel([await ratesTo(world, peer)]) } };
 }
 
 /** The connection of a newcomer, which it has made, may be about to be accepted here. */

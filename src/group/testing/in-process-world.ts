@@ -210,7 +210,7 @@ export class InProcessSite {
       onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
       onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
     });
-    const planning = { machine, tuning: undefined, model: info.model, settings, selection: parseSelection(settings.algorithms) };
+    const planning = { machine, tuning: undefined, settings, selection: parseSelection(settings.algorithms) };
     // Nobody can come while this thread waits.
     const patience = { ...settings, syncSpinMicroseconds: 0 };
     const world: WorldHandle = {

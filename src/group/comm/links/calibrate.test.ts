@@ -12,7 +12,8 @@ import { agreedModel, measureArithmetic, measuringRanks, timedPeer } from './cal
 import { LinkProbe } from './link-probe.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { ScratchBlock, ScratchPool } from './scratch-pool.ts';
-import { startRanks } from '../../testing/in-process-world.ts';
+import type { CommGroup } from '../../api/process-group.ts';
+import { InProcessSite, startRanks } from '../../testing/in-process-world.ts';
 import { encodeNumbered, MessageType } from './wire.ts';
 
 describe('a world of several hosts', () => {
@@ -40,6 +41,19 @@ describe('a world of several hosts', () => {
     // A round trip takes two delays, some timers are early by less than one. What of it counts as overhead is chance.
     expect(networkLatency + networkOverhead).toBeGreaterThan((0.3 * delayMs) / 1e3);
     expect(defaultCostModel.networkLatency + defaultCostModel.networkOverhead).toBeLessThan((0.1 * delayMs) / 1e3);
+  });
+
+  it('that it gets by a newcomer knows its rates from then on', async () => {
+    const site = new InProcessSite(2, { kind: 'host', hostIds: ['a', 'a', 'b'], clock: systemClock });
+    const groups = await Promise.all([0, 1].map((rank) => site.start(rank)));
+    expect(groups.map(({ costModel }) => costModel)).toEqual([undefined, undefined]);
+    const late = site.start(2);
+    await expect.poll(() => groups.map(({ waiting }) => waiting)).toEqual([1, 1]);
+    const grown = [...((await Promise.all(groups.map((group) => group.grow()))) as CommGroup[]), await late];
+    const [first, ...others] = grown.map(({ costModel }) => costModel);
+    expect(first).toBeDefined();
+    for (const other of others) expect(other).toEqual(first);
+    await Promise.all(grown.map((group) => group.destroy()));
   });
 
   it('measures nothing when told to assume, and on one host', async () => {
