@@ -122,7 +122,7 @@ export class ClientNode {
         onMessage: (msg) => this.#core.receive(msg),
         // Values of a server that sees our memory do not pass the network.
         onUp: (record) => this.#core.serverUp(server, node.processes.isHere(record) ? 'memory' : 'network'),
-        onDown: (error, how) => this.#core.serverDown(server, error, how),
+        onDown: (error, how) => (how === 'refused' ? this.#core.fail(error) : this.#core.serverDown(server, error, how)),
         // It may have been stopped while it wrote here.
         onReplaced: (former) => node.processes.end(node.clock, former),
       });

@@ -1,7 +1,10 @@
 import { EventEmitter, once } from 'node:events';
 import { expect, test } from 'vitest';
 import { systemClock, VirtualClock } from '../../base/clock.ts';
-import { readSettings } from '../../base/settings/settings.ts';
+import type { ShoalError } from '../../base/errors.ts';
+import { systemRandom } from '../../base/random.ts';
+import { defaultSettings, readSettings, type Settings } from '../../base/settings/settings.ts';
+import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { MessagingContext } from '../../messaging/context.ts';
 import { Msg } from '../../messaging/msg.ts';
 import { Router } from '../../messaging/router.ts';
@@ -101,4 +104,42 @@ test.each([
   await dialer.close();
   await router.close();
   await store.close();
+});
+
+test.each(['another carrier', 'without encryption'])('a server whose settings disagree is dialled once: %s', async (how) => {
+  const [clock, random] = [systemClock, systemRandom];
+  const [world, secret] = ['dialers', new Uint8Array(32)];
+  const fabrics: TcpFabric[] = [];
+  const contextOf = (rank: number, changes: Partial<Settings>): MessagingContext => {
+    const identity = { world, rank };
+    const fabric = new TcpFabric({ identity, secret, clock, random, settings: { ...defaultSettings, hostId: String(rank), ...changes } });
+    fabrics.push(fabric);
+    return new MessagingContext({ world, secret, fabric: { fabric, identity, landingBytes: 2 ** 20 } });
+  };
+  await using theirs = contextOf(0, { encryption: 'on' });
+  await using ours = how === 'another carrier' ? new MessagingContext({ world, secret }) : contextOf(1, { encryption: 'off' });
+  const store = new HashStore({ clock });
+  const records = new ServerRecords(store);
+  const router = new Router(theirs);
+  const record = { incarnation: 1, url: await router.bind('fabric://tcp'), ...processes.own() };
+  await records.changeView(0, 0, { expected: undefined, next: { term: 1, primary: record, standby: null } });
+  const said = new EventEmitter();
+  const down = once(said, 'down');
+  const dialer = new ServerDialer({
+    node: { clock, settings: readSettings({}), records, messaging: ours, processes },
+    ...{ group: 0, server: 0, own },
+    onMessage: () => undefined,
+    onUp: () => undefined,
+    onDown: (error, state) => said.emit('down', error, state),
+  });
+  const [error, state] = (await down) as [ShoalError, string];
+  expect([state, error.code]).toEqual(['refused', 'config']);
+  const why = how === 'another carrier' ? 'needs a fabric' : 'SHOAL_ENCRYPTION=off';
+  expect(error.message).toMatch(
+    new RegExp(`^server 0 of group 0 cannot be reached from here: .*${why}.*; give all processes the same SHOAL_CARRIER`),
+  );
+  await dialer.close();
+  await router.close();
+  await store.close();
+  await Promise.all(fabrics.map((fabric) => fabric.close()));
 });

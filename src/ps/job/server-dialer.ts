@@ -7,7 +7,7 @@
  *            ▲                                                                                    │
  *            └────────────────────────────────────────────────────────────────────────────────────┘ */
 import { sleep } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { ShoalError, type ErrorCode } from '../../base/errors.ts';
 import { retry } from '../../base/connections/retry.ts';
 import type { Address } from '../../messaging/address.ts';
 import { Dealer } from '../../messaging/dealer.ts';
@@ -26,14 +26,17 @@ export interface ServerDialerOptions {
   readonly own: Address;
   readonly onMessage: (msg: Msg) => void;
   readonly onUp: (record: ServerRecord) => void;
-  /** After every `onUp`, and when it cannot be reached in the first place. `ended`: its process has, for certain. */
-  readonly onDown: (error: ShoalError, how: 'lost' | 'ended') => void;
+  /** After every `onUp`, and when it cannot be reached in the first place. `ended`: its process has, for certain. `refused`: the settings of
+   *  this process and of the server disagree, and it is dialled no more. */
+  readonly onDown: (error: ShoalError, how: 'lost' | 'ended' | 'refused') => void;
   /** Another process has taken the place of one that we were connected with: called before we connect to that one. */
   readonly onReplaced?: (former: ServerRecord) => Promise<void>;
   /** An incarnation that is ourselves, and is not connected to. */
   readonly except?: number;
 }
 
+/** Errors of a first connection that another attempt does not change. */
+const disagreements: readonly ErrorCode[] = ['config', 'usage', 'unsupported'];
 const connectMs = 5000;
 const firstPauseMs = 100;
 /** The dealer of a standby gives up soon: the standby may be elsewhere. */
@@ -78,18 +81,22 @@ export class ServerDialer {
     const { node, group, server, seat = 'server', except } = this.#options;
     const { clock, messaging } = node;
     const { signal } = this.#stopped;
+    let isRefused = false;
     const connectOnce = async (): Promise<void> => {
       try {
         const record = await node.records.get(group, server, { seat, signal });
         if (record.incarnation === except) await sleep(clock, lookMs);
         else await this.#serve(record);
       } catch (thrown) {
-        if (!signal.aborted) this.#options.onDown(ShoalError.from(thrown), this.#state);
-        throw thrown;
+        const error = ShoalError.from(thrown);
+        // A standby may be started anew; and where one has ended, a stranger may have its port.
+        isRefused = seat === 'server' && this.#former === undefined && disagreements.includes(error.code);
+        if (!signal.aborted) this.#options.onDown(isRefused ? refusal(this.#options, error) : error, isRefused ? 'refused' : this.#state);
+        throw error;
       }
     };
-    const options = { clock, random: messaging.random, signal, isFinal: () => false, firstPauseMs };
-    while (!signal.aborted) await retry(options, connectOnce);
+    const options = { clock, random: messaging.random, signal, isFinal: () => isRefused, firstPauseMs };
+    while (!signal.aborted && !isRefused) await retry(options, connectOnce);
   }
 
   /** Returns when the connection should be made anew. */
@@ -159,6 +166,11 @@ export class ServerDialer {
       this.#lose(ShoalError.from(error));
     }
   }
+}
+
+function refusal({ group, server }: ServerDialerOptions, cause: ShoalError): ShoalError {
+  const next = 'give all processes the same SHOAL_CARRIER, SHOAL_FABRICS and SHOAL_ENCRYPTION';
+  return new ShoalError('config', `server ${server} of group ${group} cannot be reached from here: ${cause.message}; ${next}`, { cause });
 }
 
 function gone({ group, server, seat = 'server' }: ServerDialerOptions, how: string): ShoalError {

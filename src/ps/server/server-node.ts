@@ -212,8 +212,9 @@ export class ServerNode {
 
   #dialGroup(group: number): void {
     const to = serverAddress(group, this.#place.server);
-    // It comes back.
-    this.#dial(to, { group, onUp: () => this.#core?.peerUp(to), onDown: () => undefined });
+    // It comes back, unless the settings disagree.
+    const onDown: ServerDialerOptions['onDown'] = (error, how) => how === 'refused' && this.#fail(error);
+    this.#dial(to, { group, onUp: () => this.#core?.peerUp(to), onDown });
   }
 
   #dialStandby(incarnation: number): void {
