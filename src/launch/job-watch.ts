@@ -17,8 +17,8 @@ export interface WatchedJob {
   agreement: NodeAgreement | undefined;
   /** Number of times that all ranks were started again. */
   generation: number;
-  /** Ranks of other nodes that have come later, as far as this launcher knows of them. */
-  readonly laterRanks: () => readonly number[];
+  /** Ranks of all nodes, where they come and go and this launcher keeps the world. */
+  readonly worldRanks: () => readonly number[];
   /** Processes of this node. */
   readonly processes: () => readonly ProcessFacts[];
 }
@@ -31,20 +31,20 @@ export async function watchJob(watched: WatchedJob, of: 'job' | 'node'): Promise
   if (agreement === undefined) throw new ShoalError('closed', `job ${job}: the nodes have not joined yet (${place.nodes} are awaited)`);
   const { worldSize, firstRank, isLate } = agreement;
   const own = nodeFacts(watched);
-  const first = (from: number, count: number): number[] => Array.from({ length: count }, (_, at) => from + at);
   const present = await agreement.present();
-  const others = of === 'node' ? [] : present.filter((each) => each !== node);
-  const ranks = others.length > 0 ? first(0, worldSize) : first(firstRank, isLate ? 0 : localSize);
-  const later = own.processes.flatMap(({ rank = 0 }) => (rank < worldSize ? [] : [rank]));
-  const known = others.length > 0 ? watched.laterRanks().filter((rank) => rank >= worldSize) : [];
-  const facts = { ...agreement.partsOf(restarts), job, own, nodes: present.length, others, worldSize, restarts };
-  return { ...(await askJob(facts, [...new Set([...ranks, ...later, ...known])])), own };
+  const others = of === 'node' ? undefined : present.filter((each) => each !== node);
+  const isAlone = others === undefined || others.length === 0;
+  const [from, count] = isAlone ? [firstRank, isLate ? 0 : localSize] : [0, worldSize];
+  const ranks = Array.from({ length: count }, (_, at) => from + at).concat(isAlone ? [] : watched.worldRanks());
+  const facts = { ...agreement.partsOf(restarts), job, own, nodes: present.length, others, ranks, worldSize, restarts };
+  return { ...(await askJob(facts)), own };
 }
 
 /** Answers the launchers of other nodes until `signal`. */
 export function answerNodes(watched: WatchedJob, agreement: NodeAgreement, signal: AbortSignal): void {
   const { node, nodes, nodesMax = nodes } = watched.place;
-  if (nodesMax > 1) void answerQuestions(agreement.partsOf(0).launchers, nodeName(node), () => nodeFacts(watched), signal);
+  const answer = (): NodeFacts => ({ ...nodeFacts(watched), ranks: [...watched.worldRanks()] });
+  if (nodesMax > 1) void answerQuestions(agreement.partsOf(0).launchers, nodeName(node), answer, signal);
 }
 
 function nodeFacts({ place, processes }: WatchedJob): NodeFacts {

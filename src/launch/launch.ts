@@ -108,8 +108,8 @@ class Run {
     const secret = options.secret ?? Buffer.from(random.bytes(32)).toString('hex');
     const place = { job, secret, node, nodes, nodesMax, masterAddress };
     const processes = (): readonly ProcessFacts[] => this.#supervisor?.processes ?? [];
-    const laterRanks = (): readonly number[] => this.#ledger?.ranks ?? [];
-    this.#watched = { place, localSize: options.localSize, agreement: undefined, generation: 0, processes, laterRanks };
+    const worldRanks = (): readonly number[] => this.#ledger?.ranks ?? [];
+    this.#watched = { place, localSize: options.localSize, agreement: undefined, generation: 0, processes, worldRanks };
   }
 
   get #place(): JobPlace {

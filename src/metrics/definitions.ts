@@ -20,7 +20,10 @@ function gauge(name: string, help: string, ...labels: string[]): MetricDefinitio
 const call = ['group', 'collective', 'path'];
 
 export const metricDefinitions = {
-  up: gauge('shoal_rank_up', '1: the rank answers; 0: it does not, as it is stopped, has not joined, or has ended.'),
+  up: gauge(
+    'shoal_rank_up',
+    '1: the rank answers, or has left its groups and goes on; 0: it is stopped, does not answer, has not joined, or has ended.',
+  ),
   calls: counter('shoal_calls', 'Collectives that the rank has called, and messages that have ended.', ...call),
   bytes: counter('shoal_call_bytes', 'Bytes of the elements in those calls.', ...call),
   seconds: {

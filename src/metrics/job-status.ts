@@ -5,10 +5,10 @@
 import { count, list, object, optional, anyText, type Shape, type ValueOf } from '../base/schema.ts';
 import type { Store } from '../store/store.ts';
 import { sample, type Sample } from './definitions.ts';
-import { ask, isAnnounced } from './questions.ts';
+import { ask, presentIn, type Presence } from './questions.ts';
 import { serverSamples, serverShape, type ServerReport } from './server-report.ts';
 import { reportShape, type RankReport, type ReportedWait } from './rank-report.ts';
-import { withWorker, workerGroups, workerName } from './worker-report.ts';
+import { namesOfRank, withWorker } from './worker-report.ts';
 
 const processShape = object({
   name: anyText,
@@ -26,12 +26,19 @@ const processShape = object({
 export type ProcessFacts = Readonly<ValueOf<typeof processShape>>;
 
 const processesShape: Shape<readonly ProcessFacts[]> = list(processShape);
-const nodeShape = object({ node: count, host: anyText, pid: count, processes: processesShape });
+const nodeShape = object({
+  node: count,
+  host: anyText,
+  pid: count,
+  processes: processesShape,
+  /** Ranks of all nodes, as far as this launcher knows of them. */
+  ranks: optional(list(count)),
+});
 
 /** The answer of a node's launcher. */
 export type NodeFacts = Readonly<ValueOf<typeof nodeShape>>;
 
-/** `starting`: it has not joined; `computing`: it waits for nothing; `communicating`: all have called, data moves; `stopped`: by a signal;
+/** `starting`: it has not joined; `computing`: it waits for nothing, or has left its groups and goes on; `communicating`: all have called, data moves; `stopped`: by a signal;
  *  `silent`: it does not answer; `failed`: a group of it has failed; `unknown`: its node does not answer, either. */
 export type RankState = 'starting' | 'computing' | 'waiting' | 'communicating' | 'stopped' | 'silent' | 'failed' | 'ended' | 'unknown';
 
@@ -71,8 +78,10 @@ export interface JobFacts extends Pick<JobStatus, 'job' | 'nodes' | 'worldSize' 
   /** The part of the store that the launchers have. */
   readonly launchers: Store;
   readonly own: NodeFacts;
-  /** Nodes whose launchers are asked, too. Default: all, where all ranks are asked. */
-  readonly others?: readonly number[];
+  /** Nodes whose launchers are asked, too. Undefined: nothing is asked but about this node. */
+  readonly others: readonly number[] | undefined;
+  /** Ranks that are asked, beside those that launchers name. */
+  readonly ranks: readonly number[];
 }
 
 /** Time for an answer: a busy host may keep a process from it for a while. */
@@ -87,23 +96,23 @@ interface JobAnswers {
   readonly serverReports: ReadonlyMap<string, ServerReport>;
 }
 
-/** Asks the ranks and the servers, and the launchers of other nodes. Never rejects. @param ranks those to ask. Default: all. */
-export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promise<JobAnswers> {
-  const { store, launchers, job, own, nodes, worldSize, restarts } = facts;
-  const asked = ranks ?? Array.from({ length: worldSize }, (_, rank) => rank);
-  const all = ranks === undefined ? Array.from({ length: nodes }, (_, node) => node) : [];
-  const others = facts.others ?? all.filter((node) => node !== own.node);
-  const [reports, nodeAnswers, ownServers] = await Promise.all([
-    Promise.all(asked.map((rank) => askRank(store, rank))),
-    Promise.all(others.map((node) => ask(launchers, nodeName(node), answerMs))),
-    askServers(store, serversOf([own])),
-  ]);
+/** Asks the launchers of other nodes, and then the ranks and the servers. Never rejects. */
+export async function askJob(facts: JobFacts): Promise<JobAnswers> {
+  const { store, launchers, job, own, nodes, worldSize, restarts, others } = facts;
+  const nodeAnswers = await Promise.all((others ?? []).map((node) => ask(launchers, nodeName(node), answerMs)));
   const answers = [own, ...nodeAnswers.flatMap((answer) => understood(nodeShape, answer) ?? [])];
-  const servers = serversOf(answers);
-  const serverReports = new Map([...ownServers, ...(await askServers(store, serversOf(answers.slice(1))))]);
-  const hasJoined = await Promise.all(asked.map((rank) => isConnected(store, rank)));
-  const statuses = asked.map((rank, at) =>
-    rankStatus(rank, reports[at], { nodes: answers, hasJoined: hasJoined[at], isAlone: worldSize === 1 }),
+  const present = await presentIn(store);
+  const processes = answers.flatMap((answer) => answer.processes);
+  const named = answers.flatMap(({ ranks = [] }) => ranks);
+  const ranks = [...new Set([...facts.ranks, ...named, ...processes.flatMap(({ rank }) => rank ?? [])])].toSorted((a, b) => a - b);
+  const launched = processes.filter(({ rank }) => rank === undefined);
+  const servers = others === undefined ? launched : [...launched, ...unlaunchedServers(present, launched)];
+  const [reports, serverReports] = await Promise.all([
+    Promise.all(ranks.map((rank) => askRank(store, rank, present))),
+    askServers(store, servers, present),
+  ]);
+  const statuses = ranks.map((rank, at) =>
+    rankStatus(rank, reports[at], { nodes: answers, presence: presenceOf(rank, present), isAlone: worldSize === 1 }),
   );
   const { node, host, pid } = own;
   const status: JobStatus = {
@@ -121,27 +130,29 @@ export async function askJob(facts: JobFacts, ranks?: readonly number[]): Promis
   return { status, reports: reports.filter((report) => report !== undefined), serverReports };
 }
 
+type Present = ReadonlyMap<string, Presence>;
+
 /** Asks the comm thread of a rank's groups, its store of parameters, and its task of a graph: a process may have any of them. */
-async function askRank(store: Store, rank: number): Promise<RankReport | undefined> {
-  const asked = async (who: string): Promise<RankReport | undefined> => understood(reportShape, await ask(store, who, answerMs));
-  const names = workerGroups.map((group) => workerName(group, rank));
-  const present = await Promise.all(names.map((who) => isAnnounced(store, who).catch(() => false)));
-  const workers = names.filter((_, at) => present[at]);
-  const own = workers.length === 0 || (await isConnected(store, rank)) ? asked(String(rank)) : undefined;
-  const [report, ...others] = await Promise.all([own, ...workers.map(asked)]);
-  return others.reduce(withWorker, report);
+async function askRank(store: Store, rank: number, present: Present): Promise<RankReport | undefined> {
+  const names = namesOfRank(rank).filter((who) => present.get(who) === 'here');
+  const answers = await Promise.all(names.map((who) => ask(store, who, answerMs)));
+  return answers.map((answer) => understood(reportShape, answer)).reduce(withWorker, undefined);
 }
 
-function isConnected(store: Store, rank: number): Promise<boolean> {
-  return store.check([`connected/${rank}`]).catch(() => true);
+/** Undefined: it has not joined. */
+function presenceOf(rank: number, present: Present): Presence | undefined {
+  const all = namesOfRank(rank).map((who) => present.get(who));
+  return all.find((each) => each === 'here') ?? all.find((each) => each !== undefined);
 }
 
-function serversOf(nodes: readonly NodeFacts[]): ProcessFacts[] {
-  return nodes.flatMap(({ processes }) => processes.filter(({ rank }) => rank === undefined));
+/** Servers that no launcher has named. */
+function unlaunchedServers(present: Present, launched: readonly ProcessFacts[]): ProcessFacts[] {
+  const names = [...present].flatMap(([who, presence]) => (presence === 'here' && /^(server|standby) \d+$/.test(who) ? [who] : []));
+  return names.filter((name) => launched.every((each) => each.name !== name)).map((name) => ({ name, restarts: 0 }));
 }
 
-async function askServers(store: Store, servers: readonly ProcessFacts[]): Promise<Map<string, ServerReport>> {
-  const running = servers.filter(({ end }) => end === undefined);
+async function askServers(store: Store, servers: readonly ProcessFacts[], present: Present): Promise<Map<string, ServerReport>> {
+  const running = servers.filter(({ name, end }) => end === undefined && present.get(name) === 'here');
   const answers = await Promise.all(running.map(({ name }) => ask(store, name, answerMs)));
   return new Map(
     answers.flatMap((answer, at) => {
@@ -167,7 +178,7 @@ export function nodeSamples({ status, reports, serverReports }: JobAnswers, own:
   const silent = ranks.filter(({ rank }) => !reports.some((report) => report.rank === rank));
   return [
     ...reports.flatMap(labelled),
-    ...silent.map(({ rank }) => sample('up', 0, { rank })),
+    ...silent.map(({ rank, state }) => sample('up', state === 'computing' ? 1 : 0, { rank })),
     ...own.processes.flatMap(({ name, rank }) => (rank === undefined ? serverSamples(name, serverReports.get(name)) : [])),
     sample('restarts', restarts),
     sample('launched', own.processes.filter(({ end }) => end === undefined).length),
@@ -182,7 +193,7 @@ function understood<T>(shape: Shape<T>, answer: unknown): T | undefined {
 function rankStatus(
   rank: number,
   report: RankReport | undefined,
-  { nodes, ...how }: { readonly nodes: readonly NodeFacts[]; readonly hasJoined: boolean; readonly isAlone: boolean },
+  { nodes, ...how }: { readonly nodes: readonly NodeFacts[]; readonly presence: Presence | undefined; readonly isAlone: boolean },
 ): RankStatus {
   const found = nodes.flatMap(({ node, host, processes }) => {
     const facts = processes.find((each) => each.rank === rank);
@@ -196,12 +207,15 @@ function rankStatus(
   return { ...base, ...said, rank, state: stateOf(report), ...(wait && { call: wait }) };
 }
 
-function silentState(facts: ProcessFacts | undefined, { hasJoined, isAlone }: Record<'hasJoined' | 'isAlone', boolean>): RankState {
+function silentState(
+  facts: ProcessFacts | undefined,
+  { presence, isAlone }: { readonly presence: Presence | undefined; readonly isAlone: boolean },
+): RankState {
   if (facts === undefined) return 'unknown';
   if (facts.state === 'T' || facts.state === 't') return 'stopped';
-  // It waits for nobody, and has not met anybody who could ask it.
-  if (isAlone) return 'computing';
-  return hasJoined ? 'silent' : 'starting';
+  if (presence === 'here') return 'silent';
+  // One that is alone has not met anybody who could ask it.
+  return isAlone || presence === 'left' ? 'computing' : 'starting';
 }
 
 function stateOf({ failure, wait }: RankReport): RankState {

@@ -31,7 +31,8 @@ export async function tellJob(told: ToldJob, serve: typeof serveStatus): Promise
   const { pid } = process;
   return serve(process.env, async () => {
     const own: NodeFacts = { node: 0, host, pid, processes: await processesOn(host, store) };
-    const { status } = await askJob({ store, launchers: store, job, own, nodes: 1, worldSize: size, restarts: 0 });
+    const ranks = Array.from({ length: size }, (_, each) => each);
+    const { status } = await askJob({ store, launchers: store, job, own, nodes: 1, others: [], ranks, worldSize: size, restarts: 0 });
     return { ...status, launcher: { ...status.launcher, rank }, command: ownCommand(), seconds: (now() - startMs) / 1000 };
   });
 }

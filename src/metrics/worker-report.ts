@@ -2,12 +2,12 @@
 import { hostname } from 'node:os';
 import type { Store } from '../store/store.ts';
 import { sample } from './definitions.ts';
-import { announce, answerQuestions } from './questions.ts';
-import { memorySamples, type RankReport } from './rank-report.ts';
+import { answerQuestions } from './questions.ts';
+import { memorySamples, type RankReport, type ReportedWait } from './rank-report.ts';
 
 /** Names of what answers, among the groups of a rank. */
-export const workerGroups = ['kvstore', 'graph'] as const;
-export type WorkerGroup = (typeof workerGroups)[number];
+const workerGroups = ['kvstore', 'graph'] as const;
+type WorkerGroup = (typeof workerGroups)[number];
 
 export interface WorkerFacts {
   /** Calls on the store, or steps of the graph, so far. */
@@ -15,8 +15,8 @@ export interface WorkerFacts {
   readonly pending: number;
   /** The reason why nothing works any more. */
   readonly failure: string | undefined;
-  /** The oldest call that has not ended, with the time since its start. */
-  readonly oldest: { readonly text: string; readonly seconds: number } | undefined;
+  /** The oldest call that has not ended, with the ranks that it waits for and the time since its start. */
+  readonly oldest: ReportedWait | undefined;
   /** Ways to parameter servers. */
   readonly servers: readonly {
     readonly name: string;
@@ -32,8 +32,12 @@ export interface WorkerFacts {
 /** Servers with values of their own. */
 const serversMax = 32;
 
-/** The name under which a store or a task of the rank answers. */
-export function workerName(group: WorkerGroup, rank: number): string {
+/** The names under which a process answers: the comm thread of its groups, its store of parameters, and its task of a graph. */
+export function namesOfRank(rank: number): readonly string[] {
+  return [String(rank), ...workerGroups.map((group) => workerName(group, rank))];
+}
+
+function workerName(group: WorkerGroup, rank: number): string {
   return `${group}-${rank}`;
 }
 
@@ -45,16 +49,19 @@ interface WorkerPlace {
 }
 
 /** Answers until `signal`. */
-export function answerForWorker(store: Store, place: WorkerPlace, facts: () => WorkerFacts, signal: AbortSignal): void {
-  const who = workerName(place.group, place.rank);
-  void answerQuestions(store, who, () => workerReport(place, facts()), signal);
-  announce(store, who, signal);
+export function answerForWorker(
+  store: Store,
+  place: WorkerPlace,
+  facts: () => WorkerFacts | Promise<WorkerFacts>,
+  signal: AbortSignal,
+): void {
+  void answerQuestions(store, workerName(place.group, place.rank), async () => workerReport(place, await facts()), signal);
 }
 
 function workerReport({ group, rank, size }: WorkerPlace, { calls, pending, failure, oldest, servers }: WorkerFacts): RankReport {
   return {
     ...{ rank, pid: process.pid, host: hostname(), size, epoch: 0, steps: 0, calls, pending },
-    ...(oldest && { wait: { ...oldest, ranks: [] } }),
+    ...(oldest && { wait: oldest }),
     ...(failure !== undefined && { failure }),
     samples: [
       ...memorySamples(),

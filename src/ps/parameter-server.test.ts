@@ -449,15 +449,32 @@ describe('what can go wrong', () => {
     const late = bench.begin(0, [{ key: 'w1', push: bench.block(0, new Float32Array(4)).ref }], { timeoutMs: 5000 });
     const other = bench.push(1, 'w1', new Float32Array(4));
     await bench.cluster.settle();
+    const facts = bench.cluster.clientOf(0).core.facts();
+    await bench.cluster.settle();
+    const wait = { text: expect.stringContaining("round 1 of 'w1': worker 2 has not pushed") as string, ranks: [2] };
+    expect(await facts).toMatchObject({ pending: 1, oldest: wait });
     for (let k = 0; k < 6; k++) {
       bench.cluster.clock.advance(1000);
       await bench.cluster.settle();
     }
     expect(late.error).toMatchObject({ code: 'timeout', timeoutMs: 5000 });
-    expect(late.error!.message).toContain("round 1 of 'w1': worker 2 has not pushed");
+    expect(late.error!.message).toMatch(/round 1 of 'w1': worker 2 has not pushed; do they run, and make the same calls\?/);
     expect(other.error!.message).toMatch(/round 1 of 'w1' cannot be completed: worker 0/);
     const after = bench.push(0, 'w1', new Float32Array(4));
     expect(after.error).toMatchObject({ code: 'aborted' });
+  });
+
+  it('a barrier that is not complete names the workers that are not there', async () => {
+    const bench = await Bench.of({ topology: { ...sandblaster, workersPerGroup: 3 } });
+    const errors: (ShoalError | undefined)[] = [];
+    for (const worker of [0, 2]) bench.cluster.clientOf(worker).core.barrier(worker, (error) => errors.push(error));
+    await bench.cluster.settle();
+    for (let k = 0; k < 61; k++) {
+      bench.cluster.clock.advance(1000);
+      await bench.cluster.settle();
+    }
+    expect(errors.map((error) => error?.code)).toEqual(['timeout', 'timeout']);
+    expect(errors[0]?.message).toMatch(/^barrier of worker 0 timed out after 60000 ms: worker 1 not there; do they run/);
   });
 
   it.each([

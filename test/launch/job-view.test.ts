@@ -101,6 +101,17 @@ describe('shoal status', () => {
     expect([ranks[0].state, holdUps]).toEqual(['computing', []]);
   });
 
+  it.each([
+    ['its group', [script]],
+    ['its store of parameters', ['--servers', '1', fixtureCommand('pushes').at(-1)!]],
+  ])('knows that a rank which has left %s goes on', async (_, command) => {
+    const runtime = temporaryFolder('runtime');
+    await using job = shoal(['run', '-n', '2', ...command, 'leave'], { env: { XDG_RUNTIME_DIR: runtime } });
+    await job.output(/ \d has left/, 2);
+    const { ranks, holdUps } = await statusOf(runtime, job);
+    expect([ranks.map(({ state }) => state), holdUps]).toEqual([['computing', 'computing'], []]);
+  });
+
   it('watches until the job ends', async () => {
     const runtime = temporaryFolder('runtime');
     const env = { XDG_RUNTIME_DIR: runtime };

@@ -13,17 +13,27 @@ const storeLost = /ShoalError: store at tcp:\/\/127\.0\.0\.1:\d+ was lost: .* Th
 /** Nodes of one job, which have the same command. */
 async function job(range: string, script: readonly string[], flags: readonly string[] = ['-n', '2']) {
   const port = await freePort();
+  const runtime = temporaryFolder('runtime');
   const place = ['--nnodes', range, '--master-addr', '127.0.0.1', '--master-port', `${port}`];
   const node = (host: string, ...more: readonly string[]): Running =>
-    shoal(['run', ...place, ...flags, ...more, ...script], { env: { SHOAL_SECRET: 'a secret', SHOAL_HOST_ID: host } });
-  return { node, port };
+    shoal(['run', ...place, ...flags, ...more, ...script], {
+      env: { SHOAL_SECRET: 'a secret', SHOAL_HOST_ID: host, XDG_RUNTIME_DIR: runtime },
+    });
+  return { node, port, runtime };
 }
 
 /** A job that trains until it is told to end. */
 async function training(range: string, flags?: readonly string[]) {
   const file = join(temporaryFolder('node-range'), 'done');
-  const { node } = await job(range, [trains, '1000000', '50', `file:${file}`], flags);
-  return { node, end: () => writeFileSync(file, '') };
+  const { node, runtime } = await job(range, [trains, '1000000', '50', `file:${file}`], flags);
+  return { node, runtime, end: () => writeFileSync(file, '') };
+}
+
+/** The ranks that `shoal status` shows on the machine of this launcher, and their states. */
+async function shownBy({ pid }: Running, runtime: string): Promise<{ rank: number; state: string }[]> {
+  await using asked = shoal(['status', '--json', '--job', String(pid)], { env: { XDG_RUNTIME_DIR: runtime } });
+  const { ranks } = JSON.parse((await asked.ended).stdout) as { ranks: { rank: number; state: string }[] };
+  return ranks.map(({ rank, state }) => ({ rank, state }));
 }
 
 const killedBy = (launcher: Running, signal: NodeJS.Signals): void => void process.kill(launcher.pid, signal);
@@ -42,13 +52,18 @@ function said(stdout: string): { ranks: number[]; changes: [number, string][] } 
 
 describe('machines that come and go', () => {
   it('join while the others train; one leaves by SIGTERM, one dies, and a new one joins', async () => {
-    const { node, end } = await training('1:3');
+    const { node, runtime, end } = await training('1:3');
     await using first = node('a');
     await first.output(/has joined/, 2);
     await using second = node('b');
     await second.output(/rank \d joined the job/, 2);
     await using third = node('c');
     await third.output(/rank \d joined the job/, 2);
+    for (const launcher of [first, second, third]) {
+      const shown = await shownBy(launcher, runtime);
+      expect(shown.map(({ rank }) => rank)).toEqual([0, 1, 2, 3, 4, 5]);
+      expect(shown.map(({ state }) => state)).not.toContain('unknown');
+    }
     const pids = await pidsOfRanks(third, 1);
     killedBy(second, 'SIGTERM');
     const left = await second.ended;

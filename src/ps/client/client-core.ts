@@ -216,12 +216,13 @@ export class ClientCore {
     this.#run(name, done, undefined, (operation) => this.#sayLeft(operation), { broken: 'allowed' });
   }
 
-  /** The state of the workers' calls. */
-  get facts(): WorkerFacts {
-    const [oldest] = this.#operations;
+  /** The state of the workers' calls, and what servers say that the oldest one waits for. */
+  async facts(): Promise<WorkerFacts> {
+    await [...this.#operations].at(0)?.inquire();
+    const oldest = [...this.#operations].at(0)?.wait;
     const failure = this.#closed ? undefined : this.#failure?.message;
     const servers = this.#connections.map(({ load }) => load);
-    return { calls: this.#calls, pending: this.#operations.size, failure, oldest: oldest?.wait, servers };
+    return { calls: this.#calls, pending: this.#operations.size, failure, oldest, servers };
   }
 
   /** A region of `values` is about to be freed: no value of a pending operation lies in it. */
@@ -258,6 +259,7 @@ export class ClientCore {
       name,
       clock: this.#options.clock,
       timeoutMs: timeoutMs ?? this.#options.timeoutMs,
+      localWorkers: this.#options.localWorkers,
       done,
       onTimeout: (late, error) => this.#giveUp(late, error),
       onFinished: (finished) => this.#operations.delete(finished),

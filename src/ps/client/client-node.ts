@@ -150,7 +150,7 @@ export class ClientNode {
       }
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });
       const client = new ClientNode(node, { topology, firstWorker, localWorkers, blobs, arbiter: thread?.arbiter, over, onEnded });
-      node.records.answerForWorker(rank, worldSize, () => client.#core.facts, over.signal);
+      node.records.answerForWorker(rank, worldSize, () => client.#core.facts(), over.signal);
       jobFailed.catch((thrown: unknown) => client.#core.fail(ShoalError.from(thrown)));
       return client;
     } catch (error) {

@@ -1,6 +1,7 @@
 /** An operation of a worker: some requests to some servers, one result, one deadline. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Clock, Timer } from '../../base/clock.ts';
+import { within, type Clock, type Timer } from '../../base/clock.ts';
+import type { ValueOf } from '../../base/schema.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { ServerConnection } from './server-connection.ts';
 import { answered, controlRequest, type ClientRequest } from './client-request.ts';
@@ -9,6 +10,8 @@ import { KVMessage } from '../protocol/wire.ts';
 
 /** So long before the deadline servers are asked whom they wait for. */
 const inquiryMs = 1000;
+/** Time for their answers, for whoever looks at a wait. */
+const answerMs = 500;
 /** The time after its deadline in which servers may answer that they write nothing more. */
 const recallMs = 2000;
 /** Parts of an operation that an error describes. */
@@ -19,6 +22,8 @@ export interface OperationOptions {
   readonly name: () => string;
   readonly clock: Clock;
   readonly timeoutMs: number;
+  /** Workers of each process. */
+  readonly localWorkers: number;
   readonly done: (error: ShoalError | undefined) => void;
   /** The deadline has passed. Requests that were sent may still change something.
    *  @returns those whose values a server may still write, until it has answered that it will not. */
@@ -42,7 +47,8 @@ export class ClientOperation {
   readonly #requests = new Map<ClientRequest, ServerConnection>();
   /** Requests of others that it waits for too: for errors. */
   readonly #watched = new Map<ClientRequest, ServerConnection>();
-  readonly #reasons = new Map<ClientRequest, string>();
+  /** The servers' words about its requests, and the workers that these wait for. */
+  readonly #reasons = new Map<ClientRequest, ValueOf<typeof Fields.inquired>>();
   #waiting = 0;
   /** The requests that it still waits for after its deadline. */
   #recalled: Set<ClientRequest> | undefined;
@@ -59,7 +65,7 @@ export class ClientOperation {
     this.#startMs = clock.now();
     const lead = Math.min(inquiryMs, timeoutMs / 4);
     this.#timer = clock.setTimer(timeoutMs - lead, () => {
-      this.#inquire();
+      void this.inquire();
       this.#timer = clock.setTimer(lead, () => this.#expire());
     });
   }
@@ -68,10 +74,16 @@ export class ClientOperation {
     return this.#finished;
   }
 
-  /** The time since its start, and the reasons why it has not ended. */
-  get wait(): { text: string; seconds: number } {
-    const { clock, name } = this.options;
-    return { text: `${name()}: ${this.#reasonsText}`, seconds: (clock.now() - this.#startMs) / 1000 };
+  /** The time since its start, the reasons why it has not ended, and the ranks of the workers that it waits for, as far as servers have said. */
+  get wait(): { text: string; ranks: readonly number[]; seconds: number } {
+    const { clock, name, localWorkers } = this.options;
+    const workers = this.#waits.flatMap(([request]) => this.#reasons.get(request)?.workers ?? []);
+    const ranks = new Set(workers.map((worker) => Math.floor(worker / localWorkers)));
+    return { text: `${name()}: ${this.#reasonsText}`, ranks: [...ranks], seconds: (clock.now() - this.#startMs) / 1000 };
+  }
+
+  get #waits(): [ClientRequest, ServerConnection][] {
+    return [...this.#requests, ...this.#watched];
   }
 
   get requests(): ReadonlyMap<ClientRequest, ServerConnection> {
@@ -134,20 +146,25 @@ export class ClientOperation {
     this.options.done(error);
   }
 
-  #inquire(): void {
-    for (const [request, connection] of [...this.#requests, ...this.#watched].slice(0, reasonsMax)) {
+  /** Asks servers whom they wait for. Resolves when they have answered, or after a while. */
+  async inquire(): Promise<void> {
+    const asked = this.#waits.slice(0, reasonsMax).map(([request, connection]) => {
       const about = connection.isUp ? (connection.holds(request) ?? (connection.awaitsSnapshot ? 0 : undefined)) : undefined;
-      if (about === undefined) continue;
-      const finish: ClientRequest['finish'] = (error, msg) => {
-        if (error === undefined) this.#reasons.set(request, answered(msg, Fields.inquired).text);
-      };
-      connection.ask(controlRequest(KVMessage.inquire, { request: about }, finish));
-    }
+      if (about === undefined) return undefined;
+      return new Promise<void>((resolve) => {
+        const finish: ClientRequest['finish'] = (error, msg) => {
+          if (error === undefined) this.#reasons.set(request, answered(msg, Fields.inquired));
+          resolve();
+        };
+        connection.ask(controlRequest(KVMessage.inquire, { request: about }, finish));
+      });
+    });
+    await within<unknown>(this.options.clock, answerMs, Promise.all(asked), () => undefined);
   }
 
   #reasonOf(request: ClientRequest, connection: ServerConnection): string {
     const { name, replayBytes } = connection.options;
-    const said = this.#reasons.get(request) ?? '';
+    const { text: said } = this.#reasons.get(request) ?? { text: '' };
     if (connection.holds(request) !== undefined) return said === '' ? `${name} has not answered` : said;
     if (!connection.awaitsSnapshot) return `${name} has not taken it`;
     const full = `${name} must save a checkpoint first, the ${replayBytes} bytes for pushes since the last one are full`;
@@ -156,7 +173,7 @@ export class ClientOperation {
 
   get #reasonsText(): string {
     const reasons = new Set<string>();
-    for (const [request, connection] of [...this.#requests, ...this.#watched]) {
+    for (const [request, connection] of this.#waits) {
       reasons.add(connection.trouble ?? this.#reasonOf(request, connection));
       if (reasons.size === reasonsMax) break;
     }
@@ -169,7 +186,8 @@ export class ClientOperation {
     if (this.#finished) return;
     const { timeoutMs, clock } = this.options;
     const name = this.options.name();
-    const text = `${name} timed out after ${timeoutMs} ms: ${this.#reasonsText}`;
+    const next = this.wait.ranks.length === 0 ? '' : '; do they run, and make the same calls? shoal status says it';
+    const text = `${name} timed out after ${timeoutMs} ms: ${this.#reasonsText}${next}`;
     this.#error = new ShoalError('timeout', text, { timeoutMs, operation: name });
     this.#timer = clock.setTimer(recallMs, () => this.end(this.#error));
     this.#recalled = this.options.onTimeout(this, this.#error);

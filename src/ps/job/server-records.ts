@@ -71,7 +71,7 @@ export class ServerRecords {
   }
 
   /** Answers whoever asks how the workers of this rank are, until `signal`. */
-  answerForWorker(rank: number, size: number, facts: () => WorkerFacts, signal: AbortSignal): void {
+  answerForWorker(rank: number, size: number, facts: () => Promise<WorkerFacts>, signal: AbortSignal): void {
     answerForWorker(this.#store, { group: 'kvstore', rank, size }, facts, signal);
   }
 

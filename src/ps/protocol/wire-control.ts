@@ -47,7 +47,7 @@ export const Fields = {
   announced: object({ attached: list(flag) }),
   lookedUp: object({ committed: count, batches: optional(anyList) }),
   listed: object({ saves: list(anyText) }),
-  inquired: object({ text: anyText }),
+  inquired: object({ text: anyText, workers: list(count) }),
   lost: object({ client: anyText, error: packedError }),
   follow: object({ batches: count, optimizer: count, again: flag }),
   followedOptimizer: object({ optimizer: optional(count), spec: optional(packedSpec) }),

@@ -1,6 +1,7 @@
 /** Barriers of all workers of a job. Server 0 of each server group counts its workers; server 0 of group 0 counts groups.
  *  All messages carry the highest number so far, so that repeating them is harmless and no worker is released twice. */
-import { describeWorkers } from './state/rounds.ts';
+import { listed } from '../../base/collections/lists.ts';
+import { workersOf, type WorkerWait } from './state/rounds.ts';
 import type { ServerSession } from './state/client-session.ts';
 import type { ServerState } from './state/server-state.ts';
 import { packNotice } from '../protocol/wire-control.ts';
@@ -48,13 +49,13 @@ export class ServerBarrier {
   }
 
   /** Names the missing workers, for an error. */
-  describe(): string {
-    const { sessions } = this.#state;
-    const next = this.#released + 1;
-    const late = [...sessions.values()].filter((session) => session.barrier < next).map(({ member }) => describeWorkers(member));
-    const came = [...sessions.values()].reduce((sum, { member }) => sum + member.workers, 0);
-    if (came < this.#state.workers) late.push(`${this.#state.workers - came} workers that never connected`);
-    return late.length === 0 ? '' : `${late.join(', ')} not there`;
+  describe(): WorkerWait {
+    const { sessions, transfers, options } = this.#state;
+    const { workersPerGroup: workers } = options.topology;
+    const came = [...sessions.values()].filter(({ barrier }) => barrier > this.#released).flatMap(({ member }) => workersOf(member));
+    const all = [...transfers.groups.keys()].flatMap((group) => workersOf({ firstWorker: group * workers, workers }));
+    const late = all.filter((worker) => !came.includes(worker));
+    return { text: late.length === 0 ? '' : `${late.length === 1 ? 'worker' : 'workers'} ${listed(late)} not there`, workers: late };
   }
 
   /** The barrier that all workers of this server group have reached. */

@@ -8,6 +8,7 @@ import type { ServerBarrier } from './barrier.ts';
 import type { ServerCheckpoints } from './checkpoints.ts';
 import type { ServerFollowers } from './followers.ts';
 import type { ServerSession } from './state/client-session.ts';
+import type { WorkerWait } from './state/rounds.ts';
 import { ServerFiles } from './files.ts';
 import type { ServerGroups } from './groups.ts';
 import type { ServerState } from './state/server-state.ts';
@@ -162,22 +163,24 @@ export class ServerControl {
 
   /** `about` 0: the client holds its requests back, because it waits for a snapshot. */
   #inquire(session: ServerSession, request: number, about: number): void {
-    const texts = [about === 0 ? '' : this.#describeWait(session, about), this.#parts.checkpoints.describe()];
-    this.#state.actions.reply(session, request, { text: texts.filter((text) => text !== '').join('; ') });
+    const { text, workers } = about === 0 ? nobody('') : this.#describeWait(session, about);
+    const texts = [text, this.#parts.checkpoints.describe()];
+    this.#state.actions.reply(session, request, { text: texts.filter((each) => each !== '').join('; '), workers });
   }
 
-  #describeWait(session: ServerSession, about: number): string {
+  #describeWait(session: ServerSession, about: number): WorkerWait {
     const { transfers, committed, committedSlots, slots, options } = this.#state;
+    const request = [...transfers.pending].find((pending) => pending.session === session && pending.id === about);
+    const rounds = request && transfers.describeWait(request);
+    if (rounds !== undefined && rounds.text !== '') return rounds;
     let text = session.blocked.length > 0 ? `parameters of batch ${committed} have not been declared by worker 0` : '';
-    for (const pending of transfers.pending) {
-      if (pending.session === session && pending.id === about) text = transfers.describeWait(pending);
-    }
     for (const lookup of this.#lookups) {
       if (lookup.session !== session || lookup.request !== about) continue;
       text = options.group === 0 ? 'worker 0 has not initialised the parameter' : 'its first value has not come from server group 0';
     }
     if (text === '' && committedSlots < slots.count) text = 'worker 0 has not finished init';
-    return [text, this.#parts.groups.describe(), this.#parts.barrier.describe()].find((each) => each !== '') ?? '';
+    text ||= this.#parts.groups.describe();
+    return text === '' ? this.#parts.barrier.describe() : nobody(text);
   }
 
   #leave(session: ServerSession, request: number, { workers, reason }: ValueOf<typeof Fields.leave>): void {
@@ -188,6 +191,11 @@ export class ServerControl {
   #done(session: ServerSession, request: number): void {
     this.#state.actions.reply(session, request, {});
   }
+}
+
+/** A wait that is not for workers. */
+function nobody(text: string): WorkerWait {
+  return { text, workers: [] };
 }
 
 export function readRegion(entry: readonly unknown[]): { region: number; handle: string; bytes: number } {

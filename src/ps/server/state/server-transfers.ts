@@ -5,7 +5,7 @@ import type { Msg } from '../../../messaging/msg.ts';
 import type { Applier } from './apply.ts';
 import type { ServerParts } from './server-options.ts';
 import type { SourceReader } from './sources.ts';
-import { describeWorkers, type Contribution, type GroupRounds, type Waiter } from './rounds.ts';
+import { describeWorkers, workersOf, type Contribution, type GroupRounds, type Waiter, type WorkerWait } from './rounds.ts';
 import type { RunSource, ServerRequest, ServerSession } from './client-session.ts';
 import type { ServerSlots } from './slots.ts';
 import { gatherRows } from '../../values/sparse-rows.ts';
@@ -143,17 +143,19 @@ export class ServerTransfers {
   }
 
   /** Names the workers that a request waits for; empty when there are none. */
-  describeWait(request: ServerRequest): string {
+  describeWait(request: ServerRequest): WorkerWait {
     const group = request.session.rounds;
     const texts: string[] = [];
+    const workers: number[] = [];
     for (const { slot, round } of this.#awaited(group, request)) {
       const { members, strangers } = group.missing(slot, round);
       const who = [...members.map(describeWorkers), ...strangers.map((worker) => `worker ${worker}`)];
       const verb = who.length === 1 && !who[0].startsWith('workers') ? 'has' : 'have';
       if (who.length > 0) texts.push(`round ${round} of ${this.#slots.describe(slot)}: ${who.join(', ')} ${verb} not pushed`);
-      if (texts.length === waitsMax) return [...texts, 'and others'].join('; ');
+      workers.push(...members.flatMap(workersOf), ...strangers);
+      if (texts.length === waitsMax) return { text: [...texts, 'and others'].join('; '), workers };
     }
-    return texts.join('; ');
+    return { text: texts.join('; '), workers };
   }
 
   /** The client has another connection: it asks again for whatever it still wants. */

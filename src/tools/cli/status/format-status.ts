@@ -45,7 +45,7 @@ function serverLine({ name, pid, end, state, report }: ServerStatus): string {
     report === undefined ? '' : `, ${report.requests} requests, ${report.waiting} waiting, ${report.keys} keys, ${report.clients} clients`;
   const alive =
     state === 'T' ? 'stopped by a signal' : report === undefined ? 'does not answer' : report.role === 'standby' ? 'stands by' : 'serves';
-  return `${name}: ${end ?? alive + about} (pid ${pid ?? '?'})`;
+  return `${name}: ${end ?? alive + about} (pid ${pid ?? report?.pid ?? '?'})`;
 }
 
 function isOdd({ rank, state }: RankStatus, { holdUps }: JobStatus): boolean {
@@ -64,14 +64,14 @@ function rowOf(status: RankStatus): string[] {
   return [String(rank), state, since === undefined ? '–' : time(since), step, String(calls ?? '–'), String(pid ?? '–'), aboutOf(status)];
 }
 
-function aboutOf({ state, call, end, failure, pid }: RankStatus): string {
+function aboutOf({ state, call, calls, end, failure, pid }: RankStatus): string {
   if (end !== undefined) return end;
   if (failure !== undefined) return failure.split('\n')[0];
   if (state === 'stopped') return `stopped by a signal; kill -CONT ${pid} lets it go on`;
-  if (state === 'silent') return 'does not answer: its comm thread is busy, or it has left its group';
+  if (state === 'silent') return 'does not answer: its comm thread is busy';
   if (state === 'starting') return 'has not joined';
   if (state === 'unknown') return 'does not answer, and neither does its launcher';
-  if (call === undefined) return '';
+  if (call === undefined) return calls === undefined ? 'has no group or store that could be asked' : '';
   const { text, ranks, path, group } = call;
   const place = [group && `group '${group}'`, path].filter((part) => part !== undefined).join(', ');
   return `${text}${place === '' ? '' : ` (${place})`}${ranks.length === 0 ? '' : ` for rank ${listed(ranks, ranksNamed)}`}`;
