@@ -3,7 +3,9 @@ import { afterEach, expect, it } from 'vitest';
 import { ByteWriter } from '../../base/bytes.ts';
 import { systemClock } from '../../base/clock.ts';
 import { seededRandom } from '../../base/random.ts';
+import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection, Fabric, FabricOptions } from '../../fabric/fabric.ts';
+import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { threadRegion } from '../../fabric/testing/regions.ts';
 import { protocolVersion, RecordType } from '../protocol/records.ts';
@@ -63,6 +65,32 @@ it('a worker that connects anew takes its requests along', async () => {
   const waiting = [steps.b.recvAsync(there), steps.a.recvAsync(back)];
   await new Promise((resolve) => setImmediate(resolve));
   await pair.connectAgain();
+  steps.a.send(there, dense([1]));
+  steps.b.send(back, dense([2]));
+  expect((await Promise.all(waiting)).map(plain)).toEqual([dense([1]), dense([2])].map(plain));
+});
+
+it('is found again when both have connected and both connections break', async () => {
+  const dialled: Connection[] = [];
+  const create = (given: FabricOptions): Fabric => {
+    const fabric = new TcpFabric(given);
+    const connect = fabric.connect.bind(fabric);
+    fabric.connect = async (...args) => {
+      dialled.push(await connect(...args));
+      return dialled.at(-1)!;
+    };
+    return fabric;
+  };
+  const pair = await start({ create });
+  const { a, b, networks } = pair;
+  await networks.b.connect(0, await networks.a.listen());
+  await new Promise((resolve) => setImmediate(resolve));
+  const steps = { a: a.beginStep(1), b: b.beginStep(1) };
+  const [there, back] = [a.key('x', a.self, b.self), b.key('x', b.self, a.self)];
+  const waiting = [steps.b.recvAsync(there), steps.a.recvAsync(back)];
+  // Each end hears first of the one that it has made itself.
+  expect(dialled).toHaveLength(2);
+  for (const connection of dialled.splice(0)) abortConnection(connection);
   steps.a.send(there, dense([1]));
   steps.b.send(back, dense([2]));
   expect((await Promise.all(waiting)).map(plain)).toEqual([dense([1]), dense([2])].map(plain));

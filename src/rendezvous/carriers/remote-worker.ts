@@ -76,6 +76,8 @@ export class RemoteWorker implements TensorCarrier {
   #unsettled = 0;
   /** Requests of the worker that wait until nothing leaves over its earlier connections. */
   readonly #deferred = new Set<() => void>();
+  /** The way to the worker, where this end has made a connection. */
+  #way: Dial | undefined;
   #dialling: AbortController | undefined;
   /** Aborted when there is a connection again. */
   #awaiting: AbortController | undefined;
@@ -142,6 +144,7 @@ export class RemoteWorker implements TensorCarrier {
     this.#awaiting?.abort();
     const replaced = dial === undefined ? [...this.#connections].filter(([, each]) => each === undefined) : [];
     this.#connections.set(connection, dial);
+    this.#way ??= dial;
     this.#asked ??= connection;
     this.#standAgain();
     // The worker has dialled again: its connection before has broken, which this end may not know yet.
@@ -152,7 +155,6 @@ export class RemoteWorker implements TensorCarrier {
 
   /** A connection is over. @returns what takes over the requests that it leaves; undefined: they fail. */
   detach(connection: TensorConnection, error: ShoalError | undefined): ((asked: Unanswered) => void) | undefined {
-    const dial = this.#connections.get(connection);
     this.#connections.delete(connection);
     if (this.#asked === connection) this.#asked = [...this.#connections.keys()].at(-1);
     this.#unsettled++;
@@ -163,7 +165,8 @@ export class RemoteWorker implements TensorCarrier {
     }
     if (this.#asked === undefined) {
       void this.#await(error);
-      if (dial !== undefined) void this.#dial(dial, this.#options.reconnectMs, error);
+      // Connections that either end has made may break together, in any order.
+      if (this.#way !== undefined) void this.#dial(this.#way, this.#options.reconnectMs, error);
     } else this.#standAgain();
     return (asked) => void this.#wait(asked);
   }
