@@ -13,6 +13,12 @@ interface WayRow {
   readonly throughputRatio: { readonly median: number; readonly best: number };
 }
 
+interface ScalingRow {
+  readonly workers: number;
+  readonly rpcsPerStep: readonly [unfused: number, fused: number];
+  readonly throughputRatio: { readonly median: number; readonly best: number };
+}
+
 interface LateRow {
   readonly name: string;
   readonly stepMs: number;
@@ -49,6 +55,7 @@ export function graphTable(read: ReadResult): string {
   const lines = [
     ...linesOf(read, 'graph-one-host', (rows: readonly WayRow[]) => [requests(rows), ...throughput(rows, 'one host')]),
     ...linesOf(read, 'graph-6-hosts-1gbit', (rows: readonly WayRow[]) => throughput(rows, '6 network namespaces, 1 Gbit/s')),
+    ...linesOf(read, 'graph-workers', (rows: readonly ScalingRow[]) => rows.map((row) => scaling(row))),
     ...linesOf(read, 'graph-late-tensor', (rows: readonly LateRow[]) => [late(rows)]),
     ...linesOf(read, 'graph-partition', (rows: readonly PartitionRow[]) => [partition(rows)]),
     ...linesOf(read, 'graph-small-nodes', (rows: readonly SmallRow[]) => rows.map((row) => small(row))),
@@ -85,6 +92,14 @@ function throughput(rows: readonly WayRow[], where: string): Line[] {
     { case: `the same: throughput over gRPC, ${where}`, asked: '× 1.4 of unfused', measured: times('gRPC static') },
     { case: `the same: fused over the fabric, ${where}`, asked: '× 3 of unfused gRPC', measured: times('fabric static') },
   ];
+}
+
+function scaling({ workers, rpcsPerStep: [unfused, fused], throughputRatio: { median, best } }: ScalingRow): Line {
+  return {
+    case: `the same: fused over gRPC, one host, ${workers} ${workers === 1 ? 'worker' : 'workers'}`,
+    asked: 'above unfused',
+    measured: `× ${median.toFixed(2)} (best round ${best.toFixed(2)}); RPCs per step ${unfused.toFixed(0)} and ${fused.toFixed(1)}`,
+  };
 }
 
 function late(rows: readonly LateRow[]): Line {

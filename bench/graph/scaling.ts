@@ -1,0 +1,56 @@
+/** Fused against unfused receives of the wide & deep example, for growing numbers of workers beside one parameter server: bench/graph/run.ts
+ *  for each. The processes share the CPUs of this host, so only the ratio in a row means something.
+ *
+ *    npx tsx bench/graph/scaling.ts --out out.json
+ *    npx tsx bench/graph/scaling.ts --workers 1,2 --rounds 1 --steps 2
+ *
+ *  Build first. */
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { programArguments } from '../arguments.ts';
+import { machine } from './machine.ts';
+
+interface WayRow {
+  readonly name: string;
+  readonly rpcsPerStep: number;
+  readonly throughputRatio: { readonly median: number; readonly best: number };
+}
+
+const { values } = programArguments(import.meta.url, {
+  options: {
+    workers: { type: 'string', default: '1,2,4,8,16,32' },
+    carrier: { type: 'string', default: 'gRPC' },
+    rounds: { type: 'string', default: '3' },
+    steps: { type: 'string', default: '5' },
+    out: { type: 'string' },
+  },
+});
+const { carrier, rounds, steps } = values;
+const program = fileURLToPath(new URL('run.ts', import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), 'bench-graph-scaling-'));
+const rows: unknown[] = [];
+try {
+  for (const workers of values.workers.split(',')) {
+    const out = join(folder, `${workers}.json`);
+    const ways = `${carrier} unfused,${carrier} static`;
+    const flags = Object.entries({ ways, workers, rounds, steps, out }).flatMap(([name, value]) => [`--${name}`, value]);
+    execFileSync(process.execPath, ['--import', 'tsx', program, ...flags], { stdio: ['ignore', 'ignore', 'inherit'] });
+    const [unfused, fused] = (JSON.parse(readFileSync(out, 'utf8')) as { readonly rows: readonly WayRow[] }).rows;
+    const row = {
+      workers: Number(workers),
+      rpcsPerStep: [unfused.rpcsPerStep, fused.rpcsPerStep],
+      throughputRatio: fused.throughputRatio,
+    };
+    rows.push(row);
+    console.log(
+      `${workers.padStart(3)} workers: × ${row.throughputRatio.median.toFixed(2)} (best round ${row.throughputRatio.best.toFixed(2)})`,
+    );
+  }
+} finally {
+  rmSync(folder, { recursive: true });
+}
+const { out, ...options } = values;
+if (out !== undefined) writeFileSync(out, `${JSON.stringify({ machine: machine(), options, rows }, undefined, 2)}\n`);
