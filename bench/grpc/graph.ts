@@ -14,7 +14,8 @@ interface GrpcAddress extends TensorAddress {
   readonly grpc: string;
 }
 
-class GrpcTaskTensors extends TaskTensors {
+/** Tensors of one task over gRPC. */
+export class GrpcTaskTensors extends TaskTensors {
   readonly #options: TaskTensorsOptions;
   #served: Served | undefined;
 

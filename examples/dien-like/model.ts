@@ -4,8 +4,9 @@
  *      items ─▶ rows ─▶ GRU ─▶ h1 … hT ─▶ attention ─▶ GRU, attended ─▶ last ─┐
  *      shown ─▶ row ──────────────────────────┴──────────────────────────────┴─▶ network ─▶ logit
  *
- *  The GRUs are there twice, with the same weights: unrolled, for training, since loops have no gradients; and as loops, by which examples
- *  are scored. */
+ *  The GRUs are loops. They are there a second time, unrolled and with the same weights, to score examples by both. With `serverCells` the
+ *  loops are on several devices: the products with the weights of a cell are where these weights are, so that states travel in each
+ *  iteration and weights stay. */
 import {
   add,
   call,
@@ -47,6 +48,7 @@ export interface ModelOptions extends ParameterOptions {
   readonly batch: number;
   /** A tower on each. */
   readonly workers: readonly string[];
+  readonly serverCells: boolean;
 }
 
 interface Cell {
@@ -128,9 +130,9 @@ function tower(g: GraphBuilder, options: ModelOptions, weights: Weights): Tower 
     const { last } = scan(g, options, weights.evolution, states, attentionOf(g, options, weights.attention, states, target));
     return head(g, weights, [target, pooled, mul(g, target, pooled), last]);
   };
-  const logits = g.withScope('unrolled', () => logitsBy(unrolled));
+  const logits = g.withScope('looped', () => logitsBy(looped));
   const loss = mean(g, sigmoidCrossEntropyWithLogits(g, labels, logits));
-  return { inputs, logits, loss, otherLogits: g.withScope('looped', () => logitsBy(looped)) };
+  return { inputs, logits, loss, otherLogits: g.withScope('unrolled', () => logitsBy(unrolled)) };
 }
 
 /** Share of each state in what is shown: [length, batch, 1], 1 in all for each example. */
@@ -169,7 +171,8 @@ const unrolled: Scan = (g, { length, units }, cell, inputs, attention) => {
   return { states: concat(g, states, { axis: 0 }), last: state };
 };
 
-const looped: Scan = (g, { length, units }, { gates, candidate, ...cell }, inputs, attention) => {
+const looped: Scan = (g, { length, units, serverCells }, { gates, candidate, ...cell }, inputs, attention) => {
+  const places = [gates, candidate].map(({ node }) => (serverCells ? { device: node.device } : {}));
   const { forGates, forCandidate } = projected(g, units, { gates, candidate, ...cell }, inputs);
   const steps = [
     reshape(g, forGates, { shape: [length, null, 2 * units] }),
@@ -188,11 +191,11 @@ const looped: Scan = (g, { length, units }, { gates, candidate, ...cell }, input
       body: ([k, state, before], [ownGates, ownCandidate, ...all]) => {
         const [first, second, share] = all.map((each) => gather(g, each as Floats, k as Ids));
         const weights = { ...cell, gates: ownGates as Floats, candidate: ownCandidate as Floats };
-        const made = next(g, weights, known(state), first, second, share);
+        const made = next(g, weights, known(state), first, second, share, places);
         return [add(g, k as Ids, integer(g, 1)), made, concat(g, [known(before), made], { axis: 0 })];
       },
     },
-    { name: 'gru', invariants: [identity(g, gates), identity(g, candidate), ...steps] },
+    { name: 'gru', invariants: [identity(g, gates, places[0]), identity(g, candidate, places[1]), ...steps] },
   );
   return { states: known(states), last: known(last) };
 };
@@ -206,11 +209,20 @@ function projected(g: GraphBuilder, units: number, { input, bias }: Cell, inputs
   };
 }
 
-/** h + z · (c − h), with update gate z (attended: times its share), reset gate r, candidate c = tanh(x + (r · h) U). */
-function next(g: GraphBuilder, { gates, candidate }: Cell, state: Floats, forGates: Floats, forCandidate: Floats, share?: Floats): Floats {
-  const both = sigmoid(g, add(g, forGates, matMul(g, state, gates)));
+/** h + z · (c − h), with update gate z (attended: times its share), reset gate r, candidate c = tanh(x + (r · h) U).
+ *  @param places of the products with gates and candidate. */
+function next(
+  g: GraphBuilder,
+  { gates, candidate }: Cell,
+  state: Floats,
+  forGates: Floats,
+  forCandidate: Floats,
+  share?: Floats,
+  [atGates, atCandidate]: readonly { readonly device?: string }[] = [],
+): Floats {
+  const both = sigmoid(g, add(g, forGates, matMul(g, state, gates, atGates)));
   const [own, reset] = split(g, both, 2, { axis: 1 });
   const update = share === undefined ? own : mul(g, own, share);
-  const wanted = tanh(g, add(g, forCandidate, matMul(g, mul(g, reset, state), candidate)));
+  const wanted = tanh(g, add(g, forCandidate, matMul(g, mul(g, reset, state), candidate, atCandidate)));
   return add(g, state, mul(g, update, sub(g, wanted, state)));
 }

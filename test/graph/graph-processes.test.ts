@@ -67,6 +67,32 @@ describe('a graph over processes', () => {
     expect(stderr).toMatch(/rank 0 exited with code 1: ShoalError: \/job:ps\/task:1 is lost: rank 2 was killed by SIGKILL/);
   });
 
+  it.each<Record<string, string>>([{}, { FUSE: '1' }])('runs a loop on two tasks, %j', async (env) => {
+    const { code, stdout, stderr } = await runLoop({ N: '300', ...env }).ended;
+    expect(code, stderr).toBe(0);
+    expect(stdout).toContain('/job:worker/task:0 counted to 300');
+    expect(stdout).toContain('/job:ps/task:0 is in iteration 100');
+  });
+
+  it('ends a loop with an error that names the task that was killed in it', async () => {
+    await using job = runLoop({}, '--grace', '60s');
+    const [[, pid]] = await job.output(/\/job:ps\/task:0 pid (\d+)/, 1);
+    await job.output(/is in iteration 100/, 1);
+    process.kill(Number(pid), 'SIGKILL');
+    const { stderr } = await job.ended;
+    expect(stderr).toMatch(/rank 0 exited with code 1: ShoalError: .*\/job:ps\/task:0 is lost/);
+    expect(stderr).not.toContain('still running');
+  });
+
+  it('ends a loop at the time limit of its step when a task is stopped in it, and names it', async () => {
+    await using job = runLoop({ LIMIT_MS: '8000' }, '--grace', '1s');
+    const [[, pid]] = await job.output(/\/job:ps\/task:0 pid (\d+)/, 1);
+    await job.output(/is in iteration 100/, 1);
+    process.kill(Number(pid), 'SIGSTOP');
+    const { stderr } = await job.ended;
+    expect(stderr).toMatch(/did not end within 8000 ms: it waits for '\S*seen' from \/job:ps\/task:0/);
+  });
+
   it('goes on from its checkpoint after a server was killed in the middle of training', async () => {
     const folder = temporaryFolder('graph-checkpoint');
     const counter = fixtureScript('graph-checkpoint');
@@ -179,6 +205,11 @@ describe('a graph over processes', () => {
     expect(stderr).toContain('--ps is for shoal/graph and --servers for shoal/kvstore');
   });
 });
+
+function runLoop(env: Record<string, string>, ...args: readonly string[]): ReturnType<typeof start> {
+  const loop = fixtureScript('graph-loop');
+  return start([process.execPath, 'dist/tools/cli/main.js', 'run', '--ps', '1', '--workers', '1', ...args, loop], { env });
+}
 
 function runWith(env: Record<string, string>, ...args: readonly string[]): ReturnType<typeof start> {
   return start([process.execPath, 'dist/tools/cli/main.js', 'run', ...args, script], { env });

@@ -1,6 +1,10 @@
 /** The benchmarks' gRPC carrier, a foreign implementation of the carrier interface: rendezvous' suite runs on it, and graphs. */
 import { describe, expect, it } from 'vitest';
+import { GrpcTaskTensors } from '../../bench/grpc/graph.ts';
 import { GrpcWorker } from '../../bench/grpc/worker.ts';
+import { loopsOverTasks } from '../../src/graph/testing/loops-over-tasks.ts';
+import { recordedTcp } from '../../src/graph/testing/recorded-fabric.ts';
+import type { TcpFabric } from '../../src/fabric/providers/tcp.ts';
 import { describeRendezvous, dense, type RendezvousWorld } from '../../src/rendezvous/carriers/conformance.ts';
 
 async function world(): Promise<RendezvousWorld> {
@@ -34,6 +38,11 @@ describeRendezvous('grpc', world, {
 });
 
 describe('gRPC', () => {
+  it.each([false, true])('carries loops on several tasks, fused %s', async (doFuseRecv) => {
+    const createFabric = (rank: number): TcpFabric => recordedTcp([], rank, new Uint8Array(16));
+    await loopsOverTasks({ createFabric, Tensors: GrpcTaskTensors }, { doFuseRecv, seeds: 8 });
+  });
+
   it('gives back the tensors of a request that was given up before it had all', async () => {
     const { a, b, close } = await world();
     const [sender, receiver] = [a, b].map((core) => core.beginStep(1));

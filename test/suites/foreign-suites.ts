@@ -462,20 +462,16 @@ export const tensorflowPartition: ForeignSuite = {
   name: 'DeepRec, partitioned graphs',
   source: "DeepRec-AI/DeepRec, graph_partition_test.cc: TensorFlow's with FuseRecv, e935e4cee4",
   file: 'test/suites/tensorflow.test.ts',
-  cases: 11,
+  cases: 14,
   covered: [
     of(
       'GraphPartitionTest',
       `SingleDevice CrossDeviceData CrossDeviceControl CrossDeviceData_MultiUse CrossDeviceControl_MultiUse CrossDevice_DataControl
-        PartitionIncompleteGraph SetIncarnation`,
+        CrossDeviceLoopSimple CrossDeviceLoopSimple1 CrossDeviceLoopFull PartitionIncompleteGraph SetIncarnation`,
     ),
     of('FuseRecvTest', 'FuseRecvNormal FuseRecvNormal2 FuseRecvRefType'),
   ].join(' '),
   leftOut: [
-    {
-      reason: 'loops over several devices: refused, naming the nodes',
-      tests: of('GraphPartitionTest', 'CrossDeviceLoopSimple CrossDeviceLoopSimple1 CrossDeviceLoopFull'),
-    },
     { reason: 'functions travel with the session, not with each partition', tests: 'GraphPartitionTest.Functions' },
     {
       reason: 'an order of nodes by estimated times',

@@ -3,16 +3,22 @@ import { afterEach, describe, expect } from 'vitest';
 import { seededRandom } from '../../src/base/random.ts';
 import {
   add,
+  addN,
+  constant,
   GraphBuilder,
   identity,
   importNodes,
+  less,
+  merge,
   neg,
   noOp,
   operations,
   placeholder,
   variable,
+  whileLoop,
   type Output,
 } from '../../src/graph/index.ts';
+import { enter, loopCond, nextIteration } from '../../src/graph/ops/control-flow.ts';
 import { deadlockProblems } from '../../src/graph/partition/deadlock.ts';
 import { keysOf } from '../../src/graph/partition/keys.ts';
 import { partitionGraph, type PartitionedGraph } from '../../src/graph/partition/partition-graph.ts';
@@ -313,6 +319,43 @@ describe(tensorflowPartition.name, () => {
     expect(opsOf(result, b)).toContain('NoOp');
     expect(opsOf(result, a).filter((op) => op === 'Send').length).toBe(result.transfers.length);
     expect(opsOf(result, b).filter((op) => op === 'Recv').length).toBe(result.transfers.length);
+  });
+  /** On every device a control loop, after whose Merge all receives of the loop run. */
+  const checkLoops = ({ partitions }: PartitionedGraph): void => {
+    expect(partitions.length).toBe(2);
+    for (const { nodes } of partitions.map(({ graph }) => graph)) {
+      const control = nodes.filter(({ name }) => name.startsWith('_loop_'));
+      expect(control.map(({ op }) => op).sort()).toEqual(['Const', 'Enter', 'Merge', 'NextIteration', 'Switch']);
+      for (const { op, controlInputs } of nodes) if (op === 'Recv') expect(controlInputs.map((each) => each.op)).toEqual(['Merge']);
+    }
+  };
+  const simpleLoop = (gates: string): PartitionedGraph =>
+    partitioned((g) => {
+      const a1 = placeholder(g, 'bool', [], { device: a });
+      const [a3] = merge(g, [enter(g, a1, { frame_name: 'foo', device: gates })], { device: a });
+      loopCond(g, a3, { device: a });
+      g.connect(a3, nextIteration(g, identity(g, a3, { device: b }), { device: gates }));
+    });
+  cases.add('GraphPartitionTest.CrossDeviceLoopSimple', 'a loop with a node on another device', () => checkLoops(simpleLoop(a)));
+  cases.add('GraphPartitionTest.CrossDeviceLoopSimple1', 'Enter and NextIteration run where their Merge does', () => {
+    const [at] = simpleLoop(b).partitions.flatMap(({ graph }) => graph.nodes.filter(({ name }) => name === 'Merge'));
+    expect(at.inputs.map(({ node }) => [node.op, node.device])).toEqual([
+      ['Enter', a],
+      ['NextIteration', a],
+    ]);
+  });
+  cases.add('GraphPartitionTest.CrossDeviceLoopFull', 'a whole loop with a sum on another device', () => {
+    const result = partitioned((g) => {
+      const given = [1, 2].map(() => placeholder(g, 'int32', [], { device: a }));
+      type Ints = Output<'int32'>;
+      g.withDevice(a, () =>
+        whileLoop(g, given, {
+          cond: ([i]) => less(g, i as Ints, constant(g, { dtype: 'int32', shape: [], data: [10] })),
+          body: ([i, j]) => [addN(g, [i, j] as Ints[], { device: b }), j],
+        }),
+      );
+    });
+    checkLoops(result);
   });
   cases.add('GraphPartitionTest.PartitionIncompleteGraph', 'a node without its inputs is refused by name', () => {
     const incomplete = { name: 'N', op: 'AddV2', inputs: [], attributes: {} };

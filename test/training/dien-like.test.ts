@@ -1,5 +1,5 @@
-/** The example with sequences, attention and loops: it learns, its loops give the scores of the unrolled model, and it needs
- *  fewer requests by either kind of fusion. */
+/** The example with sequences, attention and loops: it learns by its loops, which score as the unrolled model does, on one device and on
+ *  several, and it needs fewer requests by either kind of fusion. */
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../../examples/ranking/area-under-curve.ts';
@@ -38,6 +38,10 @@ describe('a model like DIEN', () => {
     const some = await train(example, ...sync, '--fuse', '--recv-some');
     expect([some.loss, some.auc]).toEqual([plain.loss, plain.auc]);
     expect(some.receivesPerStep).toBeLessThan(0.5 * plain.receivesPerStep);
+    const far = await train(example, ...sync, '--fuse', '--recv-some', '--server-cells');
+    expect([far.loss, far.auc]).toEqual([plain.loss, plain.auc]);
+    expect(far.otherwise).toBeLessThan(1e-5);
+    expect(far.receivesPerStep).toBeGreaterThan(some.receivesPerStep);
   });
 });
 

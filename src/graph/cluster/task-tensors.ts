@@ -1,6 +1,6 @@
 /** The tensors that one task exchanges with others: a worker of rendezvous, whose steps are those of the graph. A connection to another task
  *  is made by the first receive from it, and serves both ways. What a step sends stays until the step ends: it costs nothing, as a step
- *  keeps its values that long, and can be given again when a connection breaks. */
+ *  keeps its values that long, and can be given again when a connection breaks. Of loops only what was sent last stays. */
 import type { Clock } from '../../base/clock.ts';
 import type { Random } from '../../base/random.ts';
 import type { Fabric, FabricAddress, PeerIdentity } from '../../fabric/fabric.ts';

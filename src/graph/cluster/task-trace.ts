@@ -112,10 +112,12 @@ export class TaskTrace {
   }
 
   #nameOf(names: Map<string, NameId>, key: string, verb: string, second: string): NameId {
-    const found = names.get(key);
+    // All iterations of a loop have one name.
+    const text = key.slice(0, key.lastIndexOf(';') + 1);
+    const found = names.get(text);
     if (found !== undefined) return found;
     const made = names.size < namesMax ? this.#recorder.name(...describe(key, verb, second)) : 0;
-    if (names.size < namesMax) names.set(key, made);
+    if (names.size < namesMax) names.set(text, made);
     return made;
   }
 }

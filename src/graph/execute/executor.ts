@@ -8,7 +8,7 @@ import type { Graph } from '../structure/graph.ts';
 import { describeNode, type Node } from '../structure/graph-node.ts';
 import { formatShape } from '../structure/shape.ts';
 import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
-import { keysOf } from '../partition/keys.ts';
+import { keysIn, keysOf } from '../partition/keys.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import { createProgram, type Program } from './program.ts';
 import { plainOf } from './resident.ts';
@@ -130,7 +130,7 @@ class PartitionRun {
     const { rendezvous, feeds, results } = this.#context;
     switch (node.control) {
       case 'send':
-        rendezvous.send(this.#around.keysOf(node)[0], isDead ? undefined : plainOf(inputOf(ready, 0)));
+        rendezvous.send(this.#keysOf(ready)[0], isDead ? undefined : plainOf(inputOf(ready, 0)));
         return this.#complete(ready);
       case 'return':
         results[node.attributes.index as number] = isDead ? undefined : plainOf(inputOf(ready, 0));
@@ -140,11 +140,11 @@ class PartitionRun {
     if (isDead) return this.#complete(ready);
     switch (node.control) {
       case 'recv': {
-        const value = rendezvous.recvAsync(this.#around.keysOf(node)[0]).then((only) => [only]);
+        const value = rendezvous.recvAsync(this.#keysOf(ready)[0]).then((only) => [only]);
         return void this.#wait(ready, value);
       }
       case 'fuse-recv':
-        return void this.#wait(ready, rendezvous.recvFused(this.#around.keysOf(node)));
+        return void this.#wait(ready, rendezvous.recvFused(this.#keysOf(ready)));
       case 'argument':
         return this.#complete(ready, [feeds[node.attributes.index as number]]);
       case 'switch': {
@@ -165,6 +165,11 @@ class PartitionRun {
       default:
         return this.#compute(ready);
     }
+  }
+
+  #keysOf({ program, iteration: { frame, number } }: ReadyNode): readonly string[] {
+    const keys = this.#around.keysOf(program.node);
+    return frame.parent === undefined ? keys : keysIn(keys, frame.number, number);
   }
 
   #compute(ready: ReadyNode): void {

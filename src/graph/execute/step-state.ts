@@ -9,6 +9,7 @@
  *  (Yu et al., "Dynamic control flow in large-scale machine learning", 2018). */
 import { assert, must } from '../../base/assert.ts';
 import { Fifo } from '../../base/collections/fifo.ts';
+import { ShoalError } from '../../base/errors.ts';
 import type { Value } from '../structure/value.ts';
 import type { FrameMemory, FrameProgram, Program, ProgramNode } from './program.ts';
 
@@ -40,6 +41,8 @@ interface FrameState {
   readonly program: FrameProgram;
   /** The iteration it was entered from; undefined for the root. */
   readonly parent: Iteration | undefined;
+  /** Stands for the numbers of the iterations around it; 0 outside loops. */
+  readonly number: number;
   /** Those that are not given back, in order. */
   readonly iterations: Iteration[];
   /** Number of the iteration that was begun last. */
@@ -223,6 +226,7 @@ export class StepState {
     const frame: FrameState = {
       program,
       parent,
+      number: parent === undefined ? 0 : pairNumber(parent.frame.number, parent.number),
       iterations: [],
       newest: 0,
       pendingEnters: program.frame.enters.length,
@@ -233,6 +237,16 @@ export class StepState {
     frame.iterations.push(openIteration(frame, 0));
     return frame;
   }
+}
+
+/** Another number for every other pair (Cantor). @throws ShoalError `unsupported` for one that keys cannot hold. */
+function pairNumber(a: number, b: number): number {
+  const number = ((a + b) * (a + b + 1)) / 2 + b;
+  if (number < 1e15) return number;
+  throw new ShoalError(
+    'unsupported',
+    `iteration ${b} is too many for so many loops in each other; begin fewer iterations of the outer ones`,
+  );
 }
 
 /** States of a Merge. */

@@ -60,14 +60,14 @@ function reference(compute: (x: T, w: T) => T): number[][] {
   return [total(...inputs), ...tf.grads(total)(inputs)].map((each) => Array.from(each.dataSync()));
 }
 
-/** y = tanh(y · w), n times. */
-const chain = (g: GraphBuilder, x: F, w: F, n: F): F =>
+/** y = tanh(y · w), n times. @param far device of the product. */
+const chain = (g: GraphBuilder, x: F, w: F, n: F, far?: string): F =>
   whileLoop(
     g,
     [scalar(g, 0), x],
     {
       cond: ([i], [limit]) => less(g, i as F, limit as F),
-      body: ([i, y], [, factor]) => [add(g, i as F, scalar(g, 1)), tanh(g, mul(g, y as F, factor as F))],
+      body: ([i, y], [, factor]) => [add(g, i as F, scalar(g, 1)), tanh(g, mul(g, y as F, factor as F, { device: far }))],
     },
     { invariants: [n, w] },
   )[1] as F;
@@ -90,6 +90,7 @@ const cases: readonly [string, Build, (x: T, w: T, n: number) => T][] = [
   ],
   ['a loop', chain, chained],
   ['a loop on another device', (g, ...given) => g.withDevice(devices[1], () => chain(g, ...given)), chained],
+  ['a loop on two devices', (g, ...given) => chain(g, ...given, devices[1]), chained],
   [
     'a value from before and after a loop',
     (g, x, w, n) => mul(g, chain(g, mul(g, x, w), w, n), x),
@@ -127,6 +128,23 @@ const cases: readonly [string, Build, (x: T, w: T, n: number) => T][] = [
         {
           cond: ([i], [limit]) => less(g, i as F, limit as F),
           body: ([i, y], [, v]) => [add(g, i as F, scalar(g, 1)), chain(g, add(g, y as F, v as F), v as F, i as F)],
+        },
+        { invariants: [n, w] },
+      )[1],
+    (x, w, n) => Array.from({ length: n }).reduce<T>((y, _, i) => chained(tf.add(y, w), w, i), x),
+  ],
+  [
+    'a loop on one device in a loop on another',
+    (g, x, w, n) =>
+      whileLoop(
+        g,
+        [scalar(g, 0), x],
+        {
+          cond: ([i], [limit]) => less(g, i as F, limit as F),
+          body: ([i, y], [, v]) => [
+            add(g, i as F, scalar(g, 1)),
+            g.withDevice(devices[1], () => chain(g, add(g, y as F, v as F), v as F, i as F, devices[0])),
+          ],
         },
         { invariants: [n, w] },
       )[1],

@@ -1,8 +1,10 @@
 /** The proof about a partitioned graph: no receive waits for what waits for it. It looks at the result alone, not at how it was made:
  *  all partitions as one directed graph, with an edge from every Send to the receive of its key. A fused receive can reach one of its
- *  own sources if, and only if, it is on a circle there. */
+ *  own sources if, and only if, it is on a circle there; in a loop, on one within an iteration. */
+import { groupBy } from '../../base/collections/lists.ts';
 import type { OpDefinition } from '../structure/definition.ts';
 import { circleThrough, components, digraph } from '../structure/digraph.ts';
+import { frameTable, goesBackIn } from '../structure/frames.ts';
 import type { Graph } from '../structure/graph.ts';
 import { describeNode, type Node } from '../structure/graph-node.ts';
 import { keysOf } from './keys.ts';
@@ -47,7 +49,7 @@ export function deadlockProblems({ partitions }: PartitionGraphs): string[] {
   for (const [key, { index, receiver }] of senders)
     if (receiver === undefined) problems.push(`${label(nodes[index])} sends ${key} to nobody`);
   if (edges.includes(-1)) problems.push('a node has an input that is in no partition');
-  return problems.length > 0 ? problems : circles(nodes, edges);
+  return problems.length > 0 ? problems : circles(partitions, edges);
 }
 
 interface Sender {
@@ -56,15 +58,26 @@ interface Sender {
   receiver: Node | undefined;
 }
 
-function circles(nodes: readonly Node[], edges: readonly number[]): string[] {
-  const graph = digraph(nodes.length, edges);
-  const { of, count } = components(graph);
-  const sizes = new Int32Array(count);
-  for (const component of of) sizes[component]++;
-  const found = nodes.flatMap((node, index) => {
-    if (!isReceive(node.definition) || sizes[of[index]] === 1) return [];
-    const way = (circleThrough(graph, index) ?? []).map((each) => nodes[each].name).join(' → ');
-    return [{ isFused: node.control === 'fuse-recv', problem: `${label(node)} waits for itself: ${way}` }];
+function circles(partitions: PartitionGraphs['partitions'], edges: readonly number[]): string[] {
+  const tables = partitions.map(({ graph }) => frameTable(graph.nodes));
+  const placed = partitions.flatMap(({ graph }, k) => graph.nodes.map((node) => ({ node, frame: tables[k].frameOf(node) })));
+  const receives = [...placed.keys()].filter((index) => isReceive(placed[index].node.definition));
+  const found = [...groupBy(receives, (index) => placed[index].frame.name).values()].flatMap((indexes) => {
+    const goesBack = goesBackIn(placed[indexes[0]].frame);
+    const isForward = (at: number): boolean => !goesBack(placed[edges[at - (at % 2)]].node, placed[edges[at - (at % 2) + 1]].frame);
+    const graph = digraph(
+      placed.length,
+      edges.filter((_, at) => isForward(at)),
+    );
+    const { of, count } = components(graph);
+    const sizes = new Int32Array(count);
+    for (const component of of) sizes[component]++;
+    const onCircles = indexes.filter((index) => sizes[of[index]] > 1);
+    return onCircles.map((index) => {
+      const { node } = placed[index];
+      const way = (circleThrough(graph, index) ?? []).map((each) => placed[each].node.name).join(' → ');
+      return { isFused: node.control === 'fuse-recv', problem: `${label(node)} waits for itself: ${way}` };
+    });
   });
   return [...found.filter(({ isFused }) => isFused), ...found.filter(({ isFused }) => !isFused)].map(({ problem }) => problem);
 }

@@ -20,6 +20,11 @@ export function keysOf({ attributes, control }: Node): string[] {
   );
 }
 
+/** The same keys in an iteration of a loop. */
+export function keysIn(keys: readonly string[], frame: number, iteration: number): string[] {
+  return keys.map((key) => `${key.slice(0, key.lastIndexOf(';'))};${frame}:${iteration}`);
+}
+
 function listOf(attribute: unknown): readonly unknown[] {
   return Array.isArray(attribute) ? (attribute as readonly unknown[]) : [attribute];
 }

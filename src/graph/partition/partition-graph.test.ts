@@ -1,4 +1,4 @@
-/** Partitions: Send and Recv where edges cross, one pair per tensor and destination; loops on several devices are refused. */
+/** Partitions: Send and Recv where edges cross, one pair per tensor and destination, also in loops on several devices. */
 import { describe, expect, it } from 'vitest';
 import { identity, placeholder } from '../ops/array.ts';
 import { noOp, whileLoop } from '../ops/control-flow.ts';
@@ -102,16 +102,24 @@ describe('a partitioned graph', () => {
     expect(result.transfers.map(({ tensorName }) => tensorName)).toEqual(['edge_0__arg_0', 'edge_1_loop/Exit']);
   });
 
-  it('has no loop on several devices', () => {
-    const build = (): PartitionedGraph =>
-      partitioned((g) => {
-        const x = placeholder(g, 'float32', [], { name: 'x', device: a });
-        g.withDevice(a, () => count(g, x, (i) => neg(g, i, { name: 'far', device: b })));
-      });
-    expect(build).toThrow(expect.objectContaining({ code: 'unsupported' }));
-    expect(build).toThrow(
-      /the loop 'loop' is on several devices: Identity 'loop\/Identity' on \/job:a\S+, Neg 'loop\/far' on \/job:b\S+ put all of a loop/,
-    );
+  it('has a loop of its own on each device of a loop, which begins the iterations there', () => {
+    const result = partitioned((g) => {
+      const x = placeholder(g, 'float32', [], { name: 'x', device: a });
+      g.withDevice(a, () => count(g, x, (i) => neg(g, i, { name: 'far', device: b })));
+    });
+    expect(format(result).filter((line) => line.startsWith('b:'))).toEqual([
+      'b: _loop_0/Const = Const()',
+      'b: _loop_0/Enter = Enter(_loop_0/Const:0)',
+      'b: _loop_0/Merge = Merge(_loop_0/Enter:0, _loop_0/NextIteration:0)',
+      'b: loop/Identity/_recv_0 = Recv(^_loop_0/Merge)',
+      'b: loop/far = Neg(loop/Identity/_recv_0:0)',
+      'b: loop/far/_send_1 = Send(loop/far:0)',
+      'b: loop/LoopCond/_recv_2 = Recv(^_loop_0/Merge)',
+      'b: _loop_0/Switch = Switch(_loop_0/Merge:0, loop/LoopCond/_recv_2:0)',
+      'b: _loop_0/NextIteration = NextIteration(_loop_0/Switch:1)',
+    ]);
+    expect(format(result)).toContain('a: loop/far/_recv_1 = Recv(^_loop_0/Merge)');
+    expect(result.transfers.map(({ frame }) => frame.name)).toEqual(['loop', 'loop', 'loop']);
   });
 
   it('refuses devices that are not there', () => {

@@ -1,7 +1,9 @@
 /** One graph per device. Where an edge would cross, the one graph gets a Send, the other a Recv or a slot of a FuseRecv.
  *
  *      a ──▶ b          a ──▶ Send  ┄┄┄▶  Recv ──▶ b                       a value
- *      a ┄^┄ b          a ┄^┄ Const ──▶ Send  ┄┄┄▶  Recv ──▶ Identity ┄^┄ b    only that a has run, or is dead */
+ *      a ┄^┄ b          a ┄^┄ Const ──▶ Send  ┄┄┄▶  Recv ──▶ Identity ┄^┄ b    only that a has run, or is dead
+ *
+ *  In a loop a receive runs after the node that begins the iteration on its device (spread-loops.ts). */
 import { getOrMake } from '../../base/collections/lists.ts';
 import { assert, must } from '../../base/assert.ts';
 import { anyObject, anything, checkFields, flag, optionTable } from '../../base/schema.ts';
@@ -10,11 +12,12 @@ import { fuseRecvDefinition, recvDefinition, sendDefinition } from '../ops/trans
 import { fuseReceives, type FuseGroup, type FuseOptions, type UnfusedReceive } from '../passes/fuse-recv.ts';
 import type { Device, DeviceSet } from '../placement/devices.ts';
 import { emptyTensor, planTransfers, type Transfer, type TransferTable } from '../placement/device-transfers.ts';
-import { checkNode } from '../structure/check-node.ts';
+import { derivedNode } from '../structure/check-node.ts';
 import type { Attributes, OpDefinition } from '../structure/definition.ts';
 import { Graph } from '../structure/graph.ts';
 import { nodeError, Node, type Output } from '../structure/graph-node.ts';
 import { deadlockProblems } from './deadlock.ts';
+import { spreadLoops, type SpreadGraph } from './spread-loops.ts';
 
 export interface PartitionOptions {
   readonly devices: DeviceSet;
@@ -48,13 +51,14 @@ export interface PartitionedGraph {
 }
 
 /** @param graph placed: the device of every node is the full name of one of the devices.
- *  @throws ShoalError `usage` for a device that does not exist, `unsupported` for a loop on several devices. */
-export function partitionGraph(graph: Graph, options: PartitionOptions): PartitionedGraph {
+ *  @throws ShoalError `usage` for a device that does not exist, `unsupported` for a loop on several devices without one LoopCond. */
+export function partitionGraph(placed: Graph, options: PartitionOptions): PartitionedGraph {
   checkFields('partitionGraph', options, partitionOptionKeys);
   const { devices, doFuseRecv = false, fuse, check = true } = options;
+  const { graph, beginOf } = spreadLoops(placed);
   const transfers = planTransfers(graph);
   const { groups, unfused } = doFuseRecv ? fuseReceives(graph, transfers.all, fuse) : { groups: [], unfused: [] };
-  const emitter = new Emitter(devices, transfers, groups);
+  const emitter = new Emitter({ devices, transfers, groups, beginOf });
   for (const node of graph.nodes) emitter.add(node);
   const partitioned = { partitions: emitter.finish(), transfers: transfers.all, groups, unfused };
   if (check) {
@@ -70,9 +74,16 @@ interface PartitionDraft {
   readonly names: Set<string>;
 }
 
+interface EmitterOptions extends Pick<SpreadGraph, 'beginOf'> {
+  readonly devices: DeviceSet;
+  readonly transfers: TransferTable;
+  readonly groups: readonly FuseGroup[];
+}
+
 class Emitter {
   readonly #devices: DeviceSet;
   readonly #transfers: TransferTable;
+  readonly #beginOf: SpreadGraph['beginOf'];
   readonly #groupOf = new Map<Transfer, FuseGroup>();
   readonly #drafts = new Map<string, PartitionDraft>();
   readonly #copies = new Map<Node, Node>();
@@ -81,9 +92,10 @@ class Emitter {
   /** Inputs that come back from nodes which are not there yet. */
   readonly #open: { readonly inputs: Output[]; readonly index: number; readonly source: Output }[] = [];
 
-  constructor(devices: DeviceSet, transfers: TransferTable, groups: readonly FuseGroup[]) {
+  constructor({ devices, transfers, groups, beginOf }: EmitterOptions) {
     this.#devices = devices;
     this.#transfers = transfers;
+    this.#beginOf = beginOf;
     for (const group of groups) for (const transfer of group) this.#groupOf.set(transfer, group);
   }
 
@@ -149,10 +161,13 @@ class Emitter {
   #addReceive(group: FuseGroup): void {
     const [first] = group;
     const draft = this.#draft(first.consumers[0]);
-    const node =
+    const begin = this.#copies.get(this.#beginOf(first.frame, first.recvDevice) as Node);
+    const controlInputs = begin === undefined ? [] : [begin];
+    const [definition, name, attributes] =
       group.length === 1
-        ? emit(draft, recvDefinition, { name: `${first.source.name}/_recv_${first.id}`, attributes: this.#recvAttributes(first) })
-        : emit(draft, fuseRecvDefinition, { name: `_fuse_recv_${first.id}`, attributes: this.#fuseAttributes(group) });
+        ? [recvDefinition, `${first.source.name}/_recv_${first.id}`, this.#recvAttributes(first)]
+        : [fuseRecvDefinition, `_fuse_recv_${first.id}`, this.#fuseAttributes(group)];
+    const node = emit(draft, definition, { name, controlInputs, attributes });
     group.forEach((transfer, slot) => {
       const value = node.outputs[slot];
       // A node is dead when its input is; a receive is not dead when a slot of it is.
@@ -205,9 +220,7 @@ function emit(
   let name = wanted;
   for (let number = 1; draft.names.has(name); number++) name = `${wanted}_${number}`;
   draft.names.add(name);
-  const checked = checkNode(definition, name, inputs, attributes);
-  const parts = { name, definition, inputs, controlInputs, attributes: checked.attributes, device: draft.device.name };
-  const node = new Node(parts, checked.outputs);
+  const node = derivedNode(definition, { name, device: draft.device.name, inputs, controlInputs, attributes });
   draft.nodes.push(node);
   return node;
 }

@@ -4,7 +4,7 @@ import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { argumentDefinition, returnDefinition } from '../ops/transfer.ts';
 import type { Placement } from '../placement/place.ts';
-import { checkNode } from '../structure/check-node.ts';
+import { derivedNode } from '../structure/check-node.ts';
 import type { Attributes, OpDefinition } from '../structure/definition.ts';
 import { Graph } from '../structure/graph.ts';
 import { describeNode, Node, type Output } from '../structure/graph-node.ts';
@@ -27,8 +27,7 @@ export function prune(graph: Graph, placement: Placement, { feeds, fetches, targ
   const open: { readonly inputs: Output[]; readonly index: number; readonly source: Output }[] = [];
   const deviceOf = (node: Node): string => must(placement.get(node), () => `'${node.name}' is placed`).name;
   const addNew = (definition: OpDefinition, name: string, device: string, attributes: Attributes, inputs: readonly Output[] = []): Node => {
-    const { attributes: complete, outputs } = checkNode(definition, name, inputs, attributes);
-    const node = new Node({ name, definition, inputs, controlInputs: [], attributes: complete, device }, outputs);
+    const node = derivedNode(definition, { name, device, inputs, attributes });
     nodes.push(node);
     return node;
   };

@@ -1,11 +1,10 @@
 /** The values that must cross from one device to another: one transfer per tensor and destination device, whoever uses it there, and one per node
  *  that nodes of another device run after. */
 import { getOrMake } from '../../base/collections/lists.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { frameTable } from '../structure/frames.ts';
+import { frameTable, type Frame } from '../structure/frames.ts';
 import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
 import type { Graph } from '../structure/graph.ts';
-import { describeNode, type Node } from '../structure/graph-node.ts';
+import type { Node } from '../structure/graph-node.ts';
 import { knownCount, type Shape } from '../structure/shape.ts';
 
 export interface Transfer {
@@ -16,6 +15,8 @@ export interface Transfer {
   readonly slot: number | undefined;
   readonly dtype: GraphDType;
   readonly shape: Shape;
+  /** The loop that it is in; one transfer is made in each of its iterations. */
+  readonly frame: Frame;
   readonly sendDevice: string;
   readonly recvDevice: string;
   /** The name in keys: `edge_3_tower/h1`. */
@@ -55,8 +56,7 @@ function entryOf(slot: number | undefined, recvDevice: string): string {
   return `${slot ?? '^'} ${recvDevice}`;
 }
 
-/** @param graph placed: the device of every node is a full name.
- *  @throws ShoalError `unsupported` for a loop on several devices. */
+/** @param graph placed: the device of every node is a full name. */
 export function planTransfers(graph: Graph): TransferTable {
   const frames = frameTable(graph.nodes);
   const all: (Transfer & { readonly consumers: Node[] })[] = [];
@@ -68,8 +68,6 @@ export function planTransfers(graph: Graph): TransferTable {
   return new TransferTable(all, drafts);
 
   function cross(source: Node, slot: number | undefined, node: Node): void {
-    const frame = frames.outputFrameOf(source);
-    if (frame !== frames.root) throw crossingLoop(frame.name, source, node);
     const own = getOrMake(drafts, source, () => new Map<string, (typeof all)[number]>());
     const draft = getOrMake(own, entryOf(slot, node.device), () => open(source, slot, node.device));
     if (draft.consumers.at(-1) !== node) draft.consumers.push(node);
@@ -80,7 +78,8 @@ export function planTransfers(graph: Graph): TransferTable {
     const carried = slot === undefined ? emptyTensor : source.outputs[slot];
     const { dtype, shape } = carried;
     const tensorName = `edge_${id}_${source.name}`;
-    const draft = { id, source, slot, dtype, shape, sendDevice: source.device, recvDevice, tensorName, consumers: [] };
+    const frame = frames.outputFrameOf(source);
+    const draft = { id, source, slot, dtype, shape, frame, sendDevice: source.device, recvDevice, tensorName, consumers: [] };
     all.push(draft);
     return draft;
   }
@@ -88,11 +87,3 @@ export function planTransfers(graph: Graph): TransferTable {
 
 /** The value that travels for a control edge. */
 export const emptyTensor = { dtype: 'float32', shape: [0] } as const;
-
-function crossingLoop(frame: string, source: Node, node: Node): ShoalError {
-  const [from, to] = [describeNode(source), describeNode(node)];
-  return new ShoalError(
-    'unsupported',
-    `the loop '${frame}' is on several devices: ${from} on ${source.device}, ${to} on ${node.device}; put all of a loop on one device`,
-  );
-}

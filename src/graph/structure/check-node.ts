@@ -16,7 +16,7 @@ import type {
 } from './definition.ts';
 import { elementsOf } from './elements.ts';
 import { indexDTypes, isGraphDType, type GraphDType, type IndexDType } from './graph-dtype.ts';
-import { nodeError, type Output } from './graph-node.ts';
+import { Node, nodeError, type NodeParts, type Output } from './graph-node.ts';
 import { formatShape, isShape, type Dimension } from './shape.ts';
 import { isValue, type Value } from './value.ts';
 
@@ -47,6 +47,15 @@ export function checkNode(
       fail(`output ${slot} would have ${shape.length} dimensions; at most ${dimensionsMax} are allowed`);
   });
   return { attributes, outputs };
+}
+
+/** A node that no builder has made, complete and checked like one that a builder has. */
+export function derivedNode(
+  definition: OpDefinition,
+  { name, device, inputs = [], controlInputs = [], attributes: given = {} }: Pick<NodeParts, 'name' | 'device'> & Partial<NodeParts>,
+): Node {
+  const { attributes, outputs } = checkNode(definition, name, inputs, given);
+  return new Node({ name, definition, inputs, controlInputs, attributes, device }, outputs);
 }
 
 function completeAttributes(

@@ -32,6 +32,14 @@ export interface FrameTable {
   outputFrameOf(node: Node): Frame;
 }
 
+/** Edges that go back, for those who look at one iteration of `frame`: into the next one of it, or of a loop around it.
+ *  @returns whether an edge from `source` into `target` is one. */
+export function goesBackIn(frame: Frame): (source: Node, target: Frame) => boolean {
+  const around = new Set<string>();
+  for (let each: Frame | undefined = frame; each !== undefined; each = each.parent) around.add(each.name);
+  return (source, target) => source.control === 'next-iteration' && around.has(target.name);
+}
+
 /** @param nodes in an order in which inputs come first, but for back edges; all inputs of them are among them.
  *  @throws ShoalError `usage` when a node mixes values of several frames, or leaves a frame it is not in. */
 export function frameTable(nodes: readonly Node[]): FrameTable {

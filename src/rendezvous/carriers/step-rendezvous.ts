@@ -1,5 +1,6 @@
 /** The rendezvous of one step in one worker: a table of keys, each sent once and received once. What another worker sends is asked of that
  *  worker, over its carrier. */
+import { Fifo } from '../../base/collections/fifo.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { PieceSink, SlotOutcome, TensorCarrier } from '../protocol/tensor-carrier.ts';
 import type { Asker, Cancel, Incarnations, RecvOptions, Rendezvous, Waiter } from '../table/rendezvous.ts';
@@ -11,7 +12,7 @@ export interface ValueOptions<V, Sent = V> {
   readonly values?: StepValues<V, Sent>;
   /** Told of values that were sent and that nobody will receive. @param cause why, where the step has not ended. */
   readonly onDropped?: (value: Sent, cause?: ShoalError) => void;
-  /** True: a value stays until its step ends, so that it can be given again to a worker whose connection broke. Default: it goes with
+  /** True: a value stays until its step ends, in loops until many others have passed, so that it can be given again to a worker whose connection broke. Default: it goes with
    *  its receive, and comes back only while it has not left. */
   readonly keeps?: boolean;
   /** Makes of a value what other workers receive. @throws ShoalError that they are told. */
@@ -52,12 +53,17 @@ interface Meeting<V> {
   asker: Asker | undefined;
 }
 
+/** Keys of loops that stay after they have passed: more than are on their way at a time. */
+const loopKeysKept = 1024;
+
 export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
   /** Receives in this process, and requests to other workers for which this step has been the first reason: a fused one counts once. */
   requests = 0;
   readonly #stepId: number;
   readonly #options: StepRendezvousOptions<V, Sent>;
   readonly #meetings = new Map<string, Meeting<Sent>>();
+  /** Keys of loops whose values were given, the oldest first. */
+  readonly #passed = new Fifo<string>();
   /** Receives from other workers that wait: how they are told that the step is over, and their keys. */
   readonly #waiting = new Map<(cause: ShoalError) => void, string | readonly string[]>();
   #aborted: (() => ShoalError) | undefined;
@@ -85,7 +91,7 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
     const { waiter } = meeting;
     meeting.waiter = undefined;
     if (waiter === undefined) meeting.value = value;
-    else this.#give(meeting, waiter, value);
+    else this.#give(key, meeting, waiter, value);
   }
 
   /** @param sink told of pieces that come from another worker. */
@@ -153,7 +159,7 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
         meeting.isAsked = false;
       };
     }
-    this.#give(meeting, waiter, meeting.value);
+    this.#give(key, meeting, waiter, meeting.value);
     return nothingToCancel;
   }
 
@@ -228,7 +234,7 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
     }
   }
 
-  #give(meeting: Meeting<Sent>, waiter: Waiter<Sent>, value: Sent | undefined): void {
+  #give(key: string, meeting: Meeting<Sent>, waiter: Waiter<Sent>, value: Sent | undefined): void {
     const { keeps = false, prepare } = this.#options;
     const isRemote = meeting.asker !== undefined;
     let given = value;
@@ -243,7 +249,15 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
     const stays = keeps && isRemote;
     meeting.value = stays ? given : undefined;
     meeting.isGone = given !== undefined && !stays;
+    if (!key.endsWith(';0:0')) this.#forgetAfter(key);
     waiter.receive(given);
+  }
+
+  /** A loop may have any number of iterations: what has passed long before is forgotten. */
+  #forgetAfter(key: string): void {
+    this.#passed.push(key);
+    const oldest = this.#passed.length > loopKeysKept ? this.#passed.shift()! : '';
+    if (this.#meetings.get(oldest)?.isAsked === true) this.#meetings.delete(oldest);
   }
 
   #checkKey(key: string): void {
