@@ -9,7 +9,7 @@
 import { must } from '../base/assert.ts';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
-import { whenJoined } from '../store/ended-ranks.ts';
+import { noteGone, whenJoined } from '../store/ended-ranks.ts';
 import type { Store } from '../store/store.ts';
 import { succeeded } from './exit-reason.ts';
 import { describeEnd } from './failure-text.ts';
@@ -60,6 +60,8 @@ export class ElasticRanks implements ExpendableRanks {
   readonly #restarts = new Map<number, number>();
   /** Restarts that are about to be made. */
   #coming = 0;
+  /** Ranks that have ended. */
+  #gone = 0;
   readonly #over = new AbortController();
 
   constructor(options: ElasticRanksOptions) {
@@ -81,14 +83,15 @@ export class ElasticRanks implements ExpendableRanks {
 
   /** The world goes on without a rank. */
   onLost(ended: EndedProcess, failure: JobFailure): void {
-    const { world, firstRank } = this.#options;
+    const { world } = this.#options;
     const rank = must(ended.rank, () => 'it is a rank');
-    const again = this.#startAgain(ended, rank, this.#localRanks.get(rank) ?? rank - firstRank);
+    const again = this.#startAgain(ended, rank, this.#localRankOf(rank));
     world.hear({ what: 'ended', rank, text: ended.text, described: describeEnd(ended), again, failure });
   }
 
   /** A rank has ended well. */
   onEndedWell(rank: number): void {
+    this.#noteGone({ rank, text: 'exited with code 0' }, this.#localRankOf(rank), { returns: false });
     this.#options.world.hear({ what: 'ended', rank });
   }
 
@@ -133,11 +136,24 @@ export class ElasticRanks implements ExpendableRanks {
     this.#over.abort();
   }
 
+  #localRankOf(rank: number): number {
+    return this.#localRanks.get(rank) ?? rank - this.#options.firstRank;
+  }
+
+  /** Servers that the ranks use hear of it. */
+  #noteGone({ rank = 0, text }: Pick<EndedProcess, 'rank' | 'text'>, localRank: number, { returns }: { returns: boolean }): void {
+    const { store, firstRank } = this.#options;
+    // Without the store the job ends.
+    noteGone(store, this.#gone++, { rank, place: firstRank + localRank, text, returns }).catch(() => undefined);
+  }
+
   /** One that SIGTERM has asked to leave stays away. @returns words about it, for the end of a line. */
-  #startAgain({ ending }: EndedProcess, rank: number, localRank: number): string {
+  #startAgain(ended: EndedProcess, rank: number, localRank: number): string {
     const { clock, restarts, say } = this.#options;
     const made = this.#restarts.get(localRank) ?? 0;
-    if (ending.signal === 'SIGTERM') return ', and it was asked to leave';
+    const isAsked = ended.ending.signal === 'SIGTERM';
+    this.#noteGone(ended, localRank, { returns: !isAsked && made < restarts });
+    if (isAsked) return ', and it was asked to leave';
     if (restarts === 0 || this.#over.signal.aborted) return '';
     if (made >= restarts) return `; ${restarts === 1 ? 'its restart is' : `its ${restarts} restarts are`} used up`;
     this.#restarts.set(localRank, made + 1);

@@ -53,7 +53,7 @@ export class JobProcesses {
   /** One that joins the world later. */
   newcomer({ rank, localRank }: Place): ProcessSpec {
     const { command, localSize } = this.#options;
-    const environment = { ...this.#environmentOf({ rank, localRank, localSize }), SHOAL_JOIN: '1' };
+    const environment = { ...this.#environmentOf({ rank, localRank, localSize }), ...this.#workerVariables, SHOAL_JOIN: '1' };
     return { kind: 'rank', name: `rank ${rank}`, rank, localRank, command, environment };
   }
 
@@ -65,14 +65,18 @@ export class JobProcesses {
   }
 
   #rank(localRank: number): ProcessSpec {
-    const { command, localSize, servers, stdinToRank0 = false, restartedRanks: last } = this.#options;
+    const { command, localSize, stdinToRank0 = false, restartedRanks: last } = this.#options;
     const { firstRank, worldSize } = this.#agreement;
-    const more = servers === undefined ? {} : serverVariables(servers, worldSize);
     const rank = firstRank + localRank;
-    const environment = { ...this.#environmentOf({ rank, localRank, localSize }), ...more };
+    const environment = { ...this.#environmentOf({ rank, localRank, localSize }), ...this.#workerVariables };
     const restarts = last !== undefined && rank >= worldSize - last.count ? last.restarts : 0;
     const place = { rank, localRank, restarts, command, environment };
     return { kind: 'rank', name: `rank ${rank}`, ...place, readsStdin: rank === 0 && stdinToRank0 };
+  }
+
+  get #workerVariables(): Record<string, string> {
+    const { servers } = this.#options;
+    return servers === undefined ? {} : serverVariables(servers, this.#agreement.worldSize);
   }
 
   #servers(): ProcessSpec[] {

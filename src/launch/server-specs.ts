@@ -18,6 +18,8 @@ export interface ServerOptions {
   readonly checkpointDir?: string;
   /** Failures after which each server is started again. Default 3 with checkpoints or standbys, else 0. */
   readonly restarts?: number;
+  /** The job goes on while it has so many workers. Default: it needs all. */
+  readonly workersMin?: number | undefined;
 }
 
 export interface ServerPlace {
@@ -30,7 +32,7 @@ export interface ServerPlace {
 
 /** The variables that workers and servers read; ps/job/environment.ts is their reader. */
 export function serverVariables(options: ServerOptions, workers: number): Record<string, string> {
-  const { servers, serverGroups = 1, workerGroups = 1, replicas = 1, checkpointDir } = options;
+  const { servers, serverGroups = 1, workerGroups = 1, replicas = 1, checkpointDir, workersMin } = options;
   return {
     SHOAL_ROLE: 'worker',
     SHOAL_WORKERS: String(workers),
@@ -38,6 +40,7 @@ export function serverVariables(options: ServerOptions, workers: number): Record
     SHOAL_SERVERS: String(servers),
     SHOAL_SERVER_GROUPS: String(serverGroups),
     SHOAL_REPLICAS: String(replicas),
+    ...(workersMin === undefined ? {} : { SHOAL_WORKERS_MIN: String(workersMin) }),
     ...(checkpointDir === undefined ? {} : { SHOAL_CHECKPOINT_DIR: checkpointDir }),
   };
 }

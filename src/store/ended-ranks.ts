@@ -23,6 +23,7 @@ const endedKey = 'ended';
 /** JSON of an `End`: of the process with which the job has failed. */
 const failedKey = 'failed';
 const connectedKey = (rank: number): string => `connected/${rank}`;
+const goneKey = (number: number): string => `gone/${number}`;
 const causeKey = (rank: number): string => `cause/${rank}`;
 /** The rank that was the first to be noted as a cause. */
 const firstCauseKey = 'cause';
@@ -34,6 +35,17 @@ const foreverMs = 0x7fffffff;
 /** A rank that did not join, and what became of it: its process ended, or it gave up; or a process with which the job has failed, and the
  *  rank to blame. */
 type End = ({ readonly rank: number } & ({ readonly ending: string; readonly because?: string } | { readonly error: ErrorData })) | JobEnd;
+
+/** A rank whose process has ended, in a job that goes on without it. */
+export interface GoneRank {
+  readonly rank: number;
+  /** The rank with which the job began in its place. */
+  readonly place: number;
+  /** `was killed by SIGKILL`. */
+  readonly text: string;
+  /** Another process will be started in its place. */
+  readonly returns: boolean;
+}
 
 interface JobEnd {
   readonly rank: number | undefined;
@@ -69,6 +81,19 @@ export async function giveUp(store: Store, rank: number, error: ShoalError): Pro
   const first = decodeJson(await store.compareSet(endedKey, nothing, encodeJson({ rank, error: error.toData() }))) as End;
   const consequence = error.code === 'timeout' || error.code === 'peer-lost';
   return consequence && first.rank !== rank ? errorOf(first, rank) : error;
+}
+
+/** Writes down that a process of a rank has ended: `number` counts them from 0, in any order of the ranks. */
+export async function noteGone(store: Store, number: number, gone: GoneRank): Promise<void> {
+  await store.set(goneKey(number), new TextEncoder().encode(JSON.stringify(gone)));
+}
+
+/** All ranks that have ended since the job began, and each that ends, until `signal`. */
+export async function* goneRanks(store: Store, signal: AbortSignal): AsyncGenerator<GoneRank> {
+  for (let number = 0; ; number++) {
+    const value = await store.get(goneKey(number), { timeoutMs: foreverMs, signal });
+    yield JSON.parse(new TextDecoder().decode(value)) as GoneRank;
+  }
 }
 
 /** Rejects when some rank has ended or given up before it joined; never resolves. */

@@ -92,7 +92,7 @@ export class LocalBackend implements Backend {
       case 'info': {
         const { key, dtype, shape, version } = this.table.get(question.key);
         // Every version holds a push of this worker: there is no update by others alone.
-        return { dtype, shape, version, ahead: this.ahead(key), staleness: 0 };
+        return { dtype, shape, version, ahead: this.ahead(key), staleness: 0, workers: version === 0 ? 0 : this.place.numWorkers };
       }
       case 'send-blob':
         return this.send(question.worker, question.blob);

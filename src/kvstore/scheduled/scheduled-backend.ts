@@ -220,6 +220,7 @@ export class ScheduledBackend implements Backend {
       version: Math.min(...infos.map(({ version }) => version)),
       ahead: Math.max(...infos.map(({ ahead }) => ahead)),
       staleness: Math.max(...infos.map(({ staleness }) => staleness)),
+      workers: Math.min(...infos.map(({ workers }) => workers)),
     };
   }
 

@@ -16,7 +16,7 @@ it.each(['has not come', 'does not answer'])('closing waits for no process that 
   const own = { pid: 1, host: '', birth: 0, pulse: '' };
   const processes = { own: () => own };
   const node = { clock: systemClock, settings, records, messaging, processes, bindUrl: 'inproc://own' } as unknown as NodeContext;
-  const blobs = await Blobs.open(node, { firstWorker: 0, localWorkers: 1 });
+  const blobs = await Blobs.open(node, { firstWorker: 0, localWorkers: 1, id: 0 });
   if (how === 'does not answer') await records.publishClient(1, { url: 'inproc://nobody', ...own });
   const sent = blobs.send(0, 1, { kind: 'feature', name: 'x', dtype: 'float32', values: Float32Array.of(1) });
   const refused = expect(sent).rejects.toMatchObject({ code: 'closed', message: 'the store was closed' });

@@ -44,11 +44,13 @@ export class Blobs {
     });
   }
 
-  static async open(node: NodeContext, workers: { firstWorker: number; localWorkers: number }): Promise<Blobs> {
+  /** @param workers `id`: the number in the process's address. */
+  static async open(node: NodeContext, workers: { firstWorker: number; localWorkers: number; id: number }): Promise<Blobs> {
     const blobs = new Blobs(node, workers);
     const url = await blobs.#router.bind(node.bindUrl);
     blobs.#router.watch(() => blobs.#drain());
-    await node.records.publishClient(workers.firstWorker, { url, ...node.processes.own() });
+    const record = { url, ...node.processes.own() };
+    for (const id of new Set([workers.firstWorker, workers.id])) await node.records.publishClient(id, record);
     return blobs;
   }
 

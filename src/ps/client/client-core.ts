@@ -11,7 +11,7 @@ import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import { ClientInit } from './init.ts';
 import { ServerConnection, type OptimizerKnowledge } from './server-connection.ts';
-import { LocalRounds } from './local-rounds.ts';
+import { LocalRounds, PushNumbers } from './local-rounds.ts';
 import { ClientOperation } from './client-operation.ts';
 import type {
   ClientOptions,
@@ -23,20 +23,23 @@ import type {
   TransferEntry,
   TransferRequest,
 } from './client-options.ts';
-import { controlRequest, type ClientRequest } from './client-request.ts';
+import { answered, controlRequest, type ClientRequest } from './client-request.ts';
 import { ClientRows } from './rows.ts';
 import { ClientStates } from './states.ts';
 import { ClientTransfers } from './client-transfers.ts';
 import { ClientUnit } from './unit.ts';
 import { serverAddress, serverGroupOf, clientAddress } from '../protocol/topology.ts';
 import type { ValueCounters } from '../protocol/value-space.ts';
-import { packError } from '../protocol/wire-control.ts';
+import { entryRounds, packCounts, unpackCounts } from '../protocol/entry-rounds.ts';
+import { Fields, packError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 import { Residuals } from '../values/device-values.ts';
 import { firstNonFinite } from '../values/mixed-precision.ts';
 
 /** Keys that an error names. */
 const keysNamed = 2;
+/** Barriers between two rounds; more would be counted as of the next ones. */
+const barriersPerRound = 2 ** 20;
 
 /** `worker` is a number among all workers, one of this process. Nothing throws: `done` gets the error; it may be called
  *  before the call returns. */
@@ -45,7 +48,12 @@ export class ClientCore {
   readonly #directory: ParameterDirectory;
   readonly #connections: ServerConnection[];
   readonly #local: LocalRounds;
-  readonly #rounds: number[][];
+  readonly #rounds: PushNumbers;
+  /** Operations of a process that has come later, which wait until it has entered the rounds. */
+  #entry: 'entered' | { waiting: ((error: ShoalError | undefined) => void)[] | undefined };
+  /** The first round of such a process, by server and slot; and the barriers that the others had passed before. */
+  #firstRounds: number[][] = [];
+  #barriersBefore = 0;
   readonly #init: ClientInit;
   readonly #transfers: ClientTransfers;
   readonly #rows: ClientRows;
@@ -59,6 +67,7 @@ export class ClientCore {
   #barrierSent = 0;
   readonly #left: boolean[];
   readonly #knowledge: OptimizerKnowledge = { version: 0, refuses: false };
+  #hasSetOptimizer = false;
   /** The reason why nothing works any more. */
   #failure: ShoalError | undefined;
   #jobFailure: ShoalError | undefined;
@@ -69,9 +78,9 @@ export class ClientCore {
   constructor(options: ClientOptions) {
     this.counters = options.counters ?? { bytesCopied: 0 };
     this.#options = options;
-    const { topology, workerGroup, firstWorker, localWorkers } = options;
+    const { topology, workerGroup, firstWorker, localWorkers, presence } = options;
     const group = serverGroupOf(topology, workerGroup);
-    const address = clientAddress(workerGroup, firstWorker);
+    const address = clientAddress(workerGroup, presence?.id ?? firstWorker);
     const { arbiter = new Arbiter() } = options;
     this.#directory = new ParameterDirectory(topology.serversPerGroup);
     this.#connections = Array.from({ length: topology.serversPerGroup }, (_, server) => {
@@ -94,7 +103,8 @@ export class ClientCore {
       });
     });
     this.#local = new LocalRounds(firstWorker, localWorkers);
-    this.#rounds = Array.from({ length: localWorkers }, () => []);
+    this.#rounds = new PushNumbers(localWorkers, (parameter) => this.#roundBefore(parameter));
+    this.#entry = presence?.joins === true ? { waiting: undefined } : 'entered';
     this.#barriers = Array.from({ length: localWorkers }, () => 0);
     this.#left = Array.from({ length: localWorkers }, () => false);
     const context = {
@@ -158,14 +168,15 @@ export class ClientCore {
   transfer(worker: number, request: TransferRequest, done: Done): void {
     const { entries, timeoutMs } = request;
     const name = (): string => `${nameTransfer(entries)} of ${nameKeys(entries)} by worker ${worker}`;
-    this.#run(name, done, timeoutMs, (operation) => this.#transfers.start(operation, worker - this.#options.firstWorker, request));
+    const begin = (operation: ClientOperation): void => this.#transfers.start(operation, worker - this.#options.firstWorker, request);
+    this.#run(name, done, timeoutMs, (operation) => this.#whenEntered(operation, begin));
   }
 
   rows(worker: number, direction: 'push' | 'pull', request: RowsRequest, done: Done): void {
     const name = (): string => `${direction} of rows of '${request.key}' by worker ${worker}`;
     this.#run(name, done, request.timeoutMs, (operation) => {
       this.#rows.check(request);
-      this.#rows[direction](operation, worker - this.#options.firstWorker, request);
+      this.#whenEntered(operation, () => this.#rows[direction](operation, worker - this.#options.firstWorker, request));
     });
   }
 
@@ -174,7 +185,7 @@ export class ClientCore {
     const name = (): string => `barrier of worker ${worker}`;
     this.#run(name, done, undefined, (operation) => {
       const local = worker - this.#options.firstWorker;
-      this.#barriers[local]++;
+      this.#barriers[local] = this.#nextBarrier(local);
       operation.expect();
       this.#barrierWaits.push({ barrier: this.#barriers[local], operation });
       const all = Math.min(...this.#barriers);
@@ -188,7 +199,10 @@ export class ClientCore {
     // Pushes may follow before the servers have answered.
     this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
     const name = (): string => `setOptimizer by worker ${worker}`;
-    const question = { type: KVMessage.setOptimizer, fields: { spec }, repeats: true };
+    // The first one of a process that has come later is what the one before it has set as well.
+    const keeps = this.#options.presence?.joins === true && !this.#hasSetOptimizer;
+    this.#hasSetOptimizer = true;
+    const question = { type: KVMessage.setOptimizer, fields: { spec, keeps }, repeats: true };
     this.#run(name, done, undefined, (operation) => operation.ask(this.#connections, question));
   }
 
@@ -203,7 +217,9 @@ export class ClientCore {
     const name = (): string => `info of '${key}' by worker ${worker}`;
     const finish: Done = (error) => done(error, error === undefined ? read?.() : undefined);
     this.#run(name, finish, undefined, (operation) => {
-      read = this.#transfers.info(operation, worker - this.#options.firstWorker, key);
+      this.#whenEntered(operation, () => {
+        read = this.#transfers.info(operation, worker - this.#options.firstWorker, key);
+      });
     });
   }
 
@@ -277,6 +293,84 @@ export class ClientCore {
     return operation.arrive();
   }
 
+  /** Where workers come and go, those that push in the same rounds count barriers by the rounds: one that has come later has the others' numbers. */
+  #nextBarrier(local: number): number {
+    const { presence, topology } = this.#options;
+    const next = this.#barriers[local] + 1;
+    const pushed = this.#rounds.last(local);
+    if (presence === undefined || pushed === 0) return next;
+    return Math.max(next, (topology.workerGroups === 1 ? pushed * barriersPerRound : this.#barriersBefore) + 1);
+  }
+
+  /** A process that has come later enters all rounds before it first reads or pushes values. */
+  #whenEntered(operation: ClientOperation, begin: (operation: ClientOperation) => void): void {
+    if (this.#entry === 'entered') return begin(operation);
+    operation.expect();
+    const starts = this.#entry.waiting === undefined;
+    this.#entry.waiting ??= [];
+    this.#entry.waiting.push((error) => {
+      try {
+        if (error === undefined && !operation.finished) begin(operation);
+        operation.arrive(error);
+      } catch (thrown) {
+        operation.arrive(ShoalError.from(thrown));
+      }
+    });
+    if (starts)
+      this.#run(
+        () => 'entry into the rounds',
+        (error) => this.#onEntered(error),
+        undefined,
+        (entry) => this.#enter(entry),
+      );
+    return undefined;
+  }
+
+  #enter(operation: ClientOperation): void {
+    const settled: number[][] = [];
+    const { batches } = this.#directory;
+    let [waiting, passed] = [this.#connections.length, 0];
+    const answer = (server: number, msg: Msg | undefined): void => {
+      const entered = answered(msg, Fields.entered);
+      settled[server] = unpackCounts(entered.settled);
+      if (server === 0) passed = entered.barrier;
+      waiting--;
+      if (waiting > 0) return;
+      this.#firstRounds = entryRounds(settled, this.#directory);
+      const first = this.#firstRounds.flat().reduce((most, round) => Math.max(most, round), 0);
+      const isInStep = this.#options.topology.workerGroups === 1;
+      // Where no round is settled yet, it takes part in all barriers.
+      this.#barriersBefore = !isInStep ? passed : first > 1 ? first * barriersPerRound : 0;
+      for (const [k, connection] of this.#connections.entries()) {
+        const fields = { batches, rounds: packCounts(this.#firstRounds[k]), barrier: this.#barriersBefore };
+        operation.ask([connection], { type: KVMessage.enter, fields, repeats: true });
+      }
+    };
+    for (const [server, connection] of this.#connections.entries()) {
+      operation.ask([connection], { type: KVMessage.enter, fields: { batches } }, (error, msg) => {
+        try {
+          if (error !== undefined) throw error;
+          answer(server, msg);
+        } catch (thrown) {
+          operation.end(ShoalError.from(thrown));
+        }
+      });
+    }
+  }
+
+  #onEntered(error: ShoalError | undefined): void {
+    const waiting = this.#entry === 'entered' ? undefined : this.#entry.waiting;
+    this.#entry = error === undefined ? 'entered' : { waiting: undefined };
+    for (const begin of waiting ?? []) begin(error);
+    for (const connection of this.#connections) connection.pump();
+  }
+
+  /** The last round that does not wait for this process. */
+  #roundBefore(parameter: number): number {
+    const piece = this.#directory.firstPiece[parameter];
+    return (this.#firstRounds[this.#directory.pieceServer[piece]]?.[this.#directory.pieceSlot[piece]] ?? 1) - 1;
+  }
+
   #askBarrier(barrier: number): void {
     const [connection] = this.#connections;
     const request = controlRequest(KVMessage.barrier, { barrier }, (error) => {
@@ -294,9 +388,10 @@ export class ClientCore {
   }
 
   #greeting(): Record<string, unknown> {
-    const { workerGroup, firstWorker, localWorkers } = this.#options;
+    const { workerGroup, firstWorker, localWorkers, presence } = this.#options;
     const left = this.#left.filter(Boolean).length;
-    return { group: workerGroup, first: firstWorker, workers: localWorkers, barrier: this.#barrierSent, left };
+    const barrier = Math.max(this.#barrierSent, this.#barriersBefore);
+    return { group: workerGroup, first: firstWorker, workers: localWorkers, barrier, left, joins: presence?.joins };
   }
 
   /** Its memory may be used for other things from now on. */

@@ -8,7 +8,7 @@ import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { GuestPort, type CommThreadContext, type StartGuest } from '../../comm/thread/guest.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
-import type { Environment } from '../../base/settings/settings.ts';
+import { readSettings, type Environment } from '../../base/settings/settings.ts';
 import { detectWorld } from '../../store/environment.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
@@ -20,7 +20,7 @@ import { openNode, type NodeContext } from '../job/node-context.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
 import { ServerDialer } from '../job/server-dialer.ts';
 import { ClientCore } from './client-core.ts';
-import type { InfoDone, TransferEntry } from './client-options.ts';
+import type { ClientOptions, InfoDone, TransferEntry } from './client-options.ts';
 import type { ClientCommand, ClientEvent, ClientPlan, WorkerInfo } from './commands.ts';
 import { serverAddress, serverGroupOf, clientAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
 
@@ -41,6 +41,7 @@ interface ClientParts {
   readonly topology: KVTopology;
   readonly firstWorker: number;
   readonly localWorkers: number;
+  readonly presence: ClientOptions['presence'];
   readonly blobs: Blobs;
   readonly arbiter: Arbiter | undefined;
   /** Ends the wait for a failure of the job. */
@@ -91,7 +92,7 @@ export class ClientNode {
   };
 
   private constructor(node: NodeContext, parts: ClientParts) {
-    const { topology, firstWorker, localWorkers, arbiter } = parts;
+    const { topology, firstWorker, localWorkers, presence, arbiter } = parts;
     const { timeoutMs, replayBytes, creditBytes, valueSliceBytes: sliceBytes } = node.settings;
     this.#node = node;
     this.#parts = parts;
@@ -106,12 +107,12 @@ export class ClientNode {
     const workerGroup = workerGroupOf(topology, firstWorker);
     this.#core = new ClientCore({
       ...node,
-      ...{ topology, workerGroup, firstWorker, localWorkers, timeoutMs, replayBytes, creditBytes, sliceBytes },
+      ...{ topology, workerGroup, firstWorker, localWorkers, presence, timeoutMs, replayBytes, creditBytes, sliceBytes },
       ...(arbiter && { arbiter }),
       values: this.#values,
       send: (server, msg) => this.#dialers.get(server)?.send(msg),
     });
-    const own = clientAddress(workerGroup, firstWorker);
+    const own = clientAddress(workerGroup, presence?.id ?? firstWorker);
     const group = serverGroupOf(topology, workerGroup);
     for (let server = 0; server < topology.serversPerGroup; server++) {
       const dialer = new ServerDialer({
@@ -135,10 +136,16 @@ export class ClientNode {
     { environment, async, localWorkers }: ClientPlan,
     { thread, onEnded, open = (given) => openNode(given, thread) }: ClientSurroundings,
   ): Promise<ClientNode> {
-    const { topology } = detectPlace(environment, { async, localWorkers });
-    const { rank, worldSize } = detectWorld(environment, { parentPid: process.ppid });
-    const firstWorker = rank * localWorkers;
-    const node = await open(environment);
+    const { topology, elastic } = detectPlace(environment, { async, localWorkers });
+    // One that is started again has a rank of its own, and the place of the lost one.
+    const { RANK: ownRank, LOCAL_RANK: localRank } = environment;
+    const joins = elastic && readSettings(environment).join;
+    const variables = joins ? { ...environment, RANK: localRank } : environment;
+    const { rank: place, worldSize } = detectWorld(variables, { parentPid: process.ppid });
+    const rank = joins ? Number(ownRank) : place;
+    const firstWorker = place * localWorkers;
+    const presence = elastic ? { id: rank * localWorkers, joins } : undefined;
+    const node = await open(variables);
     const over = new AbortController();
     const jobFailed = node.records.jobFailed(rank, over.signal);
     jobFailed.catch(() => undefined);
@@ -148,9 +155,19 @@ export class ClientNode {
         const group = serverGroupOf(topology, workerGroupOf(topology, firstWorker));
         await Promise.race([jobFailed, node.records.doubled(group, topology.serversPerGroup, node.settings.connectTimeoutMs)]);
       }
-      const blobs = await Blobs.open(node, { firstWorker, localWorkers });
-      const client = new ClientNode(node, { topology, firstWorker, localWorkers, blobs, arbiter: thread?.arbiter, over, onEnded });
+      const blobs = await Blobs.open(node, { firstWorker, localWorkers, id: presence?.id ?? firstWorker });
+      const client = new ClientNode(node, {
+        topology,
+        firstWorker,
+        localWorkers,
+        presence,
+        blobs,
+        arbiter: thread?.arbiter,
+        over,
+        onEnded,
+      });
       node.records.answerForWorker(rank, worldSize, () => client.#core.facts(), over.signal);
+      if (joins) await node.records.noteJoined(rank);
       jobFailed.catch((thrown: unknown) => client.#core.fail(ShoalError.from(thrown)));
       return client;
     } catch (error) {

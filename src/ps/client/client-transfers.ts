@@ -4,7 +4,7 @@ import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import type { ServerConnection } from './server-connection.ts';
-import type { LocalRound, LocalRounds } from './local-rounds.ts';
+import type { LocalRound, LocalRounds, PushNumbers } from './local-rounds.ts';
 import type { ClientOperation } from './client-operation.ts';
 import { unitBytes, type ClientOptions, type KeylessInfo, type TransferRequest } from './client-options.ts';
 import { ClientUnit, type Column } from './unit.ts';
@@ -17,8 +17,7 @@ export interface ClientContext {
   readonly directory: ParameterDirectory;
   readonly connections: readonly ServerConnection[];
   readonly local: LocalRounds;
-  /** The pushes so far, by local worker and parameter. */
-  readonly rounds: readonly number[][];
+  readonly rounds: PushNumbers;
   readonly counters: ValueCounters;
   /** The loss of compression so far, by piece. */
   readonly residuals: Residuals;
@@ -51,7 +50,6 @@ export class ClientTransfers {
   /** @throws ShoalError `usage` for a parameter that is not known; then nothing has changed. */
   start(operation: ClientOperation, localWorker: number, { entries, priority, codec }: TransferRequest): void {
     const { directory, local, rounds, options } = this.#context;
-    const own = rounds[localWorker];
     const parameters = entries.map(({ key }) => directory.require(key));
     const plan = new Plan(this.#context, { priority });
     const complete: LocalRound[] = [];
@@ -59,8 +57,7 @@ export class ClientTransfers {
       const entry = entries[k];
       const parameter = parameters[k];
       const { key, push, out } = entry;
-      if (push !== undefined) own[parameter] = (own[parameter] ?? 0) + 1;
-      const round = own[parameter] ?? 0;
+      const round = push === undefined ? rounds.of(localWorker, parameter) : rounds.next(localWorker, parameter);
       if (push === undefined || options.localWorkers === 1) {
         plan.add({ parameter, round, push, out, codec });
         continue;
@@ -135,14 +132,15 @@ export class ClientTransfers {
   info(operation: ClientOperation, localWorker: number, key: string): () => KeylessInfo {
     const { directory, rounds } = this.#context;
     const parameter = directory.require(key);
-    let [version, settled, staleness] = [Infinity, Infinity, 0];
+    let [version, settled, staleness, workers] = [Infinity, Infinity, 0, Infinity];
     const plan = new Plan(this.#context, { priority: Infinity });
-    plan.add({ parameter, round: 0, push: undefined, out: undefined });
+    plan.add({ parameter, round: rounds.before(parameter), push: undefined, out: undefined });
     plan.launch([operation], (_, unit, server, states) => {
       for (const [k, state] of states.entries()) {
         const { firstSlot: slot } = unit.stretches[k];
         version = Math.min(version, state.version);
         settled = Math.min(settled, state.settled);
+        workers = Math.min(workers, state.workers);
         const seen = this.#pulledVersion[server][slot];
         // Own updates are no news.
         const own = state.settled - this.#pulledSettled[server][slot];
@@ -151,8 +149,8 @@ export class ClientTransfers {
     });
     return () => {
       const { dtype, shape } = directory.parameter(parameter);
-      const pushed = rounds[localWorker][parameter] ?? 0;
-      return { dtype, shape, version, ahead: Math.max(0, pushed - settled), staleness };
+      const pushed = rounds.of(localWorker, parameter);
+      return { dtype, shape, version, ahead: Math.max(0, pushed - settled), staleness, workers };
     };
   }
 }

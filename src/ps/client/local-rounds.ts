@@ -1,4 +1,4 @@
-/** Rounds of a process's workers: their pushes are summed, so that one update leaves the process for any number of workers, when the last of
+/** Rounds of a process's workers. Each worker's pushes of a parameter are numbered, from the round on at which its process has come. Their pushes are summed, so that one update leaves the process for any number of workers, when the last of
  *  them has pushed. */
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ClientOperation } from './client-operation.ts';
@@ -18,6 +18,38 @@ export interface LocalRound {
   readonly parameter: number;
   readonly round: number;
   readonly parts: readonly LocalPart[];
+}
+
+/** The number of the last push of each parameter, by worker of this process. */
+export class PushNumbers {
+  readonly #numbers: readonly number[][];
+  /** The last push of any parameter, by worker. */
+  readonly #last: number[];
+  /** The round before the first push of a parameter. */
+  readonly before: (parameter: number) => number;
+
+  constructor(workers: number, before: (parameter: number) => number) {
+    this.#numbers = Array.from({ length: workers }, () => []);
+    this.#last = this.#numbers.map(() => 0);
+    this.before = before;
+  }
+
+  of(worker: number, parameter: number): number {
+    return this.#numbers[worker][parameter] ?? this.before(parameter);
+  }
+
+  /** @returns the number of one more push. */
+  next(worker: number, parameter: number): number {
+    const number = this.of(worker, parameter) + 1;
+    this.#numbers[worker][parameter] = number;
+    this.#last[worker] = Math.max(this.#last[worker], number);
+    return number;
+  }
+
+  /** 0: the worker has pushed nothing yet. */
+  last(worker: number): number {
+    return this.#last[worker];
+  }
 }
 
 export class LocalRounds {

@@ -33,9 +33,7 @@ export class ClientRows {
   push(operation: ClientOperation, localWorker: number, request: RowsRequest): void {
     const { directory, options, local, rounds, breakDown } = this.#context;
     const parameter = directory.find(request.key);
-    const own = rounds[localWorker];
-    own[parameter] = (own[parameter] ?? 0) + 1;
-    const round = own[parameter];
+    const round = rounds.next(localWorker, parameter);
     const read = ({ rows, values }: RowsRequest): Rows => ({ rows, values: options.values.view(values) });
     if (options.localWorkers === 1) return this.#send([operation], parameter, round, request.priority, read(request));
     operation.expect();
@@ -92,7 +90,7 @@ export class ClientRows {
   pull(operation: ClientOperation, localWorker: number, { key, rows, values, priority }: RowsRequest): void {
     const { directory, connections, options, rounds } = this.#context;
     const parameter = directory.find(key);
-    const round = rounds[localWorker][parameter] ?? 0;
+    const round = rounds.of(localWorker, parameter);
     const rowBytes = rowBytesOf(directory.parameter(parameter));
     operation.expect();
     for (const [server, pieces] of this.#byServer(parameter, rows, { all: false })) {

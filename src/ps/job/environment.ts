@@ -4,7 +4,7 @@
  *      SHOAL_WORKERS          processes with workers in the job          SHOAL_WORKER_GROUPS   groups of them
  *      SHOAL_SERVERS          servers in the job, in all groups          SHOAL_SERVER_GROUPS   groups of them
  *      SHOAL_REPLICAS         2: each server has a standby               SHOAL_SERVER          servers: which one
- *      SHOAL_CHECKPOINT_DIR   where servers save their state
+ *      SHOAL_CHECKPOINT_DIR   where servers save their state             SHOAL_WORKERS_MIN     the job goes on with so many; unset: with all
  *
  *  and the variables of ranks (store/environment.ts), through which all find the job's store. Pure. */
 import { ShoalError } from '../../base/errors.ts';
@@ -14,6 +14,10 @@ import { checkTopology, type KVTopology } from '../protocol/topology.ts';
 export interface KVPlace {
   readonly role: 'worker' | 'server' | 'standby';
   readonly topology: KVTopology;
+  /** Processes with workers. */
+  readonly processes: number;
+  /** They come and go. */
+  readonly elastic: boolean;
   /** Servers and standbys. */
   readonly serverGroup: number;
   readonly server: number;
@@ -31,6 +35,7 @@ export interface PlaceOptions {
 export const placeVariables: readonly string[] = [
   'SHOAL_ROLE',
   'SHOAL_WORKERS',
+  'SHOAL_WORKERS_MIN',
   'SHOAL_WORKER_GROUPS',
   'SHOAL_SERVERS',
   'SHOAL_SERVER_GROUPS',
@@ -50,7 +55,8 @@ export function detectPlace(environment: Environment, { async, localWorkers }: P
         : `SHOAL_ROLE='${role}' is not worker, server or standby`,
     );
   }
-  const workers = count(environment, 'SHOAL_WORKERS') * localWorkers;
+  const processes = count(environment, 'SHOAL_WORKERS');
+  const workers = processes * localWorkers;
   const servers = count(environment, 'SHOAL_SERVERS');
   const serverGroups = count(environment, 'SHOAL_SERVER_GROUPS', 1);
   const workerGroups = async ? workers / localWorkers : count(environment, 'SHOAL_WORKER_GROUPS', 1);
@@ -69,6 +75,8 @@ export function detectPlace(environment: Environment, { async, localWorkers }: P
   return {
     role,
     topology,
+    processes,
+    elastic: natural(environment, 'SHOAL_WORKERS_MIN', 0) > 0,
     serverGroup: Math.floor(index / serversPerGroup),
     server: index % serversPerGroup,
     checkpointDir: directory === '' ? undefined : directory,

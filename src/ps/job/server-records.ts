@@ -19,7 +19,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
 import { answerQuestions } from '../../metrics/questions.ts';
 import { answerForWorker, type WorkerFacts } from '../../metrics/worker-report.ts';
-import { jobFailed } from '../../store/ended-ranks.ts';
+import { goneRanks, jobFailed, noteJoined, type GoneRank } from '../../store/ended-ranks.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
 
@@ -155,6 +155,16 @@ export class ServerRecords {
   /** Rejects when the launcher says that the job has failed; never resolves. */
   jobFailed(rank: number, signal: AbortSignal): Promise<never> {
     return jobFailed(this.#store, rank, signal);
+  }
+
+  /** The ranks that have ended, and each that ends. */
+  gone(signal: AbortSignal): AsyncIterable<GoneRank> {
+    return goneRanks(this.#store, signal);
+  }
+
+  /** The launcher waits for the end of a rank that has joined. */
+  noteJoined(rank: number): Promise<void> {
+    return noteJoined(this.#store, rank);
   }
 
   async publishClient(firstWorker: number, record: ProcessRecord): Promise<void> {

@@ -31,13 +31,15 @@ const notice = { optimizer: optional(count), refuses: optional(flag) };
 
 /** Shapes by message, or by the question of an answer. */
 export const Fields = {
-  hello: object({ group: count, first: count, workers: count, barrier: count, left: count, last: count }),
+  hello: object({ group: count, first: count, workers: count, barrier: count, left: count, last: count, joins: optional(flag) }),
   welcome: object({ term: count, lineage: count, committed: count, durable: count, log: flag, ...notice }),
   announce: object({ regions: list(anyList) }),
   detach: object({ regions: list(count) }),
   declare: object({ batch: anything }),
   lookup: object({ known: count }),
-  setOptimizer: object({ spec: packedSpec }),
+  setOptimizer: object({ spec: packedSpec, keeps: optional(flag) }),
+  enter: object({ batches: count, rounds: optional(list(count)), barrier: optional(count) }),
+  entered: object({ settled: list(count), barrier: count }),
   state: object({ folder: anyText, save: anyText }),
   listState: object({ folder: anyText }),
   inquire: object({ request: count }),
@@ -48,7 +50,10 @@ export const Fields = {
   lookedUp: object({ committed: count, batches: optional(anyList) }),
   listed: object({ saves: list(anyText) }),
   inquired: object({ text: anyText, workers: list(count) }),
-  lost: object({ client: anyText, error: packedError }),
+  lost: object({
+    ...{ client: anyText, error: packedError },
+    ...{ group: optional(count), first: optional(count), workers: optional(count), returns: optional(flag) },
+  }),
   follow: object({ batches: count, optimizer: count, again: flag }),
   followedOptimizer: object({ optimizer: optional(count), spec: optional(packedSpec) }),
   followedBatch: object({ batch: count, entries: anything, first: count, to: count, last: flag }),

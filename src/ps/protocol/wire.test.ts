@@ -57,7 +57,9 @@ describe('wire', () => {
     expect(hex(encodeRuns({ batches: 4, optimizer: 5, runs: [run] }))).toBe(
       '04000000050000000100000002000000030000000203010105000000060000000000000000001c40000000000000204000000000000022400000000000000000',
     );
-    expect(hex(encodeResponse(notice, [{ version: 2 ** 40, settled: 7 }]))).toBe('000100000200000000000000000070420700000000000000');
+    expect(hex(encodeResponse(notice, [{ version: 2 ** 40, settled: 7, workers: 3 }]))).toBe(
+      '000100000200000000000000000070420700000003000000',
+    );
     const [head, text] = encodeFailure(new ShoalError('aborted', 'no é'));
     expect([hex(head), hex(text)]).toEqual([
       `${(1 + errorCodes.indexOf('aborted')).toString(16).padStart(2, '0')}00000000000000`,
@@ -76,8 +78,8 @@ describe('wire', () => {
 
   it('gives answers and errors back', () => {
     const states = [
-      { version: 7, settled: 3 },
-      { version: 2 ** 40, settled: 0 },
+      { version: 7, settled: 3, workers: 2 },
+      { version: 2 ** 40, settled: 0, workers: 0 },
     ];
     expect(decodeResponse([encodeResponse(notice, states)], 2)).toEqual(states);
     expect(decodeAnswer([encodeResponse(notice, states)])).toEqual(notice);
@@ -105,7 +107,7 @@ describe('wire', () => {
       { ...run, source: SourceKind.region, sourceRegion: 9, sourceOffset: 128, sourceBytes: 32 },
       { ...run, slots: 1, source: SourceKind.rows, sourceRegion: 1, sourceOffset: 32, sourceBytes: 24, rows: 2 },
     ];
-    const tables = [encodeRuns({ batches: 2, optimizer: 1, runs }), encodeResponse(notice, [{ version: 1, settled: 1 }])];
+    const tables = [encodeRuns({ batches: 2, optimizer: 1, runs }), encodeResponse(notice, [{ version: 1, settled: 1, workers: 1 }])];
     const text = encodeControl({ batch: [['a', 1, [4], [0, 4, 0]]], known: 3, text: 'x', flag: true });
     const seen = { taken: 0, refused: 0 };
     withoutStacks();

@@ -28,7 +28,7 @@
  *    updateResponse, getResponse                                          frame 1: values of the runs with target 2, in
  *      byte 0      1         2       4          8                                  order; or the error's text, UTF-8
  *                                                                         frames 2…: of each run with target 3
- *          │error │refuses │zero   │optimiser │ per run: version f64, settled round u32, zero u32 …
+ *          │error │refuses │zero   │optimiser │ per run: version f64, settled round u32, workers u32 …
  *          │u8    │u8      │u16    │u32       │
  *      error    0, or 1 + index of the error's code
  *      refuses  1: the optimiser refuses gradients that hold NaN or infinity */
@@ -72,6 +72,8 @@ export const KVMessage = {
   prepareState: 1047,
   /** The client does not wait for this request any more: it is answered now, and nothing is written for it afterwards. */
   recall: 1048,
+  /** Where workers come and go: a client that has come later enters the rounds. */
+  enter: 1049,
   /** First values, and barriers, between server groups. */
   follow: 1054,
   followed: 1055,
@@ -148,7 +150,7 @@ const runLayout = new Layout(format, {
   reserved: 'u32',
 });
 const at = runLayout.offsets;
-const stateLayout = new Layout(format, { version: 'f53', settled: 'u32', zero: 'u32' });
+const stateLayout = new Layout(format, { version: 'f53', settled: 'u32', workers: 'u32' });
 const headerBytes = transferHead.bytes;
 /** The first frame of an answer that is one run's values: before it are the states, and the values that share a frame. */
 export const firstOwnFrame = 2;
@@ -236,6 +238,8 @@ export interface RunState {
   /** The least of its slots. */
   version: number;
   settled: number;
+  /** Workers whose pushes are the latest round. */
+  workers: number;
 }
 
 export function encodeResponse({ version, refuses }: OptimizerNotice, states: readonly RunState[]): Uint8Array {

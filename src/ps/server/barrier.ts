@@ -23,6 +23,8 @@ export class ServerBarrier {
     session.waitForBarrier(request, barrier);
     this.#answer();
     this.update();
+    // One that has not pushed yet prepares itself, as the others did long ago.
+    if (session.member.absent) this.#answer(session, barrier);
   }
 
   /** Workers have arrived, or a connection with another server has been made. */
@@ -48,11 +50,18 @@ export class ServerBarrier {
     this.#answer();
   }
 
+  /** The last one that all have reached. */
+  get passed(): number {
+    return this.#released;
+  }
+
   /** Names the missing workers, for an error. */
   describe(): WorkerWait {
-    const { sessions, transfers, options } = this.#state;
+    const { transfers, options } = this.#state;
     const { workersPerGroup: workers } = options.topology;
-    const came = [...sessions.values()].filter(({ barrier }) => barrier > this.#released).flatMap(({ member }) => workersOf(member));
+    const came = this.#present
+      .filter(({ barrier, member }) => barrier > this.#released || member.absent)
+      .flatMap(({ member }) => workersOf(member));
     const all = [...transfers.groups.keys()].flatMap((group) => workersOf({ firstWorker: group * workers, workers }));
     const late = all.filter((worker) => !came.includes(worker));
     return { text: late.length === 0 ? '' : `${late.length === 1 ? 'worker' : 'workers'} ${listed(late)} not there`, workers: late };
@@ -62,17 +71,26 @@ export class ServerBarrier {
   #ownReached(): number {
     let workers = 0;
     let reached = Number.MAX_SAFE_INTEGER;
-    for (const session of this.#state.sessions.values()) {
-      workers += session.member.workers;
-      reached = Math.min(reached, session.barrier);
+    for (const { member, barrier, lost, returns, joins } of this.#present) {
+      workers += member.workers;
+      // The first barrier waits until worker 0, or the process that comes in its place, has set up what all have.
+      const isAwaited = this.#released === 0 && member.firstWorker === 0 && (lost === undefined ? joins : returns);
+      if (!member.absent || isAwaited) reached = Math.min(reached, barrier);
     }
-    return workers < this.#state.workers ? 0 : reached;
+    return workers < this.#state.workers || reached === Number.MAX_SAFE_INTEGER ? 0 : reached;
   }
 
-  #answer(): void {
+  /** The sessions whose workers no other has. */
+  get #present(): ServerSession[] {
+    return [...this.#state.sessions.values()].filter(({ replaced }) => !replaced);
+  }
+
+  /** Also released for a client alone, up to `barrier`. */
+  #answer(only?: ServerSession, barrier = 0): void {
     const { sessions, optimizerNotice, actions } = this.#state;
-    for (const session of sessions.values()) {
-      for (const request of session.takeBarriers(this.#released)) actions.reply(session, request, packNotice(optimizerNotice));
+    for (const session of only === undefined ? sessions.values() : [only]) {
+      const released = Math.max(this.#released, barrier);
+      for (const request of session.takeBarriers(released)) actions.reply(session, request, packNotice(optimizerNotice));
     }
   }
 }

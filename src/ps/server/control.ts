@@ -3,7 +3,8 @@ import { isCount } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyObject, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
+import { packCounts, unpackCounts } from '../protocol/entry-rounds.ts';
+import { packBatch, unpackBatch, type DeclaredParameter } from '../protocol/parameter-directory.ts';
 import type { ServerBarrier } from './barrier.ts';
 import type { ServerCheckpoints } from './checkpoints.ts';
 import type { ServerFollowers } from './followers.ts';
@@ -69,25 +70,29 @@ export class ServerControl {
         }
         return this.#done(session, request);
       case KVMessage.declare:
-        this.#state.declare(unpackBatch(read(Fields.declare).batch));
+        this.#declare(session, unpackBatch(read(Fields.declare).batch));
         session.lastConfiguration = request;
         return this.#done(session, request);
       case KVMessage.commit:
-        this.#state.commit();
+        if (!session.declaresAgain) this.#state.commit();
         session.lastConfiguration = request;
         this.#done(session, request);
         return this.committed();
       case KVMessage.lookup:
         this.#lookups.push({ session, request, epoch: msg.targetVersion, known: read(Fields.lookup).known });
         return this.#answerLookups();
-      case KVMessage.setOptimizer:
-        this.#state.setOptimizer(read(Fields.setOptimizer).spec);
+      case KVMessage.setOptimizer: {
+        const { spec, keeps } = read(Fields.setOptimizer);
+        if (keeps !== true || this.#state.optimizerSpec === undefined) this.#state.setOptimizer(spec);
         session.lastConfiguration = request;
         // Pushes may have waited for it.
         this.#state.actions.onCommit();
         return this.#parts.followers.spread(() => {
           this.#state.actions.reply(session, request, packNotice(this.#state.optimizerNotice));
         });
+      }
+      case KVMessage.enter:
+        return this.#enter(session, request, read(Fields.enter));
       case KVMessage.saveState:
         return this.#files.save(session, request, read(Fields.state));
       case KVMessage.listState:
@@ -119,16 +124,42 @@ export class ServerControl {
   /** Takes the number of workers that a client says have left, in `hello` and `leave`. */
   left(session: ServerSession, workers: number, reason?: ShoalError): void {
     session.workersLeft = Math.max(session.workersLeft, workers);
-    if (session.workersLeft >= session.member.workers || reason !== undefined) {
+    const isGone = session.workersLeft >= session.member.workers || reason !== undefined;
+    if (isGone && this.#state.options.elastic === true) {
+      this.#state.dismiss(session, reason);
+      this.#parts.barrier.update();
+    } else if (isGone) {
       session.member.gone ??= reason ?? new ShoalError('aborted', 'has left the store');
       if (reason !== undefined) session.member.broken = true;
       this.#state.transfers.failStuck(session.rounds);
     }
     let gone = 0;
-    for (const { workersLeft } of this.#state.sessions.values()) gone += workersLeft;
+    for (const { workersLeft, replaced } of this.#state.sessions.values()) gone += replaced ? 0 : workersLeft;
     if (gone < this.#state.workers || this.#served) return;
     this.#served = true;
     this.#state.options.onServed?.();
+  }
+
+  /** A process that has come later declares what is there already, in the same way as the one before it. */
+  #declare(session: ServerSession, batch: readonly DeclaredParameter[]): void {
+    const { directory, committed } = this.#state;
+    const batches = Array.from({ length: directory.batches }, (_, k) => directory.batch(k));
+    const same = batches.findIndex((each) => session.joins && each.some(({ key }) => key === batch[0]?.key));
+    session.declaresAgain = same >= 0 && same < committed;
+    if (same < 0) return this.#state.declare(batch);
+    if (JSON.stringify(packBatch(batches[same])) === JSON.stringify(packBatch(batch))) return undefined;
+    const message = `'${batch[0].key}' was initialised together with others, or as another type; worker 0 that returns calls init as it was called first`;
+    throw new ShoalError('mismatch', message);
+  }
+
+  /** Without `rounds` the client is in all rounds from now on, and is told how far they are; with them from these rounds on. */
+  #enter(session: ServerSession, request: number, { rounds, barrier = 0 }: ValueOf<typeof Fields.enter>): void {
+    const state = this.#state;
+    state.transfers.enter(session, rounds && unpackCounts(rounds));
+    session.barrier = Math.max(session.barrier, barrier);
+    state.dirty = true;
+    this.#parts.barrier.update();
+    state.actions.reply(session, request, { settled: packCounts(session.rounds.settled), barrier: this.#parts.barrier.passed });
   }
 
   #announce(session: ServerSession, request: number, regions: readonly (readonly unknown[])[], attach: 'allowed' | 'refused'): void {

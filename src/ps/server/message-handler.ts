@@ -4,6 +4,7 @@ import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { groupOf, idOf, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
+import type { LostPlace } from '../job/lost-workers.ts';
 import { ServerBarrier } from './barrier.ts';
 import { ServerCheckpoints } from './checkpoints.ts';
 import { ServerControl } from './control.ts';
@@ -136,8 +137,8 @@ export class MessageHandler {
   }
 
   /** The message from a primary to itself, and with that to its standby, that a client counts as lost. */
-  lossOf(client: Address, error: ShoalError): Msg {
-    const fields = { client: String(client), error: packError(error) };
+  lossOf(client: Address, error: ShoalError, place?: LostPlace): Msg {
+    const fields = { client: String(client), error: packError(error), ...place };
     const envelope = { source: this.#address, destination: this.#address, type: KVMessage.lost, request: 0, epoch: 0 };
     return makeMessage(envelope, withTerm([encodeControl(fields)], this.#core.term()));
   }
@@ -165,11 +166,16 @@ export class MessageHandler {
   // ── clients ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #hello(msg: Msg): void {
-    const { group, first, workers, barrier, left, last } = readControl(msg.frames[0], Fields.hello);
-    const session = this.state.join(msg.source, group, first, workers);
+    const { group, first, workers, barrier, left, last, joins = false } = readControl(msg.frames[0], Fields.hello);
+    const { elastic = false } = this.#options;
+    const known = this.state.sessions.get(msg.source);
+    const { lost } = known ?? {};
+    // Whoever was taken out stays out, and is told so when it asks for something.
+    const session = known?.replaced === true ? known : this.state.join(msg.source, group, first, workers, elastic && joins);
     if (msg.targetVersion <= session.epoch) return;
     this.state.transfers.abandon(session);
     session.renew(msg.targetVersion, last);
+    if (elastic) session.lost = lost;
     session.barrier = Math.max(session.barrier, barrier);
     session.member.gone = undefined;
     session.member.broken = false;
@@ -190,16 +196,27 @@ export class MessageHandler {
   /** Rounds that miss its workers fail with its error, and so does whatever it asks until it says hello again. */
   #loseClient(msg: Msg): void {
     if (msg.source !== this.#address) throw new ShoalError('protocol', 'a server speaks of a client that is not its own');
-    const { client, error: packed } = readControl(msg.frames[0], Fields.lost);
-    const session = this.state.sessions.get(BigInt(client));
+    const { client, error: packed, group, first, workers, returns = true } = readControl(msg.frames[0], Fields.lost);
+    const address = BigInt(client);
+    let session = this.state.sessions.get(address);
+    // One that was lost before it said hello, unless another has come in its place.
+    const isFree = ![...this.state.sessions.values()].some(({ member }) => member.firstWorker === first);
+    if (first !== undefined && isFree) session ??= this.state.join(address, group!, first, workers!);
     const error = unpackError(packed);
     if (session === undefined || error === undefined) return;
-    session.lost = new ShoalError(error.code, `${describeWorkers(session.member)} counts as lost: it ${error.message}`);
-    session.member.gone ??= error;
-    // Its memory is gone with it: what it pushed by reference cannot be read any more.
-    session.member.broken = true;
-    this.state.transfers.failOf(session, session.lost);
-    this.state.transfers.failStuck(session.rounds);
+    const lost = new ShoalError(error.code, `${describeWorkers(session.member)} counts as lost: it ${error.message}`);
+    if (this.#options.elastic === true) {
+      this.state.dismiss(session, lost);
+      session.returns = returns;
+      if (this.#options.server === 0) this.#barrier.update();
+    } else {
+      session.lost = lost;
+      session.member.gone ??= error;
+      // Its memory is gone with it: what it pushed by reference cannot be read any more.
+      session.member.broken = true;
+      this.state.transfers.failOf(session, session.lost);
+      this.state.transfers.failStuck(session.rounds);
+    }
     session.regions.clear();
     this.#options.valuesOf(session.address).close();
   }
@@ -213,7 +230,8 @@ export class MessageHandler {
       return this.#refuse(session, msg, session.lost);
     }
     if (msg.type === KVMessage.recall) return this.#recall(session, msg.targetValue);
-    if (session.blocked.length > 0 || (this.state.repeats && isAboutAll(msg))) return this.#block(session, msg);
+    const isEarly = msg.type === KVMessage.enter && this.#entersEarly(msg);
+    if (session.blocked.length > 0 || isEarly || (this.state.repeats && isAboutAll(msg))) return this.#block(session, msg);
     if (isTransfer(msg)) return this.#transfer(session, msg);
     session.lastRequest = Math.max(session.lastRequest, msg.targetValue);
     return this.#control.receive(session, msg, { attach });
@@ -222,11 +240,12 @@ export class MessageHandler {
   #transfer(session: ServerSession, msg: Msg): void {
     const { transfers, directory, committed, committedSlots, optimizerVersion } = this.state;
     const decoded = transfers.decode(msg);
-    const known = msg.type === KVMessage.put ? directory.batches : committed;
-    // A server that has come back from an old snapshot hears of these again, from worker 0.
-    if (decoded.batches > known || decoded.optimizer > optimizerVersion) return this.#block(session, msg);
+    const isPut = msg.type === KVMessage.put;
+    // A server that has come back from an old snapshot hears of these again, from worker 0. First values need no optimiser.
+    const isMissing = decoded.batches > (isPut ? directory.batches : committed) || (!isPut && decoded.optimizer > optimizerVersion);
+    if (isMissing) return this.#block(session, msg);
     session.lastRequest = Math.max(session.lastRequest, msg.targetValue);
-    if (msg.type === KVMessage.put) {
+    if (isPut) {
       if (msg.targetValue > session.lastConfiguration) {
         transfers.put(session, msg, decoded, committedSlots);
         session.lastConfiguration = msg.targetValue;
@@ -236,6 +255,12 @@ export class MessageHandler {
     const request = transfers.take(session, msg, decoded);
     if (!request.answered) this.#toClient(session, KVMessage.accepted, msg.targetValue, []);
     return undefined;
+  }
+
+  /** Not all parameters are there again, or not all rounds, in which a client that comes later would be told how far they are. */
+  #entersEarly(msg: Msg): boolean {
+    const { batches, rounds } = readControl(msg.frames[0], Fields.enter);
+    return batches > this.state.committed || (this.state.repeats && rounds === undefined);
   }
 
   #block(session: ServerSession, msg: Msg): void {

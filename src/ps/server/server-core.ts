@@ -6,6 +6,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { readRegion } from './control.ts';
+import type { LostPlace } from '../job/lost-workers.ts';
 import { MessageHandler, type Attach } from './message-handler.ts';
 import type { ServerOptions } from './state/server-options.ts';
 import { readVerdict, StateReceiver, stateMessages, unwrap, Verdict, wrap, type Stream } from './replica.ts';
@@ -108,15 +109,15 @@ export class ServerCore {
   }
 
   /** A standby's connection is lost: the primary goes on alone. A client that will not come back: rounds that miss its
-   *  workers fail with its error. */
-  peerLost(address: Address, error: ShoalError): void {
+   *  workers fail with its error; where workers come and go, they are settled without them. @param place of a client that may not have come yet. */
+  peerLost(address: Address, error: ShoalError, place?: LostPlace): void {
     if (this.#closed) return;
     if (address === this.#options.standby) {
       this.#standbyWaits = false;
       return this.#goOnAlone();
     }
     // In its place among the messages, for the standby as well.
-    if (this.#mode === 'primary') this.receive(this.#handler.lossOf(address, error));
+    if (this.#mode === 'primary') this.receive(this.#handler.lossOf(address, error, place));
   }
 
   /** A client has closed its connection: what it pushed counts; what it waits for it asks again if it comes back, and its memory may be in
@@ -195,7 +196,8 @@ export class ServerCore {
     if (type !== KVMessage.hello) return targetVersion !== epoch;
     if (targetVersion <= epoch) return true;
     readControl(msg.frames[0], Fields.hello);
-    if (epoch === 0 && this.#epochs.size >= this.#handler.state.workers) return true;
+    const isOneTooMany = this.#options.elastic !== true && this.#epochs.size >= this.#handler.state.workers;
+    if (epoch === 0 && isOneTooMany) return true;
     this.#epochs.set(source, targetVersion);
     return false;
   }

@@ -31,6 +31,7 @@ import { ServerDialer, type ServerDialerOptions } from '../job/server-dialer.ts'
 import type { CheckpointEvent } from './state/server-options.ts';
 import type { ServerRecord } from '../job/server-records.ts';
 import { ServerSeat } from '../job/server-seat.ts';
+import { followLosses } from '../job/lost-workers.ts';
 import { lookMs, Silence } from '../job/silence.ts';
 import { Role } from '../protocol/singa.ts';
 import { masterGroupOf, nameOfAddress, serverAddress, standbyAddress, type KVTopology } from '../protocol/topology.ts';
@@ -72,6 +73,7 @@ export class ServerNode {
   #candidate: ServerRecord | undefined;
   #served = false;
   #ending = false;
+  readonly #over = new AbortController();
   #end!: (how: ServerEnd | ShoalError) => void;
   /** Rejects when it cannot serve any more. */
   readonly ended: Promise<ServerEnd>;
@@ -158,7 +160,7 @@ export class ServerNode {
     const hellos = this.#core?.abandon() ?? [];
     this.#core = undefined;
     const core = await ServerCore.start({
-      topology,
+      ...{ topology, elastic: this.#place.elastic },
       group,
       server,
       incarnation,
@@ -205,6 +207,8 @@ export class ServerNode {
   #serveAsPrimary({ incarnation }: ServerRecord): void {
     const { serverGroup, server } = this.#place;
     const { topology } = this;
+    if (this.#place.elastic)
+      void followLosses(this.#node.records, topology, this.#place, this.#over.signal, (...lost) => this.#core?.peerLost(...lost));
     if (topology.replicas === 2) this.#dialStandby(incarnation);
     // Exchanges go to the master group; first values, optimisers and barriers come from group 0.
     for (const group of new Set([masterGroupOf(topology, server), 0])) if (group !== serverGroup) this.#dialGroup(group);
@@ -430,6 +434,7 @@ export class ServerNode {
   }
 
   async #close(): Promise<void> {
+    this.#over.abort();
     this.#teller.close();
     await Promise.all([...this.#dialers.values()].map((dialer) => dialer.close(flushMs)));
     await this.#router.close({ timeoutMs: flushMs });

@@ -6,12 +6,13 @@
  *    version, steps, settled/<worker group>     by slot
  *
  *  It excludes pushes that are not settled: clients repeat them. */
-import { ShoalError } from '../../base/errors.ts';
+import { ShoalError, type ErrorCode } from '../../base/errors.ts';
 import { anyList, anything, count, flag, integer, object, optional, type Shape } from '../../base/schema.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import type { Optimizer } from '../optimizers/optimizer.ts';
+import type { ServerSession } from './state/client-session.ts';
 import type { Exchange } from './state/group-sync.ts';
 import { packBatch, unpackBatch, type ParameterDirectory } from '../protocol/parameter-directory.ts';
 import type { ServerState } from './state/server-state.ts';
@@ -98,6 +99,7 @@ export function takeSnapshot(state: ServerState, { exchanges }: { readonly excha
       Number(session.heard),
       session.lastRepeated,
       [...session.member.missed],
+      ...(state.options.elastic === true ? [presenceOf(session)] : []),
     ]),
     exchange: exchange && { number: exchange.number, incarnation: exchange.incarnation, slots: exchange.slots, counts: exchange.counts },
   };
@@ -143,9 +145,12 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
     readSlabTensors(state, snapshot, `included/${group}`, values);
     sync.included.set(group, { values, counts });
   }
+  const presences = new Map<ServerSession, Presence>();
   for (const entry of saved.sessions) {
-    const { address, group, firstWorker, workers, settled, durable, configuration, heard, lastRepeated, missed } = readSession(entry);
-    const session = state.join(address, group, firstWorker, workers);
+    const { address, group, firstWorker, workers, settled, durable, configuration, heard, lastRepeated, missed, presence } =
+      readSession(entry);
+    const session = state.join(address, group, firstWorker, workers, presence?.joins);
+    if (presence !== undefined) presences.set(session, presence);
     for (const [slot, round] of missed) session.member.missed.set(slot, round);
     session.lastRequest = settled;
     // A standby has everything, and on disk is what its primary has saved there.
@@ -167,6 +172,7 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
   // A session's rounds begin where the snapshot ends.
   for (const { member, rounds } of state.sessions.values())
     for (const [slot, round] of rounds.settled.entries()) member.received[slot] = round;
+  for (const [session, presence] of presences) restorePresence(state, session, presence);
   state.dirty = false;
 }
 
@@ -260,12 +266,41 @@ function readNumbers(snapshot: Snapshot, name: string, target: number[]): void {
 }
 
 /** The entry of a session in a snapshot. Requests up to `settled` are in the snapshot, and up to `durable` in an earlier one, on disk. */
-type SessionEntry = [string, number, number, number, number, number, number, number, number, [slot: number, round: number][]?];
+type SessionEntry = [string, number, number, number, number, number, number, number, number, [slot: number, round: number][]?, Presence?];
+
+/** Where workers come and go: whether a client is there, and the rounds before those at which it enters. */
+interface Presence {
+  readonly joins: boolean;
+  readonly absent: boolean;
+  readonly returns: boolean;
+  readonly lost: { readonly code: ErrorCode; readonly message: string } | null;
+  readonly before: readonly (readonly [slot: number, round: number])[];
+}
+
+function presenceOf({ joins, returns, lost, member, rounds }: ServerSession): Presence {
+  const before = rounds.settled.flatMap((round, slot) => {
+    const isBefore = !member.absent && member.received[slot] > round && member.held[slot] === undefined;
+    return isBefore
+      ? [[slot, member.received[slot] - (member.early.get(slot) ?? []).filter((each) => each !== undefined).length] as const]
+      : [];
+  });
+  return { joins, returns, absent: member.absent, lost: lost === undefined ? null : { code: lost.code, message: lost.message }, before };
+}
+
+function restorePresence(state: ServerState, session: ServerSession, { absent, returns, lost, before }: Presence): void {
+  session.returns = returns;
+  for (const [slot, round] of before) session.member.received[slot] = round;
+  session.member.absent = absent;
+  if (session.replaced) return;
+  if (absent) state.dismiss(session, lost === null ? undefined : new ShoalError(lost.code, lost.message));
+  else session.rounds.recount();
+}
 
 function readSession(entry: unknown) {
-  const [address, group, firstWorker, workers, settled, configuration, durable, heard, lastRepeated, missed = []] = entry as SessionEntry;
+  const [address, group, firstWorker, workers, settled, configuration, durable, heard, lastRepeated, missed = [], presence] =
+    entry as SessionEntry;
   const counts = { group, firstWorker, workers, settled, configuration, durable, lastRepeated };
-  return { ...counts, address: BigInt(address), heard: heard > 0, missed };
+  return { ...counts, address: BigInt(address), heard: heard > 0, missed, presence };
 }
 
 /** The declared parameters: keys, dtypes, shapes, and where the pieces are. */

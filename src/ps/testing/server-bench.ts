@@ -39,11 +39,10 @@ export class Bench {
   }
 
   /** Every worker initialises; worker 0's values are `first`, the others' are zeros. */
-  async init(parameters: readonly Parameter[], first: (k: number) => number = () => 0): Promise<void> {
-    const workers = this.cluster.clients.length;
+  async init(parameters: readonly Parameter[], first: (k: number) => number = () => 0, ofWorkers?: readonly number[]): Promise<void> {
     let open = 0;
     const errors: ShoalError[] = [];
-    for (let worker = 0; worker < workers; worker++) {
+    for (const worker of ofWorkers ?? this.cluster.clients.keys()) {
       open++;
       const entries = parameters.map(({ key, dtype, shape }) => {
         const values = viewOf(dtype, new ArrayBuffer(elementsOf(shape) * dtypeInfo(dtype).bytes), 0, elementsOf(shape)) as Float32Array;

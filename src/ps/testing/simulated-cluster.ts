@@ -181,6 +181,10 @@ export class SimulatedCluster {
   /** Messages that servers have not given back. */
   lent = 0;
   readonly #options: ClusterOptions;
+  /** Clients that were lost: servers that begin to serve hear of them again. */
+  readonly #losses: Parameters<ServerCore['peerLost']>[] = [];
+  /** Clients in whose place others have come. */
+  readonly #former: SimulatedCluster['clients'][number][] = [];
   readonly #registry: RegionRegistry = new Map();
   readonly #wires = new Map<string, Wire>();
   readonly #kernels: Kernels;
@@ -201,7 +205,7 @@ export class SimulatedCluster {
       for (let server = 0; server < topology.serversPerGroup; server++) await cluster.#addServer(group, server);
     }
     const workers = topology.workerGroups * topology.workersPerGroup;
-    for (let worker = 0; worker < workers; worker += localWorkers) cluster.#addClient(worker, localWorkers);
+    for (let worker = 0; worker < workers; worker += localWorkers) cluster.clients.push(cluster.#makeClient(worker, localWorkers));
     for (const server of cluster.servers) if (topology.replicas === 2) await cluster.addStandby(server);
     for (const server of cluster.servers) cluster.#connectServer(server);
     return cluster;
@@ -300,6 +304,30 @@ export class SimulatedCluster {
     if (serverGroupOf(this.#options.topology, client.workerGroup) !== server.group) return;
     client.core.serverDown(server.server, new ShoalError('peer-lost', 'the connection broke'));
     client.core.serverUp(server.server, this.#resource);
+  }
+
+  /** Takes a client out, as one whose process has ended or is stopped for too long: servers hear of it, and `alive` says which. */
+  lose(worker: number, { alive = false, returns = true }: { readonly alive?: boolean; readonly returns?: boolean } = {}): void {
+    const { node, address, workerGroup } = this.clientOf(worker);
+    if (!alive) {
+      node.alive = false;
+      this.#cut(node);
+    }
+    const { localWorkers: workers = 1 } = this.#options;
+    const first = Math.floor(worker / workers) * workers;
+    const place = { returns, ...(idOf(address) === first && { group: workerGroup, first, workers }) };
+    const error = new ShoalError('peer-lost', alive ? 'has been silent for 9 s' : 'was killed by SIGKILL');
+    this.#losses.push([address, error, place]);
+    for (const server of this.servers) if (server.node.alive) server.core.peerLost(address, error, place);
+  }
+
+  /** Another client in the place of one that was lost. */
+  rejoin(worker: number): void {
+    const { localWorkers = 1 } = this.#options;
+    const index = Math.floor(worker / localWorkers);
+    this.#former.push(this.clients[index]);
+    this.clients[index] = this.#makeClient(index * localWorkers, localWorkers, (this.clients.length + this.#former.length) * localWorkers);
+    for (const { server } of this.servers) this.clients[index].core.serverUp(server, this.#resource);
   }
 
   // ── progress ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -427,30 +455,32 @@ export class SimulatedCluster {
     return { core, node };
   }
 
-  #addClient(firstWorker: number, localWorkers: number): void {
-    const { topology, mappable = true } = this.#options;
+  #makeClient(firstWorker: number, localWorkers: number, id = firstWorker): SimulatedCluster['clients'][number] {
+    const { topology, mappable = true, server } = this.#options;
     const workerGroup = workerGroupOf(topology, firstWorker);
-    const values = new MemoryValues(`client ${firstWorker}`, this.#registry, { mappable, places: this.places });
-    const node: Node = { name: `client ${firstWorker}`, deliver: () => undefined, alive: true, frozen: false };
+    const values = new MemoryValues(`client ${id}`, this.#registry, { mappable, places: this.places });
+    const node: Node = { name: `client ${id}`, deliver: () => undefined, alive: true, frozen: false };
     const core = new ClientCore({
       topology,
       workerGroup,
       firstWorker,
       localWorkers,
+      presence: server?.elastic === true ? { id, joins: id !== firstWorker } : undefined,
       clock: this.clock,
       kernels: this.#kernels,
       parameterKernels,
       values,
-      send: (server, msg) => this.#send(node, this.#nodeOf(server), msg),
+      send: (destination, msg) => this.#send(node, this.#nodeOf(destination), msg),
       ...clientSettings,
       ...this.#options.client,
     });
     node.deliver = (msg) => core.receive(msg);
-    this.clients.push({ core, node, values, address: clientAddress(workerGroup, firstWorker), workerGroup });
+    return { core, node, values, address: clientAddress(workerGroup, id), workerGroup };
   }
 
   #connectServer(server: ClusterServer): void {
     const { topology } = this.#options;
+    for (const loss of this.#losses) server.core.peerLost(...loss);
     for (const { core, workerGroup } of this.clients) {
       if (serverGroupOf(topology, workerGroup) === server.group) core.serverUp(server.server, this.#resource);
     }
@@ -462,7 +492,7 @@ export class SimulatedCluster {
   }
 
   #nodeOf(address: Address): Node | undefined {
-    if (roleOf(address) === Role.stub) return this.clients.find((client) => client.address === address)?.node;
+    if (roleOf(address) === Role.stub) return [...this.clients, ...this.#former].find((client) => client.address === address)?.node;
     const server = this.servers.find(({ group, server: id }) => group === groupOf(address) && id === idOf(address));
     return roleOf(address) === standbyRole ? server?.standby?.node : server?.node;
   }
@@ -482,7 +512,7 @@ export class SimulatedCluster {
   /** Clients are connected with the server in force, and with no other. */
   #isConnected(from: Node, to: Node): boolean {
     const ends = [from, to];
-    if (!this.clients.some(({ node }) => ends.includes(node))) return true;
+    if (![...this.clients, ...this.#former].some(({ node }) => ends.includes(node))) return true;
     return this.servers.some(({ node }) => ends.includes(node));
   }
 

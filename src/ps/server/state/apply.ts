@@ -65,10 +65,7 @@ export class Applier {
     if (this.optimizer === undefined) this.#kernels.reduce(dtype, 'sum', targets, sources, this.#tree(sources.length));
     else this.#optimize(this.optimizer, { dtype, from, to, sources, targets, contributions });
     if (fresh !== undefined) this.#slots.replace(from, fresh);
-    for (let slot = from; slot < to; slot++) {
-      this.#slots.version[slot]++;
-      this.#slots.steps[slot]++;
-    }
+    this.#count(from, to, contributions);
   }
 
   /** In pieces that stay in the cache: sum, update, copies. */
@@ -162,8 +159,16 @@ export class Applier {
         updateValue(this.#kernels, optimizer, { dtype, value, gradient: sum, states, step }),
       );
     }
-    this.#slots.version[slot]++;
-    this.#slots.steps[slot]++;
+    this.#count(slot, slot + 1, contributions);
+  }
+
+  #count(from: number, to: number, contributions: readonly Contribution<ServerRequest>[]): void {
+    const workers = contributions.reduce((sum, { request }) => sum + request.session.member.workers, 0);
+    for (let slot = from; slot < to; slot++) {
+      this.#slots.version[slot]++;
+      this.#slots.steps[slot]++;
+      this.#slots.workers[slot] = workers;
+    }
   }
 
   #mixed(slot: number, contributions: readonly Contribution<ServerRequest>[]): ShoalError {

@@ -68,8 +68,15 @@ export class ServerSession {
   /** Barriers that all workers of the client have reached. */
   barrier = 0;
   workersLeft = 0;
-  /** The reason why it counts as lost, until it says hello again. */
+  /** The reason why it counts as lost, until it says hello again; where workers come and go, for good. */
   lost: ShoalError | undefined;
+  /** It has come later, where workers come and go; and it declares again what the one before it had. */
+  joins = false;
+  declaresAgain = false;
+  /** Another client has its workers. */
+  replaced = false;
+  /** It is lost, and its launcher will start another in its place. */
+  returns = false;
   /** Memory that the client has announced, by its number. */
   readonly regions = new Map<number, { readonly handle: string; readonly bytes: number }>();
   /** Messages about parameters that have not been declared here again, in order. */

@@ -4,8 +4,11 @@
  *
  *    slot 7     settled 4 │ round 5: client 0 ✓  client 2 ✗ │ round 6: client 0 ✓ (early)
  *
+ *  Where workers come and go, a round is settled without those that it spares: clients that are absent, and clients that have come later and
+ *  enter at a later round.
+ *
  *  Exactly once: the last round of every client and slot is known. `Request` is the request of a contribution. */
-import { pushTo } from '../../../base/collections/lists.ts';
+import { getOrMake, pushTo } from '../../../base/collections/lists.ts';
 import type { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 
@@ -34,14 +37,16 @@ export interface Member<Request> {
   readonly received: number[];
   /** Its contribution to the round after the settled one, by slot. */
   readonly held: (Contribution<Request> | undefined)[];
-  /** Its contributions to later rounds, in their order, by slot. */
-  readonly early: Map<number, Contribution<Request>[]>;
+  /** Its contributions to the rounds after that one, in their order, by slot. Rounds before the one at which it enters have none. */
+  readonly early: Map<number, (Contribution<Request> | undefined)[]>;
   /** The last round that was given up without it, by slot. */
   readonly missed: Map<number, number>;
   /** It will push nothing more. */
   gone: ShoalError | undefined;
   /** True when its contributions may have changed since: it gave up in the middle. */
   broken: boolean;
+  /** Where workers come and go: it has left or is lost, or has not entered the rounds yet. No round waits for it. */
+  absent: boolean;
 }
 
 /** A request that waits for rounds which its client has pushed already, or for none. */
@@ -65,6 +70,10 @@ export class GroupRounds<Request> {
   readonly settled: number[] = [];
   /** Workers that are in the next round, by slot. */
   readonly weight: number[] = [];
+  /** Workers that the next round does not wait for, by slot. */
+  readonly spared: number[] = [];
+  /** Some may be. */
+  #spares = false;
   /** The reason why a round was refused, by slot. Only the last one is remembered. */
   readonly refused = new Map<number, { readonly round: number; readonly error: ShoalError }>();
   readonly #waiters = new Map<number, Waiter<Request>[]>();
@@ -78,8 +87,16 @@ export class GroupRounds<Request> {
     while (this.settled.length < slots) {
       this.settled.push(0);
       this.weight.push(0);
+      this.spared.push(0);
     }
     for (const member of this.members) growMember(member, this.settled);
+    if (this.#spares) this.recount();
+  }
+
+  /** Takes the place of clients that had its workers. */
+  replace(firstWorker: number, workers: number): void {
+    const first = this.members.findIndex((member) => member.firstWorker === firstWorker && member.workers === workers);
+    if (first >= 0) this.members.splice(first, 1);
   }
 
   /** @returns undefined when its workers are not all of this group, or are another's already. */
@@ -100,6 +117,7 @@ export class GroupRounds<Request> {
       missed: new Map(),
       gone: undefined,
       broken: false,
+      absent: false,
     };
     growMember(member, this.settled);
     this.members.push(member);
@@ -115,11 +133,16 @@ export class GroupRounds<Request> {
       this.weight[slot] += member.workers;
       return;
     }
-    pushTo(member.early, slot, contribution);
+    getOrMake(member.early, slot, () => [])[round - this.settled[slot] - 2] = contribution;
   }
 
   /** A contribution that came again takes the place of the one that came before. @returns that one. */
-  replace(member: Member<Request>, slot: number, round: number, contribution: Contribution<Request>): Contribution<Request> | undefined {
+  contributeAgain(
+    member: Member<Request>,
+    slot: number,
+    round: number,
+    contribution: Contribution<Request>,
+  ): Contribution<Request> | undefined {
     const next = this.settled[slot] + 1;
     if (round === next) {
       const { [slot]: before } = member.held;
@@ -133,14 +156,37 @@ export class GroupRounds<Request> {
   /** The next stretch of slots, from `from` on, whose round is complete and can be summed at once; `to` when there is none. */
   nextComplete(from: number, to: number): number {
     let slot = from;
-    while (slot < to && this.weight[slot] !== this.workers) slot++;
+    while (slot < to && !this.#isComplete(slot)) slot++;
     return slot;
+  }
+
+  /** A round that nobody is in is complete when it is before the one at which all that there are enter. */
+  #isComplete(slot: number): boolean {
+    const { [slot]: weight } = this.weight;
+    if (weight + this.spared[slot] !== this.workers) return false;
+    return weight > 0 || this.members.some(({ absent, received }) => !absent && received[slot] > this.settled[slot]);
+  }
+
+  /** Counts anew whom the next rounds wait for: members have come, entered or gone. */
+  recount(): void {
+    this.#spares = true;
+    for (let slot = 0; slot < this.settled.length; slot++) {
+      this.weight[slot] = 0;
+      for (const { held, workers } of this.members) if (held[slot] !== undefined) this.weight[slot] += workers;
+      this.#countSpared(slot);
+    }
+  }
+
+  #countSpared(slot: number): void {
+    this.spared[slot] = 0;
+    for (const { absent, held, received, workers } of this.members)
+      if (held[slot] === undefined && (absent || received[slot] > this.settled[slot])) this.spared[slot] += workers;
   }
 
   /** Where the stretch ends that begins at the complete slot `from`: same slab, same contributions, same steps. */
   stretchEnd(from: number, to: number, slab: readonly number[], steps: readonly number[]): number {
     let slot = from + 1;
-    while (slot < to && this.weight[slot] === this.workers && slab[slot] === slab[from] && steps[slot] === steps[from]) {
+    while (slot < to && this.#isComplete(slot) && slab[slot] === slab[from] && steps[slot] === steps[from]) {
       if (!this.#areHeldAlike(slot, from)) break;
       slot++;
     }
@@ -162,7 +208,7 @@ export class GroupRounds<Request> {
     for (const member of this.members) {
       for (let slot = from; slot < to; slot++) {
         const settled = this.settled[slot];
-        if (member.held[slot] === undefined && member.received[slot] < settled) {
+        if (member.held[slot] === undefined && member.received[slot] < settled && !member.absent) {
           member.received[slot] = settled;
           member.missed.set(slot, settled);
         }
@@ -174,11 +220,12 @@ export class GroupRounds<Request> {
         if (early === undefined) continue;
         member.held[slot] = early.shift();
         if (early.length === 0) member.early.delete(slot);
-        this.weight[slot] += member.workers;
+        if (member.held[slot] !== undefined) this.weight[slot] += member.workers;
         more = true;
       }
     }
-    return more;
+    if (this.#spares) for (let slot = from; slot < to; slot++) this.#countSpared(slot);
+    return more || this.#spares;
   }
 
   /** Registers the waiter at the first slot that keeps it waiting. @returns false when none does. */
@@ -213,7 +260,7 @@ export class GroupRounds<Request> {
 
   /** Members without which round `round` of the slot is not complete, and workers that never came. */
   missing(slot: number, round: number): { members: Member<Request>[]; strangers: number[] } {
-    const members = this.members.filter((member) => member.received[slot] < round);
+    const members = this.members.filter((member) => member.received[slot] < round && !member.absent);
     const strangers: number[] = [];
     for (let worker = this.group * this.workers; worker < (this.group + 1) * this.workers; worker++) {
       if (!this.members.some((m) => worker >= m.firstWorker && worker < m.firstWorker + m.workers)) strangers.push(worker);

@@ -21,6 +21,8 @@ export type CheckpointEvent =
 
 export interface ServerOptions {
   readonly topology: KVTopology;
+  /** Workers come and go: no round waits for one that is lost or has left, and others may come in their place. Default false. */
+  readonly elastic?: boolean;
   readonly group: number;
   readonly server: number;
   /** Differs each time a process serves; a safe integer from 1. */

@@ -1,14 +1,14 @@
 /** The whole state of a server, and changes that span its parts. server/message-handler.ts acts on it. */
 import { getOrMake } from '../../../base/collections/lists.ts';
 import { ShoalError } from '../../../base/errors.ts';
-import type { Address } from '../../../messaging/address.ts';
+import { idOf, type Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import { GroupSync } from './group-sync.ts';
 import type { OptimizerSpec } from '../../optimizers/optimizer.ts';
 import { ParameterDirectory, type DeclaredParameter } from '../../protocol/parameter-directory.ts';
 import { Applier } from './apply.ts';
 import type { ServerActions, ServerOptions, ServerParts } from './server-options.ts';
-import { GroupRounds } from './rounds.ts';
+import { describeWorkers, GroupRounds } from './rounds.ts';
 import { type ServerRequest, ServerSession } from './client-session.ts';
 import { ServerSlots } from './slots.ts';
 import { SourceReader } from './sources.ts';
@@ -70,9 +70,10 @@ export class ServerState implements ServerParts {
   /** Whether every worker has repeated what it had to. What is held until then needs no more. */
   hasHeardAll(isHeld: (msg: Msg) => boolean): boolean {
     let workers = 0;
-    for (const { epoch, blocked, lastRequest, lastRepeated, member } of this.sessions.values()) {
+    for (const { epoch, blocked, lastRequest, lastRepeated, member, replaced } of this.sessions.values()) {
       const [first] = blocked;
-      if (epoch > 0 && (first === undefined ? lastRequest >= lastRepeated : isHeld(first))) workers += member.workers;
+      const isHeard = epoch > 0 && (first === undefined ? lastRequest >= lastRepeated : isHeld(first));
+      if (!replaced && (member.absent || isHeard)) workers += member.workers;
     }
     return workers >= this.workers;
   }
@@ -83,16 +84,51 @@ export class ServerState implements ServerParts {
     this.sync.applied(from, to);
   }
 
-  /** The session of a client; made when it is new. @throws ShoalError `protocol` when its workers cannot be. */
-  join(address: Address, workerGroup: number, firstWorker: number, workers: number): ServerSession {
+  /** The session of a client; made when it is new. One that has come later takes the place of the one that had its workers.
+   *  @throws ShoalError `protocol` when its workers cannot be. */
+  join(address: Address, workerGroup: number, firstWorker: number, workers: number, joins = false): ServerSession {
     const rounds = this.transfers.groups.get(workerGroup);
+    const known = this.sessions.get(address);
+    if (known !== undefined && joins) return known;
+    if (joins) this.#replace(address, firstWorker, workers);
     const member = rounds?.join(address, firstWorker, workers);
     if (rounds === undefined || member === undefined) {
       const { group, server } = this.options;
       const who = `workers ${firstWorker} to ${firstWorker + workers - 1} of worker group ${workerGroup}`;
       throw new ShoalError('protocol', `${who} are not served by server ${server} of group ${group}, or have come from another process`);
     }
-    return getOrMake(this.sessions, address, () => new ServerSession(rounds, member));
+    const session = getOrMake(this.sessions, address, () => new ServerSession(rounds, member));
+    if (joins) {
+      session.joins = true;
+      this.transfers.dismiss(session, 'left');
+    }
+    return session;
+  }
+
+  /** Where workers come and go: nothing waits for the client any more. With `error` it is lost. */
+  dismiss(session: ServerSession, error?: ShoalError): void {
+    // What it had pushed when it left counts, however its process ends.
+    if (session.lost !== undefined || (error !== undefined && session.workersLeft >= session.member.workers)) return;
+    this.#takeOut(session, error);
+  }
+
+  #takeOut(session: ServerSession, error?: ShoalError): void {
+    session.lost ??= error;
+    if (error !== undefined) this.transfers.failOf(session, error);
+    this.transfers.dismiss(session, error === undefined ? 'left' : 'lost');
+    this.dirty = true;
+  }
+
+  /** Numbers of processes grow: a message that one of before has left behind changes nothing. */
+  #replace(by: Address, firstWorker: number, workers: number): void {
+    for (const session of this.sessions.values()) {
+      const { member, rounds } = session;
+      if (session.replaced || idOf(session.address) > idOf(by) || member.firstWorker !== firstWorker || member.workers !== workers)
+        continue;
+      this.#takeOut(session, new ShoalError('peer-lost', `another process has taken the place of ${describeWorkers(member)}`));
+      session.replaced = true;
+      rounds.replace(firstWorker, workers);
+    }
   }
 
   /** Takes memory for a batch; it can be used after `commit`. @throws ShoalError; nothing has changed. */

@@ -57,6 +57,7 @@ export class ServerTransfers {
   put(session: ServerSession, msg: Msg, transfer: Transfer, firstSlot: number): void {
     const { runs } = this.#sources.resolve(session, msg, transfer);
     for (const { run, source } of runs) {
+      if (run.firstSlot < firstSlot && session.joins) return;
       if (run.firstSlot < firstSlot || source === undefined) throw new ShoalError('protocol', 'a put to a parameter that is in use');
     }
     for (const { run, source } of runs) this.#slots.writable(run.firstSlot, run.firstSlot + run.slots).set(source!.bytes);
@@ -108,6 +109,34 @@ export class ServerTransfers {
       msg.release();
       throw thrown;
     }
+  }
+
+  /** Rounds do not wait for the client any more. A client that is lost takes with it what it has pushed to rounds that are open. */
+  dismiss({ rounds, member }: ServerSession, how: 'left' | 'lost'): void {
+    for (let slot = 0; how === 'lost' && slot < this.#slots.count; slot++) {
+      for (const contribution of [member.held[slot], ...(member.early.get(slot) ?? [])]) this.#release(contribution, 1);
+      member.held[slot] = undefined;
+      member.early.delete(slot);
+    }
+    member.absent = true;
+    this.#recount(rounds);
+  }
+
+  /** The client is in all rounds from now on. With `first`: from these ones on, by slot. */
+  enter({ rounds, member }: ServerSession, first: readonly number[] = []): void {
+    for (let slot = 0; slot < this.#slots.count; slot++) {
+      const settled = rounds.settled[slot];
+      const before = (first[slot] ?? 0) - 1;
+      if (before >= 0 && before < settled) member.missed.set(slot, settled);
+      member.received[slot] = Math.max(settled, before);
+    }
+    member.absent = false;
+    this.#recount(rounds);
+  }
+
+  #recount(rounds: GroupRounds<ServerRequest>): void {
+    rounds.recount();
+    this.#settle(rounds, 0, this.#slots.count);
   }
 
   /** Answers requests that wait for somebody who will not come, and gives their rounds up: they fail for whoever comes later, too. */
@@ -219,7 +248,7 @@ export class ServerTransfers {
         };
         for (let slot = from; slot < to; slot++) {
           if (standing === 'next') group.contribute(member, slot, run.round, contribution);
-          else this.#release(group.replace(member, slot, run.round, contribution), 1);
+          else this.#release(group.contributeAgain(member, slot, run.round, contribution), 1);
         }
         request.unsettled += to - from;
       } else {
@@ -253,7 +282,7 @@ export class ServerTransfers {
     try {
       const broken = group.members.find((member) => member.broken);
       if (givenUp !== undefined || broken?.gone !== undefined) throw givenUp ?? broken?.gone;
-      this.#applier.apply(from, to, contributions);
+      if (contributions.length > 0) this.#applier.apply(from, to, contributions);
     } catch (thrown) {
       if (to - from > 1) {
         // One bad parameter does not spoil its neighbours.
@@ -265,7 +294,7 @@ export class ServerTransfers {
     }
     const more = group.settle(from, to);
     if (error !== undefined) group.refused.set(from, { round: group.settled[from], error });
-    else this.#parts.applied(from, to);
+    else if (contributions.length > 0) this.#parts.applied(from, to);
     for (const { request, run } of contributions) {
       this.#release({ request }, to - from);
       if (!request.answered) this.#satisfy(group, request, run, from, to, error);
@@ -334,9 +363,10 @@ export class ServerTransfers {
     error: ShoalError | undefined,
   ): void {
     const { state } = request.runs[run];
-    const { version } = this.#slots;
+    const { version, workers } = this.#slots;
     for (let slot = from; slot < to; slot++) {
       if (version[slot] < state.version) state.version = version[slot];
+      if (workers[slot] < state.workers) state.workers = workers[slot];
       if (group.settled[slot] < state.settled) state.settled = group.settled[slot];
     }
     this.#lend(request, run);

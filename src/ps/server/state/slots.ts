@@ -35,6 +35,8 @@ export class ServerSlots {
   readonly end: number[] = [];
   /** Updates applied. */
   readonly version: number[] = [];
+  /** Workers whose pushes were the last one of them, since this process serves. */
+  readonly workers: number[] = [];
   /** Updates applied since the optimiser was set. */
   readonly steps: number[] = [];
   /** Spare memory by its length. */
@@ -68,6 +70,7 @@ export class ServerSlots {
       this.start.push(start);
       this.end.push(sizes[slab - before]);
       this.version.push(0);
+      this.workers.push(0);
       this.steps.push(0);
     }
     for (const [k, bytes] of sizes.entries()) {

@@ -51,7 +51,7 @@ export class SourceReader {
     const remote = this.#valuesOf(session.address);
     let at = 0;
     const served = runs.map((run, k): ServedRun => {
-      const state = { version: Number.MAX_SAFE_INTEGER, settled: 0xffffffff };
+      const state = { version: Number.MAX_SAFE_INTEGER, settled: 0xffffffff, workers: 0xffffffff };
       const source = this.#source(remote, msg, run);
       let target: Uint8Array | undefined;
       if (run.target === TargetKind.inline) {

@@ -259,7 +259,7 @@ async function serversOf(
   flags: RunFlags,
   { directory, workers }: { directory: string; workers: number | undefined },
 ): Promise<{ servers?: ServerOptions }> {
-  const { servers, serverGroups, workerGroups, replicas, checkpointDir, serverRestarts, ps } = flags;
+  const { servers, serverGroups, workerGroups, replicas, checkpointDir, serverRestarts, ps, min } = flags;
   if (servers === undefined) {
     const isAlone = serverRestarts === undefined || ps !== undefined;
     if (serverGroups + workerGroups + replicas === 3 && checkpointDir === undefined && isAlone) return {};
@@ -274,7 +274,7 @@ async function serversOf(
   const command = [process.execPath, ...flags.nodeOption, builtEntry('ps/server/server-entry.js')];
   const folder = checkpointDir === undefined ? {} : { checkpointDir: resolve(directory, checkpointDir) };
   const restarts = serverRestarts === undefined ? {} : { restarts: serverRestarts };
-  const options = { command, servers, serverGroups, workerGroups, replicas, ...folder, ...restarts };
+  const options = { command, servers, serverGroups, workerGroups, replicas, workersMin: min, ...folder, ...restarts };
   // Checks the variables as every server will read them.
   if (workers !== undefined) detectPlace(serverVariables(options, workers), { async: false, localWorkers: 1 });
   return { servers: options };
@@ -291,16 +291,20 @@ function checkedPs({ ps, servers }: RunFlags, several: boolean): number {
 
 /** @throws ShoalError `usage` for `--min` where ranks cannot go on without others, or that is no number of ranks. */
 function ranksMinOf(
-  { min, servers, ps, nnodes: { min: nodes, max } }: RunFlags,
+  { min, servers, ps, workerGroups, serverGroups, nnodes: { min: nodes, max } }: RunFlags,
   { several, localSize }: { several: boolean; localSize: number },
 ): number | undefined {
   if (servers !== undefined && several && max !== undefined)
     throw new ShoalError('usage', `--servers need a fixed number of machines, and --nnodes ${nodes}:${max} is a range`);
   if (min === undefined) return undefined;
-  if ((several && max === undefined) || servers !== undefined || ps !== undefined)
+  if ((several && max === undefined) || ps !== undefined) {
+    const message = '--min is for ranks of one machine or of a range of machines, without --ps; --max-restarts starts all ranks again';
+    throw new ShoalError('usage', message);
+  }
+  if (servers !== undefined && workerGroups + serverGroups > 2)
     throw new ShoalError(
       'usage',
-      '--min is for ranks of one machine or of a range of machines, without servers; --max-restarts starts all ranks again',
+      '--min with --servers is for one group of workers and one of servers; dist_async makes its groups itself',
     );
   const first = several ? nodes * localSize : localSize;
   if (min > first)
