@@ -11,9 +11,17 @@ const exclude = [...configDefaults.exclude, ...leftOut];
 
 /** Test files of src/ that run in a process each: those that replace modules, and those that take long. */
 const durations = readDurations();
-const alone = sources
-  .filter(({ path }) => path.startsWith('src/') && path.endsWith('.test.ts'))
+const testsIn = (folder: string): typeof sources => sources.filter(({ path }) => path.startsWith(folder) && path.endsWith('.test.ts'));
+const alone = testsIn('src/')
   .filter(({ path, text }) => text.includes('vi.mock(') || (durations.get(path) ?? 0) >= longSeconds)
+  .map(({ path }) => path);
+
+/** What a test file says that makes its own process a rank, a worker or a thread of one, or that changes or measures this process. */
+const usesProcess =
+  /\bvi\.(mock|spyOn|stub|setConfig|use)|\.stores\(|initProcessGroup\(|\bnew Worker\(|process\.(chdir|on|once|report|memoryUsage)\b|process\.env(\.\w+|\[[^\]]+\]) = |\/proc\/self|from 'shoal|from '@(tensorflow|jax)/;
+/** Test files of test/ that only start processes, and look at what these say. */
+const starters = testsIn('test/')
+  .filter(({ text }) => !usesProcess.test(text))
   .map(({ path }) => path);
 
 export default defineConfig({
@@ -21,8 +29,14 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'processes', include: ['test/**/*.test.ts', ...alone], exclude, globalSetup: './test/support/fixtures.ts' },
+        test: {
+          name: 'processes',
+          include: ['test/**/*.test.ts', ...alone],
+          exclude: [...exclude, ...starters],
+          globalSetup: './test/support/fixtures.ts',
+        },
       },
+      { extends: true, test: { name: 'starters', include: starters, exclude, isolate: false, globalSetup: './test/support/fixtures.ts' } },
       // One after the other in the same process: starting one for each, with all that it imports, takes longer than most of them.
       { extends: true, test: { name: 'modules', include: ['src/**/*.test.ts'], exclude: [...exclude, ...alone], isolate: false } },
     ],
