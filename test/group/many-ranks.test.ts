@@ -26,11 +26,11 @@ it(
   'a rank asks the store as often among many as among few, and holds a fixed amount more for each of the others',
   { timeout: 240_000 },
   async () => {
-    const [few, many] = [await taken(4), await taken(24)];
+    const [few, many] = [await taken(4), await taken(16)];
     expect(many.requests).toBeLessThan(few.requests + 1);
     // Each further rank costs a connection, and a socket that is just being closed; and the control block and a tensor, in each
     // of two threads.
-    expect(many.descriptors - few.descriptors).toBeLessThanOrEqual(20 * 1.5);
-    expect(many.mappings - few.mappings).toBeLessThanOrEqual(20 * 6);
+    expect(many.descriptors - few.descriptors).toBeLessThanOrEqual(12 * 1.5);
+    expect(many.mappings - few.mappings).toBeLessThanOrEqual(12 * 6);
   },
 );
