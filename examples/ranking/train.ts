@@ -1,6 +1,5 @@
 /** Trains a ranking model on workers and parameter servers, and says what it has learnt and what that took: AUC, examples/s, RPCs and bytes
  *  per step. Parameter servers run it as well, as far as `join`. */
-import * as tf from '@tensorflow/tfjs';
 import { existsSync, writeFileSync } from 'node:fs';
 import { seededRandom } from 'shoal/ddp';
 import { elementsOf, encodeGraph, GraphBuilder, Saver, startGraphServer, type Node, type Output, type Value } from 'shoal/graph';
@@ -87,6 +86,8 @@ export async function trainRanking<Batch extends Examples, Source extends { batc
   start: typeof startGraphServer = startGraphServer,
 ): Promise<void> {
   const { steps, batch, parts, evaluation, seed } = values;
+  // Wrong options are refused before this is loaded, which takes a second or two.
+  const tf = await import('@tensorflow/tfjs');
   // Keeps every rank from printing advice on other packages.
   tf.enableProdMode();
   await tf.setBackend('cpu');

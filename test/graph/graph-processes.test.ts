@@ -11,20 +11,6 @@ import { fixtureScript } from '../support/fixtures.ts';
 const script = fixtureScript('graph-worker');
 
 describe('a graph over processes', () => {
-  it.each([
-    ['a request for every tensor', {}, 1 + 6],
-    ['fused requests', { FUSE: '1' }, 1 + 2],
-    ['fusion at run time', { RECV_SOME: '1' }, 2 + 2],
-  ])('computes what one process would, by %s', async (_, env, requestsMost) => {
-    const { code, stdout, stderr } = await runWith(env, '--ps', '2', '--workers', '2').ended;
-    expect(stderr).not.toContain('failed');
-    expect(code).toBe(0);
-    const counts = [...stdout.matchAll(/has ([\d.]+) requests per step/g)].map((match) => Number(match[1]));
-    expect(counts).toHaveLength(2);
-    // The ids go to two servers, the rows of six tables come back.
-    for (const count of counts) expect(count).toBeLessThanOrEqual(requestsMost + 1.5);
-  });
-
   it('ends with an error that names the server that was killed', async () => {
     await using job = runWith({ FUSE: '1', FOREVER: '1' }, '--ps', '2', '--workers', '2', '--grace', '60s');
     const [[, pid]] = await job.output(/\/job:ps\/task:1 pid (\d+)/, 1);
@@ -144,17 +130,21 @@ describe('a graph over processes', () => {
     expect(`${stdout}${stderr}`).toMatch(/ShoalError: rank 3 was killed by SIGKILL.* before it joined/);
   });
 
-  it.each<[string, Record<string, string>, string, number]>([
-    ['a request for every tensor', {}, 'RecvTensor', 1],
-    ['fused requests', { FUSE: '1' }, 'FuseRecvTensor', 3],
-    ['fusion at run time', { RECV_SOME: '1' }, 'RecvSome', 3],
-  ])('leaves in the trace what waited at its sender, what was held, and how many requests that took: %s', async (_, env, method, most) => {
+  it.each<{ by: string; env: Record<string, string>; requestsMost: number; method: string; most: number }>([
+    { by: 'a request for every tensor', env: {}, requestsMost: 1 + 6, method: 'RecvTensor', most: 1 },
+    { by: 'fused requests', env: { FUSE: '1' }, requestsMost: 1 + 2, method: 'FuseRecvTensor', most: 3 },
+    { by: 'fusion at run time', env: { RECV_SOME: '1' }, requestsMost: 2 + 2, method: 'RecvSome', most: 3 },
+  ])('computes what one process would, by $by; its trace tells waits, holds and requests', async ({ env, requestsMost, method, most }) => {
     const folder = temporaryFolder('graph-trace');
     const lateMs = 100;
     const { code, stderr, stdout } = await runWith({ ...env, SLOW_MS: String(lateMs), SHOAL_TRACE: folder }, '--ps', '2', '--workers', '2')
       .ended;
+    expect(stderr).not.toContain('failed');
     expect(code, stderr).toBe(0);
     const counted = [...stdout.matchAll(/worker\/task:(\d) has ([\d.]+) requests per step/g)].map(([, task, count]) => [task, count]);
+    expect(counted).toHaveLength(2);
+    // The ids go to two servers, the rows of six tables come back.
+    for (const [, count] of counted) expect(Number(count)).toBeLessThanOrEqual(requestsMost + 1.5);
     const report = await start([process.execPath, 'dist/tools/cli/main.js', 'report', folder, '--json']).ended;
     const { steps, requests, receives, counters, warnings } = JSON.parse(report.stdout) as ReportData;
     expect(warnings).toEqual([]);

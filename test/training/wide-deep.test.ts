@@ -22,7 +22,7 @@ const small = ['--columns', '12', '--vocabulary', '20', '--dense', '4', '--hidde
 
 describe('wide & deep', () => {
   it('trains all workers in one step with the same bits, by any kind of receive, with fewer requests', async () => {
-    const sync = [...small, '--sync', '--parts', '2', '--steps', '25'];
+    const sync = [...small, '--sync', '--parts', '2', '--steps', '8'];
     const plain = await trainExample('examples/wide-deep/train.ts', folder, 2, sync);
     const fused = await train(...sync, '--fuse');
     const someFused = await trainOverGrpc(...sync, '--fuse', '--recv-some');
