@@ -4,7 +4,7 @@ import { VirtualClock } from '../../base/clock.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
 import { constant, identity, placeholder } from '../ops/array.ts';
 import { call } from '../ops/call.ts';
-import { enter, exit, loopCond, merge, nextIteration, switchOn, whileLoop } from '../ops/control-flow.ts';
+import { cond, enter, exit, loopCond, merge, nextIteration, switchOn, whileLoop } from '../ops/control-flow.ts';
 import { add, less, mul, neg } from '../ops/math.ts';
 import { fusePolicies } from '../passes/fuse-policy.ts';
 import { GraphBuilder } from '../structure/builder.ts';
@@ -66,9 +66,9 @@ describe('a loop on several devices', () => {
   it.each<[string, Partial<SessionOptions>]>([
     ['a request for every tensor', {}],
     ...fusePolicies.map((policy): [string, Partial<SessionOptions>] => [`fused by ${policy.name}`, { doFuseRecv: true, fuse: { policy } }]),
-  ])('computes what one device does, in 60 random loops, by %s', async (_, options) => {
+  ])('computes what one device does, in 40 random loops, by %s', async (_, options) => {
     let requests = 0;
-    for (let seed = 0; seed < 60; seed++) {
+    for (let seed = 0; seed < 40; seed++) {
       const outcomes = [1, 3, 2].map(async (count) => {
         const { graph, count: n, fetches } = randomLoop(seededRandom(seed), (dice) => devices[Math.floor(dice * count)]);
         const kernels = unsteady(seededRandom(seed + count));
@@ -82,7 +82,7 @@ describe('a loop on several devices', () => {
       const [expected, ...others] = await Promise.all(outcomes);
       for (const other of others) expect(other, `seed ${seed}`).toEqual(expected);
     }
-    expect(requests).toBeGreaterThan(5000);
+    expect(requests).toBeGreaterThan(3000);
   });
 
   it('sends in every iteration the condition and what the body needs, and what does not change once', async () => {
@@ -102,6 +102,33 @@ describe('a loop on several devices', () => {
     const { session, run } = counting(both, { doFuseRecv: true });
     expect((await run(2)).map(numbersOf)).toEqual([[2], [3]]);
     expect(session.stats.requests).toBe(3 * 3);
+  });
+
+  it('is left by what is dead, although that waits for all that enters, however receives are fused', async () => {
+    for (let length = 1; length <= 12; length++) {
+      const g = new GraphBuilder();
+      const x = placeholder(g, 'float32', [], { device: a });
+      const [out] = g.withDevice(a, () =>
+        cond(g, less(g, x, one(g)), [x], {
+          then: ([start]) => {
+            let late = start as Floats;
+            for (let k = 0; k < length; k++) late = neg(g, late, { device: b });
+            const [first, second] = whileLoop(g, [start, late], {
+              cond: ([i]) => less(g, i as Floats, one(g)),
+              body: ([i, y]) => [add(g, i as Floats, one(g)), neg(g, y as Floats)],
+            }) as Floats[];
+            return [add(g, neg(g, first, { device: b }), second)];
+          },
+          else: ([value]) => [value],
+        }),
+      );
+      const session = new Session(g.finish(), { devices, kernels: testKernels, doFuseRecv: true, timeoutMs: 20_000 });
+      for (const [value, result] of [
+        [5, 5],
+        [0, -1],
+      ])
+        expect((await session.run([[x, scalarOf(value)]], [out])).map(numbersOf), `${length}`).toEqual([[result]]);
+    }
   });
 
   it('may have every node on another device', async () => {

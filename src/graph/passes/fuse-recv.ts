@@ -4,12 +4,12 @@
  *
  *  Stays a Recv of its own: a transfer alone in its group; one as large as the cap. A variable is fused as any tensor: its Send reads it,
  *  and Sends do not wait for each other. */
-import { getOrMake, pushTo } from '../../base/collections/lists.ts';
+import { pushTo } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, anyObject, checkOptions, optionTable } from '../../base/schema.ts';
 import { knownBytes, type Transfer } from '../placement/device-transfers.ts';
 import { digraph, levels } from '../structure/digraph.ts';
-import { frameTable, goesBackIn, type Frame } from '../structure/frames.ts';
+import { iterationOrder } from '../structure/frames.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Node } from '../structure/graph-node.ts';
 import { sourceWave, type FusePolicy } from './fuse-policy.ts';
@@ -51,7 +51,7 @@ export function fuseReceives(
   const { policy = sourceWave, bytesMax = 4 * 1024 * 1024, tensorsMax = 128 } = options;
   if (!(bytesMax > 0) || !(tensorsMax >= 2))
     throw new ShoalError('usage', `fuseReceives: bytesMax must be above 0 and tensorsMax at least 2`);
-  const levelsIn = waves(graph);
+  const levelOf = waves(graph);
   const candidates = new Map<string, Transfer[]>();
   const groups: FuseGroup[] = [];
   const unfused: UnfusedReceive[] = [];
@@ -66,7 +66,7 @@ export function fuseReceives(
       continue;
     }
     const kind = isEmbedding(transfer) ? 'embedding' : 'dense';
-    const key = `${transfer.sendDevice}|${transfer.recvDevice}|${policy.waveOf(transfer, levelsIn(transfer.frame))}|${kind}|${transfer.frame.name}`;
+    const key = `${transfer.sendDevice}|${transfer.recvDevice}|${policy.waveOf(transfer, levelOf)}|${kind}|${transfer.frame.name}`;
     pushTo(candidates, key, transfer);
   }
   for (const [key, found] of candidates) {
@@ -80,25 +80,11 @@ export function fuseReceives(
   return { groups, unfused };
 }
 
-/** The wave of every node, as an iteration of a loop sees it; see `FusePolicy`. */
-function waves({ nodes }: Graph): (frame: Frame) => (node: Node) => number {
-  const frames = frameTable(nodes);
-  const indexes = new Map<Node, number>(nodes.map((node, index) => [node, index]));
-  const indexOf = (node: Node): number => indexes.get(node) ?? 0;
-  const levelsOf = (frame: Frame): Int32Array => {
-    const goesBack = goesBackIn(frame);
-    const edges: number[] = [];
-    nodes.forEach((node, index) => {
-      for (const { node: source } of node.inputs) if (!goesBack(source, frames.frameOf(node))) edges.push(indexOf(source), index);
-      for (const source of node.controlInputs) edges.push(indexOf(source), index);
-    });
-    return levels(digraph(nodes.length, edges));
-  };
-  const known = new Map<string, Int32Array>();
-  return (frame) => {
-    const level = getOrMake(known, frame.name, () => levelsOf(frame));
-    return (node) => level[indexOf(node)];
-  };
+/** The wave of every node; see `FusePolicy`. */
+function waves({ nodes }: Graph): (node: Node) => number {
+  const { indexes, edges, count } = iterationOrder([nodes]);
+  const level = levels(digraph(count, edges));
+  return (node) => level[indexes.get(node) ?? 0];
 }
 
 /** Small rows of tables, and indices on their way to them, do not wait for dense tensors. */

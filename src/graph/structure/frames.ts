@@ -32,14 +32,6 @@ export interface FrameTable {
   outputFrameOf(node: Node): Frame;
 }
 
-/** Edges that go back, for those who look at one iteration of `frame`: into the next one of it, or of a loop around it.
- *  @returns whether an edge from `source` into `target` is one. */
-export function goesBackIn(frame: Frame): (source: Node, target: Frame) => boolean {
-  const around = new Set<string>();
-  for (let each: Frame | undefined = frame; each !== undefined; each = each.parent) around.add(each.name);
-  return (source, target) => source.control === 'next-iteration' && around.has(target.name);
-}
-
 /** @param nodes in an order in which inputs come first, but for back edges; all inputs of them are among them.
  *  @throws ShoalError `usage` when a node mixes values of several frames, or leaves a frame it is not in. */
 export function frameTable(nodes: readonly Node[]): FrameTable {
@@ -95,4 +87,33 @@ export function frameTable(nodes: readonly Node[]): FrameTable {
   function mixed(node: Node, source: Node): ShoalError {
     return nodeError(node, `its inputs are in different frames; take '${source.name}' into the loop by an Enter, or out of it by an Exit`);
   }
+}
+
+export interface IterationOrder {
+  readonly indexes: ReadonlyMap<Node, number>;
+  /** Source and target of each edge, alternating; loops are numbered behind the nodes. */
+  readonly edges: number[];
+  /** Nodes and loops. */
+  readonly count: number;
+}
+
+/** What runs after what in one iteration, whichever loop it is of: all edges but those that go back, and one from all that enters a loop to all
+ *  that leaves it. A loop keeps its first iterations until all has entered, and what is dead leaves it last.
+ *  @param parts the nodes of a graph, or of its partitions. */
+export function iterationOrder(parts: readonly (readonly Node[])[]): IterationOrder {
+  const indexes = new Map(parts.flat().map((node, index) => [node, index]));
+  const loops = new Map<string, number>();
+  const loopOf = ({ name }: Frame): number => getOrMake(loops, name, () => indexes.size + loops.size);
+  const edges: number[] = [];
+  for (const nodes of parts) {
+    const frames = frameTable(nodes);
+    for (const node of nodes) {
+      const index = indexes.get(node) ?? 0;
+      for (const { node: source } of node.inputs) if (source.control !== 'next-iteration') edges.push(indexes.get(source) ?? 0, index);
+      for (const source of node.controlInputs) edges.push(indexes.get(source) ?? 0, index);
+      if (node.control === 'enter') edges.push(index, loopOf(frames.outputFrameOf(node)));
+      if (node.control === 'exit') edges.push(loopOf(frames.frameOf(node)), index);
+    }
+  }
+  return { indexes, edges, count: indexes.size + loops.size };
 }
