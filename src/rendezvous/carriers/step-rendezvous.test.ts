@@ -76,6 +76,21 @@ describe('a rendezvous', () => {
     await expect(meeting.recvAsync(key('c'))).rejects.toThrow(/more than 1 rendezvous keys/);
   });
 
+  it('holds of a loop what was received last, also for another connection', async () => {
+    const meeting = new StepRendezvous<string>(1, { keysMax: 1200, keeps: true });
+    const inLoop = (iteration: number): string => key('a').replace(/0$/, String(iteration));
+    const take = (iteration: number, connection: number): Promise<string | undefined> => {
+      const asker = { worker: meeting, isOver: connection < 2 };
+      return new Promise((receive, fail) => void meeting.take(inLoop(iteration), { receive, fail }, asker));
+    };
+    for (let iteration = 1; iteration <= 5000; iteration++) {
+      meeting.send(inLoop(iteration), `${iteration}`);
+      expect(await take(iteration, 1)).toBe(`${iteration}`);
+    }
+    expect(await take(4000, 2)).toBe('4000');
+    expect(() => meeting.send(inLoop(4001), x)).toThrow(/sent twice/);
+  });
+
   it('gives up a receive by its signal, after which the key may be asked for again', async () => {
     const meeting = new StepRendezvous<string>(1, { keysMax: 4 });
     const abort = new AbortController();
