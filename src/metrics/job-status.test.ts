@@ -100,7 +100,7 @@ it('workers of a parameter server answer beside the rank of their process, or al
     calls: 4,
     pending: 1,
     failure: undefined,
-    oldest: { text: "push of 'w'", ranks: [], seconds: 3 },
+    oldest: { text: "push of 'w'", seconds: 3 },
     servers,
   };
   const left = new AbortController();

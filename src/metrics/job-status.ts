@@ -93,27 +93,35 @@ interface JobAnswers {
   readonly status: JobStatus;
   readonly reports: readonly RankReport[];
   /** Reports of servers, by their names. */
-  readonly serverReports: ReadonlyMap<string, ServerReport>;
+  readonly serverReports: ReadonlyMap<string, ServerReport | undefined>;
 }
 
 /** Asks the launchers of other nodes, and then the ranks and the servers. Never rejects. */
 export async function askJob(facts: JobFacts): Promise<JobAnswers> {
   const { store, launchers, job, own, nodes, worldSize, restarts, others } = facts;
-  const nodeAnswers = await Promise.all((others ?? []).map((node) => ask(launchers, nodeName(node), answerMs)));
-  const answers = [own, ...nodeAnswers.flatMap((answer) => understood(nodeShape, answer) ?? [])];
+  const nodeAnswers = await Promise.all((others ?? []).map((node) => answerOf(launchers, nodeName(node), nodeShape)));
+  const answers = [own, ...nodeAnswers.filter((answer) => answer !== undefined)];
   const present = await presentIn(store);
   const processes = answers.flatMap((answer) => answer.processes);
   const named = answers.flatMap(({ ranks = [] }) => ranks);
   const ranks = [...new Set([...facts.ranks, ...named, ...processes.flatMap(({ rank }) => rank ?? [])])].toSorted((a, b) => a - b);
   const launched = processes.filter(({ rank }) => rank === undefined);
-  const servers = others === undefined ? launched : [...launched, ...unlaunchedServers(present, launched)];
+  const isHere = (name: string): boolean => present.get(name) === 'here';
+  const isNew = (name: string): boolean => /^(server|standby) \d+$/.test(name) && launched.every((each) => each.name !== name);
+  const unlaunched = others === undefined ? [] : [...present.keys()].filter((name) => isHere(name) && isNew(name));
+  const servers: ProcessFacts[] = [...launched, ...unlaunched.map((name) => ({ name, restarts: 0 }))];
+  const askServer = ({ name, end }: ProcessFacts): Promise<ServerReport | undefined> | undefined =>
+    end === undefined && isHere(name) ? answerOf(store, name, serverShape) : undefined;
   const [reports, serverReports] = await Promise.all([
-    Promise.all(ranks.map((rank) => askRank(store, rank, present))),
-    askServers(store, servers, present),
+    Promise.all(ranks.map((rank) => askRank(store, rank, isHere))),
+    Promise.all(servers.map(askServer)),
   ]);
-  const statuses = ranks.map((rank, at) =>
-    rankStatus(rank, reports[at], { nodes: answers, presence: presenceOf(rank, present), isAlone: worldSize === 1 }),
-  );
+  const statuses = ranks.map((rank, at) => {
+    const presences = namesOfRank(rank).map((who) => present.get(who));
+    // One that is alone has not met anybody who could ask it.
+    const presence = presences.includes('here') ? 'here' : (presences.find(Boolean) ?? (worldSize === 1 ? 'left' : undefined));
+    return rankStatus(rank, reports[at], answers, presence);
+  });
   const { node, host, pid } = own;
   const status: JobStatus = {
     version: 1,
@@ -121,45 +129,28 @@ export async function askJob(facts: JobFacts): Promise<JobAnswers> {
     launcher: { node, host, pid },
     ...{ nodes, worldSize, restarts },
     ranks: statuses,
-    servers: servers.map((server) => {
-      const { samples: _, ...report } = serverReports.get(server.name) ?? { samples: [] };
+    servers: servers.map((server, at) => {
+      const { samples: _, ...report } = serverReports[at] ?? { samples: [] };
       return 'role' in report ? { ...server, report } : server;
     }),
     holdUps: holdUpsOf(statuses),
   };
-  return { status, reports: reports.filter((report) => report !== undefined), serverReports };
+  const byName = new Map(servers.map(({ name }, at) => [name, serverReports[at]]));
+  return { status, reports: reports.filter((report) => report !== undefined), serverReports: byName };
 }
-
-type Present = ReadonlyMap<string, Presence>;
 
 /** Asks the comm thread of a rank's groups, its store of parameters, and its task of a graph: a process may have any of them. */
-async function askRank(store: Store, rank: number, present: Present): Promise<RankReport | undefined> {
-  const names = namesOfRank(rank).filter((who) => present.get(who) === 'here');
-  const answers = await Promise.all(names.map((who) => ask(store, who, answerMs)));
-  return answers.map((answer) => understood(reportShape, answer)).reduce(withWorker, undefined);
+async function askRank(store: Store, rank: number, isHere: (who: string) => boolean): Promise<RankReport | undefined> {
+  const answers = namesOfRank(rank)
+    .filter(isHere)
+    .map((who) => answerOf(store, who, reportShape));
+  return (await Promise.all(answers)).reduce(withWorker, undefined);
 }
 
-/** Undefined: it has not joined. */
-function presenceOf(rank: number, present: Present): Presence | undefined {
-  const all = namesOfRank(rank).map((who) => present.get(who));
-  return all.find((each) => each === 'here') ?? all.find((each) => each !== undefined);
-}
-
-/** Servers that no launcher has named. */
-function unlaunchedServers(present: Present, launched: readonly ProcessFacts[]): ProcessFacts[] {
-  const names = [...present].flatMap(([who, presence]) => (presence === 'here' && /^(server|standby) \d+$/.test(who) ? [who] : []));
-  return names.filter((name) => launched.every((each) => each.name !== name)).map((name) => ({ name, restarts: 0 }));
-}
-
-async function askServers(store: Store, servers: readonly ProcessFacts[], present: Present): Promise<Map<string, ServerReport>> {
-  const running = servers.filter(({ name, end }) => end === undefined && present.get(name) === 'here');
-  const answers = await Promise.all(running.map(({ name }) => ask(store, name, answerMs)));
-  return new Map(
-    answers.flatMap((answer, at) => {
-      const report = understood(serverShape, answer);
-      return report === undefined ? [] : [[running[at].name, report] as const];
-    }),
-  );
+/** Undefined: it does not answer, or what it answers is not understood. */
+async function answerOf<T>(store: Store, who: string, shape: Shape<T>): Promise<T | undefined> {
+  const answer = await ask(store, who, answerMs);
+  return answer !== undefined && shape.problem(answer) === undefined ? (answer as T) : undefined;
 }
 
 /** The name under which a launcher answers. */
@@ -186,15 +177,7 @@ export function nodeSamples({ status, reports, serverReports }: JobAnswers, own:
   ];
 }
 
-function understood<T>(shape: Shape<T>, answer: unknown): T | undefined {
-  return answer !== undefined && shape.problem(answer) === undefined ? (answer as T) : undefined;
-}
-
-function rankStatus(
-  rank: number,
-  report: RankReport | undefined,
-  { nodes, ...how }: { readonly nodes: readonly NodeFacts[]; readonly presence: Presence | undefined; readonly isAlone: boolean },
-): RankStatus {
+function rankStatus(rank: number, report: RankReport | undefined, nodes: readonly NodeFacts[], presence: Presence | undefined): RankStatus {
   const found = nodes.flatMap(({ node, host, processes }) => {
     const facts = processes.find((each) => each.rank === rank);
     return facts ? [{ node, host, facts }] : [];
@@ -202,20 +185,16 @@ function rankStatus(
   const [place] = found;
   const base = place && { node: place.node, host: place.host, ...(place.facts.pid !== undefined && { pid: place.facts.pid }) };
   if (place?.facts.end !== undefined) return { rank, ...base, state: 'ended', end: place.facts.end };
-  if (report === undefined) return { rank, ...base, state: silentState(place?.facts, how) };
+  if (report === undefined) return { rank, ...base, state: silentState(place?.facts, presence) };
   const { samples: _, wait, ...said } = report;
   return { ...base, ...said, rank, state: stateOf(report), ...(wait && { call: wait }) };
 }
 
-function silentState(
-  facts: ProcessFacts | undefined,
-  { presence, isAlone }: { readonly presence: Presence | undefined; readonly isAlone: boolean },
-): RankState {
+function silentState(facts: ProcessFacts | undefined, presence: Presence | undefined): RankState {
   if (facts === undefined) return 'unknown';
   if (facts.state === 'T' || facts.state === 't') return 'stopped';
-  if (presence === 'here') return 'silent';
-  // One that is alone has not met anybody who could ask it.
-  return isAlone || presence === 'left' ? 'computing' : 'starting';
+  if (presence === undefined) return 'starting';
+  return presence === 'here' ? 'silent' : 'computing';
 }
 
 function stateOf({ failure, wait }: RankReport): RankState {

@@ -15,8 +15,8 @@ export interface WorkerFacts {
   readonly pending: number;
   /** The reason why nothing works any more. */
   readonly failure: string | undefined;
-  /** The oldest call that has not ended, with the ranks that it waits for and the time since its start. */
-  readonly oldest: ReportedWait | undefined;
+  /** The oldest call that has not ended, with the ranks that it waits for, where they are known, and the time since its start. */
+  readonly oldest: (Pick<ReportedWait, 'text' | 'seconds'> & Partial<ReportedWait>) | undefined;
   /** Ways to parameter servers. */
   readonly servers: readonly {
     readonly name: string;
@@ -61,7 +61,7 @@ export function answerForWorker(
 function workerReport({ group, rank, size }: WorkerPlace, { calls, pending, failure, oldest, servers }: WorkerFacts): RankReport {
   return {
     ...{ rank, pid: process.pid, host: hostname(), size, epoch: 0, steps: 0, calls, pending },
-    ...(oldest && { wait: oldest }),
+    ...(oldest && { wait: { ranks: [], ...oldest } }),
     ...(failure !== undefined && { failure }),
     samples: [
       ...memorySamples(),

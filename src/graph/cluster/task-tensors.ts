@@ -8,7 +8,7 @@ import { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
 import { WorkerNetwork, type WorkerNetworkOptions } from '../../rendezvous/carriers/worker-network.ts';
 import { failureOf, type ShoalError } from '../../base/errors.ts';
 import { ArenaMemory } from '../../rendezvous/protocol/arena-memory.ts';
-import { TensorCounters } from '../../rendezvous/protocol/counters.ts';
+import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import type { FusedWaiter, SlotOutcome, TensorCarrier } from '../../rendezvous/protocol/tensor-carrier.ts';
 import type { Cancel, Waiter } from '../../rendezvous/table/rendezvous.ts';
 import { checkTensorValue, type TensorDType, type TensorValue } from '../../rendezvous/value/tensor-value.ts';
@@ -68,7 +68,7 @@ const tensorBytesMax = 2 ** 32;
 export class TaskTensors {
   readonly core: WorkerCore<Value, Value>;
   /** The cost of tensors: requests, writes, bytes copied. */
-  readonly counters = new TensorCounters();
+  readonly counters: TensorCounters = tensorCounters();
   readonly stats: ReceiveStats = { requests: 0, tensors: 0, bytes: 0 };
   readonly #options: TaskTensorsOptions;
   readonly #network: WorkerNetwork;

@@ -100,10 +100,7 @@ export class WorkerService implements RpcService {
   /** The state of this task's part of the steps. */
   get facts(): WorkerFacts {
     const [first] = this.#running;
-    const oldest = first && {
-      ...{ text: `step ${first[0]} of ${this.task}`, ranks: [] },
-      seconds: (this.#options.clock.now() - first[1].sinceMs) / 1000,
-    };
+    const oldest = first && { text: `step ${first[0]} of ${this.task}`, seconds: (this.#options.clock.now() - first[1].sinceMs) / 1000 };
     return { calls: this.#steps, pending: this.stepsInFlight, failure: undefined, oldest, servers: [] };
   }
 

@@ -120,10 +120,8 @@ export function fittingRows({ key, dtype, shape }: NamedParameter, value: Value,
 
 /** `'a', 'b'`, `'a', 'b', 'c' and 7 more`. */
 export function listedKeys(keys: readonly string[]): string {
-  return listed(
-    keys.map((key) => `'${key}'`),
-    3,
-  );
+  const quoted = keys.map((key) => `'${key}'`);
+  return listed(quoted, 3);
 }
 
 /** Elements in memory of their own. Not `slice`, which a Buffer answers with the same memory. */

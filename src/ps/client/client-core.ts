@@ -432,8 +432,6 @@ function nameTransfer(entries: readonly TransferEntry[]): string {
 }
 
 function nameKeys(entries: readonly { readonly key: string }[]): string {
-  return listed(
-    entries.map(({ key }) => `'${key}'`),
-    keysNamed,
-  );
+  const keys = entries.map(({ key }) => `'${key}'`);
+  return listed(keys, keysNamed);
 }

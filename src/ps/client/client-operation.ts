@@ -1,11 +1,10 @@
 /** An operation of a worker: some requests to some servers, one result, one deadline. */
 import { ShoalError } from '../../base/errors.ts';
 import { within, type Clock, type Timer } from '../../base/clock.ts';
-import type { ValueOf } from '../../base/schema.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { ServerConnection } from './server-connection.ts';
 import { answered, controlRequest, type ClientRequest } from './client-request.ts';
-import { Fields, type ControlFields } from '../protocol/wire-control.ts';
+import { Fields, type ControlFields, type WorkerWait } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 /** So long before the deadline servers are asked whom they wait for. */
@@ -48,7 +47,7 @@ export class ClientOperation {
   /** Requests of others that it waits for too: for errors. */
   readonly #watched = new Map<ClientRequest, ServerConnection>();
   /** The servers' words about its requests, and the workers that these wait for. */
-  readonly #reasons = new Map<ClientRequest, ValueOf<typeof Fields.inquired>>();
+  readonly #reasons = new Map<ClientRequest, WorkerWait>();
   #waiting = 0;
   /** The requests that it still waits for after its deadline. */
   #recalled: Set<ClientRequest> | undefined;

@@ -29,6 +29,9 @@ export const packedSpec: Shape<OptimizerSpec> = that('an object', isPlainObject)
 /** The fields of `packNotice`. */
 const notice = { optimizer: optional(count), refuses: optional(flag) };
 
+/** The reason of a wait, for people, and the workers for which it waits. */
+export type WorkerWait = ValueOf<typeof Fields.inquired>;
+
 /** Shapes by message, or by the question of an answer. */
 export const Fields = {
   hello: object({ group: count, first: count, workers: count, barrier: count, left: count, last: count, joins: optional(flag) }),
@@ -49,7 +52,7 @@ export const Fields = {
   announced: object({ attached: list(flag) }),
   lookedUp: object({ committed: count, batches: optional(anyList) }),
   listed: object({ saves: list(anyText) }),
-  inquired: object({ text: anyText, workers: list(count) }),
+  inquired: object({ text: anyText, workers: optional(list(count)) }),
   lost: object({
     ...{ client: anyText, error: packedError },
     ...{ group: optional(count), first: optional(count), workers: optional(count), returns: optional(flag) },

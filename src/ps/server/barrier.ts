@@ -1,10 +1,10 @@
 /** Barriers of all workers of a job. Server 0 of each server group counts its workers; server 0 of group 0 counts groups.
  *  All messages carry the highest number so far, so that repeating them is harmless and no worker is released twice. */
 import { listed } from '../../base/collections/lists.ts';
-import { workersOf, type WorkerWait } from './state/rounds.ts';
+import { workersOf } from './state/rounds.ts';
 import type { ServerSession } from './state/client-session.ts';
 import type { ServerState } from './state/server-state.ts';
-import { packNotice } from '../protocol/wire-control.ts';
+import { packNotice, type WorkerWait } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 export class ServerBarrier {

@@ -9,11 +9,10 @@ import type { ServerBarrier } from './barrier.ts';
 import type { ServerCheckpoints } from './checkpoints.ts';
 import type { ServerFollowers } from './followers.ts';
 import type { ServerSession } from './state/client-session.ts';
-import type { WorkerWait } from './state/rounds.ts';
 import { ServerFiles } from './files.ts';
 import type { ServerGroups } from './groups.ts';
 import type { ServerState } from './state/server-state.ts';
-import { checkControl, Fields, packError, packNotice, readControl, unpackError } from '../protocol/wire-control.ts';
+import { checkControl, Fields, packError, packNotice, readControl, unpackError, type WorkerWait } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 /** The parts of a server that its control acts on. */
@@ -194,7 +193,7 @@ export class ServerControl {
 
   /** `about` 0: the client holds its requests back, because it waits for a snapshot. */
   #inquire(session: ServerSession, request: number, about: number): void {
-    const { text, workers } = about === 0 ? nobody('') : this.#describeWait(session, about);
+    const { text, workers }: WorkerWait = about === 0 ? { text: '' } : this.#describeWait(session, about);
     const texts = [text, this.#parts.checkpoints.describe()];
     this.#state.actions.reply(session, request, { text: texts.filter((each) => each !== '').join('; '), workers });
   }
@@ -211,7 +210,7 @@ export class ServerControl {
     }
     if (text === '' && committedSlots < slots.count) text = 'worker 0 has not finished init';
     text ||= this.#parts.groups.describe();
-    return text === '' ? this.#parts.barrier.describe() : nobody(text);
+    return text === '' ? this.#parts.barrier.describe() : { text };
   }
 
   #leave(session: ServerSession, request: number, { workers, reason }: ValueOf<typeof Fields.leave>): void {
@@ -222,11 +221,6 @@ export class ServerControl {
   #done(session: ServerSession, request: number): void {
     this.#state.actions.reply(session, request, {});
   }
-}
-
-/** A wait that is not for workers. */
-function nobody(text: string): WorkerWait {
-  return { text, workers: [] };
 }
 
 export function readRegion(entry: readonly unknown[]): { region: number; handle: string; bytes: number } {

@@ -5,7 +5,7 @@ import { ownProcess, type ProcessIdentity } from '../../base/files/process-ident
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection } from '../../fabric/fabric.ts';
 import { Arbiter, type CreditAccount, type SharedResource } from '../../scheduler/arbiter.ts';
-import { TensorCounters } from '../protocol/counters.ts';
+import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
 import { Outbox } from '../protocol/outbox.ts';
 import { ByteReader } from '../../base/bytes.ts';
 import { nameBytesMax, RecordType } from '../protocol/records.ts';
@@ -72,7 +72,7 @@ export class TensorConnection implements TensorCarrier, Asker {
 
   constructor(options: TensorConnectionOptions) {
     this.#options = options;
-    const { connection, memory, announcesApart, counters = new TensorCounters() } = options;
+    const { connection, memory, announcesApart, counters = tensorCounters() } = options;
     this.counters = counters;
     const limits = { ...defaultLimits, ...options.limits };
     this.#account = (options.arbiter ?? new Arbiter()).open({

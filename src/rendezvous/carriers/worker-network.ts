@@ -2,7 +2,7 @@
 import { setServedTimer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
-import { TensorCounters } from '../protocol/counters.ts';
+import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
 import { RemoteWorker, type Dial, type RemoteWorkerOptions } from './remote-worker.ts';
 import { TensorConnection, type TensorConnectionOptions, type WorkerIdentity } from './tensor-connection.ts';
 
@@ -33,7 +33,7 @@ export class WorkerNetwork {
 
   /** The sums of the open connections' counters. */
   get counters(): TensorCounters {
-    const sum = new TensorCounters();
+    const sum = tensorCounters();
     for (const { counters } of this.#connections) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += counters[key];
     return sum;
   }

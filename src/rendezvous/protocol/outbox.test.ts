@@ -3,7 +3,7 @@ import { seededRandom } from '../../base/random.ts';
 import type { RemoteRegion, Span } from '../../fabric/fabric.ts';
 import { Arbiter, type CreditAccount } from '../../scheduler/arbiter.ts';
 import { spanOf } from '../value/tensor-value.ts';
-import { TensorCounters } from './counters.ts';
+import { tensorCounters } from './counters.ts';
 import { Outbox } from './outbox.ts';
 
 const MiB = 2 ** 20;
@@ -36,7 +36,7 @@ class Held {
       onRoom: () => this.outbox.pump(),
     });
     this.outbox = new Outbox({
-      counters: new TensorCounters(),
+      counters: tensorCounters(),
       account: this.account,
       atEndOfTurn: (callback) => void this.#turns.push(callback),
       wire: {

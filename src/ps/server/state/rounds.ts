@@ -276,12 +276,6 @@ function growMember<Request>(member: Member<Request>, settled: readonly number[]
   }
 }
 
-/** The reason of a wait, for people, and the workers for which it waits. */
-export interface WorkerWait {
-  readonly text: string;
-  readonly workers: readonly number[];
-}
-
 /** The numbers of a process's workers. */
 export function workersOf({ firstWorker, workers }: Pick<Member<unknown>, 'firstWorker' | 'workers'>): number[] {
   return Array.from({ length: workers }, (_, each) => firstWorker + each);

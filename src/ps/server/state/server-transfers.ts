@@ -5,10 +5,11 @@ import type { Msg } from '../../../messaging/msg.ts';
 import type { Applier } from './apply.ts';
 import type { ServerParts } from './server-options.ts';
 import type { SourceReader } from './sources.ts';
-import { describeWorkers, workersOf, type Contribution, type GroupRounds, type Waiter, type WorkerWait } from './rounds.ts';
+import { describeWorkers, workersOf, type Contribution, type GroupRounds, type Waiter } from './rounds.ts';
 import type { RunSource, ServerRequest, ServerSession } from './client-session.ts';
 import type { ServerSlots } from './slots.ts';
 import { gatherRows } from '../../values/sparse-rows.ts';
+import type { WorkerWait } from '../../protocol/wire-control.ts';
 import { decodeRuns, KVMessage, SourceKind, TargetKind, type Run, type Transfer } from '../../protocol/wire.ts';
 
 /** Most bytes of gradients held for incomplete rounds, per client. */
