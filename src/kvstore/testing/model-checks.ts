@@ -172,8 +172,9 @@ class Program {
   async #info(): Promise<void> {
     const { key, dtype, shape, version } = this.#pick(this.#parameters);
     await this.#quiet(async () => {
-      const { staleness, ...info } = await this.#kv.info(key);
+      const { staleness, workers, ...info } = await this.#kv.info(key);
       assert.deepEqual(info, { key, dtype, shape, version, ahead: 0 });
+      assert.ok(workers <= this.#kv.workersPerGroup);
       if (this.#kv.type !== 'dist_async') assert.equal(staleness, 0);
     });
   }

@@ -72,7 +72,7 @@ export const KVMessage = {
   prepareState: 1047,
   /** The client does not wait for this request any more: it is answered now, and nothing is written for it afterwards. */
   recall: 1048,
-  /** Where workers come and go: a client that has come later enters the rounds. */
+  /** A client that has come later, where workers come and go, enters the rounds. */
   enter: 1049,
   /** First values, and barriers, between server groups. */
   follow: 1054,

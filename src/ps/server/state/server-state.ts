@@ -105,9 +105,9 @@ export class ServerState implements ServerParts {
     return session;
   }
 
-  /** Where workers come and go: nothing waits for the client any more. With `error` it is lost. */
+  /** Nothing waits for the client any more, where workers come and go. With `error` it is lost. */
   dismiss(session: ServerSession, error?: ShoalError): void {
-    // What it had pushed when it left counts, however its process ends.
+    // Pushes from before it left count, however its process ends.
     if (session.lost !== undefined || (error !== undefined && session.workersLeft >= session.member.workers)) return;
     this.#takeOut(session, error);
   }
