@@ -54,7 +54,9 @@ export function testWorlds<World extends TestWorld>(
       await said(({ ended }) => ended === true);
       const own = (lines: readonly unknown[]): Said[] =>
         (lines as Said[]).filter((line) => line.world === world.name && !('ended' in line));
-      return ranks.map(({ lines }) => own(lines).map(({ world: _, ...line }) => line));
+      const withoutName = (line: Said): Record<string, unknown> =>
+        Object.fromEntries(Object.entries(line).filter(([key]) => key !== 'world'));
+      return ranks.map(({ lines }) => own(lines).map(withoutName));
     };
     await check({ ranks, said, linesOf }, world);
   });

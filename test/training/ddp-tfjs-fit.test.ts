@@ -30,7 +30,7 @@ testWorlds(
   worlds,
   async ({ linesOf }, { scenario }) => {
     const byName = (await linesOf()).map((lines) => Object.fromEntries(lines.map((line) => [line.what, line])));
-    told.set(scenario, byName as unknown as Lines[]);
+    told.set(scenario, byName);
   },
   // Trainings that end early leave calls that nobody awaits, which are told of.
   { env: { FOLDER: directory }, mayWarn: true },
