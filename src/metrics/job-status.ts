@@ -110,8 +110,8 @@ export async function askJob(facts: JobFacts): Promise<JobAnswers> {
   const isNew = (name: string): boolean => /^(server|standby) \d+$/.test(name) && launched.every((each) => each.name !== name);
   const unlaunched = others === undefined ? [] : [...present.keys()].filter((name) => isHere(name) && isNew(name));
   const servers: ProcessFacts[] = [...launched, ...unlaunched.map((name) => ({ name, restarts: 0 }))];
-  const askServer = ({ name, end }: ProcessFacts): Promise<ServerReport | undefined> | undefined =>
-    end === undefined && isHere(name) ? answerOf(store, name, serverShape) : undefined;
+  const askServer = async ({ name, end }: ProcessFacts): Promise<ServerReport | undefined> =>
+    end === undefined && isHere(name) ? await answerOf(store, name, serverShape) : undefined;
   const [reports, serverReports] = await Promise.all([
     Promise.all(ranks.map((rank) => askRank(store, rank, isHere))),
     Promise.all(servers.map(askServer)),

@@ -147,16 +147,17 @@ export class ClientOperation {
 
   /** Asks servers whom they wait for. Resolves when they have answered, or after a while. */
   async inquire(): Promise<void> {
-    const asked = this.#waits.slice(0, reasonsMax).map(([request, connection]) => {
+    const asked = this.#waits.slice(0, reasonsMax).flatMap(([request, connection]) => {
       const about = connection.isUp ? (connection.holds(request) ?? (connection.awaitsSnapshot ? 0 : undefined)) : undefined;
-      if (about === undefined) return undefined;
-      return new Promise<void>((resolve) => {
+      if (about === undefined) return [];
+      const answer = new Promise<void>((resolve) => {
         const finish: ClientRequest['finish'] = (error, msg) => {
           if (error === undefined) this.#reasons.set(request, answered(msg, Fields.inquired));
           resolve();
         };
         connection.ask(controlRequest(KVMessage.inquire, { request: about }, finish));
       });
+      return [answer];
     });
     await within<unknown>(this.options.clock, answerMs, Promise.all(asked), () => undefined);
   }

@@ -217,8 +217,7 @@ export class ServerNode {
   #dialGroup(group: number): void {
     const to = serverAddress(group, this.#place.server);
     // It comes back, unless the settings disagree.
-    const onDown: ServerDialerOptions['onDown'] = (error, how) => how === 'refused' && this.#fail(error);
-    this.#dial(to, { group, onUp: () => this.#core?.peerUp(to), onDown });
+    this.#dial(to, { group, onUp: () => this.#core?.peerUp(to), onDown: (error, how) => how === 'refused' && this.#fail(error) });
   }
 
   #dialStandby(incarnation: number): void {
