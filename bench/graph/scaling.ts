@@ -46,7 +46,7 @@ try {
     };
     rows.push(row);
     console.log(
-      `${workers.padStart(3)} workers: × ${row.throughputRatio.median.toFixed(2)} (best round ${row.throughputRatio.best.toFixed(2)})`,
+      `workers ${workers.padStart(3)}: × ${row.throughputRatio.median.toFixed(2)} (best round ${row.throughputRatio.best.toFixed(2)})`,
     );
   }
 } finally {

@@ -49,6 +49,8 @@ export interface ModelOptions extends ParameterOptions {
   /** A tower on each. */
   readonly workers: readonly string[];
   readonly serverCells: boolean;
+  /** The unrolled GRUs are those that are trained. */
+  readonly unrolled: boolean;
 }
 
 interface Cell {
@@ -130,9 +132,10 @@ function tower(g: GraphBuilder, options: ModelOptions, weights: Weights): Tower 
     const { last } = scan(g, options, weights.evolution, states, attentionOf(g, options, weights.attention, states, target));
     return head(g, weights, [target, pooled, mul(g, target, pooled), last]);
   };
-  const logits = g.withScope('looped', () => logitsBy(looped));
-  const loss = mean(g, sigmoidCrossEntropyWithLogits(g, labels, logits));
-  return { inputs, logits, loss, otherLogits: g.withScope('unrolled', () => logitsBy(unrolled)) };
+  const byLoops = g.withScope('looped', () => logitsBy(looped));
+  const byCopies = g.withScope('unrolled', () => logitsBy(unrolled));
+  const [logits, otherLogits] = options.unrolled ? [byCopies, byLoops] : [byLoops, byCopies];
+  return { inputs, logits, loss: mean(g, sigmoidCrossEntropyWithLogits(g, labels, logits)), otherLogits };
 }
 
 /** Share of each state in what is shown: [length, batch, 1], 1 in all for each example. */

@@ -8,7 +8,8 @@
  *  The other options are those of examples/wide-deep. Examples are scored twice, by GRUs that are loops and by GRUs that are unrolled; `--out`
  *  says how far they differ (`otherwise`).
  *
- *  A run takes about 55 s of CPU time, measured on two CPUs. */
+ *  A run takes about 200 s of CPU time, and with --unrolled about 55 s, measured on two CPUs: the gradient of a loop makes its body again, and
+ *  in each iteration a gradient of the whole sequence. */
 import { readOptions } from '../ranking/options.ts';
 import { trainingNumbers, trainingOptions, trainRanking } from '../ranking/train.ts';
 import { generator, type Batch, type Source } from './data.ts';
@@ -26,6 +27,8 @@ const { values, numbers } = readOptions(
     hidden: { type: 'string', default: '16' },
     /** The GRUs multiply where their weights are. */
     'server-cells': { type: 'boolean', default: false },
+    /** Trains the unrolled GRUs, not the loops. */
+    unrolled: { type: 'boolean', default: false },
   },
   { ...trainingNumbers, items: 1, categories: 1, length: 1, embedding: 1, units: 1, hidden: 1 },
 );
@@ -36,7 +39,16 @@ await trainRanking<Batch, Source>(
   {
     sourceOf: (stream) => generator({ items, categories, length, truth: seed, stream: seed * 1000 + stream }),
     build: (g, options, { vocabularies }) =>
-      dienLike(g, { ...options, vocabularies, length, embedding, units, hidden, serverCells: values['server-cells'] }),
+      dienLike(g, {
+        ...options,
+        vocabularies,
+        length,
+        embedding,
+        units,
+        hidden,
+        serverCells: values['server-cells'],
+        unrolled: values.unrolled,
+      }),
     valuesOf: ({ labels, history, target }) => [
       { dtype: 'float32', shape: [labels.length, 1], data: labels },
       ...[...history, ...target].map((each) => ({ dtype: 'int32', shape: [each.length], data: each })),
