@@ -97,7 +97,7 @@ export interface IterationOrder {
   readonly count: number;
 }
 
-/** What runs after what in one iteration, whichever loop it is of: all edges but those that go back, and one from all that enters a loop to all
+/** The order of nodes in one iteration, whichever loop it is of: all edges but those that go back, and one from all that enters a loop to all
  *  that leaves it. A loop keeps its first iterations until all has entered, and what is dead leaves it last.
  *  @param parts the nodes of a graph, or of its partitions. */
 export function iterationOrder(parts: readonly (readonly Node[])[]): IterationOrder {
