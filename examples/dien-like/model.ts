@@ -4,7 +4,7 @@
  *      items ─▶ rows ─▶ GRU ─▶ h1 … hT ─▶ attention ─▶ GRU, attended ─▶ last ─┐
  *      shown ─▶ row ──────────────────────────┴──────────────────────────────┴─▶ network ─▶ logit
  *
- *  The GRUs are loops. They are there a second time, unrolled and with the same weights, to score examples by both. With `serverCells` the
+ *  The GRUs are there twice, as loops and unrolled, with the same weights: one of both is trained, and examples are scored by both. With `serverCells` the
  *  loops are on several devices: the products with the weights of a cell are where these weights are, so that states travel in each
  *  iteration and weights stay. */
 import {
@@ -49,8 +49,8 @@ export interface ModelOptions extends ParameterOptions {
   /** A tower on each. */
   readonly workers: readonly string[];
   readonly serverCells: boolean;
-  /** The unrolled GRUs are those that are trained. */
-  readonly unrolled: boolean;
+  /** The loops are trained, not the unrolled GRUs. */
+  readonly loops: boolean;
 }
 
 interface Cell {
@@ -134,7 +134,7 @@ function tower(g: GraphBuilder, options: ModelOptions, weights: Weights): Tower 
   };
   const byLoops = g.withScope('looped', () => logitsBy(looped));
   const byCopies = g.withScope('unrolled', () => logitsBy(unrolled));
-  const [logits, otherLogits] = options.unrolled ? [byCopies, byLoops] : [byLoops, byCopies];
+  const [logits, otherLogits] = options.loops ? [byLoops, byCopies] : [byCopies, byLoops];
   return { inputs, logits, loss: mean(g, sigmoidCrossEntropyWithLogits(g, labels, logits)), otherLogits };
 }
 

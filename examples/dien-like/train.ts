@@ -3,12 +3,13 @@
  *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts                a request per tensor
  *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts --fuse         receives are fused when the graph is partitioned
  *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts --recv-some    … when they run
- *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts --server-cells loops go over to the server in each iteration
+ *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts --loops        trains the GRUs as loops, not unrolled
+ *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts --server-cells … which go over to the server in each iteration
  *
  *  The other options are those of examples/wide-deep. Examples are scored twice, by GRUs that are loops and by GRUs that are unrolled; `--out`
  *  says how far they differ (`otherwise`).
  *
- *  A run takes about 200 s of CPU time, and with --unrolled about 55 s, measured on two CPUs: the gradient of a loop makes its body again, and
+ *  A run takes about 55 s of CPU time, and with --loops about 200 s, measured on two CPUs: the gradient of a loop makes its body again, and
  *  in each iteration a gradient of the whole sequence. */
 import { readOptions } from '../ranking/options.ts';
 import { trainingNumbers, trainingOptions, trainRanking } from '../ranking/train.ts';
@@ -27,8 +28,8 @@ const { values, numbers } = readOptions(
     hidden: { type: 'string', default: '16' },
     /** The GRUs multiply where their weights are. */
     'server-cells': { type: 'boolean', default: false },
-    /** Trains the unrolled GRUs, not the loops. */
-    unrolled: { type: 'boolean', default: false },
+    /** Trains the loops, not the unrolled GRUs. */
+    loops: { type: 'boolean', default: false },
   },
   { ...trainingNumbers, items: 1, categories: 1, length: 1, embedding: 1, units: 1, hidden: 1 },
 );
@@ -47,7 +48,7 @@ await trainRanking<Batch, Source>(
         units,
         hidden,
         serverCells: values['server-cells'],
-        unrolled: values.unrolled,
+        loops: values.loops || values['server-cells'],
       }),
     valuesOf: ({ labels, history, target }) => [
       { dtype: 'float32', shape: [labels.length, 1], data: labels },

@@ -320,13 +320,15 @@ class Training {
       cluster.clock.advance(1);
       const worker = this.#random.integer(3);
       if (this.losses < losses && this.#random.integer(120) === 0 && !this.over.has(worker)) this.#startAgain(worker);
-      if (this.#kind !== 'servers stay' && this.#random.integer(400) === 0) {
+      const isDue = this.#random.integer(400) === 0;
+      if (isDue && this.#kind === 'checkpoints') {
         cluster.kill(server);
-        if (this.#kind === 'checkpoints') await cluster.restart(server);
-        else {
-          cluster.promote(server);
-          await cluster.addStandby(server);
-        }
+        await cluster.restart(server);
+      }
+      if (isDue && server.standby?.core.informed === true) {
+        cluster.kill(server);
+        cluster.promote(server);
+        await cluster.addStandby(server);
       }
       if (!cluster.deliverOne()) cluster.servers.find(({ disk }) => disk?.busy)?.disk?.finishWrite();
     }

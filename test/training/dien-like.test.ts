@@ -1,5 +1,4 @@
-/** The example with sequences, attention and loops: it learns by its loops, which score as the unrolled model does, on one device and on
- *  several, and it needs fewer requests by either kind of fusion. */
+/** The example with sequences, attention and loops: it learns, its loops score as the unrolled GRUs do, on one device and on several, and it needs fewer requests by either kind of fusion. */
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../../examples/ranking/area-under-curve.ts';
@@ -33,7 +32,7 @@ describe('a model like DIEN', () => {
   });
 
   it('trains with the same bits by any kind of receive, with fewer requests', async () => {
-    const sync = ['--sync', '--steps', '4'];
+    const sync = ['--sync', '--loops', '--steps', '4'];
     const plain = await train(example, ...sync);
     const some = await train(example, ...sync, '--fuse', '--recv-some');
     expect([some.loss, some.auc]).toEqual([plain.loss, plain.auc]);
