@@ -14,6 +14,7 @@ interface WayRow {
 }
 
 interface ScalingRow {
+  readonly carrier: string;
   readonly workers: number;
   readonly rpcsPerStep: readonly [unfused: number, fused: number];
   readonly throughputRatio: { readonly median: number; readonly best: number };
@@ -94,9 +95,9 @@ function throughput(rows: readonly WayRow[], where: string): Line[] {
   ];
 }
 
-function scaling({ workers, rpcsPerStep: [unfused, fused], throughputRatio: { median, best } }: ScalingRow): Line {
+function scaling({ carrier, workers, rpcsPerStep: [unfused, fused], throughputRatio: { median, best } }: ScalingRow): Line {
   return {
-    case: `the same: fused over gRPC, one host, ${workers} ${workers === 1 ? 'worker' : 'workers'}`,
+    case: `the same: fused over ${carrier === 'fabric' ? 'the fabric' : carrier}, one host, ${workers} ${workers === 1 ? 'worker' : 'workers'}`,
     asked: 'above unfused',
     measured: `× ${median.toFixed(2)} (best round ${best.toFixed(2)}); RPCs per step ${unfused.toFixed(0)} and ${fused.toFixed(1)}`,
   };

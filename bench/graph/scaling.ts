@@ -22,31 +22,32 @@ interface WayRow {
 const { values } = programArguments(import.meta.url, {
   options: {
     workers: { type: 'string', default: '1,2,4,8,16,32' },
-    carrier: { type: 'string', default: 'gRPC' },
+    carriers: { type: 'string', default: 'gRPC,fabric' },
     rounds: { type: 'string', default: '3' },
     steps: { type: 'string', default: '5' },
     out: { type: 'string' },
   },
 });
-const { carrier, rounds, steps } = values;
+const { rounds, steps } = values;
 const program = fileURLToPath(new URL('run.ts', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'bench-graph-scaling-'));
 const rows: unknown[] = [];
 try {
-  for (const workers of values.workers.split(',')) {
-    const out = join(folder, `${workers}.json`);
+  const cases = values.workers.split(',').flatMap((workers) => values.carriers.split(',').map((carrier) => ({ workers, carrier })));
+  for (const { workers, carrier } of cases) {
+    const out = join(folder, `${carrier}-${workers}.json`);
     const ways = `${carrier} unfused,${carrier} static`;
     const flags = Object.entries({ ways, workers, rounds, steps, out }).flatMap(([name, value]) => [`--${name}`, value]);
     execFileSync(process.execPath, ['--import', 'tsx', program, ...flags], { stdio: ['ignore', 'ignore', 'inherit'] });
     const [unfused, fused] = (JSON.parse(readFileSync(out, 'utf8')) as { readonly rows: readonly WayRow[] }).rows;
     const row = {
-      workers: Number(workers),
+      ...{ carrier, workers: Number(workers) },
       rpcsPerStep: [unfused.rpcsPerStep, fused.rpcsPerStep],
       throughputRatio: fused.throughputRatio,
     };
     rows.push(row);
     console.log(
-      `workers ${workers.padStart(3)}: × ${row.throughputRatio.median.toFixed(2)} (best round ${row.throughputRatio.best.toFixed(2)})`,
+      `${carrier}, workers ${workers.padStart(3)}: × ${row.throughputRatio.median.toFixed(2)} (best round ${row.throughputRatio.best.toFixed(2)})`,
     );
   }
 } finally {

@@ -1,4 +1,5 @@
-/** The example with sequences, attention and loops: it learns, its loops score as the unrolled GRUs do, on one device and on several, and it needs fewer requests by either kind of fusion. */
+/** The example with sequences, attention and loops: it learns, its loops score as the unrolled GRUs do, on one device and on several, and it
+ *  needs fewer requests by either kind of fusion. */
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../../examples/ranking/area-under-curve.ts';

@@ -12,6 +12,7 @@ import { existsSync, realpathSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { must } from '../../base/assert.ts';
 import { sleep } from '../../base/clock.ts';
+import { getOrMake } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { createLogger, type Logger } from '../../base/log.ts';
 import type { Environment } from '../../base/settings/settings.ts';
@@ -208,7 +209,11 @@ export class ServerNode {
     const { serverGroup, server } = this.#place;
     const { topology } = this;
     if (this.#place.elastic)
-      void followLosses(this.#node.records, topology, this.#place, this.#over.signal, (...lost) => this.#core?.peerLost(...lost));
+      void followLosses(this.#node.records, topology, this.#place, this.#over.signal, (client, ...lost) => {
+        // Nobody looks for it any more.
+        this.#peers.delete(client);
+        this.#core?.peerLost(client, ...lost);
+      });
     if (topology.replicas === 2) this.#dialStandby(incarnation);
     // Exchanges go to the master group; first values, optimisers and barriers come from group 0.
     for (const group of new Set([masterGroupOf(topology, server), 0])) if (group !== serverGroup) this.#dialGroup(group);
@@ -349,12 +354,7 @@ export class ServerNode {
 
   /** Whoever has been lost and goes on is there again. */
   #peer(address: Address): Silence {
-    let peer = this.#peers.get(address);
-    if (peer === undefined) {
-      peer = address === this.#own ? this.#primary : this.#silenceOf(address);
-      this.#peers.set(address, peer);
-    }
-    return peer;
+    return getOrMake(this.#peers, address, () => (address === this.#own ? this.#primary : this.#silenceOf(address)));
   }
 
   #silenceOf(address: Address): Silence {
@@ -375,12 +375,7 @@ export class ServerNode {
   }
 
   #valuesOf(source: Address): PeerValues {
-    let values = this.#values.get(source);
-    if (values === undefined) {
-      values = new PeerValues(this.#node.allocator);
-      this.#values.set(source, values);
-    }
-    return values;
+    return getOrMake(this.#values, source, () => new PeerValues(this.#node.allocator));
   }
 
   #forget(address: Address): void {
