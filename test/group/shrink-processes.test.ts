@@ -48,7 +48,7 @@ it('with fewer ranks than --min the job ends, and the first cause is named last'
 it.each([
   [['-n', '2', '--min', '3'], '--min 3 is more than the 2 ranks of -n'],
   [['-n', '2', '--min', '0'], 'min'],
-  [['-n', '2', '--servers', '1', '--min', '1'], '--min is for ranks of one machine or of a range of machines, without servers'],
+  [['-n', '2', '--ps', '1', '--min', '1'], '--min is for ranks of one machine or of a range of machines, without --ps'],
 ])('%j is refused before a rank is started', async (flags, message) => {
   const { code, stderr } = await shoal(['run', ...flags, program, '1']).ended;
   expect(code).toBe(2);

@@ -136,7 +136,7 @@ test.each(['another carrier', 'without encryption'])('a server whose settings di
   expect([state, error.code]).toEqual(['refused', 'config']);
   const why = how === 'another carrier' ? 'needs a fabric' : 'SHOAL_ENCRYPTION=off';
   expect(error.message).toMatch(
-    new RegExp(`^server 0 of group 0 cannot be reached from here: .*${why}.*; give all processes the same SHOAL_CARRIER`),
+    new RegExp(`^server 0 of group 0 cannot be reached from here: .*${why}.*; give all processes the same SHOAL_KV_CARRIER`),
   );
   await dialer.close();
   await router.close();

@@ -169,7 +169,7 @@ export class ServerDialer {
 }
 
 function refusal({ group, server }: ServerDialerOptions, cause: ShoalError): ShoalError {
-  const next = 'give all processes the same SHOAL_CARRIER, SHOAL_FABRICS and SHOAL_ENCRYPTION';
+  const next = 'give all processes the same SHOAL_KV_CARRIER, SHOAL_FABRICS and SHOAL_ENCRYPTION';
   return new ShoalError('config', `server ${server} of group ${group} cannot be reached from here: ${cause.message}; ${next}`, { cause });
 }
 
