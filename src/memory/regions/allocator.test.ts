@@ -9,7 +9,7 @@ import { describe, expect, it } from 'vitest';
 import { isShoalError, type ErrorCode } from '../../base/errors.ts';
 import { loadNative, nativeBinary, nativeUnavailableReason } from '../native.ts';
 import type { RegionShare } from '../region.ts';
-import { createRegionAllocator } from './allocator.ts';
+import { createRegionAllocator, type RegionAllocatorOptions } from './allocator.ts';
 
 const native = loadNative({ enabled: true });
 const skipped = native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : '';
@@ -36,7 +36,7 @@ async function mappingsOf({ id }: RegionShare): Promise<number> {
 for (const kind of ['shared', 'thread'] as const) {
   const skip = kind === 'shared' && native === undefined;
   describe.skipIf(skip)(`RegionAllocator of kind ${kind}${skip ? skipped : ''}`, () => {
-    const allocator = (options: { budget?: number; available?: () => { bytes: number; limitedBy: string } } = {}) =>
+    const allocator = (options: Omit<RegionAllocatorOptions, 'native'> = {}) =>
       createRegionAllocator({ native: kind === 'shared' ? native : undefined, ...options });
 
     it('creates zero-filled regions of exactly the requested size, which can be mapped again', () => {
@@ -102,6 +102,23 @@ for (const kind of ['shared', 'thread'] as const) {
       expect(error).toMatchObject({ code: 'out-of-memory', bytes: 4097 });
       expect(error.message).toContain('control group /x (memory.max) leaves 4096 bytes');
       regions.create(4096).close();
+    });
+
+    it('asks again after a while, and after a share of what there was', () => {
+      let [now, looks, bytes] = [0, 0, 6400];
+      const available = () => ({ bytes, limitedBy: `look ${++looks}` });
+      const regions = allocator({ available, clock: { now: () => now } });
+      const create = (size: number): void => regions.create(size).close();
+      for (const size of [60, 40]) create(size);
+      expect(looks).toBe(1);
+      create(1);
+      expect(looks).toBe(2);
+      [now, bytes] = [1000, 10];
+      create(90);
+      expect(looks).toBe(2);
+      now = 1000.5;
+      expect(thrownBy(() => create(11)).message).toContain('look 3 leaves 10 bytes');
+      expect(thrownBy(() => create(11)).message).toContain('look 4');
     });
 
     it('refuses the other kind where it cannot map it', () => {

@@ -1,4 +1,5 @@
 /** Picks the allocator of this thread: shared memory with the addon, SharedArrayBuffers without. */
+import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { systemRandom, type Random } from '../../base/random.ts';
 import type { Native } from '../native.ts';
@@ -12,8 +13,9 @@ export interface RegionAllocatorOptions {
   readonly native?: Native | undefined;
   /** Most bytes that open regions created here may have together. Default: as many as the host allows. */
   readonly budget?: number;
-  /** Available memory. Default: the machine's and its control groups', read before every creation. */
+  /** Available memory. Default: the machine's and its control groups'. */
   readonly available?: () => AvailableMemory;
+  readonly clock?: Pick<Clock, 'now'>;
   /** Owner of the memory, as errors name it. Default: this process. */
   readonly owner?: string;
   /** Source of unique ids. Default: the system's. */
@@ -22,8 +24,8 @@ export interface RegionAllocatorOptions {
 
 /** Makes the allocator. `open` accepts both kinds of share, when it can. */
 export function createRegionAllocator(options: RegionAllocatorOptions = {}): RegionAllocator {
-  const { native, owner = 'this process', random = systemRandom, available = () => availableMemory() } = options;
-  const budget = new RegionBudget({ available, owner, budget: options.budget });
+  const { native, owner = 'this process', random = systemRandom, clock = systemClock, available = () => availableMemory() } = options;
+  const budget = new RegionBudget({ available, clock, owner, budget: options.budget });
   const shared = native && { native, random, owner };
   return {
     kind: shared ? 'shared' : 'thread',

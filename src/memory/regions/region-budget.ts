@@ -1,6 +1,7 @@
 /** The checks that every new region passes, whatever its memory: a valid size, one ArrayBuffer, the budget, the host. One per
  *  allocator; counts the bytes of the regions that it has let through and that are still open. */
 import { constants } from 'node:buffer';
+import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { AvailableMemory } from './available-memory.ts';
 
@@ -8,12 +9,21 @@ export interface RegionBudgetOptions {
   /** Most bytes that all open regions of the allocator may have together. Default: no limit of its own. */
   readonly budget?: number | undefined;
   readonly available: () => AvailableMemory;
+  readonly clock: Pick<Clock, 'now'>;
   /** Owner of the memory, for people. */
   readonly owner: string;
 }
 
+/** A look at the available memory, which reads a dozen files, is believed for so long, */
+const believedMs = 1000;
+/** and for this share of what it has found: others take some, too. */
+const believedShare = 1 / 64;
+
 export class RegionBudget {
   readonly #options: RegionBudgetOptions;
+  /** Bytes for which the last look is believed, and when that was. */
+  #believedBytes = 0;
+  #lookedMs = -Infinity;
   #usedBytes = 0;
 
   constructor(options: RegionBudgetOptions) {
@@ -24,6 +34,13 @@ export class RegionBudget {
   take(bytes: number): void {
     checkRegionBytes(bytes);
     this.check(bytes);
+    const now = this.#options.clock.now();
+    if (bytes > this.#believedBytes || now > this.#lookedMs + believedMs) this.#look(bytes, now);
+    this.#believedBytes -= bytes;
+    this.#usedBytes += bytes;
+  }
+
+  #look(bytes: number, now: number): void {
     const { owner, available } = this.#options;
     const { bytes: availableBytes, limitedBy } = available();
     if (bytes > availableBytes) {
@@ -33,7 +50,8 @@ export class RegionBudget {
         { bytes, resource: 'memory' },
       );
     }
-    this.#usedBytes += bytes;
+    this.#believedBytes = availableBytes * believedShare;
+    this.#lookedMs = now;
   }
 
   /** @throws ShoalError `out-of-memory` when all would be more than the budget. */
