@@ -28,7 +28,8 @@ const { values } = programArguments(import.meta.url, {
     out: { type: 'string' },
   },
 });
-const { rounds, steps } = values;
+const { out: _, ...options } = values;
+const { rounds, steps } = options;
 const program = fileURLToPath(new URL('run.ts', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'bench-graph-scaling-'));
 const rows: unknown[] = [];
@@ -46,6 +47,8 @@ try {
       throughputRatio: fused.throughputRatio,
     };
     rows.push(row);
+    // After each row, because many workers take minutes.
+    if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify({ machine: machine(), options, rows }, undefined, 2)}\n`);
     console.log(
       `${carrier}, workers ${workers.padStart(3)}: × ${row.throughputRatio.median.toFixed(2)} (best round ${row.throughputRatio.best.toFixed(2)})`,
     );
@@ -53,5 +56,3 @@ try {
 } finally {
   rmSync(folder, { recursive: true });
 }
-const { out, ...options } = values;
-if (out !== undefined) writeFileSync(out, `${JSON.stringify({ machine: machine(), options, rows }, undefined, 2)}\n`);
