@@ -16,7 +16,7 @@ const alone = testsIn('src/')
   .filter(({ path, text }) => text.includes('vi.mock(') || (durations.get(path) ?? 0) >= longSeconds)
   .map(({ path }) => path);
 
-/** What a test file says that makes its own process a rank, a worker or a thread of one, or that changes or measures this process. */
+/** Matches test files whose own process is a rank, a worker or a thread of one, or is changed or measured by them. */
 const usesProcess =
   /\bvi\.(mock|spyOn|stub|setConfig|use)|\.stores\(|initProcessGroup\(|\bnew Worker\(|process\.(chdir|on|once|report|memoryUsage)\b|process\.env(\.\w+|\[[^\]]+\]) = |\/proc\/self|from 'shoal|from '@(tensorflow|jax)/;
 /** Test files of test/ that only start processes, and look at what these say. */

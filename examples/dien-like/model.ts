@@ -4,9 +4,9 @@
  *      items ─▶ rows ─▶ GRU ─▶ h1 … hT ─▶ attention ─▶ GRU, attended ─▶ last ─┐
  *      shown ─▶ row ──────────────────────────┴──────────────────────────────┴─▶ network ─▶ logit
  *
- *  The GRUs are there twice, as loops and unrolled, with the same weights: one of both is trained, and examples are scored by both. With `serverCells` the
- *  loops are on several devices: the products with the weights of a cell are where these weights are, so that states travel in each
- *  iteration and weights stay. */
+ *  The GRUs are there twice, as loops and unrolled, with the same weights: one of both is trained, and examples are scored by both. With
+ *  `serverCells` the loops are on several devices: the products with the weights of a cell are where these weights are, so that states
+ *  travel in each iteration and weights stay. */
 import {
   add,
   call,

@@ -4,7 +4,7 @@ import { anyObject, anyText, count, list, object, optional, parse, record, type 
 import type { CostModel } from '../plan/cost.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { Store } from '../store/store.ts';
-import type { Members } from './agreement.ts';
+import type { Members, Newcomers } from './agreement.ts';
 import { decodeJson } from '../base/bytes.ts';
 import { ranksIn } from './rank-ranges.ts';
 
@@ -21,8 +21,7 @@ export interface WorldFacts {
 }
 
 /** Ranks that are taken in, and what is known of all with them. */
-export interface KnownNewcomers {
-  readonly ranks: readonly number[];
+export interface KnownNewcomers extends Newcomers {
   readonly facts: WorldFacts;
 }
 

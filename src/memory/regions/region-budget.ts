@@ -14,9 +14,9 @@ export interface RegionBudgetOptions {
   readonly owner: string;
 }
 
-/** A look at the available memory, which reads a dozen files, is believed for so long, */
+/** Time for which a look at the available memory is believed: it reads a dozen files. */
 const believedMs = 1000;
-/** and for this share of what it has found: others take some, too. */
+/** Share of the memory found by a look that is taken without another look, because other processes take some, too. */
 const believedShare = 1 / 64;
 
 export class RegionBudget {

@@ -100,7 +100,8 @@ export interface ParameterInfo {
   readonly ahead: number;
   /** Applied updates by others since this worker's last pull; 0 before the first. */
   readonly staleness: number;
-  /** Workers whose pushes were summed for the last update; of a parameter in slices, the fewest of any. 0: none yet, or the server has begun again. */
+  /** Workers whose pushes were summed for the last update; of a parameter in slices, the fewest of any. 0: none yet, or the server has begun
+   *  again. */
   readonly workers: number;
 }
 

@@ -1,5 +1,5 @@
-/** Rounds of a process's workers. Each worker's pushes of a parameter are numbered, from the round on at which its process has come. Their pushes are summed, so that one update leaves the process for any number of workers, when the last of
- *  them has pushed. */
+/** Rounds of a process's workers. Each worker's pushes of a parameter are numbered, from the round on at which its process has come. Their
+ *  pushes are summed, so that one update leaves the process for any number of workers, when the last of them has pushed. */
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ClientOperation } from './client-operation.ts';
 import type { RowsRequest, TransferEntry } from './client-options.ts';

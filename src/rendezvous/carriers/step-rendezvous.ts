@@ -12,8 +12,8 @@ export interface ValueOptions<V, Sent = V> {
   readonly values?: StepValues<V, Sent>;
   /** Told of values that were sent and that nobody will receive. @param cause why, where the step has not ended. */
   readonly onDropped?: (value: Sent, cause?: ShoalError) => void;
-  /** True: a value stays until its step ends, in loops until many others have passed, so that it can be given again to a worker whose connection broke. Default: it goes with
-   *  its receive, and comes back only while it has not left. */
+  /** True: a value stays until its step ends, in loops until many others have passed, so that it can be given again to a worker whose
+   *  connection broke. Default: it goes with its receive, and comes back only while it has not left. */
   readonly keeps?: boolean;
   /** Makes of a value what other workers receive. @throws ShoalError that they are told. */
   readonly prepare?: (value: Sent) => Sent;

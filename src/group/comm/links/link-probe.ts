@@ -8,7 +8,7 @@
  *
  *  Writes and messages of a link keep their order, so a reply proves that the writes before it have landed. */
 import type { Clock } from '../../../base/clock.ts';
-import { ShoalError } from '../../../base/errors.ts';
+import { getOrMake } from '../../../base/collections/lists.ts';
 import type { Region } from '../../../memory/region.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { ScratchBlock, ScratchPool } from './scratch-pool.ts';
@@ -99,9 +99,8 @@ export class LinkProbe {
         this.#settle(link, message.sentMs, message.atMs);
         return;
       case 'probe-open': {
-        if (this.#lent.has(link)) throw new ShoalError('protocol', `rank ${link.rank} asks twice for memory to time its link`);
-        const block = this.#options.scratch.take(message.bytes);
-        this.#lent.set(link, block);
+        // A peer that gave up while this process was stopped asks again: the answer to the first question must hold for both.
+        const block = getOrMake(this.#lent, link, () => this.#options.scratch.take(message.bytes));
         link.post(encodeControl({ type: 'probe-opened', key: block.key }));
         return;
       }
