@@ -9,8 +9,8 @@
  *  The other options are those of examples/wide-deep. Examples are scored twice, by GRUs that are loops and by GRUs that are unrolled; `--out`
  *  says how far they differ (`otherwise`).
  *
- *  A run takes about 55 s of CPU time, and with --loops about 200 s, measured on two CPUs: the gradient of a loop makes its body again, and
- *  in each iteration a gradient of the whole sequence. */
+ *  A run takes about 55 s of CPU time, measured on two CPUs, and several times as long with --loops: the gradient of a loop makes its body
+ *  again, and in each iteration a gradient of the whole sequence. */
 import { readOptions } from '../ranking/options.ts';
 import { trainingNumbers, trainingOptions, trainRanking } from '../ranking/train.ts';
 import { generator, type Batch, type Source } from './data.ts';
