@@ -66,7 +66,7 @@ export const measurements: readonly Measurement[] = [
     name: 'earlier',
     title: 'Beside earlier commits',
     kind: 'report',
-    command: ['--import', 'tsx', 'bench/earlier/run.ts', '--commits', 'a137a59,3121df6', '--out', '{out}'],
+    command: ['--import', 'tsx', 'bench/earlier/run.ts', '--out', '{out}'],
   },
   algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', [...['-n', '2'], ...upTo16MiB]),
   algorithms('algorithms-one-host-4-ranks', '4 ranks on one host', [...['-n', '4'], ...upTo16MiB]),

@@ -1,11 +1,12 @@
 /** Compares this code with earlier commits of it, interleaved: all-reduce on one host and between four, the parameter server,
  *  rendezvous, and the step of a graph.
  *
- *    npx tsx bench/earlier/run.ts --commits a137a59,3121df6
- *    npx tsx bench/earlier/run.ts --commits a137a59 --only systems --rounds 9
+ *    npx tsx bench/earlier/run.ts --commits HEAD,86afc300,3121df6
+ *    npx tsx bench/earlier/run.ts --commits 86afc300 --only systems --rounds 9
  *
- *  Each commit is built once, in node_modules/.cache. What a commit does not have yet is left out. Hosts are made of network
- *  namespaces, which needs root. `--only`: 2 ranks, 4 ranks, 4 hosts, systems. */
+ *  Each commit is built once, in node_modules/.cache. What a commit does not have yet is left out. HEAD is the control: this commit
+ *  built a second time, so that its ratio is the scatter. Hosts are made of network namespaces, which needs root. `--only`: 2 ranks,
+ *  4 ranks, 4 hosts, systems. 4 ranks share the CPUs and scatter most: they take twice the rounds. */
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, loadavg, tmpdir } from 'node:os';
@@ -18,7 +19,7 @@ import type { EarlierReport, EarlierRow } from './report.ts';
 
 const { values } = programArguments(import.meta.url, {
   options: {
-    commits: { type: 'string', default: 'a137a59,3121df6' },
+    commits: { type: 'string', default: 'HEAD,86afc300,3121df6' },
     rounds: { type: 'string', default: '5' },
     only: { type: 'string' },
     out: { type: 'string', default: join(repository, 'bench/results') },
@@ -26,7 +27,6 @@ const { values } = programArguments(import.meta.url, {
   },
 });
 const rounds = Number(values.rounds);
-const earlier = values.commits.split(',');
 const now = 'now';
 
 /** Comparisons of all-reduce by bench/peers, which has the places and checks the sums. */
@@ -47,6 +47,8 @@ const systems: readonly { readonly group: string; readonly script: string; reado
 const startedAt = new Date().toISOString();
 const loadBefore = loadavg()[0];
 const commit = spawnSync('git', ['describe', '--always', '--dirty'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
+const head = spawnSync('git', ['rev-parse', '--short=8', 'HEAD'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
+const earlier = values.commits.split(',').map((each) => (each === 'HEAD' ? head : each));
 const path = join(values.out, `${values.name}.json`);
 const wanted = values.only?.split(',');
 const scratch = mkdtempSync(join(tmpdir(), 'shoal-earlier-'));
@@ -79,7 +81,7 @@ function reduced(group: string, args: readonly string[]): EarlierRow[] {
   const contestants = ['shoal', ...earlier].flatMap((build) => Object.keys(ways).map((way) => `${build} ${way}`));
   const options = [
     '--rounds',
-    String(rounds),
+    String(group === '4 ranks' ? 2 * rounds : rounds),
     '--earlier',
     earlier.join(','),
     '--only',
