@@ -5,9 +5,12 @@
  *    npx tsx bench/measure.ts --list                            their names and commands
  *    npx tsx bench/measure.ts --out /tmp/results                elsewhere than bench/results
  *
+ *  Beside the results it writes `measured.json`: the commit of each, when it was made, and the load of the machine before.
+ *
  *  Hosts are made of network namespaces, which needs root. Build first. `npm run docs` then writes docs/performance.md. */
 import { spawnSync } from 'node:child_process';
-import { mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { loadavg } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { programArguments } from './arguments.ts';
@@ -34,8 +37,17 @@ function measureAll(all: readonly Measurement[], out: string): number {
   const failed = all.filter(({ name, command }) => {
     console.error(`── ${name}`);
     const args = command.map((each) => each.replace('{out}', out));
-    return spawnSync(process.execPath, args, { cwd: repository, stdio: 'inherit' }).status !== 0;
+    const made = { commit: commit(), startedAt: new Date().toISOString(), loadBefore: loadavg()[0] };
+    if (spawnSync(process.execPath, args, { cwd: repository, stdio: 'inherit' }).status !== 0) return true;
+    const path = join(out, 'measured.json');
+    const others = existsSync(path) ? (JSON.parse(readFileSync(path, 'utf8')) as object) : {};
+    writeFileSync(path, `${JSON.stringify({ ...others, [name]: made }, null, 1)}\n`);
+    return false;
   });
   for (const { name } of failed) console.error(`${name} failed`);
   return failed.length > 0 ? 1 : 0;
+}
+
+function commit(): string {
+  return spawnSync('git', ['describe', '--always', '--dirty'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
 }

@@ -52,6 +52,10 @@ export const measurements: readonly Measurement[] = [
   network('peers-4-hosts-1gbit-500us-loss', '4 hosts, 1 Gbit/s, 500 µs one way, 1 % of packets lost', [
     ...['--hosts', '4', ...delayed, '--loss-percent', '1', '--rounds', '2', '--warmup', '2', '--sizes', '1KiB:50,64KiB:20,25MiB:3'],
   ]),
+  network('peers-2-hosts-1gbit-25ms-loss', '2 hosts, 1 Gbit/s, 25 ms one way, 0.1 % of packets lost', [
+    ...['--hosts', '2', ...gigabit, '--delay-us', '25000', '--loss-percent', '0.1', '--rounds', '3', '--warmup', '1'],
+    ...['--sizes', '25MiB:4,100MiB:2'],
+  ]),
   network('peers-8-hosts-1gbit-small', '8 hosts, 1 Gbit/s, small tensors', [
     ...['--hosts', '8', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:5000,1KiB:2000,8KiB:1000,64KiB:150'],
   ]),
@@ -68,6 +72,7 @@ export const measurements: readonly Measurement[] = [
     kind: 'report',
     command: ['--import', 'tsx', 'bench/earlier/run.ts', '--out', '{out}'],
   },
+  report('first-calls', 'the first calls of a process', 'bench/first-calls/run.ts'),
   algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', [...['-n', '2'], ...upTo16MiB]),
   algorithms('algorithms-one-host-4-ranks', '4 ranks on one host', [...['-n', '4'], ...upTo16MiB]),
   algorithms('algorithms-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', small, ['--hosts', '4', ...gigabit]),

@@ -4,7 +4,23 @@ import { sizeText, table, type ReadResult } from './performance-tables.ts';
 
 /** Sections in the order of the layers; a section without results is left out. */
 export function systemTables(read: ReadResult): string {
-  return [libfabric, messages, rendezvous, kvstoreNetwork, training, replayed].flatMap((section) => section(read)).join('\n\n');
+  return [firstCalls, libfabric, messages, rendezvous, kvstoreNetwork, training, replayed].flatMap((section) => section(read)).join('\n\n');
+}
+
+interface FirstCallsReport {
+  readonly rows: readonly { readonly name: string; readonly firstUs: number; readonly secondUs: number; readonly warmUs: number }[];
+}
+
+function firstCalls(read: ReadResult): string[] {
+  return reported(read, 'first-calls', ({ rows }: FirstCallsReport) => {
+    const cells = rows.map(({ name, firstUs, secondUs, warmUs }) => [
+      name,
+      ...[firstUs, secondUs, warmUs].map((us) => `${us.toFixed(2)} µs`),
+      ratio(firstUs / warmUs),
+    ]);
+    const words = '2 ranks of one host all-reduce 8 bytes from the start of their processes; medians of a call.';
+    return `${words}\n\n${table(['', 'first 1,000 calls', 'second 1,000', 'warm', 'first ÷ warm'], cells)}`;
+  });
 }
 
 interface FabricReport {
@@ -140,6 +156,7 @@ function replayed(read: ReadResult): string[] {
 }
 
 const titles: Readonly<Record<string, string>> = {
+  'first-calls': '### The first calls of a process\n\n',
   'fabric-libfabric': '### libfabric\n\n',
   messaging: '### Messages\n\n',
   'scheduler-training': '### Scheduler\n\n',
