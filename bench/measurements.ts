@@ -53,8 +53,8 @@ export const measurements: readonly Measurement[] = [
     ...['--hosts', '4', ...delayed, '--loss-percent', '1', '--rounds', '2', '--warmup', '2', '--sizes', '1KiB:50,64KiB:20,25MiB:3'],
   ]),
   network('peers-2-hosts-1gbit-25ms-loss', '2 hosts, 1 Gbit/s, 25 ms one way, 0.1 % of packets lost', [
-    ...['--hosts', '2', ...gigabit, '--delay-us', '25000', '--loss-percent', '0.1', '--rounds', '3', '--warmup', '1'],
-    ...['--sizes', '25MiB:4,100MiB:2'],
+    ...['--hosts', '2', ...gigabit, '--delay-us', '25000', '--loss-percent', '0.1', '--rounds', '2', '--warmup', '1'],
+    ...['--sizes', '25MiB:2'],
   ]),
   network('peers-8-hosts-1gbit-small', '8 hosts, 1 Gbit/s, small tensors', [
     ...['--hosts', '8', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:5000,1KiB:2000,8KiB:1000,64KiB:150'],

@@ -50,6 +50,17 @@ describe.skipIf(driver === undefined)(`tensors between buffers of WebGPU, by ren
   }
 });
 
+describe.skipIf(driver === undefined)(`graphs that compute on buffers of WebGPU${why}`, () => {
+  it('send them from the device of one task to that of another', async () => {
+    await using world = await startRanks({ fixture: 'graph-device', n: 2, env: { ...driver } });
+    for (const [rank, { lines, code, stderr }] of (await world.outcomes()).entries()) {
+      const came = [1, 1000, 3 * 2 ** 20 + 5].map((count) => ({ count, same: true }));
+      expect(lines, stderr).toEqual([{ adapter: 'swiftshader' }, ...(rank === 0 ? came : []), { ended: true }]);
+      expect(code).toBe(0);
+    }
+  });
+});
+
 describe.skipIf(driver === undefined)(`jax-js on device webgpu${why}`, () => {
   it.each([
     ['with the addon', {}],

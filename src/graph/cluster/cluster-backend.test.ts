@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { DeviceValues } from '../execute/device-values.ts';
 import { Session } from '../execute/session.ts';
 import { placeholder } from '../ops/array.ts';
 import { neg } from '../ops/math.ts';
@@ -35,6 +36,7 @@ it('what one task cannot run stays registered with no other', async () => {
     nextHandle: () => 'handle',
     interOpParallelism: 1,
     trace: new TaskTrace(),
+    devices: new DeviceValues(),
     keep: (value) => value,
     onClose: () => undefined,
     job: new AbortController().signal,

@@ -3,6 +3,8 @@
 import { groupBy } from '../../base/collections/lists.ts';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { isOnDevice } from '../../memory/device/device-tensor.ts';
+import type { DeviceValues } from '../execute/device-values.ts';
 import type { PreparedRun, PreparedStep, StepBackend } from '../execute/session.ts';
 import { endTogether, type StepOutcome } from '../execute/step.ts';
 import type { Flow } from '../execute/step-state.ts';
@@ -26,6 +28,8 @@ export interface ClusterBackendOptions {
   readonly nextHandle: () => string;
   readonly interOpParallelism: number;
   readonly trace: TaskTrace;
+  /** The memory of this process's devices, which fed tensors may be in. */
+  readonly devices: DeviceValues;
   /** Aborted when the job has failed, with the reason. */
   readonly job: AbortSignal;
   /** Makes of a value one that may outlive its step. */
@@ -77,7 +81,7 @@ export class ClusterBackend implements StepBackend {
   }
 
   async #remoteShare(task: string, partitions: readonly Partition[]): Promise<Share> {
-    const { linkTo, nextHandle, interOpParallelism } = this.#options;
+    const { linkTo, nextHandle, interOpParallelism, devices } = this.#options;
     const handle = nextHandle();
     const values: Value[] = [];
     const graphs = partitions.map(({ device, graph }) => ({ device: device.name, nodes: graphData(graph, values) }));
@@ -89,7 +93,8 @@ export class ClusterBackend implements StepBackend {
     return {
       task,
       run: async (stepId, { feeds, fetchCount, timeoutMs, signal }) => {
-        const fed = feedIndexes.map((feed) => feeds[feed]);
+        const given = feedIndexes.map((feed) => feeds[feed]);
+        const fed = given.some(isOnDevice) ? await Promise.all(given.map((value) => devices.toHost(value))) : given;
         const body = encodeMessage({ handle, stepId, timeoutMs, fetchCount, feeds: feedIndexes }, fed);
         const answer = decodeMessage(await link.call(Method.run, body, { signal }));
         const { requests, fetches } = parse(`the answer of ${task}`, ranSchema, answer.fields);

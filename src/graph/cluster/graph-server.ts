@@ -141,6 +141,7 @@ export class GraphServer implements AsyncDisposable {
     this.#keep = (value) => kept(value, this.#tensors.counters);
     this.#service = new WorkerService({
       core: this.#tensors.core,
+      devices: this.#tensors.devices,
       clock,
       kernels: { ...structuralKernels(new VariableStore(this.#keep), functions), ...tableKernels(parameterKernels), ...kernels },
     });
@@ -204,6 +205,7 @@ export class GraphServer implements AsyncDisposable {
       nextHandle: () => `graph-${this.#handles++}`,
       interOpParallelism: options.interOpParallelism ?? 8,
       trace: this.#trace,
+      devices: this.#tensors.devices,
       job: this.#jobFailed.signal,
       keep: this.#keep,
       onClose: () => void this.#sessions.delete(session),

@@ -7,14 +7,16 @@ import type { Fabric, FabricAddress, PeerIdentity } from '../../fabric/fabric.ts
 import { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
 import { WorkerNetwork, type WorkerNetworkOptions } from '../../rendezvous/carriers/worker-network.ts';
 import { failureOf, type ShoalError } from '../../base/errors.ts';
+import { isOnDevice } from '../../memory/device/device-tensor.ts';
 import { ArenaMemory } from '../../rendezvous/protocol/arena-memory.ts';
 import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
-import type { FusedWaiter, SlotOutcome, TensorCarrier } from '../../rendezvous/protocol/tensor-carrier.ts';
+import type { FusedWaiter, PieceSink, SlotOutcome, TensorCarrier } from '../../rendezvous/protocol/tensor-carrier.ts';
 import type { Cancel, Waiter } from '../../rendezvous/table/rendezvous.ts';
 import { checkTensorValue, type TensorDType, type TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { Arbiter } from '../../scheduler/arbiter.ts';
 import { taskOf } from '../structure/device-name.ts';
 import type { Value } from '../structure/value.ts';
+import { DeviceValues } from '../execute/device-values.ts';
 import { Reference } from '../execute/variable-store.ts';
 import { elementsOf } from '../structure/elements.ts';
 import { ReceiveWindow } from './receive-window.ts';
@@ -67,6 +69,8 @@ const tensorBytesMax = 2 ** 32;
 
 export class TaskTensors {
   readonly core: WorkerCore<Value, Value>;
+  /** The memory of devices that tensors are sent from and received in. */
+  readonly devices = new DeviceValues();
   /** The cost of tensors: requests, writes, bytes copied. */
   readonly counters: TensorCounters = tensorCounters();
   readonly stats: ReceiveStats = { requests: 0, tensors: 0, bytes: 0 };
@@ -84,7 +88,7 @@ export class TaskTensors {
         workerOf: (device) => this.#taskOf(device),
         find: (worker) => new TaskReceives(worker, this.carrierTo(worker), this, options),
         keeps: true,
-        prepare: tensorOf,
+        prepare: (value) => (isOnDevice(value) ? this.devices.staged(value) : tensorOf(value)),
         onDropped: () => undefined,
       },
     );
@@ -125,6 +129,7 @@ export class TaskTensors {
   async close(): Promise<void> {
     await this.core.close();
     await this.#network.close();
+    this.devices.close();
   }
 
   /** The way to a task. */
@@ -223,20 +228,18 @@ class TaskReceives implements TensorCarrier {
     this.#window = new ReceiveWindow<Item>({ clock: options.clock, itemsMax: keysMax, send: (items) => this.#request(items) });
   }
 
-  recv(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel {
+  recv(stepId: number, key: string, waiter: Waiter<TensorValue>, sink?: PieceSink): Cancel {
     const { trace, recvSome } = this.#options;
     const fail = (cause: ShoalError): void => waiter.fail(this.#named(cause));
     const startMs = trace.now();
     if (recvSome) return this.#gather(stepId, key, (outcome) => ('cause' in outcome ? fail(outcome.cause) : waiter.receive(outcome.value)));
     this.#count(stepId);
-    return this.#carrier.recv(stepId, key, {
-      fail,
-      receive: (value) => {
-        this.#came(stepId, key, startMs, { value });
-        trace.request('RecvTensor', this.#task, startMs, 1);
-        waiter.receive(value);
-      },
-    });
+    const receive = (value: TensorValue | undefined): void => {
+      this.#came(stepId, key, startMs, { value });
+      trace.request('RecvTensor', this.#task, startMs, 1);
+      waiter.receive(value);
+    };
+    return this.#carrier.recv(stepId, key, { fail, receive }, sink);
   }
 
   recvFused(stepId: number, keys: readonly string[], waiter: FusedWaiter): Cancel {

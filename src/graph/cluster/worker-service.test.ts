@@ -6,6 +6,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { LoopbackNetwork } from '../../fabric/testing/loopback.ts';
 import { Session } from '../execute/session.ts';
+import type { DeviceValues } from '../execute/device-values.ts';
 import { structuralKernels } from '../execute/structural-kernels.ts';
 import { VariableStore } from '../execute/variable-store.ts';
 import { placeholder } from '../ops/array.ts';
@@ -29,9 +30,10 @@ const key = (name: string, parts: { from?: string; of?: string; to?: string } = 
 
 let service: WorkerService;
 let core: WorkerCore<Value, Value>;
+let devices: DeviceValues;
 
 beforeEach(() => {
-  ({ core } = new TaskTensors({
+  ({ core, devices } = new TaskTensors({
     task,
     rank: 0,
     incarnation,
@@ -50,6 +52,7 @@ beforeEach(() => {
   }));
   service = new WorkerService({
     core,
+    devices,
     clock: systemClock,
     kernels: { ...structuralKernels(new VariableStore()), ...testKernels },
     graphsMax: 3,

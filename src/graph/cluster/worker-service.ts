@@ -6,6 +6,7 @@ import type { Clock } from '../../base/clock.ts';
 import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import type { WorkerFacts } from '../../metrics/worker-report.ts';
 import type { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
+import type { DeviceValues } from '../execute/device-values.ts';
 import { Executor } from '../execute/executor.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { runStep, type StepOutcome } from '../execute/step.ts';
@@ -55,6 +56,8 @@ const abortSchema = object({ stepId, code: name, message: name });
 export interface WorkerServiceOptions {
   /** The steps of this task, and the tensors that it exchanges with others. */
   readonly core: WorkerCore<Value, Value>;
+  /** The memory of devices, which the tensors are sent from. */
+  readonly devices: DeviceValues;
   readonly clock: Clock;
   readonly kernels: KernelTable;
   /** Graphs that others may have registered here. Default 4096. */
@@ -116,14 +119,14 @@ export class WorkerService implements RpcService {
 
   /** Runs a step. The tensors that it sends stay until `endStep`. @throws ShoalError what failed first; the step is over here then. */
   async runStep(executors: readonly Executor[], { stepId, timeoutMs, fetchCount, feeds, signal, caller }: TaskStep): Promise<StepOutcome> {
-    const { core, clock } = this.#options;
+    const { core, clock, devices } = this.#options;
     const rendezvous = core.beginStep(stepId);
     const abort = new AbortController();
     this.#running.set(stepId, { abort, caller, sinceMs: clock.now() });
     this.#steps++;
     try {
       const either = AbortSignal.any([signal, abort.signal]);
-      return await runStep(executors, { stepId, feeds, fetchCount, timeoutMs, clock, signal: either, rendezvous });
+      return await runStep(executors, { stepId, feeds, fetchCount, timeoutMs, clock, signal: either, devices, rendezvous });
     } catch (thrown) {
       // A task that was told why says that, not that it was told.
       const error = abort.signal.aborted ? (abort.signal.reason as ShoalError) : ShoalError.from(thrown);
@@ -135,6 +138,7 @@ export class WorkerService implements RpcService {
   endStep(stepId: number): void {
     this.#running.delete(stepId);
     this.#options.core.endStep(stepId);
+    this.#options.devices.end(stepId);
   }
 
   /** Also of a step that has not begun here: it will not. */
@@ -143,6 +147,7 @@ export class WorkerService implements RpcService {
     this.#running.delete(stepId);
     running?.abort.abort(cause);
     this.#options.core.endStep(stepId, cause);
+    this.#options.devices.end(stepId);
   }
 
   /** Ends the steps here; no more will begin. */

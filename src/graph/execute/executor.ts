@@ -3,12 +3,16 @@
  *  time. Receives do not count: they wait for others. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { Rendezvous } from '../../rendezvous/table/rendezvous.ts';
+import { getOrMake } from '../../base/collections/lists.ts';
+import { isOnDevice } from '../../memory/device/device-tensor.ts';
+import type { GpuDevice } from '../../memory/device/gpu.ts';
+import type { StepRendezvous } from '../../rendezvous/carriers/step-rendezvous.ts';
 import type { Graph } from '../structure/graph.ts';
 import { describeNode, type Node } from '../structure/graph-node.ts';
 import { formatShape } from '../structure/shape.ts';
 import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
 import { keysIn, keysOf } from '../partition/keys.ts';
+import { fitsDevice, type DeviceValues } from './device-values.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import { createProgram, type Program } from './program.ts';
 import { plainOf } from './resident.ts';
@@ -19,7 +23,9 @@ import { Reference } from './variable-store.ts';
 
 export interface StepContext {
   readonly stepId: number;
-  readonly rendezvous: Rendezvous<Value>;
+  readonly rendezvous: StepRendezvous<Value>;
+  /** The memory of devices; the step has begun there. */
+  readonly devices: DeviceValues;
   readonly signal: AbortSignal;
   /** The values that the step is fed; `_Arg` k gives value k. */
   readonly feeds: readonly Value[];
@@ -70,6 +76,10 @@ class PartitionRun {
   readonly #around: Surroundings;
   readonly #running = new Set<ReadyNode>();
   readonly #residents = new Residents();
+  readonly #usesDevices: boolean;
+  /** Values that were moved, by the device that they are on then; undefined: host memory. */
+  readonly #moved = new Map<GpuDevice | undefined, Map<Value, Promise<Value>>>();
+  readonly #atEnd: (callback: () => void) => void;
   #busy = 0;
   #isPumping = false;
   #isOver = false;
@@ -80,6 +90,8 @@ class PartitionRun {
     this.#machine = new StepState(program);
     this.#context = context;
     this.#around = around;
+    this.#usesDevices = program.usesDevices;
+    this.#atEnd = (callback) => context.devices.atEnd(context.stepId, callback);
     this.finished = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
@@ -132,22 +144,34 @@ class PartitionRun {
       case 'send':
         rendezvous.send(this.#keysOf(ready)[0], isDead ? undefined : plainOf(inputOf(ready, 0)));
         return this.#complete(ready);
-      case 'return':
-        results[node.attributes.index as number] = isDead ? undefined : plainOf(inputOf(ready, 0));
-        return this.#complete(ready);
+      case 'return': {
+        const result = isDead ? undefined : plainOf(inputOf(ready, 0));
+        results[node.attributes.index as number] = result;
+        if (!isOnDevice(result)) return this.#complete(ready);
+        const read = this.#move(result, undefined).then((value) => {
+          results[node.attributes.index as number] = value;
+          return [];
+        });
+        return void this.#wait(ready, read);
+      }
       default:
     }
     if (isDead) return this.#complete(ready);
     switch (node.control) {
-      case 'recv': {
-        const value = rendezvous.recvAsync(this.#keysOf(ready)[0]).then((only) => [only]);
-        return void this.#wait(ready, value);
-      }
+      case 'recv':
+        return void this.#wait(ready, this.#receive(ready));
       case 'fuse-recv':
-        return void this.#wait(ready, rendezvous.recvFused(this.#keysOf(ready)));
-      case 'argument':
-        return this.#complete(ready, [feeds[node.attributes.index as number]]);
+        return void this.#wait(
+          ready,
+          rendezvous.recvFused(this.#keysOf(ready)).then((values) => this.#accessible(values)),
+        );
+      case 'argument': {
+        const fed = [feeds[node.attributes.index as number]];
+        const values = this.#accessible(fed);
+        return values instanceof Promise ? void this.#wait(ready, values) : this.#complete(ready, values);
+      }
       case 'switch': {
+        // The condition is one byte, which no device can hold.
         const value = inputOf(ready, 0);
         const isTrue = Boolean(readScalar(inputOf(ready, 1)));
         return this.#complete(ready, isTrue ? [undefined, value] : [value, undefined]);
@@ -178,11 +202,51 @@ class PartitionRun {
     const kernel = must(own, () => `${node.op} has a kernel`);
     const inputs: Value[] = [];
     for (let index = 0; index < node.inputs.length; index++) inputs.push(this.#given(kernel, node, index, inputOf(ready, index)));
-    const outputs = kernel({ node, inputs, stepId, signal });
+    const atEnd = this.#atEnd;
+    const placed = this.#usesDevices ? this.#placed(ready, inputs) : undefined;
+    const outputs =
+      placed === undefined
+        ? kernel({ node, inputs, stepId, signal, atEnd })
+        : placed.then((given) => kernel({ node, inputs: given, stepId, signal, atEnd }));
     if (!(outputs instanceof Promise)) return this.#finish(ready, outputs);
     this.#busy++;
     const settled = outputs.finally(() => this.#busy--);
     void this.#wait(ready, settled);
+  }
+
+  /** The inputs where the kernel takes them; undefined: they are there. */
+  #placed({ program: { device, kernel } }: ReadyNode, inputs: readonly Value[]): Promise<Value[]> | undefined {
+    if (kernel?.passes === true) return undefined;
+    const isThere = (value: Value): boolean => {
+      if (isOnDevice(value)) return value.device === device;
+      return device === undefined || value instanceof Reference || !fitsDevice(value.dtype, value.shape);
+    };
+    if (inputs.every(isThere)) return undefined;
+    return Promise.all(inputs.map(async (value) => (isThere(value) ? value : this.#move(plainOf(value), device))));
+  }
+
+  /** @param device undefined: to host memory. */
+  #move(value: Value, device: GpuDevice | undefined): Promise<Value> {
+    const { stepId, signal, devices } = this.#context;
+    const moved = getOrMake(this.#moved, device, () => new Map<Value, Promise<Value>>());
+    return getOrMake(moved, value, async () => {
+      if (device === undefined) return devices.toHost(value);
+      return must(await devices.toDevice(stepId, device, signal, async () => value), () => 'a value is not dead');
+    });
+  }
+
+  /** Values that come from elsewhere: no tensor of a device where no kernel knows any. */
+  #accessible(values: readonly Flow[]): readonly Flow[] | Promise<readonly Flow[]> {
+    if (this.#usesDevices || !values.some(isOnDevice)) return values;
+    return Promise.all(values.map(async (value) => (isOnDevice(value) ? this.#move(value, undefined) : value)));
+  }
+
+  async #receive(ready: ReadyNode): Promise<readonly Flow[]> {
+    const { stepId, rendezvous, devices, signal: step } = this.#context;
+    const [key] = this.#keysOf(ready);
+    const { device } = ready.program;
+    if (device === undefined) return this.#accessible([await rendezvous.recvAsync(key)]);
+    return [await devices.toDevice(stepId, device, step, (sink, signal) => rendezvous.recvAsync(key, signal && { signal }, sink))];
   }
 
   #given({ takesResidents = false, bring }: Kernel, node: Node, index: number, input: Value): Value {

@@ -1,5 +1,6 @@
 /** Kernels compute operations: a table of functions by the operation's name. Dense kernels come from outside, such as TensorFlow.js or
  *  jax-js; see `structural-kernels.ts` for those that only move values. */
+import type { GpuDevice } from '../../memory/device/gpu.ts';
 import type { Node } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
 import type { Resident } from './resident.ts';
@@ -14,6 +15,8 @@ export interface KernelCall {
   readonly stepId: number;
   /** Aborted when the step has failed or its time is over: what the kernel gives then is not looked at. */
   readonly signal: AbortSignal;
+  /** Calls back when nobody reads the outputs any more: the step has ended on this task. */
+  readonly atEnd: (callback: () => void) => void;
 }
 
 /** Gives the outputs by slot. Inputs are not changed; outputs are not changed afterwards. */
@@ -21,8 +24,14 @@ export interface Kernel {
   (call: KernelCall): readonly Value[] | Promise<readonly Value[]>;
   /** True: it takes values that are in a library's memory as they are. Default: it gets their elements. */
   readonly takesResidents?: boolean;
+  /** True: its outputs are its inputs, wherever these are. */
+  readonly passes?: boolean;
   /** Brings to the memory of its library what several kernels of a step may take. Default: that is not worth while. */
   readonly bring?: (value: Value) => Resident;
+  /** The WebGPU device that the node is computed on: its inputs come as `DeviceTensor`s of it, those apart that no device can hold (see
+   *  `fitsDevice`), and its outputs may be some. Their buffers are the kernel's own, and stay until `atEnd`. Default: the kernel gets the
+   *  elements in host memory. */
+  readonly deviceOf?: (node: Node) => GpuDevice | undefined;
 }
 
 /** Kernels by the name of the operation, as TensorFlow spells it.

@@ -2,7 +2,9 @@
  *  a frame. Made once per graph, used by all its steps. */
 import { getOrMake } from '../../base/collections/lists.ts';
 import { must } from '../../base/assert.ts';
+import type { GpuDevice } from '../../memory/device/gpu.ts';
 import { frameTable, type Frame } from '../structure/frames.ts';
+import { fitsDevice } from './device-values.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Node } from '../structure/graph-node.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
@@ -11,6 +13,8 @@ export interface ProgramNode {
   readonly node: Node;
   /** Undefined: the executor moves its values itself, or there is none. */
   readonly kernel: Kernel | undefined;
+  /** The device that takes its inputs; of a receive, the one that takes what comes. */
+  readonly device: GpuDevice | undefined;
   readonly isMerge: boolean;
   /** Its place in the state of its frame. */
   readonly position: number;
@@ -50,12 +54,15 @@ export interface FrameMemory {
 }
 
 export interface Program {
+  /** True: values may be in a device's memory. */
+  readonly usesDevices: boolean;
   readonly root: FrameProgram;
   /** The frame behind an Enter. */
   readonly entered: ReadonlyMap<ProgramNode, FrameProgram>;
 }
 
 interface NodeDraft extends ProgramNode {
+  device: GpuDevice | undefined;
   readonly consumers: Consumer[][];
   readonly controlConsumers: NodeDraft[];
 }
@@ -75,9 +82,11 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
   const programNodes = new Map<Node, NodeDraft>();
   for (const node of nodes) {
     const frame = draftOf(frames.frameOf(node));
+    const kernel = node.control === 'kernel' ? kernels[node.op] : undefined;
     const draft: NodeDraft = {
       node,
-      kernel: node.control === 'kernel' ? kernels[node.op] : undefined,
+      kernel,
+      device: kernel?.deviceOf?.(node),
       isMerge: node.control === 'merge',
       position: frame.nodes.length,
       firstInput: frame.inputCount,
@@ -96,6 +105,7 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
     });
     for (const source of node.controlInputs) draftNode(source).controlConsumers.push(draft);
   }
+  for (const draft of programNodes.values()) if (draft.node.control === 'recv') draft.device = deviceOfConsumers(draft);
   for (const draft of drafts.values()) {
     draft.pending = Int32Array.from(
       draft.nodes,
@@ -104,5 +114,13 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
   }
   const entered = new Map<ProgramNode, FrameProgram>();
   for (const [node, draft] of programNodes) if (node.control === 'enter') entered.set(draft, draftOf(frames.outputFrameOf(node)));
-  return { root, entered };
+  const usesDevices = [...programNodes.values()].some(({ device }) => device !== undefined);
+  return { root, entered, usesDevices };
+}
+
+/** The device of all that take what the receive gives. */
+function deviceOfConsumers({ node, consumers }: NodeDraft): GpuDevice | undefined {
+  const [{ dtype, shape }] = node.outputs;
+  const devices = new Set(consumers[0].map(({ target }) => target.device));
+  return devices.size === 1 && fitsDevice(dtype, shape) ? [...devices][0] : undefined;
 }

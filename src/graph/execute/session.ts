@@ -29,6 +29,7 @@ import type { Graph } from '../structure/graph.ts';
 import { Node, Output } from '../structure/graph-node.ts';
 import { formatShape } from '../structure/shape.ts';
 import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
+import { DeviceValues } from './device-values.ts';
 import { Executor } from './executor.ts';
 import type { KernelTable } from './kernel.ts';
 import { runStep, type StepOutcome } from './step.ts';
@@ -281,6 +282,7 @@ interface PreparedKind {
 class LocalBackend implements StepBackend {
   readonly #options: Required<Pick<SessionOptions, 'clock' | 'interOpParallelism' | 'rendezvousKeysMax'>>;
   readonly #kernels: KernelTable;
+  readonly #devices = new DeviceValues();
   #stepId = 0;
 
   constructor(options: Required<Pick<SessionOptions, 'clock' | 'interOpParallelism' | 'rendezvousKeysMax' | 'kernels'>>) {
@@ -293,12 +295,16 @@ class LocalBackend implements StepBackend {
     const executors = partitions.map(({ graph }) => new Executor(graph, { kernels: this.#kernels, interOpParallelism }));
     const run = (given: PreparedRun): Promise<StepOutcome> => {
       const stepId = ++this.#stepId;
-      return runStep(executors, { ...given, stepId, clock, rendezvous: new StepRendezvous<Value>(stepId, { keysMax }) });
+      const rendezvous = new StepRendezvous<Value>(stepId, { keysMax });
+      const outcome = runStep(executors, { ...given, stepId, clock, devices: this.#devices, rendezvous });
+      return outcome.finally(() => this.#devices.end(stepId));
     };
     return { run, release: () => {} };
   }
 
-  close(): void {}
+  close(): void {
+    this.#devices.close();
+  }
 }
 
 function release(prepared: Promise<PreparedStep>): void {

@@ -51,7 +51,7 @@ function outputsOf(ready: ReadyNode): readonly Flow[] {
   if (node.op === 'Const') return [node.attributes.value as Value];
   const kernel = Object.hasOwn(testKernels, node.op) ? testKernels[node.op] : undefined;
   if (kernel === undefined) return live.slice(0, 1);
-  return kernel({ node, inputs: live, stepId: 1, signal: new AbortController().signal }) as readonly Flow[];
+  return kernel({ node, inputs: live, atEnd: () => undefined, stepId: 1, signal: new AbortController().signal }) as readonly Flow[];
 }
 
 describe('a step machine', () => {

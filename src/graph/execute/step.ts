@@ -7,6 +7,7 @@ import { describeKey } from '../../rendezvous/table/rendezvous-key.ts';
 import type { StepRendezvous } from '../../rendezvous/carriers/step-rendezvous.ts';
 import { describeNode } from '../structure/graph-node.ts';
 import type { Value } from '../structure/value.ts';
+import type { DeviceValues } from './device-values.ts';
 import type { Executor } from './executor.ts';
 import type { Flow } from './step-state.ts';
 import { listed } from '../../base/collections/lists.ts';
@@ -18,6 +19,8 @@ export interface StepOptions {
   readonly timeoutMs: number;
   readonly clock: Clock;
   readonly signal?: AbortSignal;
+  /** Begun with the step, and ended by whoever ends it. */
+  readonly devices: DeviceValues;
   /** The meeting of the partitions with each other, and with those of other processes. */
   readonly rendezvous: StepRendezvous<Value>;
 }
@@ -31,7 +34,8 @@ export interface StepOutcome {
 
 /** @throws ShoalError that names the step: what failed first, `timeout` with what was waited for, `aborted` by the signal. */
 export function runStep(executors: readonly Executor[], options: StepOptions): Promise<StepOutcome> {
-  const { stepId, feeds, fetchCount, timeoutMs, clock, rendezvous } = options;
+  const { stepId, feeds, fetchCount, timeoutMs, clock, devices, rendezvous } = options;
+  devices.begin(stepId);
   const results: Flow[] = Array.from({ length: fetchCount });
   const deadlineMs = clock.now() + timeoutMs;
   const runs: ReturnType<Executor['start']>[] = [];
@@ -51,7 +55,7 @@ export function runStep(executors: readonly Executor[], options: StepOptions): P
     };
     for (const executor of executors) {
       if (signal.aborted) break;
-      const run = executor.start({ stepId, rendezvous, signal, feeds, results, checkTime });
+      const run = executor.start({ stepId, rendezvous, devices, signal, feeds, results, checkTime });
       runs.push(run);
       run.finished.catch((thrown: unknown) => fail(failureOf(`step ${stepId} failed`, ShoalError.from(thrown))));
     }

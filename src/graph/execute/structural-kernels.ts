@@ -11,7 +11,7 @@ import type { Reference, VariableStore } from './variable-store.ts';
 export type FunctionTable = Readonly<Record<string, CallFunction>>;
 
 export function structuralKernels(variables: VariableStore, functions: FunctionTable = {}): KernelTable {
-  const pass: Kernel = Object.assign(({ inputs }: KernelCall) => inputs, { takesResidents: true });
+  const pass: Kernel = Object.assign(({ inputs }: KernelCall) => inputs, { takesResidents: true, passes: true });
   const reference: Kernel = ({ node }) => [variables.reference(node)];
   return {
     Const: ({ node }) => [node.attributes.value as Value],
@@ -20,7 +20,9 @@ export function structuralKernels(variables: VariableStore, functions: FunctionT
     IdentityN: pass,
     LoopCond: pass,
     NoOp: () => [],
-    Call: ({ node, inputs, signal, stepId }) => functionOf(node, functions)(inputs, { signal, stepId }),
+    Call: Object.assign(({ node, inputs, ...context }: KernelCall) => functionOf(node, functions)(inputs, context), {
+      deviceOf: (node: Node) => namedFunction(node, functions)?.device,
+    }),
     VariableV2: reference,
     KvVariable: reference,
     Assign: ({ inputs: [reference, value] }) => {
@@ -32,10 +34,16 @@ export function structuralKernels(variables: VariableStore, functions: FunctionT
 
 /** @throws ShoalError `usage` for a name that is not in the table. */
 function functionOf(node: Node, functions: FunctionTable): CallFunction {
+  const found = namedFunction(node, functions);
+  if (found !== undefined) return found;
+  const name = node.attributes.function as string;
+  throw new ShoalError('usage', `there is no function '${name}' in this process; it has ${Object.keys(functions).join(', ') || 'none'}`);
+}
+
+function namedFunction(node: Node, functions: FunctionTable): CallFunction | undefined {
   const given = node.attributes.function as CallFunction | string;
   if (typeof given !== 'string') return given;
-  if (Object.hasOwn(functions, given)) return functions[given];
-  throw new ShoalError('usage', `there is no function '${given}' in this process; it has ${Object.keys(functions).join(', ') || 'none'}`);
+  return Object.hasOwn(functions, given) ? functions[given] : undefined;
 }
 
 /** The number in a value with one element; foreign tensors work as well: TensorFlow.js has `dataSync`, jax-js `item`.

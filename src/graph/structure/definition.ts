@@ -1,4 +1,5 @@
 /** The definition of an operation: its inputs, attributes and outputs. A definition knows nothing of how the operation is computed. */
+import type { GpuDevice } from '../../memory/device/gpu.ts';
 import type { GraphDType } from './graph-dtype.ts';
 import type { Dimension, Shape } from './shape.ts';
 import type { Value } from './value.ts';
@@ -48,10 +49,17 @@ export interface CallContext {
   readonly signal: AbortSignal;
   /** The number of the step; overlapping steps have different ones. */
   readonly stepId: number;
+  /** Calls back when nobody reads the outputs any more: the step has ended on this task. */
+  readonly atEnd: (callback: () => void) => void;
 }
 
 /** Any computation as a node: gets the inputs, gives the outputs that the node was declared with. */
-export type CallFunction = (inputs: readonly Value[], context: CallContext) => readonly Value[] | Promise<readonly Value[]>;
+export interface CallFunction {
+  (inputs: readonly Value[], context: CallContext): readonly Value[] | Promise<readonly Value[]>;
+  /** The WebGPU device that it computes on: inputs come as `DeviceTensor`s of it where they can, and outputs may be some. Their buffers stay
+   *  until `atEnd`. Default: everything is in host memory. */
+  readonly device?: GpuDevice;
+}
 
 /** The value of an attribute; an `int64`, such as an incarnation, is a bigint. */
 export type AttributeKind =

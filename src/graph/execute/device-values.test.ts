@@ -1,0 +1,192 @@
+/** Values of graphs in the memory of WebGPU devices, on devices of this thread. Drivers are tested in test/group/device-processes.test.ts. */
+import { describe, expect, it } from 'vitest';
+import { DeviceTensor, isOnDevice } from '../../memory/device/device-tensor.ts';
+import { bufferOf, FakeDevice } from '../../memory/device/testing/fake-device.ts';
+import { stagedPieceBytes } from '../../rendezvous/value/staged-tensor.ts';
+import { identity, placeholder } from '../ops/array.ts';
+import { call } from '../ops/call.ts';
+import { cond } from '../ops/control-flow.ts';
+import { add, neg } from '../ops/math.ts';
+import { assign, variable } from '../ops/state.ts';
+import { GraphBuilder } from '../structure/builder.ts';
+import type { CallFunction } from '../structure/definition.ts';
+import type { GraphDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/graph-node.ts';
+import type { Shape } from '../structure/shape.ts';
+import type { DenseValue, Value } from '../structure/value.ts';
+import { dense, testKernels } from '../testing/kernels.ts';
+import { startLocalCluster } from '../testing/local-cluster.ts';
+import { fitsDevice } from './device-values.ts';
+import { Session } from './session.ts';
+
+const [first, second] = [0, 1].map((k) => `/job:local/task:0/device:CPU:${k}`);
+const floats = (shape: Shape): { dtype: GraphDType; shape: Shape }[] => [{ dtype: 'float32', shape }];
+
+/** The memory of a buffer of a `FakeDevice`. */
+const memoryOf = ({ buffer, count }: DeviceTensor): Float32Array =>
+  new Float32Array((buffer as unknown as { memory: Uint8Array }).memory.buffer, 0, count);
+const isDestroyed = ({ buffer }: DeviceTensor): boolean => (buffer as unknown as { destroyed: boolean }).destroyed;
+const numbers = (value: Value): number[] => [...((value as DenseValue).data as Float32Array)];
+
+/** Adds 1 to every element, in the memory of a device. */
+function increments(device = new FakeDevice()) {
+  const inputs: Value[] = [];
+  const outputs: DeviceTensor[] = [];
+  let ended = 0;
+  const compute: CallFunction = async ([x], { atEnd }) => {
+    inputs.push(x);
+    const values = memoryOf(x as DeviceTensor).map((each) => each + 1);
+    const buffer = bufferOf(device, new Uint8Array(values.buffer));
+    outputs.push(new DeviceTensor({ device, buffer, dtype: 'float32', shape: x.shape }));
+    atEnd(() => {
+      ended++;
+      buffer.destroy();
+    });
+    return outputs.slice(-1);
+  };
+  return { device, inputs, outputs, ended: () => ended, function: Object.assign(compute, { device }) };
+}
+
+function localSession(g: GraphBuilder): Session {
+  return new Session(g.finish(), { devices: [first, second], kernels: testKernels });
+}
+
+describe('values in the memory of devices', () => {
+  it.each([first, second])('go there for a call, and come back for other kernels and for fetches, on %s', async (place) => {
+    const g = new GraphBuilder();
+    const [one, two] = [increments(), increments()];
+    const x = placeholder(g, 'float32', [null], { device: first });
+    const [a] = call(g, one.function, [neg(g, x, { device: first })], floats([null]), { device: place });
+    const b = identity(g, a as Output<'float32'>, { device: place });
+    const [c] = call(g, one.function, [b], floats([null]), { device: place });
+    const [d] = call(g, two.function, [c], floats([null]), { device: first });
+    const sum = add(g, d as Output<'float32'>, c as Output<'float32'>, { device: second });
+    const session = localSession(g);
+    for (let step = 1; step < 4; step++) {
+      const [values, fetched] = await session.run([[x, dense([2], [step, 10])]], [sum, c]);
+      expect(numbers(values)).toEqual([5 - 2 * step, -15]);
+      expect(isOnDevice(fetched)).toBe(false);
+      expect(numbers(fetched)).toEqual([2 - step, -8]);
+      // What one call has given the next one takes as it is, within a partition.
+      expect(one.inputs.at(-1)).toBe(one.outputs.at(-2));
+      expect((two.inputs.at(-1) as DeviceTensor).device).toBe(two.device);
+      expect([one.ended(), two.ended()]).toEqual([2 * step, step]);
+      for (const each of [...one.inputs, ...two.inputs]) expect(isDestroyed(each as DeviceTensor)).toBe(true);
+    }
+  });
+
+  it('are fed and fetched', async () => {
+    const g = new GraphBuilder();
+    const { device, inputs, function: increment } = increments();
+    const x = placeholder(g, 'float32', [2], { device: first });
+    const [y] = call(g, increment, [x], floats([2]), { device: first });
+    const z = neg(g, x, { device: second });
+    const fed = new DeviceTensor({ device, buffer: bufferOf(device, new Uint8Array(Float32Array.of(3, 4).buffer)), dtype: 'float32' });
+    const results = await localSession(g).run([[x, fed]], [y, z, x]);
+    expect(results.map(numbers)).toEqual([
+      [4, 5],
+      [-3, -4],
+      [3, 4],
+    ]);
+    expect(inputs).toEqual([fed]);
+    expect(isDestroyed(fed)).toBe(false);
+  });
+
+  it('choose a branch, pass it, and are kept in variables beyond their step', async () => {
+    const g = new GraphBuilder();
+    const { function: increment } = increments();
+    const isTwo: CallFunction = ([value]) => [{ dtype: 'bool', shape: [], data: Uint8Array.of(Number(numbers(value)[0] === 2)) }];
+    const x = placeholder(g, 'float32', [], { device: first });
+    const [y] = call(g, increment, [x], floats([]));
+    const [condition] = call(g, isTwo, [y], [{ dtype: 'bool', shape: [] }]);
+    const [chosen] = cond(g, condition as Output<'bool'>, [y], {
+      then: ([taken]) => [identity(g, taken)],
+      else: ([taken]) => [neg(g, taken as Output<'float32'>)],
+    });
+    const kept = variable(g, 'float32', [], { name: 'kept', device: first });
+    const save = assign(g, kept, y as Output<'float32'>);
+    const read = identity(g, kept);
+    const session = localSession(g);
+    for (const [given, expected] of [
+      [1, 2],
+      [2, -3],
+    ]) {
+      const [value] = await session.run([[x, dense([], [given])]], [chosen, save.node]);
+      expect(numbers(value)).toEqual([expected]);
+      expect(numbers((await session.run([], [read]))[0])).toEqual([given + 1]);
+    }
+  });
+
+  it('travel between tasks in pieces, singly and fused', async () => {
+    const count = (2 * stagedPieceBytes) / 4 + 3;
+    for (const [doFuseRecv, recvSome] of [
+      [false, false],
+      [true, false],
+      [false, true],
+    ]) {
+      const [one, two] = [increments(), increments()];
+      await using cluster = await startLocalCluster({ worker: 2 }, { recvSome, functions: { one: one.function, two: two.function } });
+      const g = new GraphBuilder();
+      const [here, there] = [0, 1].map((task) => ({ device: `/job:worker/task:${task}` }));
+      const x = placeholder(g, 'float32', [null], here);
+      const small = placeholder(g, 'float32', [3], here);
+      const [a, s] = [x, small].map((each) => call(g, 'one', [each], floats(each.shape), here)[0] as Output<'float32'>);
+      const [b, t] = [a, s].map((each) => call(g, 'two', [each], floats(each.shape), there)[0] as Output<'float32'>);
+      const back = neg(g, b, here);
+      const session = await cluster.tasks.worker0.session(g.finish(), { doFuseRecv });
+      for (let step = 0; step < 3; step++) {
+        const values = Float32Array.from({ length: count }, (_, k) => (k % 1000) + step);
+        const feeds = [[x, { dtype: 'float32', shape: [count], data: values }] as const, [small, dense([3], [step, 2, 3])] as const];
+        const [whole, , three] = await session.run(feeds, [back, b, t]);
+        expect(numbers(three)).toEqual([step + 2, 4, 5]);
+        const data = (whole as DenseValue).data as Float32Array;
+        expect(data.every((each, k) => each === -(values[k] + 2))).toBe(true);
+      }
+      await expect.poll(() => [one.ended(), two.ended()]).toEqual([6, 6]);
+      for (const each of [...one.inputs, ...two.inputs]) expect((each as DeviceTensor).dtype).toBe('float32');
+      await expect.poll(() => two.inputs.every((each) => isDestroyed(each as DeviceTensor))).toBe(true);
+    }
+  });
+
+  it('fail their step, by the name of the node, when the device is lost; the next step runs on another one', async () => {
+    const g = new GraphBuilder();
+    const lost = increments();
+    const x = placeholder(g, 'float32', [2], { device: first });
+    const [y] = call(g, lost.function, [x], floats([2]), { name: 'on_device', device: first });
+    const session = localSession(g);
+    lost.device.lose('unknown', 'the driver has crashed');
+    const run = session.run([[x, dense([2], [1, 2])]], [y]);
+    await expect(run).rejects.toMatchObject({ code: 'system', message: expect.stringMatching(/'on_device'.*the driver has crashed/s) });
+    const whole = new GraphBuilder();
+    const given = placeholder(whole, 'float32', [2]);
+    const [z] = call(whole, increments().function, [given], floats([2]));
+    const [value] = await localSession(whole).run([[given, dense([2], [1, 2])]], [z]);
+    expect(numbers(value)).toEqual([2, 3]);
+  });
+
+  it('are given up at the end of a step that fails elsewhere', async () => {
+    const g = new GraphBuilder();
+    const { ended, inputs, function: increment } = increments();
+    const x = placeholder(g, 'float32', [2], { device: first });
+    const [y] = call(g, increment, [x], floats([2]), { device: first });
+    const fails: CallFunction = async () => {
+      await expect.poll(() => inputs.length).toBe(1);
+      throw new Error('elsewhere');
+    };
+    const [z] = call(g, fails, [x], floats([2]), { device: second });
+    await expect(localSession(g).run([[x, dense([2], [1, 2])]], [y, z])).rejects.toThrow(/elsewhere/);
+    await expect.poll(ended).toBe(1);
+    expect(isDestroyed(inputs[0] as DeviceTensor)).toBe(true);
+  });
+
+  it.each<[string, Shape, boolean]>([
+    ['float32', [null, 3], true],
+    ['float16', [null, 2], true],
+    ['float16', [null], false],
+    ['bool', [3], false],
+    ['bool', [4], true],
+    ['float32', [0, 3], false],
+    ['float64', 'unknown', true],
+    ['string', [4], false],
+  ])('%s%j: %s', (dtype, shape, fits) => expect(fitsDevice(dtype, shape)).toBe(fits));
+});
