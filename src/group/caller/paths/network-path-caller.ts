@@ -6,6 +6,7 @@
 import { assert } from '../../../base/assert.ts';
 import { BoundedCache } from '../../../base/collections/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../../base/call-site.ts';
+import { clamp } from '../../../base/numbers.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
 import { completedWork, type SettlingWork } from '../../../comm/caller/work.ts';
 import type { NativeWire } from '../../../memory/native-wire.ts';
@@ -34,6 +35,8 @@ import { NetworkPathWire } from '../../../call/network-path-wire.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
+/** Where hops take long, a call waits for all announcements as long as this many take, but at most this many times its usual time. */
+const hopsAwaited = 8;
 
 interface NetworkPathCallerOptions {
   readonly world: WorldHandle;
@@ -43,6 +46,8 @@ interface NetworkPathCallerOptions {
   /** The regions that this thread maps for the path; closed with it. */
   readonly regions: readonly Region[];
   readonly wire: NetworkPathWire;
+  /** The time that a call itself waits for all announcements. */
+  readonly announcedSpinNs: number;
 }
 
 /** A call on its way. */
@@ -59,8 +64,6 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
   readonly #networkPath: NetworkPath;
   readonly #bound = new BoundedCache<string, NetworkPathOperation>(boundMax);
   readonly #sites = new CallSites();
-  /** The time that a call itself waits. */
-  readonly #spinNs: number;
   #ordinal = 0;
   /** Operations that the comm thread has taken over and not finished. */
   #handedOver = 0;
@@ -70,7 +73,6 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     const { world, spec, own, wire } = options;
     const { settings, planning } = world;
     this.called = own.callWords.runs;
-    this.#spinNs = settings.syncSpinMicroseconds * 1000;
     const firstSlot = settings.inFlightMax;
     this.#networkPath = new NetworkPath({
       rank: spec.rank,
@@ -95,8 +97,8 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
   run(operation: NetworkPathOperation, request: () => FastRequest, buffers: LocalBuffers): SettlingWork {
     if (buffers !== operation.buffers) this.#networkPath.rebind(operation, buffers);
     const { own, world } = this.#options;
-    const { trace, client } = world;
-    const spinNs = this.#spinNs;
+    const { trace, client, settings } = world;
+    const spinNs = operation.spreads ? settings.syncSpinMicroseconds * 1000 : this.#options.announcedSpinNs;
     const call = { operation, sequence: this.called[0]++, ordinal: this.#ordinal++ };
     if (this.#handedOver > 0) catchUp(client, () => this.#handedOver, spinNs);
     if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
@@ -156,7 +158,10 @@ export function openNetworkPath(world: WorldHandle, spec: GroupSpec, planner: Pl
   const networkPath = networkPathSpec(globalRanks.length, settings.syncBytesMax, share.rates);
   planner.openNetworkPath(networkPath);
   const wire = new NetworkPathWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
-  return { fast: new NetworkPathCaller({ world, spec, own, regions, wire }), networkBytesMax: networkPath.bytesMax };
+  // Handed over by all, a call of one hop over a slow network would arrive later still.
+  const usualNs = settings.syncSpinMicroseconds * 1000;
+  const announcedSpinNs = clamp(hopsAwaited * share.rates.hop * 1e9, usualNs, hopsAwaited * usualNs);
+  return { fast: new NetworkPathCaller({ world, spec, own, regions, wire, announcedSpinNs }), networkBytesMax: networkPath.bytesMax };
 }
 
 /** Opens all that is shared, or nothing: undefined when the group has failed. @throws ShoalError `out-of-memory` when descriptors or memory
