@@ -5,6 +5,7 @@ import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { cacheBundles } from './cached-bundles.mjs';
 import { buildMerged } from './merge-chunks.mjs';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
@@ -69,7 +70,7 @@ const built = await Promise.all([
   ),
   buildMerged(
     { ...options, banner: commonJs, entryPoints: entriesOf(programs), splitting: true, chunkNames: 'tools/cli/shared/[name]-[hash]' },
-    { roots: ['src/launch/launch.ts'], apart: ['src/tools/cli/main.ts'] },
+    { roots: ['src/tools/cli/main.ts', 'src/tools/cli/run/run-script.ts'] },
   ),
   build({ ...options, ...browser, entryPoints: pages }),
   buildMerged(
@@ -81,15 +82,21 @@ const built = await Promise.all([
   ...started.map((entry) => build({ ...options, entryPoints: [`src/${entry}.ts`] })),
 ]);
 
+const loader = 'dist/base/packages/cached-code.cjs';
+const codeOnly = { ...options, splitting: false, format: 'cjs', sourcemap: false, outExtension: { '.js': '.cjs' } };
+built.push(await build({ ...codeOnly, entryPoints: ['src/base/packages/cached-code.ts'] }));
+const roots = ['src/index.ts', 'src/tools/cli/main.ts', 'src/tools/cli/run/run-script.ts', ...hosted.map((entry) => `src/${entry}.ts`)];
+const cut = (await Promise.all(built.map(({ metafile }) => cacheBundles(metafile, { root, roots, loader })))).flat();
+
 const licences = bundled.map((name) => `${name}\n\n${readFileSync(join(root, 'node_modules', name, 'LICENSE'), 'utf8')}`);
 writeFileSync(join(dist, 'third-party-licences.txt'), `Parts of these packages are in the files of this folder.\n\n${licences.join('\n')}`);
 
 // A file that no longer has a source would still be importable, so it is removed.
-const written = new Set(built.flatMap(({ metafile }) => Object.keys(metafile.outputs)).map((path) => join(root, path)));
+const written = new Set([...built.flatMap(({ metafile }) => Object.keys(metafile.outputs)), ...cut].map((path) => join(root, path)));
 for (const name of readdirSync(dist, { recursive: true })) {
   const path = join(dist, name);
   const source = join(root, 'src', name.replace(/\.d\.ts$/, '.ts'));
-  const stale = /\.js(\.map)?$/.test(name) ? !written.has(path) : name.endsWith('.d.ts') && !existsSync(source);
+  const stale = /\.(c?js(\.map)?|cache|part)$/.test(name) ? !written.has(path) : name.endsWith('.d.ts') && !existsSync(source);
   if (stale) rmSync(path);
 }
 

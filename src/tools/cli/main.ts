@@ -15,7 +15,9 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error;
   process.exit(0);
 });
-process.exitCode = await main(process.argv.slice(2));
+// The code of Node.js for a program that ends before it knows how.
+process.exitCode = 13;
+void main(process.argv.slice(2)).then((exitCode) => (process.exitCode = exitCode));
 
 async function main(args: readonly string[]): Promise<number> {
   let exitCode = 0;
