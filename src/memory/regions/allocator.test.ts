@@ -3,6 +3,7 @@ import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync, readlinkSync } from 'node:fs';
 import { constants } from 'node:buffer';
+import { release } from 'node:os';
 import { createInterface } from 'node:readline';
 import { Worker } from 'node:worker_threads';
 import { describe, expect, it } from 'vitest';
@@ -234,6 +235,24 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
     region.close();
     expect([view.length, region.buffer.byteLength]).toEqual([0, 0]);
     expect(await mappingsOf(region.share)).toBe(0);
+  });
+
+  it('lies in huge pages as far as they reach, where the kernel makes them', async () => {
+    const bytes = 5 * 2 ** 20;
+    const region = regions.create(bytes);
+    expect(new Uint8Array(region.buffer).every((byte) => byte === 0)).toBe(true);
+    const { readFile } = await import('node:fs/promises');
+    const [, inode] = region.share.id.split(':');
+    const map = new RegExp(`^([0-9a-f]+)-.* ${inode} +/memfd:shoal[^]*?^ShmemPmdMapped: +(\\d+) kB`, 'm');
+    const [, address, hugeKiB] = map.exec(await readFile('/proc/self/smaps', 'utf8')) ?? [];
+    const again = regions.open(region.share);
+    new Uint8Array(again.buffer)[bytes - 1] = 7;
+    expect(new Uint8Array(region.buffer)[bytes - 1]).toBe(7);
+    again.close();
+    region.close();
+    expect(Number.parseInt(address, 16) % 2 ** 21).toBe(0);
+    const [major, minor] = release().split('.').map(Number);
+    if (major > 6 || (major === 6 && minor >= 1)) expect(Number(hugeKiB)).toBe(4096);
   });
 
   it('cannot be shrunk under its mappings, and is private to the user', async () => {
