@@ -100,4 +100,7 @@ for (const name of readdirSync(dist, { recursive: true })) {
   if (stale) rmSync(path);
 }
 
-for (const file of programs) chmodSync(join(root, file), 0o755);
+for (const file of programs.map((path) => join(root, path))) {
+  writeFileSync(file, `#!/usr/bin/env node\n${readFileSync(file, 'utf8').replace(/^#!.*\n/, '')}`);
+  chmodSync(file, 0o755);
+}

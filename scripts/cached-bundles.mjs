@@ -45,15 +45,14 @@ async function cut(path, { imports, exports }, { root, loader }) {
   });
   const [map, code] = ['.map', '.js'].map((ending) => outputFiles.find(({ path: file }) => file.endsWith(ending)).text);
   if (/[^\n\x20-\x7e\t]/.test(code)) throw new Error(`${path} is not ASCII`);
-  const first = code.startsWith('#!') ? code.slice(0, code.indexOf('\n') + 1) : '';
-  const body = withoutImports(path, code.slice(first.length));
+  const body = withoutImports(path, code);
   const hash = createHash('sha256').update(body).digest('hex').slice(0, 16);
   const own = imports
     .filter(({ kind, external }) => kind === 'import-statement' && !external)
     .map(({ path: file }) => relativeTo(path, file));
   const names = exports.map((name, index) => [name, `e${index}`]);
   const stub = [
-    `${first}import{createRequire}from"node:module";${own.map((name, index) => `import*as i${index} from"${name}";`).join('')}`,
+    `import{createRequire}from"node:module";${own.map((name, index) => `import*as i${index} from"${name}";`).join('')}`,
     `const require=createRequire(import.meta.url),{${names.map(([name, local]) => `${name}:${local}`).join()}}=`,
     `require("${relativeTo(path, loader)}").loadBundle({require,url:import.meta.url,hash:"${hash}",importLater:name=>import(name),`,
     `imports:{${own.map((name, index) => `"${name}":i${index}`).join()}}});`,
@@ -68,10 +67,9 @@ async function cut(path, { imports, exports }, { root, loader }) {
 /** Calls of `import` go through the module: positions in the source map stay as they are. */
 function withoutImports(path, code) {
   if (code.split(later).length !== 2) throw new Error(`${path} has the name ${later}`);
-  const letters = code.split('');
-  for (const { start } of parseSync('bundle.js', `async()=>{${code}}`).module.dynamicImports)
-    letters.splice(start - 'async()=>{'.length, later.length, ...later);
-  return letters.join('');
+  const { dynamicImports } = parseSync('bundle.js', `async()=>{${code}}`).module;
+  const starts = dynamicImports.map(({ start }) => start - 'async()=>{'.length).sort((a, b) => b - a);
+  return starts.reduce((text, start) => text.slice(0, start) + later + text.slice(start + later.length), code);
 }
 
 function relativeTo(from, to) {
