@@ -72,7 +72,15 @@ export const measurements: readonly Measurement[] = [
     kind: 'report',
     command: ['--import', 'tsx', 'bench/earlier/run.ts', '--out', '{out}'],
   },
-  report('first-calls', 'the first calls of a process', 'bench/first-calls/run.ts'),
+  {
+    name: 'first-calls',
+    title: 'the first calls of a process',
+    kind: 'report',
+    command: [
+      ...['--import', 'tsx', 'bench/first-calls/run.ts', '--out', '{out}/first-calls.json'],
+      '--node-options=--no-opt,--no-concurrent-recompilation,--v8-pool-size=0',
+    ],
+  },
   algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', [...['-n', '2'], ...upTo16MiB]),
   algorithms('algorithms-one-host-4-ranks', '4 ranks on one host', [...['-n', '4'], ...upTo16MiB]),
   algorithms('algorithms-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', small, ['--hosts', '4', ...gigabit]),
