@@ -2,6 +2,7 @@
 
 /** A running timer. `cancel` is idempotent. */
 export interface Timer {
+  /** Stops the timer: its callback is not called any more. Later calls have no effect. */
   cancel(): void;
 }
 

@@ -136,4 +136,8 @@ function likeOf(tensor: TensorLike, group: ProcessGroup): TensorLike {
 }
 
 /** Elastic training. */
-export const elastic = { run } as const;
+export const elastic = {
+  /** Trains until `train` has ended on all ranks, without the ranks that are lost and with those that join. @returns the last group.
+   *  @throws ShoalError as `shrink`, and what `train` throws, unless it is the loss of a rank. */
+  run,
+} as const;

@@ -16,15 +16,8 @@ export {
 } from './hooks/built-in.ts';
 export type { CommHook, GradBucket, GradPart } from './hooks/comm-hook.ts';
 export { join, type Joinable, type JoinGroup, type JoinHook, type JoinOptions, type JoinResult } from './join.ts';
-export {
-  Adam,
-  SGD,
-  type AdamOptions,
-  type Optimizer,
-  type OptimizerClass,
-  type OptimizerParameter,
-  type SGDOptions,
-} from './optimizers.ts';
+export { Adam, SGD } from './optimizers.ts';
+export type { AdamOptions, Optimizer, OptimizerClass, OptimizerParameter, SGDOptions } from './optimizers.ts';
 export { Reducer } from './reducer.ts';
 export type { ReducerGroup, ReducerOptions, ReducerStats, StepResult, Weighting } from './reducer-options.ts';
 export {

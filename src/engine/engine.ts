@@ -30,8 +30,9 @@ import {
 } from '../base/schema.ts';
 import { Era } from './era.ts';
 import { Operation, type AsyncFunction, type OnComplete, type Pushed, type PushOptions } from './operation.ts';
-import { QueuedVariable, type Variable, type VariableSteps } from './variable.ts';
+import { QueuedVariable, type Variable } from './variable.ts';
 
+/** Options of `DependencyEngine`. */
 export interface EngineOptions {
   /** Default: the system's. */
   readonly clock?: Clock;
@@ -43,7 +44,9 @@ export interface EngineOptions {
   readonly operationsPerTurn?: number;
 }
 
+/** Options of `waitForVar` and `waitForAll`. */
 export interface WaitOptions {
+  /** Time limit of the wait, in milliseconds. Default: the engine's `timeoutMs`. */
   readonly timeoutMs?: number;
 }
 
@@ -58,6 +61,8 @@ const waitOptions = optionTable<WaitOptions>({ timeoutMs: anyNumber });
 /** Most operations that an error names. */
 const namedMax = 4;
 
+/** Runs functions as soon as those that were pushed before them, and that use the same variables, allow: many readers of a variable at a time,
+ *  or one writer. A failed function poisons what it writes. All functions run on the thread that made the engine. */
 export class DependencyEngine {
   readonly #clock: Clock;
   readonly #operationsMax: number;
@@ -65,15 +70,12 @@ export class DependencyEngine {
   readonly #operationsPerTurn: number;
   readonly #ready = new PriorityQueue<Operation>(isBefore);
   readonly #running = new Set<Operation>();
-  readonly #steps: VariableSteps = { attempts: 0 };
+  readonly #counts = { pushed: 0, completed: 0, skipped: 0, attempts: 0 };
   /** Eras in order; the last one is open: it takes new operations. */
   readonly #eras = new Fifo<Era>();
   #era = new Era();
   #named = 0;
   #variables = 0;
-  #pushed = 0;
-  #completed = 0;
-  #skipped = 0;
   #turning = false;
   readonly #onReady = (operation: Operation): void => {
     this.#ready.push(operation);
@@ -89,16 +91,25 @@ export class DependencyEngine {
     this.#eras.push(this.#era);
   }
 
-  /** Number of operations pushed so far; of those that have ended; of those, the ones that never ran because a dependency was
-   *  poisoned; and of requests for a variable. Waits for variables and deletions are operations too. */
-  get statistics(): { readonly pushed: number; readonly completed: number; readonly skipped: number; readonly attempts: number } {
-    return { pushed: this.#pushed, completed: this.#completed, skipped: this.#skipped, attempts: this.#steps.attempts };
+  /** Counts of what the engine has done so far. Waits for variables and deletions are operations too. */
+  get statistics(): {
+    /** Number of operations that were pushed. */
+    readonly pushed: number;
+    /** Number of operations that have ended. */
+    readonly completed: number;
+    /** Number of those that never ran, because a variable was poisoned. */
+    readonly skipped: number;
+    /** Number of times that an operation's request for a variable was considered. */
+    readonly attempts: number;
+  } {
+    return { ...this.#counts };
   }
 
+  /** Makes a variable, which stands for data that functions read and write. @param name for messages; default: `variable` and a number. */
   newVariable(name = `variable ${this.#variables}`): Variable {
     checkArgument('newVariable: name', name, anyText);
     this.#variables++;
-    return new QueuedVariable(name, this, this.#steps);
+    return new QueuedVariable(name, this, this.#counts);
   }
 
   /** Runs `run` when it may read `constVars` and write `mutableVars`: after all writers of the former and all users of the latter
@@ -116,7 +127,8 @@ export class DependencyEngine {
     const runAndComplete = (onComplete: OnComplete): void => {
       const result: unknown = run();
       if (isThenable(result)) {
-        ignoreRejection(result);
+        // The error below says what is wrong; a rejection adds nothing.
+        result.then(undefined, () => undefined);
         throw new ShoalError('usage', 'the function given to pushSync returned a promise; use pushAsync');
       }
       onComplete();
@@ -189,12 +201,12 @@ export class DependencyEngine {
     const reads = this.#own(`${call}: constVars`, constVars, mark);
     const writes = this.#own(`${call}: mutableVars`, mutableVars, mark);
     this.#reserve(call);
-    const { priority = 0, name = `operation ${this.#pushed}`, onPoisoned } = options;
+    const { priority = 0, name = `operation ${this.#counts.pushed}`, onPoisoned } = options;
     this.#push({ name, priority, reads, writes, run, onPoisoned });
   }
 
   #push(pushed: Pushed): void {
-    const operation = new Operation(pushed, this.#pushed++, this.#era, this.#onReady);
+    const operation = new Operation(pushed, this.#counts.pushed++, this.#era, this.#onReady);
     this.#era.pending++;
     operation.request();
   }
@@ -216,7 +228,7 @@ export class DependencyEngine {
   }
 
   #reserve(call: string): void {
-    if (this.#pushed - this.#completed + this.#eras.length <= this.#operationsMax) return;
+    if (this.#counts.pushed - this.#counts.completed + this.#eras.length <= this.#operationsMax) return;
     const held = `${this.#operationsMax} operations have not completed, which is the limit`;
     throw new ShoalError('out-of-memory', `${call}: ${held}; ${this.#culprits()}; wait for some, or raise operationsMax`);
   }
@@ -268,7 +280,7 @@ export class DependencyEngine {
   }
 
   #skip(operation: Operation, poison: ShoalError): void {
-    this.#skipped++;
+    this.#counts.skipped++;
     // An error of `onPoisoned` comes first: the poison surfaces elsewhere as well.
     if (operation.completion?.error !== undefined) operation.era.failed(operation.number, operation.completion.error);
     this.#complete(operation, poison);
@@ -301,7 +313,7 @@ export class DependencyEngine {
   #complete(operation: Operation, error: ShoalError | undefined): void {
     const { pushed, era, number } = operation;
     this.#running.delete(operation);
-    this.#completed++;
+    this.#counts.completed++;
     if (error !== undefined) {
       era.failed(number, error);
       for (const variable of pushed.writes) variable.poison = error;
@@ -360,8 +372,4 @@ function completing(run: () => void): AsyncFunction {
 
 function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
-}
-
-function ignoreRejection(promise: PromiseLike<unknown>): void {
-  promise.then(undefined, () => undefined);
 }

@@ -9,6 +9,7 @@ import { Fifo } from '../base/collections/fifo.ts';
 
 /** A variable as programs hold it. */
 export interface Variable {
+  /** Name for messages. */
   readonly name: string;
 }
 

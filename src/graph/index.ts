@@ -46,19 +46,9 @@ export { localKernels } from './local-kernels.ts';
 export * from './train/clipping.ts';
 export * from './train/embedding.ts';
 export * from './train/learning-rates.ts';
-export {
-  AdagradOptimizer,
-  AdamOptimizer,
-  FtrlOptimizer,
-  GradientDescentOptimizer,
-  MomentumOptimizer,
-  type AdamOptions,
-  type ApplyGradientsOptions,
-  type ComputeGradientsOptions,
-  type FtrlOptions,
-  type GradientAndVariable,
-  type Optimizer,
-} from './train/optimizers.ts';
+export { AdagradOptimizer, AdamOptimizer, FtrlOptimizer, GradientDescentOptimizer, MomentumOptimizer } from './train/optimizers.ts';
+export type { AdamOptions, ApplyGradientsOptions, ComputeGradientsOptions, FtrlOptions } from './train/optimizers.ts';
+export type { GradientAndVariable, Optimizer } from './train/optimizers.ts';
 export {
   constantInitializer,
   createGlobalStep,

@@ -23,6 +23,7 @@ const closeOptions = optionTable<CloseOptions>({ timeoutMs: anyNumber });
 
 /** A dealer or a router. All calls are for the thread that made it. */
 export abstract class MessageSocket implements AsyncDisposable {
+  /** Messages that have arrived and not been taken. */
   protected readonly inbox = new Inbox();
   #closing: Promise<number> | undefined;
 

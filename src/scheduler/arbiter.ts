@@ -28,10 +28,12 @@ export interface AccountOptions {
 /** Bytes in flight of each resource, by thread; each thread writes its own. */
 export const arbiterMemoryBytes = 4 * Float64Array.BYTES_PER_ELEMENT;
 
+/** Options of `Arbiter`. */
 export interface ArbiterOptions {
   /** Bytes in flight of each resource and thread, zeros at first, shared with the arbiter of the process's other thread: the
    *  other's bytes in flight count here, its waiting tasks do not. Default: there is no other thread. */
   readonly memory?: SharedArrayBuffer;
+  /** The thread that this arbiter counts for: of two that share `memory`, each has another one. Default: `main`. */
   readonly thread?: 'main' | 'comm';
 }
 
@@ -40,8 +42,12 @@ const arbiterOptions = optionTable<ArbiterOptions>({
   thread: literal('main', 'comm'),
 });
 
+/** Decides which of a process's tasks may start when they share its network or its memory: all accounts together stay within their largest
+ *  credit, plus one task of each. Give one arbiter to all `Core`s of a process, and to their links a `resource`. */
 export class Arbiter {
+  /** The accounts that are open; one leaves the set when it is disposed of. */
   readonly accounts = new Set<CreditAccount>();
+  /** Bytes in flight of each resource and thread; the arbiter of the process's other thread is made with the same memory. */
   readonly memory: SharedArrayBuffer;
   readonly #inFlight: Float64Array;
   readonly #own: number;
@@ -56,6 +62,7 @@ export class Arbiter {
     this.#inFlight.fill(0, this.#own, this.#own + 2);
   }
 
+  /** Opens an account, which a `Core` does for each of its links. Dispose of the account to close it. */
   open(options: AccountOptions): CreditAccount {
     const account: CreditAccount = new CreditAccount(options, this);
     this.accounts.add(account);
@@ -67,6 +74,7 @@ export class Arbiter {
     return this.#inFlight[2 - this.#own + place(resource)];
   }
 
+  /** Adds to the bytes that this thread has in flight; negative: as many have arrived. */
   note(resource: SharedResource, bytes: number): void {
     this.#inFlight[this.#own + place(resource)] += bytes;
   }

@@ -16,6 +16,7 @@ import { linkOptions, SchedulerLink, type LinkOptions, type LinkOrder, type Link
 import { describeTask, Task, type TaskListener } from './task.ts';
 import { TaskList } from './task-list.ts';
 
+/** Options of `Core`. */
 export interface CoreOptions {
   /** Default: the system's. */
   readonly clock?: Clock;
@@ -31,6 +32,7 @@ export interface CoreOptions {
   readonly tasksMax?: number;
   /** Most links. Default: 4,096. */
   readonly linksMax?: number;
+  /** Observer of all events. Default: none. */
   readonly observer?: CoreObserver;
   /** Arbiter of the resources that links share with others of the process. Default: they share nothing. */
   readonly arbiter?: Arbiter;
@@ -38,7 +40,9 @@ export interface CoreOptions {
 
 /** An observer of all events, for traces and counters. It may not throw, post or notify. */
 export interface CoreObserver {
+  /** The task's tensor is ready: the task waits for credit in the queue of its link. */
   onQueued?(task: Task): void;
+  /** The task is about to run: it has got credit, or is an immediate one. */
   onStarted?(task: Task): void;
   /** `task` was started, or was given up before that. */
   onEnded?(task: Task, error: ShoalError | undefined): void;
@@ -71,6 +75,8 @@ interface Closing {
   end(error?: ShoalError): void;
 }
 
+/** Decides when tasks start: cuts them into parts, queues these by priority, and bounds the bytes in flight of each link by a credit.
+ *  Several cores of a process that share its network get one `Arbiter`. Everything happens on the thread that made the core. */
 export class Core implements TaskListener {
   readonly #clock: Clock;
   readonly #memoryBytes: number;
@@ -107,10 +113,12 @@ export class Core implements TaskListener {
     this.#arbiter = options.arbiter ?? new Arbiter();
   }
 
+  /** Most bytes in flight of a link without a credit of its own. */
   get creditBytes(): number {
     return this.#creditBytes;
   }
 
+  /** Largest part of a tensor that is posted now, in bytes, on a link without a partition of its own. */
   get partitionBytes(): number {
     return this.#partitionBytes;
   }

@@ -31,7 +31,9 @@ import {
 import { groupBy } from '../base/collections/lists.ts';
 import { partBytes, type Cut } from './task-parts.ts';
 
+/** Options of `OrderAgreement`. `batchBytes` is the same on all ranks. */
 export interface OrderOptions {
+  /** Number of this rank, 0…size−1. */
   readonly rank: number;
   /** Number of ranks. */
   readonly size: number;
@@ -45,6 +47,7 @@ export interface OrderOptions {
 
 /** A tensor that has become ready. Ranks that post a key for the n-th time post the same. */
 export interface OrderPost extends Cut {
+  /** Name of the tensor, by which ranks match their posts. */
   readonly key: string;
   /** Smaller is sooner; equal ones in the order of their keys. */
   readonly priority: number;
@@ -54,6 +57,7 @@ export interface OrderPost extends Cut {
 
 /** A message to all other ranks; between any two ranks messages keep their order. */
 export interface OrderMessage {
+  /** Number of the round in which the sender announces these posts, from 0. */
   readonly round: number;
   /** Tensors that have become ready since the last message. */
   readonly posts: readonly OrderPost[];
@@ -63,10 +67,13 @@ export interface OrderMessage {
 
 /** One part of one tensor. */
 export interface Turn {
+  /** Name of the tensor, as it was posted. */
   readonly key: string;
   /** Number of the post among those that came into the order. */
   readonly post: number;
+  /** Index of the part in its tensor, from 0. */
   readonly part: number;
+  /** Size of the part in bytes. */
   readonly bytes: number;
 }
 
@@ -84,7 +91,10 @@ export interface OrderState {
    *  keep their order. */
   readonly undecided: OrderPost[][];
   /** Posts of which a batch took some of the parts. */
-  readonly cut: { readonly key: string; readonly post: number; parts: number }[];
+  readonly cut: (Pick<Turn, 'key' | 'post'> & {
+    /** Number of parts that batches took. */
+    parts: number;
+  })[];
   /** More is ready everywhere than the last batch had room for. */
   hasMore: boolean;
   /** Number of posts that came into the order. */
@@ -95,6 +105,7 @@ export interface OrderState {
   readonly agreed: Turn[];
   /** Number of turns that are agreed on, and not started here. */
   unstarted: number;
+  /** Bytes of these turns. */
   unstartedBytes: number;
 }
 
@@ -112,7 +123,10 @@ const turnFields = object({ bytes: count });
 /** Most posts announced in one message; the others wait for the next round. */
 export const postsPerMessage = 1024;
 
+/** Agrees with the other ranks, without a leader, on one order in which all start their operations, so that collectives cannot deadlock.
+ *  A state machine: its owner carries messages between ranks, which keep their order, and starts what `next` gives. */
 export class OrderAgreement {
+  /** All that this rank knows of the agreement. Given to a new `OrderAgreement` with the same options, a copy goes on from there. */
   readonly state: OrderState;
   readonly #options: Required<OrderOptions>;
 

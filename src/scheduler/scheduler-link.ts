@@ -10,6 +10,7 @@ import { hasArrivedSooner, isSooner, type Task } from './task.ts';
 /** Order of the ready tasks of a link: by priority, or by the time at which they became ready. */
 export type LinkOrder = 'priority' | 'arrival';
 
+/** Options of a link, as `setLink` takes them; what is not given stays as it is. */
 export interface LinkOptions {
   /** Credit of this link alone. Default: the core's. */
   readonly creditBytes?: number;
@@ -28,11 +29,15 @@ export const linkOptions = optionTable<LinkOptions>({
   resource: anyText,
 });
 
+/** Status of a link, as `statusOf` returns it. */
 export interface LinkStatus {
+  /** Most bytes in flight; one larger task may be alone. */
   readonly creditBytes: number;
+  /** Bytes of the tasks that have started and not ended. */
   readonly inFlightBytes: number;
   /** Number of tasks in flight. */
   readonly inFlight: number;
+  /** Number of tasks in the queue, which wait for credit. Tasks that were given up count until they would be the first. */
   readonly queued: number;
 }
 

@@ -4,8 +4,9 @@
 /** Fields that a task has for its list. */
 export interface Listed<T extends Listed<T>> {
   list: TaskList<T> | undefined;
-  /** The neighbour that was added before, and in `after` the one added later. */
+  /** The neighbour that was added before. */
   before: T | undefined;
+  /** The neighbour that was added later. */
   after: T | undefined;
 }
 

@@ -1,8 +1,11 @@
 /** Cuts a tensor into parts: ranges of bytes of the tensor, viewed and never copied. */
 import { ShoalError } from '../base/errors.ts';
 
+/** A part of a tensor: a range of its bytes. */
 export interface Part {
+  /** Bytes of the tensor that lie before the part. */
   readonly offset: number;
+  /** Size of the part in bytes. */
   readonly bytes: number;
 }
 
@@ -29,8 +32,11 @@ export function partsOf(request: PartitionRequest): Part[] {
 
 /** A tensor that has been cut. */
 export interface Cut {
+  /** Size of the tensor in bytes; a multiple of `unitBytes`. */
   readonly bytes: number;
+  /** Bytes of a unit that is never cut: an element, or a row. */
   readonly unitBytes: number;
+  /** Number of parts, at least one. */
   readonly parts: number;
 }
 

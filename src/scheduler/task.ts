@@ -13,11 +13,13 @@ import { describeValue } from '../base/schema.ts';
 import { countParts, partsOf, type Part } from './task-parts.ts';
 import type { Listed, TaskList } from './task-list.ts';
 
+/** Options of `Task`; a kind of task may have more. */
 export interface TaskOptions {
   /** Name of the tensor, for messages and traces. */
   readonly name: string;
   /** Name of the operation: `push`, `pull`, `all-reduce`. */
   readonly operation: string;
+  /** Size of the tensor in bytes; a multiple of `unitBytes`. */
   readonly bytes: number;
   /** Smaller is sooner, as in the order of a model's layers. Equal ones start in the order in which they were posted. Default: 0. */
   readonly priority?: number;
@@ -37,23 +39,36 @@ export type TaskState = 'new' | 'posted' | 'queued' | 'running' | 'ended';
 
 /** The receiver of tasks' notifications: the core. */
 export interface TaskListener {
+  /** The tensor of a posted task is there: the task may start. */
   onReady(task: Task): void;
+  /** The task has ended; `error` is undefined when it was done. */
   onFinish(task: Task, error: unknown): void;
 }
 
+/** One operation on one tensor, to be posted to a `Core` once, which decides when it starts. A kind of task implements `part` and `onDo`,
+ *  and more where it differs: it calls `notifyReady` when its tensor is there, and `notifyFinish` when the operation has ended. */
 export abstract class Task implements Listed<Task> {
+  /** Name of the tensor, for messages and traces. */
   readonly name: string;
+  /** Name of the operation: `push`, `pull`, `all-reduce`. */
   readonly operation: string;
+  /** Size of the tensor, or of the part, in bytes. */
   readonly bytes: number;
+  /** Smaller is sooner. */
   readonly priority: number;
+  /** Bytes of a unit that is never cut: an element, or a row. */
   readonly unitBytes: number;
+  /** The destination whose credit the task takes; `''` when none was named. */
   readonly link: string;
+  /** True for a task that starts when it is posted, without queue and credit. Parts do as their parent. */
   readonly isImmediate: boolean;
+  /** Called once, when the task and all its parts have ended, with the first error, if any; not called for parts. */
   readonly onEnd: ((error: ShoalError | undefined) => void) | undefined;
   /** The task that was posted, if this one is a part of it. */
   parent: Task | undefined;
   /** Parts, if the task was cut. */
   children: readonly Task[] = [];
+  /** Stage of the task. One that was cut is `running` from its post until its last part has ended. */
   state: TaskState = 'new';
 
   // The core's own notes.
@@ -63,13 +78,17 @@ export abstract class Task implements Listed<Task> {
   index = 0;
   /** Number among the tasks that became ready. */
   arrival = 0;
+  /** Time at which the task started, in milliseconds of the core's clock; 0 before. */
   startedMs = 0;
   /** Number of children that have not ended. */
   unended = 0;
+  /** The error that the task ended with, if any; of a task that was cut, the first one of its parts. */
   failure: ShoalError | undefined;
-  /** The list that the task is in, and its neighbours there. */
+  /** The list that the task is in. */
   list: TaskList<Task> | undefined;
+  /** The neighbour that was added before. */
   before: Task | undefined;
+  /** The neighbour that was added later. */
   after: Task | undefined;
   #listener: TaskListener | undefined;
 
@@ -125,6 +144,7 @@ export abstract class Task implements Listed<Task> {
     this.onDo();
   }
 
+  /** Starts an immediate task, instead of `prepare` and `do`; must lead to `notifyFinish`. */
   immediateDo(listener: TaskListener): void {
     this.#listener = listener;
     this.state = 'running';

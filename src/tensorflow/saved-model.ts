@@ -13,6 +13,7 @@ import { fillsTable } from './translations.ts';
 
 /** A graph, and the names by which it is used. */
 export interface SavedModel {
+  /** The graph that the signatures need, with `restore`; a `Session` runs it. */
   readonly graph: Graph;
   /** Node that gives all variables the values that were saved: `session.run([], [restore])`. */
   readonly restore: string;
@@ -22,7 +23,9 @@ export interface SavedModel {
 
 /** A function of a SavedModel: the tensors that it takes, and that it gives. */
 export interface Signature {
+  /** Names of the tensors to feed, by the names that the signature gives them. */
   readonly inputs: Readonly<Record<string, string>>;
+  /** Names of the tensors to fetch, by the names that the signature gives them. */
   readonly outputs: Readonly<Record<string, string>>;
 }
 

@@ -98,7 +98,15 @@ export function getEmbeddingVariable(
 }
 
 /** The keys of a hash table, and their rows; behind the values of a row are the states of its optimiser. */
-export function exportEmbeddings(g: GraphBuilder, table: Output): { readonly keys: Output<'int64'>; readonly rows: Floats } {
+export function exportEmbeddings(
+  g: GraphBuilder,
+  table: Output,
+): {
+  /** The keys, `[n]`. */
+  readonly keys: Output<'int64'>;
+  /** The row of each key, and behind its values the states of the optimiser: `[n, width]`. */
+  readonly rows: Floats;
+} {
   checkOutputs('exportEmbeddings', [table]);
   const [, keys, rows] = checkedBuilder('exportEmbeddings', g).node(kvExport, [table]).outputs;
   return { keys: keys as Output<'int64'>, rows: rows as Floats };

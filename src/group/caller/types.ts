@@ -192,28 +192,38 @@ export interface ScheduledReduceOptions extends ReduceOptions {
   readonly priority?: number;
 }
 
-/** Collectives that can be persistent. */
-export type PersistentMethod =
-  | 'allReduce'
-  | 'broadcast'
-  | 'reduce'
-  | 'allGather'
-  | 'gather'
-  | 'scatter'
-  | 'reduceScatter'
-  | 'allToAll'
-  | 'barrier';
-
 /** A collective that is bound to its data and options, as of MPI-4's `MPI_Allreduce_init`. It needs no end of its own. */
 export interface PersistentCall {
   /** Calls the collective once more, on the values that the data has now: a call like any other, in the group's order of calls. */
   start(): Work;
 }
 
-/** `allReduceInit(data, options)` and so on: the arguments of the collectives, checked once. They communicate nothing. */
-export type PersistentInits = {
-  readonly [Method in PersistentMethod as `${Method}Init`]: (...args: Parameters<ProcessGroup[Method]>) => PersistentCall;
-};
+/** `allReduceInit(data, options)` and so on: the arguments of the collectives, checked once, with the errors of a call. They communicate
+ *  nothing. */
+export interface PersistentInits {
+  /** Checks the arguments of an `allReduce` that `start` of the result calls, any number of times. @throws ShoalError `unsupported` of a
+   *  scheduled group, whose all-reduces have priorities. */
+  readonly allReduceInit: (...args: Parameters<ProcessGroup['allReduce']>) => PersistentCall;
+  /** Checks the arguments of a `broadcast` that `start` of the result calls, any number of times. */
+  readonly broadcastInit: (...args: Parameters<ProcessGroup['broadcast']>) => PersistentCall;
+  /** Checks the arguments of a `reduce` that `start` of the result calls, any number of times. */
+  readonly reduceInit: (...args: Parameters<ProcessGroup['reduce']>) => PersistentCall;
+  /** Checks the arguments of an `allGather` that `start` of the result calls, any number of times. */
+  readonly allGatherInit: (...args: Parameters<ProcessGroup['allGather']>) => PersistentCall;
+  /** Checks the arguments of a `gather` that `start` of the result calls, any number of times. */
+  readonly gatherInit: (...args: Parameters<ProcessGroup['gather']>) => PersistentCall;
+  /** Checks the arguments of a `scatter` that `start` of the result calls, any number of times. */
+  readonly scatterInit: (...args: Parameters<ProcessGroup['scatter']>) => PersistentCall;
+  /** Checks the arguments of a `reduceScatter` that `start` of the result calls, any number of times. */
+  readonly reduceScatterInit: (...args: Parameters<ProcessGroup['reduceScatter']>) => PersistentCall;
+  /** Checks the arguments of an `allToAll` that `start` of the result calls, any number of times. */
+  readonly allToAllInit: (...args: Parameters<ProcessGroup['allToAll']>) => PersistentCall;
+  /** Checks the options of a `barrier` that `start` of the result calls, any number of times. */
+  readonly barrierInit: (...args: Parameters<ProcessGroup['barrier']>) => PersistentCall;
+}
+
+/** Collectives that can be persistent. */
+export type PersistentMethod = { [K in keyof PersistentInits]: K extends `${infer Method}Init` ? Method : never }[keyof PersistentInits];
 
 /** A set of ranks that communicate together. Collectives must be called by every rank in the same order.
  *

@@ -223,6 +223,7 @@ export class CheckedStore implements KVStore {
     return this.close();
   }
 
+  /** Ends the store, once; every call returns the same promise. `mode` is for stores that are scheduled: whether what waits is done first. */
   protected end(mode?: 'drain' | 'abort'): Promise<void> {
     this.#closing ??= this.#end.close(mode);
     return this.#closing;

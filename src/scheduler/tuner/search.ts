@@ -9,7 +9,9 @@ import { GaussianProcess, type Measured } from './gaussian-process.ts';
 
 /** Range of one coordinate, both ends inclusive. */
 export interface Range {
+  /** Smallest value. */
   readonly least: number;
+  /** Largest value. */
   readonly most: number;
 }
 
@@ -41,10 +43,8 @@ export class BayesianSearch {
     if (ranges.length < 1 || ranges.length > 2) throw new ShoalError('usage', `a search has one or two coordinates, not ${ranges.length}`);
     for (const { least, most } of ranges) {
       if (!Number.isFinite(least) || !Number.isFinite(most) || least >= most) {
-        throw new ShoalError(
-          'usage',
-          `a range goes from a number to a larger one, not from ${describeValue(least)} to ${describeValue(most)}`,
-        );
+        const range = `from ${describeValue(least)} to ${describeValue(most)}`;
+        throw new ShoalError('usage', `a range goes from a number to a larger one, not ${range}`);
       }
     }
     if (!Number.isSafeInteger(coveringPoints) || coveringPoints < 1) {

@@ -13,18 +13,25 @@ import { BayesianSearch, type Range } from './search.ts';
 
 /** Ranges in bytes; a setting without a range is not tuned. */
 export interface SearchSpace {
+  /** Range of the credit. Default: the credit is not tuned. */
   readonly creditBytes?: Range;
+  /** Range of the partition. Default: the partition is not tuned. */
   readonly partitionBytes?: Range;
 }
 
+/** A point of the search space: values of the settings that are tuned. */
 export interface TunedPoint {
+  /** Most bytes in flight of a link. Absent when the credit is not tuned. */
   readonly creditBytes?: number;
+  /** Largest part of a tensor, in bytes. Absent when the partition is not tuned. */
   readonly partitionBytes?: number;
 }
 
 /** A change that every rank applies before the step with this number. */
 export interface PointChange {
+  /** Number of the first step with the new point. */
   readonly atStep: number;
+  /** Values to set. */
   readonly point: TunedPoint;
   /** True when the point was chosen for good. */
   readonly isFinal: boolean;
@@ -32,6 +39,7 @@ export interface PointChange {
 
 /** Settings of tuning: the space, and the amount of measurement. Plain data. */
 export interface TuningSpec {
+  /** Ranges of the settings that are tuned; at least one. */
   readonly space: SearchSpace;
   /** Number of points, with the one that is chosen in the end. Default: 15. */
   readonly points?: number;
@@ -51,6 +59,7 @@ export interface TuningSpec {
   readonly driftShare?: number;
 }
 
+/** Options of `Tuner`. */
 export interface TunerOptions extends TuningSpec {
   /** Chooses points. Default: one with a fixed seed. */
   readonly random?: Random;
@@ -131,6 +140,8 @@ export function documentedSpace(kind: 'parameter-server' | 'all-reduce'): Search
   return { creditBytes: { least: 4 * million, most: 64 * million }, partitionBytes: { least: 2 * million, most: 32 * million } };
 }
 
+/** Finds the credit and the partition with the shortest steps while a program trains, then watches whether steps still take that long.
+ *  One rank has a tuner and tells it when steps end; its owner applies the changes that `record` returns on all ranks. */
 export class Tuner {
   readonly #options: Required<TunerOptions>;
   readonly #names: readonly (keyof SearchSpace)[];

@@ -186,11 +186,12 @@ export class DistributedOptimizer extends tf.Optimizer {
     return verifyReplicas(this.#group, named, { timeoutMs: this.#options.timeoutMs });
   }
 
-  /** The rate of the next step. Setting another one applies all averages first, with the rate of their step; set the same on all ranks. */
+  /** The rate of the next step. */
   get learningRate(): number {
     return (this.#inner as unknown as Rated).learningRate;
   }
 
+  /** Sets the rate of the next step; another one applies all averages first, with the rate of their step. Set the same on all ranks. */
   set learningRate(rate: number) {
     if (rate === this.learningRate) return;
     this.drain();
