@@ -19,6 +19,7 @@ const checks: readonly Check[] = [
   { name: 'generated pages', command: ['tsx', 'scripts/generate-docs.ts', '--check'] },
   { name: 'dead code', command: ['knip'] },
   { name: 'package', command: ['publint', '--strict'] },
+  { name: 'docstrings', command: ['tsx', 'scripts/api-reference.ts'] },
 ];
 
 /** Runs a check and prints its output in one piece: several run at once. */
