@@ -238,7 +238,7 @@ export class Supervisor {
     timer.cancel();
   }
 
-  /** The process of this rank, if it has ended badly; without a rank, the first process that is none. */
+  /** The process of this rank, if it has ended badly, also where the others went on; without a rank, the first process that is none. */
   failed(rank: number | undefined): EndedProcess | undefined {
     return this.#failures.find((each) => each.rank === rank);
   }
@@ -363,8 +363,9 @@ export class Supervisor {
     const isLost = mayGoOn && this.#options.elastic?.goOnWithout(rank) === true;
     const ended = { name, rank, afterMs: this.#options.clock.now() - this.#startMs, isLost, waited, ...how };
     this.#options.onEnd(ended);
-    if (isGood || waited || isLost || this.#hasSubstitute(spec)) return;
+    if (isGood || waited || this.#hasSubstitute(spec)) return;
     this.#failures.push(ended);
+    if (isLost) return;
     this.noteFailing();
     this.#settle(ended);
   }
