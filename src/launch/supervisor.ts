@@ -343,15 +343,14 @@ export class Supervisor {
 
   #onEnd(member: Member, child: GuardedProcess, ending: Ending): void {
     if (member.ended || member.child !== child) return;
-    const { spec, outputs } = member;
+    const { stderr } = member.outputs;
     const text = describeEnding(ending);
     // Processes it has started may live on in its group; then the guard still knows it, and ends them with the others.
     if (child.pid !== undefined && !this.#guard.signal(child.pid, 0)) this.#guard.forget(child.pid);
     if (!succeeded(ending) && this.#startAgain(member, text)) return;
     member.ended = true;
     member.end = text;
-    const words = (): ReturnType<EndedProcess['words']> => ({ said: outputs.stderr.tail(), uncaught: outputs.stderr.uncaught() });
-    this.#noteEnd(spec, { ending, text, pid: child.pid, words });
+    this.#noteEnd(member.spec, { ending, text, pid: child.pid, words: () => ({ said: stderr.tail(), uncaught: stderr.uncaught() }) });
     this.#noteAllEnded();
   }
 
