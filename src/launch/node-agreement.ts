@@ -253,7 +253,9 @@ export class NodeAgreement {
   async stopped(generation: number, timeoutMs: number): Promise<JobFailure | undefined> {
     await this.#gather(`launch/${generation}/stopped`, { timeoutMs });
     const refused = keyOf.failed(generation + 1);
-    return (await this.#store.check([refused])) ? decode(failureShape, await this.#store.get(refused)) : undefined;
+    const failure = (await this.#store.check([refused])) ? decode(failureShape, await this.#store.get(refused)) : undefined;
+    // Ranks of another node may have failed in it already: then this one takes part in it, and hears of that there.
+    return failure?.final === true ? failure : undefined;
   }
 
   /** The first of the job's launchers to leave must not look like one that failed, the one that serves leaves last. */
