@@ -156,3 +156,17 @@ describe('the first failure', () => {
     expect(await firstCause(0, [0], [[0, 1]], [], [1])).toEqual({ ...failureOf(0), text });
   });
 });
+
+it.each([
+  ['goes on after a failure of a rank in the next one', false],
+  ['ends with the refusal of the next one', true],
+])('a node that hears late that all have stopped %s', async (_, final) => {
+  const agreement = await NodeAgreement.join(job);
+  try {
+    const failure = { ...failureOf(0), final };
+    await agreement.fail(1, failure);
+    expect(await agreement.stopped(0, patientMs)).toEqual(final ? failure : undefined);
+  } finally {
+    await agreement.leave(1000);
+  }
+});
