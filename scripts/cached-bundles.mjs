@@ -8,7 +8,7 @@ import { writeFileSync } from 'node:fs';
 
 /** Smaller ones cost more by the second file than they save. */
 const bytesMin = 20_000;
-/** As long as `import`. */
+/** A name that replaces `import`: it has as many characters, so that positions in the source map stay. */
 const later = 'later_';
 
 /** @param roots sources: entries whose bundles are cut, with the bundles that these import. @param loader built file of cached-code.ts.

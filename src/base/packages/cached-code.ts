@@ -5,12 +5,12 @@
  *      x.cjs        its code                          x.cjs-<hash of the code>-<version>.cache    written where the folder may be
  *
  *  scripts/cached-bundles.mjs makes the pair out of a bundle. */
-import { closeSync, fsyncSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, fsyncSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { Module } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { Script } from 'node:vm';
 
-/** By then, a rank has joined, and a launcher has started its ranks. */
+/** Time after which compiled code is written: a rank has joined by then, and a launcher has started its ranks. */
 const keepMs = 1000;
 
 export interface CachedBundle {
@@ -20,7 +20,7 @@ export interface CachedBundle {
   readonly hash: string;
   /** Namespaces of the bundles that it imports, by the name in its code. */
   readonly imports: Readonly<Record<string, unknown>>;
-  /** What it imports later. V8 does not know where cached code comes from, and Node.js not how to import for it. */
+  /** Runs the bundle's dynamic imports: V8 does not know where cached code comes from, and Node.js not how to import for it. */
   readonly importLater: (name: string) => Promise<unknown>;
 }
 
@@ -56,8 +56,8 @@ function readIfThere(path: string): Buffer | undefined {
 }
 
 /** Whole or not at all: by one process, and by none where the folder may not be written. */
-function keep(path: string, script: Script): void {
-  const part = `${path}.part`;
+function keep(path: string, script: Script, part = `${path}.part`): void {
+  if (existsSync(path)) return;
   try {
     const descriptor = openSync(part, 'wx');
     try {

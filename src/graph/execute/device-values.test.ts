@@ -67,7 +67,7 @@ describe('values in the memory of devices', () => {
       expect(numbers(values)).toEqual([5 - 2 * step, -15]);
       expect(isOnDevice(fetched)).toBe(false);
       expect(numbers(fetched)).toEqual([2 - step, -8]);
-      // What one call has given the next one takes as it is, within a partition.
+      // Within a partition the next call takes the tensor of the call before as it is.
       expect(one.inputs.at(-1)).toBe(one.outputs.at(-2));
       expect((two.inputs.at(-1) as DeviceTensor).device).toBe(two.device);
       expect([one.ended(), two.ended()]).toEqual([2 * step, step]);
@@ -90,6 +90,19 @@ describe('values in the memory of devices', () => {
     ]);
     expect(inputs).toEqual([fed]);
     expect(isDestroyed(fed)).toBe(false);
+  });
+
+  it('have the bits of their dtype, whatever array they are fed as; what is no device is refused by the name of the node', async () => {
+    const g = new GraphBuilder();
+    const x = placeholder(g, 'float32', [2]);
+    const [y] = call(g, increments().function, [x], floats([2]));
+    const fed = { dtype: 'float32', shape: [2], data: Float64Array.of(3, 4) };
+    expect(numbers((await localSession(g).run([[x, fed]], [y]))[0])).toEqual([4, 5]);
+    const wrong = new GraphBuilder();
+    const compute: CallFunction = Object.assign((inputs: readonly Value[]) => inputs, { device: 5 as unknown as FakeDevice });
+    const [z] = call(wrong, compute, [placeholder(wrong, 'float32', [2], { name: 'x' })], floats([2]), { name: 'wrong' });
+    const run = localSession(wrong).run([['x:0', fed]], [z]);
+    await expect(run).rejects.toMatchObject({ code: 'usage', message: expect.stringMatching(/'wrong'.*must be a GPUDevice, not/) });
   });
 
   it('choose a branch, pass it, and are kept in variables beyond their step', async () => {

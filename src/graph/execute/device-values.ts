@@ -7,11 +7,11 @@
 import { getOrMake } from '../../base/collections/lists.ts';
 import { copyAlignment, type GpuDevice } from '../../memory/device/gpu.ts';
 import { isOnDevice, type DeviceTensor } from '../../memory/device/device-tensor.ts';
+import type { DType } from '../../memory/dtype.ts';
 import { receiveOnDevice } from '../../rendezvous/device/device-arrival.ts';
 import { WorkerDevices } from '../../rendezvous/device/worker-devices.ts';
 import type { PieceSink } from '../../rendezvous/protocol/tensor-carrier.ts';
 import { hostValue, type StagedTensor } from '../../rendezvous/value/staged-tensor.ts';
-import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { elementsOf } from '../structure/elements.ts';
 import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
 import { knownCount, type Shape } from '../structure/shape.ts';
@@ -61,8 +61,7 @@ export class DeviceValues {
       const value = await ask(sink, ending);
       if (isOnDevice(value) && value.device === device) own = value;
       if (own !== undefined || value === undefined) return undefined;
-      const { dtype, shape, data } = (await this.toHost(value)) as TensorValue;
-      return { dtype, shape, data: ArrayBuffer.isView(data) ? data : elementsOf(value) };
+      return { dtype: value.dtype as DType, shape: value.shape, data: elementsOf(await this.toHost(value)) };
     });
     if (received !== undefined) this.atEnd(stepId, () => received.buffer.destroy());
     return own ?? received;

@@ -2,11 +2,12 @@
  *  a frame. Made once per graph, used by all its steps. */
 import { getOrMake } from '../../base/collections/lists.ts';
 import { must } from '../../base/assert.ts';
+import { checkDevice } from '../../memory/device/device-tensor.ts';
 import type { GpuDevice } from '../../memory/device/gpu.ts';
 import { frameTable, type Frame } from '../structure/frames.ts';
 import { fitsDevice } from './device-values.ts';
 import type { Graph } from '../structure/graph.ts';
-import type { Node } from '../structure/graph-node.ts';
+import { describeNode, type Node } from '../structure/graph-node.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 
 export interface ProgramNode {
@@ -86,7 +87,7 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
     const draft: NodeDraft = {
       node,
       kernel,
-      device: kernel?.deviceOf?.(node),
+      device: deviceOf(kernel, node),
       isMerge: node.control === 'merge',
       position: frame.nodes.length,
       firstInput: frame.inputCount,
@@ -116,6 +117,13 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
   for (const [node, draft] of programNodes) if (node.control === 'enter') entered.set(draft, draftOf(frames.outputFrameOf(node)));
   const usesDevices = [...programNodes.values()].some(({ device }) => device !== undefined);
   return { root, entered, usesDevices };
+}
+
+/** @throws ShoalError `usage` for what is no device. */
+function deviceOf(kernel: Kernel | undefined, node: Node): GpuDevice | undefined {
+  const device = kernel?.deviceOf?.(node);
+  if (device !== undefined) checkDevice(describeNode(node), device);
+  return device;
 }
 
 /** The device of all that take what the receive gives. */
