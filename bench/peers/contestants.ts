@@ -161,17 +161,25 @@ function gloo(): Contestant {
       spawnSync(python, ['-c', 'import torch.distributed as d; assert d.is_gloo_available()']).status === 0
         ? undefined
         : `${python} has no torch with Gloo; apt-get install python3-torch`,
-    run: async ({ place, ...heat }) => {
-      const folder = mkdtempSync(join(tmpdir(), 'shoal-gloo-'));
-      try {
-        const script = join(repository, 'bench/peers/gloo/collectives.py');
-        const command = [python, script, join(folder, 'meeting'), ...positionals(heat)];
-        return rowsOf(await place.run({ command, environment: { GLOO_SOCKET_IFNAME: place.interfaceName, OMP_NUM_THREADS: '1' } }));
-      } finally {
-        rmSync(folder, { recursive: true });
-      }
-    },
+    // A process of Gloo aborts now and then, "terminate called without an active exception": one such round is made again.
+    run: (heat) =>
+      runGloo(heat).catch((error: Error) => {
+        if (!error.message.includes('SIGABRT')) throw error;
+        console.error(`once more, after: ${error.message}`);
+        return runGloo(heat);
+      }),
   };
+}
+
+async function runGloo({ place, ...heat }: Heat): Promise<HeatRow[] | string> {
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-gloo-'));
+  try {
+    const script = join(repository, 'bench/peers/gloo/collectives.py');
+    const command = [python, script, join(folder, 'meeting'), ...positionals(heat)];
+    return rowsOf(await place.run({ command, environment: { GLOO_SOCKET_IFNAME: place.interfaceName, OMP_NUM_THREADS: '1' } }));
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 }
 
 /** Arguments of the peers' programs. */

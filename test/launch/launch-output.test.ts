@@ -179,9 +179,10 @@ describe('shoal: command line', () => {
   });
 
   it('--help and --version are no errors', async () => {
-    for (const args of [['--help'], ['run', '--help'], ['info', '--help'], ['--version']]) {
+    for (const args of [['--help'], ['run', '--help'], ['graph', '--help'], ['info', '--help'], ['--version']]) {
       const { code, stdout } = await shoal(args).ended;
       expect(code).toBe(0);
+      expect(stdout, 'defaults are shown as people write them').not.toMatch(/default: [[{]/);
       expect(stdout).toMatch(args.includes('--help') ? /Usage: shoal/ : /^\d+\.\d+\.\d+\n$/);
     }
   });

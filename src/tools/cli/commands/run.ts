@@ -36,9 +36,11 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .argument('<script>', 'the file to run')
     .argument('[args...]', 'arguments of the script, after -- if you like')
     .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per processor we may use; default 1')
-    .option('--nnodes <count>', 'machines in the job, `shoal run` is started on each; 1:4: they join and leave while it runs', machines, {
-      min: 1,
-    })
+    .addOption(
+      new Option('--nnodes <count>', 'machines in the job, `shoal run` is started on each; 1:4: they join and leave while it runs')
+        .argParser(machines)
+        .default({ min: 1 }, '1'),
+    )
     .option('--node-rank <index>', 'this machine among them, from 0; with 1:4 not needed', natural)
     .option('--master-addr <address>', 'where machine 0 can be reached; default for one machine: 127.0.0.1')
     .option('--master-port <port>', 'port of the store on machine 0; default for one machine: any free port, else 29500', port)
