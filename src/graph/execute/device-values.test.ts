@@ -1,13 +1,15 @@
 /** Values of graphs in the memory of WebGPU devices, on devices of this thread. Drivers are tested in test/group/device-processes.test.ts. */
 import { describe, expect, it } from 'vitest';
+import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { DeviceTensor, isOnDevice } from '../../memory/device/device-tensor.ts';
 import { bufferOf, FakeDevice } from '../../memory/device/testing/fake-device.ts';
 import { stagedPieceBytes } from '../../rendezvous/value/staged-tensor.ts';
-import { identity, placeholder } from '../ops/array.ts';
+import { constant, identity, placeholder } from '../ops/array.ts';
 import { call } from '../ops/call.ts';
 import { cond } from '../ops/control-flow.ts';
 import { add, neg } from '../ops/math.ts';
-import { assign, variable } from '../ops/state.ts';
+import { assign, gather, scatterAdd, variable } from '../ops/state.ts';
+import { tableKernels } from '../kernels/table-kernels.ts';
 import { GraphBuilder } from '../structure/builder.ts';
 import type { CallFunction } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
@@ -17,6 +19,8 @@ import type { DenseValue, Value } from '../structure/value.ts';
 import { dense, testKernels } from '../testing/kernels.ts';
 import { startLocalCluster } from '../testing/local-cluster.ts';
 import { fitsDevice } from './device-values.ts';
+import type { Kernel, KernelTable } from './kernel.ts';
+import { Resident } from './resident.ts';
 import { Session } from './session.ts';
 
 const [first, second] = [0, 1].map((k) => `/job:local/task:0/device:CPU:${k}`);
@@ -47,9 +51,12 @@ function increments(device = new FakeDevice()) {
   return { device, inputs, outputs, ended: () => ended, function: Object.assign(compute, { device }) };
 }
 
-function localSession(g: GraphBuilder): Session {
-  return new Session(g.finish(), { devices: [first, second], kernels: testKernels });
+function localSession(g: GraphBuilder, kernels: KernelTable = {}): Session {
+  return new Session(g.finish(), { devices: [first, second], kernels: { ...testKernels, ...kernels } });
 }
+
+const onDevice = (device: FakeDevice, values: readonly number[]): DeviceTensor<'float32'> =>
+  new DeviceTensor({ device, buffer: bufferOf(device, new Uint8Array(Float32Array.from(values).buffer)), dtype: 'float32' });
 
 describe('values in the memory of devices', () => {
   it.each([first, second])('go there for a call, and come back for other kernels and for fetches, on %s', async (place) => {
@@ -81,7 +88,7 @@ describe('values in the memory of devices', () => {
     const x = placeholder(g, 'float32', [2], { device: first });
     const [y] = call(g, increment, [x], floats([2]), { device: first });
     const z = neg(g, x, { device: second });
-    const fed = new DeviceTensor({ device, buffer: bufferOf(device, new Uint8Array(Float32Array.of(3, 4).buffer)), dtype: 'float32' });
+    const fed = onDevice(device, [3, 4]);
     const results = await localSession(g).run([[x, fed]], [y, z, x]);
     expect(results.map(numbers)).toEqual([
       [4, 5],
@@ -90,6 +97,98 @@ describe('values in the memory of devices', () => {
     ]);
     expect(inputs).toEqual([fed]);
     expect(isDestroyed(fed)).toBe(false);
+  });
+
+  it('are constants, and go to kernels of libraries, beside others', async () => {
+    class Borrowed extends Resident {
+      readonly #from: Value;
+      constructor(from: Value) {
+        super(from.dtype, from.shape);
+        this.#from = from;
+      }
+      protected read = (): Float32Array => Float32Array.from(numbers(this.#from), (each) => -each);
+      dispose = (): void => undefined;
+    }
+    const library: Kernel = Object.assign(({ inputs: [x] }: Parameters<Kernel>[0]) => [new Borrowed(x)], {
+      takesResidents: true,
+      bring: (value: Value) => new Borrowed(value),
+    });
+    for (const hasOther of [false, true]) {
+      const g = new GraphBuilder();
+      const { device, function: increment } = increments();
+      const x = placeholder(g, 'float32', [2]);
+      const kept = constant(g, onDevice(device, [5, 6]));
+      const [y, z] = [neg(g, x), neg(g, kept)];
+      const others = hasOther ? call(g, increment, [y], floats([2])) : [];
+      const fetched = await localSession(g, { Neg: library }).run([[x, onDevice(device, [3, 4])]], [y, z, kept, ...others]);
+      expect(fetched.map(numbers)).toEqual([[-3, -4], [-5, -6], [5, 6], ...(hasOther ? [[-2, -3]] : [])]);
+    }
+  });
+
+  it('are copied once for all nodes of a device, of a variable as it is then', async () => {
+    const device = new FakeDevice();
+    const tables: Value[] = [];
+    const onIt: Kernel = Object.assign(
+      ({ inputs: [table, indices] }: Parameters<Kernel>[0]) => {
+        tables.push(table);
+        const rows = Int32Array.from(new Int32Array(memoryOf(indices as DeviceTensor).buffer));
+        return [
+          onDevice(
+            device,
+            Array.from(rows, (row) => memoryOf(table as DeviceTensor)[row]),
+          ),
+        ];
+      },
+      { deviceOf: () => device },
+    );
+    const g = new GraphBuilder();
+    const table = variable(g, 'float32', [2], { device: first });
+    const init = assign(g, table, constant(g, { dtype: 'float32', shape: [2], data: Float32Array.of(1, 2) }));
+    const ids = placeholder(g, 'int32', [null]);
+    const added = (...controlInputs: readonly Output[]): Output =>
+      scatterAdd(g, table, ids, constant(g, { dtype: 'float32', shape: [1], data: Float32Array.of(10) }), { controlInputs });
+    const before = [0, 1].map(() => gather(g, table, ids, { device: first }));
+    const change = added(...before);
+    const after = gather(g, table, ids, { device: first, controlInputs: [change] });
+    const session = localSession(g, { ...tableKernels(createParameterKernels()), GatherV2: onIt });
+    await session.run([], [init]);
+    // The first change copies what others may have; the next ones are in place.
+    for (const value of [1, 11, 21]) {
+      const fetched = await session.run([[ids, { dtype: 'int32', shape: [1], data: Int32Array.of(0) }]], [...before, after]);
+      expect(fetched.map(numbers)).toEqual([[value], [value], [value + 10]]);
+    }
+    expect(tables).toHaveLength(9);
+    expect(new Set(tables).size).toBe(6);
+  });
+
+  it('stay in host memory when they have no elements, wherever they come from', async () => {
+    const device = new FakeDevice();
+    const inputs: Value[] = [];
+    const empty: CallFunction = Object.assign(
+      ([x]: readonly Value[]) => {
+        inputs.push(x);
+        return [
+          inputs.length % 2 === 0
+            ? x
+            : new DeviceTensor({ device, buffer: bufferOf(device, new Uint8Array(4)), dtype: 'float32', shape: [0] }),
+        ];
+      },
+      { device },
+    );
+    await using cluster = await startLocalCluster({ worker: 2 }, { functions: { empty } });
+    for (const shape of [[null], 'unknown'] as const) {
+      const g = new GraphBuilder();
+      const x = placeholder(g, 'float32', shape);
+      const y = [0, 0, 1, 1, 0].reduce<Output>(
+        (value, task) => call(g, 'empty', [value], floats(shape), { device: `/job:worker/task:${task}` })[0],
+        x,
+      );
+      const session = await cluster.tasks.worker0.session(g.finish());
+      const [value] = await session.run([[x, { dtype: 'float32', shape: [0], data: new Float32Array(0) }]], [y]);
+      expect(numbers(value)).toEqual([]);
+    }
+    expect(inputs).toHaveLength(10);
+    expect(inputs.filter(isOnDevice)).toEqual([]);
   });
 
   it('have the bits of their dtype, whatever array they are fed as; what is no device is refused by the name of the node', async () => {

@@ -54,14 +54,16 @@ export class DeviceValues {
     return isOnDevice(value) ? hostValue(this.staged(value)) : value;
   }
 
-  /** The value in a buffer of the device; undefined: it is dead. @throws ShoalError of the device, and of `ask`. */
+  /** The value in a buffer of the device, or as it is when it does not fit one; undefined: it is dead. @throws ShoalError of the device, and of `ask`. */
   async toDevice(stepId: number, device: GpuDevice, signal: AbortSignal, ask: Ask): Promise<Value | undefined> {
     let own: Value | undefined;
     const received = await receiveOnDevice(this.#devices, { device }, signal, async (sink, ending) => {
       const value = await ask(sink, ending);
-      if (isOnDevice(value) && value.device === device) own = value;
-      if (own !== undefined || value === undefined) return undefined;
-      return { dtype: value.dtype as DType, shape: value.shape, data: elementsOf(await this.toHost(value)) };
+      const isElsewhere = !isOnDevice(value) || value.device !== device;
+      if (value !== undefined && isElsewhere && fitsDevice(value.dtype, value.shape))
+        return { dtype: value.dtype as DType, shape: value.shape, data: elementsOf(await this.toHost(value)) };
+      own = value;
+      return undefined;
     });
     if (received !== undefined) this.atEnd(stepId, () => received.buffer.destroy());
     return own ?? received;

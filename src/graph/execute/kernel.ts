@@ -24,7 +24,7 @@ export interface Kernel {
   (call: KernelCall): readonly Value[] | Promise<readonly Value[]>;
   /** True: it takes values that are in a library's memory as they are. Default: it gets their elements. */
   readonly takesResidents?: boolean;
-  /** True: its outputs are its inputs, wherever these are. */
+  /** True: it hands on its inputs, or what the node has, in whatever memory they are. */
   readonly passes?: boolean;
   /** Brings to the memory of its library what several kernels of a step may take. Default: that is not worth while. */
   readonly bring?: (value: Value) => Resident;

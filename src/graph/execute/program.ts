@@ -55,8 +55,6 @@ export interface FrameMemory {
 }
 
 export interface Program {
-  /** True: values may be in a device's memory. */
-  readonly usesDevices: boolean;
   readonly root: FrameProgram;
   /** The frame behind an Enter. */
   readonly entered: ReadonlyMap<ProgramNode, FrameProgram>;
@@ -115,8 +113,7 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
   }
   const entered = new Map<ProgramNode, FrameProgram>();
   for (const [node, draft] of programNodes) if (node.control === 'enter') entered.set(draft, draftOf(frames.outputFrameOf(node)));
-  const usesDevices = [...programNodes.values()].some(({ device }) => device !== undefined);
-  return { root, entered, usesDevices };
+  return { root, entered };
 }
 
 /** @throws ShoalError `usage` for what is no device. */

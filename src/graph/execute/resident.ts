@@ -9,8 +9,6 @@ export abstract class Resident implements Value {
   readonly shape: readonly number[];
   /** Consumers in the step that have not used it. */
   uses = 0;
-  /** Place among the step's values; −1: it is none of them. */
-  place = -1;
   #elements: TypedArray | readonly string[] | undefined;
 
   constructor(dtype: string, shape: readonly number[]) {

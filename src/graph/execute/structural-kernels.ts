@@ -11,10 +11,10 @@ import type { Reference, VariableStore } from './variable-store.ts';
 export type FunctionTable = Readonly<Record<string, CallFunction>>;
 
 export function structuralKernels(variables: VariableStore, functions: FunctionTable = {}): KernelTable {
-  const pass: Kernel = Object.assign(({ inputs }: KernelCall) => inputs, { takesResidents: true, passes: true });
+  const pass: Kernel = Object.assign(({ inputs }: KernelCall) => inputs, { passes: true });
   const reference: Kernel = ({ node }) => [variables.reference(node)];
   return {
-    Const: ({ node }) => [node.attributes.value as Value],
+    Const: Object.assign(({ node }: KernelCall) => [node.attributes.value as Value], { passes: true }),
     Identity: pass,
     StopGradient: pass,
     IdentityN: pass,
