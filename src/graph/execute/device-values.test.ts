@@ -125,6 +125,22 @@ describe('values in the memory of devices', () => {
     }
   });
 
+  it('come from no kernel that names no device; what does so is named', async () => {
+    const device = new FakeDevice();
+    for (const isAsynchronous of [false, true]) {
+      for (const isFetched of [false, true]) {
+        const g = new GraphBuilder();
+        const made = [onDevice(device, [1, 2])];
+        const [y] = call(g, () => (isAsynchronous ? Promise.resolve(made) : made), [], floats([2]), { name: 'relu', device: first });
+        const fetch = isFetched ? y : neg(g, y as Output<'float32'>);
+        await expect(localSession(g).run([], [fetch])).rejects.toMatchObject({
+          code: 'usage',
+          message: `step 1 failed: Call 'relu' on ${first}: output 0 is in the memory of a device, which its kernel must name: a function as its \`device\`, a kernel by \`deviceOf\``,
+        });
+      }
+    }
+  });
+
   it('are copied once for all nodes of a device, of a variable as it is then', async () => {
     const device = new FakeDevice();
     const tables: Value[] = [];

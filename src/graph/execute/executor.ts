@@ -3,6 +3,7 @@
  *  time. Receives do not count: they wait for others. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { isOnDevice } from '../../memory/device/device-tensor.ts';
 import type { StepRendezvous } from '../../rendezvous/carriers/step-rendezvous.ts';
 import type { Graph } from '../structure/graph.ts';
 import { describeNode, type Node } from '../structure/graph-node.ts';
@@ -241,7 +242,7 @@ class PartitionRun {
 }
 
 /** @throws ShoalError `usage` when a kernel, or a sender, gives what the graph does not say. */
-function checked({ node }: ProgramNode, outputs: readonly Flow[]): void {
+function checked({ node, kernel, device }: ProgramNode, outputs: readonly Flow[]): void {
   if (!Array.isArray(outputs) || outputs.length !== node.outputs.length) {
     throw new ShoalError(
       'usage',
@@ -249,11 +250,17 @@ function checked({ node }: ProgramNode, outputs: readonly Flow[]): void {
     );
   }
   const mayBeDead = node.control !== 'kernel';
+  const isOnHost = kernel !== undefined && kernel.passes !== true && device === undefined;
   for (const { slot, dtype, shape } of node.outputs) {
     const value = (outputs as readonly Flow[])[slot];
     if ((value === undefined && mayBeDead) || value instanceof Reference) continue;
     if (!isValue(value)) throw new ShoalError('usage', `its kernel gave no value with dtype and shape as output ${slot}`);
     if (!fits(value, dtype, shape))
       throw new ShoalError('usage', `output ${slot} must be ${dtype}${formatShape(shape)}, but is ${formatValue(value)}`);
+    if (isOnHost && isOnDevice(value))
+      throw new ShoalError(
+        'usage',
+        `output ${slot} is in the memory of a device, which its kernel must name: a function as its \`device\`, a kernel by \`deviceOf\``,
+      );
   }
 }
