@@ -106,7 +106,7 @@ export class ClusterBackend implements StepBackend {
         });
         return { requests, results };
       },
-      end: (stepId) => tell(Method.endStep, { stepId }),
+      end: (stepId) => void tell(Method.endStep, { stepId }),
       abort: (stepId, { code, message }) => tell(Method.abortStep, { stepId, code, message: message.slice(0, messageMax) }),
       release: () => tell(Method.deregister, { handle }),
     };
@@ -117,7 +117,8 @@ export class ClusterBackend implements StepBackend {
 interface Share {
   readonly task: string;
   run(stepId: number, run: PreparedRun): Promise<StepOutcome>;
-  end(stepId: number): void;
+  /** @returns what failed at the end, as far as this process knows. */
+  end(stepId: number): ShoalError | undefined;
   abort(stepId: number, cause: ShoalError): void;
   release(): void;
 }
@@ -150,7 +151,8 @@ function clusterStep(shares: readonly Share[], options: ClusterBackendOptions): 
         return Promise.all(outcomes);
       }),
     );
-    for (const share of shares) share.end(stepId);
+    const failure = shares.map((share) => share.end(stepId)).find((each) => each !== undefined);
+    if (failure !== undefined) throw failure;
     const results: Flow[] = Array.from({ length: given.fetchCount });
     for (const outcome of all)
       outcome.results.forEach((value, fetch) => {

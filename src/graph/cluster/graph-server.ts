@@ -5,6 +5,7 @@
 import { setMaxListeners } from 'node:events';
 import type { Clock } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
 import type { Random } from '../../base/random.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import { answerForWorker } from '../../metrics/worker-report.ts';
@@ -58,6 +59,8 @@ export interface GraphServerOptions {
   readonly functions?: FunctionTable;
   /** Fusion at run time: receives of one sender gather for a moment and go as one request. Default false. */
   readonly recvSome?: boolean;
+  /** Told what no session of this process is. Default: nobody is. */
+  readonly log?: Logger;
   /** The timeline of this task. Default: nothing is recorded. */
   readonly trace?: TaskTrace;
   /** The rank of this process in its job, in which ranks are tasks in the cluster's order. What waits here for others then fails when one ends
@@ -143,6 +146,7 @@ export class GraphServer implements AsyncDisposable {
       core: this.#tensors.core,
       devices: this.#tensors.devices,
       clock,
+      ...(options.log && { log: options.log }),
       kernels: { ...structuralKernels(new VariableStore(this.#keep), functions), ...tableKernels(parameterKernels), ...kernels },
     });
     this.#firstStep = firstStep;

@@ -2,7 +2,7 @@
 import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
 import { anyObject, checkOptions, flag, optionTable } from '../../base/schema.ts';
-import { createLogger } from '../../base/log.ts';
+import { createLogger, type Logger } from '../../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { loadNative } from '../../memory/native.ts';
@@ -53,6 +53,7 @@ export async function startTask(options: StartOptions, Tensors?: typeof TaskTens
   const settings = readSettings(environment);
   const opened = await openStoreOf(environment, settings);
   const { rank = 0, worldSize = 1 } = opened.spec ?? {};
+  const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
   const cluster = options.cluster ?? detectCluster(environment, worldSize);
   return GraphServer.start({
     ...taskOfRank(cluster, rank, worldSize),
@@ -64,8 +65,9 @@ export async function startTask(options: StartOptions, Tensors?: typeof TaskTens
     ...(Tensors && { Tensors }),
     clock: systemClock,
     random: systemRandom,
+    log,
     parameterKernels: createParameterKernels({ native: loadNative({ enabled: settings.native }) }),
-    ...(settings.traceDir !== '' && { trace: startTrace(rank, settings) }),
+    ...(settings.traceDir !== '' && { trace: startTrace(rank, settings, log) }),
     ...(kernels && { kernels }),
     ...(functions && { functions }),
     ...(recvSome !== undefined && { recvSome }),
@@ -73,9 +75,8 @@ export async function startTask(options: StartOptions, Tensors?: typeof TaskTens
   });
 }
 
-function startTrace(rank: number, { traceDir: folder, traceEvents, traceIntervalMs: intervalMs, logLevel: level }: Settings): TaskTrace {
+function startTrace(rank: number, { traceDir: folder, traceEvents, traceIntervalMs: intervalMs }: Settings, log: Logger): TaskTrace {
   const recorder = createRecorder({ clock: systemClock, thread: 'main', eventsMax: traceEvents });
-  const log = createLogger({ level, clock: systemClock, speaker: `rank ${rank}` });
   return new TaskTrace(recorder, { folder, rank, intervalMs, clock: systemClock, log });
 }
 

@@ -3,6 +3,7 @@
  *      register ─▶ run (step) ─▶ endStep            before a step has begun here, its receives are parked
  *                    └▶ abortStep, caller gone */
 import type { Clock } from '../../base/clock.ts';
+import { silentLogger, type Logger } from '../../base/log.ts';
 import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import type { WorkerFacts } from '../../metrics/worker-report.ts';
 import type { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
@@ -60,6 +61,8 @@ export interface WorkerServiceOptions {
   readonly devices: DeviceValues;
   readonly clock: Clock;
   readonly kernels: KernelTable;
+  /** Told what fails at the end of others' steps. Default: nobody is. */
+  readonly log?: Logger;
   /** Graphs that others may have registered here. Default 4096. */
   readonly graphsMax?: number;
 }
@@ -87,7 +90,7 @@ export class WorkerService implements RpcService {
   #steps = 0;
 
   constructor(options: WorkerServiceOptions) {
-    this.#options = { graphsMax: 4096, ...options };
+    this.#options = { log: silentLogger, graphsMax: 4096, ...options };
   }
 
   /** `/job:ps/task:1`. */
@@ -135,10 +138,11 @@ export class WorkerService implements RpcService {
     }
   }
 
-  endStep(stepId: number): void {
+  /** @returns what failed at the end. */
+  endStep(stepId: number): ShoalError | undefined {
     this.#running.delete(stepId);
     this.#options.core.endStep(stepId);
-    this.#options.devices.end(stepId);
+    return this.#options.devices.end(stepId);
   }
 
   /** Also of a step that has not begun here: it will not. */
@@ -174,9 +178,12 @@ export class WorkerService implements RpcService {
         return encodeMessage({});
       case Method.run:
         return this.#run(call, fields, values);
-      case Method.endStep:
-        this.endStep(parse('the end of a step', stepSchema, fields).stepId);
+      case Method.endStep: {
+        const failure = this.endStep(parse('the end of a step', stepSchema, fields).stepId);
+        // The session has its results already.
+        if (failure !== undefined) this.#options.log.warn(`${this.task}: ${failure.message}`);
         return encodeMessage({});
+      }
       case Method.abortStep: {
         const { stepId, code, message } = parse('the end of a step', abortSchema, fields);
         this.abortStep(stepId, new ShoalError(codeOf(code), message));

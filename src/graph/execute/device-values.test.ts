@@ -1,5 +1,6 @@
 /** Values of graphs in the memory of WebGPU devices, on devices of this thread. Drivers are tested in test/group/device-processes.test.ts. */
 import { describe, expect, it } from 'vitest';
+import { silentLogger } from '../../base/log.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { DeviceTensor, isOnDevice } from '../../memory/device/device-tensor.ts';
 import { bufferOf, FakeDevice } from '../../memory/device/testing/fake-device.ts';
@@ -21,7 +22,7 @@ import { startLocalCluster } from '../testing/local-cluster.ts';
 import { fitsDevice } from './device-values.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import { Resident } from './resident.ts';
-import { Session } from './session.ts';
+import { Session, type Feeds } from './session.ts';
 
 const [first, second] = [0, 1].map((k) => `/job:local/task:0/device:CPU:${k}`);
 const floats = (shape: Shape): { dtype: GraphDType; shape: Shape }[] => [{ dtype: 'float32', shape }];
@@ -205,6 +206,70 @@ describe('values in the memory of devices', () => {
     }
     expect(inputs).toHaveLength(10);
     expect(inputs.filter(isOnDevice)).toEqual([]);
+  });
+
+  it('are given up by all callbacks of the end; the first that fails is told, unless the step has failed by itself', async () => {
+    const ends: string[] = [];
+    const ending =
+      (name: string, fails = true): CallFunction =>
+      ([x], { atEnd }) => {
+        for (const each of [1, 2])
+          atEnd(() => {
+            ends.push(`${name} ${each}`);
+            if (fails) throw new Error(`${name} ${each} cannot end`);
+          });
+        return [x];
+      };
+    const g = new GraphBuilder();
+    const x = placeholder(g, 'float32', []);
+    const [y] = call(g, ending('a'), [x], floats([]), { device: first });
+    const [z] = call(g, ending('b', false), [y], floats([]), { device: second });
+    const [failed] = call(
+      g,
+      () => {
+        throw new Error('itself');
+      },
+      [z],
+      floats([]),
+    );
+    const session = localSession(g);
+    const all = ['a 1', 'a 2', 'b 1', 'b 2'];
+    for (const [fetch, message] of [
+      [z, 'a callback at the end of step 1 (atEnd) failed: a 1 cannot end'],
+      [failed, /^step 2 failed: .*: itself$/],
+    ] as const) {
+      await expect(session.run([[x, dense([], [1])]], [fetch])).rejects.toMatchObject({
+        code: 'aborted',
+        message: typeof message === 'string' ? message : expect.stringMatching(message),
+      });
+      expect(ends.splice(0)).toEqual(all);
+    }
+    expect(session.stats.steps).toBe(0);
+  });
+
+  it('of other tasks, too: the session hears of its own task, and others tell their log', async () => {
+    const [ends, told]: string[][] = [[], []];
+    const ending: CallFunction = ([x], { atEnd }) => {
+      const which = numbers(x)[0];
+      atEnd(() => {
+        ends.push(String(which));
+        throw new Error(`${which} cannot end`);
+      });
+      return [x];
+    };
+    const log = { ...silentLogger, warn: (message: string) => void told.push(message) };
+    await using cluster = await startLocalCluster({ worker: 2 }, { functions: { ending }, log });
+    const g = new GraphBuilder();
+    const x = placeholder(g, 'float32', []);
+    const [here, there] = [0, 1].map((task) => call(g, 'ending', [x], floats([]), { device: `/job:worker/task:${task}` })[0]);
+    const session = await cluster.tasks.worker0.session(g.finish());
+    const feeds = (value: number): Feeds => [[x, { dtype: 'float32', shape: [], data: Float32Array.of(value) }]];
+    expect((await session.run(feeds(1), [there])).map(numbers)).toEqual([[1]]);
+    await expect
+      .poll(() => told)
+      .toEqual([expect.stringMatching(/^\/job:worker\/task:1: a callback at the end of step \d+ \(atEnd\) failed: 1 cannot end$/)]);
+    await expect(session.run(feeds(2), [there, here])).rejects.toThrow(/a callback at the end of step \d+ \(atEnd\) failed: 2 cannot end/);
+    await expect.poll(() => ends).toEqual(['1', '2', '2']);
   });
 
   it('have the bits of their dtype, whatever array they are fed as; what is no device is refused by the name of the node', async () => {

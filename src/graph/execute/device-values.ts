@@ -5,6 +5,7 @@
  *
  *  Buffers that are made for a step are destroyed when the step has ended on the task. */
 import { getOrMake } from '../../base/collections/lists.ts';
+import { failureOf, ShoalError } from '../../base/errors.ts';
 import { copyAlignment, type GpuDevice } from '../../memory/device/gpu.ts';
 import { isOnDevice, type DeviceTensor } from '../../memory/device/device-tensor.ts';
 import type { DType } from '../../memory/dtype.ts';
@@ -30,11 +31,20 @@ export class DeviceValues {
     getOrMake(this.#ends, stepId, () => []);
   }
 
-  /** Nobody reads the step's values any more. */
-  end(stepId: number): void {
-    const ends = this.#ends.get(stepId);
+  /** Nobody reads the step's values any more: calls all back. @returns the first failure of a callback, with which a step fails that has not
+   *  failed by itself. */
+  end(stepId: number): ShoalError | undefined {
+    const ends = this.#ends.get(stepId) ?? [];
     this.#ends.delete(stepId);
-    ends?.forEach((each) => each());
+    let failure: ShoalError | undefined;
+    for (const callback of ends) {
+      try {
+        callback();
+      } catch (thrown) {
+        failure ??= failureOf(`a callback at the end of step ${stepId} (atEnd) failed`, ShoalError.from(thrown, 'aborted'));
+      }
+    }
+    return failure;
   }
 
   /** Calls back at the end of the step; at once if it has ended. */

@@ -15,7 +15,8 @@ export interface KernelCall {
   readonly stepId: number;
   /** Aborted when the step has failed or its time is over: what the kernel gives then is not looked at. */
   readonly signal: AbortSignal;
-  /** Calls back when nobody reads the outputs any more: the step has ended on this task. */
+  /** Calls back when nobody reads the outputs any more: the step has ended on this task. What the callback throws fails a step that has not
+   *  failed by itself. */
   readonly atEnd: (callback: () => void) => void;
 }
 

@@ -293,11 +293,14 @@ class LocalBackend implements StepBackend {
   async prepare({ partitions }: PartitionedGraph): Promise<PreparedStep> {
     const { clock, interOpParallelism, rendezvousKeysMax: keysMax } = this.#options;
     const executors = partitions.map(({ graph }) => new Executor(graph, { kernels: this.#kernels, interOpParallelism }));
-    const run = (given: PreparedRun): Promise<StepOutcome> => {
+    const run = async (given: PreparedRun): Promise<StepOutcome> => {
       const stepId = ++this.#stepId;
       const rendezvous = new StepRendezvous<Value>(stepId, { keysMax });
-      const outcome = runStep(executors, { ...given, stepId, clock, devices: this.#devices, rendezvous });
-      return outcome.finally(() => this.#devices.end(stepId));
+      const running = runStep(executors, { ...given, stepId, clock, devices: this.#devices, rendezvous });
+      let failure: ShoalError | undefined;
+      const outcome = await running.finally(() => (failure = this.#devices.end(stepId)));
+      if (failure !== undefined) throw failure;
+      return outcome;
     };
     return { run, release: () => {} };
   }

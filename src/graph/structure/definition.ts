@@ -49,7 +49,8 @@ export interface CallContext {
   readonly signal: AbortSignal;
   /** The number of the step; overlapping steps have different ones. */
   readonly stepId: number;
-  /** Calls back when nobody reads the outputs any more: the step has ended on this task. */
+  /** Calls back when nobody reads the outputs any more: the step has ended on this task. What the callback throws fails a step that has not
+   *  failed by itself. */
   readonly atEnd: (callback: () => void) => void;
 }
 

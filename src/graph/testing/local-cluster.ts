@@ -20,7 +20,9 @@ export interface LocalCluster extends AsyncDisposable {
   restart(name: string): Promise<void>;
 }
 
-export type LocalClusterOptions = Partial<Pick<GraphServerOptions, 'kernels' | 'functions' | 'recvSome' | 'reconnectMs' | 'Tensors'>> & {
+export type LocalClusterOptions = Partial<
+  Pick<GraphServerOptions, 'kernels' | 'functions' | 'log' | 'recvSome' | 'reconnectMs' | 'Tensors'>
+> & {
   readonly createFabric?: (rank: number) => Fabric;
 };
 
