@@ -282,7 +282,10 @@ describe('values in the memory of devices', () => {
     const compute: CallFunction = Object.assign((inputs: readonly Value[]) => inputs, { device: 5 as unknown as FakeDevice });
     const [z] = call(wrong, compute, [placeholder(wrong, 'float32', [2], { name: 'x' })], floats([2]), { name: 'wrong' });
     const run = localSession(wrong).run([['x:0', fed]], [z]);
-    await expect(run).rejects.toMatchObject({ code: 'usage', message: expect.stringMatching(/'wrong'.*must be a GPUDevice, not/) });
+    await expect(run).rejects.toMatchObject({
+      code: 'usage',
+      message: expect.stringMatching(/'wrong' on \/job:local\/task:0\S*: device must be a GPUDevice, not/),
+    });
   });
 
   it('choose a branch, pass it, and are kept in variables beyond their step', async () => {

@@ -5,7 +5,7 @@
  *
  *  Buffers that are made for a step are destroyed when the step has ended on the task. */
 import { getOrMake } from '../../base/collections/lists.ts';
-import { failureOf, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { copyAlignment, type GpuDevice } from '../../memory/device/gpu.ts';
 import { isOnDevice, type DeviceTensor } from '../../memory/device/device-tensor.ts';
 import type { DType } from '../../memory/dtype.ts';
@@ -41,7 +41,8 @@ export class DeviceValues {
       try {
         callback();
       } catch (thrown) {
-        failure ??= failureOf(`a callback at the end of step ${stepId} (atEnd) failed`, ShoalError.from(thrown, 'aborted'));
+        const { code, message } = ShoalError.from(thrown, 'aborted');
+        failure ??= new ShoalError(code, `a callback at the end of step ${stepId} (atEnd) failed: ${message}`, { cause: thrown });
       }
     }
     return failure;

@@ -119,7 +119,7 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
 /** @throws ShoalError `usage` for what is no device. */
 function deviceOf(kernel: Kernel | undefined, node: Node): GpuDevice | undefined {
   const device = kernel?.deviceOf?.(node);
-  if (device !== undefined) checkDevice(describeNode(node), device);
+  if (device !== undefined) checkDevice(`${describeNode(node)} on ${node.device}`, device);
   return device;
 }
 
