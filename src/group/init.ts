@@ -149,11 +149,9 @@ function placeOf(options: InitOptions, environment: Environment, joins: boolean)
   const rank = options.rank ?? spec?.rank ?? 0;
   const size = options.worldSize ?? spec?.worldSize ?? 1;
   if (joins && spec?.meeting.kind !== 'alone' && Number.isInteger(size) && size > 0) return { rank: size, size };
-  if (joins)
-    throw new ShoalError(
-      'config',
-      'initProcessGroup: there is no world to join: start with `shoal run --min`, or give initMethod and worldSize',
-    );
+  if (joins) throw new ShoalError('config', 'initProcessGroup: no world to join: use `shoal run --min`, or give initMethod and worldSize');
+  if (spec?.source === 'none' && (options.initMethod ?? 'env://') !== 'env://')
+    throw new ShoalError('usage', `initProcessGroup: initMethod '${options.initMethod}' needs rank and worldSize, or a launcher`);
   if (Number.isInteger(rank) && Number.isInteger(size) && rank >= 0 && rank < size) return { rank, size };
   throw new ShoalError('usage', `rank ${rank} of ${size} is not possible; ranks are 0…worldSize−1`);
 }

@@ -41,7 +41,7 @@ export function scriptCommand(options: ScriptOptions): string[] {
   const { script, args, directory, nodeArgs = [] } = options;
   if (options.kind === 'program') return [script, ...args];
   const path = resolve(directory, script);
-  if (!isFile(path)) throw new ShoalError('usage', `there is no script ${path}; use --no-node to start another program`);
+  if (!isFile(path)) throw new ShoalError('usage', `there is no script file ${path}; use --no-node to start another program`);
   const extension = extname(path);
   if (isCommonJs(path) && awaitsAtTop(path)) throw commonJsError(path);
   const node = [process.execPath, ...nodeArgs, '--import', dataUrl(blockingOutput + uncaughtMarker(process.pid))];

@@ -52,7 +52,7 @@ export const metricDefinitions = {
   reconnects: counter('shoal_reconnects', 'Number of times that the connection to the parameter server was made again.', 'group'),
   registered: gauge('shoal_registered_bytes', 'Memory that other ranks may reach: tensors, staging, control blocks.'),
   worldSize: gauge('shoal_world_size', 'Ranks of the world, without those that the others have gone on without.'),
-  epoch: gauge('shoal_world_epoch', 'Number of times that the world has been shrunk since the ranks were started.'),
+  epoch: gauge('shoal_world_epoch', 'Number of times that the ranks of the world have changed since the first were started.'),
   steps: counter('shoal_steps', 'Training steps: calls of group.step(), and steps of shoal/ddp.'),
   resident: gauge('shoal_resident_memory_bytes', 'Resident memory of the process.'),
   heap: gauge('shoal_heap_used_bytes', "Used part of the thread's JavaScript heap.", 'thread'),

@@ -25,7 +25,7 @@ interface Trial {
   readonly fault: (cluster: SimulatedCluster, random: Random) => Promise<boolean>;
 }
 
-/** What a worker adds to every element of a parameter in a round. */
+/** The number that a worker adds to every element of a parameter in a round. */
 function gift(worker: number, round: number): number {
   return (worker + 1) * round;
 }
@@ -42,7 +42,7 @@ class Worker {
   readonly #random: Random;
   readonly #peers: readonly number[];
   readonly #exact: boolean;
-  /** By parameter: rounds pushed. */
+  /** Rounds pushed, by parameter. */
   readonly #pushed = sizes.map(() => 0);
   outstanding = 0;
   errors: ShoalError[] = [];
@@ -124,7 +124,7 @@ async function runTrial(seed: number, trial: Trial): Promise<number> {
   }
   await cluster.settle();
   await cluster.run<void>((done) => cluster.clients[0].core.setOptimizer(0, adding, done));
-  // As with MXNet, others push after a barrier: from it on they know that there is an optimiser.
+  // Others push after a barrier, as with MXNet: from it on they know that there is an optimiser.
   let passed = 0;
   for (const worker of all) {
     cluster.clientOf(worker).core.barrier(worker, (error) => {

@@ -179,7 +179,7 @@ it('a server group hears no server of another group that has been replaced', asy
   const former = await cluster.replaceFrozen(cluster.servers[1]);
   await push(cluster, [1]);
   former.resume();
-  // What it had contributed before it was replaced, once more.
+  // It sends once more what it had contributed before it was replaced.
   former.core.peerUp(serverAddress(0, 0));
   await cluster.settle();
   former.end();

@@ -107,7 +107,7 @@ export class StoreClient extends Store {
     if (why === 'aborted') throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal?.reason });
     if (why === 'final') throw error;
     const message =
-      `${partyName(rank)} could not reach the ${nameOf(options)} in ${Math.round(clock.now() - startMs)} ms (${attempts} attempts); last: ${error?.message ?? 'none'}. ` +
+      `${partyName(rank)} could not reach the ${nameOf(options)} in ${Math.round(clock.now() - startMs)} ms (attempts: ${attempts}); last: ${error?.message ?? 'none'}. ` +
       'Is the process that serves it (the launcher or rank 0) running, and is the address right?';
     throw new ShoalError('timeout', message, {
       rank,

@@ -217,7 +217,7 @@ const cases: Readonly<Record<string, Case>> = {
 for (const op of 'Floor Ceil Round Reciprocal Log1p Expm1 Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Erf Elu Selu Relu6'.split(
   ' ',
 )) {
-  // For these numbers the result of each function is a number.
+  // The result of each function is a number for these numbers.
   const x = dense([5], op === 'Acosh' ? [1, 1.5, 2.5, 3, 40] : [-0.9, -0.25, 0.5, 0.75, 0.99]);
   (cases as Record<string, Case>)[op] = { op, inputs: [fed(x)], shape: '[?]' };
 }

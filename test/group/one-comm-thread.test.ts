@@ -44,6 +44,13 @@ const waitingWorker = `
     parentPort.once('message', () => process.exit());
   });`;
 
+describe('initProcessGroup', () => {
+  it.each(['tcp://10.0.0.1:29500', 'file:///shared', 'nonsense'])('%s without a rank and a launcher is refused', async (initMethod) => {
+    const message = `initProcessGroup: initMethod '${initMethod}' needs rank and worldSize, or a launcher`;
+    await expect(initProcessGroup({ initMethod, environment: {} })).rejects.toMatchObject({ code: 'usage', message });
+  });
+});
+
 describe('in one process', () => {
   it.each([
     { first: 'group', last: 'store' },

@@ -50,7 +50,7 @@ describe('shoal status', () => {
     expect(status.ranks[0].call?.text).toMatch(/^all-reduce #3 float32\[4\] sum at \S*status-rank\.\w+:\d+$/);
     await using text = shoal(['status'], { env });
     const { stdout } = await text.ended;
-    expect(stdout).toMatch(new RegExp(`rank 2 holds up rank 0, 1 for .+: it is ${state}`));
+    expect(stdout).toMatch(new RegExp(`rank 2 holds up ranks 0, 1 for .+: it is ${state}`));
     if (behaviour === 'stop') expect(stdout).toContain(`kill -CONT ${status.ranks[2].pid}`);
   });
 

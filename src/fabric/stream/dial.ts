@@ -89,7 +89,7 @@ function failure(
   if (exhausted) return exhausted;
   const list = candidates.map((candidate) => {
     const last = reasons.get(candidate);
-    return last === undefined ? `${candidate}: not tried` : `${candidate}: ${last.error.message} (${last.attempts} attempts)`;
+    return last === undefined ? `${candidate}: not tried` : `${candidate}: ${last.error.message} (attempts: ${last.attempts})`;
   });
   const telling = finalCodes.flatMap((code) => errors.filter((error) => error.code === code))[0];
   const elapsedMs = Math.round(clock.now() - startMs);

@@ -33,7 +33,7 @@ describe('spellings', () => {
     ['run -m train', /has no -m: name the file of the script/],
     ['run --hostfile hosts x.ts', /has no --hostfile: start `shoal run --nnodes/],
     ['run --allow-run-as-root -n 2 x.ts', /not needed here, leave it out/],
-    ['run -x PATH x.ts', /whole environment/],
+    ['run -x PATH x.ts', /has no -x: leave it out, because ranks have the whole environment/],
     ['run --rdzv_backend etcd x.ts', /no --rdzv-backend etcd: ranks meet at --master-addr/],
     ['run --rdzv-endpoint', /needs <host>:<port>/],
   ])('%s is answered with what to do', (typed, message) => expect(() => spelt(typed)).toThrow(message));

@@ -34,7 +34,7 @@ const advices: readonly (readonly [names: string, advice: string])[] = [
   ['-m --module', 'name the file of the script'],
   ['--local-addr', 'set SHOAL_INTERFACES to the interface'],
   ['-H -host --host -hostfile --hostfile -machinefile --machinefile', machines],
-  ['-x', 'ranks have the whole environment of the launcher, leave it out'],
+  ['-x', 'leave it out, because ranks have the whole environment of the launcher'],
   ['-wdir --wdir', 'start shoal in that folder'],
   [
     '--role --monitor-interval --start-method --rdzv-conf --use-env --run-path --oversubscribe --allow-run-as-root --bind-to --map-by --mca',

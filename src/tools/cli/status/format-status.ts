@@ -12,7 +12,8 @@ export interface ToldStatus extends JobStatus {
 
 /** Lines of ranks in the same state, beyond which only their numbers are told. */
 const linesMax = 64;
-const ranksNamed = 16;
+/** Ranks by their numbers, of which a line has at most 16. */
+const named = (ranks: readonly number[]): string => `rank${ranks.length === 1 ? '' : 's'} ${listed(ranks, 16)}`;
 
 export function formatStatus(status: ToldStatus): string {
   const { job, launcher, nodes, restarts, ranks, servers, command, seconds } = status;
@@ -74,14 +75,14 @@ function aboutOf({ state, call, calls, end, failure, pid }: RankStatus): string 
   if (call === undefined) return calls === undefined ? 'has no group or store that could be asked' : '';
   const { text, ranks, path, group } = call;
   const place = [group && `group '${group}'`, path].filter((part) => part !== undefined).join(', ');
-  return `${text}${place === '' ? '' : ` (${place})`}${ranks.length === 0 ? '' : ` for rank ${listed(ranks, ranksNamed)}`}`;
+  return `${text}${place === '' ? '' : ` (${place})`}${ranks.length === 0 ? '' : ` for ${named(ranks)}`}`;
 }
 
 function verdict({ holdUps, ranks }: JobStatus): string[] {
   if (holdUps.length > 0) {
     return holdUps.map(({ rank, waiting, seconds }) => {
       const state = ranks.find((each) => each.rank === rank)?.state ?? 'unknown';
-      const whom = waiting.length === 0 ? 'itself' : `rank ${listed(waiting, ranksNamed)}`;
+      const whom = waiting.length === 0 ? 'itself' : named(waiting);
       return `rank ${rank} holds up ${whom}${seconds === undefined ? '' : ` for ${time(seconds)}`}: it is ${state}`;
     });
   }
