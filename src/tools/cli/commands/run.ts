@@ -35,9 +35,9 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .description('Starts a JavaScript or TypeScript file on several processes, as the ranks of one job, and follows them to their end.')
     .argument('<script>', 'the file to run')
     .argument('[args...]', 'arguments of the script, after -- if you like')
-    .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per processor we may use; default 1')
+    .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per available processor; default 1')
     .addOption(
-      new Option('--nnodes <count>', 'machines in the job, `shoal run` is started on each; 1:4: they join and leave while it runs')
+      new Option('--nnodes <count>', 'machines in the job, each starts `shoal run`; 1:4: they join and leave')
         .argParser(machines)
         .default({ min: 1 }, '1'),
     )
@@ -48,11 +48,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--job-id <name>', 'name of the job, the same on every machine')
     .option('--secret-file <path>', "file with the job's secret, for several machines; default: SHOAL_SECRET")
     .option('--max-restarts <count>', 'how often all ranks are started again after a failure; with --min, also each alone', natural, 0)
-    .option(
-      '--min <count>',
-      'goes on while so many ranks are left, as with elastic.run; for one machine, or --nnodes 1:4; default: all',
-      positive,
-    )
+    .option('--min <count>', 'goes on while at least so many ranks are left; for one machine, or --nnodes 1:4; default: all', positive)
     .option('--log-dir <path>', 'writes the output of every rank to <path>/rank-<n>/{stdout,stderr}.log, too')
     .option('-r, --redirects <streams>', 'to the files only: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank: 0:3,1:1')
     .option('-t, --tee <streams>', 'to the files and the console, as --redirects; default with --log-dir: 3')
@@ -80,11 +76,14 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--no-node', 'the script is any executable program')
     .option('--report', 'records the run, and writes runs/<time>/report.html at its end')
     .option('--report-dir <path>', 'the same, into this folder')
-    .option('--watch', 'records the run, and shows its page while it goes on: for who has the address that is printed')
+    .option('--watch', 'records the run, and shows its page while it runs, to whoever has the address that is printed')
     .option('--metrics <[address:]port>', 'serves metrics of the ranks of this machine to Prometheus: 9464, 0.0.0.0:9464', place)
-    .option('--metrics-textfile <folder>', 'writes them for node_exporter every 5 s, as <folder>/shoal-<pid>.prom, until the job ends')
+    .option(
+      '--metrics-textfile <folder>',
+      'writes these metrics for node_exporter every 5 s, to <folder>/shoal-<pid>.prom, until the job ends',
+    )
     .option('-q, --quiet', 'no lines about ranks that start and end well')
-    .option('--json <file>', 'at the end writes how the job went, as JSON; - for standard output, after what ranks wrote')
+    .option('--json <file>', 'at the end writes how the job went, as JSON; - for standard output, after the output of the ranks')
     .addHelpText('after', examples)
     .passThroughOptions()
     .action(async (script: string, args: readonly string[], flags: RunFlags) => {

@@ -18,7 +18,7 @@ export function statusCommand(setExitCode: (code: number) => void): Command {
   return new Command('status')
     .summary('how the ranks of a running job are')
     .description(
-      'Asks a job of this user on this machine: what each rank does, in which call it waits, and who holds the others up. Ranks that are stopped or hang are told of, too.',
+      'Asks a job of this user on this machine: what each rank does, in which call it waits, and who holds the others up; also while ranks hang or are stopped.',
     )
     .option('--job <name>', "the job's name, or the pid that is printed beside it; needed where several run")
     .option('--json', 'as JSON, for programs; with --watch, one line each time')
