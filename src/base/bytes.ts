@@ -341,7 +341,7 @@ export class ByteWriter {
     this.u8(left);
   }
 
-  /** At most 65,535 bytes of UTF-8, behind their number in two bytes; the caller has checked. */
+  /** Writes text of at most 65,535 bytes of UTF-8 behind its length in two bytes; the caller has checked the length. */
   text(value: string): void {
     const bytes = Buffer.byteLength(value);
     assert(bytes <= 0xffff, () => `a text of ${bytes} bytes`);

@@ -1,4 +1,4 @@
-/** For sessions without a graph server, which has them. */
+/** Kernels of tables, optimisers and random numbers, for sessions without a graph server, which has them itself. */
 import { readSettings } from '../base/settings/settings.ts';
 import { loadNative } from '../memory/native.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';

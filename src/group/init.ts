@@ -122,7 +122,8 @@ async function tellAbsence(plan: WorldPlan, error: ShoalError): Promise<void> {
   }
 }
 
-/** At least so many a world takes: a connection to each rank, the listeners, the store, memory, and the comm thread while it starts. */
+/** Descriptors that a world takes at least: a connection to each rank, listeners, the store, memory, and the comm thread while it
+ *  starts. */
 function descriptorsOf({ size, settings }: WorldPlan): number {
   if (size === 1 && !settings.grows) return 4;
   return size + (settings.commThread === 'worker' ? workerDescriptors : inlineDescriptors);

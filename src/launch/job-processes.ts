@@ -43,7 +43,7 @@ export class JobProcesses {
     this.#generation = generation;
   }
 
-  /** Those that are started first. @param late where the world has begun already: those that are to join it. */
+  /** Processes that are started first. @param late places of ranks that are to join, where the world has begun already. */
   first(late: readonly Place[] = []): ProcessSpec[] {
     const { localSize } = this.#options;
     if (late.length > 0) return late.map((place) => this.newcomer(place));

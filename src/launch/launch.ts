@@ -156,7 +156,7 @@ class Run {
     return true;
   }
 
-  /** No rank is left here, and the job goes on. */
+  /** Called when no rank is left here, and the job goes on. */
   #onIdle(supervisor: Supervisor): void {
     const isAsked = this.#leavingMs !== undefined;
     if (this.#elastic?.isAboutToStart === true) return;
@@ -196,7 +196,7 @@ class Run {
     return watchJob(this.#watched, of);
   }
 
-  /** Undefined when the user's signal came first. */
+  /** Joins the other nodes. @returns undefined when the user's signal came first. */
   async #join(): Promise<NodeAgreement | undefined> {
     const { clock, random, surroundings, localSize, environment, variables, joinTimeoutMs = 300_000 } = this.#options;
     const { nodes, nodesMax = nodes } = this.#place;
@@ -335,7 +335,7 @@ class Run {
     return supervisor;
   }
 
-  /** Undefined: the job needs all ranks. */
+  /** Ranks without which the job goes on; undefined: the job needs all ranks. */
   #elasticRanks(
     agreement: NodeAgreement,
     { generation, start, supervisor }: { generation: number; start: ElasticRanksOptions['start']; supervisor: () => Supervisor },
@@ -396,7 +396,7 @@ class Run {
     return failureOf(failed, { node: this.#place.node, final: this.#place.nodesMax !== undefined });
   }
 
-  /** With what its rank has written so far, if that is one of this node. */
+  /** Adds to a failure what its rank has written so far, if the rank is one of this node. */
   #withError(failure: JobFailure, supervisor: Supervisor): JobFailure {
     return withErrorOf(failure, failure.node === this.#place.node ? supervisor.failed(failure.rank) : undefined);
   }

@@ -121,7 +121,7 @@ export class Supervisor {
   readonly #options: SupervisorOptions;
   readonly #guard: Guard;
   readonly #members: Member[] = [];
-  /** Not started yet. */
+  /** Processes that have not been started. */
   readonly #toStart: ProcessSpec[];
   readonly #startMs: number;
   readonly #ranksEnded: Promise<void>;
@@ -132,7 +132,7 @@ export class Supervisor {
   /** Outputs of processes that were started again. */
   readonly #earlierOutputs: RankOutput[] = [];
   #stopping = false;
-  /** Those that the job waits for have ended. */
+  /** True once all processes that the job waits for have ended. */
   #ranksOver = false;
   /** Processes that have been spawned and have not reported it. */
   #starting = 0;
@@ -176,7 +176,7 @@ export class Supervisor {
     this.askToEnd(signal);
   }
 
-  /** Signals them, and goes on without those that end. */
+  /** Signals all processes, and goes on without those that end. */
   askToEnd(signal: NodeJS.Signals): void {
     this.#toStart.length = 0;
     this.#reportStarted(0);
@@ -294,7 +294,7 @@ export class Supervisor {
     this.#follow(member);
   }
 
-  /** False when it may not be. */
+  /** Starts a process again. @returns false when it may not be started again. */
   #startAgain(member: Member, text: string): boolean {
     const { spec, outputs } = member;
     const { name, restarts = 0 } = spec;

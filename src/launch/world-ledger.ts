@@ -93,7 +93,7 @@ export class WorldLedger {
   readonly #members = new Map<number, number>();
   /** Processes that have not joined. */
   readonly #waiting = new Map<number, Newcomer>();
-  /** Those that have joined and have not been told of. */
+  /** Ranks that have joined, of which no line has been printed yet. */
   #joined: { readonly rank: number; readonly node: number }[] = [];
   #isOver = false;
 

@@ -38,7 +38,7 @@ export interface MemberWorld {
   /** Hear of ranks that are lost. */
   readonly lossWatchers: { add(watch: (rank: number) => void): unknown; delete(watch: (rank: number) => void): unknown };
   isLost(rank: number): boolean;
-  /** Those that wait and that all these ranks reach, and what all need to know of them; undefined: there are none. */
+  /** Newcomers that wait and that all these ranks reach, with the facts that all need of them; undefined: there are none. */
   newcomers(ranks: readonly number[]): Promise<Newcomers | undefined>;
   /** @throws (rejects) ShoalError `peer-lost` when one of them is lost before the group is open; nothing is left of it then. */
   open(members: Members, timeoutMs: number): Promise<void>;

@@ -14,7 +14,7 @@ const foreverMs = 0x7fffffff;
 export const storeAnswerMs = 4000;
 const silentStoreMs = 10_000;
 
-/** For a connection, and for the moment in which memory is mapped; how often to look for them. */
+/** Descriptors for a connection, and for the moment in which memory is mapped; and the time between two looks for them. */
 const spareDescriptors = 2;
 const descriptorsLookMs = 1000;
 

@@ -46,7 +46,7 @@ const factsShape = object({
   model: optional(anyObject),
 });
 
-/** Those that wait and reach all of `ranks`, which stay. Those that have come before the others have the lower numbers. */
+/** Newcomers that wait and reach all of `ranks`, which stay. Earlier newcomers have lower numbers. */
 export async function newcomersOf(
   world: { readonly joined: WorldFacts; reaches(rank: number): boolean },
   store: Store,

@@ -63,7 +63,7 @@ const pauseMostMs = 1000;
  *      const dealer = new Dealer(context, { address: makeAddress({ group: 0, id: 1, role: 0 }) });
  *      await dealer.connect(url); */
 export class Dealer extends MessageSocket {
-  /** Under which the router reaches it; 64 bits. */
+  /** Address of 64 bits under which the router reaches this dealer. */
   readonly address: Address;
   readonly #context: MessagingContext;
   readonly #limits: MessagingLimits;

@@ -63,7 +63,7 @@ export class Poller implements Disposable {
     this.#allEnded = false;
   }
 
-  /** Also from a wait that is under way. @returns whether it was there. */
+  /** Removes a socket, also from a wait that is under way. @returns whether it was there. */
   remove(socket: MessageSocket): boolean {
     checkSocket(socket);
     const index = this.#sockets.indexOf(socket);

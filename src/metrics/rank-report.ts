@@ -68,7 +68,7 @@ export interface WorldFacts {
     readonly state: 'open' | 'left' | 'lost';
   }[];
   readonly registeredBytes: number;
-  /** With the time since when it waits, on the clock. */
+  /** The oldest wait of the rank, with the time of the clock at which it began. */
   readonly wait: (Omit<ReportedWait, 'seconds'> & { readonly sinceMs?: number | undefined }) | undefined;
 }
 

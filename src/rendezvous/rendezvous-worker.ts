@@ -19,7 +19,7 @@ import { tensorKey, WorkerStep } from './worker-step.ts';
 export interface RendezvousWorkerOptions {
   /** Its number among the workers of the job. */
   readonly rank: number;
-  /** Known to all workers of the job, and to nobody else. */
+  /** The job's secret, known to all its workers and to nobody else. */
   readonly secret: string | Uint8Array;
   /** Name of the job. Default `rendezvous`. */
   readonly world?: string;
@@ -151,7 +151,7 @@ export class RendezvousWorker {
     this.#address = formatWorkerAddress({ rank, fabrics: await this.#network.listen() });
   }
 
-  /** To give to others, which connect to it. */
+  /** The address to which other workers connect. */
   get address(): string {
     return this.#address;
   }

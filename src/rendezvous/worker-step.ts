@@ -158,7 +158,7 @@ function targetOf({ into, device }: DeviceRecvOptions): ArrivalTarget | undefine
   return { device };
 }
 
-/** Without the `release` that a received value has. @throws ShoalError `usage` for what is no value. */
+/** A value without the `release` of a received one. @throws ShoalError `usage` for anything that is no value. */
 function hostValueOf(value: Exclude<Sendable, DeviceTensor>): TensorValue {
   const { dtype, shape, data } = checkTensorValue(valueOf(value));
   return { dtype, shape, data };

@@ -26,7 +26,7 @@ export interface OpenStoreOptions {
   readonly random: Random;
   /** Default: the system's. */
   readonly network?: StreamNetwork;
-  /** For `env://`, and for XDG_RUNTIME_DIR. Default: empty. */
+  /** Variables that `env://` reads, and XDG_RUNTIME_DIR. Default: empty. */
   readonly environment?: Environment;
   /** Our rank. Required but for `env://`, where the environment says it, and `hash://`. */
   readonly rank?: number;

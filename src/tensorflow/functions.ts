@@ -179,7 +179,7 @@ class Inliner {
   }
 }
 
-/** Those of the same function. */
+/** Nodes of the same function with which a node is colocated. */
 function companions(given: AttrProto, prefix: string, byName: ReadonlyMap<string, NodeProto>): AttrProto {
   const names = (given.list?.s ?? []).map(textOf).filter((each) => byName.has(each.replace('loc:@', '')));
   const s = names.map((each) => Buffer.from(each.replace('loc:@', `loc:@${prefix}/`)));

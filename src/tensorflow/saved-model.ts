@@ -31,7 +31,7 @@ export interface Signature {
 
 /** Options of `importSavedModel`. */
 export interface SavedModelOptions {
-  /** Those that are imported, with what they need. Default: all whose names do not begin with `__`. */
+  /** Signatures that are imported, with the nodes that they need. Default: all whose names do not begin with `__`. */
   readonly signatures?: readonly string[];
 }
 

@@ -117,7 +117,7 @@ class Fairring {
     return this.#only === undefined || this.#only.host === host;
   }
 
-  /** Those of the targets of `host` whose programs need the message. */
+  /** The targets of `host` whose programs need the message. */
   #heard(host: number, targets: readonly number[]): readonly number[] {
     return this.#keeps(host) ? targets : targets.filter((target) => this.#keeps(target));
   }

@@ -19,7 +19,7 @@ import { type FromThread, type ThreadData, type ToThread, eventMemory, type Port
 
 /** Objects of the comm thread are garbage at once. Node's default lets 48 MiB of them pile up in each process before it collects. */
 const resourceLimits = { maxYoungGenerationSizeMb: 4 };
-/** For a guest to end that is told to, while others go on. */
+/** Time that a guest has for its end, once it was told to end while others go on. */
 const endMs = 5000;
 
 export interface GuestOptions {

@@ -103,9 +103,9 @@ export abstract class HeededWork extends Thenable {
 
 /** Works that nobody has looked at: how many, and what some of them were that have ended well. */
 export class UnheededWorks {
-  /** Those that have not ended. */
+  /** Works that have not ended. */
   running = 0;
-  /** Those that have ended well. */
+  /** Number of works that have ended well. */
   count = 0;
   readonly #some = new Set<HeededWork>();
 

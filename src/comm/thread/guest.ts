@@ -34,7 +34,7 @@ export interface GuestStart<Command, Event> {
 }
 
 export interface Guest {
-  /** Whatever the guest holds goes, without asking anybody. Called once, unless it has left. */
+  /** Gives up all that the guest holds, without asking anybody. Called once, unless the guest has left. */
   end(): Promise<void>;
 }
 

@@ -42,7 +42,7 @@ export class Shards {
   readonly #updated = new Map<number, Floats>();
   /** The parameters of whose state this rank has a copy. */
   readonly #copies: readonly number[];
-  /** With redundancy, the state before the last update. */
+  /** The state before the last update; undefined without redundancy. */
   readonly #before: readonly Floats[] | undefined;
 
   /** @param make makes the optimiser of these parameters. @throws ShoalError `out-of-memory`; errors of the optimiser. */

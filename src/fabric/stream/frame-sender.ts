@@ -50,7 +50,7 @@ export interface FrameSenderOptions {
 /** A frame on its way. */
 export interface OutgoingFrame extends FrameHeader {
   readonly payload: Uint8Array | undefined;
-  /** In place of a payload: one buffer with room for the header, and the payload behind it. */
+  /** One buffer with room for the header, and the payload behind it; it stands for `payload`. */
   readonly joined?: Buffer;
   /** Further parts, behind the payload. */
   readonly more?: readonly Uint8Array[] | undefined;

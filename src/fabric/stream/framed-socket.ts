@@ -424,7 +424,7 @@ export class FramedSocket {
     this.#socket.destroy();
   }
 
-  /** Ends all waits; the socket may still be sending its last words. */
+  /** Ends all waits; the socket may still be sending its goodbye. */
   #settle(error: ShoalError | undefined): void {
     this.#opening?.reject(error ?? this.#closed());
     this.#opening = undefined;

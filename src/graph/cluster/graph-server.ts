@@ -53,7 +53,7 @@ export interface GraphServerOptions {
   readonly clock: Clock;
   readonly random: Random;
   readonly parameterKernels: ParameterKernels;
-  /** Beside those of tables, optimisers, and operations that only move values. */
+  /** Kernels beside those of tables, optimisers, and operations that only move values. */
   readonly kernels?: KernelTable;
   /** Functions that `call`s of any task's graph may name. */
   readonly functions?: FunctionTable;

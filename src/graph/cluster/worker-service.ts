@@ -145,7 +145,7 @@ export class WorkerService implements RpcService {
     return this.#options.devices.end(stepId);
   }
 
-  /** Also of a step that has not begun here: it will not. */
+  /** Ends a step with the cause. A step that has not begun here will not begin. */
   abortStep(stepId: number, cause: ShoalError): void {
     const running = this.#running.get(stepId);
     this.#running.delete(stepId);

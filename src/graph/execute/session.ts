@@ -39,11 +39,11 @@ import type { StepOptions } from './step.ts';
 
 /** Devices, kernels and limits of a session. */
 export interface SessionOptions {
-  /** In order of preference. */
+  /** Devices in order of preference. */
   readonly devices: readonly (string | Device)[];
   /** Default: the first. */
   readonly defaultDevice?: string;
-  /** Beside those of operations that only move values; they go before those. */
+  /** Kernels beside those of operations that only move values, which they may replace. */
   readonly kernels?: KernelTable;
   /** Default false. */
   readonly doFuseRecv?: boolean;

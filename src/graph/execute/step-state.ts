@@ -43,7 +43,7 @@ interface FrameState {
   readonly parent: Iteration | undefined;
   /** Stands for the numbers of the iterations around it; 0 outside loops. */
   readonly number: number;
-  /** Those that are not given back, in order. */
+  /** Iterations that have not been given back, in order. */
   readonly iterations: Iteration[];
   /** Number of the iteration that was begun last. */
   newest: number;

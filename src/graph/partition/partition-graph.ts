@@ -46,7 +46,7 @@ export interface PartitionedGraph {
   readonly transfers: readonly Transfer[];
   /** Groups of transfers that one FuseRecv receives together; none without `doFuseRecv`. */
   readonly groups: readonly FuseGroup[];
-  /** Those that `doFuseRecv` left alone, and why. */
+  /** Receives that `doFuseRecv` left alone, each with the reason. */
   readonly unfused: readonly UnfusedReceive[];
 }
 

@@ -222,7 +222,7 @@ class FabricLink implements RpcLink {
 
 interface Caller {
   readonly address: Address;
-  /** Under way. */
+  /** Calls under way, by number. */
   readonly calls: Map<number, AbortController>;
   /** Runs until it counts as gone. */
   leaving: Timer | undefined;

@@ -11,7 +11,7 @@ export type Pieces = readonly Uint8Array[];
 
 export interface RpcCall {
   readonly method: number;
-  /** At an address that is a multiple of 8; the handler's own. */
+  /** The handler's own memory, at an address that is a multiple of 8. */
   readonly body: Uint8Array;
   /** The caller: differs between every two, and stays over connections. */
   readonly caller: string;

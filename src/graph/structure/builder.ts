@@ -73,7 +73,7 @@ interface Scope {
  *      const y = relu(g, matMul(g, x, w));
  *      const graph = g.finish(); */
 export class GraphBuilder {
-  /** Those that `getVariable` has made, in their order. */
+  /** Variables that `getVariable` has made, in their order. */
   readonly variables: MadeVariable[] = [];
   /** Loops by the nodes that their values leave them by. */
   readonly loops = new Map<Node, BuiltLoop>();
@@ -86,7 +86,7 @@ export class GraphBuilder {
   #scope: Scope = { prefix: '', device: {}, controlInputs: [], beforeSources: [] };
   #finished = false;
 
-  /** Those so far. */
+  /** Nodes that have been added so far. */
   get nodes(): readonly Node[] {
     return [...this.#nodes];
   }

@@ -15,7 +15,7 @@ export interface NodeData {
   readonly name: string;
   /** The name of an operation that the importer is given: `MatMul`. */
   readonly op: string;
-  /** In order: `x` is output 0 of node x, `x:1` its output 1, `^x` is waited for. */
+  /** Inputs in order: `x` is output 0 of node x, `x:1` is its output 1, `^x` is a node that is waited for. */
   readonly inputs: readonly string[];
   /** Full or partial: `/job:ps/task:0`. Default: any. */
   readonly device?: string;

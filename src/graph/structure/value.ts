@@ -9,7 +9,7 @@ export interface Value {
   readonly dtype: string;
   /** Elements along each axis, the outermost first. */
   readonly shape: readonly number[];
-  /** Whatever it is: elements, or what brings them. */
+  /** The elements, or an object that brings them. */
   readonly data?: unknown;
 }
 

@@ -156,7 +156,7 @@ export function startBatch(group: BatchGroup, checked: readonly Checked[]): Join
   );
 }
 
-/** Those that one collective can carry, in the order of their first. */
+/** Groups of calls that one collective can carry, in the order of the first call of each. */
 function alike(calls: readonly CheckedCall[]): CheckedCall[][] {
   return [...groupBy(calls, (each) => packOf(each.call) ?? each).values()];
 }

@@ -234,7 +234,7 @@ export type PersistentMethod = { [K in keyof PersistentInits]: K extends `${infe
  *  Calls throw ShoalError `usage` for arguments that cannot be, `unsupported` for what Shoal does not do with them, and `closed` after
  *  `destroy`. Works fail with `mismatch`, `timeout`, `peer-lost`, or the error that ended the group before. */
 export interface ProcessGroup extends PersistentInits {
-  /** For messages, traces and reports: `world`, or what `newGroup` was given. */
+  /** Name in messages, traces and reports: `world`, or the name that `newGroup` was given. */
   readonly name: string;
   /** This process in the group, 0…size−1. */
   readonly rank: number;

@@ -33,7 +33,7 @@ export class CommCore {
   readonly #environment: CommEnvironment;
   readonly #emit: (event: CommEvent) => void;
   #store: Store | undefined;
-  /** Made when a program uses the store. */
+  /** The desk of the store, made when a program uses the store. */
   #desk: StoreDesk | undefined;
   #world: World | undefined;
   #memory: MemorySamples | undefined;
@@ -161,7 +161,7 @@ export class CommCore {
     }
   }
 
-  /** Nobody gives commands any more. */
+  /** Ends the world when nobody gives commands any more. */
   async end(): Promise<void> {
     await this.#shutDown(0);
   }
@@ -180,7 +180,8 @@ export class CommCore {
     });
   }
 
-  /** Known before the script hears of the error, which may end this process: a rank that fails because of this end says so later. */
+  /** Tells other ranks the cause before the script hears of the error: the script may end this process, and ranks that fail by that say
+   *  so later. */
   #tellCause(error: ShoalError): void {
     if (!this.#store) return;
     const told = noteCause(this.#store, this.#plan.rank, error);
@@ -229,7 +230,7 @@ export class CommCore {
     this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs, copyByte: this.#copyByte(joined.topology), spec } });
   }
 
-  /** Where it bounds collectives, and somebody will read of it. */
+  /** Seconds per byte of a copy, measured where it bounds collectives and somebody will read of it. */
   #copyByte({ hosts }: Topology): number | undefined {
     const { recorder } = this.#environment;
     if (!recorder.trace.enabled || hosts.length > 1 || hosts[0].length < 2) return undefined;

@@ -12,7 +12,7 @@ type LastWord = Extract<ControlMessage, { id?: number | undefined; type: 'abort'
 
 /** Whoever is stopped does not answer. */
 export const answerMs = 1000;
-/** In place of a rank. */
+/** Stands for the store where a rank is meant otherwise. */
 const theStore = -1;
 
 export class LastWords {

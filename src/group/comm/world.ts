@@ -137,7 +137,7 @@ export class World {
     return this.#links.get(rank)?.closed === false;
   }
 
-  /** Tells the calling thread how many wait. @param taken do not any more. */
+  /** Tells the calling thread how many newcomers wait. @param taken newcomers that have stopped waiting. */
   tellWaiting(taken: readonly number[] = []): void {
     for (const link of this.links) link.waits &&= !taken.includes(link.rank);
     this.env.tell({ type: 'waiting', count: this.links.filter(({ waits, closed }) => waits && !closed).length });
@@ -172,7 +172,7 @@ export class World {
     return group;
   }
 
-  /** Where there is no room for it, its other ranks hear of that. */
+  /** Makes a group. Where there is no room for it, its other ranks hear of that. */
   #newGroup(spec: GroupSpec): GroupEngine | Promise<never> {
     try {
       return new GroupEngine(this, spec);
@@ -388,7 +388,7 @@ export class World {
     this.#endIfDeserted(group);
   }
 
-  /** Only a group's opening can be early, or that it fails, and what is said after that; what comes for a group that is gone is of no interest. */
+  /** Keeps messages for a group that is not made here yet, from its opening or failure on. Others are for a group that is gone. */
   #keepEarly(link: PeerLink, message: ControlMessage & { group: number }): void {
     const early = this.#early.get(message.group) ?? [];
     if (message.type !== 'group-open' && message.type !== 'abort' && !early.some((each) => each.link === link)) return;
@@ -431,7 +431,7 @@ export class World {
     void link.connection.close(0);
   }
 
-  /** Hear of links that end. */
+  /** Functions that hear of links that end. */
   readonly lossWatchers = new Set<(rank: number, error: ShoalError | undefined) => void>();
 
   #onClose(link: PeerLink, error: ShoalError | undefined): void {

@@ -127,7 +127,7 @@ export interface KVStore extends AsyncDisposable {
    *  that was not initialised. */
   info(key: Key): Promise<ParameterInfo>;
 
-  /** To another worker: a feature blob forward or a gradient blob backward, for models split over workers. */
+  /** Sends a blob to another worker: features forward or gradients backward, for models that are split over workers. */
   sendBlob(worker: number, blob: Blob): Promise<void>;
   /** The next blob of this name from that worker, in the order sent. */
   receiveBlob(worker: number, name: string, options?: { readonly timeoutMs?: number }): Promise<TypedArray>;

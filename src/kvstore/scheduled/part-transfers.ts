@@ -45,7 +45,7 @@ export class PartTransfers {
     }
   }
 
-  /** Those that have arrived end. @returns whether there were any. */
+  /** Ends transfers that have arrived. @returns whether there were any. */
   advance(): boolean {
     let moved = false;
     for (const transfer of this.#underWay) {

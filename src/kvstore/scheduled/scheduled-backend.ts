@@ -193,7 +193,7 @@ export class ScheduledBackend implements Backend {
 
   // ── operations ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** At once, without credit. Values are copied. */
+  /** Initialises parameters at once, without credit. Values are copied. */
   async #init(entries: readonly FirstValue[]): Promise<undefined> {
     const copies = entries.map((entry) => ({ ...entry, value: copyOf(entry.value) }));
     await this.#scheduling.agree();

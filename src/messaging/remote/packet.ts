@@ -152,7 +152,7 @@ export interface DataPacket {
   readonly places: (FramePlace | undefined)[];
 }
 
-/** At most 2¹⁵ − 1 messages. */
+/** Encodes at most 2¹⁵ − 1 messages. */
 export function encodeData(messages: readonly Msg[], sequence: number, counters: Counters): DataPacket {
   const isWide = !messages.every(hasNarrowTarget);
   const headerBytes = isWide ? wideHeaderBytes : messageHeaderBytes;

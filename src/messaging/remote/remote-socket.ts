@@ -233,7 +233,7 @@ export class RemoteSocket {
     return 'ok';
   }
 
-  /** Last words; the pipe is then the caller's to close. */
+  /** Says goodbye to the peer; the pipe is then the caller's to close. */
   sayGoodbye(): void {
     this.#pipe?.send([encodeControl('goodbye', this.#session.counters)]);
   }

@@ -59,7 +59,7 @@ export class ClientCore {
   readonly #rows: ClientRows;
   readonly #states: ClientStates;
   readonly #operations = new Set<ClientOperation>();
-  /** Operations so far. */
+  /** Number of operations so far. */
   #calls = 0;
   /** Barriers that each local worker has called; and the operations that wait for them. */
   readonly #barriers: number[];
@@ -394,7 +394,7 @@ export class ClientCore {
     return { group: workerGroup, first: firstWorker, workers: localWorkers, barrier, left, joins: presence?.joins };
   }
 
-  /** Its memory may be used for other things from now on. */
+  /** Ends an operation, whose memory may be used for other things from now on. */
   #end(operation: ClientOperation, error: ShoalError): void {
     for (const request of operation.requests.keys()) if (request instanceof ClientUnit) request.abandon();
     operation.end(error);

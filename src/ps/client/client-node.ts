@@ -187,7 +187,7 @@ export class ClientNode {
     port.emit({ type: 'ready', info });
   }
 
-  /** Without asking the workers. */
+  /** Ends the client without asking the workers. */
   async end(): Promise<void> {
     await this.#close();
     for (const { port } of this.#channels) port.close();

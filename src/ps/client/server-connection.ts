@@ -38,9 +38,9 @@ export interface ServerConnectionOptions {
   readonly onCommitted: () => void;
   /** Knowledge that all connections of the client share. */
   readonly knowledge: OptimizerKnowledge;
-  /** Worker 0 is of this process. */
+  /** True if worker 0 is in this process. */
   readonly leads: boolean;
-  /** Another process has all that the server knows. */
+  /** True if another process has all that the server knows. */
   readonly hasStandby: boolean;
 }
 
@@ -51,7 +51,7 @@ const survival = 'start servers with --checkpoint-dir <folder>, or with --replic
 
 interface Entry extends Waiting {
   id: number;
-  /** It is in flight, and counts. */
+  /** True while it is in flight and counts against the credit. */
   holdsCredit: boolean;
   accepted: boolean;
   answered: boolean;
@@ -83,7 +83,7 @@ export class ServerConnection implements Disposable {
   #keptBytes = 0;
   #settledBytes = 0;
   #checkpointAsked = false;
-  /** The next request waits for a snapshot of the server. */
+  /** True while the next request waits for a snapshot of the server. */
   #logFull = false;
   /** Batches that can be used on this server. */
   committed = 0;
@@ -152,7 +152,7 @@ export class ServerConnection implements Disposable {
     return waited;
   }
 
-  /** Has a request answered that was sent, where the server may write to this process's memory for it. @returns whether it will be. */
+  /** Asks for the answer to a request for which the server may write to this process's memory. @returns whether there will be one. */
   recall(request: ClientRequest): boolean {
     const entry = [...this.#sent.values()].find((each) => each.request === request && !each.answered);
     if (entry === undefined || this.#state !== 'up' || !request.regions.some((region) => this.#regions.isAttached(region))) return false;
@@ -266,7 +266,7 @@ export class ServerConnection implements Disposable {
 
   // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Also asked by others of the process, whose errors these are not. */
+  /** Sends what there is room for. Others of the process call this, so an error here is not thrown to them. */
   #onRoom(): void {
     try {
       this.pump();
@@ -411,7 +411,7 @@ export class ServerConnection implements Disposable {
     this.#regions.forget(region, { isUp: this.isUp });
   }
 
-  /** Over a connection that is up. */
+  /** Sends a request for the first time, over a connection that is up. */
   #sendFirst(entry: Entry): void {
     entry.id = this.#nextId++;
     this.#sent.set(entry.id, entry);

@@ -40,7 +40,7 @@ const viewSchema = object({
   /** The primary's term: one more than its predecessor's. */
   term: positive,
   primary: recordSchema,
-  /** Has everything that the primary has answered for. */
+  /** The standby that has everything that the primary has answered for. */
   standby: nullable(recordSchema),
 });
 

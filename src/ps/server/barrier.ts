@@ -85,7 +85,7 @@ export class ServerBarrier {
     return [...this.#state.sessions.values()].filter(({ replaced }) => !replaced);
   }
 
-  /** Also released for a client alone, up to `barrier`. */
+  /** Answers clients that wait at a barrier. @param only answers this client alone, up to `barrier`. */
   #answer(only?: ServerSession, barrier = 0): void {
     const { sessions, optimizerNotice, actions } = this.#state;
     for (const session of only === undefined ? sessions.values() : [only]) {

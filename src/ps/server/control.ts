@@ -151,7 +151,7 @@ export class ServerControl {
     throw new ShoalError('mismatch', message);
   }
 
-  /** Without `rounds` the client is in all rounds from now on, and is told how far they are; with them from these rounds on. */
+  /** Lets a client into the rounds: without `rounds` from now on, and it is told how far they are; else from `rounds` on. */
   #enter(session: ServerSession, request: number, { rounds, barrier = 0 }: ValueOf<typeof Fields.enter>): void {
     const state = this.#state;
     state.transfers.enter(session, rounds && unpackCounts(rounds));

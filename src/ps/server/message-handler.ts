@@ -156,7 +156,7 @@ export class MessageHandler {
     this.flush();
   }
 
-  /** Hears requests that have waited until workers had repeated theirs. */
+  /** Takes requests that have waited until workers had repeated theirs. */
   #heardAll(): void {
     this.state.repeats = false;
     this.#unblock();

@@ -86,7 +86,7 @@ export class ServerCore {
     return core;
   }
 
-  /** Whatever arrived, from clients, other servers, the primary or the standby. Never throws: see `onFault`. */
+  /** Takes any message, from clients, other servers, the primary or the standby. Never throws: see `onFault`. */
   receive(msg: Msg): void {
     if (this.#closed) return msg.release();
     // Memory that a backend lends is kept only for gradients that are about to be summed, and not for a standby, who gets them too.

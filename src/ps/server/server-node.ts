@@ -285,7 +285,7 @@ export class ServerNode {
     this.#end('replaced');
   }
 
-  /** Whoever has left says goodbye when it has heard the answer, or is silent one day. */
+  /** True once nobody has to be heard any more: clients say goodbye after their last answer, or are silent one day. */
   get #isDone(): boolean {
     return this.#served && this.#mode === 'primary' && ![...this.#peers.keys()].some((address) => roleOf(address) === Role.stub);
   }
@@ -336,7 +336,7 @@ export class ServerNode {
     }
   }
 
-  /** None once this process has stopped serving: the router says so by an error. */
+  /** The next message; undefined once this process has stopped serving. */
   #receive(): Msg | undefined {
     return this.#ending ? undefined : this.#router.tryReceive();
   }
@@ -352,7 +352,7 @@ export class ServerNode {
     } else this.#log.warn(`${nameOfAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
   }
 
-  /** Whoever has been lost and goes on is there again. */
+  /** The silence of a peer, which is there again if it had counted as lost. */
   #peer(address: Address): Silence {
     return getOrMake(this.#peers, address, () => (address === this.#own ? this.#primary : this.#silenceOf(address)));
   }

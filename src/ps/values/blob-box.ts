@@ -7,7 +7,7 @@ import type { DType, TypedArray } from '../../memory/dtype.ts';
 export interface Blob {
   /** The direction in which it goes: a layer's output, forward, or its gradient, backward. */
   readonly kind: 'feature' | 'gradient';
-  /** For instance `layer3/output`. */
+  /** Name of the blob, for instance `layer3/output`. */
   readonly name: string;
   /** Copied before `sendBlob` returns. */
   readonly values: TypedArray;

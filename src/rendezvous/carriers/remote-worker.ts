@@ -53,7 +53,7 @@ interface Standing {
   firstStep: number;
   request: StandingRequest | undefined;
   connection: TensorConnection | undefined;
-  /** That of the connection before, with what had come and was not read. */
+  /** The request of the earlier connection, with tensors that had come and were not read. */
   before: StandingRequest | undefined;
 }
 

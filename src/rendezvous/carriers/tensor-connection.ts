@@ -148,7 +148,7 @@ export class TensorConnection implements TensorCarrier, Asker {
     this.#onClose(cause);
   }
 
-  /** At once: what is under way is lost. */
+  /** Closes at once: what is under way is lost. */
   abort(cause: ShoalError): void {
     void this.#options.connection.close(0);
     this.#onClose(cause);

@@ -61,7 +61,7 @@ class DeviceArrival implements PieceSink {
   /** Offsets of pieces that are copied. */
   readonly #copied = new Set<number>();
   #place: Promise<DeviceTensor> | undefined;
-  /** Made here. */
+  /** The buffer that is made here. */
   #buffer: GpuBuffer | undefined;
   #failure: ShoalError | undefined;
 

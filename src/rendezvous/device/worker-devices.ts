@@ -8,13 +8,13 @@ import type { StagedTensor } from '../value/staged-tensor.ts';
 /** One device. */
 export interface WorkerDevice {
   readonly copies: DeviceCopies;
-  /** Told once when nothing can be copied any more. */
+  /** Functions that are called once when nothing can be copied any more. */
   readonly onEnd: Set<(cause: ShoalError) => void>;
 }
 
 export class WorkerDevices {
   readonly #devices = new Map<GpuDevice, WorkerDevice>();
-  /** Between staging and proxies, both ways. */
+  /** Bytes that were copied between staging and proxies, both ways. */
   bytesCopied = 0;
 
   of(device: GpuDevice): WorkerDevice {

@@ -5,7 +5,7 @@ export type TensorCounters = typeof none;
 const none = {
   /** Control messages, with records or only to give credits back. */
   messagesSent: 0,
-  /** Those of `messagesSent` that carry no record: they give receive credits back. */
+  /** Messages among `messagesSent` that carry no record: they give receive credits back. */
   creditMessagesSent: 0,
   /** Control messages of the peer. */
   messagesReceived: 0,

@@ -41,7 +41,7 @@ export interface PendingWrite {
   readonly room: number;
   /** Tells the receiver that the request is answered, or that this piece is there. */
   immediate: number | undefined;
-  /** There are others of the same tensor, which must not come after it. */
+  /** True for a write beside which there are others of the same tensor, which must not come after it. */
   readonly isPiece?: boolean;
   readonly onDone: Release;
 }
@@ -51,7 +51,7 @@ export interface OutboxOptions {
   /** The account of the connection; when it has room again, `pump` is called. */
   readonly account: CreditAccount;
   readonly counters: TensorCounters;
-  /** Calls back at the end of this turn. */
+  /** Calls the function at the end of this turn. */
   readonly atEndOfTurn: (callback: () => void) => void;
 }
 
@@ -62,7 +62,7 @@ const doneCountMax = 8192;
 const partBytesMax = 4 * 2 ** 20;
 /** Whoever asks for a tensor needs it: as what comes first in the next step. */
 const priority = 0;
-/** Between places, at most. */
+/** Most bytes between two places that one write covers. */
 const padding = spanOf(new Uint8Array(64));
 
 export class Outbox {

@@ -58,7 +58,7 @@ export class TensorRequest extends TensorPlace implements Indexed {
   readonly deadlineMs: number;
   /** Undefined for slots of a fused request. */
   readonly waiter: Waiter<TensorValue> | undefined;
-  /** In a row, from `index`: its own, and those of pieces. */
+  /** Number of indices in a row from `index`: its own, and those of pieces. */
   readonly indices: number;
   /** The user of pieces. */
   readonly sink: PieceSink | undefined;

@@ -19,7 +19,7 @@ export interface TensorResponse {
   /** The metadata that the receiver expects. */
   metadata: TensorMetadata | undefined;
   cancel: Cancel;
-  /** Has come, and waits for a destination. */
+  /** The value that has come, and waits for a destination. */
   offered: { readonly value: SentValue; readonly tensor: WritableTensor } | undefined;
   /** Ends the reading of a tensor in pieces. */
   stopReading: Release;

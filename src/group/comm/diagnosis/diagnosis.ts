@@ -13,7 +13,7 @@ export interface Report {
   readonly text: string;
   /** The rank has made the call in question. */
   readonly arrived: boolean;
-  /** Only after it was asked. */
+  /** True if the rank made the call only after it was asked. */
   readonly late?: boolean;
   /** The number of calls of a rank that has not made this one. */
   readonly calls?: number;

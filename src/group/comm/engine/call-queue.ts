@@ -19,7 +19,7 @@ export interface SubmittedCall {
 }
 
 export interface CallQueue<Call> {
-  /** Those that are not finished, oldest first. */
+  /** Calls that are not finished, oldest first. */
   readonly pending: readonly Call[];
   /** Their number. */
   readonly size: number;

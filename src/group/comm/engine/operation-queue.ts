@@ -23,7 +23,7 @@ export class OperationQueue implements CallQueue<Operation> {
   readonly #slotCount: number;
   readonly #beginMessage = new Uint8Array(beginBytesMax);
   readonly #waiting: Operation[] = [];
-  /** In the order of the calls, as `#waiting`. */
+  /** Operations in flight, in the order of the calls, as `#waiting`. */
   #inFlight: Operation[] = [];
   readonly #staging: StagingBudget;
   #submitted: number;
@@ -52,7 +52,7 @@ export class OperationQueue implements CallQueue<Operation> {
     return [...this.#inFlight, ...this.#waiting].sort((a, b) => a.ordinal - b.ordinal);
   }
 
-  /** Without a plan it keeps its place, and those behind it theirs, until it has one. */
+  /** Queues a call. Without a plan it keeps its place until it has one, and so do the calls behind it. */
   add(request: SubmittedCall, plan: PreparedPlan | undefined, submittedMs: number): Operation {
     const group = this.#group;
     const ordinal = this.#submitted++;

@@ -385,7 +385,7 @@ function describeTransfer({ direction, dtype, count, tag, link }: Transfer): str
   return `${direction} ${dtype}[${count}] ${direction === 'send' ? 'to' : 'from'} ${peer} with tag ${tag}`;
 }
 
-/** @param rank undefined: anyone. */
+/** Key of a queue. @param rank the other side; undefined: anyone. */
 function keyOf(group: number, rank: number | undefined, tag: number): string {
   return `${group}:${rank ?? 'any'}:${tag}`;
 }

@@ -83,7 +83,7 @@ const controlMessage = tagged({
   pong: { sentMs: number(), atMs: number() },
   /** The question for whom you wait. */
   whom: { id: integer({ min: 1 }) },
-  /** For these ranks of the world, in what the text says; none: for nobody. */
+  /** The sender waits for these ranks of the world, in the call that the text describes; no ranks: it waits for nobody. */
   waits: { id: integer({ min: 1 }), text: text(4096), ranks: list(count, { max: 64 }) },
   /** Lend me memory to write to while I time our link. */
   'probe-open': { bytes: integer({ min: 1, max: probeBytesMax }) },

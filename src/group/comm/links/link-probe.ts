@@ -17,7 +17,7 @@ import { decodeNumbered, encodeNumbered, MessageType } from './wire.ts';
 
 /** Rates of one link, in seconds and seconds per byte. */
 export interface LinkRates {
-  /** Beside the cost of sending it. */
+  /** Time of a message on its way, without the cost of sending it. */
   readonly latency: number;
   readonly overhead: number;
   readonly byte: number;

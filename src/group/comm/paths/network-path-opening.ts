@@ -286,7 +286,7 @@ class NetworkPathLinks {
     return this.#options.sockets.candidates;
   }
 
-  /** To all ranks, by group rank, without this one's. @throws ShoalError what `connect` throws. */
+  /** Connects to all ranks. @returns descriptors by group rank, none for this one. @throws ShoalError as `connect` does. */
   async connect(candidatesOf: readonly (readonly string[])[]): Promise<number[]> {
     const { group, world, sockets, connectTimeoutMs, native } = this.#options;
     const dialled = candidatesOf.map(async (candidates, rank) => {

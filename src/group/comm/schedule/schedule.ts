@@ -65,7 +65,7 @@ export interface ScheduleOptions {
 /** A tensor that is posted, until all its parts have their turn. */
 interface Posted extends Watched {
   readonly task: AllReduceTask;
-  /** Without a turn; in their order. */
+  /** All-reduces that have got no turn yet, in their order. */
   readonly left: AllReduceTask[];
 }
 
@@ -82,7 +82,7 @@ export class Schedule {
   readonly #posted = new Map<string, Posted[]>();
   /** Posted, and not ended. */
   readonly #tasks = new Set<AllReduceTask>();
-  /** In order. */
+  /** Ranks that have left, in the order of their leaving. */
   readonly #leftRanks: number[] = [];
   /** Calls of the group. */
   #calls = 0;

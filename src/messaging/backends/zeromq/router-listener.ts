@@ -8,7 +8,7 @@ import type { DealerPipeOptions } from './dealer-pipe.ts';
 import { join, lingerMs, PacketSocket } from './packet-socket.ts';
 import { answers } from './zeromq-url.ts';
 
-/** For ZeroMQ to give an address back, at most. */
+/** Longest time that ZeroMQ gets to give an address back. */
 const releaseMs = 2000;
 const releaseLookMs = 5;
 

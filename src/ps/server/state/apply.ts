@@ -68,7 +68,7 @@ export class Applier {
     this.#count(from, to, contributions);
   }
 
-  /** In pieces that stay in the cache: sum, update, copies. */
+  /** Sums, updates and copies in pieces that stay in the cache. */
   #optimize(optimizer: Optimizer, stretch: Stretch): void {
     const { dtype, from, sources, targets } = stretch;
     const [values, ...outs] = targets;
@@ -130,7 +130,7 @@ export class Applier {
     return firstNonFinite(this.#parameterKernels, dtype, values) < 0;
   }
 
-  /** Without a culprit it is the sum that is not finite. */
+  /** The error for a gradient that is not finite. Without a culprit, only the sum is not finite. */
   #refusal(slot: number, culprit: Contribution<ServerRequest> | undefined): ShoalError {
     const whose = culprit === undefined ? 'the sum of the gradients' : `the gradient of ${describeWorkers(culprit.request.session.member)}`;
     const what = culprit?.nonFinite === true ? `'${this.#slots.parameterOf(slot).key}'` : this.#slots.describe(slot);

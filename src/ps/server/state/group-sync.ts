@@ -117,7 +117,7 @@ export class GroupSync {
     this.#wake();
   }
 
-  /** Before long `#tick`. */
+  /** Sees to it that `#tick` runs before long. */
   #wake(): void {
     const { clock, syncMs } = this.#parts.options;
     if (this.#active) this.#timer ??= clock.setTimer(syncMs, () => this.#tick());
@@ -131,7 +131,7 @@ export class GroupSync {
     this.#parts.actions.onDue();
   }
 
-  /** To every group whose copy is older than the master's: which slots, and their versions. */
+  /** Tells every group whose copy is older than the master's which slots are newer, and their versions. */
   #sendNotices(): void {
     const { options, actions, slots } = this.#parts;
     const { topology, group } = options;

@@ -173,7 +173,7 @@ export interface ReportData {
   /** Length of a stretch of densities. */
   readonly stretchUs: number;
   readonly counters: readonly ReportCounter[];
-  /** In order of their hosts. */
+  /** Ends in the order of their hosts. */
   readonly ends: readonly ReportEnd[];
   /** Null: nothing was counted. */
   readonly links: ReportLinks | null;
