@@ -1,6 +1,6 @@
 /** Bytes of messages and files, read and written in one way, little-endian: fixed records as tables of fields (`layout`), everything else
- *  by a reader that never leaves its bytes and a writer that grows. Text is UTF-8. Whoever reads gets a `ShoalError` `protocol` that names the format
- *  for bytes that are missing, too many, or no such number. Numbers that are written must be in range: they are our own. */
+ *  by a reader that never leaves its bytes and a writer that grows. Text is UTF-8. Whoever reads gets a `ShoalError` `protocol` that names
+ *  the format for bytes that are missing, too many, or no such number. Numbers that are written must be in range: they are our own. */
 import { assert } from './assert.ts';
 import { ShoalError } from './errors.ts';
 

@@ -1,5 +1,5 @@
-/** A library that runs collectives of groups instead of Shoal's plans. Ranks compare the contracts of calls before it hears of them; tensors
- *  lie in shared memory, messages between two ranks and failures go over the links, as in any group. */
+/** A library that runs collectives of groups instead of Shoal's plans. Ranks compare the contracts of calls before it hears of them;
+ *  tensors lie in shared memory, messages between two ranks and failures go over the links, as in any group. */
 import type { Clock } from '../base/clock.ts';
 import type { Settings } from '../base/settings/settings.ts';
 import type { Kernels } from '../memory/kernels.ts';

@@ -68,7 +68,8 @@ export function worldSpec(
   return { id: worldGroupId, name: 'world', globalRanks, rank, topology, callsBefore, library };
 }
 
-/** True if this rank tells people: the first of those that see others being late does. Where nobody is, each may be the only one that sees something.
+/** True if this rank tells people: the first of those that see others being late does. Where nobody is, each may be the only one that sees
+ *  something.
  *  @param late world ranks. */
 export function speaksOf({ rank, globalRanks }: GroupSpec, late: readonly number[]): boolean {
   return late.length === 0 || globalRanks.findIndex((each) => !late.includes(each)) === rank;

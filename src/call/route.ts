@@ -24,7 +24,8 @@ import type { HostPathPlans, Planner, PreparedPlan } from './planner.ts';
 /** Facts that the ranks of a group have found or agreed on: the same on all of them. */
 export interface GroupFacts {
   readonly planner: Pick<Planner, 'prepare'>;
-  /** Most bytes of a small call, where all ranks share memory: larger calls take the host path only as far as it has code for private arrays. */
+  /** Most bytes of a small call, where all ranks share memory: larger calls take the host path only as far as it has code for private
+   *  arrays. */
   readonly hostBytesMax?: number;
   /** Most bytes on the network path, where ranks of several hosts have agreed on one: larger calls take the engine. */
   readonly networkBytesMax?: number;

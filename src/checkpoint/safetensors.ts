@@ -99,7 +99,8 @@ export function decodeHeaderLength(prefix: Uint8Array, fileBytes: number): numbe
 }
 
 /** @param dataBytes number of bytes that follow the header in the file.
- *  @throws ShoalError `protocol` for anything but a header of exactly that much data, `unsupported` for a dtype that is not the format's. */
+ *  @throws ShoalError `protocol` for anything but a header of exactly that much data, `unsupported` for a dtype that is not the
+ *  format's. */
 export function decodeHeader(header: Uint8Array, dataBytes: number): SafetensorsHeader {
   const members = parseObject(header);
   let metadata: Record<string, string> = {};

@@ -1,5 +1,5 @@
-/** Training that goes on without the ranks that are lost and with those that join, in the shape of Horovod's `hvd.elastic.run`: without commits,
- *  because survivors keep what they have. It must not know the model. */
+/** Training that goes on without the ranks that are lost and with those that join, in the shape of Horovod's `hvd.elastic.run`: without
+ *  commits, because survivors keep what they have. It must not know the model. */
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { leave } from '../base/leave-signal.ts';
 import { anyList, anything, callback, checkArgument, checkFields, count, describeValue, optionTable } from '../base/schema.ts';
@@ -26,7 +26,8 @@ export interface ElasticState {
   step: number;
   /** Parameters, the optimiser's state, …: the same dtypes and numbers of elements on all ranks, in the same order. */
   readonly tensors: readonly TensorLike[];
-  /** The optimiser whose state is spread over the ranks, made of the group that `elastic.run` is given. Its step is the last call of a step. */
+  /** The optimiser whose state is spread over the ranks, made of the group that `elastic.run` is given. Its step is the last call of a
+   *  step. */
   readonly sharded?: ShardedState;
   /** Anything else that structured clone takes and that is the same on all ranks, such as the position of a sampler. */
   extra?: unknown;
@@ -34,14 +35,16 @@ export interface ElasticState {
 
 const stateFields = optionTable<ElasticState>({ step: count, tensors: anyList, sharded: anything, extra: anything });
 
-/** Trains from `state.step` on, with this group. `boundary` is awaited after each step, once the state has been changed, equally often on all
- *  ranks and with a collective of all between two times: there, ranks that wait are taken in. It rejects with what `elastic.run` catches. */
+/** Trains from `state.step` on, with this group. `boundary` is awaited after each step, once the state has been changed, equally often on
+ *  all ranks and with a collective of all between two times: there, ranks that wait are taken in. It rejects with what `elastic.run`
+ *  catches. */
 export type ElasticTrain = (group: ProcessGroup, state: ElasticState, boundary: () => Promise<void>) => Promise<void>;
 
-/** Calls `train` until it has ended on all ranks: at first, and again when the ranks have changed, with the group of those that there are then.
- *  Before each time all take over the state of the rank that has made the most steps; at first that is rank 0's, or that of one that has
- *  loaded a checkpoint. When ranks are lost the group is shrunk, when some wait it is grown. A newcomer runs the same script. A rank that gets SIGTERM
- *  leaves at the next boundary, by this signal. Start the job with `shoal run --min`. @returns the last group. @throws ShoalError as `shrink`, and what `train` throws, unless it is the loss of a rank. */
+/** Calls `train` until it has ended on all ranks: at first, and again when the ranks have changed, with the group of those that there are
+ *  then. Before each time all take over the state of the rank that has made the most steps; at first that is rank 0's, or that of one that
+ *  has loaded a checkpoint. When ranks are lost the group is shrunk, when some wait it is grown. A newcomer runs the same script. A rank
+ *  that gets SIGTERM leaves at the next boundary, by this signal. Start the job with `shoal run --min`. @returns the last group. @throws
+ *  ShoalError as `shrink`, and what `train` throws, unless it is the loss of a rank. */
 async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain): Promise<ProcessGroup> {
   checkGroup('elastic.run', group, 'shrink');
   checkFields('elastic.run: state', state, stateFields);
@@ -93,9 +96,9 @@ interface Standing {
   isTorn: boolean;
 }
 
-/** All get the state of the ranks that have made the most steps: a call in flight at a loss may have ended well on some ranks, and newcomers have
- *  nothing yet. Those that have begun have the same state after as many steps; at first one rank gives its own. A rank that is behind keeps what it
- *  has until it has everything, as those ranks may be lost meanwhile.
+/** All get the state of the ranks that have made the most steps: a call in flight at a loss may have ended well on some ranks, and
+ *  newcomers have nothing yet. Those that have begun have the same state after as many steps; at first one rank gives its own. A rank that
+ *  is behind keeps what it has until it has everything, as those ranks may be lost meanwhile.
  *  @returns a name that nobody had before. */
 async function catchUp(group: ProcessGroup, state: ElasticState, standing: Standing): Promise<string> {
   const { rank } = group;

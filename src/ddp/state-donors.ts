@@ -1,4 +1,5 @@
-/** State that ranks have is given to those that lack it: each donor sends a part of its own, so that what arrives is bounded by the receiver.
+/** State that ranks have is given to those that lack it: each donor sends a part of its own, so that what arrives is bounded by the
+ *  receiver.
  *
  *      donors      rank 0 ■■■·········     rank 1 ····■■■■·····     rank 3 ········■■■■
  *                         └──────────────┬───────────┴──────────────────────┘
@@ -13,7 +14,8 @@ import { dtypeInfo } from '../memory/dtype.ts';
 /** Arrays of at most so many bytes are copied, because that takes less time than a message. */
 const smallBytesMax = 65_536;
 
-/** Longest piece, and pieces that a rank has under way: plain arrays travel by way of shared memory, which is used again after each piece. */
+/** Longest piece, and pieces that a rank has under way: plain arrays travel by way of shared memory, which is used again after each
+ *  piece. */
 const pieceBytesMax = 2 ** 20;
 const piecesInFlight = 4;
 

@@ -1,12 +1,12 @@
-/** The ends of steps, at which the ranks of a group take in those that wait: all at the same one, and without a call while nobody waits. Ranks hear
- *  of one that waits at different times, so they decide through the job's store:
+/** The ends of steps, at which the ranks of a group take in those that wait: all at the same one, and without a call while nobody waits.
+ *  Ranks hear of one that waits at different times, so they decide through the job's store:
  *
  *      rank 0   boundary 7: one waits ─ 1 of 3 know ─┐                           8: looks    9: `at` is 10     10: grows
  *      rank 2   boundary 7: one waits ─ 2 of 3 know ─┼▶ store                    8: looks    9: `at` is 10     10: grows
  *      rank 1   boundary 8: one waits ─ 3 of 3 know ─┘   ── `at` is 10 ▶ store   9                             10: grows
  *
- *  The last rank to know has written `at` before it goes on, and no other one ends its next step without it, because a step has a call of all
- *  ranks. One more step is between, for scripts that wait for a step's call in the next step. It must not know how groups grow. */
+ *  The last rank to know has written `at` before it goes on, and no other one ends its next step without it, because a step has a call of
+ *  all ranks. One more step is between, for scripts that wait for a step's call in the next step. It must not know how groups grow. */
 import { ShoalError } from '../base/errors.ts';
 import type { ProcessGroup } from '../group/caller/types.ts';
 

@@ -61,8 +61,8 @@ const waitOptions = optionTable<WaitOptions>({ timeoutMs: anyNumber });
 /** Most operations that an error names. */
 const namedMax = 4;
 
-/** Runs functions as soon as those that were pushed before them, and that use the same variables, allow: many readers of a variable at a time,
- *  or one writer. A failed function poisons what it writes. All functions run on the thread that made the engine. */
+/** Runs functions as soon as those that were pushed before them, and that use the same variables, allow: many readers of a variable at a
+ *  time, or one writer. A failed function poisons what it writes. All functions run on the thread that made the engine. */
 export class DependencyEngine {
   readonly #clock: Clock;
   readonly #operationsMax: number;

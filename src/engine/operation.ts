@@ -6,8 +6,8 @@ import type { QueuedVariable, Waiter } from './variable.ts';
 /** Ends an operation, with an error if it failed. It may be called while the function runs, or at any time after. */
 export type OnComplete = (error?: unknown) => void;
 
-/** A function that an engine runs. It holds its variables until it, or what it has started, calls `onComplete`; an error that it throws ends it
- *  as well, and so does a promise that it returns and that rejects. */
+/** A function that an engine runs. It holds its variables until it, or what it has started, calls `onComplete`; an error that it throws
+ *  ends it as well, and so does a promise that it returns and that rejects. */
 export type AsyncFunction = (onComplete: OnComplete) => void;
 
 /** Options of `pushAsync` and `pushSync`. */

@@ -33,7 +33,8 @@ export interface InitOptions {
   readonly rank?: number;
   /** The number of ranks; given with `rank`. */
   readonly worldSize?: number;
-  /** Joins a world that has begun with `worldSize` ranks, without a rank of its own: resolves when its ranks call `grow`. Default: SHOAL_JOIN. */
+  /** Joins a world that has begun with `worldSize` ranks, without a rank of its own: resolves when its ranks call `grow`. Default:
+   *  SHOAL_JOIN. */
   readonly join?: boolean;
   /** Default time limit of operations. Default: SHOAL_TIMEOUT_MS, 5 minutes. */
   readonly timeoutMs?: number;

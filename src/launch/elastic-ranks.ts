@@ -1,5 +1,5 @@
-/** Ranks of this node in a job that goes on without those that end badly: each is started again alone, as a newcomer that waits until the others
- *  take it in:
+/** Ranks of this node in a job that goes on without those that end badly: each is started again alone, as a newcomer that waits until the
+ *  others take it in:
  *
  *      rank 3 ends badly ── 1 s, 2 s, 4 s … ──▶ rank 4 is started ──▶ it has joined
  *                               ▲                       └ it ends before ─┐

@@ -1,5 +1,5 @@
-/** The launcher's words about a failure: the ends of the other processes, then the one that failed first, and why. They are few lines for any
- *  number of ranks; the files of `--log-dir` have everything. Pure. */
+/** The launcher's words about a failure: the ends of the other processes, then the one that failed first, and why. They are few lines for
+ *  any number of ranks; the files of `--log-dir` have everything. Pure. */
 import { hostname } from 'node:os';
 import { groupBy } from '../base/collections/lists.ts';
 import { exitCodeOf, succeeded } from './exit-reason.ts';
@@ -77,7 +77,8 @@ export function describeOthers(ends: readonly EndedProcess[], first: EndedProces
   return rest.length === 0 ? lines : [...lines, `${namesOf(rest)} ended badly, too`];
 }
 
-/** The failure and its details. `saidLines`: the number of lines said before. `logFolder`: the folder with the whole output of the process. */
+/** The failure and its details. `saidLines`: the number of lines said before. `logFolder`: the folder with the whole output of the
+ *  process. */
 export function describeFirst(
   failure: JobFailure,
   {

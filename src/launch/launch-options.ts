@@ -31,8 +31,8 @@ export interface LaunchOptions extends RouteOptions, JobProcessOptions {
   readonly secret?: string;
   /** Name of the job. Default: random for one node, `shoal` for several. */
   readonly job?: string;
-  /** For one node, or nodes that come and go, without tasks of a graph: the job goes on without ranks that end badly while so many are left, and
-   *  each is started again alone `maxRestarts` times. Default: it needs all; where nodes come and go, as many as `nodes` have. */
+  /** For one node, or nodes that come and go, without tasks of a graph: the job goes on without ranks that end badly while so many are
+   *  left, and each is started again alone `maxRestarts` times. Default: it needs all; where nodes come and go, as many as `nodes` have. */
   readonly ranksMin?: number | undefined;
   /** Time that the other ranks have to fail by themselves. Default 5000. */
   readonly graceMs?: number;

@@ -175,8 +175,8 @@ export class NodeAgreement {
   }
 
   /** Finds the failure that a rank's failure comes from: a rank that has failed because of another one has not failed first, whichever
-   *  end is seen first. Among ranks that blame each other in a circle it is the one that was blamed first. A process that others have lost may
-   *  take a while to end: at most `graceMs`. */
+   *  end is seen first. Among ranks that blame each other in a circle it is the one that was blamed first. A process that others have lost
+   *  may take a while to end: at most `graceMs`. */
   async firstCause(generation: number, failure: JobFailure, graceMs: number): Promise<JobFailure> {
     const { clock } = this.#options;
     const store = ranksPart(this.#store, generation);

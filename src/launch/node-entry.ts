@@ -63,7 +63,8 @@ interface Serving {
   readonly laterNodes: LaterNodes;
 }
 
-/** @throws ShoalError `config` when there is no number for this node, two nodes contradict each other or the port is in use, `auth` on another
+/** @throws ShoalError `config` when there is no number for this node, two nodes contradict each other or the port is in use, `auth` on
+ *  another
  *          secret, `timeout`. */
 export async function enterJob(options: NodeOptions): Promise<Entry> {
   const { clock, node, nodesMax } = options;
@@ -89,7 +90,8 @@ export async function enterJob(options: NodeOptions): Promise<Entry> {
   );
 }
 
-/** Ranks per node with which the job begins, by node: those of all; where nodes come and go, of the first. @throws ShoalError as `enterJob`. */
+/** Ranks per node with which the job begins, by node: those of all; where nodes come and go, of the first. @throws ShoalError as
+ *  `enterJob`. */
 export async function firstNodes({ node, store }: Entry, options: NodeOptions): Promise<Map<number, number>> {
   const { nodes, nodesMax, joinTimeoutMs, signal } = options;
   const wait = { timeoutMs: joinTimeoutMs, signal };

@@ -1,5 +1,5 @@
-/** The world of a job that goes on without ranks that end badly, kept by the launcher of node 0 for all nodes: who is in it, and whether enough are
- *  left. It hears of every rank from the launcher of its node:
+/** The world of a job that goes on without ranks that end badly, kept by the launcher of node 0 for all nodes: who is in it, and whether
+ *  enough are left. It hears of every rank from the launcher of its node:
  *
  *      `waits`   a process was started that is to join                         `joined`   world 4 → 5
  *      `ended`   well, or badly: world 5 → 4, or the job fails with it         a launcher is gone: its ranks are lost, together

@@ -1,5 +1,5 @@
-/** The agreement of a group's ranks on those that go on, without some of them or with others that wait. It goes through the world's store, which decides once who follows a
- *  group: of two parts that have lost each other, one goes on at most.
+/** The agreement of a group's ranks on those that go on, without some of them or with others that wait. It goes through the world's store,
+ *  which decides once who follows a group: of two parts that have lost each other, one goes on at most.
  *
  *      every rank   writes `row/<rank>`: the numbers of groups that it uses, and whom it leaves out or takes in. The first that has the rows
  *                   of all ranks that it has not lost writes `members`
@@ -7,8 +7,8 @@
  *      each member  opens their group. Where one has lost another meanwhile, it goes on from that group in the same way; the others hear
  *                   of its failure, if they have opened it, and then do so, too
  *
- *  A rank that comes back late finds in the store who has gone on, and whether it was one of them. It must not know the cause of a loss, nor
- *  how a group is opened. */
+ *  A rank that comes back late finds in the store who has gone on, and whether it was one of them. It must not know the cause of a loss,
+ *  nor how a group is opened. */
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { anyObject, count, flag, integer, list, object, optional, parse, type ValueOf } from '../base/schema.ts';
@@ -53,7 +53,8 @@ export interface Newcomers {
 export interface Change {
   /** World ranks that are left out though they may be there. */
   readonly exclude: readonly number[];
-  /** World ranks in their new order, before all others. Empty: as they are. Where ranks want different orders, one of these is that of all. */
+  /** World ranks in their new order, before all others. Empty: as they are. Where ranks want different orders, one of these is that of
+   *  all. */
   readonly order: readonly number[];
   /** Ranks that wait are taken in. */
   readonly admits: boolean;

@@ -3,8 +3,8 @@
  *
  *      each rank   how many groups it has made, which numbers it uses ─ exchanged ─▶ on all: a serial for names, a number
  *
- *  Several groups may be made of one group at the same time. Then ranks tell numbers that lack those of the calls before. So each also tells
- *  how many groups of this parent it knows, and all leave out the numbers that one of them did not know. */
+ *  Several groups may be made of one group at the same time. Then ranks tell numbers that lack those of the calls before. So each also
+ *  tells how many groups of this parent it knows, and all leave out the numbers that one of them did not know. */
 import { getOrMake } from '../base/collections/lists.ts';
 import { ShoalError } from '../base/errors.ts';
 

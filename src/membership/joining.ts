@@ -9,8 +9,8 @@ import { giveUp, rankEnded } from '../store/ended-ranks.ts';
 
 const foreverMs = 0x7fffffff;
 
-/** Limits of the wait for a store that may have stopped: of a rank that gives up, for which launchers wait a little longer, and of a rank that has heard
- *  nothing for so long beyond its limit. */
+/** Limits of the wait for a store that may have stopped: of a rank that gives up, for which launchers wait a little longer, and of a rank
+ *  that has heard nothing for so long beyond its limit. */
 export const storeAnswerMs = 4000;
 const silentStoreMs = 10_000;
 

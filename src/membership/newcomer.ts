@@ -1,5 +1,5 @@
-/** A rank that waits to be taken into a world which has begun: it follows the groups of the world, and is connected with the ranks of the present
- *  one. It must not know how it connects. */
+/** A rank that waits to be taken into a world which has begun: it follows the groups of the world, and is connected with the ranks of the
+ *  present one. It must not know how it connects. */
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Store } from '../store/store.ts';

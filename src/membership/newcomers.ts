@@ -1,5 +1,5 @@
-/** Ranks that wait to be taken into a world which has begun, as its members see them: what all know of all ranks, with the newcomers. It must not
- *  know how they have connected. */
+/** Ranks that wait to be taken into a world which has begun, as its members see them: what all know of all ranks, with the newcomers. It
+ *  must not know how they have connected. */
 import { anyObject, anyText, count, list, object, optional, parse, record, type ValueOf } from '../base/schema.ts';
 import type { CostModel } from '../plan/cost.ts';
 import type { Topology } from '../plan/topology.ts';

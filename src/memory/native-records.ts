@@ -1,4 +1,5 @@
-/** The addon's ciphers of encrypted connections, typed: native/records.h describes them, base/secure/records.ts has the format and the twin. */
+/** The addon's ciphers of encrypted connections, typed: native/records.h describes them, base/secure/records.ts has the format and the
+ *  twin. */
 import { must } from '../base/assert.ts';
 import { aeads, type Aead } from '../base/secure/noise.ts';
 import { scriptCiphers, type RecordCiphers, type RecordOpener, type RecordSealer } from '../base/secure/records.ts';

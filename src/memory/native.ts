@@ -59,7 +59,8 @@ export interface NativeParameterLoops extends Omit<ParameterKernels, 'update'> {
   update(rule: number, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void;
 }
 
-/** Functions of the addon, without those of the optional carriers, whose folders declare them. The loops directly on it are the best that this CPU can run. */
+/** Functions of the addon, without those of the optional carriers, whose folders declare them. The loops directly on it are the best that
+ *  this CPU can run. */
 export interface Native extends NativeLoops, NativeRecords, NativeWire {
   readonly version: string;
   /** All other loops that this CPU can run, down to those for any CPU of this architecture; for tests. */

@@ -34,8 +34,8 @@ export const ReduceOp = {
 /** One of the operators, by its name. */
 export type ReduceOp = (typeof ReduceOp)[keyof typeof ReduceOp];
 
-/** Operators on whether elements are other than 0, by MPI's names, on every dtype; results are 1 and 0. `land`: all are; `lor`: at least one is;
- *  `lxor`: an odd number of them are. */
+/** Operators on whether elements are other than 0, by MPI's names, on every dtype; results are 1 and 0. `land`: all are; `lor`: at least
+ *  one is; `lxor`: an odd number of them are. */
 export type LogicalOp = 'land' | 'lor' | 'lxor';
 
 export function isLogicalOp(op: unknown): op is LogicalOp {

@@ -88,8 +88,9 @@ export interface RepetitionOptions {
   readonly yields: boolean;
 }
 
-/** Runs the program once more. Undefined when it has come to its end and no doorbell is set; `notStarted` when nothing has been changed; else an index into
- *  `machineStatuses`: the run has its numbers, doorbells are to be rung, and it goes on by `StepMachine.run` from where the state says. */
+/** Runs the program once more. Undefined when it has come to its end and no doorbell is set; `notStarted` when nothing has been changed;
+ *  else an index into `machineStatuses`: the run has its numbers, doorbells are to be rung, and it goes on by `StepMachine.run` from where
+ *  the state says. */
 export type Repetition = () => number | undefined;
 
 export const notStarted = 5;

@@ -65,7 +65,8 @@ function isMemory(buffer: unknown): boolean {
 export const dimensionsMax = 32;
 
 /** Number of elements of a shape; 1 for a scalar `[]`, 0 when any dimension is 0.
- *  @throws ShoalError `usage` for anything but a list of at most `dimensionsMax`, and for a dimension that is not a non-negative integer. */
+ *  @throws ShoalError `usage` for anything but a list of at most `dimensionsMax`, and for a dimension that is not a non-negative
+ *  integer. */
 export function countOf(shape: readonly number[]): number {
   checkArgument('shape', shape, anyList);
   if (shape.length > dimensionsMax)

@@ -68,7 +68,8 @@ export function checkContext(socket: string, context: MessagingContext): void {
     throw new ShoalError('usage', `${socket}: the first argument is its MessagingContext, not ${describeValue(context)}`);
 }
 
-/** Every dealer and router is made with a context, which makes a backend for each kind of URL when one is first used. Threads have one each.
+/** Every dealer and router is made with a context, which makes a backend for each kind of URL when one is first used. Threads have one
+ *  each.
  *
  *      await using context = new MessagingContext({ world: 'job-7', secret });
  *      const router = new Router(context);

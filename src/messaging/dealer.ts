@@ -35,8 +35,8 @@ export interface DealerOptions {
    *  dealer ends with `peer-lost`, and what was on its way reaches nobody else. Default `any`. */
   readonly routers?: 'any' | 'one';
   /** The fate of messages when the connection breaks. `resume`: it is made again, and each message arrives once. `end`: neither side keeps
-   *  messages for that; the dealer ends with `peer-lost`, and messages on their way are lost. For users that repeat themselves what matters,
-   *  over another dealer. Default `resume`. */
+   *  messages for that; the dealer ends with `peer-lost`, and messages on their way are lost. For users that repeat themselves what
+   *  matters, over another dealer. Default `resume`. */
   readonly breaks?: 'resume' | 'end';
 }
 

@@ -50,7 +50,8 @@ export function limitsOf(changes: Partial<MessagingLimits> = noOptions, base: Me
   return limits;
 }
 
-/** The limits of a socket: the context's with changes. @throws ShoalError `usage` also for larger messages than the context's backends take. */
+/** The limits of a socket: the context's with changes. @throws ShoalError `usage` also for larger messages than the context's backends
+ *  take. */
 export function socketLimits(context: MessagingLimits, changes?: Partial<MessagingLimits>): MessagingLimits {
   const limits = limitsOf(changes, context);
   for (const name of ['messageBytes', 'frames'] as const) {

@@ -11,8 +11,8 @@ const closed = 1;
 /** Time for a call to end. None takes long; the thread may not get a CPU. */
 const callMs = 10_000;
 
-/** The gate between a thread that talks over ZeroMQ and the one that ends it. Both have one over the same memory: the thread gives its gate to
- *  its `MessagingContext`, its owner closes the other one before `terminate`.
+/** The gate between a thread that talks over ZeroMQ and the one that ends it. Both have one over the same memory: the thread gives its gate
+ *  to its `MessagingContext`, its owner closes the other one before `terminate`.
  *
  *      const gate = new ThreadGate();
  *      const worker = new Worker(script, { workerData: gate.memory });   // there: new ThreadGate(workerData)

@@ -73,7 +73,8 @@ export class Board {
   }
 }
 
-/** Counts one call each time it is made, in a field of its own: memory of both threads hears of it when a call is timed, and now and then. */
+/** Counts one call each time it is made, in a field of its own: memory of both threads hears of it when a call is timed, and now and
+ *  then. */
 export class CallTally {
   readonly #counters: CallCounters;
   readonly #row: number;

@@ -86,7 +86,8 @@ export async function metricsPage(samples: () => Promise<readonly Sample[]> | re
   return { type: prometheus.contentType, text: async () => prometheus.pageOf(await samples()) };
 }
 
-/** Writes a page into `folder/name` again and again, whole each time. At the end the file goes: nobody must take old values for new ones. */
+/** Writes a page into `folder/name` again and again, whole each time. At the end the file goes: nobody must take old values for new
+ *  ones. */
 export function writeTextfile(options: { clock: Clock; warn(line: string): void; folder: string; name: string }, page: Page): () => void {
   const { clock, warn, folder, name } = options;
   let isTold = false;

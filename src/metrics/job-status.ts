@@ -38,8 +38,9 @@ const nodeShape = object({
 /** The answer of a node's launcher. */
 export type NodeFacts = Readonly<ValueOf<typeof nodeShape>>;
 
-/** `starting`: it has not joined; `computing`: it waits for nothing, or has left its groups and goes on; `communicating`: all have called, data
- *  moves; `stopped`: by a signal; `silent`: it does not answer; `failed`: a group of it has failed; `unknown`: its node does not answer, either. */
+/** `starting`: it has not joined; `computing`: it waits for nothing, or has left its groups and goes on; `communicating`: all have called,
+ *  data moves; `stopped`: by a signal; `silent`: it does not answer; `failed`: a group of it has failed; `unknown`: its node does not
+ *  answer, either. */
 export type RankState = 'starting' | 'computing' | 'waiting' | 'communicating' | 'stopped' | 'silent' | 'failed' | 'ended' | 'unknown';
 
 export interface RankStatus extends Partial<Omit<RankReport, 'samples' | 'rank' | 'wait'>> {

@@ -1,5 +1,5 @@
-/** A job that no launcher of ours has started (torchrun, mpirun, srun, by hand) tells `shoal status` of itself: the first rank of each machine
- *  answers at a socket, from what all ranks say through the store. It must not know worlds. */
+/** A job that no launcher of ours has started (torchrun, mpirun, srun, by hand) tells `shoal status` of itself: the first rank of each
+ *  machine answers at a socket, from what all ranks say through the store. It must not know worlds. */
 import { isAlive, ownCommand, stateOf } from '../base/files/process-identity.ts';
 import { list, object, anyText, count } from '../base/schema.ts';
 import type { Store } from '../store/store.ts';

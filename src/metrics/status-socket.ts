@@ -1,5 +1,6 @@
-/** The sockets by which jobs tell `shoal status` how they are: one for each launcher of this user on this machine, and for one rank of each job
- *  that has none of ours, in a folder of the user's alone. A process that was killed leaves its socket; whoever looks next removes it. */
+/** The sockets by which jobs tell `shoal status` how they are: one for each launcher of this user on this machine, and for one rank of each
+ *  job that has none of ours, in a folder of the user's alone. A process that was killed leaves its socket; whoever looks next removes
+ *  it. */
 import { readdirSync, rmSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { join } from 'node:path';

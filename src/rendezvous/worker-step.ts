@@ -14,7 +14,8 @@ import type { RecvOptions } from './table/rendezvous.ts';
 import type { SentValue } from './value/staged-tensor.ts';
 import { checkTensorValue, type Release, type TensorValue } from './value/tensor-value.ts';
 
-/** A value that can be sent: a tensor of Shoal or anything with its fields; one of a device; a typed array, as a vector; a string or several. */
+/** A value that can be sent: a tensor of Shoal or anything with its fields; one of a device; a typed array, as a vector; a string or
+ *  several. */
 export type Sendable = Pick<TensorValue, 'dtype' | 'shape' | 'data'> | DeviceTensor | TypedArray | string | readonly string[];
 
 /** A tensor that has come. Its memory is used again when it is released; what is not released counts against `memoryBytesMax`. */
@@ -58,9 +59,9 @@ export class WorkerStep {
   }
 
   /** For `to` to receive by this name, once. Resolves when the value may be changed: it has left, or the step has ended and nobody will ask
-   *  for it. Rejects with `peer-lost` when `to` is lost before that, with `timeout` when it does not ask within the worker's `timeoutMs`, and
-   *  when a tensor of a device could not be read, which the receiver is told as well. Such a failure is no unhandled rejection where nobody
-   *  awaits it.
+   *  for it. Rejects with `peer-lost` when `to` is lost before that, with `timeout` when it does not ask within the worker's `timeoutMs`,
+   *  and when a tensor of a device could not be read, which the receiver is told as well. Such a failure is no unhandled rejection where
+   *  nobody awaits it.
    *  @throws ShoalError `usage` for a name that was sent already, and for what is no value. */
   send(to: WorkerIdentity, name: string, value: Sendable): Promise<void> {
     const { clock, timeoutMs } = this.#limits;
@@ -101,7 +102,8 @@ export class WorkerStep {
 
   /** Waits for the tensor that `from` sends by this name in this step; undefined when it is dead. */
   recv(from: WorkerIdentity, name: string, options?: RecvOptions & { into?: never; device?: never }): Promise<ReceivedTensor | undefined>;
-  /** The same, into a device's memory. Until it resolves no command may use the buffer of `into`; when it rejects, what that has is undefined. */
+  /** The same, into a device's memory. Until it resolves no command may use the buffer of `into`; when it rejects, what that has is
+   *  undefined. */
   recv(from: WorkerIdentity, name: string, options: DeviceRecvOptions): Promise<DeviceTensor | undefined>;
   async recv(from: WorkerIdentity, name: string, options?: DeviceRecvOptions): Promise<ReceivedTensor | DeviceTensor | undefined> {
     checkOptions('recv', options, recvKeys);

@@ -10,8 +10,8 @@
  *      rank 1   posts a, b ─ posts ──▶ ┼ everyone's, of ┤
  *      rank 2   posts a ──── posts ──▶ ┘ one round      └▶ the same on all ranks
  *
- *  There is no deadlock (docs/scheduler.md has the argument): a rank answers a round at once; a rank with new posts, or that knows of more to
- *  start, begins a round when it has less than `lowBytes` left; and the order is one sequence, so that every rank may start its first
+ *  There is no deadlock (docs/scheduler.md has the argument): a rank answers a round at once; a rank with new posts, or that knows of more
+ *  to start, begins a round when it has less than `lowBytes` left; and the order is one sequence, so that every rank may start its first
  *  operation that has not ended. */
 import { PriorityQueue } from '../base/collections/priority-queue.ts';
 import { ShoalError } from '../base/errors.ts';

@@ -69,8 +69,8 @@ export async function reportEnded(store: Store, rank: number, how: { ending: str
   await store.compareSet(endedKey, nothing, encodeJson({ rank, ...how }));
 }
 
-/** A process has ended badly, and the job fails. The first report counts. Whoever has joined is told first: it must not learn from the end of
- *  one that waited, and ends because it was told. */
+/** A process has ended badly, and the job fails. The first report counts. Whoever has joined is told first: it must not learn from the end
+ *  of one that waited, and ends because it was told. */
 export async function reportFailed(store: Store, end: JobEnd): Promise<void> {
   const value = encodeJson(end);
   await Promise.all([failedKey, endedKey].map((key) => store.compareSet(key, nothing, value)));

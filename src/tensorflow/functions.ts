@@ -1,5 +1,5 @@
-/** Functions of a GraphDef in the place of their calls: PartitionedCall as its nodes, If and While as the Switch, Merge, Enter and Exit that
- *  TensorFlow makes of them. What had the name of the call is an IdentityN of its results. */
+/** Functions of a GraphDef in the place of their calls: PartitionedCall as its nodes, If and While as the Switch, Merge, Enter and Exit
+ *  that TensorFlow makes of them. What had the name of the call is an IdentityN of its results. */
 import { textOf } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { describeNode, nodeError } from '../graph/structure/graph-node.ts';

@@ -17,7 +17,8 @@ import type { ValueSource } from './translate.ts';
 import { createKernels } from '../memory/kernels/create-kernels.ts';
 
 /** @param path of `model.json`; files of weights are beside it.
- *  @throws ShoalError `system` when a file cannot be read, `protocol` for one that is no graph model, and whatever `importGraphDef` refuses. */
+ *  @throws ShoalError `system` when a file cannot be read, `protocol` for one that is no graph model, and whatever `importGraphDef`
+ *  refuses. */
 export async function importModelJson(path: string): Promise<Graph> {
   if (typeof path !== 'string') throw new ShoalError('usage', `importModelJson takes the path of a model.json, not ${describeValue(path)}`);
   const bad = (why: string): never => {

@@ -39,7 +39,8 @@ const optionKeys = optionTable<SavedModelOptions>({ signatures: anyList });
 
 /** Imports what the signatures of the graph that is tagged `serve` need.
  *  @param folder with `saved_model.pb`.
- *  @throws ShoalError `system` when a file cannot be read, `protocol` for one that is no SavedModel, and whatever `importGraphDef` refuses. */
+ *  @throws ShoalError `system` when a file cannot be read, `protocol` for one that is no SavedModel, and whatever `importGraphDef`
+ *  refuses. */
 export async function importSavedModel(folder: string, options: SavedModelOptions = {}): Promise<SavedModel> {
   if (typeof folder !== 'string')
     throw new ShoalError('usage', `importSavedModel takes the path of a folder, not ${describeValue(folder)}`);

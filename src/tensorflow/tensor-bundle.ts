@@ -1,4 +1,5 @@
-/** Tensors of a checkpoint of TensorFlow: `.index`, a sorted table of keys (the format of LevelDB), and `.data-…` files with their elements. */
+/** Tensors of a checkpoint of TensorFlow: `.index`, a sorted table of keys (the format of LevelDB), and `.data-…` files with their
+ *  elements. */
 import { ByteReader, textOf } from '../base/bytes.ts';
 import { maskedCrc32c } from '../base/crc32c.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';

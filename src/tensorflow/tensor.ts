@@ -19,7 +19,8 @@ export function shapeOfProto(proto: ShapeProto | null, fail: Fail): Shape {
   });
 }
 
-/** Bytes of elements that constants have beyond those that the graph lists: what a few bytes may be repeated to, in all constants together. */
+/** Bytes of elements that constants have beyond those that the graph lists: what a few bytes may be repeated to, in all constants
+ *  together. */
 export class Budget {
   #bytes = 2 ** 28;
 

@@ -1,5 +1,5 @@
-/** The counterparts of TensorFlow's operations. The names are the same where the table says nothing else; what TensorFlow has as a constant input
- *  (axes, shapes) is an attribute here. */
+/** The counterparts of TensorFlow's operations. The names are the same where the table says nothing else; what TensorFlow has as a constant
+ *  input (axes, shapes) is an attribute here. */
 
 import { floatFunctions } from '../graph/ops/float-functions.ts';
 import type { NodeProto } from './graph-def.ts';

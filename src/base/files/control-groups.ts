@@ -1,4 +1,5 @@
-/** The control groups that limit this process. Linux: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1. On other systems there are none. */
+/** The control groups that limit this process. Linux: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1. On other systems there are
+ *  none. */
 import { readFileSync } from 'node:fs';
 
 /** Reads a text file; undefined when it cannot be read. */

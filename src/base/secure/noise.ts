@@ -1,5 +1,5 @@
-/** The handshake NNpsk0 of the Noise Protocol Framework, revision 34, with X25519 and SHA-256: two ends that share a secret agree on keys that
- *  the secret alone does not give. Pure: bytes in, bytes out.
+/** The handshake NNpsk0 of the Noise Protocol Framework, revision 34, with X25519 and SHA-256: two ends that share a secret agree on keys
+ *  that the secret alone does not give. Pure: bytes in, bytes out.
  *
  *      -> psk, e
  *      <- e, ee          then split(): a key for each direction

@@ -121,7 +121,8 @@ export interface RecordReaderOptions {
   onOpened(target: Uint8Array): void;
 }
 
-/** Buffer to read into, shared by all connections of the thread: what is not a whole record is copied out of it before anything else is read. */
+/** Buffer to read into, shared by all connections of the thread: what is not a whole record is copied out of it before anything else is
+ *  read. */
 const staging = Buffer.allocUnsafeSlow(4 * (lengthBytes + noiseMessageBytesMax));
 
 /** Takes records out of a stream of bytes. */

@@ -43,8 +43,8 @@ interface Seat {
   readonly left: Promise<void>;
 }
 
-/** All that this package keeps for the whole process: a process has one comm thread, or none, and one network. Worlds and stores know only of their own
- *  guest. */
+/** All that this package keeps for the whole process: a process has one comm thread, or none, and one network. Worlds and stores know only
+ *  of their own guest. */
 const ofThisProcess: { thread: CommThread | undefined; arbiter: Arbiter | undefined } = { thread: undefined, arbiter: undefined };
 
 /** Starts a guest in the comm thread, and that thread first, if there is none.

@@ -1,4 +1,5 @@
-/** The protocol of both threads about a guest of the comm thread: the port to it, its answers, and the messages by which guests come and go. */
+/** The protocol of both threads about a guest of the comm thread: the port to it, its answers, and the messages by which guests come and
+ *  go. */
 import type { MessagePort } from 'node:worker_threads';
 import type { ErrorData } from '../../base/errors.ts';
 import type { PostponedShare } from './postponed.ts';

@@ -20,8 +20,8 @@ export interface CommThreadContext {
   readonly giveWay: GiveWay;
 }
 
-/** Asked by a guest that has much to do at once. It gives true when the thread's other guests must not wait for the event loop any longer; then `resume` is
- *  called in its next turn. */
+/** Asked by a guest that has much to do at once. It gives true when the thread's other guests must not wait for the event loop any longer;
+ *  then `resume` is called in its next turn. */
 export type GiveWay = (resume: () => void) => boolean;
 
 export interface GuestStart<Command, Event> {

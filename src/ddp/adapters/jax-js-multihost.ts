@@ -1,6 +1,6 @@
-/** JAX's names for programs of several processes, on trees of jax-js' arrays: `process_index` and `process_count`, the collectives of `lax` over
- *  all processes as over a mapped axis, and `multihost_utils`. As everywhere in jax-js, what is passed is consumed, and what is returned is the
- *  caller's. All but the first two are collective; trees that differ between ranks give `mismatch`. */
+/** JAX's names for programs of several processes, on trees of jax-js' arrays: `process_index` and `process_count`, the collectives of `lax`
+ *  over all processes as over a mapped axis, and `multihost_utils`. As everywhere in jax-js, what is passed is consumed, and what is
+ *  returned is the caller's. All but the first two are collective; trees that differ between ranks give `mismatch`. */
 import { numpy as np, tree } from '@jax-js/jax';
 import { ShoalError } from '../../base/errors.ts';
 import { anyText, checkArgument, checkOptions, describeValue, flag, noOptions, optionTable } from '../../base/schema.ts';

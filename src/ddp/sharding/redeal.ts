@@ -1,5 +1,5 @@
-/** State that is dealt anew: every rank names the arrays that it has and those that it needs, and gets what it lacks from ranks that have it. All
- *  compute the same moves, and make them in one all-to-all.
+/** State that is dealt anew: every rank names the arrays that it has and those that it needs, and gets what it lacks from ranks that have
+ *  it. All compute the same moves, and make them in one all-to-all.
  *
  *      has      rank 0: a b    rank 1: b c    rank 2: c a                  b ─▶ rank 2
  *      needs    rank 0: a b    rank 1: b c    rank 2: b c                  of two that have it, the one that sends less

@@ -1,12 +1,12 @@
-/** The parts of a sharded optimiser that one rank has in one world: its own parameters' state, with redundancy also a copy of the state of the
- *  rank before it, and the buffers by which all get all parameters.
+/** The parts of a sharded optimiser that one rank has in one world: its own parameters' state, with redundancy also a copy of the state of
+ *  the rank before it, and the buffers by which all get all parameters.
  *
  *      rank 0   p0 p3 ─ optimiser ─▶ p0 p3 ┐                                      copy of rank 2's: p2
  *      rank 1   p1    ─ optimiser ─▶ p1    ├─ one all-gather per dtype ─▶ all     copy of rank 0's: p0 p3
  *      rank 2   p2    ─ optimiser ─▶ p2    ┘                                      copy of rank 1's: p1
  *
- *  A copy costs no communication: every rank has all gradients, and the same update of the same values has the same bits. The optimiser works
- *  on arrays of its own, so that parameters are those of one step, whole, whenever a call fails. It must not know other worlds. */
+ *  A copy costs no communication: every rank has all gradients, and the same update of the same values has the same bits. The optimiser
+ *  works on arrays of its own, so that parameters are those of one step, whole, whenever a call fails. It must not know other worlds. */
 import { bytesOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { sum } from '../../base/numbers.ts';
@@ -94,7 +94,8 @@ export class Shards {
     return this.#exchanges.map(({ name, counts, own, all }) => this.group.allGather(all, own, { counts, name }));
   }
 
-  /** Gives the program what all ranks have shared. @throws ShoalError `mismatch` where a copy has become another; then nothing has changed. */
+  /** Gives the program what all ranks have shared. @throws ShoalError `mismatch` where a copy has become another; then nothing has
+   *  changed. */
   take(): void {
     const shared = new Map<number, Floats>();
     for (const { owned, all } of this.#exchanges) {

@@ -107,8 +107,8 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
     return this.#shards.partition;
   }
 
-  /** The optimiser of this rank's own parameters, and of the copies that it keeps: its `lr` may be changed. `regroup` makes another one, with the
-   *  same numbers. */
+  /** The optimiser of this rank's own parameters, and of the copies that it keeps: its `lr` may be changed. `regroup` makes another one,
+   *  with the same numbers. */
   get local(): Optimizer {
     return this.#shards.local;
   }
@@ -149,8 +149,8 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
     }
   }
 
-  /** Makes the state that of the step with which all ranks go on: a step that has failed here may have ended well on another rank, and then all have
-   *  made its update. `elastic.run` calls it. @param steps those of a rank whose parameters all have. */
+  /** Makes the state that of the step with which all ranks go on: a step that has failed here may have ended well on another rank, and then
+   *  all have made its update. `elastic.run` calls it. @param steps those of a rank whose parameters all have. */
   settle(steps: number): void {
     checkArgument('settle: steps', steps, integer({ min: -1 }));
     if (this.#steps < 0 || steps < 0) return;
@@ -160,9 +160,9 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
     this.#steps = isOther || (mayUndo && !this.#shards.undo()) ? -1 : steps;
   }
 
-  /** Collective over a group that has taken the place of the optimiser's: deals the state out to its ranks. Each gets what it has not from a rank
-   *  that has it. `elastic.run` calls it. @throws ShoalError `aborted`, on all ranks, when no rank has some of the state any more; `mismatch` as
-   *  `step`; the group's error, after which it may be called with the next group. */
+  /** Collective over a group that has taken the place of the optimiser's: deals the state out to its ranks. Each gets what it has not from
+   *  a rank that has it. `elastic.run` calls it. @throws ShoalError `aborted`, on all ranks, when no rank has some of the state any more;
+   *  `mismatch` as `step`; the group's error, after which it may be called with the next group. */
   async regroup(group: ZeroGroup): Promise<void> {
     checkGroup('regroup', group, 'allToAll');
     if (this.#closed) throw this.#closedError();

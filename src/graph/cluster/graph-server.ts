@@ -63,8 +63,8 @@ export interface GraphServerOptions {
   readonly log?: Logger;
   /** The timeline of this task. Default: nothing is recorded. */
   readonly trace?: TaskTrace;
-  /** The rank of this process in its job, in which ranks are tasks in the cluster's order. What waits here for others then fails when one ends
-   *  before it is done, and when the job fails. Default: nobody says so. */
+  /** The rank of this process in its job, in which ranks are tasks in the cluster's order. What waits here for others then fails when one
+   *  ends before it is done, and when the job fails. Default: nobody says so. */
   readonly rank?: number;
   /** True: `close` closes the store. */
   readonly closeStore?: boolean;

@@ -1,5 +1,6 @@
-/** A session that goes on after a task was restarted: TensorFlow's MonitoredTrainingSession. The chief saves the variables now and then. When
- *  a task comes back, without its variables, it restores all of them; other sessions wait for that. Each then runs the step that failed again. */
+/** A session that goes on after a task was restarted: TensorFlow's MonitoredTrainingSession. The chief saves the variables now and then.
+ *  When a task comes back, without its variables, it restores all of them; other sessions wait for that. Each then runs the step that
+ *  failed again. */
 import { existsSync } from 'node:fs';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';

@@ -1,6 +1,6 @@
-/** The tensors that one task exchanges with others: a worker of rendezvous, whose steps are those of the graph. A connection to another task
- *  is made by the first receive from it, and serves both ways. What a step sends stays until the step ends: it costs nothing, as a step
- *  keeps its values that long, and can be given again when a connection breaks. Of loops only what was sent last stays. */
+/** The tensors that one task exchanges with others: a worker of rendezvous, whose steps are those of the graph. A connection to another
+ *  task is made by the first receive from it, and serves both ways. What a step sends stays until the step ends: it costs nothing, as a
+ *  step keeps its values that long, and can be given again when a connection breaks. Of loops only what was sent last stays. */
 import type { Clock } from '../../base/clock.ts';
 import type { Random } from '../../base/random.ts';
 import type { Fabric, FabricAddress, PeerIdentity } from '../../fabric/fabric.ts';
@@ -148,7 +148,8 @@ export class TaskTensors {
   }
 }
 
-/** A value as it is written from its memory into the receiver's. The elements are not copied. @throws ShoalError `unsupported` when they cannot be read at once, `usage` when they are not what the value says. */
+/** A value as it is written from its memory into the receiver's. The elements are not copied. @throws ShoalError `unsupported` when they
+ *  cannot be read at once, `usage` when they are not what the value says. */
 function tensorOf(given: Value): TensorValue {
   const value = given instanceof Reference ? given.read() : given;
   const { dtype, shape } = value;

@@ -86,8 +86,8 @@ export class DeviceValues {
   }
 }
 
-/** Can every tensor of this dtype and shape be in a device's memory? Strings, no elements at all, and sizes that copies of devices cannot end
- *  at stay in host memory. */
+/** Can every tensor of this dtype and shape be in a device's memory? Strings, no elements at all, and sizes that copies of devices cannot
+ *  end at stay in host memory. */
 export function fitsDevice(dtype: string, shape: Shape): boolean {
   // Whatever the unknown dimensions are, the bytes are a multiple of these.
   const bytes = knownCount(shape) * (elementBytes(dtype as GraphDType) ?? 0);

@@ -29,9 +29,9 @@ export interface Kernel {
   readonly passes?: boolean;
   /** Brings to the memory of its library what several kernels of a step may take. Default: that is not worth while. */
   readonly bring?: (value: Value) => Resident;
-  /** The WebGPU device that the node is computed on: its inputs come as `DeviceTensor`s of it, but for strings, empty tensors and sizes that
-   *  are no multiple of 4 bytes, and its outputs may be some. Their buffers are the kernel's own, and stay until `atEnd`. Default: the kernel
-   *  gets the elements in host memory. */
+  /** The WebGPU device that the node is computed on: its inputs come as `DeviceTensor`s of it, but for strings, empty tensors and sizes
+   *  that are no multiple of 4 bytes, and its outputs may be some. Their buffers are the kernel's own, and stay until `atEnd`. Default: the
+   *  kernel gets the elements in host memory. */
   readonly deviceOf?: (node: Node) => GpuDevice | undefined;
 }
 

@@ -1,4 +1,5 @@
-/** The kernels that Shoal has itself: tables, random numbers and optimisers. Everything dense comes from TensorFlow.js (tensorflow.ts) or a `Call`. */
+/** The kernels that Shoal has itself: tables, random numbers and optimisers. Everything dense comes from TensorFlow.js (tensorflow.ts) or a
+ *  `Call`. */
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { embeddingKernels } from './embedding.ts';

@@ -26,8 +26,8 @@ import {
 } from './tensorflow-computation.ts';
 import { importedComputations, kernelGradient } from './imported.ts';
 
-/** Kernels of the dense operations by TensorFlow.js, for `SessionOptions.kernels` and `StartOptions.kernels`; of float32, int32, bool, strings,
- *  and int64 whose elements fit into int32. Other dtypes are `unsupported` when they run.
+/** Kernels of the dense operations by TensorFlow.js, for `SessionOptions.kernels` and `StartOptions.kernels`; of float32, int32, bool,
+ *  strings, and int64 whose elements fit into int32. Other dtypes are `unsupported` when they run.
  *  @param tf `import * as tf from '@tensorflow/tfjs'`, with its backend ready. */
 export function tensorflowKernels(tf: TensorFlow): KernelTable {
   // Functions of a module that are looked up by name take longer than those of an object.

@@ -76,8 +76,8 @@ export const anyType = { T: { kind: 'type' } } as const;
 export const numeric = { T: { kind: 'type', allowed: numericDTypes } } as const;
 export const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
 
-/** Types by name: a dtype, or the type attribute that says it. Of the last one, `+` behind it stands for one such input or more, `*` for any
- *  number of them. */
+/** Types by name: a dtype, or the type attribute that says it. Of the last one, `+` behind it stands for one such input or more, `*` for
+ *  any number of them. */
 export function inputsOf(dtypes: Readonly<Record<string, string>>): InputSpec[] {
   return Object.entries(dtypes).map(([name, type]): InputSpec => {
     if (type.endsWith('+')) return { name, dtype: type.slice(0, -1), isList: true, least: 1 };

@@ -1,5 +1,5 @@
-/** The part of a graph that one kind of step needs: the way back from its fetches, up to what it is fed. Fed outputs become arguments, fetches
- *  results, on the devices they were on. Any output can be fed, not only that of a placeholder. */
+/** The part of a graph that one kind of step needs: the way back from its fetches, up to what it is fed. Fed outputs become arguments,
+ *  fetches results, on the devices they were on. Any output can be fed, not only that of a placeholder. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { argumentDefinition, returnDefinition } from '../ops/transfer.ts';

@@ -7,8 +7,8 @@
  *                            ┊         LoopCond, from its device
  *                            └┄▶ all receives of the iteration on this device
  *
- *  The receives of an iteration run also when the condition is false: then all that the body sends is dead. What an Enter or a NextIteration
- *  gives is there in one iteration, not in each, so it must not cross: such a node runs on the devices that use it. */
+ *  The receives of an iteration run also when the condition is false: then all that the body sends is dead. What an Enter or a
+ *  NextIteration gives is there in one iteration, not in each, so it must not cross: such a node runs on the devices that use it. */
 import { must } from '../../base/assert.ts';
 import { getOrMake } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';

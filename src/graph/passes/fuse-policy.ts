@@ -6,8 +6,8 @@
  *               x ──────────────▶ y                     what leaves a loop: more than all that enters it
  *
  *  Loops matter: what leaves a loop may depend, by way of the edges that go back, on everything that enters it. Waves that
- *  look at edges alone and leave out those that go back, as those of the document and of its implementation do, can fuse a receive with what
- *  it waits for. */
+ *  look at edges alone and leave out those that go back, as those of the document and of its implementation do, can fuse a receive with
+ *  what it waits for. */
 import type { Transfer } from '../placement/device-transfers.ts';
 import type { Node } from '../structure/graph-node.ts';
 

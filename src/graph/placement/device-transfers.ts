@@ -1,5 +1,5 @@
-/** The values that must cross from one device to another: one transfer per tensor and destination device, whoever uses it there, and one per node
- *  that nodes of another device run after. */
+/** The values that must cross from one device to another: one transfer per tensor and destination device, whoever uses it there, and one
+ *  per node that nodes of another device run after. */
 import { getOrMake } from '../../base/collections/lists.ts';
 import { frameTable, type Frame } from '../structure/frames.ts';
 import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';

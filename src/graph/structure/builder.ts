@@ -131,8 +131,8 @@ export class GraphBuilder {
     return this.#within({ ...this.#scope, prefix: `${scope}/` }, () => build(scope));
   }
 
-  /** Nodes made by `build` run on this device, unless they say more or something else themselves, or are colocated with another node or with
-   *  the variable that they change. */
+  /** Nodes made by `build` run on this device, unless they say more or something else themselves, or are colocated with another node or
+   *  with the variable that they change. */
   withDevice<T>(device: string, build: () => T): T {
     return this.#within({ ...this.#scope, device: { ...this.#scope.device, ...parseDeviceName(device) } }, build);
   }

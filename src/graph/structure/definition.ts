@@ -57,8 +57,8 @@ export interface CallContext {
 /** Any computation as a node: gets the inputs, gives the outputs that the node was declared with. */
 export interface CallFunction {
   (inputs: readonly Value[], context: CallContext): readonly Value[] | Promise<readonly Value[]>;
-  /** The WebGPU device that it computes on: inputs come as `DeviceTensor`s of it where they can, and outputs may be some. Their buffers stay
-   *  until `atEnd`. Default: everything is in host memory. */
+  /** The WebGPU device that it computes on: inputs come as `DeviceTensor`s of it where they can, and outputs may be some. Their buffers
+   *  stay until `atEnd`. Default: everything is in host memory. */
   readonly device?: GpuDevice;
 }
 

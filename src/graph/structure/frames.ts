@@ -97,8 +97,8 @@ export interface IterationOrder {
   readonly count: number;
 }
 
-/** The order of nodes in one iteration, whichever loop it is of: all edges but those that go back, and one from all that enters a loop to all
- *  that leaves it. A loop keeps its first iterations until all has entered, and what is dead leaves it last.
+/** The order of nodes in one iteration, whichever loop it is of: all edges but those that go back, and one from all that enters a loop to
+ *  all that leaves it. A loop keeps its first iterations until all has entered, and what is dead leaves it last.
  *  @param parts the nodes of a graph, or of its partitions. */
 export function iterationOrder(parts: readonly (readonly Node[])[]): IterationOrder {
   const indexes = new Map(parts.flat().map((node, index) => [node, index]));

@@ -114,8 +114,8 @@ export function exportEmbeddings(
 
 /** Options of `embeddingLookup`. */
 export interface LookupOptions {
-  /** The way in which rows are dealt to the parts of a table: row r is in part r mod parts, or parts have rows in sequence. Hash tables have a key
-   *  in part key mod parts. Default `mod`. */
+  /** The way in which rows are dealt to the parts of a table: row r is in part r mod parts, or parts have rows in sequence. Hash tables
+   *  have a key in part key mod parts. Default `mod`. */
   readonly partitionStrategy?: 'mod' | 'div';
   /** Scope of the nodes. */
   readonly name?: string;

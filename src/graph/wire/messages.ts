@@ -1,5 +1,6 @@
-/** Messages between tasks, and files of graphs and of variables: fields as JSON, and values beside them. Of several values there is a table of
- *  fixed heads, then the elements, each at a multiple of 8, so that who receives them makes views and no copies. Strings are a JSON list.
+/** Messages between tasks, and files of graphs and of variables: fields as JSON, and values beside them. Of several values there is a table
+ *  of fixed heads, then the elements, each at a multiple of 8, so that who receives them makes views and no copies. Strings are a JSON
+ *  list.
  *
  *      u32 bytes │ u32 – │ JSON │ values
  *                values   u32 count │ u32 – │ per value: u8 – │ u8 dtype │ u16 rank │ u32 – │ f64 bytes │ f64 × rank dimensions │ … elements */

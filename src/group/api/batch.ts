@@ -4,9 +4,9 @@
  *      all-gather  in, out   in0 │ in1          a part per rank: each rank's inputs lie together, and outputs are dealt out again
  *                            in0 in1 (rank 0) │ in0 in1 (rank 1) │ …
  *
- *  Canonical sums are associated in the same way wherever an element lies, so packing changes no bit of them. What is packed, and in which order calls are made,
- *  follows from the calls alone, which are the same on all ranks; the name of a packed call has their counts, which are compared with it.
- *  It must not know which way calls take. */
+ *  Canonical sums are associated in the same way wherever an element lies, so packing changes no bit of them. What is packed, and in which
+ *  order calls are made, follows from the calls alone, which are the same on all ranks; the name of a packed call has their counts, which
+ *  are compared with it. It must not know which way calls take. */
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../../base/errors.ts';
 import { anyList, checkArgument, describeValue, isPlainObject } from '../../base/schema.ts';

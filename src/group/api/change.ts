@@ -32,7 +32,8 @@ export function reconfiguredSpec(spec: GroupSpec, world: WorldHandle, options: R
   return changedSpec(spec, world, { ...options, exclude: all.filter((each) => !order.includes(each)), order, admits: isWorld });
 }
 
-/** @param isWorld the world ends with the group. @throws ShoalError as `shrunkSpec`, and `unsupported` of a group of some ranks of the world. */
+/** @param isWorld the world ends with the group. @throws ShoalError as `shrunkSpec`, and `unsupported` of a group of some ranks of the
+ *  world. */
 export function grownSpec(spec: GroupSpec, world: WorldHandle, options: GrowOptions, isWorld: boolean): Promise<GroupSpec> {
   checkOptions('grow', options, growOptions);
   if (isWorld) return changedSpec(spec, world, { ...options, admits: true });

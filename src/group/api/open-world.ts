@@ -1,4 +1,5 @@
-/** Opens the calling thread's part of a world that its comm thread has joined: tensors' memory, timeline, store and fast paths; and closes it. */
+/** Opens the calling thread's part of a world that its comm thread has joined: tensors' memory, timeline, store and fast paths; and closes
+ *  it. */
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { createLogger, type Logger } from '../../base/log.ts';

@@ -1,5 +1,5 @@
-/** Persistent collectives, MPI-4's `MPI_Allreduce_init` and so on: calls that are checked once, and started again and again on the same data.
- *  It must not know which way calls take. */
+/** Persistent collectives, MPI-4's `MPI_Allreduce_init` and so on: calls that are checked once, and started again and again on the same
+ *  data. It must not know which way calls take. */
 import { isPlainObject, noOptions } from '../../base/schema.ts';
 import type { Work } from '../../comm/caller/work.ts';
 import type { CallChecks } from '../caller/call-checks.ts';

@@ -46,14 +46,16 @@ export interface FastRequest {
 export interface FastPath<Operation extends FastOperation = FastOperation> {
   /** Part of a call's results may be there when the comm thread takes over. */
   readonly comesInPieces: boolean;
-  /** One number: the collectives called on the group, whichever way they went. Other ranks see it, and are told of it when they wait in vain. */
+  /** One number: the collectives called on the group, whichever way they went. Other ranks see it, and are told of it when they wait in
+   *  vain. */
   readonly called: Float64Array;
   /** The operation for a call whose route is this path; may stage private arrays. */
   bind(call: CollectiveCall, route: Route, reach: CallBuffers): Operation;
   /** Runs the operation as the group's next call. `request` is asked for only when the comm thread must take over.
    *  @param buffers what it runs on, when that may not be what it last ran on.
    *  @param status what the operation's repetition has come to. Default: it has not been tried, or has not started.
-   *  @throws ShoalError `out-of-memory`, `unsupported` when there is no room for what the comm thread would need; then nothing is announced. */
+   *  @throws ShoalError `out-of-memory`, `unsupported` when there is no room for what the comm thread would need; then nothing is
+   *  announced. */
   run(operation: Operation, request: () => FastRequest, buffers: Operation['buffers'], status?: number): SettlingWork;
   /** All that was called has ended. */
   close(): void;

@@ -33,8 +33,8 @@ export interface CallOptions {
 export interface UserReduceOp {
   /** Takes part in the contract, like the name of a call. */
   readonly name: string;
-  /** Combines `value`, a rank's elements, into `accumulator`, the result for all ranks before it: (r0 ⊕ r1) ⊕ r2 …, so that the operator need not be
-   *  commutative or associative. Both are views as a tensor's `data` is. A throw is the error of the call on this rank. */
+  /** Combines `value`, a rank's elements, into `accumulator`, the result for all ranks before it: (r0 ⊕ r1) ⊕ r2 …, so that the operator
+   *  need not be commutative or associative. Both are views as a tensor's `data` is. A throw is the error of the call on this rank. */
   reduce(accumulator: TypedArray, value: TypedArray): void;
 }
 
@@ -170,8 +170,8 @@ export type GrowOptions = Pick<ShrinkOptions, 'timeoutMs'>;
 
 /** The options by which a group goes on with the ranks that are named. */
 export interface ReconfigureOptions extends GrowOptions {
-  /** The ranks of this group that go on, in their new order. A rank that any other leaves out is out, and the order is that of the first rank of this
-   *  group that goes on. Default: all that are still there, in their order. */
+  /** The ranks of this group that go on, in their new order. A rank that any other leaves out is out, and the order is that of the first
+   *  rank of this group that goes on. Default: all that are still there, in their order. */
   readonly ranks?: readonly number[];
 }
 
@@ -248,8 +248,8 @@ export interface ProcessGroup extends PersistentInits {
   readonly hosts: readonly (readonly number[])[];
   /** Rank in the world of each group rank. */
   readonly globalRanks: readonly number[];
-  /** The store by which the ranks of the world met, in a part of its own for programs: torch's default store. The same for all groups of the
-   *  world, and until that is destroyed; `store.prefix(name)` keeps users apart. */
+  /** The store by which the ranks of the world met, in a part of its own for programs: torch's default store. The same for all groups of
+   *  the world, and until that is destroyed; `store.prefix(name)` keeps users apart. */
   readonly store: JobStore;
 
   /** A zero-filled tensor in memory that communication reads and writes in place. `release` gives it back; what `destroy`
@@ -267,23 +267,24 @@ export interface ProcessGroup extends PersistentInits {
   broadcast(data: CollectiveData, options?: RootOptions): Work;
   /** The root's data := reduction over all ranks' data; other ranks' data keeps its values. */
   reduce(data: CollectiveData, options?: ReduceOptions<AnyReduceOp> & RootOptions): Work;
-  /** In place: data := reduction of the data of ranks 0…rank, in this order (MPI's `MPI_Scan`). Every rank gets the data of all ranks first. Op:
-   *  any but Avg and Premul. */
+  /** In place: data := reduction of the data of ranks 0…rank, in this order (MPI's `MPI_Scan`). Every rank gets the data of all ranks
+   *  first. Op: any but Avg and Premul. */
   scan(data: TensorLike, options?: ReduceOptions<AnyReduceOp>): Work;
   /** In place: data := reduction of the data of ranks 0…rank−1; rank 0's keeps its values (`MPI_Exscan`). Otherwise as `scan`. */
   exscan(data: TensorLike, options?: ReduceOptions<AnyReduceOp>): Work;
-  /** In place: values := the largest of all ranks, element by element, and indices := the indices that came with them; of equal values the smallest
-   *  index (`MPI_MAXLOC`). Values are ordered as by Max. Indices are of an integer dtype. Every rank gets the data of all ranks first. */
+  /** In place: values := the largest of all ranks, element by element, and indices := the indices that came with them; of equal values the
+   *  smallest index (`MPI_MAXLOC`). Values are ordered as by Max. Indices are of an integer dtype. Every rank gets the data of all ranks
+   *  first. */
   maxLoc(values: TensorLike, indices: TensorLike, options?: CallOptions): Work;
   /** The same as `maxLoc` with the smallest values (`MPI_MINLOC`). */
   minLoc(values: TensorLike, indices: TensorLike, options?: CallOptions): Work;
   /** output := all ranks' inputs in rank order. The output has as many elements as all inputs together. */
   allGather(output: CollectiveData, input: CollectiveData, options?: CountsOptions): Work;
-  /** The root's output := all ranks' inputs in rank order, as in `allGather`; other ranks pass null. The root may pass null as its input: its
-   *  part is at its place in the output already. */
+  /** The root's output := all ranks' inputs in rank order, as in `allGather`; other ranks pass null. The root may pass null as its input:
+   *  its part is at its place in the output already. */
   gather(output: CollectiveData | null, input: CollectiveData | null, options?: CountsOptions & RootOptions): Work;
-  /** output := this rank's part of the root's input, which has as many elements as all outputs together; other ranks pass null. The root may
-   *  pass null as its output: its part stays in the input. */
+  /** output := this rank's part of the root's input, which has as many elements as all outputs together; other ranks pass null. The root
+   *  may pass null as its output: its part stays in the input. */
   scatter(output: CollectiveData | null, input: CollectiveData | null, options?: CountsOptions & RootOptions): Work;
   /** output := this rank's part of the reduction of all inputs. An input has as many elements as all outputs together. */
   reduceScatter(output: CollectiveData, input: CollectiveData, options?: ReduceOptions<AnyReduceOp> & CountsOptions): Work;
@@ -328,17 +329,19 @@ export interface ProcessGroup extends PersistentInits {
   /** Runs `fn`, and draws a span of this name on this rank's timeline, from its call until it returns or what it returns resolves. Without
    *  tracing it is a mere call. `details` are its arguments there: texts and numbers. Names and details that differ are kept for each. */
   span<T>(name: string, fn: () => T, details?: Readonly<Record<string, string | number>>): T;
-  /** Ends a training step, for `shoal status`, metrics and the timeline, where a step is a span from one call to the next. `shoal/ddp` calls it
-   *  by itself. */
+  /** Ends a training step, for `shoal status`, metrics and the timeline, where a step is a span from one call to the next. `shoal/ddp`
+   *  calls it by itself. */
   step(): void;
   /** The same ranks, with all-reduces that are scheduled: in parts, what is needed sooner first, in one order on all ranks. Collective
    *  over this whole group, which goes on. Milliseconds. */
   scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup>;
   /** The group of the ranks that are still there, in their order, over the links and memory that they have. Called by all of them: after a
-   *  failure, or without one and with `exclude`. All get the same group, also when more ranks are lost meanwhile. This group ends: calls that
-   *  it has begun fail (on some ranks only, where others had all parts already), its tensors are the new one's, and `destroy` is the new one's; groups made of it stay as they are. Sums have the
-   *  bits of a world of those ranks. NCCL's `ncclCommShrink`, MPI's `MPIX_Comm_shrink`.
-   *  @throws ShoalError `closed` on a rank without which the others went on; `timeout` naming ranks that have not called it; `peer-lost` when
+   *  failure, or without one and with `exclude`. All get the same group, also when more ranks are lost meanwhile. This group ends: calls
+   *  that it has begun fail (on some ranks only, where others had all parts already), its tensors are the new one's, and `destroy` is the
+   *  new one's; groups made of it stay as they are. Sums have the bits of a world of those ranks. NCCL's `ncclCommShrink`, MPI's
+   *  `MPIX_Comm_shrink`.
+   *  @throws ShoalError `closed` on a rank without which the others went on; `timeout` naming ranks that have not called it; `peer-lost`
+   *  when
    *          the job's store is gone; `unsupported` with `backend: 'mpi'`, and of a scheduled group. */
   shrink(options?: ShrinkOptions): Promise<ProcessGroup>;
   /** The group of these ranks and of all processes that wait to join the world (`initProcessGroup({ join: true })`), which come after them.
@@ -346,22 +349,23 @@ export interface ProcessGroup extends PersistentInits {
    *  meanwhile are left out. Without any that wait it is a group of the same ranks.
    *  @throws ShoalError as `shrink`; `unsupported` of a group that was made of another one. */
   grow(options?: GrowOptions): Promise<ProcessGroup>;
-  /** `shrink` and `grow` in one call: the group of the named ranks, in the order in which they are named, and then of all processes that wait. Called by
-   *  the named ranks that are there; one that has been lost is left out, as in `shrink`. It works after a failure, an abort, or neither. Of a group that was made of
-   *  another one, nobody is taken in. torchcomms' `reconfigure`.
+  /** `shrink` and `grow` in one call: the group of the named ranks, in the order in which they are named, and then of all processes that
+   *  wait. Called by the named ranks that are there; one that has been lost is left out, as in `shrink`. It works after a failure, an
+   *  abort, or neither. Of a group that was made of another one, nobody is taken in. torchcomms' `reconfigure`.
    *  @throws ShoalError as `shrink`; `usage` on a rank that is not named. */
   reconfigure(options?: ReconfigureOptions): Promise<ProcessGroup>;
-  /** Ends the group on every rank: calls in flight and later ones fail with `aborted`, which names this rank and the reason. Where the group has failed
-   *  already, its first error stays. The ranks may then `shrink`, `reconfigure` or `destroy` it; a change of its ranks that is underway goes on. Other
-   *  groups go on, except those that are just being made of this one. Returns when the others have heard of it, after 2 seconds at most.
-   *  torch's `ProcessGroup.abort`; of NCCL's `ncclCommAbort` only the calling rank hears. @throws ShoalError `closed` after `destroy`. */
+  /** Ends the group on every rank: calls in flight and later ones fail with `aborted`, which names this rank and the reason. Where the
+   *  group has failed already, its first error stays. The ranks may then `shrink`, `reconfigure` or `destroy` it; a change of its ranks
+   *  that is underway goes on. Other groups go on, except those that are just being made of this one. Returns when the others have heard of
+   *  it, after 2 seconds at most. torch's `ProcessGroup.abort`; of NCCL's `ncclCommAbort` only the calling rank hears. @throws ShoalError
+   *  `closed` after `destroy`. */
   abort(reason?: unknown): void;
   /** A rank has aborted the group, by `abort` or by the signal of a call, and this rank has heard of it. */
   readonly isAborted: boolean;
   /** Processes that wait to join the world and that this rank is connected with, without communication: ranks may differ for a moment. */
   readonly waiting: number;
-  /** SIGTERM has asked this process to leave, as on a machine that is about to be taken away. Once a script has read this, the first SIGTERM does
-   *  not end the process: it ends by itself after the step. `elastic.run` of `shoal/ddp` does both. */
+  /** SIGTERM has asked this process to leave, as on a machine that is about to be taken away. Once a script has read this, the first
+   *  SIGTERM does not end the process: it ends by itself after the step. `elastic.run` of `shoal/ddp` does both. */
   readonly leaving: boolean;
   /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
    *  closes. Safe to call after a failure. Idempotent. */
@@ -377,8 +381,8 @@ export interface ScheduledGroup extends ProcessGroup {
    *  is not scheduled, however it is cut. `name` is the tensor's; default: all calls without a name count, and the n-th of one rank is
    *  the n-th of the others. Ranks that give a tensor different priorities or sizes get a `mismatch`. */
   allReduce(data: TensorLike, options?: ScheduledReduceOptions): Work;
-  /** Sets credit and partition of all-reduces that are called from now on. A partition must change before the same call of a tensor on all ranks; the credit is
-   *  each rank's own. */
+  /** Sets credit and partition of all-reduces that are called from now on. A partition must change before the same call of a tensor on all
+   *  ranks; the credit is each rank's own. */
   setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void;
   /** The status that this rank was told last. */
   readonly scheduling: SchedulingStatus;

@@ -1,5 +1,5 @@
-/** A group of a world that goes on without some of its ranks, or with others: its agreement, and the group that follows it. Links, memory and
- *  rates of the world stay as they are, but for rates of a world that gets its second machine. It must not know how ranks agree. */
+/** A group of a world that goes on without some of its ranks, or with others: its agreement, and the group that follows it. Links, memory
+ *  and rates of the world stay as they are, but for rates of a world that gets its second machine. It must not know how ranks agree. */
 import { must } from '../../base/assert.ts';
 import { within } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -48,7 +48,8 @@ export function agreementOf(world: World, store: Store, left: Left, group: Group
   return new Agreement({ rank, clock: env.clock, lossWatchers, isLost, open, newcomers }, store, left.name, group);
 }
 
-/** The newcomers, and the rates of a world that has been on one machine and gets another by them: this rank times its link to one of those. */
+/** The newcomers, and the rates of a world that has been on one machine and gets another by them: this rank times its link to one of
+ *  those. */
 async function withRates(world: World, newcomers: KnownNewcomers | undefined): Promise<KnownNewcomers | undefined> {
   if (newcomers === undefined || newcomers.facts.model !== undefined || world.env.settings.calibration !== 'measure') return newcomers;
   const { ranks, facts } = newcomers;

@@ -325,8 +325,8 @@ export class CommCore {
     await this.#store?.close();
   }
 
-  /** Runs a call. One that throws has not begun. Where something is used up, the ranks that wait for this one's part hear of it. Once the group has failed, they
-   *  hear why first, as when a call in flight fails: this process may end as soon as its script knows. */
+  /** Runs a call. One that throws has not begun. Where something is used up, the ranks that wait for this one's part hear of it. Once the
+   *  group has failed, they hear why first, as when a call in flight fails: this process may end as soon as its script knows. */
   #attempt({ work, group }: { readonly work: number; readonly group: number }, run: () => void): void {
     try {
       run();

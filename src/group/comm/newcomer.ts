@@ -1,5 +1,5 @@
-/** A process that joins a world which has begun without it. It follows the agreements of the world's group, and connects with all members of the
- *  present one while they work; then it waits until they take it in, or have changed without it:
+/** A process that joins a world which has begun without it. It follows the agreements of the world's group, and connects with all members
+ *  of the present one while they work; then it waits until they take it in, or have changed without it:
  *
  *      newcomer   info/9 ──▶ store      dials all members; waiting/9 ──▶ store; tells them       … members: 0, 2, 3, 9 ──▶ opens their group
  *      member     grows: reads waiting/9 ─▶ members, with where rank 9 is ─▶ agreement           … members: 0, 2, 3, 9 ──▶ opens their group

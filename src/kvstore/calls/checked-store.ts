@@ -1,5 +1,5 @@
-/** The store that programs have, of every kind: it checks the arguments of calls and hands operations to a backend, which compares them with
- *  its parameters. */
+/** The store that programs have, of every kind: it checks the arguments of calls and hands operations to a backend, which compares them
+ *  with its parameters. */
 import { ShoalError } from '../../base/errors.ts';
 import {
   anyList,
@@ -223,7 +223,8 @@ export class CheckedStore implements KVStore {
     return this.close();
   }
 
-  /** Ends the store, once; every call returns the same promise. `mode` is for stores that are scheduled: whether what waits is done first. */
+  /** Ends the store, once; every call returns the same promise. `mode` is for stores that are scheduled: whether what waits is done
+   *  first. */
   protected end(mode?: 'drain' | 'abort'): Promise<void> {
     this.#closing ??= this.#end.close(mode);
     return this.#closing;

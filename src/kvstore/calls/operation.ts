@@ -2,8 +2,8 @@
  *
  *      program ── push, info, … ──▶ CheckedStore, which checks the arguments ── operation ──▶ backend: local, collective, servers, scheduled
  *
- *  Contract: operations take effect in the order in which they are given, per parameter. A backend compares values with its parameters before
- *  anything changes. It is given nothing after `close`. */
+ *  Contract: operations take effect in the order in which they are given, per parameter. A backend compares values with its parameters
+ *  before anything changes. It is given nothing after `close`. */
 import type { Clock } from '../../base/clock.ts';
 import type { Logger } from '../../base/log.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';

@@ -21,9 +21,10 @@ interface RowCalls {
   readonly gather?: () => void;
 }
 
-/** A push goes to every part, with the rows that there are: every worker pushes it. A pull asks the parts that have rows which are asked for.
- *  @param whole with rows of its own, and of a push with values of its own. @param table undefined: others initialised it, and the store underneath
- *  knows its shape. @throws ShoalError `usage`, `mismatch`. */
+/** A push goes to every part, with the rows that there are: every worker pushes it. A pull asks the parts that have rows which are asked
+ *  for.
+ *  @param whole with rows of its own, and of a push with values of its own. @param table undefined: others initialised it, and the store
+ *  underneath knows its shape. @throws ShoalError `usage`, `mismatch`. */
 export function rowCalls(table: TableKey | undefined, whole: RowTransfer): RowCalls {
   const { type, value } = whole;
   const uncut = { calls: [{ bytes: elementsOf(value).data.byteLength, operation: whole }] };

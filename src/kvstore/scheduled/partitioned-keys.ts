@@ -23,8 +23,8 @@ export interface PartitionedKey extends Placeable {
   readonly parts: readonly KeyPart[];
 }
 
-/** Cuts a parameter into as few parts as can be, of equal size. Matrices are cut between rows, and their parts are matrices; those with rows that are
- *  larger than a partition are cut anywhere, into vectors. */
+/** Cuts a parameter into as few parts as can be, of equal size. Matrices are cut between rows, and their parts are matrices; those with
+ *  rows that are larger than a partition are cut anywhere, into vectors. */
 export function cutKey(key: string, shape: readonly number[], elementBytes: number, partitionBytes: number): readonly KeyPart[] {
   const count = countOf(shape);
   const perPart = Math.max(1, Math.floor(partitionBytes / elementBytes));

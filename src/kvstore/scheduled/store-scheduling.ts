@@ -1,5 +1,6 @@
-/** Credit and partition of a scheduled store, and the tuning that changes them, over all its workers: worker 0 measures and decides, the others
- *  are told by blobs. A worker that tunes while others do not waits for them when it initialises the first parameter, and says so. */
+/** Credit and partition of a scheduled store, and the tuning that changes them, over all its workers: worker 0 measures and decides, the
+ *  others are told by blobs. A worker that tunes while others do not waits for them when it initialises the first parameter, and says
+ *  so. */
 import { totalmem } from 'node:os';
 import { textOf } from '../../base/bytes.ts';
 import type { Clock } from '../../base/clock.ts';

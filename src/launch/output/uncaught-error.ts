@@ -1,5 +1,6 @@
-/** The error that ends a process of Node.js, as Node.js writes it to stderr: place, source line, message, stack. The launcher shows it once,
- *  short, and only that of the process that failed first. A rank marks where it begins, behind everything that the script itself writes:
+/** The error that ends a process of Node.js, as Node.js writes it to stderr: place, source line, message, stack. The launcher shows it
+ *  once, short, and only that of the process that failed first. A rank marks where it begins, behind everything that the script itself
+ *  writes:
  *
  *      what the script says ─▶ mark ─▶ "train.ts:4", source, caret, "Error: …", stack, "Node.js v20.20.2"
  *
@@ -7,9 +8,9 @@
 
 const mark = Buffer.from('\0uncaught\0');
 
-/** The source of a module that runs in a rank before its script does. Listeners of `exit` run before Node.js writes the error; the last one is
- *  added when there is an error. A process that goes on ends with a mark, and nothing behind it. Threads, and processes that the rank forks,
- *  have the module, too, but their ends are the rank's business. */
+/** The source of a module that runs in a rank before its script does. Listeners of `exit` run before Node.js writes the error; the last one
+ *  is added when there is an error. A process that goes on ends with a mark, and nothing behind it. Threads, and processes that the rank
+ *  forks, have the module, too, but their ends are the rank's business. */
 export function uncaughtMarker(launcherPid: number): string {
   return `import{writeSync}from"node:fs";import{isMainThread}from"node:worker_threads";
 const mark=()=>{try{writeSync(2,"\\0uncaught\\0")}catch{}};

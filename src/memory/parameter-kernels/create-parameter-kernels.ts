@@ -1,5 +1,5 @@
-/** Picks the parameter kernels: the addon's when it is there, else their twin in JavaScript, which gives the same bits. The checks are here,
- *  the loops there. */
+/** Picks the parameter kernels: the addon's when it is there, else their twin in JavaScript, which gives the same bits. The checks are
+ *  here, the loops there. */
 import type { NativeParameterLoops } from '../native.ts';
 import { checkEncoding, checkUpdate, twoBitBytes, updateRules, type ParameterKernels } from '../parameter-kernels.ts';
 import { jsParameterLoops } from './js.ts';

@@ -17,7 +17,8 @@ export class IncomingPacket {
     return this.#bytesMost - this.#bytes;
   }
 
-  /** @returns the parts of the packet, with its last one; then the next packet begins. @throws ShoalError `protocol` for more than any packet has. */
+  /** @returns the parts of the packet, with its last one; then the next packet begins. @throws ShoalError `protocol` for more than any
+   *  packet has. */
   add(part: Uint8Array, isLast: boolean): Uint8Array[] | undefined {
     const parts = this.#parts;
     parts.push(part);

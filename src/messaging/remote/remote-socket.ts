@@ -297,8 +297,8 @@ export class RemoteSocket {
     }
   }
 
-  /** A unit that a broken pipe may have lost, with its present number. It does not go to its places: the receiver may have had it, only not said so, and
-   *  may use that memory for other things. */
+  /** A unit that a broken pipe may have lost, with its present number. It does not go to its places: the receiver may have had it, only not
+   *  said so, and may use that memory for other things. */
   #nextAgain(): DataUnit | undefined {
     const unit = this.#session.again();
     if (unit === undefined) return undefined;

@@ -128,8 +128,8 @@ export class ClientCore {
 
   // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Takes a message from a server of this client's server group; others' messages are ignored. A message that no server sends ends the client:
-   *  what it was about cannot be known. */
+  /** Takes a message from a server of this client's server group; others' messages are ignored. A message that no server sends ends the
+   *  client: what it was about cannot be known. */
   receive(msg: Msg): void {
     const connection = this.#connections[idOf(msg.source)];
     if (connection?.options.server !== msg.source) return;
@@ -293,7 +293,8 @@ export class ClientCore {
     return operation.arrive();
   }
 
-  /** Where workers come and go, those that push in the same rounds count barriers by the rounds: one that has come later has the others' numbers. */
+  /** Where workers come and go, those that push in the same rounds count barriers by the rounds: one that has come later has the others'
+   *  numbers. */
   #nextBarrier(local: number): number {
     const { presence, topology } = this.#options;
     const next = this.#barriers[local] + 1;

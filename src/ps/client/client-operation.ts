@@ -73,7 +73,8 @@ export class ClientOperation {
     return this.#finished;
   }
 
-  /** The time since its start, the reasons why it has not ended, and the ranks of the workers that it waits for, as far as servers have said. */
+  /** The time since its start, the reasons why it has not ended, and the ranks of the workers that it waits for, as far as servers have
+   *  said. */
   get wait(): { text: string; ranks: readonly number[]; seconds: number } {
     const { clock, name, localWorkers } = this.options;
     const workers = this.#waits.flatMap(([request]) => this.#reasons.get(request)?.workers ?? []);
@@ -99,8 +100,8 @@ export class ClientOperation {
     this.#requests.set(request, connection);
   }
 
-  /** Asks several servers the same. @param finish once all have answered: with the first error, or the last answer. Default: they are what the
-   *  operation waits for. */
+  /** Asks several servers the same. @param finish once all have answered: with the first error, or the last answer. Default: they are what
+   *  the operation waits for. */
   ask(connections: readonly ServerConnection[], { type, fields, repeats = false }: Question, finish?: QuestionEnd): void {
     let waiting = connections.length;
     let failure: ShoalError | undefined;

@@ -24,8 +24,8 @@ export interface ClientOptions {
   /** Number of this process's first worker among all workers; the others follow it. */
   readonly firstWorker: number;
   readonly localWorkers: number;
-  /** Where workers come and go: the number of this process in its address, which no other has had, and whether it has come later than the others.
-   *  Default: they do not. */
+  /** Where workers come and go: the number of this process in its address, which no other has had, and whether it has come later than the
+   *  others. Default: they do not. */
   readonly presence?: { readonly id: number; readonly joins: boolean } | undefined;
   readonly clock: Clock;
   readonly kernels: Kernels;
@@ -100,8 +100,8 @@ export interface ParameterInfo {
   readonly ahead: number;
   /** Applied updates by others since this worker's last pull; 0 before the first. */
   readonly staleness: number;
-  /** Workers whose pushes were summed for the last update; of a parameter in slices, the fewest of any. 0: none yet, or the server has begun
-   *  again. */
+  /** Workers whose pushes were summed for the last update; of a parameter in slices, the fewest of any. 0: none yet, or the server has
+   *  begun again. */
   readonly workers: number;
 }
 

@@ -1,5 +1,5 @@
-/** Requests that wait to be sent to one server, the most urgent first. Pushes of a slot keep their order: an urgent one makes those before it as
- *  urgent. */
+/** Requests that wait to be sent to one server, the most urgent first. Pushes of a slot keep their order: an urgent one makes those before
+ *  it as urgent. */
 import type { ClientRequest } from './client-request.ts';
 
 export interface Waiting {

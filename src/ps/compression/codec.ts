@@ -3,7 +3,8 @@
  *  Source: MXNet "Gradient Compression"; Seide et al., "1-bit stochastic gradient descent", Interspeech 2014. */
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 
-/** The encoding of gradients on their way to the servers. What it loses stays with the worker and is added to the parameter's next gradient.
+/** The encoding of gradients on their way to the servers. What it loses stays with the worker and is added to the parameter's next
+ *  gradient.
  *
  *      kv.setGradientCompression({ type: '2bit', threshold: 0.1 }); */
 export type CompressionSpec =
@@ -27,7 +28,8 @@ export interface GradientCodec {
   /** `residual += gradient`; the target is the encoding of the residual; the residual keeps what was lost. An element that
    *  is NaN or infinite is sent as such and leaves a residual of 0. */
   encode(target: Uint8Array, gradient: Float32Array, residual: Float32Array): void;
-  /** Decodes gradients of any specification with this code. @throws ShoalError `protocol` when the length does not fit or the bytes are no encoding. */
+  /** Decodes gradients of any specification with this code. @throws ShoalError `protocol` when the length does not fit or the bytes are no
+   *  encoding. */
   decode(target: Float32Array, source: Uint8Array): void;
 }
 

@@ -16,7 +16,8 @@ export interface LostPlace {
   readonly workers?: number;
 }
 
-/** Tells of all that have been lost since the job began, and of each that is, until `signal`, or until the store is lost: others hear of that. */
+/** Tells of all that have been lost since the job began, and of each that is, until `signal`, or until the store is lost: others hear of
+ *  that. */
 export async function followLosses(
   records: ServerRecords,
   topology: KVTopology,

@@ -28,7 +28,8 @@ import { ServerRecords } from './server-records.ts';
 /** Memory of each connection in which large frames without a place land: as many bytes as may be on their way, and as many that are
  *  waited with until others have pushed. */
 const landingBytes = 32 * 2 ** 20;
-/** Limits of sockets. Messages that wait are bounded by the requests that they answer or carry, and nobody would hear again of one that is refused. */
+/** Limits of sockets. Messages that wait are bounded by the requests that they answer or carry, and nobody would hear again of one that is
+ *  refused. */
 const limits = { queueMessages: Number.MAX_SAFE_INTEGER, queueBytes: Number.MAX_SAFE_INTEGER };
 
 export interface NodeContext {

@@ -26,8 +26,8 @@ export interface ServerDialerOptions {
   readonly own: Address;
   readonly onMessage: (msg: Msg) => void;
   readonly onUp: (record: ServerRecord) => void;
-  /** After every `onUp`, and when it cannot be reached in the first place. `ended`: its process has, for certain. `refused`: the settings of
-   *  this process and of the server disagree, and it is dialled no more. */
+  /** After every `onUp`, and when it cannot be reached in the first place. `ended`: its process has, for certain. `refused`: the settings
+   *  of this process and of the server disagree, and it is dialled no more. */
   readonly onDown: (error: ShoalError, how: 'lost' | 'ended' | 'refused') => void;
   /** Another process has taken the place of one that we were connected with: called before we connect to that one. */
   readonly onReplaced?: (former: ServerRecord) => Promise<void>;

@@ -1,5 +1,5 @@
-/** The peers that count as lost: ZeroMQ sockets do not report the death of a peer. A process that says nothing is asked by its pulse (pulse.ts),
- *  which a process that is idle, or too busy to say anything, answers as well.
+/** The peers that count as lost: ZeroMQ sockets do not report the death of a peer. A process that says nothing is asked by its pulse
+ *  (pulse.ts), which a process that is idle, or too busy to say anything, answers as well.
  *
  *      heard ──silent for a while──▶ asked, again and again ──it runs──▶ as good as heard
  *                                            └── it has ended, or silent for too long ──▶ lost */
@@ -8,8 +8,8 @@ import type { Pulse } from './pulse.ts';
 /** The time between two looks at who is silent. The silence after which a peer counts as lost is a setting. */
 export const lookMs = 250;
 
-/** The silence of one peer, since it was heard of last. It is measured in looks, not by a clock: a thread that is not scheduled, or computes, for
- *  seconds must not take its peers for silent, because their messages are waiting. */
+/** The silence of one peer, since it was heard of last. It is measured in looks, not by a clock: a thread that is not scheduled, or
+ *  computes, for seconds must not take its peers for silent, because their messages are waiting. */
 export class Silence {
   readonly #limitMs: number;
   readonly #ask: () => Promise<Pulse>;

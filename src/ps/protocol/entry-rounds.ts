@@ -1,6 +1,6 @@
-/** The rounds at which a client that has come later enters. All servers tell how far their slots are, and wait for the client meanwhile; then it
- *  enters at the first round that no server has settled. Slots that are one round apart are of one step of the workers, of which some parameters
- *  are settled already; slots that are further apart are not pushed equally often, and are counted by themselves:
+/** The rounds at which a client that has come later enters. All servers tell how far their slots are, and wait for the client meanwhile;
+ *  then it enters at the first round that no server has settled. Slots that are one round apart are of one step of the workers, of which
+ *  some parameters are settled already; slots that are further apart are not pushed equally often, and are counted by themselves:
  *
  *      settled   server 0: 7 7 7 6 6    server 1: 6 6 2
  *      enters    server 0: 8 8 8 8 8    server 1: 8 8 3

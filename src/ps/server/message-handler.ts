@@ -1,5 +1,5 @@
-/** Acts on messages of clients and other servers, and sends the answers. The core decides which messages are handled, and when; the parts of
- *  the state (state/server-state.ts) and of the server do what they ask for. Begins as a server that knows nothing yet. */
+/** Acts on messages of clients and other servers, and sends the answers. The core decides which messages are handled, and when; the parts
+ *  of the state (state/server-state.ts) and of the server do what they ask for. Begins as a server that knows nothing yet. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { groupOf, idOf, roleOf, type Address } from '../../messaging/address.ts';
@@ -46,7 +46,8 @@ export class MessageHandler {
   readonly #barrier: ServerBarrier;
   readonly #followers: ServerFollowers;
   readonly #groups: ServerGroups;
-  /** Handlers of messages between servers, by type; `group` is the sender's. A server also speaks to itself, and a primary to its standby. */
+  /** Handlers of messages between servers, by type; `group` is the sender's. A server also speaks to itself, and a primary to its
+   *  standby. */
   readonly #fromServers: Readonly<Record<number, (msg: Msg, group: number) => void>> = {
     [KVMessage.lost]: (msg) => this.#loseClient(msg),
     [KVMessage.syncRequest]: (msg, group) =>

@@ -1,5 +1,6 @@
 /** One server of the parameter server, as a state machine: messages in, messages out. It must not know sockets, threads or
- *  processes; its owner calls one method at a time. This file decides which messages are handled, and when; message-handler.ts handles them.
+ *  processes; its owner calls one method at a time. This file decides which messages are handled, and when; message-handler.ts handles
+ *  them.
  *
  *    receive ─▶ of the present connection? ─▶ standby there? ─▶ forward, wait for its acknowledgement ─▶ paused? wait ─▶ act ─▶ send */
 import { ShoalError } from '../../base/errors.ts';
@@ -109,7 +110,8 @@ export class ServerCore {
   }
 
   /** A standby's connection is lost: the primary goes on alone. A client that will not come back: rounds that miss its
-   *  workers fail with its error; where workers come and go, they are settled without them. @param place of a client that may not have come yet. */
+   *  workers fail with its error; where workers come and go, they are settled without them. @param place of a client that may not have come
+   *  yet. */
   peerLost(address: Address, error: ShoalError, place?: LostPlace): void {
     if (this.#closed) return;
     if (address === this.#options.standby) {
@@ -187,8 +189,8 @@ export class ServerCore {
     return this.#forward(msg, this.#forwarded);
   }
 
-  /** True for a message that an earlier connection of a client left behind: it is repeated on the present one. Decided on arrival, so that a
-   *  standby hears exactly what its primary acts on. */
+  /** True for a message that an earlier connection of a client left behind: it is repeated on the present one. Decided on arrival, so that
+   *  a standby hears exactly what its primary acts on. */
   #isLate(msg: Msg): boolean {
     const { source, type, targetVersion } = msg;
     if (roleOf(source) === Role.server) return this.#terms.isPast(msg);

@@ -1,5 +1,5 @@
-/** Terms of servers. A term is the number of processes that have been a server, with the present one. Every message between servers bears its
- *  sender's; a receiver that knows a later one ignores it. */
+/** Terms of servers. A term is the number of processes that have been a server, with the present one. Every message between servers bears
+ *  its sender's; a receiver that knows a later one ignores it. */
 import { isCount, Layout } from '../../base/bytes.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';

@@ -1,5 +1,5 @@
-/** Updates of parameters of every float type. Those of 16 bits are updated in float32, as by MXNet's optimisers with `multi_precision`: each
- *  value has a *master* in float32 beside the states, which is updated, and rounded to the value.
+/** Updates of parameters of every float type. Those of 16 bits are updated in float32, as by MXNet's optimisers with `multi_precision`:
+ *  each value has a *master* in float32 beside the states, which is updated, and rounded to the value.
  *
  *      gradient ─▶ float32 ─▶ update of the master and the states ─round─▶ value
  *

@@ -135,7 +135,8 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
   }
 
   /** A receive in this worker, or by another one. The waiter may be called before this returns.
-   *  @param asker the connection of another worker that asks. A key that was asked for over another one, which has ended, may be asked for again.
+   *  @param asker the connection of another worker that asks. A key that was asked for over another one, which has ended, may be asked for
+   *  again.
    *  @throws ShoalError `usage` for a key that was asked for already, `peer-lost` for a tensor that left over a connection which broke, and
    *  the cause after an abort. */
   take(key: string, waiter: Waiter<Sent>, asker?: Asker): Cancel {

@@ -1,6 +1,6 @@
-/** One worker's part in all steps: the rendezvous of each, requests that precede their step, and the other workers. Requests of other workers
- *  are parked until their step begins, up to a bound. Ended steps are remembered, up to a bound, so that late requests fail at once. It must
- *  not know how connections are made. */
+/** One worker's part in all steps: the rendezvous of each, requests that precede their step, and the other workers. Requests of other
+ *  workers are parked until their step begins, up to a bound. Ended steps are remembered, up to a bound, so that late requests fail at
+ *  once. It must not know how connections are made. */
 import { getOrMake } from '../../base/collections/lists.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { TensorCarrier } from '../protocol/tensor-carrier.ts';

@@ -22,7 +22,8 @@ export type ArrivalTarget = { readonly into: DeviceTensor } | { readonly device:
 type Ask = (sink: PieceSink, signal: AbortSignal) => Promise<TensorValue | undefined>;
 
 /** @returns the tensor where it is then; undefined: it is dead, and nothing was written.
- *  @throws ShoalError `mismatch` for another dtype or size than that of `into`, `unsupported` for what devices have not, as `DeviceCopies`. */
+ *  @throws ShoalError `mismatch` for another dtype or size than that of `into`, `unsupported` for what devices have not, as
+ *  `DeviceCopies`. */
 export async function receiveOnDevice(
   devices: WorkerDevices,
   target: ArrivalTarget,

@@ -78,7 +78,8 @@ export class NameTable {
     return this.#find(key);
   }
 
-  /** Finds the names for a request of several tensors: none of them is forgotten for another. @throws ShoalError as `find`; `usage` for too many. */
+  /** Finds the names for a request of several tensors: none of them is forgotten for another. @throws ShoalError as `find`; `usage` for too
+   *  many. */
   findAll(keys: readonly string[]): readonly FoundName[] {
     this.#request++;
     return keys.map((key) => this.#find(key));

@@ -304,8 +304,8 @@ export class Outbox {
   }
 }
 
-/** The same bytes in writes of their own, of at most `partBytes`. The last has the immediate of the whole; the source may change when all of
- *  them are done.
+/** The same bytes in writes of their own, of at most `partBytes`. The last has the immediate of the whole; the source may change when all
+ *  of them are done.
  *  @param immediateOf of the others. Default: none. */
 export function cutWrite(
   { source, offset, immediate, onDone, ...write }: PendingWrite,

@@ -1,5 +1,5 @@
-/** Writes tensors that must be read into host memory first. Pieces are read a few at a time, and each leaves as soon as it is there: reading
- *  and the wire overlap.
+/** Writes tensors that must be read into host memory first. Pieces are read a few at a time, and each leaves as soon as it is there:
+ *  reading and the wire overlap.
  *
  *      piece 0    read │ write                    seats: 3 of staging, lent until the write has left
  *      piece 1    read     │ write

@@ -5,8 +5,9 @@
  *     slabs          4 MiB, for classes up to 256 KiB        one descriptor for many buffers
  *
  *  One per connection: no other peer can write there, and when the connection ends its memory is never reused, so that a late write
- *  does no harm. Before that, the holder of a buffer frees it when the peer has replied, not earlier. What a peer was asked not to write any more
- *  is *revoked*: nothing is put there until the key of its region is gone, which is when half of the region is revoked and the rest unused. */
+ *  does no harm. Before that, the holder of a buffer frees it when the peer has replied, not earlier. What a peer was asked not to write
+ *  any more is *revoked*: nothing is put there until the key of its region is gone, which is when half of the region is revoked and the
+ *  rest unused. */
 import { pushTo } from '../../base/collections/lists.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { RegisteredRegion } from '../../fabric/fabric.ts';
@@ -37,7 +38,8 @@ export interface ReceiveMemory {
   free(buffer: ReceiveBuffer): void;
   /** Frees, like `free`, a buffer that the peer was told not to write to, and says that it will not: it may not keep to that. */
   revoke(buffer: ReceiveBuffer): void;
-  /** The same as `free`, but a value lies in it. @returns what gives the memory back when the value is no longer used; undefined: it is the value's. */
+  /** The same as `free`, but a value lies in it. @returns what gives the memory back when the value is no longer used; undefined: it is the
+   *  value's. */
   handOver(buffer: ReceiveBuffer): (() => void) | undefined;
   /** Nothing is written there any more. Values stay readable. */
   close(): void;

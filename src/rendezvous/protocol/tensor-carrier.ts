@@ -1,5 +1,5 @@
-/** The way by which tensors of one other worker come: one connection (TensorConnection), or one after the other (RemoteWorker). The conformance
- *  suite runs on every carrier of this package, and on the benchmarks' gRPC. */
+/** The way by which tensors of one other worker come: one connection (TensorConnection), or one after the other (RemoteWorker). The
+ *  conformance suite runs on every carrier of this package, and on the benchmarks' gRPC. */
 import { failureOf, type ShoalError } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { describeKeys } from '../table/rendezvous-key.ts';

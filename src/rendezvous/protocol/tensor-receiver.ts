@@ -1,5 +1,5 @@
-/** The receiver's end of RecvTensor: caches each tensor's metadata, allocates the destination before it sends the request, and learns by the
- *  immediate that the tensor has arrived. A state machine: calls, records and immediates in; records and calls of waiters out.
+/** The receiver's end of RecvTensor: caches each tensor's metadata, allocates the destination before it sends the request, and learns by
+ *  the immediate that the tensor has arrived. A state machine: calls, records and immediates in; records and calls of waiters out.
  *
  *  When the waiter of a request gives up, the request is cancelled, and its buffer stays in quarantine until the sender confirms that it
  *  will not write to it: only then may the buffer's key be revoked, and its memory be reused. */

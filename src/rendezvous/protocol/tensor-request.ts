@@ -136,8 +136,8 @@ export class TensorRequest extends TensorPlace implements Indexed {
 const roomFactor = 4;
 const smallBytes = 64 * 1024;
 
-/** A place as large as the tensor has been of late, up to `roomFactor` times as large as `metadata` say; as these say where memory does not suffice.
- *  Undefined: nothing is known of it, or it has no bytes. @throws ShoalError `out-of-memory`. */
+/** A place as large as the tensor has been of late, up to `roomFactor` times as large as `metadata` say; as these say where memory does not
+ *  suffice. Undefined: nothing is known of it, or it has no bytes. @throws ShoalError `out-of-memory`. */
 export function placeFor(memory: ReceiveMemory, name: TensorName, metadata: TensorMetadata | undefined): ReceiveBuffer | undefined {
   const bytes = metadata?.bytes ?? 0;
   const room = Math.min(name.room, Math.max(roomFactor * bytes, smallBytes));

@@ -5,7 +5,8 @@ import { viewOf, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
 import { allocated, type Release, type TensorValue } from './tensor-value.ts';
 
-/** Bytes of a piece of a tensor that is moved in pieces: large enough that reading one takes longer than beginning to, small enough that several overlap. */
+/** Bytes of a piece of a tensor that is moved in pieces: large enough that reading one takes longer than beginning to, small enough that
+ *  several overlap. */
 export const stagedPieceBytes = 4 * 2 ** 20;
 
 export interface StagedTensor {

@@ -64,7 +64,8 @@ function ranksBehind(flights: readonly FlightDump[]): string[] {
   });
 }
 
-/** Ranks of the groups that left nothing, and of which nothing is told. @param others Ranks that left a trace, or are known to have failed. */
+/** Ranks of the groups that left nothing, and of which nothing is told. @param others Ranks that left a trace, or are known to have
+ *  failed. */
 function silentRanks(flights: readonly FlightDump[], others: readonly number[]): number[] {
   const known = new Set([...flights.map(({ rank }) => rank), ...others]);
   const members = flights.flatMap(({ pg_config }) => Object.values(pg_config).flatMap(({ ranks }) => ranks.match(/\d+/g) ?? []));

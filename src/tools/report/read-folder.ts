@@ -56,7 +56,8 @@ export function isRunFile(name: string): boolean {
 /** Limit for files that are read whole: all but traces. */
 const fileBytesMax = 64 * 1024 * 1024;
 
-/** @param running what the launcher says of a run that goes on. @throws ShoalError `usage` when the folder cannot be read or has nothing of a run. */
+/** @param running what the launcher says of a run that goes on. @throws ShoalError `usage` when the folder cannot be read or has nothing of
+ *  a run. */
 export function readRunFolder(folder: string, running?: LauncherRecord): RunFolder {
   const names = namesOf(folder);
   const warnings: string[] = [];

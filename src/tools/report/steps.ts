@@ -1,5 +1,5 @@
-/** The training step of a run, as its collectives show it: the time from one call to the next of the same place in the script, for the calls
- *  that take most of the time. What a step is made of says what would make it shorter.
+/** The training step of a run, as its collectives show it: the time from one call to the next of the same place in the script, for the
+ *  calls that take most of the time. What a step is made of says what would make it shorter.
  *
  *      all-reduce at train.ts:31   ▓▓▓        ▓▓▓        ▓▓▓
  *                                  │◀─ step ─▶│◀─ step ─▶│        shares of communication and of waiting: between the first and the last */
@@ -82,7 +82,8 @@ export class TrainingSteps {
   }
 }
 
-/** The rank that was waited for more than all others together; of two ranks, for three quarters of the time. Null: there is none. @param waitedForUs By rank, those without a trace among them. @param count Number of ranks. */
+/** The rank that was waited for more than all others together; of two ranks, for three quarters of the time. Null: there is none. @param
+ *  waitedForUs By rank, those without a trace among them. @param count Number of ranks. */
 export function stragglerOf(waitedForUs: ReadonlyMap<number, number>, count: number): ReportStraggler | null {
   const [latest] = [...waitedForUs].sort(([, a], [, b]) => b - a);
   if (latest === undefined || count < 2) return null;

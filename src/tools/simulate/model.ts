@@ -18,8 +18,8 @@ export interface SimulationModel extends CostModel {
 export const presets = {
   /** Shoal over TCP at 10 Gbit/s: the cost model that selection follows. */
   tcp: { ...defaultCostModel, portsPerHost: 1, quantumBytes: 64 * 1024, flows: 'pair', engine: 'thread' },
-  /** The cluster of Fairring's document, 8 GPUs per host: every message is set up by threads of the host at both ends. The rates are fitted to the
-   *  document's figures. */
+  /** The cluster of Fairring's document, 8 GPUs per host: every message is set up by threads of the host at both ends. The rates are fitted
+   *  to the document's figures. */
   'gpu-cluster': {
     /** Descriptor, request, read: 173 ms without overlap against 109 with. */
     networkLatency: 200e-6,
@@ -39,8 +39,8 @@ export const presets = {
     flows: 'channel',
     engine: 'own',
   },
-  /** The same cluster under the incumbent library: the devices drive the messages, and the ring reaches 20 GB/s per host: 1,600 MiB in 182 ms,
-   *  25 MiB after 25 MiB in 2.6 ms. */
+  /** The same cluster under the incumbent library: the devices drive the messages, and the ring reaches 20 GB/s per host: 1,600 MiB in 182
+   *  ms, 25 MiB after 25 MiB in 2.6 ms. */
   'gpu-cluster-device': {
     networkLatency: 5e-6,
     networkOverhead: 0.5e-6,

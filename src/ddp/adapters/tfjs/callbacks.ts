@@ -36,8 +36,8 @@ export function metricAverage(group: CallbackGroup): tf.CustomCallback {
 }
 
 /** Sets the learning rate before each batch of the first epochs (Goyal et al. 2017): in a line from `initialLearningRate / size` to
- *  `initialLearningRate` at the end of epoch `warmupEpochs`. Momentum needs no correction: TensorFlow.js applies the rate to it, not before.
- *  With a scheduled group, these steps wait for the averages of the one before.
+ *  `initialLearningRate` at the end of epoch `warmupEpochs`. Momentum needs no correction: TensorFlow.js applies the rate to it, not
+ *  before. With a scheduled group, these steps wait for the averages of the one before.
  *  @throws ShoalError `usage`, in `fit` where the number of batches is not known. */
 export function learningRateWarmup(group: CallbackGroup, optimizer: { learningRate: number }, options: WarmupOptions): tf.CustomCallback {
   checkGroup('learningRateWarmup', group, 'allReduce');
@@ -76,8 +76,8 @@ export function agreedStop(group: CallbackGroup, model: tf.LayersModel): tf.Cust
   });
 }
 
-/** Collective at the end of each epoch: weights that are not trained, such as running statistics, become rank 0's. Before, each rank has those
- *  of its own part of the data. torch's `broadcast_buffers` does so in each step. */
+/** Collective at the end of each epoch: weights that are not trained, such as running statistics, become rank 0's. Before, each rank has
+ *  those of its own part of the data. torch's `broadcast_buffers` does so in each step. */
 export function broadcastBuffers(group: CallbackGroup, model: tf.LayersModel): tf.CustomCallback {
   checkGroup('broadcastBuffers', group, 'broadcast');
   checkHas('broadcastBuffers: the second argument is a layers model', model, 'layers');

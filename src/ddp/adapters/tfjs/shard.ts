@@ -3,9 +3,10 @@ import * as tf from '@tensorflow/tfjs';
 import type { ProcessGroup } from '../../../group/caller/types.ts';
 import { checkHas } from './callbacks.ts';
 
-/** Every `size`-th element of the dataset, from number `rank` on: tf.data's `shard`. Every rank gets equally many: up to `size − 1` elements at
- *  the end are left out, as a rank with one step more would wait for the others. The order must be the same on all ranks: shuffle with a
- *  seed, before. Batches of B elements behind it are, all ranks' together, the same as batches of B · size elements in one process. */
+/** Every `size`-th element of the dataset, from number `rank` on: tf.data's `shard`. Every rank gets equally many: up to `size − 1`
+ *  elements at the end are left out, as a rank with one step more would wait for the others. The order must be the same on all ranks:
+ *  shuffle with a seed, before. Batches of B elements behind it are, all ranks' together, the same as batches of B · size elements in one
+ *  process. */
 export function shard<T extends tf.TensorContainer>(
   dataset: tf.data.Dataset<T>,
   group: Pick<ProcessGroup, 'rank' | 'size' | 'allReduce'>,

@@ -71,8 +71,8 @@ interface Place {
   readonly ordinal: number;
 }
 
-/** The time until the comm thread has a large call: long enough to come to a wait from a call that is followed by nothing else. Where the tensor
- *  has taken the caches that takes longer. */
+/** The time until the comm thread has a large call: long enough to come to a wait from a call that is followed by nothing else. Where the
+ *  tensor has taken the caches that takes longer. */
 const handOverNs = 50_000;
 const handOverNsPerByte = 0.01;
 const handOverNsMax = 1e6;

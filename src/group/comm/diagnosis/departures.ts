@@ -17,7 +17,8 @@ export interface Loss {
 /** The error of a group that has lost a member. */
 export function lossOf({ rank: lost, failure }: PeerLink, { group, rank, during, error }: Loss): ShoalError {
   const when = during ? `during ${describeCall(during.call, during.sequence)}` : 'between collectives';
-  // The member failed because of another rank, in a group that this one may not be in; or because of this one, which then is its own reason.
+  // The member failed because of another rank, in a group that this one may not be in; or because of this one, which then is its own
+  // reason.
   const because = failure?.peer === undefined ? undefined : failure;
   const why = because ? `it had failed: ${because.message}` : (error?.message ?? "it closed its connection; see that rank's own output");
   return new ShoalError('peer-lost', `rank ${lost} was lost ${when} of group '${group}': ${why}`, {

@@ -2,7 +2,8 @@
  *
  *      rank 0 waits for 1 ─▶ whom? ─▶ rank 1: for 2, in recv ─▶ whom? ─▶ rank 2: for nobody, or no answer     rank 2 is named
  *
- *  Bounded: every rank is asked once, and one that does not answer in time counts as silent. It must not know the calls in which ranks wait. */
+ *  Bounded: every rank is asked once, and one that does not answer in time counts as silent. It must not know the calls in which ranks
+ *  wait. */
 import { setServedTimer, type Clock, type Timer } from '../../../base/clock.ts';
 import { answerMs } from './inquiry.ts';
 import type { ControlMessage } from '../links/control-message.ts';

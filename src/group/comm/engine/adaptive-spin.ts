@@ -1,7 +1,7 @@
-/** Whether to poll before sleeping. For short waits, polling saves the other side's doorbell and this thread's wake-up, some 50 µs; for long
- *  ones it takes a CPU from the sender. So a thread polls if most of its recent waits were shorter than its polling time, and sleeps at
- *  once otherwise. Only between hosts, where a wait may take as long as a message; ranks of one host with a CPU each are never far apart.
- *  Pure: time is an argument.
+/** Whether to poll before sleeping. For short waits, polling saves the other side's doorbell and this thread's wake-up, some 50 µs; for
+ *  long ones it takes a CPU from the sender. So a thread polls if most of its recent waits were shorter than its polling time, and sleeps
+ *  at once otherwise. Only between hosts, where a wait may take as long as a message; ranks of one host with a CPU each are never far
+ *  apart. Pure: time is an argument.
  *
  *      wait ──▶ poll, at most `most` ──▶ sleep ──▶ over        the length of the wait tells whether polling would have paid
  *

@@ -4,8 +4,8 @@
  *    same host     sender ── offer ──▶ receiver loads the data    ◀── taken ──
  *    other host    sender ── offer ──▶  ◀── accept ──  ── one-sided write + immediate ──▶ destination tensor
  *
- *  A receive from anyone has no rank until it is matched: an offer goes to whichever receive it fits was called first, and such a receive takes
- *  the offer that came first.
+ *  A receive from anyone has no rank until it is matched: an offer goes to whichever receive it fits was called first, and such a receive
+ *  takes the offer that came first.
  *
  *  Large data is never copied on the way except, on one host, from tensor to tensor. It must not know collectives. */
 import { must } from '../../../base/assert.ts';

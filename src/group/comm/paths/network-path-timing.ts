@@ -1,4 +1,5 @@
-/** The rates of a group's network path, timed on its sockets before they are used, on all ranks at once, by polling threads as in later use.
+/** The rates of a group's network path, timed on its sockets before they are used, on all ranks at once, by polling threads as in later
+ *  use.
  *
  *      tree      up a binomial tree to rank 0, and down again, without bytes and with some      few messages, one after another
  *      to all    rank r ─▶ all, wait for all                                                    many messages at once

@@ -43,8 +43,8 @@ export class FramePlaces {
     return place.rkey;
   }
 
-  /** @param inFlight false: no message that names it is on its way. Else peers may be writing there: connections end, because nothing else stops them at once on every fabric. They
-   *  are made again, and what was on its way is sent again, elsewhere. */
+  /** @param inFlight false: no message that names it is on its way. Else peers may be writing there: connections end, because nothing else
+   *  stops them at once on every fabric. They are made again, and what was on its way is sent again, elsewhere. */
   close(rkey: number, { inFlight }: { readonly inFlight: boolean }): void {
     const place = this.#open.get(rkey);
     if (place === undefined) return;

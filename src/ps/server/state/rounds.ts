@@ -4,8 +4,8 @@
  *
  *    slot 7     settled 4 │ round 5: client 0 ✓  client 2 ✗ │ round 6: client 0 ✓ (early)
  *
- *  Where workers come and go, a round is settled without those that it spares: clients that are absent, and clients that have come later and
- *  enter at a later round.
+ *  Where workers come and go, a round is settled without those that it spares: clients that are absent, and clients that have come later
+ *  and enter at a later round.
  *
  *  Exactly once: the last round of every client and slot is known. `Request` is the request of a contribution. */
 import { getOrMake, pushTo } from '../../../base/collections/lists.ts';

@@ -1,4 +1,5 @@
-/** `shoal bench`: reads the command line and runs the benchmark, as ranks that it starts or as a rank of a job. The vocabulary is that of nccl-tests. */
+/** `shoal bench`: reads the command line and runs the benchmark, as ranks that it starts or as a rank of a job. The vocabulary is that of
+ *  nccl-tests. */
 import { Command, Option } from 'commander';
 import { ShoalError } from '../../../base/errors.ts';
 import { nearestName } from '../../../base/settings/nearest-name.ts';

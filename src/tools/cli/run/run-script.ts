@@ -231,8 +231,8 @@ function ranksPerNode({ workers, nprocPerNode }: RunFlags): number {
   return allowedCpus().count;
 }
 
-/** One machine needs no secret from outside: the launcher makes a fresh one. A file of this user's that others can read is refused, like ssh
- *  refuses such a key. */
+/** One machine needs no secret from outside: the launcher makes a fresh one. A file of this user's that others can read is refused, like
+ *  ssh refuses such a key. */
 async function readSecret(file: string | undefined, several: boolean): Promise<string | undefined> {
   if (file === undefined) return several ? process.env['SHOAL_SECRET'] : undefined;
   const [{ mode, uid }, bytes] = await Promise.all([stat(file), readRegularFile(file, { bytesMax: 2 ** 16 })]).catch((error: unknown) => {

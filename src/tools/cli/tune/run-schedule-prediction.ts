@@ -1,5 +1,5 @@
-/** The command `shoal tune --scheduler --predict`: the gain from scheduling for a training, from the times of its layers and the rate of its
- *  network alone. */
+/** The command `shoal tune --scheduler --predict`: the gain from scheduling for a training, from the times of its layers and the rate of
+ *  its network alone. */
 import type { SchedulerTuneFlags } from './run-scheduler-tune.ts';
 import { modelTrace } from '../../../scheduler/model-traces.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';

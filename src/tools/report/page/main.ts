@@ -11,7 +11,8 @@ import { TimelineView, type SpanKind } from './timeline-view.ts';
 
 /** Rows of the table of operations at first: those that took longest. The others come when they are asked for. */
 const operationsShown = 25;
-/** Rows of the table of ranks at first. Of more ranks, those that were waited for longest come first, and the others when they are asked for. */
+/** Rows of the table of ranks at first. Of more ranks, those that were waited for longest come first, and the others when they are asked
+ *  for. */
 const ranksShown = 32;
 /** Counters in the section about memory. */
 const memoryCounters = ['resident memory', 'registered memory'];

@@ -1,4 +1,5 @@
-/** The timeline: rows of spans on a canvas. Drag or arrow keys move in time, ctrl and wheel or + and − zoom, a double click zooms to a span.
+/** The timeline: rows of spans on a canvas. Drag or arrow keys move in time, ctrl and wheel or + and − zoom, a double click zooms to a
+ *  span.
  *
  *      rank 0  main        ▌▌▌ ▌▌▌▌▌  ▌▌▌▌
  *              world waits ░░     ░░░          only what is in sight is drawn, and of spans that share a
