@@ -73,7 +73,7 @@ const u64: Kind<bigint> = {
   set: (view, at, value) => view.setBigUint64(at, value, true),
 };
 
-/** So many bytes, as they are. */
+/** A field of so many bytes, which are taken as they are. */
 function bytesKind(bytes: number): Kind<Uint8Array> {
   const span = (view: DataView, at: number): Uint8Array => new Uint8Array(view.buffer, view.byteOffset + at, bytes);
   return { bytes, get: span, set: (view, at, value) => span(view, at).set(value) };

@@ -132,7 +132,7 @@ export interface HostPathOperation {
   repetition: Repetition | undefined;
   /** The other one, once it has been needed. */
   spare: BoundCode | undefined;
-  /** This rank's. */
+  /** Buffers of this rank. */
   buffers: LocalBuffers;
   /** Peers cannot reach them. */
   readonly isPrivate: boolean;

@@ -118,7 +118,7 @@ export class NetworkPathWire {
     this.#native.wirePut(this.#wire, peer, turn, source, call.offset, call.bytes, target, call.targetOffset, call.signal, before);
   }
 
-  /** Until something has come from some ranks, or gone; `ended`: one of them sends no more. */
+  /** Waits until something has come from some ranks, or has gone to them; `ended`: one of them sends no more. */
   progress(from: RankSet, spinNs: number): WireStatus {
     return this.#statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs));
   }

@@ -18,7 +18,7 @@ export interface ExecutionContext {
   view(segment: SegmentName): Uint8Array;
   /** This rank's buffer, for network puts. */
   local(buffer: BufferName): Span;
-  /** Another rank's buffer, for network puts. */
+  /** The buffer of another rank, for puts over the network. */
   remote(rank: number, buffer: BufferName): RemoteSpan;
   /** One-sided write to a rank, raising its signal on arrival. Resolves when the source may change. */
   put(rank: number, source: Span | undefined, target: RemoteSpan | undefined, signal: number): Promise<void>;

@@ -161,7 +161,7 @@ export interface Fabric {
 export interface FabricProvider {
   readonly name: string;
   readonly description: string;
-  /** False for a provider that groups use on request only. */
+  /** Whether groups use the provider without being asked to. */
   isUsedUnasked(): boolean;
   /** The reason why this host cannot use the provider with these settings, or undefined when it can. */
   unavailable(settings?: Settings): string | undefined;

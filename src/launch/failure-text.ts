@@ -9,7 +9,7 @@ import type { EndedProcess } from './supervisor.ts';
 
 /** The launcher says no more lines in one generation. */
 const linesMax = 12;
-/** So many kinds of ends get a line each. */
+/** Most kinds of ends that get a line each. */
 const kindsMax = 3;
 /** Lines of stderr that are repeated when no error is known. */
 const saidMax = 4;

@@ -54,7 +54,7 @@ export interface NodeOptions extends Omit<JobPlace, 'node'>, Pick<StoreClientOpt
 export interface Entry {
   readonly node: number;
   readonly store: Store;
-  /** On node 0. */
+  /** The store that node 0 serves; undefined on other nodes. */
   readonly serving: Serving | undefined;
 }
 
@@ -149,7 +149,7 @@ function rangeOf({ nodes, nodesMax }: { readonly nodes: number; readonly nodesMa
   return nodesMax === undefined ? String(nodes) : `${nodes}:${nodesMax}`;
 }
 
-/** False when another launcher has this number, and any will do. */
+/** Takes a number. @returns false when another launcher has it, and any number will do. */
 async function takeNumber(store: Store, options: NodeOptions, number: number): Promise<boolean> {
   const { node, nodesMax, joinTimeoutMs: timeoutMs, signal } = options;
   if (nodesMax !== undefined) {
@@ -166,7 +166,7 @@ async function takeNumber(store: Store, options: NodeOptions, number: number): P
   throw new ShoalError('config', `node rank ${number} is taken by host ${host} (pid ${pid}); give each launcher its own --node-rank`);
 }
 
-/** Undefined when another launcher is the first. */
+/** Serves the store if this launcher is the first. @returns undefined when another one is. */
 async function serveIfFirst(options: NodeOptions): Promise<Serving | undefined> {
   const { node, masterAddress } = options;
   if (node !== undefined) return node === 0 ? serve(options) : undefined;

@@ -57,7 +57,7 @@ export const newsKey = (node: number, index: number): string => `launch/news/${n
 export const rosterKey = 'launch/roster';
 export const overKey = 'launch/over';
 
-/** Until the rank connects, and from when its last connection ends. */
+/** Key that exists until the rank connects, and again from when its last connection ends. */
 export const awayKey = (rank: number): string => `launch/away/${rank}`;
 
 /** The part of the store that belongs to the ranks of a generation. */

@@ -22,7 +22,7 @@ export interface Newcomer {
 export interface Waiting {
   readonly store: Store;
   readonly limit: JoinLimit;
-  /** Nobody waits for it any more. */
+  /** Aborted when nobody waits for the newcomer any more. */
   readonly signal: AbortSignal;
 }
 

@@ -148,7 +148,7 @@ async function askRank(store: Store, rank: number, isHere: (who: string) => bool
   return (await Promise.all(answers)).reduce(withWorker, undefined);
 }
 
-/** Undefined: it does not answer, or what it answers is not understood. */
+/** The answer of a process; undefined when there is none, or it is not understood. */
 async function answerOf<T>(store: Store, who: string, shape: Shape<T>): Promise<T | undefined> {
   const answer = await ask(store, who, answerMs);
   return answer !== undefined && shape.problem(answer) === undefined ? (answer as T) : undefined;

@@ -20,7 +20,7 @@ export interface ToldJob {
 const key = 'processes';
 const processesShape = list(object({ rank: count, pid: count, host: anyText }));
 
-/** Others of this machine can see how this process is, also while it is stopped. */
+/** Publishes which process a rank is, so that others of this machine can see its state, also while it is stopped. */
 export async function tellProcess({ store, rank, host }: ToldJob): Promise<void> {
   await store.append(key, `,${JSON.stringify({ rank, pid: process.pid, host })}`);
 }

@@ -327,7 +327,7 @@ function encodeControl(message: ControlMessage): Uint8Array {
   return controlLayout.encode({ ...message, version, reserved: 0 });
 }
 
-/** Undefined for anything else. */
+/** Decodes a control message; undefined for anything else. */
 function decodeControl(bytes: Uint8Array): ControlMessage | undefined {
   if (bytes.length !== controlBytes) return undefined;
   const message = controlLayout.decode(bytes);

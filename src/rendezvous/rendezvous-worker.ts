@@ -55,7 +55,7 @@ const optionKeys = optionTable<RendezvousWorkerOptions>({
   parkedMax: anyNumber,
 });
 
-/** From when, and how far ahead, a tensor is asked for. */
+/** The step from which a tensor is asked for, and how many steps ahead. */
 export interface StandingOptions {
   /** The first step to ask for; later ones follow by ones. */
   readonly firstStep: number;

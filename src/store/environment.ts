@@ -14,7 +14,7 @@ export type WorldSource = 'shoal' | 'torchrun' | 'open-mpi' | 'pmi' | 'slurm' | 
 
 /** The place at which the ranks find the store. */
 export type Meeting =
-  /** Nobody to meet. */
+  /** A world of one, which has nobody to meet. */
   | { readonly kind: 'alone' }
   /** A store at an address. `hostedElsewhere`: a launcher serves there; otherwise rank 0 does. */
   | { readonly kind: 'address'; readonly host: string; readonly port: number; readonly hostedElsewhere: boolean }

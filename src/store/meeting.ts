@@ -125,7 +125,7 @@ async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptio
   throw new ShoalError('config', message, { rank: 0 });
 }
 
-/** Undefined when there is no file, or none of ours. */
+/** Reads the file of a meeting point; undefined when there is none, or it is not ours. */
 async function readMeeting(path: string): Promise<MeetingPoint | undefined> {
   const record = parseRecord(await readText(path).catch(() => ''));
   return record && { host: record.host, port: record.port, secret: Buffer.from(record.secret, 'hex') };

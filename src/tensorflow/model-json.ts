@@ -105,7 +105,7 @@ function checkedSpec(given: unknown, bad: Fail): WeightSpec {
   return { name, shape, dtype, quantization };
 }
 
-/** And how many bytes it has in the file. */
+/** Decodes a weight. @returns it, and the number of its bytes in the file. */
 function decode({ shape, dtype, quantization }: WeightSpec, bytes: Uint8Array, fail: Fail): [Value, number] {
   if (dtype === 'string') return decodeStrings(shape, bytes, fail);
   const stored = quantization?.dtype ?? dtype;

@@ -51,7 +51,8 @@ function hostOf(name: string): string {
   }
 }
 
-/** Undefined when there is no such process, or it is hidden. Source: proc(5), /proc/pid/stat, fields 3 and 22. */
+/** State and time of birth of a process; undefined when there is none, or it is hidden. Source: proc(5), /proc/pid/stat, fields 3 and
+ *  22. */
 function statusOf(pid: number): { state: string; birth: number } | undefined {
   let text: string;
   try {

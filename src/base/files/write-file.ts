@@ -52,7 +52,7 @@ export function writeOrWarn(log: Pick<Logger, 'warn'>, write: () => void): void 
   }
 }
 
-/** False for devices, pipes and links: they stay, and are written to: /dev/stdout, /dev/null. */
+/** False for devices, pipes and links, such as /dev/stdout and /dev/null: they stay, and are written to. */
 function isReplaceable(path: string): boolean {
   try {
     return lstatSync(path).isFile();

@@ -9,7 +9,7 @@ import type { Aead } from './noise.ts';
 
 export type LinkSettings = Pick<Settings, 'encryption' | 'hostId'>;
 
-/** One end's word. */
+/** The word of one end on encryption, and its host. */
 export interface LinkClaim {
   readonly demands: boolean;
   /** The processor has instructions for AES. */

@@ -44,7 +44,7 @@ export function encrypt({ aead, key, counter }: Sealing, associated: Uint8Array,
   return Buffer.concat([cipher.update(plaintext), cipher.final(), cipher.getAuthTag()]);
 }
 
-/** Undefined when the bytes are not what the other end has sealed. */
+/** Opens sealed bytes. @returns undefined when they are not what the other end has sealed. */
 export function decrypt({ aead, key, counter }: Sealing, associated: Uint8Array, sealed: Uint8Array): Buffer | undefined {
   if (sealed.length < tagBytes) return undefined;
   const decipher = createDecipheriv(aead as 'aes-256-gcm', key, nonceOf(aead, counter), { authTagLength: tagBytes });
@@ -76,7 +76,7 @@ export interface NoiseOptions {
   readonly aead: Aead;
   /** All that the ends have said before. */
   readonly prologue: Uint8Array;
-  /** 32 bytes. */
+  /** The pre-shared key, 32 bytes. */
   readonly psk: Uint8Array;
   /** Private key of this handshake alone: 32 random bytes. */
   readonly ephemeral: Uint8Array;

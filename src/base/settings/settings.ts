@@ -384,7 +384,7 @@ export interface SettingRow {
   readonly key: SettingKey;
   readonly name: string;
   readonly value: string;
-  /** The default. */
+  /** The default, as text. */
   readonly fallback: string;
   readonly source: SettingSource;
 }

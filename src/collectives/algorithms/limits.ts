@@ -9,12 +9,12 @@ export function stagingCountOf(request: PlanRequest): number {
   return request.stagingCount ?? elements(request, 50 * MiB);
 }
 
-/** Largest slice. */
+/** Elements of the largest slice. */
 export function sliceCountOf(request: PlanRequest): number {
   return request.sliceCount ?? elements(request, 25 * MiB);
 }
 
-/** Smallest shard. */
+/** Elements of the smallest shard. */
 export function shardCountOf(request: PlanRequest): number {
   return request.shardCount ?? elements(request, 16 * KiB);
 }

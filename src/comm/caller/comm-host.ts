@@ -227,7 +227,7 @@ export class InlineHost<Command, Event> implements CommHost<Command> {
   }
 }
 
-/** Later, and in their order whatever the order of turns. */
+/** Delays calls, and keeps their order whatever the order of turns. */
 function inOrder<T>(turn: (callback: () => void) => void, deliver: (item: T) => void): (item: T) => void {
   const onTheirWay = new Fifo<T>();
   return (item) => {

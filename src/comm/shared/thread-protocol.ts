@@ -22,7 +22,7 @@ export type ToThread =
       readonly plan: unknown;
       readonly end: PortEnd;
     }
-  /** Nobody wants the guest any more. */
+  /** Ends the guest, which nobody wants any more. */
   | { readonly type: 'leave'; readonly guest: number };
 
 /** The guest has left. */

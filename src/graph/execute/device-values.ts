@@ -31,7 +31,7 @@ export class DeviceValues {
     getOrMake(this.#ends, stepId, () => []);
   }
 
-  /** Nobody reads the step's values any more: calls all back. @returns the first failure of a callback, with which a step fails that has not
+  /** Ends the step, whose values nobody reads any more: makes all callbacks. @returns the first failure of a callback, with which a step fails that has not
    *  failed by itself. */
   end(stepId: number): ShoalError | undefined {
     const ends = this.#ends.get(stepId) ?? [];

@@ -12,7 +12,7 @@ import type { Kernel, KernelTable } from './kernel.ts';
 
 export interface ProgramNode {
   readonly node: Node;
-  /** Undefined: the executor moves its values itself, or there is none. */
+  /** The node's kernel; undefined: the executor moves its values itself, or there is none. */
   readonly kernel: Kernel | undefined;
   /** The device that takes its inputs; of a receive, the one that takes what comes. */
   readonly device: GpuDevice | undefined;

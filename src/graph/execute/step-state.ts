@@ -13,7 +13,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Value } from '../structure/value.ts';
 import type { FrameMemory, FrameProgram, Program, ProgramNode } from './program.ts';
 
-/** Undefined: dead. */
+/** A value on an edge; undefined: a dead one. */
 export type Flow = Value | undefined;
 
 export interface ReadyNode {
@@ -239,7 +239,7 @@ export class StepState {
   }
 }
 
-/** Another number for every other pair (Cantor). @throws ShoalError `unsupported` for one that keys cannot hold. */
+/** A number that differs for every pair (Cantor). @throws ShoalError `unsupported` for one that keys cannot hold. */
 function pairNumber(a: number, b: number): number {
   const number = ((a + b) * (a + b + 1)) / 2 + b;
   if (number < 1e15) return number;

@@ -31,7 +31,7 @@ export class IndexedSlices {
   }
 }
 
-/** Undefined: `ys` do not depend on it. */
+/** The gradient for one of the `xs`; undefined: `ys` do not depend on it. */
 export type Gradient = Floats | IndexedSlices | undefined;
 
 /** Options of `gradients`. */

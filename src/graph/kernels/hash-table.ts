@@ -10,7 +10,7 @@ type Key = number | bigint;
 export interface Admission {
   /** Number of times that updates must name a key before it gets a row. */
   readonly filterFreq: number;
-  /** 0: rows stay. */
+  /** Steps after which a row without an update is removed; 0: rows stay. */
   readonly stepsToLive: number;
 }
 

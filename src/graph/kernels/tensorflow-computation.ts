@@ -21,7 +21,7 @@ export const scalar = (node: Attributed, name: string): number => node.attribute
 export const integers = (node: Attributed, name: string): number[] => [...(node.attributes[name] as readonly number[])];
 export const flag = (node: Attributed, name: string): boolean => node.attributes[name] as boolean;
 
-/** Undefined: all axes. */
+/** Axes of a reduction; undefined: all. */
 export function axesOf(node: Attributed): number[] | undefined {
   const axis = integers(node, 'axis');
   return axis.length === 0 ? undefined : axis;

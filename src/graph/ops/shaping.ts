@@ -132,7 +132,7 @@ function squeezedShape({ inputs: [{ shape }], integers, fail }: InferContext): S
   return shape.filter((dimension, axis) => (gone.size === 0 ? dimension !== 1 : !gone.has(axis)));
 }
 
-/** A StridedSlice. */
+/** Attributes of a StridedSlice. */
 interface Strided {
   readonly shape: readonly Dimension[];
   readonly entries: readonly [begin: readonly number[], end: readonly number[], strides: readonly number[]];

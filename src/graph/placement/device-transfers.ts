@@ -41,7 +41,7 @@ export class TransferTable {
     this.#table = table;
   }
 
-  /** Undefined: source and consumer are on one device. */
+  /** The transfer to a device; undefined: source and consumer are on one device. */
   find(source: Node, slot: number | undefined, recvDevice: string): Transfer | undefined {
     return this.#table.get(source)?.get(entryOf(slot, recvDevice));
   }

@@ -21,7 +21,7 @@ export class CallSignals {
     if (signal?.aborted === true) throw this.abort(signal.reason, what);
   }
 
-  /** Until it is done, the signal ends it, and the group with it. */
+  /** Watches the signal of a call: until the call is done, the signal ends it, and the group with it. */
   watch<W extends SettlingWork>(work: W, signal: AbortSignal | undefined, what: string): W {
     if (signal === undefined || work instanceof CompletedWork) return work;
     const works = this.#watched.get(signal) ?? this.#listen(signal);

@@ -72,7 +72,7 @@ export interface BufferUse {
 interface Placed extends BufferUse {
   readonly value: TensorLike;
   readonly view: Uint8Array;
-  /** Undefined: only this thread reaches it. */
+  /** The buffer as other threads reach it; undefined: only this thread does. */
   readonly shared: SharedBuffer | undefined;
 }
 

@@ -15,7 +15,7 @@ export class PeerRegions {
     else this.#regions.delete(`${rank}:${key}`);
   }
 
-  /** Undefined while the region has not been announced, or its owner is gone. */
+  /** The bytes of another rank's region; undefined while it has not been announced, or when its owner is gone. */
   view(rank: number, key: number, allocator: RegionAllocator): Uint8Array | undefined {
     const region = this.#regions.get(`${rank}:${key}`);
     if (!region) return undefined;
@@ -24,7 +24,7 @@ export class PeerRegions {
   }
 }
 
-/** Undefined when it cannot be mapped (any more). */
+/** Maps a region; undefined when that is not possible, or not any more. */
 function mapped(share: RegionShare, allocator: RegionAllocator): Uint8Array | undefined {
   try {
     const region = allocator.open(share);

@@ -123,7 +123,7 @@ export class TensorMemory implements BlockOwner {
     pushTo(this.#freeRegions, block.bytes, block.region);
   }
 
-  /** Nobody gets the block again; its contents stay for those who still refer to them. */
+  /** Retires a block: nobody gets it again, and its contents stay for those who still refer to them. */
   retire(block: Span): void {
     if (this.#closed) return;
     const cut = this.#takeBack(block);

@@ -215,7 +215,7 @@ export class GroupCalls implements GroupContext {
     this.world.env.log.warn(`${what} has waited ${secondsText(waitedMs)} for ${whom}`);
   }
 
-  /** Other world ranks that keep the call from going on, because they have not called it, or not ended what must end before it. */
+  /** World ranks that keep the call from going on: they have not made it, or have not ended what must end before it. */
   #late(call: PendingCall): number[] {
     const late = this.#queues.find(({ pending }) => pending.includes(call))?.late(call) ?? [];
     return late.filter((rank) => rank !== this.world.env.rank);

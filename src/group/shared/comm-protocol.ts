@@ -172,7 +172,7 @@ export type WorldTold =
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
   /** The credit and partition of a scheduled group from now on. */
   | { readonly type: 'scheduled-by'; readonly group: number; readonly status: SchedulingStatus }
-  /** So many ranks wait to be taken in. */
+  /** The number of ranks that wait to be taken in. */
   | { readonly type: 'waiting'; readonly count: number }
   /** A rank has aborted the group. */
   | { readonly type: 'aborted'; readonly group: number }

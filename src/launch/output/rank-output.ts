@@ -7,7 +7,7 @@ import { LinePrefix } from './line-prefix.ts';
 import { readUncaught, UncaughtSplitter, type UncaughtError } from './uncaught-error.ts';
 
 export interface RankOutputOptions {
-  /** Undefined: not shown. */
+  /** The console and the prefix; undefined: the output is not shown. */
   readonly console: { readonly sink: ConsoleSink; readonly prefix: string } | undefined;
   /** Path of the file; undefined: none. */
   readonly file: string | undefined;

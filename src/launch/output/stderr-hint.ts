@@ -7,7 +7,7 @@ const hints: readonly { readonly words: string; readonly hint: string }[] = [
   },
 ];
 
-/** Undefined where the words speak for themselves. */
+/** A hint beside the last words of a process; undefined where these speak for themselves. */
 export function stderrHint(stderr: string): string | undefined {
   return hints.find(({ words }) => stderr.includes(words))?.hint;
 }

@@ -54,7 +54,7 @@ export interface UncaughtError {
   readonly rest: string;
 }
 
-/** Undefined for a text that is not all there, or is something else. */
+/** Reads the text of an uncaught error; undefined for a text that is not complete, or is something else. */
 export function readUncaught(text: string): UncaughtError | undefined {
   const end = /\n\nNode\.js v\d[^\n]*\n/.exec(text);
   if (end === null) return undefined;

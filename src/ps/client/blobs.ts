@@ -133,7 +133,7 @@ export class Blobs {
   }
 }
 
-/** Undefined for what is no blob. */
+/** Decodes a blob; undefined for a message that is none. */
 function decode(msg: Msg): Arrival | undefined {
   try {
     const [name, dtype] = msg.parseFormatFrame('ss') as [string, DType];

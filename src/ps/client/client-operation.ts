@@ -7,7 +7,7 @@ import { answered, controlRequest, type ClientRequest } from './client-request.t
 import { Fields, type ControlFields, type WorkerWait } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
-/** So long before the deadline servers are asked whom they wait for. */
+/** Time before the deadline at which servers are asked whom they wait for. */
 const inquiryMs = 1000;
 /** Time for their answers, for whoever looks at a wait. */
 const answerMs = 500;

@@ -50,7 +50,7 @@ export interface ClientOptions {
   readonly frameBytes?: number;
 }
 
-/** Called once. */
+/** Called once, at the end of an operation. */
 export type Done = (error: ShoalError | undefined) => void;
 
 export interface InitEntry extends Placeable {
@@ -69,7 +69,7 @@ export interface TransferEntry {
 
 export interface TransferRequest {
   readonly entries: readonly TransferEntry[];
-  /** Larger first. */
+  /** Operations with a larger priority go first. */
   readonly priority: number;
   readonly timeoutMs?: number | undefined;
   /** Encodes the sums of this process's gradients of float32. Default: they travel as they are. */

@@ -239,7 +239,7 @@ export class ClientUnit implements ClientRequest {
     return bytes;
   }
 
-  /** Nobody waits for values any more: their memory is in use for other things. */
+  /** Abandons the values, for which nobody waits any more: their memory is in use for other things. */
   abandon(): void {
     this.#abandoned = true;
     for (const region of this.#named) this.#options.values.closePlace(region);

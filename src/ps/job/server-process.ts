@@ -22,7 +22,7 @@ export interface JobProcesses {
   own(): ServerProcess;
   /** Its memory can be mapped by this one. */
   isHere(process: ServerProcess): boolean;
-  /** It is of this host, and has ended. */
+  /** True for a process of this host that has ended. */
   isGone(process: ServerProcess): boolean;
   /** Whether it runs, wherever it is; it says so itself. */
   ask(process: ServerProcess): Promise<Pulse>;

@@ -101,7 +101,7 @@ export class ServerRecords {
     return seat === 'standby' ? decode(recordSchema, bytes) : decode(viewSchema, bytes).primary;
   }
 
-  /** Undefined when no process has been this server yet. */
+  /** The view of a server; undefined when no process has been this server yet. */
   view(group: number, server: number): Promise<ServerView | undefined> {
     return this.#find(viewSchema, serverKey(group, server));
   }

@@ -56,7 +56,7 @@ export class ServerSeat {
     }
   }
 
-  /** False when things have changed, or will. */
+  /** Offers this process as the standby. @returns false when things have changed, or will. */
   async #offer(view: ServerView | undefined, signal: AbortSignal | undefined): Promise<boolean> {
     const { node, group, server, own } = this.#options;
     const candidate = await node.records.candidate(group, server);
@@ -120,7 +120,7 @@ export class ServerSeat {
   }
 }
 
-/** False when its process has ended, or has not answered for as long as a server may be silent. */
+/** Whether a process answers: it has not ended, and has answered within the time that a server may be silent. */
 async function answers(node: NodeContext, record: ServerRecord, signal?: AbortSignal): Promise<boolean> {
   let isOver = false;
   const timer = setServedTimer(node.clock, node.settings.serverSilenceMs, () => (isOver = true));

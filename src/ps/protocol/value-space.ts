@@ -15,7 +15,7 @@ export interface ValueRef {
 export interface RemoteValues {
   /** @throws ShoalError `protocol` for a region that was not announced or a range outside it. */
   view(ref: ValueRef): Uint8Array;
-  /** False when regions of that process cannot be mapped here: its values come in messages. */
+  /** Maps a region. @returns false when regions of that process cannot be mapped here: its values come in messages. */
   attach(region: number, handle: string, bytes: number): boolean;
   detach(region: number): void;
   close(): void;

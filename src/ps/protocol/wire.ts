@@ -90,7 +90,7 @@ export const KVMessage = {
   state: 1064,
   forward: 1065,
   forwarded: 1066,
-  /** From a primary to itself, and with that to its standby: a client counts as lost. */
+  /** From a primary to itself, and so to its standby: a client counts as lost. */
   lost: 1067,
 } as const;
 

@@ -265,7 +265,7 @@ export class ServerNode {
     });
   }
 
-  /** Nobody is answered before the view says that the standby is none any more. */
+  /** Goes on without the standby. Nobody is answered before the view says that it is none any more. */
   async #onStandbyDown(error: ShoalError, to: Address): Promise<void> {
     if (this.#candidate === undefined) return;
     this.#candidate = undefined;
@@ -274,7 +274,7 @@ export class ServerNode {
     this.#core?.peerLost(to, error);
   }
 
-  /** Another process is this server. */
+  /** Ends this process, because another one is this server now. */
   async #onReplaced(): Promise<void> {
     if (this.#ending) return;
     const { serverGroup, server } = this.#place;

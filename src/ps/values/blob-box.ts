@@ -101,7 +101,7 @@ export class BlobBox {
     for (const settle of this.#askersOf(worker)) settle(error);
   }
 
-  /** Nobody will get anything any more. */
+  /** Closes the box: nobody gets a blob any more. */
   close(error: ShoalError): void {
     for (const settle of this.#askersOf()) settle(error);
     this.#waiting.clear();

@@ -5,7 +5,7 @@ import { balancedTree, type Kernels } from '../../memory/kernels.ts';
 export interface Rows {
   /** Distinct and ascending. */
   readonly rows: Uint32Array;
-  /** Side by side. */
+  /** Values of the rows, side by side. */
   readonly values: Uint8Array;
 }
 

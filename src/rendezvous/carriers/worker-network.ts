@@ -128,7 +128,7 @@ export class WorkerNetwork {
     });
   }
 
-  /** Another process of the worker takes the place of the one before. */
+  /** The worker of this identity; another process of a worker takes the place of the one before. */
   #remoteOf(identity: WorkerIdentity): RemoteWorker {
     const known = this.#remotes.get(identity.device);
     if (known?.identity?.incarnation === identity.incarnation) return known;

@@ -38,7 +38,7 @@ class StandingPlace extends TensorPlace {
   waiter: Waiter<TensorValue> | undefined;
   /** Undefined: a tensor came. */
   end: { readonly cause: ShoalError | undefined } | undefined;
-  /** Nobody will read it. */
+  /** True if nobody will read the tensor. */
   isUnwanted = false;
   /** The request that goes on after the connection has ended. */
   moved: Unanswered | undefined;

@@ -16,7 +16,7 @@ export interface StagedTensor {
   readonly bytes: number;
   /** target := the bytes from `at`. Several may be under way. */
   read(at: number, target: Uint8Array): Promise<void>;
-  /** Nobody reads it any more. @param cause why it could not be read, or did not reach its receiver. */
+  /** Called when nobody reads it any more. @param cause why it could not be read, or did not reach its receiver. */
   release: Release;
 }
 

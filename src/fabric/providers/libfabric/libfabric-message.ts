@@ -69,7 +69,7 @@ export function encodeMessageHeader(view: DataView, at: number, header: Readonly
   view.setUint32(at + b, header.b, true);
 }
 
-/** False for bytes of another connection. @throws ShoalError `protocol` for a message that no member sends. */
+/** Decodes a header. @returns false for bytes of another connection. @throws ShoalError `protocol` for a message that no member sends. */
 export function decodeMessageHeader(view: DataView, at: number, bytes: number, token: Uint8Array, header: MessageHeader): boolean {
   if (bytes < messageHeaderBytes) return false;
   const tokenAt = at + tokenOffset;

@@ -28,7 +28,7 @@ export interface InquiryOptions {
   readonly hasAnnounced: (rank: number, sequence: number) => boolean;
   /** The wait that keeps this rank from making the call, as far as that is known: another call, a transfer. */
   readonly wait: () => { readonly text: string } | undefined;
-  /** False once the group has ended, or before all its ranks are there: nothing is asked or concluded then. */
+  /** False before all ranks of the group are there, and once it has ended: nothing is asked or concluded then. */
   readonly isOpen: () => boolean;
   /** Sends to every other rank of the group. */
   readonly tellOthers: (message: ControlMessage) => void;

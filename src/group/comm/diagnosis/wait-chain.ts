@@ -76,7 +76,7 @@ export class WaitChains {
     if (![...search.answers.values()].includes(undefined)) this.#conclude(id, search);
   }
 
-  /** Nobody is called back any more. */
+  /** Ends all searches; nobody is called back any more. */
   close(): void {
     for (const { timer } of this.#searches.values()) timer?.cancel();
     this.#searches.clear();

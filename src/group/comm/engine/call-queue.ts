@@ -21,7 +21,7 @@ export interface SubmittedCall {
 export interface CallQueue<Call> {
   /** Calls that are not finished, oldest first. */
   readonly pending: readonly Call[];
-  /** Their number. */
+  /** Number of pending calls. */
   readonly size: number;
   /** One look at those that may move; true when something moved. Never waits. */
   advance(): boolean;

@@ -57,7 +57,7 @@ export interface Meeting {
   readonly servedBy: number | undefined;
   /** A launcher says there when the job has failed. */
   readonly isLaunched: boolean;
-  /** Best first. */
+  /** Fabrics, the best first. */
   readonly fabrics: readonly Fabric[];
 }
 

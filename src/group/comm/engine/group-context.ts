@@ -68,7 +68,7 @@ export interface GroupContext extends Place {
 /** The life of the group that makes the calls. */
 export interface GroupLife {
   readonly isOpen: boolean;
-  /** It is open, and nothing speaks against going on. */
+  /** True while the group is open and nothing speaks against going on. */
   readonly mayRun: boolean;
   /** Stops, and fails with what was thrown unless the end of a rank explains it first. */
   suspect(thrown: unknown, sequence?: number): void;

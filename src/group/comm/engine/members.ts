@@ -89,7 +89,7 @@ export class Members {
     this.#joined += 1;
   }
 
-  /** Undefined where the rank's memory is gone: it may have left by now, or died, which its link tells later. */
+  /** Maps the control block of a rank; undefined where its memory is gone: the rank has left or died, which its link tells later. */
   #mapBlock(rank: number, key: number): ControlBlock | undefined {
     const link = must(this.links[rank], () => 'another rank opens');
     let region: Region;
@@ -155,7 +155,7 @@ export class Members {
     return this.links.every((link, rank) => link === undefined || link.closed || this.#callsAtLeave[rank] !== undefined);
   }
 
-  /** Nobody looks at this rank's block any more. */
+  /** Gives this rank's block back, at which nobody looks any more. */
   end(): void {
     this.#regions.remove(this.ownKey);
   }

@@ -85,7 +85,7 @@ export class Operation implements ExecutionContext {
     return this.plan?.lowered.movements ?? [];
   }
 
-  /** It is known what runs, or that nothing does. */
+  /** True once it is known what runs, or that nothing does. */
   get isReady(): boolean {
     return this.plan !== undefined || this.refusal !== undefined;
   }

@@ -313,7 +313,7 @@ export class PointToPoint {
     this.#end(receiver, undefined);
   }
 
-  /** Undefined where the sender's memory is gone, and probably the sender: whose end then ends the transfer. */
+  /** Maps the offered memory; undefined where it is gone, and probably its sender, whose end then ends the transfer. */
   #mapOffered(group: TransferGroup, { key }: Offer, link: PeerLink): Region | undefined {
     try {
       return link.map(key);

@@ -45,7 +45,7 @@ export class NetworkPathOpening {
   readonly #ready: (boolean | undefined)[];
   readonly #roundTripsUs: number[] = [];
   readonly #timings: (NetworkPathTimings | undefined)[] = [];
-  /** Ranks that have. */
+  /** Ranks that have timed the network path. */
   readonly #timed = new Set<number>();
   /** Undefined: this rank does without a network path. */
   readonly #links: NetworkPathLinks | undefined;

@@ -311,7 +311,7 @@ export class Schedule {
     return waiting.sort((a, b) => a.submittedMs - b.submittedMs);
   }
 
-  /** World ranks. */
+  /** World ranks that have not posted the tensor. */
   #absent({ task }: Posted): number[] {
     return this.#agreement.absent(task.name).map((rank) => this.#group.globalRanks[rank]);
   }

@@ -153,7 +153,7 @@ export class PacketSocket {
 
 /** Rings when something may have come, until it is closed; keeps the process alive. */
 interface Bell {
-  /** It was worth it. */
+  /** Notes that a look was worth it. */
   rung(): void;
   close(): void;
 }

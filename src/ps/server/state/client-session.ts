@@ -57,7 +57,7 @@ export class ServerSession {
   epoch = 0;
   /** Number of the last request that has been processed. */
   lastRequest = 0;
-  /** It has said hello to this server, whatever process that was then. */
+  /** True once the client has said hello to this server, whatever process that was then. */
   heard = false;
   /** Number of the last request that its client repeats to a server that was started again, as it said in `hello`. */
   lastRepeated = 0;
@@ -73,9 +73,9 @@ export class ServerSession {
   /** It has come later, where workers come and go; and it declares again what the one before it had. */
   joins = false;
   declaresAgain = false;
-  /** Another client has its workers. */
+  /** True once another client has its workers. */
   replaced = false;
-  /** It is lost, and its launcher will start another in its place. */
+  /** True if the client is lost and its launcher will start another one in its place. */
   returns = false;
   /** Memory that the client has announced, by its number. */
   readonly regions = new Map<number, { readonly handle: string; readonly bytes: number }>();
@@ -138,7 +138,7 @@ export class ServerSession {
     return due.map(({ id }) => id);
   }
 
-  /** Another connection: what was asked on the last one is asked again. */
+  /** Begins anew over another connection: requests of the last one are asked again. */
   renew(epoch: number, lastRepeated: number): void {
     this.epoch = epoch;
     this.heard = true;

@@ -314,7 +314,7 @@ export class ServerTransfers {
     this.#letGo(request);
   }
 
-  /** Nobody reads the message any more: what its backend has lent goes back. */
+  /** Gives back what the backend of a message has lent, as nobody reads the message any more. */
   #letGo(request: ServerRequest): void {
     if (request.answered && request.unsettled === 0 && !request.taking) request.msg.release();
   }

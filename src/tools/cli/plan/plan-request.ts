@@ -94,7 +94,7 @@ export function checkProvable({ request: { topology }, tile }: Plan): void {
   throw new ShoalError('unsupported', `a proof for ${ranks} ranks needs more memory than there is: ${next}`);
 }
 
-/** False when the heap is half full: what is done with the plan needs the rest. */
+/** Whether the heap has room: less than half is full, as the rest is needed for what is done with the plan. */
 function hasRoom(): boolean {
   const { used_heap_size: used, heap_size_limit: limit } = getHeapStatistics();
   return used < limit / 2;

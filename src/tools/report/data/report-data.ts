@@ -6,7 +6,7 @@ export interface ReportRow {
   readonly name: string;
   readonly starts: number[];
   readonly durations: number[];
-  /** Into `names`. */
+  /** Indices into `names`. */
   readonly labels: number[];
   /** Into `details`; −1: none. */
   readonly details: number[];
