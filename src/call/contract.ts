@@ -5,8 +5,8 @@
  *    ┌────────┬──────┬────┬───────┬───┬───────┬──────┬────────┐
  *    │ number │ kind │ op │ dtype │ 0 │ count │ root │ detail │   little endian
  *    └────────┴──────┴────┴───────┴───┴───────┴──────┴────────┘
- *  number: of the call, from 1, modulo 2³².   detail: 64 bits of a digest of what else must agree (per-rank counts, splits, the operation's name, strict call site); 0: nothing
- *  else. All the rest is there as it is. */
+ *  number: of the call, from 1, modulo 2³².   detail: 64 bits of a digest of what else must agree (counts and splits by rank, the name of
+ *  the operation, with strict contracts the call site); 0: nothing else. All other fields hold their values as they are. */
 import { createHash } from 'node:crypto';
 import { dataViewOf, Layout, setWhole } from '../base/bytes.ts';
 import { listed } from '../base/collections/lists.ts';
