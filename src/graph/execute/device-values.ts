@@ -31,8 +31,8 @@ export class DeviceValues {
     getOrMake(this.#ends, stepId, () => []);
   }
 
-  /** Ends the step, whose values nobody reads any more: makes all callbacks. @returns the first failure of a callback, with which a step fails that has not
-   *  failed by itself. */
+  /** Ends the step, whose values nobody reads any more: makes all callbacks. @returns the first failure of a callback, with which a step
+   *  fails that has not failed by itself. */
   end(stepId: number): ShoalError | undefined {
     const ends = this.#ends.get(stepId) ?? [];
     this.#ends.delete(stepId);

@@ -65,7 +65,7 @@ export interface RunFlags extends RouteOptions, Pick<ServerOptions, 'checkpointD
 export async function runScript(script: string, args: readonly string[], flags: RunFlags): Promise<number> {
   const { min: nodes, max: nodesMax }: Machines = flags.standalone === true ? { min: 1 } : flags.nnodes;
   const several = (nodesMax ?? nodes) > 1;
-  if (several ? nodesMax === undefined && flags.nodeRank === undefined : (flags.nodeRank ?? 0) > 0)
+  if (several ? nodesMax === undefined && flags.nodeRank === undefined : flags.standalone !== true && (flags.nodeRank ?? 0) > 0)
     throw new ShoalError('usage', '--nnodes needs --node-rank, and --node-rank needs --nnodes: 0 is the first machine, 1 the next, …');
   const directory = process.cwd();
   const { stdout, stderr } = process;
