@@ -87,9 +87,9 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
           requests * (task === own ? request.worker : request.server) + (task === own ? 0 : (rest.server * tensors) / tensorsOfAll);
         const { from, to } = ends;
         const take = (time: number): void => queue.at(time, { act: (at) => queue.at(to.thread.use(at, secondsOf(to)), { act: arrived }) });
-        const message = { bytes, target: to.port, left: () => undefined, delivered: take };
         // A flow is all traffic between the two.
-        queue.at(from.thread.use(now, secondsOf(from)), { act: (time) => from.port.send(time, isToServer ? k : worker, message) });
+        const message = { flow: isToServer ? k : worker, remaining: bytes, target: to.port, left: () => undefined, delivered: take };
+        queue.at(from.thread.use(now, secondsOf(from)), { act: (time) => from.port.send(time, message) });
       });
       if (missing === 0) {
         missing = 1;

@@ -9,25 +9,19 @@ import { must } from '../../base/assert.ts';
 import type { Actor, EventQueue } from './event-queue.ts';
 
 export interface Message {
-  readonly bytes: number;
   readonly target: Port;
-  /** The next message of its flow, which the port sets. */
+  /** Messages with the same key are a flow: they stay in order. */
+  readonly flow: number;
+  /** Bytes that have not left. */
+  remaining: number;
+  /** The port's own: the next message of the flow and, of a flow's first one, its last one and the first one of the flow whose turn is next. */
   next?: Message | undefined;
+  last?: Message | undefined;
+  nextFlow?: Message | undefined;
   /** Called when the message's last byte has left the sender's port. */
   left(now: number): void;
   /** Called with the time at which its last byte has come out of the receiver's port. */
   delivered(time: number): void;
-}
-
-/** Messages with the same key, in order. A flow without messages is forgotten. */
-interface Flow {
-  readonly key: number;
-  first: Message | undefined;
-  last: Message;
-  /** Bytes of the first message that have not left. */
-  remaining: number;
-  /** The flow whose turn comes after this one's. */
-  next: Flow | undefined;
 }
 
 export interface PortRates {
@@ -39,10 +33,11 @@ export interface PortRates {
 export class Port implements Actor {
   readonly #queue: EventQueue;
   readonly #rates: PortRates;
-  readonly #flows = new Map<number, Flow>();
+  /** First messages of the flows that have any. */
+  readonly #flows = new Map<number, Message>();
   /** Flows take turns from the first to the last; the first one's quantum is on its way out. */
-  #first: Flow | undefined;
-  #last: Flow | undefined;
+  #first: Message | undefined;
+  #last: Message | undefined;
   #quantum = 0;
   #enteringUntil = 0;
   /** Seconds that bytes have been going out. */
@@ -53,55 +48,55 @@ export class Port implements Actor {
     this.#rates = rates;
   }
 
-  /** @param key messages with the same key stay in order. */
-  send(now: number, key: number, message: Message): void {
-    const flow = this.#flows.get(key);
-    if (flow !== undefined) {
-      flow.last.next = message;
-      flow.last = message;
+  send(now: number, message: Message): void {
+    const first = this.#flows.get(message.flow);
+    if (first?.last !== undefined) {
+      first.last.next = message;
+      first.last = message;
       return;
     }
-    const begun: Flow = { key, first: message, last: message, remaining: message.bytes, next: undefined };
-    this.#flows.set(key, begun);
-    if (this.#takesTurn(begun) === 'first') this.#begin(now, begun);
+    message.last = message;
+    this.#flows.set(message.flow, message);
+    this.#takesTurn(message);
+    if (this.#first === message) this.#begin(now, message);
   }
 
   /** The quantum on its way has left. */
   act(now: number): void {
-    const flow = must(this.#first, () => 'a quantum has a flow');
-    this.#first = flow.next;
-    flow.next = undefined;
-    flow.remaining -= this.#quantum;
-    if (flow.remaining <= 0) {
-      const message = must(flow.first, () => 'a quantum has a message');
-      flow.first = message.next;
-      message.left(now);
-      flow.remaining = flow.first?.bytes ?? 0;
-    }
-    if (flow.first === undefined) this.#flows.delete(flow.key);
-    else this.#takesTurn(flow);
+    const message = must(this.#first, () => 'a quantum has a message');
+    this.#first = message.nextFlow;
+    message.nextFlow = undefined;
+    message.remaining -= this.#quantum;
+    if (message.remaining > 0) this.#takesTurn(message);
+    else this.#end(now, message);
     if (this.#first !== undefined) this.#begin(now, this.#first);
   }
 
-  #takesTurn(flow: Flow): 'first' | 'later' {
-    const before = this.#first === undefined ? undefined : this.#last;
-    this.#last = flow;
-    if (before === undefined) {
-      this.#first = flow;
-      return 'first';
+  #end(now: number, message: Message): void {
+    const { next, flow } = message;
+    message.left(now);
+    if (next === undefined) {
+      this.#flows.delete(flow);
+      return;
     }
-    before.next = flow;
-    return 'later';
+    next.last = message.last;
+    this.#flows.set(flow, next);
+    this.#takesTurn(next);
   }
 
-  #begin(now: number, flow: Flow): void {
+  #takesTurn(flow: Message): void {
+    if (this.#first === undefined) this.#first = flow;
+    else if (this.#last !== undefined) this.#last.nextFlow = flow;
+    this.#last = flow;
+  }
+
+  #begin(now: number, message: Message): void {
     const { latency, secondsPerByte, quantumBytes } = this.#rates;
-    const message = must(flow.first, () => 'a flow with a turn has a message');
-    this.#quantum = Math.min(quantumBytes, flow.remaining);
+    this.#quantum = Math.min(quantumBytes, message.remaining);
     const seconds = this.#quantum * secondsPerByte;
     this.busySeconds += seconds;
     const entered = message.target.#enter(now + latency, seconds);
-    if (this.#quantum === flow.remaining) message.delivered(entered);
+    if (this.#quantum === message.remaining) message.delivered(entered);
     this.#queue.at(now + seconds, this);
   }
 

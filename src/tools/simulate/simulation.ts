@@ -4,6 +4,7 @@
  *  Differences from the cost model (plan/cost.ts), with which it agrees on a single message: ports are shared fairly instead of
  *  first come first served, a rank's channels compete for its time, and operations overlap. */
 import { assert } from '../../base/assert.ts';
+import { sum } from '../../base/numbers.ts';
 import type { Location, Plan, Program, Step } from '../../plan/ir.ts';
 import { hostOfRanks } from '../../plan/topology.ts';
 import { EventQueue, type Actor } from './event-queue.ts';
@@ -44,189 +45,207 @@ class Simulation {
   readonly queue = new EventQueue();
   readonly model: SimulationModel;
   readonly workload: Workload;
-  readonly ranks: readonly SimulatedRank[];
-  readonly ports: readonly Port[];
-  /** Number of ranks that enter something into their mailboxes: of all, and by host. */
-  #entering = 0;
-  readonly #enteringOn = new Map<number, number>();
+  readonly programs: readonly Program[];
+  /** By rank: its host, its port, and the place of its first signal among those of all ranks; after the last rank, their number. */
+  readonly hostOf: readonly number[];
+  readonly portOf: Port[] = [];
+  readonly signalsOf = [0];
+  /** Number of mailboxes that come from other hosts, by host. */
+  readonly mailboxesTo: readonly number[];
+  readonly #ports: readonly Port[];
+  /** Workers by rank. */
+  readonly threads: Float64Array;
+  readonly engines: Float64Array;
+  /** Number of operations that have ended, by rank. */
+  readonly #ended: number[];
+  /** Signals by operation; those of operations that have ended everywhere are undefined. */
+  readonly #signals: (Signals | undefined)[] = [];
+  /** Messages that serve again, linked by `next`: a large world has too many under way for caches. */
+  spare: NetworkMessage | undefined;
   messages = 0;
   networkBytes = 0;
-  /** Hosts by rank. */
-  readonly hostOf: readonly number[];
-  /** Number of times that the simulated ranks are in the world. */
-  readonly #tiles: number;
 
   constructor(workload: Workload, model: SimulationModel) {
     this.workload = workload;
     this.model = model;
-    const { hosts } = workload.plan.request.topology;
+    const { programs, request } = workload.plan;
+    const { hosts } = request.topology;
     const rates = { latency: model.networkLatency, secondsPerByte: model.networkByte, quantumBytes: model.quantumBytes };
-    const { portsPerHost } = model;
-    this.ports = hosts.flatMap(() => Array.from({ length: portsPerHost }, () => new Port(this.queue, rates)));
-    const hostOf = hostOfRanks(workload.plan.request.topology);
-    this.hostOf = hostOf;
-    this.#tiles = hostOf.length / workload.plan.programs.length;
-    this.ranks = workload.plan.programs.map((program) => {
-      const host = hostOf[program.rank];
-      const indexOnHost = hosts[host].indexOf(program.rank);
-      const port = this.ports[host * portsPerHost + (indexOnHost % portsPerHost)];
-      return new SimulatedRank(this, program, { host, indexOnHost, port });
-    });
-    for (const { host, program } of this.ranks) {
-      if (program.entry.length === 0) continue;
-      this.#entering += 1;
-      this.#enteringOn.set(host, (this.#enteringOn.get(host) ?? 0) + 1);
-    }
+    this.#ports = Array.from({ length: hosts.length * model.portsPerHost }, () => new Port(this.queue, rates));
+    for (const [host, ranks] of hosts.entries())
+      for (const [index, rank] of ranks.entries())
+        this.portOf[rank] = this.#ports[host * model.portsPerHost + (index % model.portsPerHost)];
+    this.hostOf = hostOfRanks(request.topology);
+    this.programs = programs;
+    this.threads = new Float64Array(2 * programs.length);
+    this.engines = model.engine === 'thread' ? this.threads : new Float64Array(2 * programs.length);
+    this.#ended = programs.map(() => 0);
+    for (const { rank, signalCount } of programs) this.signalsOf.push(this.signalsOf[rank] + signalCount + 1);
+    const entering = hosts.map((ranks) => ranks.filter((rank) => (programs.at(rank)?.entry.length ?? 0) > 0).length);
+    this.mailboxesTo = entering.map((count) => sum(entering) - count);
   }
 
-  /** Number of mailboxes that come to a rank from other hosts. */
-  mailboxesFrom({ host }: SimulatedRank): number {
-    return this.#entering - (this.#enteringOn.get(host) ?? 0);
+  /** A message that raises a signal of a rank. */
+  message(signals: Signals, rank: number, signal: number): NetworkMessage {
+    const message = this.spare ?? new NetworkMessage(this, signals);
+    this.spare = message.next;
+    message.next = undefined;
+    message.signals = signals;
+    message.rank = rank;
+    message.place = this.signalsOf[rank] + signal;
+    return message;
   }
 
   run(): SimulationResult {
-    for (const rank of this.ranks) rank.begin(0);
+    const { plan, operations, inFlight } = this.workload;
+    for (const { rank } of this.programs)
+      for (let operation = 0; operation < Math.min(inFlight, operations); operation++) this.#begin(rank, operation, 0);
     this.queue.run();
-    for (const rank of this.ranks) {
-      assert(rank.ended === this.workload.operations, () => `${this.workload.plan.algorithm}: rank ${rank.program.rank} never ends`);
-    }
+    for (const [rank, ended] of this.#ended.entries()) assert(ended === operations, () => `${plan.algorithm}: rank ${rank} never ends`);
+    /** Number of times that the simulated ranks are in the world. */
+    const tiles = this.hostOf.length / this.programs.length;
     return {
       seconds: this.queue.now,
       events: this.queue.scheduled,
-      messages: this.messages * this.#tiles,
-      networkBytes: this.networkBytes * this.#tiles,
-      busiestThread: this.ranks.reduce((most, rank) => Math.max(most, rank.thread.busySeconds), 0),
-      busiestPort: this.ports.reduce((most, port) => Math.max(most, port.busySeconds), 0),
+      messages: this.messages * tiles,
+      networkBytes: this.networkBytes * tiles,
+      busiestThread: busiest(this.threads),
+      busiestPort: this.#ports.reduce((most, port) => Math.max(most, port.busySeconds), 0),
     };
   }
-}
 
-/** A worker that does one thing at a time, in the order of requests. */
-class Worker {
-  busySeconds = 0;
-  #free = 0;
+  #begin(rank: number, operation: number, now: number): void {
+    new SimulatedOperation(this, rank, (this.#signals[operation] ??= new Signals(this, operation))).begin(now);
+  }
 
-  /** Time at which `seconds` of work that is requested now are done. */
-  use(now: number, seconds: number): number {
-    this.#free = Math.max(this.#free, now) + seconds;
-    this.busySeconds += seconds;
-    return this.#free;
+  end(rank: number, signals: Signals, now: number): void {
+    const { operations, inFlight } = this.workload;
+    signals.running -= 1;
+    if (signals.running === 0) this.#signals[signals.operation] = undefined;
+    const next = this.#ended[rank]++ + inFlight;
+    if (next < operations) this.#begin(rank, next, now);
   }
 }
 
-class SimulatedRank {
+/** Lets one of the workers do `seconds` of work that is requested now. They do one thing at a time, in the order of requests.
+ *  @param workers by twice the worker's number the time at which it is free, and next to that its busy seconds.
+ *  @returns the time at which the work is done. */
+function use(workers: Float64Array, worker: number, now: number, seconds: number): number {
+  workers[2 * worker + 1] += seconds;
+  return (workers[2 * worker] = Math.max(workers[2 * worker], now) + seconds);
+}
+
+/** Busy seconds of the busiest worker. */
+function busiest(workers: Float64Array): number {
+  return workers.reduce((most, seconds, place) => (place % 2 === 1 ? Math.max(most, seconds) : most), 0);
+}
+
+/** Something of a rank that waits for a signal, and acts again when it has the value. */
+abstract class Waiter implements Actor {
   readonly simulation: Simulation;
-  readonly program: Program;
-  readonly host: number;
-  readonly indexOnHost: number;
-  readonly port: Port;
-  readonly thread = new Worker();
-  readonly engine: Worker;
-  /** Operations that have begun, or that peers have sent to before, by number; those that have ended are undefined. */
-  readonly #operations: (SimulatedOperation | undefined)[] = [];
-  #begun = 0;
-  ended = 0;
+  readonly rank: number;
+  readonly signals: Signals;
+  place = 0;
+  value = 0;
+  /** The one of its rank that began to wait before. */
+  below: Waiter | undefined;
 
-  constructor(simulation: Simulation, program: Program, { host, indexOnHost, port }: Pick<SimulatedRank, 'host' | 'indexOnHost' | 'port'>) {
+  constructor(simulation: Simulation, rank: number, signals: Signals) {
     this.simulation = simulation;
-    this.program = program;
-    this.host = host;
-    this.indexOnHost = indexOnHost;
-    this.port = port;
-    this.engine = simulation.model.engine === 'thread' ? this.thread : new Worker();
+    this.rank = rank;
+    this.signals = signals;
   }
 
-  begin(now: number): void {
-    const { operations, inFlight } = this.simulation.workload;
-    while (this.#begun < operations && this.#begun - this.ended < inFlight) this.operation(this.#begun++).begin(now);
+  abstract act(now: number): void;
+}
+
+/** The signals of one operation, of all ranks. Every raise is waited for before the operation ends. */
+class Signals {
+  readonly operation: number;
+  /** By twice a signal's place how often it was raised, and next to that the number of those that wait for it. */
+  readonly #counts: Int32Array;
+  /** By rank: the last one that began to wait. */
+  readonly #waiters: (Waiter | undefined)[];
+  /** Number of ranks on which the operation has not ended. */
+  running: number;
+
+  constructor({ programs, signalsOf }: Simulation, operation: number) {
+    this.operation = operation;
+    this.#counts = new Int32Array(2 * signalsOf[programs.length]);
+    this.#waiters = programs.map(() => undefined);
+    this.running = programs.length;
   }
 
-  operation(number: number): SimulatedOperation {
-    return (this.#operations[number] ??= new SimulatedOperation(this, number));
+  /** True if the signal was raised that often; if not, the waiter acts again when it is. */
+  reached(waiter: Waiter, signal: number, value: number): boolean {
+    const place = waiter.simulation.signalsOf[waiter.rank] + signal;
+    if (this.#counts[2 * place] >= value) return true;
+    this.#counts[2 * place + 1] += 1;
+    waiter.place = place;
+    waiter.value = value;
+    waiter.below = this.#waiters[waiter.rank];
+    this.#waiters[waiter.rank] = waiter;
+    return false;
   }
 
-  end(number: number, now: number): void {
-    this.#operations[number] = undefined;
-    this.ended += 1;
-    this.begin(now);
+  raise(rank: number, place: number, now: number): void {
+    const count = ++this.#counts[2 * place];
+    if (this.#counts[2 * place + 1] === 0) return;
+    let above: Waiter | undefined;
+    for (let waiter = this.#waiters[rank]; waiter !== undefined; waiter = waiter.below) {
+      if (waiter.place !== place || waiter.value > count) {
+        above = waiter;
+        continue;
+      }
+      this.#counts[2 * place + 1] -= 1;
+      if (above === undefined) this.#waiters[rank] = waiter.below;
+      else above.below = waiter.below;
+      waiter.simulation.queue.at(now, waiter);
+    }
   }
 }
 
-/** One operation on one rank. */
-class SimulatedOperation {
-  readonly rank: SimulatedRank;
-  readonly number: number;
-  readonly #raised: Int32Array;
-  readonly #parked: { readonly channel: Actor; readonly signal: number; readonly value: number }[] = [];
-  #running: number;
-  /** The signal that mailboxes from other hosts raise; it comes after the program's own. */
-  readonly #mailboxSignal: number;
-
-  constructor(rank: SimulatedRank, number: number) {
-    this.rank = rank;
-    this.number = number;
-    this.#mailboxSignal = rank.program.signalCount;
-    this.#raised = new Int32Array(rank.program.signalCount + 1);
-    this.#running = rank.program.channels.length;
-  }
+/** One operation on one rank. It starts its channels when all mailboxes have come. */
+class SimulatedOperation extends Waiter {
+  #running = 0;
 
   begin(now: number): void {
-    const { entry, channels } = this.rank.program;
-    const { model, workload } = this.rank.simulation;
-    const bytes = entry.reduce((sum, { source }) => sum + source.count, 0) * workload.elementBytes;
-    const start = this.rank.engine.use(now, bytes * model.selfByte);
+    const { model, workload, programs, engines, queue } = this.simulation;
+    const bytes = programs[this.rank].entry.reduce((sum, { source }) => sum + source.count, 0) * workload.elementBytes;
+    const start = use(engines, this.rank, now, bytes * model.selfByte);
     if (bytes > 0) this.#sendMailbox(start, bytes);
-    const awaited = this.rank.simulation.mailboxesFrom(this.rank);
-    const { queue } = this.rank.simulation;
-    const starter: Actor = {
-      act: (time) => {
-        if (!this.reached(starter, this.#mailboxSignal, awaited)) return;
-        for (const [index, steps] of channels.entries()) queue.at(time, new SimulatedChannel(this, steps, index));
-      },
-    };
-    queue.at(start, starter);
+    queue.at(start, this);
+  }
+
+  act(now: number): void {
+    const { programs, queue, hostOf, mailboxesTo } = this.simulation;
+    const { channels, signalCount } = programs[this.rank];
+    // The signal that mailboxes from other hosts raise comes after the program's own.
+    if (!this.signals.reached(this, signalCount, mailboxesTo[hostOf[this.rank]])) return;
+    this.#running = channels.length;
+    for (const [index, steps] of channels.entries()) queue.at(now, new SimulatedChannel(this, steps, index));
   }
 
   /** Sends the mailbox, which travels with the announcement to every rank of another host. */
   #sendMailbox(start: number, bytes: number): void {
-    const { rank, number } = this;
-    const { simulation } = rank;
-    const { ranks, queue, model } = simulation;
-    for (let k = 1; k < ranks.length; k++) {
-      const to = ranks[(rank.program.rank + k) % ranks.length];
-      if (to.host === rank.host) continue;
-      simulation.messages += 1;
-      simulation.networkBytes += bytes;
-      const started = rank.thread.use(start, model.networkOverhead);
-      const signal = to.program.signalCount;
-      queue.at(started, new NetworkMessage({ sender: noSender, from: rank, to, operation: number, signal }, bytes));
-    }
-  }
-
-  /** True if the signal was raised that often; if not, the channel acts again when it is. */
-  reached(channel: Actor, signal: number, value: number): boolean {
-    if (this.#raised[signal] >= value) return true;
-    this.#parked.push({ channel, signal, value });
-    return false;
-  }
-
-  raise(signal: number, now: number): void {
-    const count = ++this.#raised[signal];
-    for (let index = this.#parked.length - 1; index >= 0; index--) {
-      const parked = this.#parked[index];
-      if (parked.signal !== signal || parked.value > count) continue;
-      this.#parked.splice(index, 1);
-      this.rank.simulation.queue.at(now, parked.channel);
+    const { simulation, rank } = this;
+    const { programs, queue, hostOf } = simulation;
+    for (let k = 1; k < programs.length; k++) {
+      const to = programs[(rank + k) % programs.length];
+      if (hostOf[to.rank] === hostOf[rank]) continue;
+      const message = simulation.message(this.signals, to.rank, to.signalCount);
+      queue.at(message.address(rank, bytes, start), message);
     }
   }
 
   channelEnded(now: number): void {
     this.#running -= 1;
-    if (this.#running === 0) this.rank.end(this.number, now);
+    if (this.#running === 0) this.simulation.end(this.rank, this.signals, now);
   }
 }
 
-class SimulatedChannel implements Actor, Sender {
+class SimulatedChannel extends Waiter {
+  /** Number of the channel in its program. */
   readonly channel: number;
   readonly #operation: SimulatedOperation;
   readonly #steps: readonly Step[];
@@ -237,6 +256,7 @@ class SimulatedChannel implements Actor, Sender {
   #handing: NetworkMessage | undefined;
 
   constructor(operation: SimulatedOperation, steps: readonly Step[], channel: number) {
+    super(operation.simulation, operation.rank, operation.signals);
     this.channel = channel;
     this.#operation = operation;
     this.#steps = steps;
@@ -254,7 +274,7 @@ class SimulatedChannel implements Actor, Sender {
         return;
       }
       const step = this.#steps[this.#pc];
-      if (step.kind === 'wait' && !this.#operation.reached(this, step.signal, step.value)) return;
+      if (step.kind === 'wait' && !this.signals.reached(this, step.signal, step.value)) return;
       if (step.kind === 'flush' && this.#unsent > 0) {
         this.#flushing = true;
         return;
@@ -262,7 +282,7 @@ class SimulatedChannel implements Actor, Sender {
       this.#pc += 1;
       const until = this.#perform(now, step);
       if (until > now) {
-        this.#operation.rank.simulation.queue.at(until, this);
+        this.simulation.queue.at(until, this);
         return;
       }
     }
@@ -272,29 +292,28 @@ class SimulatedChannel implements Actor, Sender {
     this.#unsent -= 1;
     if (this.#unsent > 0 || !this.#flushing) return;
     this.#flushing = false;
-    this.#operation.rank.simulation.queue.at(now, this);
+    this.simulation.queue.at(now, this);
   }
 
   /** Time at which the next step may begin. */
   #perform(now: number, step: Step): number {
-    const { rank } = this.#operation;
-    const { model, workload } = rank.simulation;
+    const { model, workload, engines } = this.simulation;
     const bytes = workload.elementBytes;
     switch (step.kind) {
       case 'put':
-        return this.#send(now, step.peer, { signal: step.signal, bytes: step.source.count * bytes });
+        return this.#send(now, step, step.source.count * bytes);
       case 'signal':
-        return this.#send(now, step.peer, { signal: step.signal, bytes: 0 });
+        return this.#send(now, step, 0);
       case 'copy': {
         const crosses = this.#isRemote(step.source) || this.#isRemote(step.target);
-        return rank.engine.use(now, step.source.count * bytes * (crosses ? model.hostByte : model.selfByte));
+        return use(engines, this.rank, now, step.source.count * bytes * (crosses ? model.hostByte : model.selfByte));
       }
       case 'reduce': {
         let remote = 0;
         for (const location of step.sources) if (this.#isRemote(location)) remote += 1;
         for (const location of step.targets) if (this.#isRemote(location)) remote += 1;
         const each = step.targets[0].count * bytes;
-        return rank.engine.use(now, each * (step.sources.length * model.reduceByte + remote * model.hostByte));
+        return use(engines, this.rank, now, each * (step.sources.length * model.reduceByte + remote * model.hostByte));
       }
       case 'wait':
       case 'flush':
@@ -302,21 +321,17 @@ class SimulatedChannel implements Actor, Sender {
     }
   }
 
-  #send(now: number, peer: number, { signal, bytes }: { readonly signal: number; readonly bytes: number }): number {
-    const { rank, number } = this.#operation;
-    const { simulation } = rank;
-    const { model, queue } = simulation;
-    const target = simulation.ranks[peer % simulation.ranks.length];
-    if (simulation.hostOf[peer] === rank.host) {
-      const stored = rank.engine.use(now, bytes * model.hostByte);
-      queue.at(stored + model.hostLatency, { act: (time) => target.operation(number).raise(signal, time) });
+  #send(now: number, { peer, signal }: { readonly peer: number; readonly signal: number }, bytes: number): number {
+    const { model, queue, hostOf, engines, programs } = this.simulation;
+    const message = this.simulation.message(this.signals, peer % programs.length, signal);
+    if (hostOf[peer] === hostOf[this.rank]) {
+      const stored = use(engines, this.rank, now, bytes * model.hostByte);
+      message.stage = 'raise';
+      queue.at(stored + model.hostLatency, message);
       return stored;
     }
-    simulation.messages += 1;
-    simulation.networkBytes += bytes;
     this.#unsent += 1;
-    const started = rank.thread.use(now, model.networkOverhead);
-    const message = new NetworkMessage({ sender: this, from: rank, to: target, operation: number, signal }, bytes);
+    const started = message.address(this.rank, bytes, now, this);
     // One event hands the message over and lets the channel go on.
     if (started > now) this.#handing = message;
     else queue.at(now, message);
@@ -324,76 +339,79 @@ class SimulatedChannel implements Actor, Sender {
   }
 
   #isRemote({ rank }: Location): boolean {
-    const { rank: own } = this.#operation;
+    const { hostOf } = this.simulation;
     // Mailboxes of other hosts have come to this one, so they are not remote.
-    return rank !== undefined && rank !== own.program.rank && own.simulation.hostOf[rank] === own.host;
+    return rank !== undefined && rank !== this.rank && hostOf[rank] === hostOf[this.rank];
   }
-}
-
-/** A sender that has to know when its message has left. */
-interface Sender {
-  /** Number of the channel in its program; 0 for announcements. */
-  readonly channel: number;
-  messageLeft(now: number): void;
 }
 
 /** Factor for numbers of flows: no plan has as many channels per rank. */
 const channelsMax = 64;
 
-const noSender: Sender = { channel: 0, messageLeft: () => undefined };
-
-/** The way of a message, and the signal that it raises. */
-interface Route {
-  readonly sender: Sender;
-  readonly from: SimulatedRank;
-  readonly to: SimulatedRank;
-  readonly operation: number;
-  readonly signal: number;
-}
-
-/** A message: handed to the port; arrives; is taken in by the receiver's thread; raises its signal. It acts once per stage. */
+/** A message: handed to the port; arrives; is taken in by the receiver's thread; raises its signal. It acts once per stage. On the same
+ *  host there is only the last one. */
 class NetworkMessage implements Actor, Message {
-  readonly bytes: number;
-  readonly target: Port;
-  next: Message | undefined;
-  readonly #route: Route;
-  #stage: 'send' | 'take' | 'raise' = 'send';
+  readonly #simulation: Simulation;
+  stage: 'send' | 'take' | 'raise' = 'send';
+  signals: Signals;
+  /** Rank whose signal it raises, and that signal's place. */
+  rank = 0;
+  place = 0;
+  /** Channel that has to know when the message has left. */
+  #sender: SimulatedChannel | undefined;
+  #source: Port;
+  target: Port;
+  flow = 0;
+  remaining = 0;
+  next: NetworkMessage | undefined;
+  last: Message | undefined;
+  nextFlow: Message | undefined;
 
-  constructor(route: Route, bytes: number) {
-    this.bytes = bytes;
-    this.target = route.to.port;
-    this.#route = route;
+  constructor(simulation: Simulation, signals: Signals) {
+    this.#simulation = simulation;
+    this.signals = signals;
+    this.#source = this.target = simulation.portOf[0];
+  }
+
+  /** Gives the message its way to another host. @returns the time at which the source's thread has set it up. */
+  address(source: number, bytes: number, now: number, sender?: SimulatedChannel): number {
+    const { portOf, threads, model } = this.#simulation;
+    this.#simulation.messages += 1;
+    this.#simulation.networkBytes += bytes;
+    this.stage = 'send';
+    this.#sender = sender;
+    this.#source = portOf[source];
+    this.target = portOf[this.rank];
+    this.remaining = bytes;
+    const pair = source * portOf.length + this.rank;
+    this.flow = model.flows === 'pair' ? pair : pair * channelsMax + (sender?.channel ?? 0);
+    return use(threads, source, now, model.networkOverhead);
   }
 
   act(now: number): void {
-    const { from, to, operation, signal } = this.#route;
-    const { queue, model } = to.simulation;
-    switch (this.#stage) {
+    const { queue, threads, model } = this.#simulation;
+    switch (this.stage) {
       case 'send':
-        from.port.send(now, this.#flow(model), this);
+        this.#source.send(now, this);
         return;
       case 'take':
-        this.#stage = 'raise';
-        queue.at(to.thread.use(now, model.networkOverhead), this);
+        this.stage = 'raise';
+        queue.at(use(threads, this.rank, now, model.networkOverhead), this);
         return;
       case 'raise':
-        to.operation(operation).raise(signal, now);
+        this.signals.raise(this.rank, this.place, now);
+        // Nothing knows the message any more.
+        this.next = this.#simulation.spare;
+        this.#simulation.spare = this;
     }
   }
 
-  /** Key of the message's flow; messages of one flow stay in order. */
-  #flow({ flows }: SimulationModel): number {
-    const { sender, from, to } = this.#route;
-    const pair = from.indexOnHost * to.simulation.ranks.length + to.program.rank;
-    return flows === 'pair' ? pair : pair * channelsMax + sender.channel;
-  }
-
   left(now: number): void {
-    this.#route.sender.messageLeft(now);
+    this.#sender?.messageLeft(now);
   }
 
   delivered(time: number): void {
-    this.#stage = 'take';
-    this.#route.to.simulation.queue.at(time, this);
+    this.stage = 'take';
+    this.#simulation.queue.at(time, this);
   }
 }
