@@ -6,13 +6,11 @@ import type { GraphFlags } from '../graph/run-graph.ts';
 export function graphCommand(): Command {
   return new Command('graph')
     .summary('draw the partitions of a graph, before and after fusion')
-    .description(
-      'Partitions a graph that encodeGraph() of shoal/graph has written, and draws its partitions without and with fused receives.',
-    )
+    .description('Draws the partitions of a graph that encodeGraph() of shoal/graph has written, without and with fused receives.')
     .argument('<file>', 'the graph')
     .option('-o, --out <file>', 'page to write: .html with both pictures, .svg with the one after fusion; without: the numbers only')
-    .addOption(severalOption('--target <name>', 'a node that the step runs, such as train; may be repeated', 'all nodes'))
-    .addOption(severalOption('--feed <name>', 'an output that the step is fed, such as x:0; may be repeated', 'all placeholders'))
+    .addOption(new Option('--target <name>', 'a node to run, such as train; repeatable').argParser(collect).default([], 'all nodes'))
+    .addOption(new Option('--feed <name>', 'an output to feed, such as x:0; repeatable').argParser(collect).default([], 'all placeholders'))
     .option('--policy <name>', 'source-wave or dest-wave', 'source-wave')
     .option('--boxes <count>', 'boxes of a picture at most; beyond, nodes of one scope are one box', positive, 300)
     .option('--json', 'the numbers as JSON, for programs')
@@ -20,8 +18,4 @@ export function graphCommand(): Command {
       const { runGraph } = await import('../graph/run-graph.ts');
       process.stdout.write(runGraph(file, flags));
     });
-}
-
-function severalOption(flags: string, about: string, none: string): Option {
-  return new Option(flags, about).argParser(collect).default([], none);
 }

@@ -36,11 +36,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .argument('<script>', 'the file to run')
     .argument('[args...]', 'arguments of the script, after -- if you like')
     .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per available processor; default 1')
-    .addOption(
-      new Option('--nnodes <count>', 'machines in the job, each starts `shoal run`; 1:4: they join and leave')
-        .argParser(machines)
-        .default({ min: 1 }, '1'),
-    )
+    .addOption(new Option('--nnodes <count>', 'machines in the job; 1:4: they join and leave').argParser(machines).default({ min: 1 }, '1'))
     .option('--node-rank <index>', 'this machine among them, from 0; with 1:4 not needed', natural)
     .option('--master-addr <address>', 'where machine 0 can be reached; default for one machine: 127.0.0.1')
     .option('--master-port <port>', 'port of the store on machine 0; default for one machine: any free port, else 29500', port)
