@@ -88,7 +88,7 @@ export class ClusterBackend implements StepBackend {
     const link = await linkTo(task);
     await link.call(Method.register, encodeMessage({ handle, interOpParallelism, partitions: graphs }, values));
     // Nothing depends on the answer: a task that is gone has no step either.
-    const tell = (method: number, fields: unknown): void => void link.call(method, encodeMessage(fields)).catch(() => undefined);
+    const tell = (method: number, fields: unknown): undefined => void link.call(method, encodeMessage(fields)).catch(() => undefined);
     const [feedIndexes, fetchIndexes] = [indexesOf(partitions, 'argument'), indexesOf(partitions, 'return')];
     return {
       task,
@@ -106,7 +106,7 @@ export class ClusterBackend implements StepBackend {
         });
         return { requests, results };
       },
-      end: (stepId) => void tell(Method.endStep, { stepId }),
+      end: (stepId) => tell(Method.endStep, { stepId }),
       abort: (stepId, { code, message }) => tell(Method.abortStep, { stepId, code, message: message.slice(0, messageMax) }),
       release: () => tell(Method.deregister, { handle }),
     };

@@ -183,7 +183,9 @@ class PartitionRun {
       areThere &&= !(input instanceof Promise);
       inputs.push(input);
     }
-    const outputs = areThere ? this.#call(program, inputs as Value[]) : Promise.all(inputs).then((taken) => this.#call(program, taken));
+    const outputs = areThere
+      ? this.#call(program, inputs as Value[])
+      : Promise.all(inputs.map(async (each) => each)).then((taken) => this.#call(program, taken));
     if (!(outputs instanceof Promise)) return this.#finish(ready, outputs);
     this.#busy++;
     const settled = outputs.finally(() => this.#busy--);
