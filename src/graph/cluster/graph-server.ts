@@ -59,7 +59,7 @@ export interface GraphServerOptions {
   readonly functions?: FunctionTable;
   /** Fusion at run time: receives of one sender gather for a moment and go as one request. Default false. */
   readonly recvSome?: boolean;
-  /** Told what no session of this process is. Default: nobody is. */
+  /** Takes warnings of failures that no session of this process is told of. Default: they are dropped. */
   readonly log?: Logger;
   /** The timeline of this task. Default: nothing is recorded. */
   readonly trace?: TaskTrace;

@@ -61,7 +61,7 @@ export interface WorkerServiceOptions {
   readonly devices: DeviceValues;
   readonly clock: Clock;
   readonly kernels: KernelTable;
-  /** Told what fails at the end of others' steps. Default: nobody is. */
+  /** Takes warnings of what fails at the end of other tasks' steps. Default: they are dropped. */
   readonly log?: Logger;
   /** Graphs that others may have registered here. Default 4096. */
   readonly graphsMax?: number;

@@ -46,15 +46,18 @@ class Simulation {
   readonly model: SimulationModel;
   readonly workload: Workload;
   readonly programs: readonly Program[];
-  /** By rank: its host, its port, and the place of its first signal among those of all ranks; after the last rank, their number. */
+  /** The host of each rank. */
   readonly hostOf: readonly number[];
+  /** The port of each rank. */
   readonly portOf: Port[] = [];
+  /** The place of each rank's first signal among the signals of all ranks; the last entry is their number. */
   readonly signalsOf = [0];
   /** Number of mailboxes that come from other hosts, by host. */
   readonly mailboxesTo: readonly number[];
   readonly #ports: readonly Port[];
-  /** Workers by rank. */
+  /** The ranks' threads for messages, as workers of `use`. */
   readonly threads: Float64Array;
+  /** The ranks' engines for copies and reductions, as workers of `use`: their threads again, or workers of their own. */
   readonly engines: Float64Array;
   /** Number of operations that have ended, by rank. */
   readonly #ended: number[];
@@ -128,7 +131,7 @@ class Simulation {
 }
 
 /** Lets one of the workers do `seconds` of work that is requested now. They do one thing at a time, in the order of requests.
- *  @param workers by twice the worker's number the time at which it is free, and next to that its busy seconds.
+ *  @param workers two numbers for each worker: the time at which it is free, and its busy seconds.
  *  @returns the time at which the work is done. */
 function use(workers: Float64Array, worker: number, now: number, seconds: number): number {
   workers[2 * worker + 1] += seconds;
@@ -162,9 +165,9 @@ abstract class Waiter implements Actor {
 /** The signals of one operation, of all ranks. Every raise is waited for before the operation ends. */
 class Signals {
   readonly operation: number;
-  /** By twice a signal's place how often it was raised, and next to that the number of those that wait for it. */
+  /** Two numbers for each signal, by its place: how often it was raised, and how many wait for it. */
   readonly #counts: Int32Array;
-  /** By rank: the last one that began to wait. */
+  /** The list of each rank's waiters: the last one that began to wait, which knows the one before. */
   readonly #waiters: (Waiter | undefined)[];
   /** Number of ranks on which the operation has not ended. */
   running: number;
