@@ -78,11 +78,13 @@ export interface DTypeInfo {
   /** Bytes per element. */
   readonly bytes: 1 | 2 | 4 | 8;
   readonly kind: DTypeKind;
+  /** A view of no elements. */
+  readonly empty: TypedArray;
   readonly view: (buffer: ArrayBufferLike, byteOffset: number, count: number) => TypedArray;
 }
 
 function info(name: DType, code: number, bytes: 1 | 2 | 4 | 8, kind: DTypeKind, view: DTypeInfo['view']): DTypeInfo {
-  return { name, code, bytes, kind, view };
+  return { name, code, bytes, kind, empty: view(new ArrayBuffer(0), 0, 0), view };
 }
 
 /** Every dtype, by code. */

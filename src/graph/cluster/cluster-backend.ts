@@ -92,7 +92,7 @@ export class ClusterBackend implements StepBackend {
     const [feedIndexes, fetchIndexes] = [indexesOf(partitions, 'argument'), indexesOf(partitions, 'return')];
     return {
       task,
-      run: async (stepId, { feeds, fetchCount, timeoutMs, signal }) => {
+      run: async (stepId, { feeds, fetchCount, timeoutMs, signals: [signal] }) => {
         const given = feedIndexes.map((feed) => feeds[feed]);
         const fed = given.some(isOnDevice) ? await Promise.all(given.map((value) => devices.toHost(value))) : given;
         const body = encodeMessage({ handle, stepId, timeoutMs, fetchCount, feeds: feedIndexes }, fed);
@@ -130,7 +130,7 @@ function clusterStep(shares: readonly Share[], options: ClusterBackendOptions): 
   const { clock, nextStepId, trace, job, keep } = options;
   const run = async (given: PreparedRun): Promise<StepOutcome> => {
     const startMs = trace.now();
-    const { timeoutMs, signal } = given;
+    const { timeoutMs, signals } = given;
     const stepId = nextStepId();
     const unanswered = new Set(shares);
     const timedOut = (): ShoalError => {
@@ -140,10 +140,10 @@ function clusterStep(shares: readonly Share[], options: ClusterBackendOptions): 
     const onEnd = (cause: ShoalError): void => {
       for (const share of shares) share.abort(stepId, cause);
     };
-    const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signal, timedOut, onEnd }, (ending, fail) =>
+    const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signals, timedOut, onEnd }, (ending, fail) =>
       unlessAborted(job, () => {
         const outcomes = shares.map(async (share) => {
-          const outcome = await share.run(stepId, { ...given, signal: ending });
+          const outcome = await share.run(stepId, { ...given, signals: [ending] });
           unanswered.delete(share);
           return outcome;
         });

@@ -121,15 +121,15 @@ export class WorkerService implements RpcService {
   }
 
   /** Runs a step. The tensors that it sends stay until `endStep`. @throws ShoalError what failed first; the step is over here then. */
-  async runStep(executors: readonly Executor[], { stepId, timeoutMs, fetchCount, feeds, signal, caller }: TaskStep): Promise<StepOutcome> {
+  async runStep(executors: readonly Executor[], { stepId, timeoutMs, fetchCount, feeds, signals, caller }: TaskStep): Promise<StepOutcome> {
     const { core, clock, devices } = this.#options;
     const rendezvous = core.beginStep(stepId);
     const abort = new AbortController();
     this.#running.set(stepId, { abort, caller, sinceMs: clock.now() });
     this.#steps++;
     try {
-      const either = AbortSignal.any([signal, abort.signal]);
-      return await runStep(executors, { stepId, feeds, fetchCount, timeoutMs, clock, signal: either, devices, rendezvous });
+      const all = [...signals, abort.signal];
+      return await runStep(executors, { stepId, feeds, fetchCount, timeoutMs, clock, signals: all, devices, rendezvous });
     } catch (thrown) {
       // A task that was told why says that, not that it was told.
       const error = abort.signal.aborted ? (abort.signal.reason as ShoalError) : ShoalError.from(thrown);
@@ -216,7 +216,7 @@ export class WorkerService implements RpcService {
       fed[feed] = value;
     });
     if (fetchCount > feedsMax) throw new ShoalError('protocol', `${fetchCount} fetches`);
-    const { results, requests } = await this.runStep(graph.executors, { stepId, timeoutMs, fetchCount, feeds: fed, signal, caller });
+    const { results, requests } = await this.runStep(graph.executors, { stepId, timeoutMs, fetchCount, feeds: fed, signals: [signal], caller });
     const fetches = results.flatMap((value, fetch) => (value === undefined ? [] : [fetch]));
     const ran = { requests, fetches } satisfies ValueOf<typeof ranSchema>;
     return encodeMessage(

@@ -98,7 +98,7 @@ export type Fetched<F extends readonly Fetch[]> = {
 };
 
 /** The arguments of one step. */
-export type PreparedRun = Required<Pick<StepOptions, 'feeds' | 'fetchCount' | 'timeoutMs' | 'signal'>>;
+export type PreparedRun = Pick<StepOptions, 'feeds' | 'fetchCount' | 'timeoutMs' | 'signals'>;
 
 /** A kind of step, ready to be run any number of times. */
 export interface PreparedStep {
@@ -198,9 +198,9 @@ export class Session {
       throw new ShoalError('usage', `run: ${stepsMax} steps are in flight already; await some, or raise stepsMax`);
     }
     this.#stepsInFlight++;
-    const signal = options.signal === undefined ? this.#closing.signal : AbortSignal.any([options.signal, this.#closing.signal]);
+    const signals = [this.#closing.signal, options.signal ?? []].flat();
     try {
-      const outcome = await prepared.run({ feeds, fetchCount, timeoutMs: options.timeoutMs ?? timeoutMs, signal });
+      const outcome = await prepared.run({ feeds, fetchCount, timeoutMs: options.timeoutMs ?? timeoutMs, signals });
       this.#stats.steps++;
       this.#stats.requests += outcome.requests;
       return outcome;

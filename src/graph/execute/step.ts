@@ -1,5 +1,5 @@
 /** One step over partitions of this process: all of them start at once and meet in one rendezvous. The first that fails ends the step on
- *  all of them, with its cause; so do the caller's signal and the time limit. What kernels give later is not looked at. */
+ *  all of them, with its cause; so do the signals and the time limit. What kernels give later is not looked at. */
 import { setMaxListeners } from 'node:events';
 import type { Clock } from '../../base/clock.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
@@ -18,7 +18,8 @@ export interface StepOptions {
   readonly fetchCount: number;
   readonly timeoutMs: number;
   readonly clock: Clock;
-  readonly signal?: AbortSignal;
+  /** Each of them ends the step. */
+  readonly signals: readonly AbortSignal[];
   /** Begun with the step, and ended by whoever ends it. */
   readonly devices: DeviceValues;
   /** The meeting of the partitions with each other, and with those of other processes. */
@@ -65,16 +66,16 @@ export function runStep(executors: readonly Executor[], options: StepOptions): P
   return ending.finally(() => runs.forEach((run) => run.close()));
 }
 
-export interface EndTogetherOptions extends Pick<StepOptions, 'stepId' | 'clock' | 'timeoutMs' | 'signal'> {
+export interface EndTogetherOptions extends Pick<StepOptions, 'stepId' | 'clock' | 'timeoutMs' | 'signals'> {
   readonly timedOut: () => ShoalError;
   /** Tells the parts why they end. */
   readonly onEnd: (cause: ShoalError) => void;
 }
 
-/** Runs the parts of a step. The first failure ends all of them; so do the caller's signal and the time limit.
+/** Runs the parts of a step. The first failure ends all of them; so do the signals and the time limit.
  *  @param run is given the signal of the end, and what begins it. */
 export async function endTogether<T>(
-  { stepId, clock, timeoutMs, signal, timedOut, onEnd }: EndTogetherOptions,
+  { stepId, clock, timeoutMs, signals, timedOut, onEnd }: EndTogetherOptions,
   run: (signal: AbortSignal, fail: (cause: ShoalError) => void) => Promise<T>,
 ): Promise<T> {
   const abort = new AbortController();
@@ -93,11 +94,14 @@ export async function endTogether<T>(
     };
   });
   failed.catch(() => {});
-  const onAbort = (): void => fail(new ShoalError('aborted', `step ${stepId} was cancelled by its signal`, { cause: signal?.reason }));
+  const onAbort = (): void => {
+    const cause = signals.find(({ aborted }) => aborted)?.reason as unknown;
+    fail(new ShoalError('aborted', `step ${stepId} was cancelled by its signal`, { cause }));
+  };
   const timer = clock.setTimer(timeoutMs, () => fail(timedOut()), { keepAlive: true });
-  signal?.addEventListener('abort', onAbort, { once: true });
+  for (const signal of signals) signal.addEventListener('abort', onAbort);
   try {
-    if (signal?.aborted === true) onAbort();
+    if (signals.some(({ aborted }) => aborted)) onAbort();
     const all = run(abort.signal, fail).catch((thrown: unknown) => {
       fail(ShoalError.from(thrown));
       return failed;
@@ -105,6 +109,6 @@ export async function endTogether<T>(
     return await Promise.race([failed, all]);
   } finally {
     timer.cancel();
-    signal?.removeEventListener('abort', onAbort);
+    for (const signal of signals) signal.removeEventListener('abort', onAbort);
   }
 }

@@ -69,6 +69,8 @@ export class Reference implements Value {
 
 export class VariableStore {
   readonly #references = new Map<string, Reference>();
+  /** The same, by nodes that have asked. */
+  readonly #asked = new WeakMap<Node, Reference>();
   readonly #keep: (value: Value) => Value;
 
   /** @param keep makes of a value one that may outlive its step. Default: values are such as they are. */
@@ -79,8 +81,11 @@ export class VariableStore {
   /** The same for the same device and name. As many as graphs have variables.
    *  @throws ShoalError `mismatch` when another graph has a variable of that name with another dtype or shape. */
   reference(node: Node): Reference {
+    const known = this.#asked.get(node);
+    if (known !== undefined) return known;
     const reference = getOrMake(this.#references, `${node.device};${node.name}`, () => new Reference(node, this.#keep));
     reference.checkSame(node);
+    this.#asked.set(node, reference);
     return reference;
   }
 }

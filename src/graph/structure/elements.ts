@@ -38,8 +38,8 @@ export function elementsOf(value: Value): TypedArray {
   const list = raw as ArrayLike<number>;
   const count = countOf(value.shape);
   if (list.length !== count) throw new ShoalError('usage', `${formatValue(value)} must have ${count} elements, not ${list.length}`);
-  const own = dtypeInfo(value.dtype as DType).view(new ArrayBuffer(0), 0, 0);
-  if (ArrayBuffer.isView(raw) && raw.constructor === own.constructor) return raw as TypedArray;
+  const { empty } = dtypeInfo(value.dtype as DType);
+  if (ArrayBuffer.isView(raw) && raw.constructor === empty.constructor) return raw as TypedArray;
   return elementsAs(value.dtype, list);
 }
 

@@ -31,7 +31,8 @@ export function isValue(given: unknown): given is Value {
   if (typeof given !== 'object' || given === null) return false;
   const { dtype, shape } = given as Partial<Value>;
   if (typeof dtype !== 'string' || !Array.isArray(shape) || shape.length > dimensionsMax) return false;
-  return shape.every((each) => Number.isSafeInteger(each) && (each as number) >= 0);
+  for (const each of shape as readonly unknown[]) if (!Number.isSafeInteger(each) || (each as number) < 0) return false;
+  return true;
 }
 
 export function formatValue({ dtype, shape }: Value): string {

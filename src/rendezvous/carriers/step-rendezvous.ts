@@ -3,8 +3,8 @@
 import { Fifo } from '../../base/collections/fifo.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { PieceSink, SlotOutcome, TensorCarrier } from '../protocol/tensor-carrier.ts';
-import type { Asker, Cancel, Incarnations, RecvOptions, Rendezvous, Waiter } from '../table/rendezvous.ts';
-import { checkIncarnation, describeKey, parseRendezvousKey } from '../table/rendezvous-key.ts';
+import type { Asker, Cancel, RecvOptions, Rendezvous, Waiter } from '../table/rendezvous.ts';
+import { describeKey } from '../table/rendezvous-key.ts';
 import { nothingToCancel } from '../protocol/tensor-response.ts';
 
 export interface ValueOptions<V, Sent = V> {
@@ -29,6 +29,8 @@ export interface StepValues<V, Sent> {
 export interface OtherWorkers {
   /** @returns undefined for a key that is sent here. @throws ShoalError when there is no such worker, or it has restarted. */
   carrierOf(key: string): TensorCarrier | undefined;
+  /** @throws ShoalError for a key that is not sent from here, or whose sender has restarted since the key was made. */
+  checkSender(key: string): void;
   /** @throws ShoalError when the worker that has the receiving device is lost. */
   checkReceiver(key: string): void;
 }
@@ -36,8 +38,6 @@ export interface OtherWorkers {
 export interface StepRendezvousOptions<V, Sent> extends ValueOptions<V, Sent> {
   /** Keys at most that were sent or asked for in the step. */
   readonly keysMax: number;
-  /** Default: incarnations are not looked at. */
-  readonly incarnations?: Incarnations;
   /** Default: there are none. */
   readonly others?: OtherWorkers;
 }
@@ -84,7 +84,7 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
     if (value !== undefined) values?.check(value);
     others?.checkReceiver(key);
     if (this.#aborted !== undefined) throw this.#aborted();
-    this.#checkKey(key);
+    others?.checkSender(key);
     const meeting = this.#meeting(key);
     if (meeting.isSent) throw twice(key, 'sent');
     meeting.isSent = true;
@@ -141,7 +141,7 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
    *  the cause after an abort. */
   take(key: string, waiter: Waiter<Sent>, asker?: Asker): Cancel {
     if (this.#aborted !== undefined) throw this.#aborted();
-    this.#checkKey(key);
+    this.#options.others?.checkSender(key);
     const meeting = this.#meeting(key);
     if (meeting.isAsked) {
       if (!isSuccessor(asker, meeting.asker)) throw twice(key, 'asked for');
@@ -259,11 +259,6 @@ export class StepRendezvous<V, Sent = V> implements Rendezvous<V, Sent> {
     this.#passed.push(key);
     const oldest = this.#passed.length > loopKeysKept ? this.#passed.shift()! : '';
     if (this.#meetings.get(oldest)?.isAsked === true) this.#meetings.delete(oldest);
-  }
-
-  #checkKey(key: string): void {
-    const { incarnations } = this.#options;
-    if (incarnations !== undefined) checkIncarnation(parseRendezvousKey(key), incarnations);
   }
 
   #meeting(key: string): Meeting<Sent> {

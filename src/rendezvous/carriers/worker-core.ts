@@ -64,6 +64,8 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
   readonly #options: WorkerCoreOptions<V, Sent>;
   readonly #bounds: Required<StepBounds>;
   readonly #stepOptions: StepRendezvousOptions<V, Sent>;
+  /** This worker's incarnation, as keys have it. */
+  readonly #incarnation: string;
   /** Steps that have begun and not ended. */
   readonly #steps = new Map<number, StepRendezvous<V, Sent>>();
   readonly #parked = new Map<number, Set<Parked<Sent>>>();
@@ -79,6 +81,7 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
 
   constructor(self: WorkerIdentity, options: WorkerCoreOptions<V, Sent> = {}) {
     this.self = self;
+    this.#incarnation = `${incarnationText(self.incarnation)};`;
     this.#options = options;
     const { stepsMax = 1024, parkedMax = 65_536, endedMax = 4096, ...values } = options;
     this.#bounds = { stepsMax, parkedMax, endedMax };
@@ -87,8 +90,11 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
       onDropped: (value, cause) => (value as { release?: Release }).release?.(cause),
       ...values,
       keysMax,
-      incarnations: (device) => (this.#workerOf(device) === self.device ? self.incarnation : undefined),
-      others: { carrierOf: (key) => this.#carrierOf(key), checkReceiver: (key) => this.#checkReceiver(key) },
+      others: {
+        carrierOf: (key) => this.#carrierOf(key),
+        checkSender: (key) => this.#checkSender(key),
+        checkReceiver: (key) => this.#checkReceiver(key),
+      },
     };
   }
 
@@ -259,7 +265,7 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
     const peer = this.#peers.get(worker) ?? this.#find(worker, key);
     const { identity, incarnation, carrier } = peer;
     if (identity === undefined) return carrier;
-    if (!key.startsWith(incarnation, end + 1)) checkIncarnation(parseRendezvousKey(key), () => identity.incarnation);
+    if (!key.startsWith(incarnation, end + 1)) checkIncarnation(parseRendezvousKey(key), identity.incarnation);
     const lost = this.#lost.get(worker);
     if (lost !== undefined) throw failureOf(`'${parseRendezvousKey(key).name}' cannot be asked of ${worker}`, lost);
     return carrier;
@@ -277,6 +283,14 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
 
   #workerOf(device: string): string {
     return this.#options.workerOf?.(device) ?? device;
+  }
+
+  #checkSender(key: string): void {
+    const end = key.indexOf(';');
+    const isHere = this.#workerOf(key.slice(0, end)) === this.self.device;
+    // Each tensor passes here: the text is compared first.
+    if (!isHere || !key.startsWith(this.#incarnation, end + 1))
+      checkIncarnation(parseRendezvousKey(key), isHere ? this.self.incarnation : undefined);
   }
 
   #checkReceiver(key: string): void {

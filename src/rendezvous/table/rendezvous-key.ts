@@ -4,7 +4,6 @@
  *
  *  The incarnation is that of the sender's device, 16 hexadecimal digits. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Incarnations } from './rendezvous.ts';
 
 export interface RendezvousKey {
   readonly sendDevice: string;
@@ -71,9 +70,9 @@ export function incarnationText(incarnation: bigint): string {
 
 /** A device has another incarnation each time its process starts. A key of an earlier one must not be answered with a tensor of the
  *  present one: its variables may have other values.
+ *  @param present the incarnation of the sending device; undefined: it is not here.
  *  @throws ShoalError `usage` when the sending device is not here, `mismatch` when it has restarted since the key was made. */
-export function checkIncarnation({ sendDevice, incarnation, name }: RendezvousKey, incarnations: Incarnations): void {
-  const present = incarnations(sendDevice);
+export function checkIncarnation({ sendDevice, incarnation, name }: RendezvousKey, present: bigint | undefined): void {
   if (present === incarnation) return;
   if (present === undefined) throw new ShoalError('usage', `'${name}' is asked of ${sendDevice}, which is not a device of this worker`);
   const message = `'${name}' is asked of incarnation ${incarnationText(incarnation)} of ${sendDevice}, which is now ${incarnationText(present)}: its process has restarted; make the step's keys again`;

@@ -41,8 +41,5 @@ export interface Asker {
   readonly isOver: boolean;
 }
 
-/** The incarnation of a device that sends from here; undefined: no such device is here. */
-export type Incarnations = (device: string) => bigint | undefined;
-
 /** Takes no further part in what it asked for. Idempotent. */
 export type Cancel = () => void;
