@@ -232,12 +232,15 @@ export class Plan {
   }
 
   #openUnit(server: number): ClientUnit {
+    const { options, directory, counters } = this.#context;
+    const { priority, type } = this.#options;
     const unit = new ClientUnit({
-      ...this.#options,
-      values: this.#context.options.values,
-      batches: this.#context.directory.batches,
-      counters: this.#context.counters,
-      frameBytes: this.#context.options.frameBytes,
+      priority,
+      type,
+      values: options.values,
+      batches: directory.batches,
+      counters,
+      frameBytes: options.frameBytes,
       finish: (error, finished, states) => {
         this.#finish(error, finished, server, states);
         for (const operation of this.#operations) operation.arrive(error, finished);

@@ -49,7 +49,7 @@ export interface UnitOptions {
   readonly counters: ValueCounters;
   /** From it on a value is a frame of its own, which nobody copies. */
   readonly frameBytes?: number | undefined;
-  readonly type?: number;
+  readonly type?: number | undefined;
   readonly finish: (error: ShoalError | undefined, unit: ClientUnit, states: readonly RunState[]) => void;
 }
 

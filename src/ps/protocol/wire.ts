@@ -212,7 +212,8 @@ export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
     checkRun(run, frames);
     runs.push(run);
   }
-  return { ...transferHead.read(view, 0), runs };
+  const { batches, optimizer } = transferHead.read(view, 0);
+  return { batches, optimizer, runs };
 }
 
 function checkRun(run: Run, frames: readonly Uint8Array[]): void {
