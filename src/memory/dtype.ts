@@ -109,8 +109,7 @@ const byName = new Map<string, DTypeInfo>(dtypes.map((d) => [d.name, d]));
 export function dtypeInfo(name: DType): DTypeInfo {
   const found = byName.get(name);
   if (found) return found;
-  const known = dtypes.map((d) => d.name).join(', ');
-  throw new ShoalError('unsupported', `dtype '${name}' is not supported; use one of ${known}`);
+  throw new ShoalError('unsupported', `dtype '${name}' is not supported; use one of ${dtypes.map((d) => d.name).join(', ')}`);
 }
 
 /** A typed view of `count` elements at `byteOffset`, which must be a multiple of the element size. */

@@ -8,7 +8,7 @@ export function pushTo<K, T>(lists: Map<K, T[]>, key: K, value: T): void {
 }
 
 /** The value of a key, made for the first who asks. */
-export function getOrMake<K, T extends {} | null>(map: Map<K, T>, key: K, make: () => T): T {
+export function getOrMake<K, T extends {} | null>(map: Pick<Map<K, T>, 'get'> & { set(k: K, v: T): unknown }, key: K, make: () => T): T {
   let value = map.get(key);
   if (value === undefined) map.set(key, (value = make()));
   return value;

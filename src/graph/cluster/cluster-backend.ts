@@ -140,17 +140,16 @@ function clusterStep(shares: readonly Share[], options: ClusterBackendOptions): 
     const onEnd = (cause: ShoalError): void => {
       for (const share of shares) share.abort(stepId, cause);
     };
-    const all = await endTogether({ stepId, clock, timeoutMs: timeoutMs + marginMs, signals, timedOut, onEnd }, (ending, fail) =>
-      unlessAborted(job, () => {
-        const outcomes = shares.map(async (share) => {
-          const outcome = await share.run(stepId, { ...given, signals: [ending] });
-          unanswered.delete(share);
-          return outcome;
-        });
-        for (const outcome of outcomes) outcome.catch((thrown: unknown) => fail(ShoalError.from(thrown)));
-        return Promise.all(outcomes);
-      }),
-    );
+    const end = { stepId, clock, timeoutMs: timeoutMs + marginMs, signals: [...signals, job], timedOut, onEnd };
+    const all = await endTogether(end, (ending, fail) => {
+      const outcomes = shares.map(async (share) => {
+        const outcome = await share.run(stepId, { ...given, signals: [ending] });
+        unanswered.delete(share);
+        return outcome;
+      });
+      for (const outcome of outcomes) outcome.catch((thrown: unknown) => fail(ShoalError.from(thrown)));
+      return Promise.all(outcomes);
+    });
     const failure = shares.map((share) => share.end(stepId)).find((each) => each !== undefined);
     if (failure !== undefined) throw failure;
     const results: Flow[] = Array.from({ length: given.fetchCount });

@@ -119,7 +119,7 @@ describe('a task', () => {
     await register();
     expect(await step(1)).toEqual([-3]);
     expect(await step(2)).toEqual([-3]);
-    expect(service.stepsInFlight).toBe(0);
+    expect(service.facts.pending).toBe(0);
   });
 
   const graphs = { handle: 'g', interOpParallelism: 1 };
@@ -257,7 +257,7 @@ describe('a task', () => {
     await new Promise(setImmediate);
     expect(strange).toEqual([]);
     service.callerGone('evil');
-    expect(service.stepsInFlight).toBe(0);
+    expect(service.facts.pending).toBe(0);
     expect(await step(2 ** 40)).toEqual([-3]);
   });
 });

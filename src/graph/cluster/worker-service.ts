@@ -4,7 +4,7 @@
  *                    └▶ abortStep, caller gone */
 import type { Clock } from '../../base/clock.ts';
 import { silentLogger, type Logger } from '../../base/log.ts';
-import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
+import { errorCodes, ShoalError } from '../../base/errors.ts';
 import type { WorkerFacts } from '../../metrics/worker-report.ts';
 import type { WorkerCore } from '../../rendezvous/carriers/worker-core.ts';
 import type { DeviceValues } from '../execute/device-values.ts';
@@ -98,16 +98,11 @@ export class WorkerService implements RpcService {
     return this.#options.core.self.device;
   }
 
-  /** Steps that have begun here and not ended. */
-  get stepsInFlight(): number {
-    return this.#running.size;
-  }
-
   /** The state of this task's part of the steps. */
   get facts(): WorkerFacts {
     const [first] = this.#running;
     const oldest = first && { text: `step ${first[0]} of ${this.task}`, seconds: (this.#options.clock.now() - first[1].sinceMs) / 1000 };
-    return { calls: this.#steps, pending: this.stepsInFlight, failure: undefined, oldest, servers: [] };
+    return { calls: this.#steps, pending: this.#running.size, failure: undefined, oldest, servers: [] };
   }
 
   // ── called by sessions of this process, and for those of others ────────────────────────────────────────────────
@@ -131,8 +126,7 @@ export class WorkerService implements RpcService {
       const all = [...signals, abort.signal];
       return await runStep(executors, { stepId, feeds, fetchCount, timeoutMs, clock, signals: all, devices, rendezvous });
     } catch (thrown) {
-      // A task that was told why says that, not that it was told.
-      const error = abort.signal.aborted ? (abort.signal.reason as ShoalError) : ShoalError.from(thrown);
+      const error = ShoalError.from(thrown);
       this.abortStep(stepId, error);
       throw error;
     }
@@ -186,7 +180,7 @@ export class WorkerService implements RpcService {
       }
       case Method.abortStep: {
         const { stepId, code, message } = parse('the end of a step', abortSchema, fields);
-        this.abortStep(stepId, new ShoalError(codeOf(code), message));
+        this.abortStep(stepId, new ShoalError(errorCodes.find((each) => each === code) ?? 'aborted', message));
         return encodeMessage({});
       }
       default:
@@ -206,7 +200,6 @@ export class WorkerService implements RpcService {
 
   async #run(call: RpcCall, fields: unknown, values: readonly Value[]): Promise<Pieces> {
     const { handle, stepId, timeoutMs, fetchCount, feeds } = parse('a request for a step', runSchema, fields);
-    const { caller, signal } = call;
     const graph = this.#graphs.get(graphKey(call, handle));
     if (graph === undefined) throw new ShoalError('usage', `${this.task} has no such graph; has its process restarted?`);
     const fed: Value[] = [];
@@ -216,7 +209,8 @@ export class WorkerService implements RpcService {
       fed[feed] = value;
     });
     if (fetchCount > feedsMax) throw new ShoalError('protocol', `${fetchCount} fetches`);
-    const { results, requests } = await this.runStep(graph.executors, { stepId, timeoutMs, fetchCount, feeds: fed, signals: [signal], caller });
+    const step = { stepId, timeoutMs, fetchCount, feeds: fed, signals: [call.signal], caller: call.caller };
+    const { results, requests } = await this.runStep(graph.executors, step);
     const fetches = results.flatMap((value, fetch) => (value === undefined ? [] : [fetch]));
     const ran = { requests, fetches } satisfies ValueOf<typeof ranSchema>;
     return encodeMessage(
@@ -231,8 +225,4 @@ const feedsMax = 1_000_000;
 /** Handles are the callers' own: nobody reaches another's graphs. */
 function graphKey({ caller }: { readonly caller: string }, handle: string): string {
   return `${caller} ${handle}`;
-}
-
-function codeOf(text: string): ErrorCode {
-  return errorCodes.find((code) => code === text) ?? 'aborted';
 }

@@ -2,7 +2,7 @@
  *  all of them, with its cause; so do the signals and the time limit. What kernels give later is not looked at. */
 import { setMaxListeners } from 'node:events';
 import type { Clock } from '../../base/clock.ts';
-import { failureOf, ShoalError } from '../../base/errors.ts';
+import { failureOf, isShoalError, ShoalError } from '../../base/errors.ts';
 import { describeKey } from '../../rendezvous/table/rendezvous-key.ts';
 import type { StepRendezvous } from '../../rendezvous/carriers/step-rendezvous.ts';
 import { describeNode } from '../structure/graph-node.ts';
@@ -96,7 +96,8 @@ export async function endTogether<T>(
   failed.catch(() => {});
   const onAbort = (): void => {
     const cause = signals.find(({ aborted }) => aborted)?.reason as unknown;
-    fail(new ShoalError('aborted', `step ${stepId} was cancelled by its signal`, { cause }));
+    // A task that was told why says that, not that it was told.
+    fail(isShoalError(cause) ? cause : new ShoalError('aborted', `step ${stepId} was cancelled by its signal`, { cause }));
   };
   const timer = clock.setTimer(timeoutMs, () => fail(timedOut()), { keepAlive: true });
   for (const signal of signals) signal.addEventListener('abort', onAbort);

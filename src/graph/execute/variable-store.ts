@@ -35,9 +35,10 @@ export class Reference implements Value {
   }
 
   /** @throws ShoalError `mismatch` for a node of another dtype or shape. */
-  checkSame({ outputs: [{ dtype, shape }] }: Node): void {
+  checkSame({ outputs: [{ dtype, shape }] }: Node): this {
     const [own, other] = [this.#spec, { dtype, shape }].map((spec) => `${spec.dtype}${formatShape(spec.shape)}`);
     if (own !== other) throw new ShoalError('mismatch', `${this.#label} holds ${own}, and is ${other} in another graph`);
+    return this;
   }
 
   /** The value for whoever does not keep it: valid until the next change. @throws ShoalError `usage` before the first write. */
@@ -81,11 +82,8 @@ export class VariableStore {
   /** The same for the same device and name. As many as graphs have variables.
    *  @throws ShoalError `mismatch` when another graph has a variable of that name with another dtype or shape. */
   reference(node: Node): Reference {
-    const known = this.#asked.get(node);
-    if (known !== undefined) return known;
-    const reference = getOrMake(this.#references, `${node.device};${node.name}`, () => new Reference(node, this.#keep));
-    reference.checkSame(node);
-    this.#asked.set(node, reference);
-    return reference;
+    return getOrMake(this.#asked, node, () =>
+      getOrMake(this.#references, `${node.device};${node.name}`, () => new Reference(node, this.#keep)).checkSame(node),
+    );
   }
 }

@@ -1,5 +1,6 @@
 /** Values flow along edges while a step runs. The graph looks at dtype and shape only: tensors of Shoal, of TensorFlow.js and arrays of
  *  jax-js are values as they are. Who makes a value keeps it unchanged until the step has ended. */
+import { isCount } from '../../base/bytes.ts';
 import { dimensionsMax } from '../../memory/tensor.ts';
 import type { Shape } from './shape.ts';
 
@@ -31,8 +32,7 @@ export function isValue(given: unknown): given is Value {
   if (typeof given !== 'object' || given === null) return false;
   const { dtype, shape } = given as Partial<Value>;
   if (typeof dtype !== 'string' || !Array.isArray(shape) || shape.length > dimensionsMax) return false;
-  for (const each of shape as readonly unknown[]) if (!Number.isSafeInteger(each) || (each as number) < 0) return false;
-  return true;
+  return shape.every(isCount);
 }
 
 export function formatValue({ dtype, shape }: Value): string {

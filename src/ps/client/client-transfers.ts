@@ -7,7 +7,7 @@ import type { ServerConnection } from './server-connection.ts';
 import type { LocalRound, LocalRounds, PushNumbers } from './local-rounds.ts';
 import type { ClientOperation } from './client-operation.ts';
 import { unitBytes, type ClientOptions, type KeylessInfo, type TransferRequest } from './client-options.ts';
-import { ClientUnit, type Column } from './unit.ts';
+import { ClientUnit, type Column, type PlanOptions } from './unit.ts';
 import { sumDevices, type Residuals } from '../values/device-values.ts';
 import type { ValueBlock, ValueCounters, ValueRef } from '../protocol/value-space.ts';
 import type { RunState } from '../protocol/wire.ts';
@@ -163,12 +163,6 @@ interface Planned {
   readonly codec?: GradientCodec | undefined;
 }
 
-interface PlanOptions {
-  readonly priority: number;
-  /** The type of a message that is neither a push nor a pull. */
-  readonly type?: number;
-}
-
 /** Units of one operation, per server. */
 export class Plan {
   readonly #context: ClientContext;
@@ -232,15 +226,12 @@ export class Plan {
   }
 
   #openUnit(server: number): ClientUnit {
-    const { options, directory, counters } = this.#context;
-    const { priority, type } = this.#options;
     const unit = new ClientUnit({
-      priority,
-      type,
-      values: options.values,
-      batches: directory.batches,
-      counters,
-      frameBytes: options.frameBytes,
+      plan: this.#options,
+      values: this.#context.options.values,
+      batches: this.#context.directory.batches,
+      counters: this.#context.counters,
+      frameBytes: this.#context.options.frameBytes,
       finish: (error, finished, states) => {
         this.#finish(error, finished, server, states);
         for (const operation of this.#operations) operation.arrive(error, finished);

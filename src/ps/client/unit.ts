@@ -41,15 +41,21 @@ export interface Column {
   readonly encoded: { readonly code: number; readonly bytes: Uint8Array } | undefined;
 }
 
-export interface UnitOptions {
-  readonly values: OwnValues;
+/** What the units of one operation share. */
+export interface PlanOptions {
   readonly priority: number;
+  /** The type of a message that is neither a push nor a pull. */
+  readonly type?: number;
+}
+
+export interface UnitOptions {
+  readonly plan: PlanOptions;
+  readonly values: OwnValues;
   /** Batches that the client knows. */
   readonly batches: number;
   readonly counters: ValueCounters;
   /** From it on a value is a frame of its own, which nobody copies. */
   readonly frameBytes?: number | undefined;
-  readonly type?: number | undefined;
   readonly finish: (error: ShoalError | undefined, unit: ClientUnit, states: readonly RunState[]) => void;
 }
 
@@ -90,11 +96,11 @@ export class ClientUnit implements ClientRequest {
   constructor(options: UnitOptions) {
     this.#options = options;
     this.#frameBytes = options.frameBytes ?? frameBytesDefault;
-    this.priority = options.priority;
+    this.priority = options.plan.priority;
   }
 
   get type(): number {
-    return this.#options.type ?? (this.#pushes ? KVMessage.update : KVMessage.get);
+    return this.#options.plan.type ?? (this.#pushes ? KVMessage.update : KVMessage.get);
   }
 
   get repeats(): boolean {

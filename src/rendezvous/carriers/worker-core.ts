@@ -6,7 +6,7 @@ import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { TensorCarrier } from '../protocol/tensor-carrier.ts';
 import type { Asker, Cancel, Waiter } from '../table/rendezvous.ts';
 import { checkIncarnation, formatRendezvousKey, incarnationText, parseRendezvousKey } from '../table/rendezvous-key.ts';
-import { StepRendezvous, type StepRendezvousOptions, type StepValues, type ValueOptions } from './step-rendezvous.ts';
+import { StepRendezvous, type OtherWorkers, type StepRendezvousOptions, type StepValues, type ValueOptions } from './step-rendezvous.ts';
 import { hostValue, isStaged, type SentValue } from '../value/staged-tensor.ts';
 import { checkTensorValue, type Release, type TensorValue } from '../value/tensor-value.ts';
 import type { RemoteWorkerOptions } from './remote-worker.ts';
@@ -59,7 +59,7 @@ const keysMax = 1_000_000;
 /** Keys that are kept from one worker to another. */
 const keptKeysMax = 65_536;
 
-export class WorkerCore<V = TensorValue, Sent = SentValue> {
+export class WorkerCore<V = TensorValue, Sent = SentValue> implements OtherWorkers {
   readonly self: WorkerIdentity;
   readonly #options: WorkerCoreOptions<V, Sent>;
   readonly #bounds: Required<StepBounds>;
@@ -90,11 +90,7 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
       onDropped: (value, cause) => (value as { release?: Release }).release?.(cause),
       ...values,
       keysMax,
-      others: {
-        carrierOf: (key) => this.#carrierOf(key),
-        checkSender: (key) => this.#checkSender(key),
-        checkReceiver: (key) => this.#checkReceiver(key),
-      },
+      others: this,
     };
   }
 
@@ -258,7 +254,7 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
   }
 
   /** @returns undefined for a key that is sent here. @throws ShoalError `usage`, `mismatch`, or the reason for which the worker is lost. */
-  #carrierOf(key: string): TensorCarrier | undefined {
+  carrierOf(key: string): TensorCarrier | undefined {
     const end = key.indexOf(';');
     const worker = this.#workerOf(key.slice(0, end));
     if (worker === this.self.device) return undefined;
@@ -285,15 +281,14 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> {
     return this.#options.workerOf?.(device) ?? device;
   }
 
-  #checkSender(key: string): void {
+  checkSender(key: string): void {
     const end = key.indexOf(';');
-    const isHere = this.#workerOf(key.slice(0, end)) === this.self.device;
-    // Each tensor passes here: the text is compared first.
-    if (!isHere || !key.startsWith(this.#incarnation, end + 1))
-      checkIncarnation(parseRendezvousKey(key), isHere ? this.self.incarnation : undefined);
+    const own = this.#workerOf(key.slice(0, end)) === this.self.device ? this.self : undefined;
+    // Each tensor passes here, and a comparison of text takes less time than reading the key.
+    if (!own || !key.startsWith(this.#incarnation, end + 1)) checkIncarnation(parseRendezvousKey(key), own?.incarnation);
   }
 
-  #checkReceiver(key: string): void {
+  checkReceiver(key: string): void {
     if (this.#lost.size === 0) return;
     const { name, recvDevice } = parseRendezvousKey(key);
     const lost = this.#lost.get(recvDevice);
