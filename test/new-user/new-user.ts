@@ -81,6 +81,8 @@ export async function newUser(options: NewUserOptions): Promise<NewUserResult> {
   if (!info.native.loaded) throw new Error('the addon of the package is not loaded');
   const withoutZeromq = succeeded(await run('node no-zeromq.js'));
   if (!/unsupported: .*tcp:.*install zeromq/.test(withoutZeromq.stdout)) throw new Error(`without zeromq: ${withoutZeromq.stdout}`);
+  const stored = succeeded(await run(manager.run('shoal run -q --workers 2 --servers 1 store.mjs')));
+  if (!stored.stdout.includes('[rank 1] pulled 2')) throw new Error(`store.mjs said:\n${stored.stdout}${stored.stderr}`);
 
   const causes: Record<string, string> = {};
   for (const breakage of breakages.filter(({ name }) => options.breaks(name))) {
@@ -191,6 +193,17 @@ await group.destroy();
   writeFileSync(
     join(project, 'use.cjs'),
     `const { initProcessGroup, ReduceOp } = require('shoal');\n(async () => {\nconst group = await initProcessGroup();${body('')}})();\n`,
+  );
+  writeFileSync(
+    join(project, 'store.mjs'),
+    `import { create } from 'shoal/kvstore';
+const kv = await create('dist_sync');
+const value = new Float32Array([1]);
+await kv.init('w', value);
+await kv.pushPull('w', value);
+console.log(\`pulled \${value[0]}\`);
+await kv.close();
+`,
   );
   writeFileSync(
     join(project, 'no-zeromq.js'),

@@ -236,9 +236,9 @@ export const settingDefinitions = {
   ...section('parameter server', {
     carrier: choice(
       'SHOAL_KV_CARRIER',
-      ['auto', 'fabric', 'zeromq'],
-      'auto',
-      'Transport between workers and servers. `fabric`: the first of `SHOAL_FABRICS` that reaches other hosts, else `tcp`; values go from memory to memory. `zeromq`: ZeroMQ, slower. `auto`: the fabric between hosts, or if `libfabric` comes first in `SHOAL_FABRICS`; ZeroMQ within a host.',
+      ['fabric', 'zeromq'],
+      'fabric',
+      'Transport between workers and servers. `fabric`: the first of `SHOAL_FABRICS` that reaches other hosts, else `tcp`; values go from memory to memory. `zeromq`: messages of ZeroMQ; needs the package zeromq, and is slower between hosts.',
     ),
     valueSliceBytes: bytes(
       'SHOAL_KV_SLICE_BYTES',

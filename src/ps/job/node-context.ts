@@ -113,11 +113,8 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
 
 /** The fabric under messages; undefined: ZeroMQ. @throws ShoalError `unsupported`. */
 function createFabric(opened: OpenedStore, settings: Settings, identity: FabricOptions['identity']): Fabric | undefined {
-  const { carrier, fabrics } = settings;
-  // Within a host values stay in shared memory, and messages are small.
-  const wanted = carrier === 'fabric' || (carrier === 'auto' && (fabrics[0] === 'libfabric' || !isLoopback(hostOf(opened))));
-  if (!wanted) return undefined;
-  const name = fabrics.find((each) => each === 'libfabric' || each === 'tcp') ?? 'tcp';
+  if (settings.carrier === 'zeromq') return undefined;
+  const name = settings.fabrics.find((each) => each === 'libfabric' || each === 'tcp') ?? 'tcp';
   const provider = must(
     fabricProviders.find((each) => each.name === name),
     () => `there is a fabric ${name}`,
