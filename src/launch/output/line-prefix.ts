@@ -12,7 +12,7 @@ export class LinePrefix {
 
   constructor(prefix: string, options: { maxLineBytes?: number } = {}) {
     this.#prefix = Buffer.from(prefix);
-    this.#maxLineBytes = options.maxLineBytes ?? 16_384;
+    this.#maxLineBytes = options.maxLineBytes ?? 2 ** 20;
   }
 
   /** Everything that is now complete, in one piece; empty when nothing is. */
