@@ -438,6 +438,20 @@ describe('failures end the step everywhere, with the first cause:', () => {
     await expect(step).rejects.toMatchObject({ code: 'aborted', message: 'step 2 was cancelled by its signal' });
   });
 
+  it('one signal for many steps at a time, without a warning of Node.js', async () => {
+    const { session: s, x, z } = through(() => new Promise(() => {}));
+    const warnings: Error[] = [];
+    const onWarning = (warning: Error): void => void warnings.push(warning);
+    process.on('warning', onWarning);
+    const abort = new AbortController();
+    const steps = Array.from({ length: 30 }, () => s.run([[x, scalarOf(1)]], [z], { signal: abort.signal }));
+    abort.abort();
+    for (const each of await Promise.allSettled(steps)) expect(each).toMatchObject({ status: 'rejected', reason: { code: 'aborted' } });
+    await new Promise(setImmediate);
+    process.off('warning', onWarning);
+    expect(warnings).toEqual([]);
+  });
+
   it('the end of the session', async () => {
     const { session: s, x, z } = through(() => new Promise(() => {}));
     const step = s.run([[x, scalarOf(1)]], [z]);

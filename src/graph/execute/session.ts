@@ -198,7 +198,8 @@ export class Session {
       throw new ShoalError('usage', `run: ${stepsMax} steps are in flight already; await some, or raise stepsMax`);
     }
     this.#stepsInFlight++;
-    const signals = [this.#closing.signal, options.signal ?? []].flat();
+    // The caller's signal may serve any number of steps: Node.js warns of one with more than ten listeners.
+    const signals = [this.#closing.signal, ...(options.signal ? [AbortSignal.any([options.signal])] : [])];
     try {
       const outcome = await prepared.run({ feeds, fetchCount, timeoutMs: options.timeoutMs ?? timeoutMs, signals });
       this.#stats.steps++;

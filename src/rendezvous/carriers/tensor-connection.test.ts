@@ -530,6 +530,19 @@ describe('control messages from outside', () => {
     ['more dimensions than there are', () => message(name(0), request(1, 0, [0], [1, 33]))],
     ['a number beyond 2^53', () => message(name(0), request(1, 0, [0], [1, 1, 255, 255, 255, 255, 255, 255, 255, 127]))],
     ['a name of 64 KiB', () => message(name(0, 'x'.repeat(65_535)))],
+    ['a name that is no key', () => message(name(0, 'x'))],
+    [
+      'a number of a frame that keys cannot hold',
+      () =>
+        message(name(0), (writer) => {
+          writer.u8(RecordType.Request);
+          writer.u32(1);
+          writer.varint(1);
+          writer.u32(0);
+          writer.varint(1e15);
+          writer.varint(0);
+        }),
+    ],
     ['a request twice', () => message(name(0), request(1, 0, [0]), request(1, 0, [0]))],
     ['a fused request of several receivers', () => message(name(0), name(1, `${named('0', '2')};x`), fused(1, 0, 1))],
     ['a fused request of several senders', () => message(name(0), name(1, `${named('1', '1')};x`), fused(1, 0, 1))],

@@ -1,6 +1,7 @@
 /** The names of tensors that a receiver has told, by number: the sender's counterpart of NameTable. */
 import type { ByteReader } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { parseRendezvousKey } from '../table/rendezvous-key.ts';
 
 /** A key as it comes in a request. */
 export interface ToldKey {
@@ -22,26 +23,25 @@ export class ToldNames {
     this.#namesMax = namesMax;
   }
 
-  /** @throws ShoalError `protocol` for too many. */
+  /** @throws ShoalError `protocol` for too many, and for what is no key. */
   tell(index: number, text: string): void {
     if (this.#names.size >= this.#namesMax && !this.#names.has(index))
       throw new ShoalError('protocol', `the peer names more than ${this.#namesMax} tensors`);
-    this.#names.set(index, { text, key: `${text};0:0`, ends: endsOf(text) });
+    const key = `${text};0:0`;
+    const { name } = parseRendezvousKey(key);
+    this.#names.set(index, { text, key, ends: text.slice(0, -name.length - 1) });
   }
 
-  /** @throws ShoalError `protocol` for a name that was not told. */
+  /** @throws ShoalError `protocol` for a name that was not told, and for numbers that keys cannot hold. */
   readKey(reader: ByteReader): ToldKey {
     const index = reader.u32();
     const name = this.#names.get(index);
     if (name === undefined) throw new ShoalError('protocol', `a request names tensor ${index}, which was not told`);
     const [frame, iteration] = [reader.varint(), reader.varint()];
     // One string for all steps: tables find it by a hash that it has already.
-    return frame === 0 && iteration === 0 ? name : { key: `${name.text};${frame}:${iteration}`, ends: name.ends };
+    if (frame === 0 && iteration === 0) return name;
+    const key = `${name.text};${frame}:${iteration}`;
+    parseRendezvousKey(key);
+    return { key, ends: name.ends };
   }
-}
-
-function endsOf(key: string): string {
-  let end = -1;
-  for (let part = 0; part < 3; part++) end = key.indexOf(';', end + 1);
-  return key.slice(0, end);
 }
