@@ -66,6 +66,9 @@ export async function killServers({ kills, random, folder, report }: KillsOption
     };
     const pushing = pushes();
     await Promise.race([Promise.all([harm(), pushing]), pushing.then(harm)]);
+    // Each kill before older snapshots are removed leaves one more. The save after the next one begins when all of them are gone.
+    const last = newestSnapshot(partFolder(checkpointDir));
+    while (newestSnapshot(partFolder(checkpointDir)) < last + 2) await kv.pushPull('w', value.fill(++version), value);
     await kv.saveState(stateDir);
   }
   for (const place of [checkpointDir, stateDir]) expectOnly(partFolder(place), 3);
@@ -104,6 +107,11 @@ export async function killRanks({ kills, random, folder, report }: KillsOptions)
 /** The folder in which the one server of a job saves. */
 function partFolder(place: string): string {
   return join(place, 'server-0-0');
+}
+
+/** The highest number of a snapshot in the folder. */
+function newestSnapshot(folder: string): number {
+  return Math.max(0, ...readdirSync(folder).map((name) => Number(/^snapshot-(\d+)\.safetensors$/.exec(name)?.[1] ?? 0)));
 }
 
 /** Resolves when something is written to a file that is not complete; one that was left by a kill does not count. */
