@@ -32,11 +32,13 @@ const noLibfabric = libfabricUnavailable({ provider: 'tcp;ofi_rxm' });
 const overLibfabric = { SHOAL_FABRICS: 'libfabric', SHOAL_LIBFABRIC_PROVIDER: 'tcp;ofi_rxm', SHOAL_ENCRYPTION: 'off' };
 if (noLibfabric !== undefined) test(`dist_sync over libfabric (skipped: ${noLibfabric})`, (context) => context.skip(noLibfabric));
 
+const overZeromq = { SHOAL_KV_CARRIER: 'zeromq' };
+
 /** Worlds whose servers map no memory of workers: values go from memory to memory over a fabric, or in messages over ZeroMQ. */
 const apart = [
-  { type: 'dist_sync', workers: 2, servers: 2, plane: ' on other hosts, over tcp', more: { SHOAL_KV_CARRIER: 'fabric' } },
-  { type: 'dist_async', workers: 2, servers: 1, plane: ' on another host, over tcp', more: { SHOAL_KV_CARRIER: 'fabric' } },
-  { type: 'dist_sync', workers: 2, servers: 1, plane: ' on another host, over ZeroMQ', more: { SHOAL_KV_CARRIER: 'zeromq' } },
+  { type: 'dist_sync', workers: 2, servers: 2, plane: ' on other hosts, over tcp', more: {} },
+  { type: 'dist_async', workers: 2, servers: 1, plane: ' on another host, over tcp', more: {} },
+  { type: 'dist_sync', workers: 2, servers: 1, plane: ' on another host, over ZeroMQ', more: overZeromq },
   ...(noLibfabric === undefined
     ? [{ type: 'dist_sync', workers: 2, servers: 1, plane: ' on another host, over libfabric', more: overLibfabric } as const]
     : []),
@@ -44,7 +46,12 @@ const apart = [
 
 describe.each([
   ...worlds.map((world) => ({ ...world, plane: '', hosts: 'one' as const, more: {} })),
-  ...(missing === undefined ? apart.map((world) => ({ ...world, hosts: 'apart' as const })) : []),
+  ...(missing === undefined
+    ? [
+        { type: 'dist_sync' as const, workers: 2, servers: 1, plane: ' over ZeroMQ', hosts: 'one' as const, more: overZeromq },
+        ...apart.map((world) => ({ ...world, hosts: 'apart' as const })),
+      ]
+    : []),
 ])('$type, $workers workers, $servers servers$plane', ({ type, workers, servers, plane, hosts, more }) => {
   const checks = kvstoreChecks.filter(({ types }) => types.includes(type));
   const env = { SHOAL_TIMEOUT_MS: '60000', ...more };

@@ -41,7 +41,7 @@ export interface Column {
   readonly encoded: { readonly code: number; readonly bytes: Uint8Array } | undefined;
 }
 
-/** What the units of one operation share. */
+/** The options that all units of one operation have in common. */
 export interface PlanOptions {
   readonly priority: number;
   /** The type of a message that is neither a push nor a pull. */

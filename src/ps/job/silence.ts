@@ -1,5 +1,5 @@
-/** The peers that count as lost: ZeroMQ sockets do not report the death of a peer. A process that says nothing is asked by its pulse
- *  (pulse.ts), which a process that is idle, or too busy to say anything, answers as well.
+/** The peers that count as lost: ZeroMQ sockets report no death of a peer, and no transport that of its host. A process that says nothing
+ *  is asked by its pulse (pulse.ts), which a process that is idle, or too busy to say anything, answers as well.
  *
  *      heard ──silent for a while──▶ asked, again and again ──it runs──▶ as good as heard
  *                                            └── it has ended, or silent for too long ──▶ lost */
