@@ -424,4 +424,16 @@ export const mendedDefects: readonly MendedDefect[] = [
     }),
     seed: 1,
   },
+  {
+    name: 'a standby that takes over when all workers have left ends before one of them has heard that it may leave',
+    file: 'src/ps/server/server-node.ts',
+    mended: 'if (!this.#peers.has(client)) this.#peer(client).isConnected = false;',
+    broken: 'void client;',
+    shaped: (plan) => ({
+      ...withServers(plan),
+      ...{ ranks: 5, path: 'two hosts', delayedOneIn: 0, delayMs: 0, actions: [] },
+      faults: [{ kind: 'kill', who: 'server 0', after: 'joined', at: 100 + plan.seed }],
+    }),
+    seed: 200,
+  },
 ];

@@ -144,18 +144,24 @@ export class ServerCore {
     return this.#informed;
   }
 
-  /** The standby serves from now on. It must be `informed`. */
-  promote({ term }: { readonly term: number }): void {
-    if (this.#mode === 'primary' || this.#closed) return;
+  /** The standby serves from now on. It must be `informed`. @returns the clients, which may wait for answers of the primary that is lost. */
+  promote({ term }: { readonly term: number }): Address[] {
+    if (this.#mode === 'primary' || this.#closed) return [];
     this.#mode = 'primary';
     this.#term = term;
     this.#stream = { term, number: 0 };
     this.#handler.state.sources.writes = 'targets';
     this.#handler.checkpoints.schedule();
-    const hellos = [...this.#hellos.values()];
-    this.#hellos.clear();
     this.#whenRunning(() => this.#handler.serve());
-    for (const hello of hellos) this.receive(hello);
+    for (const hello of this.#hellos.values()) this.receive(hello);
+    this.#hellos.clear();
+    return [...this.#handler.state.sessions.values()].filter(({ replaced }) => !replaced).map(({ address }) => address);
+  }
+
+  /** All workers of the client have said that they leave. */
+  hasLeft(client: Address): boolean {
+    const session = this.#handler.state.sessions.get(client);
+    return session !== undefined && session.workersLeft >= session.member.workers;
   }
 
   /** Without: another process is this server now, or another core. @returns hellos that nobody has answered. */

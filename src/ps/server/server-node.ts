@@ -171,7 +171,7 @@ export class ServerNode {
       createOptimizer: (spec) => createOptimizer(spec, parameterKernels),
       codecOf: (code) => createDecoder(code, parameterKernels),
       send: (destination, msg) => this.#send(destination, msg),
-      valuesOf: (source) => this.#valuesOf(source),
+      valuesOf: (source) => getOrMake(this.#values, source, () => new PeerValues(this.#node.allocator)),
       mode: this.#mode,
       term: must(this.#seat, () => 'a server has a seat').term,
       storeAt: (folder, of) => {
@@ -300,8 +300,11 @@ export class ServerNode {
     const { former } = seat;
     this.#log.warn(`takes over ${succession}${former === undefined ? '' : ` from process ${former.pid}, which is lost`}`);
     this.#mode = 'primary';
-    if (succession === 'with the state') this.#core?.promote({ term: seat.term });
-    else await this.#makeCore(own);
+    if (succession === 'with the state') {
+      // Until they have come, or been silent for long, this process is not done, even if all workers have left.
+      for (const client of this.#core?.promote({ term: seat.term }) ?? [])
+        if (!this.#peers.has(client)) this.#peer(client).isConnected = false;
+    } else await this.#makeCore(own);
     this.#serveAsPrimary(own);
     // Stopped and resumed, it would find out by itself; ended, it can be started again and stand by.
     if (former !== undefined)
@@ -325,7 +328,9 @@ export class ServerNode {
   }
 
   #drain(): void {
-    for (let msg = this.#receive(); msg !== undefined; msg = this.#receive()) {
+    for (;;) {
+      const msg = this.#ending ? undefined : this.#router.tryReceive();
+      if (msg === undefined) return;
       this.#peer(msg.source).heard();
       this.#teller.received(msg);
       if (this.#core !== undefined) this.#core.receive(msg);
@@ -334,11 +339,6 @@ export class ServerNode {
         this.#early.push(msg);
       }
     }
-  }
-
-  /** The next message; undefined once this process has stopped serving. */
-  #receive(): Msg | undefined {
-    return this.#ending ? undefined : this.#router.tryReceive();
   }
 
   #onPeer({ address, state, error }: PeerEvent): void {
@@ -374,10 +374,6 @@ export class ServerNode {
     if (this.#isDone || (this.#served && ofPrimary)) void this.stop();
   }
 
-  #valuesOf(source: Address): PeerValues {
-    return getOrMake(this.#values, source, () => new PeerValues(this.#node.allocator));
-  }
-
   #forget(address: Address): void {
     this.#peers.delete(address);
     this.#core?.peerLeft(address);
@@ -406,7 +402,7 @@ export class ServerNode {
     for (const [address, peer] of [...this.#peers]) {
       const why = peer.look();
       if (why === undefined) continue;
-      if (roleOf(address) !== Role.stub) {
+      if (roleOf(address) !== Role.stub || this.#core?.hasLeft(address) === true) {
         this.#forget(address);
         continue;
       }
