@@ -94,6 +94,32 @@ describe.each([
     expect(await bench.pulled(1, 'w', 4)).toEqual(Array.from({ length: 4 }, () => 1033));
   });
 
+  it.each([
+    { creditBytes: 64, when: 'later, and not at all if it is answered before' },
+    { creditBytes: 31, when: 'at once, if less than half of the credit is left' },
+  ])('a server says that it has a request $when', async ({ creditBytes }) => {
+    const topology: KVTopology = { ...sandblaster, serversPerGroup: 1 };
+    const bench = await Bench.of({ topology, mappable, client: { creditBytes } });
+    await bench.init([{ ...small, key: 'w' }]);
+    const { cluster } = bench;
+    const messages = async (after: () => unknown): Promise<number> => {
+      const before = cluster.delivered;
+      after();
+      await cluster.settle();
+      return cluster.delivered - before;
+    };
+    // The servers map their memory.
+    const gradients = [0, 1].map((worker) => bench.block(worker, new Float32Array(4)).ref);
+    const push = (worker: number): unknown => bench.begin(worker, [{ key: 'w', push: gradients[worker] }]);
+    await messages(() => [push(0), push(1)]);
+    const early = creditBytes < 32 ? 1 : 0;
+    expect(await messages(() => push(0))).toBe(1 + early);
+    expect(await messages(() => push(1))).toBe(1 + 2);
+    expect(await messages(() => cluster.clock.advance(2))).toBe(0);
+    expect(await messages(() => push(0))).toBe(1 + early);
+    expect(await messages(() => cluster.clock.advance(2))).toBe(1 - early);
+  });
+
   it('sends what is urgent first; it overtakes what waits, and not what is under way', async () => {
     const count = 1000;
     // Any two exceed the credit: one push is under way at a time.
@@ -448,6 +474,9 @@ describe('what can go wrong', () => {
     await bench.init([{ ...small, key: 'w1' }]);
     const late = bench.begin(0, [{ key: 'w1', push: bench.block(0, new Float32Array(4)).ref }], { timeoutMs: 5000 });
     const other = bench.push(1, 'w1', new Float32Array(4));
+    await bench.cluster.settle();
+    // Servers say a little later that they have a request.
+    bench.cluster.clock.advance(2);
     await bench.cluster.settle();
     const facts = bench.cluster.clientOf(0).core.facts();
     await bench.cluster.settle();

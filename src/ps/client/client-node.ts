@@ -9,6 +9,8 @@ import { ShoalError } from '../../base/errors.ts';
 import { GuestPort, type CommThreadContext, type StartGuest } from '../../comm/thread/guest.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
+import { answerForWorker } from '../../metrics/worker-report.ts';
+import { jobFailed, noteJoined } from '../../store/ended-ranks.ts';
 import { detectWorld } from '../../store/environment.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
@@ -147,13 +149,13 @@ export class ClientNode {
     const presence = elastic ? { id: rank * localWorkers, joins } : undefined;
     const node = await open(variables);
     const over = new AbortController();
-    const jobFailed = node.records.jobFailed(rank, over.signal);
-    jobFailed.catch(() => undefined);
+    const failed = jobFailed(node.records.store, rank, over.signal);
+    failed.catch(() => undefined);
     try {
       await node.records.agree(topology);
       if (topology.replicas === 2) {
         const group = serverGroupOf(topology, workerGroupOf(topology, firstWorker));
-        await Promise.race([jobFailed, node.records.doubled(group, topology.serversPerGroup, node.settings.connectTimeoutMs)]);
+        await Promise.race([failed, node.records.doubled(group, topology.serversPerGroup, node.settings.connectTimeoutMs)]);
       }
       const blobs = await Blobs.open(node, { firstWorker, localWorkers, id: presence?.id ?? firstWorker });
       const client = new ClientNode(node, {
@@ -166,9 +168,9 @@ export class ClientNode {
         over,
         onEnded,
       });
-      node.records.answerForWorker(rank, worldSize, () => client.#core.facts(), over.signal);
-      if (joins) await node.records.noteJoined(rank);
-      jobFailed.catch((thrown: unknown) => client.#core.fail(ShoalError.from(thrown)));
+      answerForWorker(node.records.store, { group: 'kvstore', rank, size: worldSize }, () => client.#core.facts(), over.signal);
+      if (joins) await noteJoined(node.records.store, rank);
+      failed.catch((thrown: unknown) => client.#core.fail(ShoalError.from(thrown)));
       return client;
     } catch (error) {
       over.abort();

@@ -12,6 +12,8 @@ export interface Reach {
   readonly regions: { isAttached(region: number): boolean };
   /** The number of times the optimiser has been set, as far as we know. */
   readonly optimizer: number;
+  /** Less than half of the credit is left. */
+  readonly shortOfCredit: boolean;
   /** `none`: nobody waits for values any more. */
   readonly values: 'wanted' | 'none';
 }

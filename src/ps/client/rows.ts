@@ -76,7 +76,7 @@ export class ClientRows {
         priority,
         repeats: true,
         pushed: runs,
-        head: ({ optimizer }) => encodeRuns({ batches, optimizer, runs }),
+        head: (reach) => encodeRuns({ ...reach, batches, runs }),
         frames,
         finish: (error) => {
           for (const operation of operations) operation.arrive(error, request);
@@ -99,7 +99,7 @@ export class ClientRows {
       const request = fixedRequest({
         type: KVMessage.get,
         priority,
-        head: ({ optimizer }) => encodeRuns({ batches: directory.batches, optimizer, runs }),
+        head: (reach) => encodeRuns({ ...reach, batches: directory.batches, runs }),
         frames,
         finish: (error, msg) => {
           if (error === undefined && !operation.finished) this.#place(msg, pieces, options.values.view(values), rowBytes);

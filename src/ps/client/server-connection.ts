@@ -315,8 +315,10 @@ export class ServerConnection implements Disposable {
     // Pushes of worker 0 from before it set an optimiser do not wait for that; the knowledge of others may be out of date.
     if (!entry.sent || (entry.optimizer === 0 && !leads)) entry.optimizer = knowledge.version;
     entry.sent = true;
-    const reach = { regions: this.#regions, optimizer: entry.optimizer, values: entry.answered ? 'none' : 'wanted' } as const;
-    this.#send(request.type, entry.id, request.encode(reach));
+    const { optimizer } = entry;
+    const shortOfCredit = 2 * this.#account.inFlightBytes > this.#creditBytes;
+    const values = entry.answered ? 'none' : 'wanted';
+    this.#send(request.type, entry.id, request.encode({ regions: this.#regions, optimizer, shortOfCredit, values }));
   }
 
   #accept(entry: Entry): void {

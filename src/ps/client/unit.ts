@@ -192,7 +192,7 @@ export class ClientUnit implements ClientRequest {
       before = stretch;
     }
     this.#wireCount = runs.length;
-    return [encodeRuns({ batches: this.#options.batches, optimizer: reach.optimizer, runs }), ...frames.finish()];
+    return [encodeRuns({ ...reach, batches: this.#options.batches, runs }), ...frames.finish()];
   }
 
   #sourceKind({ encoded, sourceRegion, bytes }: Stretch, reach: Reach): number {

@@ -4,6 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Address } from '../../messaging/address.ts';
 import { clientAddress, workerCount, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
 import type { KVPlace } from './environment.ts';
+import { goneRanks } from '../../store/ended-ranks.ts';
 import type { ServerRecords } from './server-records.ts';
 
 /** More about a client that is lost. */
@@ -27,7 +28,7 @@ export async function followLosses(
 ): Promise<void> {
   const workers = workerCount(topology) / processes;
   try {
-    for await (const { rank, place, text, returns } of records.gone(signal)) {
+    for await (const { rank, place, text, returns } of goneRanks(records.store, signal)) {
       const first = place * workers;
       const group = workerGroupOf(topology, first);
       const whole = { returns, ...(rank === place && { group, first, workers }) };

@@ -17,9 +17,6 @@
  *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
 import { ShoalError } from '../../base/errors.ts';
 import { integer, literal, nullable, number, object, parse, text, type Shape, type ValueOf } from '../../base/schema.ts';
-import { answerQuestions } from '../../metrics/questions.ts';
-import { answerForWorker, type WorkerFacts } from '../../metrics/worker-report.ts';
-import { goneRanks, jobFailed, noteJoined, type GoneRank } from '../../store/ended-ranks.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
 
@@ -64,40 +61,31 @@ export type ServerView = ValueOf<typeof viewSchema>;
 export type ServerSeat = 'server' | 'standby';
 
 export class ServerRecords {
-  readonly #store: Store;
+  /** The job's store. */
+  readonly store: Store;
 
   constructor(store: Store) {
-    this.#store = store;
-  }
-
-  /** Answers whoever asks how the workers of this rank are, until `signal`. */
-  answerForWorker(rank: number, size: number, facts: () => Promise<WorkerFacts>, signal: AbortSignal): void {
-    answerForWorker(this.#store, { group: 'kvstore', rank, size }, facts, signal);
-  }
-
-  /** Answers whoever asks how the process of this name is, until `signal`. */
-  answer(who: string, report: () => unknown, signal: AbortSignal): void {
-    void answerQuestions(this.#store, who, report, signal);
+    this.store = store;
   }
 
   /** @throws ShoalError `mismatch` when another worker made another kind of store. */
   async agree(topology: KVTopology): Promise<void> {
     const { workerGroups, workersPerGroup, serverGroups, serversPerGroup, replicas } = topology;
     const own = { workerGroups, workersPerGroup, serverGroups, serversPerGroup, replicas };
-    const agreed = decode(topologySchema, await this.#store.compareSet('kv/topology', new Uint8Array(), encode(own)));
+    const agreed = decode(topologySchema, await this.store.compareSet('kv/topology', new Uint8Array(), encode(own)));
     if (JSON.stringify(agreed) === JSON.stringify(own)) return;
     const message = `this worker wants ${describe(own)}, another one has ${describe(agreed)}; create the same store everywhere`;
     throw new ShoalError('mismatch', message);
   }
 
   async topology(wait: StoreWait): Promise<KVTopology> {
-    return decode(topologySchema, await this.#store.get('kv/topology', wait));
+    return decode(topologySchema, await this.store.get('kv/topology', wait));
   }
 
   /** The process in a seat; waits until there is one. */
   async get(group: number, server: number, options: StoreWait & { seat?: ServerSeat }): Promise<ServerRecord> {
     const { seat = 'server', ...wait } = options;
-    const bytes = await this.#store.get(serverKey(group, server, seat), wait);
+    const bytes = await this.store.get(serverKey(group, server, seat), wait);
     return seat === 'standby' ? decode(recordSchema, bytes) : decode(viewSchema, bytes).primary;
   }
 
@@ -122,18 +110,18 @@ export class ServerRecords {
   }
 
   async #find<T>(schema: Shape<T>, key: string): Promise<T | undefined> {
-    return (await this.#store.check([key])) ? decode(schema, await this.#store.get(key)) : undefined;
+    return (await this.store.check([key])) ? decode(schema, await this.store.get(key)) : undefined;
   }
 
   async #swap<T>(key: string, { expected, next }: { expected: T | undefined; next: T }): Promise<boolean> {
     const desired = encode(next);
-    const stored = await this.#store.compareSet(key, expected === undefined ? new Uint8Array() : encode(expected), desired);
+    const stored = await this.store.compareSet(key, expected === undefined ? new Uint8Array() : encode(expected), desired);
     return Buffer.compare(stored, desired) === 0;
   }
 
   /** A standby is in the view for the first time. */
   async noteDoubled(group: number, server: number): Promise<void> {
-    await this.#store.set(doubledKey(group, server), new Uint8Array());
+    await this.store.set(doubledKey(group, server), new Uint8Array());
   }
 
   /** Every server of the group has had a standby: from now on none is lost with its state before there was a second one.
@@ -141,38 +129,23 @@ export class ServerRecords {
   async doubled(group: number, servers: number, timeoutMs: number): Promise<void> {
     const keys = Array.from({ length: servers }, (_, server) => doubledKey(group, server));
     try {
-      await this.#store.wait(keys, { timeoutMs });
+      await this.store.wait(keys, { timeoutMs });
     } catch (thrown) {
       const error = ShoalError.from(thrown);
       if (error.code !== 'timeout') throw error;
-      const have = await Promise.all(keys.map((key) => this.#store.check([key])));
+      const have = await Promise.all(keys.map((key) => this.store.check([key])));
       const without = have.flatMap((has, server) => (has ? [] : [server])).join(', ');
       const message = `server ${without} of group ${group} has had no standby within ${timeoutMs} ms; start one of each, or set SHOAL_REPLICAS=1 everywhere`;
       throw new ShoalError('timeout', message, { timeoutMs, cause: error });
     }
   }
 
-  /** Rejects when the launcher says that the job has failed; never resolves. */
-  jobFailed(rank: number, signal: AbortSignal): Promise<never> {
-    return jobFailed(this.#store, rank, signal);
-  }
-
-  /** The ranks that have ended, and each that ends. */
-  gone(signal: AbortSignal): AsyncIterable<GoneRank> {
-    return goneRanks(this.#store, signal);
-  }
-
-  /** The launcher waits for the end of a rank that has joined. */
-  noteJoined(rank: number): Promise<void> {
-    return noteJoined(this.#store, rank);
-  }
-
   async publishClient(firstWorker: number, record: ProcessRecord): Promise<void> {
-    await this.#store.set(`kv/client/${firstWorker}`, encode(record));
+    await this.store.set(`kv/client/${firstWorker}`, encode(record));
   }
 
   async client(firstWorker: number, wait?: StoreWait): Promise<ProcessRecord> {
-    return decode(processSchema, await this.#store.get(`kv/client/${firstWorker}`, wait));
+    return decode(processSchema, await this.store.get(`kv/client/${firstWorker}`, wait));
   }
 }
 

@@ -54,8 +54,8 @@ describe('wire', () => {
     const [source, target] = [SourceKind.inline, TargetKind.frame];
     const regions = { sourceRegion: 5, targetRegion: 6, sourceOffset: 7, sourceBytes: 8, targetOffset: 9 };
     const run = { firstSlot: 1, slots: 2, round: 3, source, target, codec: 1, nonFinite: true, ...regions, rows: 0 };
-    expect(hex(encodeRuns({ batches: 4, optimizer: 5, runs: [run] }))).toBe(
-      '04000000050000000100000002000000030000000203010105000000060000000000000000001c40000000000000204000000000000022400000000000000000',
+    expect(hex(encodeRuns({ batches: 4, optimizer: 5, shortOfCredit: true, runs: [run] }))).toBe(
+      '0400000005000000010000000100000002000000030000000203010105000000060000000000000000001c40000000000000204000000000000022400000000000000000',
     );
     expect(hex(encodeResponse(notice, [{ version: 2 ** 40, settled: 7, workers: 3 }]))).toBe(
       '000100000200000000000000000070420700000003000000',
@@ -69,10 +69,17 @@ describe('wire', () => {
 
   it('gives runs back as they were', () => {
     fc.assert(
-      fc.property(fc.array(dense, { minLength: 1, maxLength: 20 }), count, count, (list, batches, optimizer) => {
-        const runs: Run[] = list.map((run) => (run.source === SourceKind.none ? { ...run, sourceBytes: 0 } : run));
-        expect(decodeRuns([encodeRuns({ batches, optimizer, runs })])).toEqual({ batches, optimizer, runs });
-      }),
+      fc.property(
+        fc.array(dense, { minLength: 1, maxLength: 20 }),
+        count,
+        count,
+        fc.boolean(),
+        (list, batches, optimizer, shortOfCredit) => {
+          const runs: Run[] = list.map((run) => (run.source === SourceKind.none ? { ...run, sourceBytes: 0 } : run));
+          const transfer = { batches, optimizer, shortOfCredit, runs };
+          expect(decodeRuns([encodeRuns(transfer)])).toEqual(transfer);
+        },
+      ),
     );
   });
 
@@ -90,7 +97,7 @@ describe('wire', () => {
   it('refuses sources outside their message', () => {
     const run = { firstSlot: 0, slots: 1, round: 1, target: 0, codec: 0, targetRegion: 0, targetOffset: 0, rows: 0, nonFinite: false };
     const inline = { ...run, source: SourceKind.inline, sourceRegion: 1, sourceOffset: 8, sourceBytes: 8 };
-    const table = encodeRuns({ batches: 1, optimizer: 0, runs: [inline] });
+    const table = encodeRuns({ batches: 1, optimizer: 0, shortOfCredit: false, runs: [inline] });
     expect(outcome(() => decodeRuns([table, new Uint8Array(16)]))).toBe('taken');
     expect(outcome(() => decodeRuns([table, new Uint8Array(15)]))).toBe('refused');
     expect(outcome(() => decodeRuns([table]))).toBe('refused');
@@ -107,7 +114,10 @@ describe('wire', () => {
       { ...run, source: SourceKind.region, sourceRegion: 9, sourceOffset: 128, sourceBytes: 32 },
       { ...run, slots: 1, source: SourceKind.rows, sourceRegion: 1, sourceOffset: 32, sourceBytes: 24, rows: 2 },
     ];
-    const tables = [encodeRuns({ batches: 2, optimizer: 1, runs }), encodeResponse(notice, [{ version: 1, settled: 1, workers: 1 }])];
+    const tables = [
+      encodeRuns({ batches: 2, optimizer: 1, shortOfCredit: false, runs }),
+      encodeResponse(notice, [{ version: 1, settled: 1, workers: 1 }]),
+    ];
     const text = encodeControl({ batch: [['a', 1, [4], [0, 4, 0]]], known: 3, text: 'x', flag: true });
     const seen = { taken: 0, refused: 0 };
     withoutStacks();
@@ -147,6 +157,7 @@ describe('wire', () => {
     const good = encodeRuns({
       batches: 1,
       optimizer: 0,
+      shortOfCredit: false,
       runs: [{ ...run, source: SourceKind.inline, sourceRegion: 1, sourceOffset: 0, sourceBytes: 64 }],
     });
     const types = Object.values(KVMessage);
@@ -154,7 +165,7 @@ describe('wire', () => {
       const table = Uint8Array.from(good);
       // Runs that say what is true, in a place where it is not, and everything else.
       for (let flips = 1 + random.integer(3); flips > 0; flips--) table[random.integer(table.length)] = random.integer(256);
-      table[8] ||= 1;
+      table[12] ||= 1;
       const type = random.integer(3) === 0 ? types[random.integer(types.length)] : KVMessage.get;
       const source = random.integer(4) === 0 ? BigInt(random.integer(1000)) : hostile;
       const frames = random.integer(5) === 0 ? [table] : [table, new Uint8Array(random.integer(80))];

@@ -7,9 +7,10 @@
  *  stretch of neighbouring slots of one slab whose values are neighbours in memory, so that it is handled at once.
  *
  *    put, update, get     frame 0                                        frames 1…: values inline
- *      byte 0        4          8
- *          │batches │optimiser │ runs, 56 bytes each …                   what the sender knows: batches of parameters,
- *          │u32     │u32       │                                         and how often the optimiser has been set
+ *      byte 0        4          8            12
+ *          │batches │optimiser │short of credit │ runs, 56 bytes each …  what the sender knows: batches of parameters,
+ *          │u32     │u32       │u32, 0 or 1     │                        and how often the optimiser has been set
+ *                                                                        1: it wants to know at once when this is accepted
  *    run
  *      byte 0           4      8      12      13      14     15    16      20      24      32      40      48    52
  *          │first slot │slots │round │source │target │codec │nan  │from   │to     │from   │bytes  │to     │rows │zero │
@@ -127,11 +128,13 @@ export interface OptimizerNotice {
 export interface Transfer {
   readonly batches: number;
   readonly optimizer: number;
+  /** The sender has little credit left, and wants to hear at once that the request is accepted. */
+  readonly shortOfCredit: boolean;
   readonly runs: readonly Run[];
 }
 
 const format = 'a message of the parameter server';
-const transferHead = new Layout(format, { batches: 'u32', optimizer: 'u32' });
+const transferHead = new Layout(format, { batches: 'u32', optimizer: 'u32', short: 'u32' });
 const answerHead = new Layout(format, { error: 'u8', refuses: 'u8', zero: 'u16', optimizer: 'u32' });
 const runLayout = new Layout(format, {
   firstSlot: 'u32',
@@ -158,10 +161,10 @@ const runBytes = runLayout.bytes;
 /** Most runs of one message: a stretch of 10,000 keys in any order has 10,000 runs at most. */
 export const runsMax: number = 2 ** 20;
 
-export function encodeRuns({ batches, optimizer, runs }: Transfer): Uint8Array {
+export function encodeRuns({ batches, optimizer, shortOfCredit, runs }: Transfer): Uint8Array {
   const bytes = Buffer.alloc(headerBytes + runs.length * runBytes);
   const view = dataViewOf(bytes);
-  transferHead.write(view, 0, { batches, optimizer });
+  transferHead.write(view, 0, { batches, optimizer, short: shortOfCredit ? 1 : 0 });
   let start = headerBytes;
   for (const run of runs) {
     view.setUint32(start, run.firstSlot, true);
@@ -212,8 +215,9 @@ export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
     checkRun(run, frames);
     runs.push(run);
   }
-  const { batches, optimizer } = transferHead.read(view, 0);
-  return { batches, optimizer, runs };
+  const { batches, optimizer, short } = transferHead.read(view, 0);
+  if (short > 1) throw malformed('a flag that is neither 0 nor 1');
+  return { batches, optimizer, shortOfCredit: short === 1, runs };
 }
 
 function checkRun(run: Run, frames: readonly Uint8Array[]): void {
@@ -244,10 +248,10 @@ export interface RunState {
 }
 
 export function encodeResponse({ version, refuses }: OptimizerNotice, states: readonly RunState[]): Uint8Array {
-  const bytes = Buffer.alloc(headerBytes + states.length * stateLayout.bytes);
+  const bytes = Buffer.alloc(answerHead.bytes + states.length * stateLayout.bytes);
   const view = dataViewOf(bytes);
   answerHead.write(view, 0, { error: 0, refuses: refuses ? 1 : 0, optimizer: version });
-  states.forEach((state, k) => stateLayout.write(view, headerBytes + k * stateLayout.bytes, state));
+  states.forEach((state, k) => stateLayout.write(view, answerHead.bytes + k * stateLayout.bytes, state));
   return bytes;
 }
 
@@ -269,9 +273,9 @@ export function decodeAnswer([head = new Uint8Array(0), text]: readonly Uint8Arr
 /** The states in an answer to `count` runs. @throws ShoalError `protocol`. */
 export function decodeResponse(frames: readonly Uint8Array[], count: number): RunState[] {
   const head = frames[0];
-  if (head?.byteLength !== headerBytes + count * stateLayout.bytes) throw malformed(`an answer that is not about ${count} runs`);
+  if (head?.byteLength !== answerHead.bytes + count * stateLayout.bytes) throw malformed(`an answer that is not about ${count} runs`);
   const view = dataViewOf(head);
-  return Array.from({ length: count }, (_, k) => stateLayout.read(view, headerBytes + k * stateLayout.bytes));
+  return Array.from({ length: count }, (_, k) => stateLayout.read(view, answerHead.bytes + k * stateLayout.bytes));
 }
 
 /** Rows of a source of kind `rows` or `rowNumbers`: numbers, and where the values begin. */

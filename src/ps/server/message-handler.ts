@@ -1,6 +1,7 @@
 /** Acts on messages of clients and other servers, and sends the answers. The core decides which messages are handled, and when; the parts
  *  of the state (state/server-state.ts) and of the server do what they ask for. Begins as a server that knows nothing yet. */
 import { must } from '../../base/assert.ts';
+import type { Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { groupOf, idOf, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
@@ -19,6 +20,9 @@ import { Role } from '../protocol/singa.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { encodeControl, Fields, packError, packNotice, readControl, unpackError, type ControlFields } from '../protocol/wire-control.ts';
 import { encodeFailure, encodeResponse, KVMessage, makeMessage, TargetKind, type Envelope } from '../protocol/wire.ts';
+
+/** A client with credit left hears within this time that its request waits. */
+const acceptedMs = 1;
 
 /** Whether memory that a message announces may be mapped: the standby must be able to map it as well. */
 export type Attach = 'allowed' | 'refused';
@@ -46,6 +50,9 @@ export class MessageHandler {
   readonly #barrier: ServerBarrier;
   readonly #followers: ServerFollowers;
   readonly #groups: ServerGroups;
+  /** Requests that have been accepted, of which their clients do not know yet. */
+  readonly #accepted: ServerRequest[] = [];
+  #acceptedTimer: Timer | undefined;
   /** Handlers of messages between servers, by type; `group` is the sender's. A server also speaks to itself, and a primary to its
    *  standby. */
   readonly #fromServers: Readonly<Record<number, (msg: Msg, group: number) => void>> = {
@@ -104,8 +111,7 @@ export class MessageHandler {
   fault(msg: Msg, thrown: unknown): void {
     const error = ShoalError.from(thrown);
     const session = this.state.sessions.get(msg.source);
-    const asked = session !== undefined && msg.targetVersion === session.epoch;
-    if (asked && isTransfer(msg)) this.#refuse(session, msg, error);
+    if (session !== undefined && msg.targetVersion === session.epoch && isTransfer(msg)) this.#refuse(session, msg, error);
     this.#options.onFault?.(msg.source, error);
   }
 
@@ -153,15 +159,13 @@ export class MessageHandler {
       if (session === undefined) msg.release();
       else this.#fromClient(session, msg, attach);
     }
-    if (this.state.repeats && this.state.hasHeardAll(isAboutAll)) this.#heardAll();
+    if (this.state.repeats && this.state.hasHeardAll(isAboutAll)) {
+      // Takes requests that have waited until workers had repeated theirs.
+      this.state.repeats = false;
+      this.#unblock();
+      this.#groups.progress();
+    }
     this.flush();
-  }
-
-  /** Takes requests that have waited until workers had repeated theirs. */
-  #heardAll(): void {
-    this.state.repeats = false;
-    this.#unblock();
-    this.#groups.progress();
   }
 
   // ── clients ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,8 +258,19 @@ export class MessageHandler {
       return this.#reply(session, msg.targetValue, {});
     }
     const request = transfers.take(session, msg, decoded);
-    if (!request.answered) this.#toClient(session, KVMessage.accepted, msg.targetValue, []);
+    if (request.answered) return undefined;
+    this.#accepted.push(request);
+    if (decoded.shortOfCredit) this.#tellAccepted();
+    else this.#acceptedTimer ??= this.#options.clock.setTimer(acceptedMs, () => this.#tellAccepted());
     return undefined;
+  }
+
+  /** Tells clients which of their requests wait here. Most are answered before, and need no message of their own. */
+  #tellAccepted(): void {
+    this.#acceptedTimer?.cancel();
+    this.#acceptedTimer = undefined;
+    for (const { session, id, epoch, answered } of this.#accepted.splice(0))
+      if (!answered && epoch === session.epoch) this.#toClient(session, KVMessage.accepted, id, []);
   }
 
   /** Not all parameters are there again, or not all rounds, in which a client that comes later would be told how far they are. */

@@ -1,5 +1,6 @@
 /** Counts what a server gets and sends, and tells whoever asks how it is. */
 import { sample } from '../../metrics/definitions.ts';
+import { answerQuestions } from '../../metrics/questions.ts';
 import type { ServerReport } from '../../metrics/server-report.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { ServerRecords } from '../job/server-records.ts';
@@ -36,7 +37,7 @@ export class ServerTeller {
   /** Answers from now on. @param who the name that the launcher has for the process, which may serve later as a standby, and the other way
    *  round. @param now `load` is undefined while it is being started. */
   answer(records: ServerRecords, who: string, now: () => { mode: 'primary' | 'standby'; load: ServerLoad | undefined }): void {
-    records.answer(who, () => this.#report(now()), this.#over.signal);
+    void answerQuestions(records.store, who, () => this.#report(now()), this.#over.signal);
   }
 
   close(): void {
