@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -78,4 +78,17 @@ it('code runs where nothing can be kept: another process is at it, or the folder
   rmSync(folder, { recursive: true });
   vi.advanceTimersByTime(1000);
   expect(existsSync(folder)).toBe(false);
+});
+
+it('a process that was killed while it kept code keeps no other from it', () => {
+  const folder = temporaryFolder('cached-code');
+  const { load, cached } = bundleIn(folder);
+  const name = `x.cjs-abc-${process.version}-${process.arch}.cache`;
+  writeFileSync(join(folder, `${name}.part`), 'a part');
+  const longAgo = Date.now() / 1000 - 120;
+  utimesSync(join(folder, `${name}.part`), longAgo, longAgo);
+  load();
+  vi.advanceTimersByTime(1000);
+  expect(cached()).toEqual([name]);
+  expect(load().seven()).toBe(7);
 });

@@ -5,7 +5,7 @@
  *      x.cjs        its code                          x.cjs-<hash of the code>-<version>.cache    written where the folder may be
  *
  *  scripts/cached-bundles.mjs makes the pair out of a bundle. */
-import { closeSync, existsSync, fsyncSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { Module } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { Script } from 'node:vm';
@@ -59,10 +59,11 @@ function readIfThere(path: string): Buffer | undefined {
 function keep(path: string, script: Script, part = `${path}.part`): void {
   if (existsSync(path)) return;
   try {
+    // A process that was killed while it wrote keeps no other from it for more than a minute.
+    if (Date.now() - (statSync(part, { throwIfNoEntry: false })?.mtimeMs ?? Infinity) > 60_000) rmSync(part);
     const descriptor = openSync(part, 'wx');
     try {
-      writeFileSync(descriptor, script.createCachedData());
-      fsyncSync(descriptor);
+      writeFileSync(descriptor, script.createCachedData(), { flush: true });
       renameSync(part, path);
     } catch {
       rmSync(part, { force: true });

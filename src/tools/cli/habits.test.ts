@@ -18,6 +18,8 @@ describe('spellings', () => {
       'run --master-addr a.b --master-port 29400 --job-id j -n 1 x.ts',
     ],
     ['run --rdzv-endpoint a.b x.ts', 'run --master-addr a.b x.ts'],
+    ['run --rdzv-endpoint [::1]:29400 x.ts', 'run --master-addr [::1] --master-port 29400 x.ts'],
+    ['run --rdzv-endpoint fe80::1 x.ts', 'run --master-addr fe80::1 x.ts'],
     ['run --no_python ./a.out', 'run --no-node ./a.out'],
     ['run -q x.ts -np 4 --some_thing=1', 'run -q x.ts -np 4 --some_thing=1'],
     ['run --log-dir -np x.ts', 'run --log-dir -np x.ts'],
@@ -36,5 +38,8 @@ describe('spellings', () => {
     ['run -x PATH x.ts', /has no -x: leave it out, because ranks have the whole environment/],
     ['run --rdzv_backend etcd x.ts', /no --rdzv-backend etcd: ranks meet at --master-addr/],
     ['run --rdzv-endpoint', /needs <host>:<port>/],
+    ['run --rdzv-endpoint a.b:x -n 2 x.ts', /needs <host>:<port>/],
+    ['run --rdzv-endpoint a.b: -n 2 x.ts', /needs <host>:<port>/],
+    ['run --rdzv-endpoint :29400 x.ts', /needs <host>:<port>/],
   ])('%s is answered with what to do', (typed, message) => expect(() => spelt(typed)).toThrow(message));
 });

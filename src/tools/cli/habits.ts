@@ -100,7 +100,7 @@ function rendezvous(name: string, value: string | undefined): string[] {
     if (value === 'c10d' || value === 'static') return [];
     throw new ShoalError('usage', `shoal run has no --rdzv-backend ${value}: ranks meet at --master-addr and --master-port`);
   }
-  const [, host, port] = /^(.+?)(?::(\d+))?$/.exec(value ?? '') ?? [];
+  const [, host, port] = /^(\[.+\]|[^:]+|.*:.*:.*?)(?::(\d+))?$/.exec(value ?? '') ?? [];
   if (host === undefined) throw new ShoalError('usage', '--rdzv-endpoint needs <host>:<port>');
   return ['--master-addr', host, ...(port === undefined ? [] : ['--master-port', port])];
 }
