@@ -436,4 +436,19 @@ export const mendedDefects: readonly MendedDefect[] = [
     }),
     seed: 200,
   },
+  {
+    name: 'a rank that calls what others do not is not named when one that it waits for waits for it',
+    file: 'src/group/comm/diagnosis/wait-chain.ts',
+    mended: 'silent ?? circle ?? idle',
+    broken: 'silent ?? idle ?? circle',
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      ...{ ranks: 5, path: 'network', maxRestarts: 0, delayedOneIn: 0, delayMs: 0 },
+      actions: [{ on: 'ring', count: 0 }, { on: 'store' }],
+      differs: { rank: 3, at: 0, how: 'calls' },
+      faults: [],
+    }),
+    seed: 1,
+  },
 ];

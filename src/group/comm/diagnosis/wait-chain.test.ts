@@ -95,6 +95,21 @@ describe('a chain of ranks that receive', () => {
     });
   });
 
+  it('that is a circle names the neighbour, also where that waits for another rank, which waits for nobody', async () => {
+    const clock = new VirtualClock();
+    const { groups } = await startThree(clock);
+    const call = groups[0].recv(buffer(), 1, { timeoutMs: limitMs });
+    // Rank 1 does what the others do not.
+    unheeded(groups[1].allReduce(buffer(), { timeoutMs: longMs }));
+    await delivered();
+    clock.advance(limitMs);
+    await expect(call).rejects.toMatchObject({
+      code: 'timeout',
+      peer: 1,
+      message: expect.stringMatching(/rank 1 itself waits for rank 0, 2 in all-reduce #0 .*; rank 2 waits for nobody/),
+    });
+  });
+
   it('is of no interest once the message has come', async () => {
     const clock = new VirtualClock();
     const { groups, stop } = await startThree(clock);

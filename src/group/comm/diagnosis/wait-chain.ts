@@ -2,6 +2,7 @@
  *
  *      rank 0 waits for 1 ─▶ whom? ─▶ rank 1: for 2, in recv ─▶ whom? ─▶ rank 2: for nobody, or no answer     rank 2 is named
  *
+ *  A rank that waits for the one that asks is named before others that wait for nobody: both would wait for ever, whoever came.
  *  Bounded: every rank is asked once, and one that does not answer in time counts as silent. It must not know the calls in which ranks
  *  wait. */
 import { setServedTimer, type Clock, type Timer } from '../../../base/clock.ts';
@@ -95,10 +96,10 @@ export class WaitChains {
     timer?.cancel();
     const asked = [...answers];
     const [silent] = asked.find(([, wait]) => wait === undefined) ?? [];
+    // This rank and one that waits for it would wait for ever, whoever else came. All ranks of a circle are as much to blame.
+    const [circle] = asked.find(([, wait]) => wait?.ranks.includes(this.#options.rank)) ?? [];
     const [idle] = asked.find(([, wait]) => wait?.ranks.length === 0) ?? [];
-    // All ranks of a circle are as much to blame.
-    const rank = silent ?? idle ?? asked.at(0)?.[0];
-    onFound({ rank, text: asked.map(([each, wait]) => describe(each, wait)).join('; ') });
+    onFound({ rank: silent ?? circle ?? idle ?? asked.at(0)?.[0], text: asked.map(([each, wait]) => describe(each, wait)).join('; ') });
   }
 }
 
