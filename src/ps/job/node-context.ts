@@ -84,8 +84,7 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
     }),
   });
   const host = ownHost(opened, settings);
-  const { encryption, hostId } = settings;
-  const pulse = { world: `${world}/pulse`, secret: opened.secret, settings: { encryption, hostId } };
+  const pulse = { world: `${world}/pulse`, secret: opened.secret, settings: { encryption: settings.encryption, hostId: settings.hostId } };
   const port = await thread.listen({ ...pulse, host: isLoopback(host) ? host : 'any' });
   return {
     clock: systemClock,
@@ -97,7 +96,7 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
     kernels: createKernels({ native }),
     parameterKernels: createParameterKernels({ native }),
     processes: systemProcesses({
-      hostId,
+      hostId: settings.hostId,
       pulse: `tcp://${host}:${port}`,
       ask: (url) => askPulse(url, { ...pulse, clock: systemClock, random: systemRandom }),
     }),

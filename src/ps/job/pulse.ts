@@ -32,6 +32,8 @@ const resourceLimits = { maxYoungGenerationSizeMb: 1, maxOldGenerationSizeMb: 32
 
 export class PulseThread {
   readonly #worker: Worker;
+  /** Rejects when the thread fails or ends, if before `listen` too. */
+  readonly #over: Promise<never>;
 
   /** @throws ShoalError `out-of-memory`, `system`. */
   constructor() {
@@ -40,18 +42,18 @@ export class PulseThread {
     } catch (thrown) {
       throw failure(thrown);
     }
+    this.#over = new Promise((_, reject) => {
+      this.#worker.once('error', reject).once('exit', (code) => reject(new Error(`the pulse thread ended with code ${code}`)));
+    });
     // Later faults are found by those who ask.
-    this.#worker.on('error', () => undefined);
+    this.#over.catch(() => undefined);
   }
 
   /** @returns the port. @throws ShoalError `out-of-memory`, `system`. */
   async listen(place: PulsePlace): Promise<number> {
     try {
-      return await new Promise<number>((resolve, reject) => {
-        this.#worker.once('message', resolve).once('error', reject);
-        this.#worker.once('exit', (code) => reject(new Error(`it ended with code ${code}`)));
-        this.#worker.postMessage(place);
-      });
+      this.#worker.postMessage(place);
+      return await Promise.race([this.#over, new Promise<number>((resolve) => this.#worker.once('message', resolve))]);
     } catch (thrown) {
       throw failure(thrown);
     } finally {
