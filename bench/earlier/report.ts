@@ -12,6 +12,15 @@ export interface EarlierReport {
 export interface EarlierRow {
   readonly group: string;
   readonly case: string;
-  /** Times of a call by commit, this one's first: microseconds, medians of the rounds. */
-  readonly builds: Readonly<Record<string, { readonly medianUs: number; readonly bestUs: number; readonly roundsUs: readonly number[] }>>;
+  /** By commit. */
+  readonly builds: Readonly<Record<string, EarlierTimes>>;
+}
+
+/** Times of a call in microseconds: the medians of all rounds. */
+export interface EarlierTimes {
+  readonly medianUs: number;
+  readonly bestUs: number;
+  /** Median over the rounds of this time divided by that of the present code in the same round. */
+  readonly ratio: number;
+  readonly roundsUs: readonly number[];
 }

@@ -6,15 +6,16 @@
  *
  *  Each commit is built once, in node_modules/.cache. What a commit does not have yet is left out. HEAD is the control: this commit
  *  built a second time, so that its ratio is the scatter. Hosts are made of network namespaces, which needs root. `--only`: 2 ranks,
- *  4 ranks, 4 hosts, systems. 4 ranks share the CPUs and scatter most: they take twice the rounds. */
+ *  4 ranks, 4 hosts, systems. Machines whose CPUs are shared have hours in which each round takes once or twice as long, whichever
+ *  build runs: what has short rounds takes more of them than `--rounds`, and ratios are taken within a round before their median is. */
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { median } from '../../src/base/numbers.ts';
 import { programArguments, programOf } from '../arguments.ts';
 import type { Comparison } from '../peers/comparison.ts';
-import { buildOf, repository } from './build.ts';
+import { buildOf, folderOf, repository } from './build.ts';
 import type { EarlierReport, EarlierRow } from './report.ts';
 
 const { values } = programArguments(import.meta.url, {
@@ -30,15 +31,18 @@ const rounds = Number(values.rounds);
 const now = 'now';
 
 /** Comparisons of all-reduce by bench/peers, which has the places and checks the sums. The first thousands of calls, while V8 compiles, must
- *  not be the median. */
-const reductions: Readonly<Record<string, readonly string[]>> = {
-  '2 ranks': ['--ranks', '2', '--sizes', '8:20000,1KiB:10000,64KiB:8000,1MiB:3000,25MiB:24'],
-  '4 ranks': ['--ranks', '4', '--warmup', '5', '--sizes', '8:20000,1KiB:8000,64KiB:3000,1MiB:800,25MiB:16'],
-  '4 hosts': [...['--hosts', '4', '--rate-mbit', '1000', '--warmup', '20'], '--sizes', '8:20000,1KiB:8000,64KiB:400,1MiB:40,25MiB:3'],
+ *  not be the median. `rounds`: by how much they are more. */
+const reductions: Readonly<Record<string, { readonly args: readonly string[]; readonly rounds: number }>> = {
+  '2 ranks': { args: ['--ranks', '2', '--sizes', '8:20000,1KiB:10000,64KiB:8000,1MiB:3000,25MiB:24'], rounds: 4 },
+  '4 ranks': { args: ['--ranks', '4', '--warmup', '5', '--sizes', '8:20000,1KiB:8000,64KiB:3000,1MiB:800,25MiB:16'], rounds: 4 },
+  '4 hosts': {
+    args: ['--hosts', '4', '--rate-mbit', '1000', '--warmup', '20', '--sizes', '8:10000,1KiB:4000,64KiB:200,1MiB:20,25MiB:2'],
+    rounds: 2,
+  },
 };
 const ways = { sync: 'shared tensors', private: 'plain arrays' } as const;
 
-/** Programs that run in the folder of a build, so that they import its package by name. */
+/** Programs that run in the folder of a build, so that they import its package by name. They take twice the rounds. */
 const systems: readonly { readonly group: string; readonly script: string; readonly launch: readonly string[] | undefined }[] = [
   { group: 'parameter server', script: 'store.mjs', launch: ['run', '-q', '--workers', '2', '--servers', '1'] },
   { group: 'rendezvous', script: 'rendezvous.mjs', launch: undefined },
@@ -54,10 +58,19 @@ const path = join(values.out, `${values.name}.json`);
 const wanted = values.only?.split(',');
 const scratch = mkdtempSync(join(tmpdir(), 'shoal-earlier-'));
 mkdirSync(values.out, { recursive: true });
+copyPresent();
 const rows: EarlierRow[] = [];
-for (const [group, args] of Object.entries(reductions)) if (wanted?.includes(group) !== false) add(reduced(group, args));
+for (const group of Object.keys(reductions)) if (wanted?.includes(group) !== false) add(reduced(group));
 if (wanted?.includes('systems') !== false) add(measuredSystems());
 rmSync(scratch, { recursive: true });
+
+/** Copies the present build to where the others lie, so that all have the same place, and compiled code of the same age. */
+function copyPresent(): void {
+  rmSync(folderOf(now), { recursive: true, force: true });
+  for (const part of ['package.json', 'build', 'dist']) {
+    cpSync(join(repository, part), join(folderOf(now), part), { recursive: true, filter: (path) => !path.endsWith('.cache') });
+  }
+}
 
 /** Writes the result after each part, because all of them take a quarter of an hour. Rows of the same commit that were not measured again
  *  stay. */
@@ -70,21 +83,21 @@ function add(measured: readonly EarlierRow[]): void {
   writeFileSync(path, `${JSON.stringify(report, null, 1)}\n`);
 }
 for (const { group, case: name, builds } of rows) {
-  const cells = Object.entries(builds).map(([build, { medianUs, bestUs }]) => {
-    const ratio = (theirs: number, ours: number): string => (theirs / ours).toFixed(2);
-    const beside = build === now ? '' : ` (÷ now ${ratio(medianUs, builds[now].medianUs)}, best ${ratio(bestUs, builds[now].bestUs)})`;
+  const cells = Object.entries(builds).map(([build, { medianUs, bestUs, ratio }]) => {
+    const beside = build === now ? '' : ` (÷ now ${ratio?.toFixed(2)}, best ${(bestUs / builds[now].bestUs).toFixed(2)})`;
     return `${build} ${medianUs.toPrecision(3)} µs${beside}`;
   });
   console.log(`${group}, ${name}: ${cells.join('   ')}`);
 }
 
-function reduced(group: string, args: readonly string[]): EarlierRow[] {
-  const contestants = ['shoal', ...earlier].flatMap((build) => Object.keys(ways).map((way) => `${build} ${way}`));
+function reduced(group: string): EarlierRow[] {
+  const { args, rounds: share } = reductions[group];
+  const contestants = [now, ...earlier].flatMap((build) => Object.keys(ways).map((way) => `${build} ${way}`));
   const options = [
     '--rounds',
-    String(group === '4 ranks' ? 2 * rounds : rounds),
+    String(share * rounds),
     '--earlier',
-    earlier.join(','),
+    [now, ...earlier].join(','),
     '--only',
     contestants.join(','),
     '--out',
@@ -103,26 +116,37 @@ function reduced(group: string, args: readonly string[]): EarlierRow[] {
     Object.entries(ways).map(([way, title]) => ({
       group: `all-reduce, ${group}`,
       case: `${bytes} bytes, ${title}`,
-      builds: Object.fromEntries(
-        ['shoal', ...earlier].flatMap((build) => {
-          const found = standings.find(({ contestant }) => contestant === `${build} ${way}`);
-          if (!found) return [];
-          const { medianUs, bestUs, roundsUs } = found;
-          return [[build === 'shoal' ? now : build, { medianUs, bestUs, roundsUs }]];
-        }),
+      builds: compared(
+        new Map(
+          [now, ...earlier].flatMap((build) => {
+            const found = standings.find(({ contestant }) => contestant === `${build} ${way}`);
+            return found ? [[build, found.roundsUs]] : [];
+          }),
+        ),
       ),
     })),
   );
 }
 
+/** Compares builds by their times in each round. */
+function compared(byBuild: ReadonlyMap<string, readonly number[]>): EarlierRow['builds'] {
+  const ours = byBuild.get(now) ?? [];
+  return Object.fromEntries(
+    [...byBuild].map(([build, roundsUs]) => {
+      const ratio = median(roundsUs.map((us, round) => us / ours[round]));
+      return [build, { medianUs: median(roundsUs), bestUs: Math.min(...roundsUs), ratio, roundsUs }];
+    }),
+  );
+}
+
 function measuredSystems(): EarlierRow[] {
-  const builds = new Map([[now, repository], ...earlier.map((each) => [each, buildOf(each)] as const)]);
+  const builds = new Map([now, ...earlier].map((each) => [each, buildOf(each)]));
   return systems.flatMap(({ group, script, launch }) => {
     const times = new Map<string, Map<string, number[]>>();
-    for (let round = 0; round < rounds; round++) {
+    for (let round = 0; round < 2 * rounds; round++) {
       const order = [...builds.keys()];
       for (const build of [...order.slice(round % order.length), ...order.slice(0, round % order.length)]) {
-        console.error(`${group}: round ${round + 1} of ${rounds}, ${build}`);
+        console.error(`${group}: round ${round + 1} of ${2 * rounds}, ${build}`);
         for (const [name, us] of Object.entries(runOnce(builds.get(build)!, script, launch) ?? {})) {
           const byBuild = times.get(name) ?? new Map<string, number[]>();
           times.set(name, byBuild);
@@ -130,16 +154,7 @@ function measuredSystems(): EarlierRow[] {
         }
       }
     }
-    return [...times].map(([name, byBuild]) => ({
-      group,
-      case: name,
-      builds: Object.fromEntries(
-        [...builds.keys()].flatMap((build) => {
-          const roundsUs = byBuild.get(build);
-          return roundsUs === undefined ? [] : [[build, { medianUs: median(roundsUs), bestUs: Math.min(...roundsUs), roundsUs }]];
-        }),
-      ),
-    }));
+    return [...times].map(([name, byBuild]) => ({ group, case: name, builds: compared(byBuild) }));
   });
 }
 
