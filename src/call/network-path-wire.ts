@@ -1,4 +1,5 @@
 /** The sockets of a network path, and the memory in which announcements of the other ranks arrive. It must not know operations. */
+import { must } from '../base/assert.ts';
 import { beginPublishedOffset, mailboxOffset, signalOffset, type ControlBlock } from '../collectives/control-block.ts';
 import type { NetworkCall } from '../collectives/lower.ts';
 import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../memory/native-wire.ts';
@@ -8,18 +9,24 @@ import type { LocalBuffers } from './local-buffers.ts';
 /** Operations of a network path take slots in turn. */
 export const networkPathSlots = 2;
 
-/** Scratch of an operation, and most bytes of one put. */
-export const networkPathScratchBytes = 128 * 1024;
+/** Scratch of an operation. */
+export const networkPathScratchBytes = 1024 * 1024;
 
 const lineBytes = 64;
+
+/** Most bytes of one put; twice as many go to a rank in an operation: all that up to 128 KiB may send, or parts that all exchange of more. */
+export function networkPathPutBytes(ranks: number): number {
+  return Math.max(128 * 1024, Math.ceil(networkPathScratchBytes / ranks / lineBytes) * lineBytes);
+}
+
 const lineWords = (mailboxOffset - beginPublishedOffset) / 4;
 const slotBytes = Math.ceil((mailboxOffset + mailboxBytes) / lineBytes) * lineBytes;
 /** Bytes of an announcement with a full mailbox. */
 const payloadBytesMax = mailboxOffset + mailboxBytes - beginPublishedOffset;
 
 export function networkPathMemoryBytes(native: NativeWire, ranks: number): number {
-  const slots = (ranks - 1) * networkPathSlots * slotBytes;
-  return slots + networkPathSlots * networkPathScratchBytes + native.wireMemoryBytes(ranks - 1, payloadBytesMax, networkPathScratchBytes);
+  const memory = networkPathSlots * ((ranks - 1) * slotBytes + networkPathScratchBytes);
+  return memory + native.wireMemoryBytes(ranks - 1, payloadBytesMax, networkPathPutBytes(ranks));
 }
 
 export interface NetworkPathWireOptions {
@@ -75,13 +82,15 @@ export class NetworkPathWire {
       memory.subarray(scratchAt + turn * networkPathScratchBytes, scratchAt + (turn + 1) * networkPathScratchBytes),
     );
     this.#memory = memory.subarray(scratchAt + networkPathSlots * networkPathScratchBytes);
-    const layout = Float64Array.of(beginPublishedOffset, payloadBytesMax, signalOffset(0), signalCount, networkPathScratchBytes);
+    const putBytes = networkPathPutBytes(descriptors.length + 1);
+    const layout = Float64Array.of(beginPublishedOffset, payloadBytesMax, signalOffset(0), signalCount, putBytes);
     this.#wire = native.createWire(descriptors, this.#memory, ownSlots, slots.flat(), this.scratch, layout);
     this.#rank = rank;
     slots.splice(rank, 0, ownSlots);
     this.#slots = slots;
-    const wordsOf = (slot: Uint8Array): Uint32Array => new Uint32Array(slot.buffer, slot.byteOffset + beginPublishedOffset, lineWords);
-    this.#lines = slots.map((each) => each.map(wordsOf));
+    this.#lines = slots.map((each) =>
+      each.map(({ buffer, byteOffset }) => new Uint32Array(buffer, byteOffset + beginPublishedOffset, lineWords)),
+    );
   }
 
   /** A rank's slot as it is known here; own ones are the block's. */
@@ -110,12 +119,9 @@ export class NetworkPathWire {
   put(turn: number, call: Exclude<NetworkCall, { kind: 'flush' }>, announcing?: { readonly mailboxFilled: number }): void {
     const peer = call.peer < this.#rank ? call.peer : call.peer - 1;
     const before = announcing ? announcementBytes(announcing.mailboxFilled) : 0;
-    if (call.kind === 'signal') {
-      this.#native.wirePut(this.#wire, peer, turn, wireBuffers.scratch, 0, 0, wireBuffers.scratch, 0, call.signal, before);
-      return;
-    }
-    const [source, target] = [codeOf(call.buffer), codeOf(call.targetBuffer)];
-    this.#native.wirePut(this.#wire, peer, turn, source, call.offset, call.bytes, target, call.targetOffset, call.signal, before);
+    const { buffer, offset, bytes, targetBuffer, targetOffset } = call.kind === 'signal' ? noBytes : call;
+    const [source, target] = [codeOf(buffer), codeOf(targetBuffer)];
+    this.#native.wirePut(this.#wire, peer, turn, source, offset, bytes, target, targetOffset, call.signal, before);
   }
 
   /** Waits until something has come from some ranks, or has gone to them; `ended`: one of them sends no more. */
@@ -171,8 +177,8 @@ function announcementBytes(mailboxFilled: number): number {
 }
 
 const nothing = new Uint8Array(0);
+const noBytes = { buffer: 'scratch', offset: 0, bytes: 0, targetBuffer: 'scratch', targetOffset: 0 } as const;
 
 function codeOf(buffer: BufferName): number {
-  if (buffer === 'mailbox') throw new Error('assertion failed: nothing is put from or into a mailbox');
-  return wireBuffers[buffer];
+  return must(buffer === 'mailbox' ? undefined : wireBuffers[buffer], () => 'nothing is put from or into a mailbox');
 }

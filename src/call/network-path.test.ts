@@ -13,7 +13,7 @@ import { createStepMachine } from '../memory/step-machine/create-step-machine.ts
 import { separateHosts } from '../plan/topology.ts';
 import type { CollectiveCall } from './contract.ts';
 import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
-import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path-wire.ts';
+import { networkPathMemoryBytes, networkPathPutBytes, networkPathScratchBytes, NetworkPathWire } from './network-path-wire.ts';
 import { privateKey } from './local-buffers.ts';
 import type { Planner } from './planner.ts';
 import { plannerOf } from './testing/planner-of.ts';
@@ -325,10 +325,10 @@ describe.skipIf(reason !== undefined).each([
     ['a kind that does not exist', header({ bytes: 32, kind: 2 })],
     ['a signal that does not exist', header({ kind: 1, signal: 1000 })],
     ['a buffer that does not exist', header({ kind: 1, bytes: 8, buffer: 3 })],
-    ['a put beyond the scratch', header({ kind: 1, bytes: 64, offset: 128 * 1024 - 32 })],
+    ['a put beyond the scratch', header({ kind: 1, bytes: 64, offset: networkPathScratchBytes - 32 })],
     ['an offset that overflows', header({ kind: 1, bytes: 64, offset: 2 ** 53 })],
     ['a put into data that is not there', header({ kind: 1, bytes: 64, buffer: 0, offset: 8 })],
-    ['a put larger than any', header({ kind: 1, bytes: 128 * 1024 + 1 })],
+    ['a put larger than any', header({ kind: 1, bytes: networkPathPutBytes(2) + 1 })],
   ])('%s ends the connection and writes nothing', async (_, message) => {
     const native = must(loadNative({ enabled: true }), () => 'the addon is built');
     const server = net.createServer((socket) => socket.end(message)).listen(0, '127.0.0.1');

@@ -29,7 +29,7 @@ import { Opcode, type MachineState, type Segments, type StepMachine } from '../m
 import { encodeContract, type CollectiveCall, type Place } from './contract.ts';
 import { signalMaxOf } from './group-spec.ts';
 import { hasPrivate, type LocalBuffers } from './local-buffers.ts';
-import { networkPathScratchBytes, networkPathSlots, type NetworkPathWire, type RankSet } from './network-path-wire.ts';
+import { networkPathPutBytes, networkPathScratchBytes, networkPathSlots, type NetworkPathWire, type RankSet } from './network-path-wire.ts';
 import type { PreparedPlan } from './planner.ts';
 
 export interface NetworkPathOptions extends Place {
@@ -89,6 +89,7 @@ export function networkPathSpec(ranks: number, bytesMax: number, rates: NetworkP
   return {
     bytesMax: Math.min(bytesMax, networkPathScratchBytes),
     scratchBytes: networkPathScratchBytes,
+    putBytes: networkPathPutBytes(ranks),
     signalMax: signalMaxOf(ranks),
     rates,
   };
@@ -119,12 +120,9 @@ export class NetworkPath {
       return bound;
     });
     const eager = lowered.channels.map((code) => eagerPuts(code, lowered));
-    const [spreads, incoming] = [spreadsAnnouncements(plan), incomingOf(plan, rank)];
-    const fixed = { call, algorithm: plan.algorithm, lowered, eager, spreads, incoming, segments, contract };
-    return this.rebind(
-      { ...fixed, progress: { positions: eager.map(() => 0), announced: 0 }, buffers, isPrivate: hasPrivate(buffers) },
-      buffers,
-    );
+    const [spreads, incoming, isPrivate] = [spreadsAnnouncements(plan), incomingOf(plan, rank), hasPrivate(buffers)];
+    const fixed = { call, algorithm: plan.algorithm, lowered, eager, spreads, incoming, isPrivate, segments, contract };
+    return this.rebind({ ...fixed, progress: { positions: eager.map(() => 0), announced: 0 }, buffers }, buffers);
   }
 
   /** The same operation on other buffers. */

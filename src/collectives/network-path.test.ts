@@ -8,7 +8,7 @@ import { networkLimits, predictSeconds } from './predict.ts';
 import { selectAlgorithm } from './select.ts';
 
 const KiB = 1024;
-const shape = { bytesMax: 128 * KiB, scratchBytes: 128 * KiB, signalMax: 48 };
+const shape = { bytesMax: 128 * KiB, scratchBytes: 128 * KiB, putBytes: 128 * KiB, signalMax: 48 };
 const pathOf = (latency: number): NetworkPathSpec => ({ ...shape, rates: assumedRates(4, latency) });
 const fits = (name: string, topology: Topology, bytes: number): boolean =>
   fitsNetworkPath(buildPlan(name, { collective: 'all-reduce', topology, count: bytes / 4, elementBytes: 4 }), 4, pathOf(0));
@@ -20,6 +20,17 @@ describe('a network path', () => {
     expect(fits('one-shot', separateHosts(3), 64 * KiB)).toBe(true);
     expect(fits('direct', separateHosts(4), 128 * KiB)).toBe(true);
     expect(fits('direct', separateHosts(4), 256 * KiB)).toBe(false);
+  });
+
+  it('runs plans whose puts sockets hold, and all that a rank is sent', () => {
+    const within = (name: string, putBytes: number): boolean => {
+      const plan = buildPlan(name, { collective: 'all-reduce', topology: separateHosts(4), count: 2 ** 18, elementBytes: 4 });
+      return fitsNetworkPath(plan, 4, { ...pathOf(0), bytesMax: 2 ** 20, scratchBytes: 2 ** 22, putBytes });
+    };
+    expect(within('direct', 2 ** 18)).toBe(true);
+    expect(within('direct', 2 ** 18 - 64)).toBe(false);
+    expect(within('one-shot', 2 ** 20)).toBe(true);
+    expect(within('one-shot', 2 ** 19)).toBe(false);
   });
 
   it('runs plans that send, also where a host has several ranks, and none that load from peers', () => {

@@ -10,7 +10,7 @@
 import { assert } from '../base/assert.ts';
 import { clamp } from '../base/numbers.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../plan/cost.ts';
-import type { Location, Plan, Program } from '../plan/ir.ts';
+import type { Location, Plan, Program, Step } from '../plan/ir.ts';
 import { rankCount, separateHosts } from '../plan/topology.ts';
 
 /** The network path of a group; the same on all its ranks. */
@@ -19,6 +19,8 @@ export interface NetworkPathSpec {
   readonly bytesMax: number;
   /** Scratch of one operation, on each rank. */
   readonly scratchBytes: number;
+  /** Most bytes of one put; twice as many go to a rank in one operation. */
+  readonly putBytes: number;
   /** Signals of one operation, on each rank. */
   readonly signalMax: number;
   readonly rates: NetworkPathRates;
@@ -72,19 +74,26 @@ const handoverSeconds = 30e-6;
 /** True if the network path can carry the plan: ranks exchange data only by sending. */
 export function fitsNetworkPath({ programs, request }: Plan, elementBytes: number, path: NetworkPathSpec): boolean {
   if (programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0)) return true;
-  if (request.count * elementBytes > path.bytesMax || !programs.every(staysAtHome)) return false;
-  return programs.every((each) => each.scratchCount * elementBytes <= path.scratchBytes && each.signalCount <= path.signalMax);
+  return (
+    request.count * elementBytes <= path.bytesMax && programs.every((each) => staysAtHome(each) && fitsMemory(each, elementBytes, path))
+  );
+}
+
+/** True if scratch, signals and the buffers of sockets hold what the program puts into them. */
+function fitsMemory({ channels, scratchCount, signalCount }: Program, elementBytes: number, path: NetworkPathSpec): boolean {
+  if (scratchCount * elementBytes > path.scratchBytes || signalCount > path.signalMax) return false;
+  const puts = channels.flat().filter((step) => step.kind === 'put');
+  const sentTo = (to: number): number => puts.reduce((sum, { peer, source }) => (peer === to ? sum + source.count : sum), 0);
+  return puts.every(({ peer, source }) => Math.max(source.count, sentTo(peer) / 2) * elementBytes <= path.putBytes);
 }
 
 /** True if the program touches only mailboxes of other ranks' memory. */
 function staysAtHome({ channels }: Program): boolean {
   const isHome = ({ rank, buffer }: Location): boolean => rank === undefined || buffer === 'mailbox';
-  return channels.every((steps) =>
-    steps.every((step) => {
-      if (step.kind === 'copy') return isHome(step.source) && isHome(step.target);
-      return step.kind !== 'reduce' || (step.sources.every(isHome) && step.targets.every(isHome));
-    }),
-  );
+  return channels.flat().every((step) => {
+    if (step.kind === 'copy') return isHome(step.source) && isHome(step.target);
+    return step.kind !== 'reduce' || (step.sources.every(isHome) && step.targets.every(isHome));
+  });
 }
 
 /** True if every rank hears of every other one, directly or through others, in the plan's own messages before it ends. Then only
@@ -161,15 +170,9 @@ function portBytes({ request }: Plan, { ranks }: PlanCost): number {
 
 /** Part of the messages sent before any wait that goes to scratch: all, some of them, or nothing is sent before a wait. */
 function travelsBehindAnnouncement({ programs }: Plan): 'all' | 'some' | 'nothing' {
-  let sent = false;
-  for (const { channels } of programs) {
-    for (const steps of channels) {
-      for (const step of steps) {
-        if (step.kind === 'wait') break;
-        if (step.kind === 'signal' || (step.kind === 'put' && step.target.buffer !== 'scratch')) return 'some';
-        sent ||= step.kind === 'put';
-      }
-    }
-  }
-  return sent ? 'all' : 'nothing';
+  const isWait = ({ kind }: Step): boolean => kind === 'wait';
+  const before = (steps: readonly Step[]): readonly Step[] => (steps.some(isWait) ? steps.slice(0, steps.findIndex(isWait)) : steps);
+  const first = programs.flatMap(({ channels }) => channels.flatMap(before)).filter(({ kind }) => kind === 'put' || kind === 'signal');
+  if (first.length === 0) return 'nothing';
+  return first.every((step) => step.kind === 'put' && step.target.buffer === 'scratch') ? 'all' : 'some';
 }

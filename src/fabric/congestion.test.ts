@@ -3,6 +3,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { seededRandom } from '../base/random.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import { loadNative, nativeUnavailableReason } from '../memory/native.ts';
+import type { GivenSocket } from './fabric.ts';
 import { congestionTuner, LossWatch, type CongestionNative, type SocketTuning } from './congestion.ts';
 import { TcpFabric } from './providers/tcp.ts';
 import { connected } from './testing/connected.ts';
@@ -122,6 +123,36 @@ describe('congestion control', () => {
     const [region, target] = [threadRegion(bytes), b.register(threadRegion(bytes))];
     for (let k = 0; k < 8; k++) await atA.connection.write({ region, offset: 0, bytes }, { region: target, offset: 0 });
     expect(reviewed).toEqual([0, 0, 0, 0]);
+  });
+
+  it('of sockets that are given away is chosen by both ends, and reviewed by their takers', async () => {
+    const fabricOf = (rank: number, told: string[]): TcpFabric => {
+      const options = {
+        identity: { world: 'w', rank },
+        secret: Buffer.from('s'),
+        clock: new UnhurriedClock(),
+        random: seededRandom(rank + 1),
+      };
+      const tuneSocket = (tuned: number): SocketTuning => {
+        told.push(`tuned ${tuned}`);
+        return { congestionControl: 'cubic', review: (descriptor) => void told.push(`reviewed ${descriptor}`) };
+      };
+      const fabric = new TcpFabric({ ...options, tuneSocket });
+      onTestFinished(() => fabric.close());
+      return fabric;
+    };
+    const [dialler, listener]: [string[], string[]] = [[], []];
+    const [a, b] = [fabricOf(0, dialler), fabricOf(1, listener)];
+    const address = await b.listen(() => undefined);
+    const accepted = new Promise<GivenSocket>((resolve) => {
+      b.sockets.onSocket = (_peer, _tag, accept) => resolve(accept(() => 8));
+    });
+    const opened = await a.sockets.open(address, { peer: { world: 'w', rank: 1 }, timeoutMs: 10_000, tag: 3 }, () => 7);
+    opened.review();
+    (await accepted).review();
+    expect(dialler).toEqual(['tuned 7', 'reviewed 7']);
+    // The stream was tuned before it was known that it would be given away.
+    expect(listener.slice(-2)).toEqual(['tuned 8', 'reviewed 8']);
   });
 });
 

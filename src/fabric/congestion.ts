@@ -94,21 +94,15 @@ const [windows, lossyWindows] = [16, 12];
 export class LossWatch {
   #sent = 0;
   #resent = 0;
-  /** One bit per window, the latest one lowest; a set bit is a window with a loss. */
-  #history = 0;
+  /** Whether there was a loss, by window; the latest one first. */
+  #history: readonly boolean[] = [];
 
   /** @param sent segments that the socket has sent so far, repeated ones included. @param resent repeated ones. */
   isLossy(sent: number, resent: number): boolean {
     if (sent - this.#sent < windowSegments) return false;
-    this.#history = ((this.#history << 1) | (resent > this.#resent ? 1 : 0)) & (2 ** windows - 1);
+    this.#history = [resent > this.#resent, ...this.#history].slice(0, windows);
     this.#sent = sent;
     this.#resent = resent;
-    return bitsOf(this.#history) >= lossyWindows;
+    return this.#history.filter(Boolean).length >= lossyWindows;
   }
-}
-
-function bitsOf(value: number): number {
-  let bits = 0;
-  for (let rest = value; rest !== 0; rest &= rest - 1) bits++;
-  return bits;
 }

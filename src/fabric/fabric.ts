@@ -135,12 +135,19 @@ export interface SocketSource {
   readonly candidates: readonly string[];
   /** Opens a socket to the rank that listens at `address`; `tag`, a uint32, tells that rank its purpose. `take` is called with
    *  its descriptor and duplicates it: the given one is closed afterwards. Rejects like `connect`. */
-  open(address: FabricAddress, options: ConnectOptions & { readonly tag: number }, take: TakeDescriptor): Promise<number>;
+  open(address: FabricAddress, options: ConnectOptions & { readonly tag: number }, take: TakeDescriptor): Promise<GivenSocket>;
   /** Called with each socket that a peer has opened. Without it, or when `accept` is not called in the same turn, the socket is closed. */
-  onSocket: ((peer: PeerIdentity, tag: number, accept: (take: TakeDescriptor) => number) => void) | undefined;
+  onSocket: ((peer: PeerIdentity, tag: number, accept: (take: TakeDescriptor) => GivenSocket) => void) | undefined;
 }
 
 export type TakeDescriptor = (descriptor: number) => number;
+
+/** A socket that was given away, by the descriptor that its taker has. */
+export interface GivenSocket {
+  readonly descriptor: number;
+  /** May choose another congestion control. Called by the taker when the socket seems slow, while it is open. */
+  review(): void;
+}
 
 export interface Fabric {
   readonly name: string;

@@ -8,6 +8,7 @@ import { seededRandom } from '../base/random.ts';
 import type { Fabric } from '../fabric/fabric.ts';
 import { faultFabric } from '../fabric/testing/hooks/fault.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
+import { networkPathScratchBytes } from '../call/network-path-wire.ts';
 import { startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 import type { CommGroup } from './api/process-group.ts';
 import { callOf, stepCounts, type Call, type Step } from './testing/random-program.ts';
@@ -169,10 +170,18 @@ it('calls of ranks on several hosts take the network fast path, and the comm sid
   await world.each((group) => group.allReduce(data[group.rank]));
   const { messages } = world.sockets!;
   expect(messages).toBeGreaterThanOrEqual(3);
-  // Larger than what goes on sockets of its own.
-  const large = world.groups.map((group) => group.tensor('float32', [100_000]));
-  await world.each((group) => group.allReduce(large[group.rank]));
-  expect(world.sockets!.messages).toBe(messages);
+  // The largest that goes on sockets of its own, and one element more.
+  for (const [count, onSockets] of [
+    [networkPathScratchBytes / 4, true],
+    [networkPathScratchBytes / 4 + 1, false],
+  ] as const) {
+    const before = world.sockets!.messages;
+    const large = world.groups.map((group) => group.tensor('float32', [count]));
+    for (const [rank, { data: values }] of large.entries()) values.forEach((_, k) => (values[k] = (k % 1000) + rank));
+    await world.each((group) => group.allReduce(large[group.rank]));
+    for (const { data: values } of large) expect(values.every((value, k) => value === 3 * (k % 1000) + 3)).toBe(true);
+    expect(world.sockets!.messages > before).toBe(onSockets);
+  }
   // Messages that came before the call are there when it returns.
   const works = world.groups.slice(0, 2).map((group) => group.allReduce(data[group.rank]));
   for (let turn = 0; turn < 20; turn++) await new Promise(setImmediate);

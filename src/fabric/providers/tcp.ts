@@ -14,6 +14,7 @@ import type {
   FabricCapabilities,
   FabricOptions,
   FabricProvider,
+  GivenSocket,
   RemoteSpan,
   SocketSource,
   Span,
@@ -66,7 +67,16 @@ export class TcpFabric extends StreamFabric<StreamConnection, TcpOptions> {
   readonly capabilities: FabricCapabilities = { loadStore: false };
   readonly sockets: { -readonly [K in keyof SocketSource]: SocketSource[K] } = {
     candidates: [],
-    open: (...args) => this.#openSocket(...args),
+    open: async (address, options, take) => {
+      const stream = await this.#dial(address, options);
+      try {
+        await stream.post(FrameType.Open, { flags: flagSet, immediate: options.tag });
+        return this.#giveAway(stream, take);
+      } catch (thrown) {
+        stream.abort();
+        throw thrown;
+      }
+    },
     onSocket: undefined,
   };
 
@@ -100,27 +110,17 @@ export class TcpFabric extends StreamFabric<StreamConnection, TcpOptions> {
     });
   }
 
-  async #openSocket(address: FabricAddress, options: ConnectOptions & { readonly tag: number }, take: TakeDescriptor): Promise<number> {
-    const stream = await this.#dial(address, options);
-    try {
-      await stream.post(FrameType.Open, { flags: flagSet, immediate: options.tag });
-      return stream.giveAway(take);
-    } catch (thrown) {
-      stream.abort();
-      throw thrown;
-    }
-  }
-
   #newConnection(stream: FramedSocket, onOpen?: (header: Readonly<FrameHeader>) => void): TcpConnection {
     const connection = new TcpConnection(stream, (ended) => this.connections.delete(ended), this.regions, onOpen);
     connection.tune(this.options);
     return connection;
   }
 
-  /** Hands over a socket that a peer has opened to be given away. */
-  #onSocket(stream: FramedSocket, tag: number): void {
-    this.sockets.onSocket?.(stream.peer, tag, (take) => stream.giveAway(take));
-    if (stream.open) stream.abort();
+  /** The taker's socket is tuned as those of connections are. */
+  #giveAway(stream: FramedSocket, take: TakeDescriptor): GivenSocket {
+    const descriptor = stream.giveAway(take);
+    const tuning = this.options.tuneSocket?.(descriptor, stream.description);
+    return { descriptor, review: () => tuning?.review(descriptor) };
   }
 
   /** Waits for the dialer's choice: of several addresses that it probed it opens one; the others end here without having been a
@@ -129,7 +129,8 @@ export class TcpFabric extends StreamFabric<StreamConnection, TcpOptions> {
     return new Promise((resolve) => {
       const onOpen = ({ flags, immediate }: Readonly<FrameHeader>): void => {
         if ((flags & flagSet) !== 0) {
-          this.#onSocket(stream, immediate);
+          this.sockets.onSocket?.(stream.peer, immediate, (take) => this.#giveAway(stream, take));
+          if (stream.open) stream.abort();
           resolve();
           return;
         }

@@ -8,7 +8,7 @@ import { must } from '../../base/assert.ts';
 import { setServedTimer, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
-import type { TakeDescriptor } from '../../fabric/fabric.ts';
+import type { GivenSocket, TakeDescriptor } from '../../fabric/fabric.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
 import type { NetworkPathOpening } from './paths/network-path-opening.ts';
 import type { Agreement } from '../../membership/agreement.ts';
@@ -353,7 +353,7 @@ export class GroupEngine implements GroupLife {
   }
 
   /** Another rank has opened a socket for the network path. */
-  onSocket(worldRank: number, accept: (take: TakeDescriptor) => number): void {
+  onSocket(worldRank: number, accept: (take: TakeDescriptor) => GivenSocket): void {
     const rank = this.spec.globalRanks.indexOf(worldRank);
     if (this.#status === 'opening' && rank >= 0) this.#opening.onSocket(rank, accept);
   }

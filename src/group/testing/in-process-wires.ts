@@ -5,7 +5,7 @@ import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/collections/fifo.ts';
 import type { Random } from '../../base/random.ts';
-import type { PeerIdentity, SocketSource } from '../../fabric/fabric.ts';
+import type { GivenSocket, PeerIdentity, SocketSource } from '../../fabric/fabric.ts';
 import type { TurnOf } from '../../fabric/testing/loopback.ts';
 import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../../memory/native-wire.ts';
 
@@ -143,6 +143,9 @@ interface Watch {
 const signalBytes = 64;
 const turns = 2;
 
+/** There is no congestion to control. */
+const given = (descriptor: number): GivenSocket => ({ descriptor, review: () => undefined });
+
 /** All sockets of a world. */
 export class InProcessSockets {
   /** Announcements and puts, ever. */
@@ -177,12 +180,12 @@ export class InProcessSockets {
         if (!target) throw new ShoalError('peer-lost', `rank ${peer.rank} has no sockets in this process`, { peer: peer.rank });
         const [near, far] = End.pair([identity.rank, target.identity.rank], this.#random, this.#turn).map((end) => this.#add(end));
         this.#turn(target.identity.rank, () => {
-          target.source.onSocket?.(identity, tag, (takeOther) => takeOther(far));
+          target.source.onSocket?.(identity, tag, (takeOther) => given(takeOther(far)));
           this.#close(far);
         });
         const taken = take(near);
         this.#close(near);
-        return taken;
+        return given(taken);
       },
       close: () => {
         this.#listening.delete(candidate);

@@ -2,6 +2,7 @@
 import { expect, it } from 'vitest';
 import type { SocketSource } from '../../../fabric/fabric.ts';
 import type { NativeWire } from '../../../memory/native-wire.ts';
+import type { GivenSocket } from '../../../fabric/fabric.ts';
 import type { GroupContext } from '../engine/group-context.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 import { NetworkPathOpening, type AgreedNetworkPath } from './network-path-opening.ts';
@@ -33,10 +34,12 @@ function openingOf(rank: number) {
   return { opening, told, closed };
 }
 
+const given = (descriptor: number): GivenSocket => ({ descriptor, review: () => undefined });
+
 it('a rank that has none may say so before this one has heard of all', () => {
   const { opening, told, closed } = openingOf(2);
   opening.note(0, ['tcp://zero']);
-  opening.onSocket(0, (take) => take(7));
+  opening.onSocket(0, (take) => given(take(7)));
   opening.onReady(0, { ok: false });
   opening.note(1, ['tcp://one']);
   const agreed: (AgreedNetworkPath | undefined)[] = [];
@@ -49,7 +52,7 @@ it('a rank that has none may say so before this one has heard of all', () => {
 it('sockets that came before all were heard of are closed when the group goes', () => {
   const { opening, closed } = openingOf(1);
   opening.note(0, ['tcp://zero']);
-  opening.onSocket(0, (take) => take(7));
+  opening.onSocket(0, (take) => given(take(7)));
   opening.abandon();
   opening.abandon();
   expect(closed).toEqual([107]);
@@ -59,11 +62,11 @@ it('sockets that all have agreed on stay when the group goes: they are the wireâ
   const { opening, closed } = openingOf(2);
   for (const rank of [0, 1]) {
     opening.note(rank, ['tcp://there']);
-    opening.onSocket(rank, (take) => take(7 + rank));
+    opening.onSocket(rank, (take) => given(take(7 + rank)));
     opening.onReady(rank, { ok: true });
   }
   const agreed = await new Promise<AgreedNetworkPath | undefined>((resolve) => opening.agree(resolve));
-  expect(agreed?.descriptors).toEqual([107, 108]);
+  expect(agreed?.sockets.map(({ descriptor }) => descriptor)).toEqual([107, 108]);
   opening.abandon();
   expect(closed).toEqual([]);
 });

@@ -12,11 +12,10 @@ import { must } from '../../../base/assert.ts';
 import { ShoalError } from '../../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../../base/exhaustion.ts';
 import { assumedRates, measuredRates, type NetworkPathRates, type NetworkPathTimings } from '../../../collectives/network-path.ts';
-import type { SocketSource, TakeDescriptor } from '../../../fabric/fabric.ts';
+import type { GivenSocket, SocketSource, TakeDescriptor } from '../../../fabric/fabric.ts';
 import type { NativeWire } from '../../../memory/native-wire.ts';
 import type { Region } from '../../../memory/region.ts';
 import type { GroupContext } from '../engine/group-context.ts';
-import type { ControlMessage } from '../links/control-message.ts';
 import type { GroupSpec } from '../../../call/group-spec.ts';
 import { networkPathRanksMax } from '../../../call/network-path.ts';
 import { networkPathMemoryBytes } from '../../../call/network-path-wire.ts';
@@ -28,7 +27,7 @@ const timedLatencyMax = 100e-6;
 /** The network path that all ranks have. */
 export interface AgreedNetworkPath {
   /** This rank's sockets to the other ranks. */
-  readonly descriptors: readonly number[];
+  readonly sockets: readonly GivenSocket[];
   /** Memory of the wires; its taker closes it. */
   readonly memory: Region;
   /** The same on all ranks. */
@@ -50,7 +49,7 @@ export class NetworkPathOpening {
   /** Undefined: this rank does without a network path. */
   readonly #links: NetworkPathLinks | undefined;
   #memory: Region | undefined;
-  #descriptors: number[] | undefined;
+  #sockets: readonly GivenSocket[] | undefined;
   #onAgreed: ((agreed: AgreedNetworkPath | undefined) => void) | undefined;
   /** The owner of the sockets is decided. */
   #hasEnded = false;
@@ -84,7 +83,7 @@ export class NetworkPathOpening {
     this.#conclude();
   }
 
-  onSocket(rank: number, accept: (take: TakeDescriptor) => number): void {
+  onSocket(rank: number, accept: (take: TakeDescriptor) => GivenSocket): void {
     this.#links?.onSocket(rank, accept);
   }
 
@@ -124,13 +123,13 @@ export class NetworkPathOpening {
   async #connect(links: NetworkPathLinks): Promise<void> {
     try {
       this.#reserve(links.native);
-      this.#descriptors = await links.connect(this.#candidatesOf);
+      this.#sockets = await links.connect(this.#candidatesOf);
     } catch (thrown) {
       this.#logProblem(thrown);
     }
     if (this.#onAgreed === undefined) return;
-    const said = { ok: this.#descriptors !== undefined, roundTripUs: this.#roundTripUs(links.native) };
-    this.#tellOthers({ type: 'network-path-ready', group: this.#group.spec.id, ...said });
+    const said = { ok: this.#sockets !== undefined, roundTripUs: this.#roundTripUs(links.native) };
+    this.#group.members.tellOthers({ type: 'network-path-ready', group: this.#group.spec.id, ...said });
     this.onReady(this.#group.rank, said);
   }
 
@@ -141,10 +140,6 @@ export class NetworkPathOpening {
     // Its sockets, and the calling thread's of the same; a few more to watch them, and while they are dialled.
     checkDescriptors?.(2 * (size - 1) + 6, `opening the network path of group '${spec.name}'`);
     this.#memory = allocator.create(networkPathMemoryBytes(native, size));
-  }
-
-  #tellOthers(message: ControlMessage): void {
-    this.#group.members.tellOthers(message);
   }
 
   #logProblem(thrown: unknown): void {
@@ -158,8 +153,8 @@ export class NetworkPathOpening {
     const { globalRanks, rank: own, topology } = this.#group.spec;
     const local = topology.hosts.find((ranks) => ranks.includes(own)) ?? [];
     const others = globalRanks.map((_, rank) => rank).filter((rank) => rank !== own);
-    const roundTrips = (this.#descriptors ?? []).map((fd, k) => (local.includes(others[k]) ? undefined : native.socketRoundTrip(fd)));
-    return median(roundTrips.filter((each) => each !== undefined));
+    const away = (this.#sockets ?? []).filter((_, k) => !local.includes(others[k]));
+    return median(away.flatMap(({ descriptor }) => native.socketRoundTrip(descriptor) ?? []));
   }
 
   #settle(): void {
@@ -186,7 +181,7 @@ export class NetworkPathOpening {
     const { spec, rank, size, world } = this.#group;
     const { allocator, clock, settings } = world.env;
     const { native } = must(this.#links, () => 'this rank is ready');
-    const descriptors = must(this.#descriptors, () => 'this rank is ready');
+    const descriptors = must(this.#sockets, () => 'this rank is ready').map(({ descriptor }) => descriptor);
     let timings: NetworkPathTimings | undefined;
     try {
       timings = await timeNetworkPath({ native, allocator, clock, rank, size, descriptors, timeoutMs: settings.connectTimeoutMs });
@@ -194,13 +189,13 @@ export class NetworkPathOpening {
       this.#logProblem(thrown);
     }
     if (this.#onAgreed === undefined) return;
-    this.#tellOthers({ type: 'network-path-timed', group: spec.id, timings });
+    this.#group.members.tellOthers({ type: 'network-path-timed', group: spec.id, timings });
     this.onTimed(rank, timings);
   }
 
   #decline(): void {
     const { spec, rank } = this.#group;
-    if (this.#ready[rank] === undefined) this.#tellOthers({ type: 'network-path-ready', group: spec.id, ok: false });
+    if (this.#ready[rank] === undefined) this.#group.members.tellOthers({ type: 'network-path-ready', group: spec.id, ok: false });
     this.#ready[rank] = false;
     this.#end(undefined);
   }
@@ -211,7 +206,7 @@ export class NetworkPathOpening {
     const known = this.#timings.filter((each) => each !== undefined);
     const of = (round: keyof NetworkPathTimings): number => median(known.map((each) => each[round])) ?? 0;
     // A rank that could not time it has left messages on the sockets.
-    const isTimed = this.#descriptors !== undefined && known.length === size;
+    const isTimed = this.#sockets !== undefined && known.length === size;
     this.#end(isTimed ? measuredRates(size, { tree: of('tree'), all: of('all'), bytes: of('bytes') }) : undefined);
   }
 
@@ -223,10 +218,10 @@ export class NetworkPathOpening {
     const { world } = this.#group;
     // Further groups of all ranks find the same.
     if (isWhole(this.#group)) world.networkPathRates ??= rates;
-    if (rates === undefined || !this.#descriptors || !this.#memory) {
+    if (rates === undefined || !this.#sockets || !this.#memory) {
       this.#giveBack();
       onAgreed?.(undefined);
-    } else onAgreed?.({ descriptors: this.#descriptors, memory: this.#memory, rates });
+    } else onAgreed?.({ sockets: this.#sockets, memory: this.#memory, rates });
   }
 }
 
@@ -263,7 +258,7 @@ class NetworkPathLinks {
   readonly native: NativeWire;
   readonly #options: NetworkPathLinksOptions;
   /** Sockets by group rank; none for this rank. */
-  readonly #descriptors: (number | undefined)[];
+  readonly #sockets: (GivenSocket | undefined)[];
   #closed = false;
   /** All sockets that others dial. */
   readonly #accepted: Promise<void>;
@@ -273,7 +268,7 @@ class NetworkPathLinks {
   constructor(options: NetworkPathLinksOptions) {
     this.#options = options;
     this.native = options.native;
-    this.#descriptors = options.group.globalRanks.map(() => undefined);
+    this.#sockets = options.group.globalRanks.map(() => undefined);
     this.#accepted = new Promise((resolve, reject) => {
       this.#accept = resolve;
       this.#refuse = reject;
@@ -286,8 +281,8 @@ class NetworkPathLinks {
     return this.#options.sockets.candidates;
   }
 
-  /** Connects to all ranks. @returns descriptors by group rank, none for this one. @throws ShoalError as `connect` does. */
-  async connect(candidatesOf: readonly (readonly string[])[]): Promise<number[]> {
+  /** Connects to all ranks. @returns sockets by group rank, none for this one. @throws ShoalError as `connect` does. */
+  async connect(candidatesOf: readonly (readonly string[])[]): Promise<GivenSocket[]> {
     const { group, world, sockets, connectTimeoutMs, native } = this.#options;
     const dialled = candidatesOf.map(async (candidates, rank) => {
       if (rank <= group.rank) return;
@@ -296,13 +291,13 @@ class NetworkPathLinks {
       this.#keep(rank, await sockets.open({ provider: 'tcp', candidates }, options, (fd) => native.takeSocket(fd)));
     });
     await Promise.all([...dialled, this.#accepted]);
-    return this.#descriptors.filter((_, rank) => rank !== group.rank).map((fd) => must(fd, () => 'all are connected'));
+    return this.#sockets.filter((_, rank) => rank !== group.rank).map((socket) => must(socket, () => 'all are connected'));
   }
 
   /** A lower rank has dialled. @throws ShoalError when its socket cannot be taken; then no group of them comes about. */
-  onSocket(rank: number, accept: (take: TakeDescriptor) => number): void {
+  onSocket(rank: number, accept: (take: TakeDescriptor) => GivenSocket): void {
     const { group, native } = this.#options;
-    if (rank >= group.rank || this.#descriptors[rank] !== undefined) return;
+    if (rank >= group.rank || this.#sockets[rank] !== undefined) return;
     try {
       this.#keep(
         rank,
@@ -318,17 +313,17 @@ class NetworkPathLinks {
   /** Closes what no wire took. */
   close(): void {
     this.#closed = true;
-    for (const fd of this.#descriptors.splice(0)) if (fd !== undefined) this.#options.native.closeSocket(fd);
+    for (const socket of this.#sockets.splice(0)) if (socket) this.#options.native.closeSocket(socket.descriptor);
     this.#accept();
   }
 
-  #keep(rank: number, descriptor: number): void {
+  #keep(rank: number, socket: GivenSocket): void {
     if (this.#closed) {
-      this.#options.native.closeSocket(descriptor);
+      this.#options.native.closeSocket(socket.descriptor);
       throw new ShoalError('closed', 'the group is gone');
     }
-    this.#descriptors[rank] = descriptor;
-    if (this.#descriptors.every((fd, each) => fd !== undefined || each >= this.#options.group.rank)) this.#accept();
+    this.#sockets[rank] = socket;
+    if (this.#sockets.every((each, other) => each !== undefined || other >= this.#options.group.rank)) this.#accept();
   }
 }
 

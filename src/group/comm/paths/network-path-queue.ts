@@ -27,6 +27,7 @@ interface OpenNetworkPath {
   readonly path: NetworkPath;
   readonly wire: NetworkPathWire;
   readonly planner: Planner;
+  readonly sockets: AgreedNetworkPath['sockets'];
 }
 
 export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
@@ -56,7 +57,7 @@ export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
     });
   }
 
-  #openFor({ descriptors, memory, rates }: AgreedNetworkPath): void {
+  #openFor({ sockets, memory, rates }: AgreedNetworkPath): void {
     const { spec, rank, size, world, members, plans } = this.group;
     const { wires, settings, machine, log } = world.env;
     const planner = must(plans instanceof Planner ? plans : undefined, () => 'a rank that agrees on a network path has plans');
@@ -65,16 +66,19 @@ export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
     const { own, signalMax: signalCount } = members;
     const firstSlot = settings.inFlightMax;
     const view = new Uint8Array(memory.buffer, 0, memory.bytes);
+    const descriptors = sockets.map(({ descriptor }) => descriptor);
     const wire = new NetworkPathWire({ native, rank, own, firstSlot, signalCount, memory: view, descriptors });
     planner.openNetworkPath(networkPathSpec(size, settings.syncBytesMax, rates));
-    this.#open = { path: new NetworkPath({ rank, size, own, firstSlot, wire, machine }), wire, planner };
+    this.#open = { path: new NetworkPath({ rank, size, own, firstSlot, wire, machine }), wire, planner, sockets };
     log.debug(`group '${spec.name}' has a network path: ${JSON.stringify(rates)}`);
     const share = { path: 'network', own: members.nothing.region.share, memory: memory.share, rates, descriptors } as const;
     world.env.tell({ type: 'fast-path', group: spec.id, share });
   }
 
   add(request: HandedOver<'network'>, submittedMs: number): NetworkPathEntry {
-    const { path, planner } = must(this.#open, () => 'the calling thread knows the network path from here');
+    const { path, planner, sockets } = must(this.#open, () => 'the calling thread knows the network path from here');
+    // What is late may have been lost.
+    for (const socket of sockets) socket.review();
     const operation = path.bind(request.call, planner.prepare(request.call, 'network'), localBuffers(request.buffers));
     const { progress } = request.way;
     Object.assign(operation.progress, progress);
