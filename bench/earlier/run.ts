@@ -1,4 +1,4 @@
-/** Compares this code with earlier commits of it, interleaved: all-reduce on one host and between four, the parameter server,
+/** Compares this code with earlier commits of it, interleaved: all-reduce on one host and between hosts, the parameter server,
  *  rendezvous, and the step of a graph.
  *
  *    npx tsx bench/earlier/run.ts --commits HEAD,86afc300,3121df6
@@ -6,7 +6,7 @@
  *
  *  Each commit is built once, in node_modules/.cache. What a commit does not have yet is left out. HEAD is the control: this commit
  *  built a second time, so that its ratio is the scatter. Hosts are made of network namespaces, which needs root. `--only`: 2 ranks,
- *  4 ranks, 4 hosts, systems. Machines whose CPUs are shared have hours in which each round takes once or twice as long, whichever
+ *  4 ranks, 4 hosts, 8 hosts, systems. Machines whose CPUs are shared have hours in which each round takes once or twice as long, whichever
  *  build runs: what has short rounds takes more of them than `--rounds`, and ratios are taken within a round before their median is. */
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -36,7 +36,11 @@ const reductions: Readonly<Record<string, { readonly args: readonly string[]; re
   '2 ranks': { args: ['--ranks', '2', '--sizes', '8:20000,1KiB:10000,64KiB:8000,1MiB:3000,25MiB:24'], rounds: 4 },
   '4 ranks': { args: ['--ranks', '4', '--warmup', '5', '--sizes', '8:20000,1KiB:8000,64KiB:3000,1MiB:800,25MiB:16'], rounds: 4 },
   '4 hosts': {
-    args: ['--hosts', '4', '--rate-mbit', '1000', '--warmup', '20', '--sizes', '8:10000,1KiB:4000,64KiB:200,1MiB:20,25MiB:2'],
+    args: ['--hosts', '4', '--rate-mbit', '1000', '--warmup', '20', '--sizes', '8:10000,1KiB:4000,64KiB:200,256KiB:60,1MiB:20,25MiB:2'],
+    rounds: 2,
+  },
+  '8 hosts': {
+    args: ['--hosts', '8', '--rate-mbit', '1000', '--warmup', '20', '--sizes', '8:3000,64KiB:150,256KiB:40,1MiB:20'],
     rounds: 2,
   },
 };
