@@ -17,7 +17,7 @@ it.for([
   { path: 'host path', fabrics: '', count: 4 },
   { path: 'host path', fabrics: '', count: 1 << 20 },
   { path: 'network path', fabrics: 'tcp', count: 4 },
-  { path: 'comm thread', fabrics: 'tcp', count: 1 << 18 },
+  { path: 'comm thread', fabrics: 'tcp', count: 1 << 19 },
 ])('the wait for a late rank is drawn as that: $path, $count elements', async ({ path, fabrics, count }, context) => {
   const missing = nativeUnavailableReason();
   if (missing !== undefined && path !== 'comm thread') context.skip(missing);
