@@ -73,6 +73,15 @@ export const measurements: readonly Measurement[] = [
     command: ['--import', 'tsx', 'bench/earlier/run.ts', '--out', '{out}'],
   },
   {
+    name: 'network-path',
+    title: 'between hosts, beside the commit before the network path took calls up to 1 MiB',
+    kind: 'report',
+    command: [
+      ...['--import', 'tsx', 'bench/earlier/run.ts', '--commits', '608c6488', '--only', '4 hosts,8 hosts', '--rounds', '2'],
+      ...['--name', 'network-path', '--out', '{out}'],
+    ],
+  },
+  {
     name: 'first-calls',
     title: 'the first calls of a process',
     kind: 'report',
