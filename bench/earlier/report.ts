@@ -12,7 +12,7 @@ export interface EarlierReport {
 export interface EarlierRow {
   readonly group: string;
   readonly case: string;
-  /** By commit. */
+  /** The times of each build, by its commit; `now` is the present code. */
   readonly builds: Readonly<Record<string, EarlierTimes>>;
 }
 

@@ -14,7 +14,8 @@ export const networkPathScratchBytes = 1024 * 1024;
 
 const lineBytes = 64;
 
-/** Most bytes of one put; twice as many go to a rank in an operation: all that up to 128 KiB may send, or parts that all exchange of more. */
+/** Most bytes of one put; a rank may be sent twice as many in one operation. That is enough for any plan up to 128 KiB, and above it for
+ *  plans in which ranks exchange parts. */
 export function networkPathPutBytes(ranks: number): number {
   return Math.max(128 * 1024, Math.ceil(networkPathScratchBytes / ranks / lineBytes) * lineBytes);
 }
@@ -177,6 +178,7 @@ function announcementBytes(mailboxFilled: number): number {
 }
 
 const nothing = new Uint8Array(0);
+/** The data of a message that only raises a signal. */
 const noBytes = { buffer: 'scratch', offset: 0, bytes: 0, targetBuffer: 'scratch', targetOffset: 0 } as const;
 
 function codeOf(buffer: BufferName): number {

@@ -143,7 +143,7 @@ interface Watch {
 const signalBytes = 64;
 const turns = 2;
 
-/** There is no congestion to control. */
+/** A socket of this process, which has no congestion to control. */
 const given = (descriptor: number): GivenSocket => ({ descriptor, review: () => undefined });
 
 /** All sockets of a world. */

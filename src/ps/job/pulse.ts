@@ -32,7 +32,7 @@ const resourceLimits = { maxYoungGenerationSizeMb: 1, maxOldGenerationSizeMb: 32
 
 export class PulseThread {
   readonly #worker: Worker;
-  /** Rejects when the thread fails or ends, if before `listen` too. */
+  /** Rejects when the thread fails or ends, also when it does so before `listen` is called. */
   readonly #over: Promise<never>;
 
   /** @throws ShoalError `out-of-memory`, `system`. */

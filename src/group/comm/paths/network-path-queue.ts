@@ -77,7 +77,7 @@ export class NetworkPathQueue extends LateCalls<NetworkPathEntry> {
 
   add(request: HandedOver<'network'>, submittedMs: number): NetworkPathEntry {
     const { path, planner, sockets } = must(this.#open, () => 'the calling thread knows the network path from here');
-    // What is late may have been lost.
+    // A call that is late may have lost packets.
     for (const socket of sockets) socket.review();
     const operation = path.bind(request.call, planner.prepare(request.call, 'network'), localBuffers(request.buffers));
     const { progress } = request.way;
