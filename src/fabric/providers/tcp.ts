@@ -177,8 +177,8 @@ class TcpConnection extends StreamConnection {
 
   override async write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {
     checkSource(source, immediate);
-    const last = { immediate: immediate ?? 0, flags: immediate === undefined ? 0 : flagSet };
-    if (source.bytes === 0) return immediate === undefined ? undefined : this.postOrdered(FrameType.Immediate, last);
+    const flags = immediate === undefined ? 0 : flagSet;
+    if (source.bytes === 0) return immediate === undefined ? undefined : this.postOrdered(FrameType.Immediate, { immediate, flags });
     const { rkey } = target.region;
     let done = 0;
     for (; source.bytes - done > frameBytesMax; done += frameBytesMax) {
@@ -187,7 +187,7 @@ class TcpConnection extends StreamConnection {
     }
     this.#noteWritten(source.bytes);
     const payload = Buffer.from(source.region.buffer, source.offset + done, source.bytes - done);
-    return this.postOrdered(FrameType.Write, { ...last, rkey, offset: target.offset + done }, payload);
+    return this.postOrdered(FrameType.Write, { immediate, flags, rkey, offset: target.offset + done }, payload);
   }
 
   async gather(sources: readonly Span[], target: RemoteSpan): Promise<void> {

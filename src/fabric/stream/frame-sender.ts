@@ -47,13 +47,17 @@ export interface FrameSenderOptions {
   readonly ciphers?: RecordCiphers | undefined;
 }
 
-/** A frame on its way. */
-export interface OutgoingFrame extends FrameHeader {
-  readonly payload: Uint8Array | undefined;
+/** The bytes of a frame behind its header. */
+export interface FrameParts {
+  readonly payload?: Uint8Array | undefined;
   /** One buffer with room for the header, and the payload behind it; it stands for `payload`. */
-  readonly joined?: Buffer;
+  readonly joined?: Buffer | undefined;
   /** Further parts, behind the payload. */
   readonly more?: readonly Uint8Array[] | undefined;
+}
+
+/** A frame on its way. */
+export interface OutgoingFrame extends FrameHeader, FrameParts {
   /** Bytes of the payload and all further parts. */
   readonly payloadBytes: number;
   /** Called when the kernel has the frame: the payload may change. */

@@ -16,7 +16,7 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { LinkEnds } from '../../base/secure/link.ts';
 import type { PeerIdentity } from '../fabric.ts';
-import { FrameSender, type FrameSenderOptions, type OutgoingFrame } from './frame-sender.ts';
+import { FrameSender, type FrameSenderOptions, type FrameParts } from './frame-sender.ts';
 import { FrameReader, type FrameReaderOptions } from './frame-reader.ts';
 import { emptyHeader, errorFrame, errorTextBytes, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
@@ -201,20 +201,12 @@ export class FramedSocket {
   post(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array, more?: readonly Uint8Array[]): Promise<void> {
     let payloadBytes = payload?.length ?? 0;
     if (more !== undefined) for (const each of more) payloadBytes += each.length;
-    const { flags = 0, immediate = 0, rkey = 0, offset = 0, bytes = payloadBytes } = fields;
-    return this.#post({ type, flags, immediate, rkey, offset, bytes, payload, more, payloadBytes });
+    return this.#post(type, fields, payloadBytes, { payload, more });
   }
 
   /** Like `post`, for bytes with room for the header in front of them: they are one piece for the system. */
   postJoined(type: number, joined: Buffer): Promise<void> {
-    return this.#post({
-      ...emptyHeader(),
-      type,
-      bytes: joined.length - headerBytes,
-      joined,
-      payload: undefined,
-      payloadBytes: joined.length - headerBytes,
-    });
+    return this.#post(type, {}, joined.length - headerBytes, { joined });
   }
 
   /** Like `post`, for frames of our own whose failure is reported by the stream's end anyway. */
@@ -235,7 +227,7 @@ export class FramedSocket {
           this.#goodbyeSent = true;
           this.#socket.end();
         };
-        const goodbye = { ...emptyHeader(), type: FrameType.Goodbye, payload: undefined, payloadBytes: 0 };
+        const goodbye = { ...emptyHeader(), type: FrameType.Goodbye, payloadBytes: 0 };
         this.#sender.push({ ...goodbye, resolve: sent, reject: () => undefined });
         this.#socket.resume();
       } else if (this.#phase === 'opening') {
@@ -293,7 +285,8 @@ export class FramedSocket {
     return taken;
   }
 
-  #post(frame: Omit<OutgoingFrame, 'resolve' | 'reject'>): Promise<void> {
+  /** Every frame is made here, by one literal: objects of several shapes cost the senders of pieces a tenth of their time. */
+  #post(type: number, fields: Partial<FrameHeader>, payloadBytes: number, parts: FrameParts): Promise<void> {
     if (!this.open) return Promise.reject(this.#closed());
     try {
       checkBacklog(this.#peer, this.#sender.inFlight, this.#options.maxQueuedBytes);
@@ -301,7 +294,11 @@ export class FramedSocket {
       return Promise.reject(error);
     }
     this.#options.polling?.onPosted();
-    return new Promise((resolve, reject) => this.#sender.push({ ...frame, resolve, reject }));
+    const { flags = 0, immediate = 0, rkey = 0, offset = 0, bytes = payloadBytes } = fields;
+    const { payload, joined, more } = parts;
+    return new Promise((resolve, reject) =>
+      this.#sender.push({ type, flags, immediate, rkey, offset, bytes, payload, joined, more, payloadBytes, resolve, reject }),
+    );
   }
 
   // ── receiving ──────────────────────────────────────────────────────────────────────────────────────────────────
