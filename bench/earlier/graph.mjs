@@ -1,13 +1,12 @@
-// A worker and a parameter server of a graph: steps that read variables of the server and update them; the worker prints their times.
+// A worker and a parameter server of a graph: steps that read variables of the server and update them.
 import { add, assign, assignSub, constant, GraphBuilder, startGraphServer, variable } from 'shoal/graph';
+import { takeTurns, timed } from './turns.mjs';
 
 const cases = [
-  { variables: 2, elements: 16, fuse: false },
-  { variables: 40, elements: 16, fuse: true },
-  { variables: 2, elements: 1 << 20, fuse: false },
+  { variables: 2, elements: 16, fuse: false, times: 40, warmUps: 1000 },
+  { variables: 40, elements: 16, fuse: true, times: 12, warmUps: 500 },
+  { variables: 2, elements: 1 << 20, fuse: false, times: 4, warmUps: 60 },
 ];
-const warmUps = 50;
-const times = 200;
 
 function sums(a, b) {
   const result = new Float32Array(a.length);
@@ -21,8 +20,8 @@ const AddV2 = ({ inputs: [a, b] }) => [{ dtype: a.dtype, shape: a.shape, data: s
 const server = await startGraphServer({ kernels: { AddV2 } });
 if (server.job === 'ps') await server.join();
 else {
-  const rows = [];
-  for (const { variables, elements, fuse } of cases) {
+  const turns = [];
+  for (const { variables, elements, fuse, times, warmUps } of cases) {
     const g = new GraphBuilder();
     const ps = '/job:ps/task:0';
     const ones = () => constant(g, { dtype: 'float32', shape: [elements], data: new Float32Array(elements).fill(1) });
@@ -40,14 +39,9 @@ else {
     );
     const session = await server.session(g.finish(), { doFuseRecv: fuse });
     await session.run([], init);
-    const took = [];
-    for (let k = 0; k < times + warmUps; k++) {
-      const startMs = performance.now();
-      await session.run([], updates);
-      if (k >= warmUps) took.push((performance.now() - startMs) * 1000);
-    }
-    rows.push({ case: `a step that reads and updates ${variables} variables of ${elements} elements${fuse ? ', fused' : ''}`, us: took });
+    const name = `a step that reads and updates ${variables} variables of ${elements} elements${fuse ? ', fused' : ''}`;
+    turns.push({ name, times, warmUps, run: (count) => timed(count, () => session.run([], updates)) });
   }
-  console.log(JSON.stringify(rows));
+  await takeTurns(turns);
 }
 await server[Symbol.asyncDispose]();

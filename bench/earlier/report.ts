@@ -16,11 +16,15 @@ export interface EarlierRow {
   readonly builds: Readonly<Record<string, EarlierTimes>>;
 }
 
-/** Times of a call in microseconds: the medians of all rounds. */
+/** Times of a call in microseconds. A round starts all processes anew. */
 export interface EarlierTimes {
+  /** Median of the rounds. */
   readonly medianUs: number;
   readonly bestUs: number;
-  /** Median over the rounds of this time divided by that of the present code in the same round. */
+  /** Median of `ratios`. */
   readonly ratio: number;
+  /** Of each round the median of its turns. */
   readonly roundsUs: readonly number[];
+  /** Of each round the median over its turns of this time divided by that of the present code in the same turn. */
+  readonly ratios: readonly number[];
 }

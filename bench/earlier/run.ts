@@ -1,27 +1,34 @@
-/** Compares this code with earlier commits of it, interleaved: all-reduce on one host and between hosts, the parameter server,
+/** Compares this code with earlier commits of it, in turns: all-reduce on one host and between hosts, the parameter server,
  *  rendezvous, and the step of a graph.
  *
  *    npx tsx bench/earlier/run.ts --commits HEAD,86afc300,3121df6
- *    npx tsx bench/earlier/run.ts --commits 86afc300 --only systems --rounds 9
+ *    npx tsx bench/earlier/run.ts --commits 86afc300 --only rendezvous,graph --rounds 9
  *
- *  Each commit is built once, in node_modules/.cache. What a commit does not have yet is left out. HEAD is the control: this commit
- *  built a second time, so that its ratio is the scatter. Hosts are made of network namespaces, which needs root. `--only`: 2 ranks,
- *  4 ranks, 4 hosts, 8 hosts, systems. Machines whose CPUs are shared have hours in which each round takes once or twice as long, whichever
- *  build runs: what has short rounds takes more of them than `--rounds`, and ratios are taken within a round before their median is. */
+ *  Each commit is built once, in node_modules/.cache. A commit that does not have a system yet is left out of its rows. HEAD is the
+ *  control: this commit built a second time, so that its ratio is the scatter. Hosts are made of network namespaces, which needs root.
+ *  `--only`: 2 ranks, 4 ranks, 4 hosts, 8 hosts, parameter server, rendezvous, graph; `--sizes 26214400:6:20`: all-reduces of other
+ *  sizes (bytes, calls in a turn, calls before the first one). In each round all processes are started anew, and builds take turns of some
+ *  milliseconds (turns.ts). */
 import { spawnSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { median } from '../../src/base/numbers.ts';
 import { programArguments, programOf } from '../arguments.ts';
-import type { Comparison } from '../peers/comparison.ts';
+import { networkPlace } from '../network/network-place.ts';
+import { createNetwork } from '../network/network.ts';
+import { localPlace, type Place } from '../peers/place.ts';
+import { runTogether } from '../peers/processes.ts';
 import { buildOf, folderOf, repository } from './build.ts';
 import type { EarlierReport, EarlierRow } from './report.ts';
+import { inTurns, type TurnTaker } from './turns.ts';
 
 const { values } = programArguments(import.meta.url, {
   options: {
     commits: { type: 'string', default: 'HEAD,86afc300,3121df6' },
     rounds: { type: 'string', default: '5' },
+    sizes: { type: 'string' },
     only: { type: 'string' },
     out: { type: 'string', default: join(repository, 'bench/results') },
     name: { type: 'string', default: 'earlier' },
@@ -29,43 +36,60 @@ const { values } = programArguments(import.meta.url, {
 });
 const rounds = Number(values.rounds);
 const now = 'now';
+const timeoutMs = 1_200_000;
+const scripts = ['turns.mjs', 'all-reduce.mjs', 'store.mjs', 'rendezvous.mjs', 'graph.mjs'];
 
-/** Comparisons of all-reduce by bench/peers, which has the places and checks the sums. The first thousands of calls, while V8 compiles, must
- *  not be the median. `rounds`: by how much they are more. */
-const reductions: Readonly<Record<string, { readonly args: readonly string[]; readonly rounds: number }>> = {
-  '2 ranks': { args: ['--ranks', '2', '--sizes', '8:20000,1KiB:10000,64KiB:8000,1MiB:3000,25MiB:24'], rounds: 4 },
-  '4 ranks': { args: ['--ranks', '4', '--warmup', '5', '--sizes', '8:20000,1KiB:8000,64KiB:3000,1MiB:800,25MiB:16'], rounds: 4 },
+/** Rounds of a program are `share` times `--rounds`: more where the luck of processes, such as their CPUs, decides. */
+interface Turns {
+  readonly share: number;
+  readonly turns: number;
+}
+
+/** All-reduces. Sizes: bytes, calls in a turn, calls before the first turn, while V8 compiles. */
+const reductions: Readonly<Record<string, Turns & { readonly ranks: number; readonly hosts: number; readonly sizes: string }>> = {
+  '2 ranks': {
+    ...{ ranks: 2, hosts: 1, share: 1, turns: 15 },
+    sizes: '8:5000:60000,1024:4000:20000,65536:1500:8000,262144:600:3000,1048576:200:1000,26214400:6:20',
+  },
+  '4 ranks': {
+    ...{ ranks: 4, hosts: 1, share: 4, turns: 5 },
+    sizes: '8:800:10000,1024:800:4000,65536:300:1500,262144:150:500,1048576:60:200,26214400:4:8',
+  },
   '4 hosts': {
-    args: ['--hosts', '4', '--rate-mbit', '1000', '--warmup', '20', '--sizes', '8:10000,1KiB:4000,64KiB:200,256KiB:60,1MiB:20,25MiB:2'],
-    rounds: 2,
+    ...{ ranks: 4, hosts: 4, share: 1, turns: 10 },
+    sizes: '8:100:6000,1024:100:3000,65536:16:200,262144:8:60,1048576:4:20,26214400:1:3',
   },
-  '8 hosts': {
-    args: ['--hosts', '8', '--rate-mbit', '1000', '--warmup', '20', '--sizes', '8:3000,64KiB:150,256KiB:40,1MiB:20'],
-    rounds: 2,
-  },
+  '8 hosts': { ...{ ranks: 8, hosts: 8, share: 1, turns: 10 }, sizes: '8:40:3000,65536:8:100,262144:5:40,1048576:3:20' },
 };
-const ways = { sync: 'shared tensors', private: 'plain arrays' } as const;
 
-/** Programs that run in the folder of a build, so that they import its package by name. They take twice the rounds. */
-const systems: readonly { readonly group: string; readonly script: string; readonly launch: readonly string[] | undefined }[] = [
-  { group: 'parameter server', script: 'store.mjs', launch: ['run', '-q', '--workers', '2', '--servers', '1'] },
-  { group: 'rendezvous', script: 'rendezvous.mjs', launch: undefined },
-  { group: 'graph', script: 'graph.mjs', launch: ['run', '-q', '--ps', '1', '--workers', '1'] },
-];
+/** Programs that run in the folder of a build, so that they import its package by name. */
+const systems: Readonly<
+  Record<string, Turns & { readonly script: string; readonly launch?: readonly string[]; readonly processes: number }>
+> = {
+  'parameter server': {
+    ...{ script: 'store.mjs', launch: ['run', '-q', '--workers', '2', '--servers', '1'], processes: 2 },
+    ...{ share: 2, turns: 10 },
+  },
+  rendezvous: { script: 'rendezvous.mjs', processes: 2, share: 2, turns: 15 },
+  graph: { script: 'graph.mjs', launch: ['run', '-q', '--ps', '1', '--workers', '1'], processes: 1, share: 2, turns: 10 },
+};
 
 const startedAt = new Date().toISOString();
 const loadBefore = loadavg()[0];
 const commit = spawnSync('git', ['describe', '--always', '--dirty'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
 const head = spawnSync('git', ['rev-parse', '--short=8', 'HEAD'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
 const earlier = values.commits.split(',').map((each) => (each === 'HEAD' ? head : each));
+const builds = [now, ...earlier];
 const path = join(values.out, `${values.name}.json`);
 const wanted = values.only?.split(',');
 const scratch = mkdtempSync(join(tmpdir(), 'shoal-earlier-'));
 mkdirSync(values.out, { recursive: true });
 copyPresent();
+for (const build of builds) prepare(build);
 const rows: EarlierRow[] = [];
-for (const group of Object.keys(reductions)) if (wanted?.includes(group) !== false) add(reduced(group));
-if (wanted?.includes('systems') !== false) add(measuredSystems());
+for (const group of Object.keys(reductions)) if (wanted?.includes(group) !== false) add(await reduced(group));
+for (const group of Object.keys(systems))
+  if (wanted?.includes(group) !== false) add(await measured(group, systems[group], () => systemTakers(group)));
 rmSync(scratch, { recursive: true });
 
 /** Copies the present build to where the others lie, so that all have the same place, and compiled code of the same age. */
@@ -76,6 +100,12 @@ function copyPresent(): void {
   }
 }
 
+/** Copies the programs to where they import the package of a build. */
+function prepare(build: string): void {
+  const folder = build === now ? folderOf(now) : buildOf(build);
+  for (const script of scripts) copyFileSync(join(repository, 'bench/earlier', script), join(folder, 'build', script));
+}
+
 /** Writes the result after each part, because all of them take a quarter of an hour. Rows of the same commit that were not measured again
  *  stay. */
 function add(measured: readonly EarlierRow[]): void {
@@ -83,7 +113,15 @@ function add(measured: readonly EarlierRow[]): void {
   const before = existsSync(path) ? (JSON.parse(readFileSync(path, 'utf8')) as EarlierReport) : undefined;
   const others = before?.commit === commit ? before.rows.filter(({ group }) => !rows.some((row) => row.group === group)) : [];
   const all = [...others, ...rows];
-  const report: EarlierReport = { schema: 'shoal-earlier', startedAt, commit, cpus: availableParallelism(), loadBefore, rounds, rows: all };
+  const report: EarlierReport = {
+    schema: 'shoal-earlier',
+    startedAt,
+    commit,
+    cpus: availableParallelism(),
+    loadBefore,
+    rounds,
+    rows: all,
+  };
   writeFileSync(path, `${JSON.stringify(report, null, 1)}\n`);
 }
 for (const { group, case: name, builds } of rows) {
@@ -94,83 +132,61 @@ for (const { group, case: name, builds } of rows) {
   console.log(`${group}, ${name}: ${cells.join('   ')}`);
 }
 
-function reduced(group: string): EarlierRow[] {
-  const { args, rounds: share } = reductions[group];
-  const contestants = [now, ...earlier].flatMap((build) => Object.keys(ways).map((way) => `${build} ${way}`));
-  const options = [
-    '--rounds',
-    String(share * rounds),
-    '--earlier',
-    [now, ...earlier].join(','),
-    '--only',
-    contestants.join(','),
-    '--out',
-    scratch,
-    '--name',
-    'one',
-  ];
-  const peers = join(repository, 'bench/peers/run.ts');
-  const { status } = spawnSync(process.execPath, ['--import', 'tsx', peers, ...args, ...options], {
-    cwd: repository,
-    stdio: ['ignore', 'ignore', 'inherit'],
+async function reduced(group: string): Promise<EarlierRow[]> {
+  const { ranks, hosts, sizes, ...turns } = reductions[group];
+  const secret = randomBytes(32).toString('hex');
+  using network = hosts > 1 ? await createNetwork({ hosts, rateMbit: 1000, delayUs: 0, jitterUs: 0, lossPercent: 0 }) : undefined;
+  const place: Place = network
+    ? networkPlace({ network, ranksPerHost: ranks / hosts, secret, timeoutMs })
+    : localPlace({ ranks, secret, timeoutMs });
+  // All builds live in the same network, so each has a port of its own. Commits before encryption have none.
+  const variables = { BENCH_SIZES: values.sizes ?? sizes, SHOAL_ENCRYPTION: 'off' };
+  const takers = (): TurnTaker[] =>
+    builds.map((build, index) => ({
+      build,
+      processes: ranks,
+      start: (environment) =>
+        place.run({
+          command: [process.execPath, join(folderOf(build), 'build/all-reduce.mjs')],
+          environment: { ...variables, ...(network ? { MASTER_PORT: String(29400 + 100 * index) } : {}), ...environment },
+        }),
+    }));
+  return await measured(`all-reduce, ${group}`, turns, takers);
+}
+
+function systemTakers(group: string): TurnTaker[] {
+  const { script, launch = [], processes } = systems[group];
+  return builds.map((build) => {
+    const folder = folderOf(build);
+    const program = launch.length > 0 ? [programOf(folder), ...launch] : [];
+    const command = [process.execPath, ...program, join(folder, 'build', script)];
+    return { build, processes, start: (environment) => runTogether([{ command, environment }], { timeoutMs }) };
   });
-  if (status !== 0) throw new Error(`the comparison of ${group} failed`);
-  const { cases } = JSON.parse(readFileSync(join(scratch, 'one.json'), 'utf8')) as Comparison;
-  return cases[0].sizes.flatMap(({ bytes, standings }) =>
-    Object.entries(ways).map(([way, title]) => ({
-      group: `all-reduce, ${group}`,
-      case: `${bytes} bytes, ${title}`,
-      builds: compared(
-        new Map(
-          [now, ...earlier].flatMap((build) => {
-            const found = standings.find(({ contestant }) => contestant === `${build} ${way}`);
-            return found ? [[build, found.roundsUs]] : [];
-          }),
-        ),
-      ),
-    })),
-  );
 }
 
-/** Compares builds by their times in each round. */
-function compared(byBuild: ReadonlyMap<string, readonly number[]>): EarlierRow['builds'] {
-  const ours = byBuild.get(now) ?? [];
-  return Object.fromEntries(
-    [...byBuild].map(([build, roundsUs]) => {
-      const ratio = median(roundsUs.map((us, round) => us / ours[round]));
-      return [build, { medianUs: median(roundsUs), bestUs: Math.min(...roundsUs), ratio, roundsUs }];
-    }),
-  );
-}
-
-function measuredSystems(): EarlierRow[] {
-  const builds = new Map([now, ...earlier].map((each) => [each, buildOf(each)]));
-  return systems.flatMap(({ group, script, launch }) => {
-    const times = new Map<string, Map<string, number[]>>();
-    for (let round = 0; round < 2 * rounds; round++) {
-      const order = [...builds.keys()];
-      for (const build of [...order.slice(round % order.length), ...order.slice(0, round % order.length)]) {
-        console.error(`${group}: round ${round + 1} of ${2 * rounds}, ${build}`);
-        for (const [name, us] of Object.entries(runOnce(builds.get(build)!, script, launch) ?? {})) {
-          const byBuild = times.get(name) ?? new Map<string, number[]>();
-          times.set(name, byBuild);
-          byBuild.set(build, [...(byBuild.get(build) ?? []), us]);
-        }
+/** All rounds of a program. */
+async function measured(group: string, { share, turns }: Turns, takers: () => readonly TurnTaker[]): Promise<EarlierRow[]> {
+  const times = new Map<string, Map<string, { us: number; ratio: number }[]>>();
+  for (let round = 0; round < share * rounds; round++) {
+    console.error(`${group}: round ${round + 1} of ${share * rounds}`);
+    for (const [name, byBuild] of await inTurns(takers(), { turns, scratch })) {
+      const ours = byBuild.get(now)!;
+      if (!times.has(name)) times.set(name, new Map());
+      for (const [build, us] of byBuild) {
+        const all = times.get(name)!;
+        const ratio = median(us.map((each, turn) => each / ours[turn]));
+        all.set(build, [...(all.get(build) ?? []), { us: median(us), ratio }]);
       }
     }
-    return [...times].map(([name, byBuild]) => ({ group, case: name, builds: compared(byBuild) }));
-  });
-}
-
-/** The median time of each case; undefined for a build that does not have this system. */
-function runOnce(folder: string, script: string, launch: readonly string[] | undefined): Record<string, number> | undefined {
-  const place = join(folder, 'build', script);
-  copyFileSync(join(repository, 'bench/earlier', script), place);
-  const command = launch === undefined ? [place] : [programOf(folder), ...launch, place];
-  const { stdout, stderr, status } = spawnSync(process.execPath, command, { cwd: folder, encoding: 'utf8', timeout: 300_000 });
-  if (/ERR_PACKAGE_PATH_NOT_EXPORTED|unknown option/.test(stderr)) return undefined;
-  const line = stdout.split('\n').find((each) => each.includes('[{"case"'));
-  if (status !== 0 || line === undefined) throw new Error(`${script} in ${folder} ended with ${status}: ${stderr}`);
-  const cases = JSON.parse(line.slice(line.indexOf('[{'))) as { case: string; us: number[] }[];
-  return Object.fromEntries(cases.map(({ case: name, us }) => [name, median(us)]));
+  }
+  return [...times].map(([name, byBuild]) => ({
+    group,
+    case: name,
+    builds: Object.fromEntries(
+      [...byBuild].map(([build, each]) => {
+        const [roundsUs, ratios] = [each.map(({ us }) => us), each.map(({ ratio }) => ratio)];
+        return [build, { medianUs: median(roundsUs), bestUs: Math.min(...roundsUs), ratio: median(ratios), roundsUs, ratios }];
+      }),
+    ),
+  }));
 }

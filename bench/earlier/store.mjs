@@ -1,33 +1,27 @@
-// A worker of a parameter server: pushes and pulls values of several sizes, and prints the time of each: among the first rounds of the
-// process, while V8 compiles, and later; and the time from the start of the process until the first of these cases is over.
+// A worker of a parameter server: pushes and pulls values of several sizes, while V8 still compiles, and in turns with other builds.
 import { create } from 'shoal/kvstore';
+import { median, takeTurns, timed } from './turns.mjs';
 
 const cases = [
-  { bytes: 1024, keys: 100, times: 60 },
-  { bytes: 65_536, keys: 20, times: 60 },
-  { bytes: 4 << 20, keys: 4, times: 30 },
-  { bytes: 1024, keys: 100, times: 300, after: 2000 },
-  { bytes: 65_536, keys: 20, times: 300, after: 2000 },
-  { bytes: 4 << 20, keys: 4, times: 60, after: 60 },
+  { bytes: 1024, keys: 100, atFirst: 60, warmUps: 2000, times: 12 },
+  { bytes: 65_536, keys: 20, atFirst: 60, warmUps: 1000, times: 10 },
+  { bytes: 4 << 20, keys: 4, atFirst: 30, warmUps: 60, times: 4 },
 ];
 
 const kv = await create('dist_sync');
-const rows = [];
-for (const { bytes, keys: count, times, after = 10 } of cases) {
-  const later = after > 10 ? `, after ${after} rounds` : '';
-  const keys = Array.from({ length: count }, (_, k) => `${bytes}/${k}${later}`);
+const atStart = {};
+const later = [];
+for (const { bytes, keys: count, atFirst, ...turns } of cases) {
+  const keys = Array.from({ length: count }, (_, k) => `${bytes}/${k}`);
   const tensors = keys.map(() => kv.tensor('float32', [bytes / 4]));
   await kv.init(keys, tensors);
   await kv.barrier();
-  const took = [];
-  for (let k = 0; k < after + times; k++) {
-    const startMs = performance.now();
-    await kv.pushPull(keys, tensors);
-    if (k >= after) took.push((performance.now() - startMs) * 1000);
-  }
-  if (rows.length === 0) rows.push({ case: `${after + times} rounds, from the start of the process`, us: [performance.now() * 1000] });
-  rows.push({ case: `${count} values of ${bytes} bytes pushed and pulled${later}`, us: took });
-  await kv.barrier();
+  const step = () => kv.pushPull(keys, tensors);
+  const name = `${count} values of ${bytes} bytes pushed and pulled`;
+  const first = await timed(10 + atFirst, step);
+  if (later.length === 0) atStart[`${10 + atFirst} rounds, from the start of the process`] = performance.now() * 1000;
+  atStart[name] = median(first.slice(10));
+  later.push({ name: `${name}, in turns`, ...turns, run: (times) => timed(times, step) });
 }
-if (kv.rank === 0) console.log(JSON.stringify(rows));
+await takeTurns(later, atStart);
 await kv.close();

@@ -1,0 +1,30 @@
+// A rank that all-reduces float32 sums of the sizes in BENCH_SIZES, in tensors and in plain arrays.
+import { initProcessGroup } from 'shoal';
+import { takeTurns } from './turns.mjs';
+
+const group = await initProcessGroup();
+const sizes = process.env.BENCH_SIZES.split(',').map((each) => each.split(':').map(Number));
+const sum = (group.size * (group.size + 1)) / 2;
+
+await takeTurns(
+  sizes.flatMap(([bytes, times, warmUps]) =>
+    ['shared tensors', 'plain arrays'].map((title) => {
+      const value = title === 'plain arrays' ? new Float32Array(bytes / 4) : group.tensor('float32', [bytes / 4]);
+      const data = value.data ?? value;
+      const run = (count) => {
+        const took = [];
+        for (let k = -1; k < count; k++) {
+          data.fill(group.rank + 1);
+          const startMs = performance.now();
+          group.allReduce(value).waitSync();
+          // In the first call the ranks meet.
+          if (k >= 0) took.push((performance.now() - startMs) * 1000);
+        }
+        if (data.some((each) => each !== sum)) throw new Error(`a sum of ${bytes} bytes is wrong`);
+        return took;
+      };
+      return { name: `${bytes} bytes, ${title}`, times, warmUps, run };
+    }),
+  ),
+);
+await group[Symbol.asyncDispose]();
