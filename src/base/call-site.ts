@@ -36,9 +36,8 @@ export class CallSites {
 
   #firstForeign(frames: readonly NodeJS.CallSite[]): string | undefined {
     for (const frame of frames) {
-      const name = frame.getFileName();
-      if (!name) continue;
-      const file = this.#file(name);
+      const name = frame.getFileName() ?? '';
+      const file = name === '' ? undefined : this.#file(name);
       if (file) return siteOf(frame, name, file);
     }
     return undefined;

@@ -172,11 +172,12 @@ describe('the data plane', () => {
   });
 
   it('an impossible or unknown data plane is refused by name', async () => {
-    for (const [env, message] of [
-      [{ SHOAL_FABRICS: 'carrier-pigeon' }, /unknown fabric 'carrier-pigeon' in SHOAL_FABRICS; use /],
-      [{ SHOAL_FABRICS: 'shm', SHOAL_NATIVE: '0' }, /fabric shm cannot be used here: /],
+    for (const [n, env, message] of [
+      [1, { SHOAL_FABRICS: 'carrier-pigeon' }, /unknown fabric 'carrier-pigeon' in SHOAL_FABRICS; use /],
+      [2, { SHOAL_FABRICS: 'carrier-pigeon' }, /unknown fabric 'carrier-pigeon' in SHOAL_FABRICS; use /],
+      [2, { SHOAL_FABRICS: 'shm', SHOAL_NATIVE: '0' }, /fabric shm cannot be used here: /],
     ] as const) {
-      await using world = await startRanks({ fixture, n: 2, env: { SCENARIO: 'places', ...env } });
+      await using world = await startRanks({ fixture, n, env: { SCENARIO: 'places', ...env } });
       for (const outcome of await world.outcomes()) expect(reportOf(outcome, 'init').message).toMatch(message);
     }
   });

@@ -3,6 +3,7 @@
 import type { CallSite } from '../../base/call-site.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { anyNumber, checkArgument } from '../../base/schema.ts';
+import { settled } from '../../base/microtask.ts';
 
 /** A started operation. `await work` resolves when it is complete and rejects with its `ShoalError`. */
 export interface Work extends PromiseLike<void> {
@@ -242,8 +243,6 @@ export class PendingWork extends HeededWork implements SettlingWork {
     return this.#promise.then(onFulfilled, onRejected);
   }
 }
-
-const settled = Promise.resolve();
 
 /** The work of an operation that was complete when its call returned. */
 export class CompletedWork extends Thenable implements SettlingWork {

@@ -24,6 +24,7 @@ import {
 } from '../../base/secure/records.ts';
 import { Fifo } from '../../base/collections/fifo.ts';
 import { dataViewOf } from '../../base/bytes.ts';
+import { settled } from '../../base/microtask.ts';
 import { encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';
@@ -37,8 +38,6 @@ const handedBytesMax = 2 * 1024 * 1024;
 const runBytesMax = 2048;
 /** Most bytes that are sealed at once. */
 const pieceBytesMax = 4 * recordPlainBytesMax;
-/** A resolved promise: its `then` is a microtask, whereas node's `queueMicrotask` makes an `AsyncResource` each time. */
-const settled = Promise.resolve();
 
 export interface FrameSenderOptions {
   readonly maxQueuedBytes: number;

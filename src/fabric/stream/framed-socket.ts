@@ -15,6 +15,7 @@ import type { Clock, Timer } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { LinkEnds } from '../../base/secure/link.ts';
+import { settled } from '../../base/microtask.ts';
 import type { PeerIdentity } from '../fabric.ts';
 import { FrameSender, type FrameSenderOptions, type FrameParts } from './frame-sender.ts';
 import { FrameReader, type FrameReaderOptions } from './frame-reader.ts';
@@ -24,8 +25,6 @@ import type { StreamCounters } from './stream-counters.ts';
 
 const keepAliveMs = 10_000;
 
-/** A resolved promise: its `then` is a microtask, whereas node's `queueMicrotask` makes an `AsyncResource` each time. */
-const settled = Promise.resolve();
 /** Buffer for bytes that nobody reads, shared by all sockets that are closing. */
 const dropped = Buffer.allocUnsafeSlow(64 * 1024);
 
@@ -227,8 +226,7 @@ export class FramedSocket {
           this.#goodbyeSent = true;
           this.#socket.end();
         };
-        const goodbye = { ...emptyHeader(), type: FrameType.Goodbye, payloadBytes: 0 };
-        this.#sender.push({ ...goodbye, resolve: sent, reject: () => undefined });
+        this.#sender.push({ ...emptyHeader(), type: FrameType.Goodbye, payloadBytes: 0, resolve: sent, reject: () => undefined });
         this.#socket.resume();
       } else if (this.#phase === 'opening') {
         this.fail(this.#closed());

@@ -8,9 +8,9 @@ import { createLogger } from '../../base/log.ts';
 import { systemRandom } from '../../base/random.ts';
 import { packageVersion } from '../../base/packages/version.ts';
 import type { CommThreadContext } from '../../comm/thread/guest.ts';
-import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
+import type { Fabric, FabricOptions, FabricProvider } from '../../fabric/fabric.ts';
 import { hostIdentity } from '../../base/files/host-identity.ts';
-import { fabricProviders } from '../../fabric/providers.ts';
+import { fabricProviders, fabricsNamed } from '../../fabric/providers.ts';
 import { countersIn } from '../../metrics/board.ts';
 import { CallCounters } from '../../metrics/call-counters.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -27,9 +27,10 @@ import { openWorldStore } from '../shared/open-world-store.ts';
 import { OperationLog } from './diagnosis/operation-log.ts';
 import { parseStoreUrl, type OpenedStore } from '../../store/open-store.ts';
 
-/** @param context the comm thread; absent: the calling thread communicates. */
+/** @param context the comm thread; absent: the calling thread communicates. @throws ShoalError `config`. */
 export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext): CommEnvironment {
   const { settings, rank } = plan;
+  const named = fabricsNamed(settings.fabrics);
   const thread = context === undefined ? 'main' : 'comm';
   const native = loadNative({ enabled: settings.native });
   const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
@@ -61,7 +62,7 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
     ...(context && { giveWay: context.giveWay, arbiter: context.arbiter }),
     serveStatus,
     meet: (world) =>
-      meet(world, {
+      meet(world, named, {
         regions: allocator,
         onRefused: (error) => log.debug(`a connection was refused: ${error.message}`),
         onNote: (message) => log.info(message),
@@ -79,11 +80,15 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
   };
 }
 
-async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onRefused' | 'onNote'>): Promise<Meeting> {
+async function meet(
+  plan: WorldPlan,
+  named: readonly FabricProvider[],
+  parts: Pick<FabricOptions, 'regions' | 'onRefused' | 'onNote'>,
+): Promise<Meeting> {
   const { settings, rank, size, joinTimeoutMs } = plan;
   const base = { clock: systemClock, random: systemRandom };
   const opened = await openWorldStore(plan, { connectTimeoutMs: Math.min(settings.connectTimeoutMs, joinTimeoutMs) });
-  const fabrics = createFabrics(plan, {
+  const fabrics = createFabrics(plan, named, {
     ...base,
     identity: { world: opened.world, rank },
     worldSize: size,
@@ -103,19 +108,13 @@ function mayBeOneHost({ url, secret }: OpenedStore): boolean {
   return parsed.kind === 'tcp' ? isLoopback(parsed.host) : secret.length === 0;
 }
 
-/** The fabrics this rank uses, best first. @throws ShoalError `config` or `unsupported`. */
-function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[] {
-  const automatic = (): string[] => fabricProviders.filter((each) => each.isUsedUnasked()).map(({ name }) => name);
-  const names = settings.fabrics.length > 0 ? settings.fabrics : automatic();
-  return names.flatMap((name) => {
-    const provider = fabricProviders.find((each) => each.name === name);
-    if (!provider) {
-      const message = `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`;
-      throw new ShoalError('config', message);
-    }
+/** The fabrics this rank uses, best first. @throws ShoalError `unsupported`. */
+function createFabrics({ settings }: WorldPlan, named: readonly FabricProvider[], options: FabricOptions): Fabric[] {
+  const providers = named.length > 0 ? named : fabricProviders.filter((each) => each.isUsedUnasked());
+  return providers.flatMap((provider) => {
     const reason = provider.unavailable(settings);
-    if (reason !== undefined && settings.fabrics.length > 0)
-      throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
+    if (reason !== undefined && named.length > 0)
+      throw new ShoalError('unsupported', `fabric ${provider.name} cannot be used here: ${reason}`);
     return reason === undefined ? [provider.create(options)] : [];
   });
 }

@@ -191,8 +191,7 @@ function totalOf(spans: readonly DeviceSpan[]): number {
 }
 
 function lostError({ reason, message }: { readonly reason: string; readonly message: string }): ShoalError {
+  if (reason === 'destroyed') return new ShoalError('closed', 'the device was destroyed; destroy it after its last use');
   const why = message === '' ? '' : `: ${message}`;
-  return reason === 'destroyed'
-    ? new ShoalError('closed', `the device was destroyed${why}; destroy it after its last use`)
-    : new ShoalError('system', `the device was lost${why}; make another, and its buffers again`);
+  return new ShoalError('system', `the device was lost${why}; make another, and its buffers again`);
 }

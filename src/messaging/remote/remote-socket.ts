@@ -13,6 +13,7 @@
 import type { Clock, Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/collections/fifo.ts';
+import { settled } from '../../base/microtask.ts';
 import { Session, type Unit } from '../../session/session.ts';
 import { formatAddress, type Address } from '../address.ts';
 import type { Pipe } from '../backend.ts';
@@ -39,8 +40,6 @@ const packetCostBytes = 1024 * 1024;
 const packetMessages = 1024;
 /** Time that a counter may wait for data to travel with. */
 const creditDelayMs = 2;
-/** Its `then` is a microtask; node's `queueMicrotask` makes an `AsyncResource` each time. */
-const settled = Promise.resolve();
 const noPlaces: readonly undefined[] = [];
 
 export interface RemoteSocketOptions {

@@ -1,6 +1,5 @@
 /** The environment of a process in a parameter-server job: the job's store, its secret, sockets, memory. */
 import { networkInterfaces } from 'node:os';
-import { must } from '../../base/assert.ts';
 import { serverNumber } from '../../base/auth.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
@@ -8,7 +7,7 @@ import { systemRandom, type Random } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
-import { fabricProviders } from '../../fabric/providers.ts';
+import { fabricsNamed } from '../../fabric/providers.ts';
 import { isLoopback } from '../../store/environment.ts';
 import { openStoreOf, type OpenedStore } from '../../store/open-store.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -110,14 +109,10 @@ async function openNodeWith(thread: PulseThread, environment: Environment, gate:
   };
 }
 
-/** The fabric under messages; undefined: ZeroMQ. @throws ShoalError `unsupported`. */
+/** The fabric under messages; undefined: ZeroMQ. @throws ShoalError `config` or `unsupported`. */
 function createFabric(opened: OpenedStore, settings: Settings, identity: FabricOptions['identity']): Fabric | undefined {
   if (settings.carrier === 'zeromq') return undefined;
-  const name = settings.fabrics.find((each) => each === 'libfabric' || each === 'tcp') ?? 'tcp';
-  const provider = must(
-    fabricProviders.find((each) => each.name === name),
-    () => `there is a fabric ${name}`,
-  );
+  const [provider] = fabricsNamed([...settings.fabrics, 'tcp']).filter(({ name }) => name !== 'shm');
   const options: FabricOptions = {
     identity,
     secret: opened.secret,
@@ -127,7 +122,7 @@ function createFabric(opened: OpenedStore, settings: Settings, identity: FabricO
     settings,
   };
   const reason = provider.unavailable(settings);
-  if (reason !== undefined) throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
+  if (reason !== undefined) throw new ShoalError('unsupported', `fabric ${provider.name} cannot be used here: ${reason}`);
   return provider.create(options);
 }
 
