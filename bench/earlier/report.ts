@@ -3,6 +3,8 @@ export interface EarlierReport {
   readonly schema: 'shoal-earlier';
   readonly startedAt: string;
   readonly commit: string;
+  /** The last commit that changed the package's code: rows of other commits with the same code stay. */
+  readonly code: string;
   readonly cpus: number;
   readonly loadBefore: number;
   readonly rounds: number;
@@ -23,8 +25,8 @@ export interface EarlierTimes {
   readonly bestUs: number;
   /** Median of `ratios`. */
   readonly ratio: number;
-  /** Of each round the median of its turns. */
+  /** The median of each round's turns. */
   readonly roundsUs: readonly number[];
-  /** Of each round the median over its turns of this time divided by that of the present code in the same turn. */
+  /** The median over each round's turns of this time divided by that of the present code in the same turn. */
   readonly ratios: readonly number[];
 }

@@ -6,7 +6,7 @@
  *
  *  Each commit is built once, in node_modules/.cache. A commit that does not have a system yet is left out of its rows. HEAD is the
  *  control: this commit built a second time, so that its ratio is the scatter. Hosts are made of network namespaces, which needs root.
- *  `--only`: 2 ranks, 4 ranks, 4 hosts, 8 hosts, parameter server, rendezvous, graph; `--sizes 26214400:6:20`: all-reduces of other
+ *  `--only`: 2 ranks, 4 ranks, 4 hosts small, 4 hosts, 8 hosts small, 8 hosts, parameter server, rendezvous, graph; `--sizes 26214400:6:20`: all-reduces of other
  *  sizes (bytes, calls in a turn, calls before the first one). In each round all processes are started anew, and builds take turns of some
  *  milliseconds (turns.ts). */
 import { spawnSync } from 'node:child_process';
@@ -55,11 +55,10 @@ const reductions: Readonly<Record<string, Turns & { readonly ranks: number; read
     ...{ ranks: 4, hosts: 1, share: 4, turns: 5 },
     sizes: '8:800:10000,1024:800:4000,65536:300:1500,262144:150:500,1048576:60:200,26214400:4:8',
   },
-  '4 hosts': {
-    ...{ ranks: 4, hosts: 4, share: 1, turns: 10 },
-    sizes: '8:100:6000,1024:100:3000,65536:16:200,262144:8:60,1048576:4:20,26214400:1:3',
-  },
-  '8 hosts': { ...{ ranks: 8, hosts: 8, share: 1, turns: 10 }, sizes: '8:40:3000,65536:8:100,262144:5:40,1048576:3:20' },
+  '4 hosts small': { ...{ ranks: 4, hosts: 4, share: 3, turns: 6 }, sizes: '8:100:6000,1024:100:3000' },
+  '4 hosts': { ...{ ranks: 4, hosts: 4, share: 1, turns: 10 }, sizes: '65536:16:200,262144:8:60,1048576:4:20,26214400:1:3' },
+  '8 hosts small': { ...{ ranks: 8, hosts: 8, share: 3, turns: 6 }, sizes: '8:40:3000,65536:8:100' },
+  '8 hosts': { ...{ ranks: 8, hosts: 8, share: 1, turns: 10 }, sizes: '262144:5:40,1048576:3:20' },
 };
 
 /** Programs that run in the folder of a build, so that they import its package by name. */
@@ -76,8 +75,12 @@ const systems: Readonly<
 
 const startedAt = new Date().toISOString();
 const loadBefore = loadavg()[0];
-const commit = spawnSync('git', ['describe', '--always', '--dirty'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
-const head = spawnSync('git', ['rev-parse', '--short=8', 'HEAD'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
+const git = (...args: string[]): string => spawnSync('git', args, { cwd: repository, encoding: 'utf8' }).stdout.trim();
+const commit = git('describe', '--always', '--dirty');
+const head = git('rev-parse', '--short=8', 'HEAD');
+/** The last commit that changed the code that is measured. */
+const code =
+  git('log', '-1', '--format=%h', '--abbrev=8', '--', 'src', 'native', 'package.json') + (commit.endsWith('-dirty') ? '-dirty' : '');
 const earlier = values.commits.split(',').map((each) => (each === 'HEAD' ? head : each));
 const builds = [now, ...earlier];
 const path = join(values.out, `${values.name}.json`);
@@ -106,17 +109,18 @@ function prepare(build: string): void {
   for (const script of scripts) copyFileSync(join(repository, 'bench/earlier', script), join(folder, 'build', script));
 }
 
-/** Writes the result after each part, because all of them take a quarter of an hour. Rows of the same commit that were not measured again
+/** Writes the result after each part, because all of them take most of an hour. Rows of the same code that were not measured again
  *  stay. */
 function add(measured: readonly EarlierRow[]): void {
   rows.push(...measured);
   const before = existsSync(path) ? (JSON.parse(readFileSync(path, 'utf8')) as EarlierReport) : undefined;
-  const others = before?.commit === commit ? before.rows.filter(({ group }) => !rows.some((row) => row.group === group)) : [];
+  const others = before?.code === code ? before.rows.filter(({ group }) => !rows.some((row) => row.group === group)) : [];
   const all = [...others, ...rows];
   const report: EarlierReport = {
     schema: 'shoal-earlier',
     startedAt,
     commit,
+    code,
     cpus: availableParallelism(),
     loadBefore,
     rounds,
@@ -169,13 +173,16 @@ async function measured(group: string, { share, turns }: Turns, takers: () => re
   const times = new Map<string, Map<string, { us: number; ratio: number }[]>>();
   for (let round = 0; round < share * rounds; round++) {
     console.error(`${group}: round ${round + 1} of ${share * rounds}`);
-    for (const [name, byBuild] of await inTurns(takers(), { turns, scratch })) {
+    const all = takers();
+    // Each build is the first one to start in its share of the rounds: that may matter.
+    const first = round % all.length;
+    for (const [name, byBuild] of await inTurns([...all.slice(first), ...all.slice(0, first)], { turns, scratch })) {
       const ours = byBuild.get(now)!;
       if (!times.has(name)) times.set(name, new Map());
       for (const [build, us] of byBuild) {
-        const all = times.get(name)!;
         const ratio = median(us.map((each, turn) => each / ours[turn]));
-        all.set(build, [...(all.get(build) ?? []), { us: median(us), ratio }]);
+        const before = times.get(name)!.get(build) ?? [];
+        times.get(name)!.set(build, [...before, { us: median(us), ratio }]);
       }
     }
   }

@@ -28,7 +28,7 @@ export interface TurnsOptions {
 /** Microseconds of each case by build. */
 export type TurnTimes = Map<string, Map<string, number[]>>;
 
-/** What a process says first. */
+/** The first message of a process. */
 interface Cases {
   readonly cases: readonly string[];
   readonly atStart: Readonly<Record<string, number>>;
