@@ -77,7 +77,17 @@ export const measurements: readonly Measurement[] = [
     title: 'between hosts, beside the commit before the network path took calls up to 1 MiB',
     kind: 'report',
     command: [
-      ...['--import', 'tsx', 'bench/earlier/run.ts', '--commits', '608c6488', '--only', '4 hosts,8 hosts', '--rounds', '2'],
+      ...[
+        '--import',
+        'tsx',
+        'bench/earlier/run.ts',
+        '--commits',
+        '608c6488',
+        '--only',
+        '4 hosts small,4 hosts,8 hosts small,8 hosts',
+        '--rounds',
+        '2',
+      ],
       ...['--name', 'network-path', '--out', '{out}'],
     ],
   },

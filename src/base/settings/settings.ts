@@ -295,7 +295,7 @@ export const settingDefinitions = {
     syncSpinMicroseconds: integer(
       'SHOAL_SYNC_SPIN_US',
       1000,
-      'Time a call on the calling thread polls for late ranks before the comm thread takes over, in microseconds; up to 8 times that where the network is slow.',
+      'Time a call on the calling thread polls for late ranks before the comm thread takes over, in microseconds; up to 8 times that where the network is slow, 20 times where the script blocks for its calls between hosts.',
       {
         most: 1_000_000,
       },

@@ -212,9 +212,8 @@ export class PendingWork extends HeededWork implements SettlingWork {
       if (this.#done) break;
       const leftMs = deadlineMs - this.#waiter.now();
       if (leftMs <= 0) {
-        throw new ShoalError('timeout', `${this.#description} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`, {
-          timeoutMs,
-        });
+        const late = `${this.#description} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`;
+        throw new ShoalError('timeout', late, { timeoutMs });
       }
       if (!this.#waiter.pump(leftMs)) {
         throw new ShoalError(
@@ -248,6 +247,8 @@ export class PendingWork extends HeededWork implements SettlingWork {
 export class CompletedWork extends Thenable implements SettlingWork {
   readonly done = true;
   readonly error = undefined;
+  /** Called when the script blocks for it. */
+  onWait: WorkHooks['onWait'];
 
   onceSettled(listener: () => void): void {
     listener();
@@ -257,6 +258,7 @@ export class CompletedWork extends Thenable implements SettlingWork {
 
   waitSync(timeoutMs = Infinity): void {
     if (timeoutMs !== Infinity) checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
+    this.onWait?.();
   }
 
   then<A = void, B = never>(
@@ -267,5 +269,5 @@ export class CompletedWork extends Thenable implements SettlingWork {
   }
 }
 
-/** It has no state: one is enough. */
+/** The usual one: nobody asks whether the script blocks for it, so that one is enough. */
 export const completedWork = new CompletedWork();

@@ -8,7 +8,7 @@ import { BoundedCache } from '../../../base/collections/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../../base/call-site.ts';
 import { clamp } from '../../../base/numbers.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
-import { completedWork, type SettlingWork } from '../../../comm/caller/work.ts';
+import { CompletedWork, completedWork, type SettlingWork } from '../../../comm/caller/work.ts';
 import type { NativeWire } from '../../../memory/native-wire.ts';
 import type { Region, RegionAllocator } from '../../../memory/region.ts';
 import type { CallBuffers } from '../call-buffers.ts';
@@ -37,6 +37,10 @@ import { NetworkPathWire } from '../../../call/network-path-wire.ts';
 const boundMax = 512;
 /** Where hops take long, a call waits for all announcements as long as this many take, but at most this many times its usual time. */
 const hopsAwaited = 8;
+/** A script that blocks for a call within this time has nothing else to do. */
+const atOnceMs = 2;
+/** Its next call waits so many times as long before it is handed over: the comm thread would be woken for each message of it. */
+const blockedSpins = 20;
 
 interface NetworkPathCallerOptions {
   readonly world: WorldHandle;
@@ -67,21 +71,20 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
   #ordinal = 0;
   /** Operations that the comm thread has taken over and not finished. */
   #handedOver = 0;
+  /** The time at which the latest call that took longer than the usual wait came back. */
+  #slowMs = 0;
+  /** Number of such calls that are expected to be blocked for: two after one for which the script blocked at once. */
+  #blocks = 0;
+  readonly #onWait = (): void => {
+    if (this.#options.world.client.now() - this.#slowMs < atOnceMs) this.#blocks = 2;
+  };
 
   constructor(options: NetworkPathCallerOptions) {
     this.#options = options;
     const { world, spec, own, wire } = options;
-    const { settings, planning } = world;
     this.called = own.callWords.runs;
-    const firstSlot = settings.inFlightMax;
-    this.#networkPath = new NetworkPath({
-      rank: spec.rank,
-      size: spec.globalRanks.length,
-      own,
-      firstSlot,
-      wire,
-      machine: planning.machine,
-    });
+    const place = { rank: spec.rank, size: spec.globalRanks.length, firstSlot: world.settings.inFlightMax };
+    this.#networkPath = new NetworkPath({ ...place, own, wire, machine: world.planning.machine });
   }
 
   bind(call: CollectiveCall, route: Route, reach: CallBuffers): NetworkPathOperation {
@@ -101,14 +104,19 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     const spinNs = operation.spreads ? settings.syncSpinMicroseconds * 1000 : this.#options.announcedSpinNs;
     const call = { operation, sequence: this.called[0]++, ordinal: this.#ordinal++ };
     if (this.#handedOver > 0) catchUp(client, () => this.#handedOver, spinNs);
-    if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
+    if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), false);
     const startMs = trace.enabled ? trace.now() : 0;
     own.logCall(call.sequence, operation.contract);
     this.#networkPath.begin(operation, call.sequence, call.ordinal);
-    const status = this.#networkPath.advance(operation, call.sequence, call.ordinal, spinNs);
-    const isDone = status === 'done';
-    if (trace.enabled) this.#draw(call, startMs, isDone, this.#sites.current());
-    return isDone ? completedWork : this.#handOver(call, request(), { begun: true });
+    let status = this.#networkPath.advance(operation, call.sequence, call.ordinal, spinNs);
+    const isQuick = status === 'done';
+    const looksLonger = status === 'waiting' && this.#blocks > 0;
+    if (looksLonger) status = this.#networkPath.advance(operation, call.sequence, call.ordinal, blockedSpins * spinNs);
+    if (trace.enabled) this.#draw(call, startMs, status === 'done', this.#sites.current());
+    if (isQuick) return completedWork;
+    const work = status === 'done' ? Object.assign(new CompletedWork(), { onWait: this.#onWait }) : this.#handOver(call, request(), true);
+    [this.#blocks, this.#slowMs] = [Math.max(0, this.#blocks - 1), client.now()];
+    return work;
   }
 
   close(): void {
@@ -116,17 +124,14 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     for (const region of this.#options.regions) region.close();
   }
 
-  #handOver({ operation, sequence, ordinal }: NetworkPathCall, request: FastRequest, { begun }: { readonly begun: boolean }): SettlingWork {
+  #handOver({ operation, sequence, ordinal }: NetworkPathCall, request: FastRequest, begun: boolean): SettlingWork {
     const { spec, world } = this.#options;
     this.#handedOver += 1;
-    const progress = begun ? { ...operation.progress } : undefined;
-    const hooks = handOverHooks(
-      request,
-      () => begun,
-      () => (this.#handedOver -= 1),
-    );
-    const command = handOverCommand(spec, request, sequence, { path: 'network', ordinal, progress });
-    return world.client.start(command, `${request.call.kind} of group '${spec.name}'`, hooks);
+    const hasBegun = (): boolean => begun;
+    const hooks = handOverHooks(request, hasBegun, () => (this.#handedOver -= 1));
+    const way = { path: 'network', ordinal, progress: begun ? { ...operation.progress } : undefined } as const;
+    const what = `${request.call.kind} of group '${spec.name}'`;
+    return world.client.start(handOverCommand(spec, request, sequence, way), what, { ...hooks, onWait: this.#onWait });
   }
 
   #draw({ operation, sequence, ordinal }: NetworkPathCall, startMs: number, isDone: boolean, site: CallSite): void {
