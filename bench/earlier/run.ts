@@ -6,9 +6,9 @@
  *
  *  Each commit is built once, in node_modules/.cache. A commit that does not have a system yet is left out of its rows. HEAD is the
  *  control: this commit built a second time, so that its ratio is the scatter. Hosts are made of network namespaces, which needs root.
- *  `--only`: 2 ranks, 4 ranks, 4 hosts small, 4 hosts, 8 hosts small, 8 hosts, parameter server, rendezvous, graph; `--sizes 26214400:6:20`: all-reduces of other
- *  sizes (bytes, calls in a turn, calls before the first one). In each round all processes are started anew, and builds take turns of some
- *  milliseconds (turns.ts). */
+ *  `--only`: 2 ranks, 4 ranks, 4 hosts small, 4 hosts, 8 hosts small, 8 hosts, parameter server, rendezvous, graph.
+ *  `--sizes 26214400:6:20`: all-reduces of other sizes (bytes, calls in a turn, calls before the first one). In each round all processes
+ *  are started anew, and builds take turns of some milliseconds (turns.ts). */
 import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -85,6 +85,12 @@ const earlier = values.commits.split(',').map((each) => (each === 'HEAD' ? head 
 const builds = [now, ...earlier];
 const path = join(values.out, `${values.name}.json`);
 const wanted = values.only?.split(',');
+const groups = [...Object.keys(reductions), ...Object.keys(systems)];
+const unknown = wanted?.find((group) => !groups.includes(group));
+if (unknown !== undefined) {
+  console.error(`--only: there is no '${unknown}'; use ${groups.join(', ')}`);
+  process.exit(2);
+}
 const scratch = mkdtempSync(join(tmpdir(), 'shoal-earlier-'));
 mkdirSync(values.out, { recursive: true });
 copyPresent();
