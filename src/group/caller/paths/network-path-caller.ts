@@ -39,7 +39,7 @@ const boundMax = 512;
 const hopsAwaited = 8;
 /** A script that blocks for a call within this time has nothing else to do. */
 const atOnceMs = 2;
-/** Its next call waits so many times as long before it is handed over: the comm thread would be woken for each message of it. */
+/** Its next call waits so many times the usual time before it is handed over: the comm thread would be woken for each message of it. */
 const blockedSpins = 20;
 
 interface NetworkPathCallerOptions {
@@ -101,19 +101,19 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     if (buffers !== operation.buffers) this.#networkPath.rebind(operation, buffers);
     const { own, world } = this.#options;
     const { trace, client, settings } = world;
-    const spinNs = operation.spreads ? settings.syncSpinMicroseconds * 1000 : this.#options.announcedSpinNs;
+    const usualNs = settings.syncSpinMicroseconds * 1000;
+    const spinNs = operation.spreads ? usualNs : this.#options.announcedSpinNs;
     const call = { operation, sequence: this.called[0]++, ordinal: this.#ordinal++ };
     if (this.#handedOver > 0) catchUp(client, () => this.#handedOver, spinNs);
     if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), false);
     const startMs = trace.enabled ? trace.now() : 0;
     own.logCall(call.sequence, operation.contract);
     this.#networkPath.begin(operation, call.sequence, call.ordinal);
-    let status = this.#networkPath.advance(operation, call.sequence, call.ordinal, spinNs);
-    const isQuick = status === 'done';
-    const looksLonger = status === 'waiting' && this.#blocks > 0;
-    if (looksLonger) status = this.#networkPath.advance(operation, call.sequence, call.ordinal, blockedSpins * spinNs);
+    const first = this.#networkPath.advance(operation, call.sequence, call.ordinal, spinNs);
+    const looksLonger = first === 'waiting' && this.#blocks > 0;
+    const status = looksLonger ? this.#networkPath.advance(operation, call.sequence, call.ordinal, blockedSpins * usualNs) : first;
     if (trace.enabled) this.#draw(call, startMs, status === 'done', this.#sites.current());
-    if (isQuick) return completedWork;
+    if (first === 'done') return completedWork;
     const work = status === 'done' ? Object.assign(new CompletedWork(), { onWait: this.#onWait }) : this.#handOver(call, request(), true);
     [this.#blocks, this.#slowMs] = [Math.max(0, this.#blocks - 1), client.now()];
     return work;
