@@ -1,11 +1,11 @@
 /** Asks for the tensors of all cases, contestants in turn, and prints the time of each sample.
  *
  *    receiver.ts <host to listen on> <host | network> <scale> <cases> <addresses> */
+import { RendezvousWorker, type TensorCounters, type WorkerIdentity } from 'shoal/rendezvous';
 import { systemClock } from '../../src/base/clock.ts';
+import { getOrMake } from '../../src/base/collections/lists.ts';
 import { median } from '../../src/base/numbers.ts';
-import type { TensorCounters } from '../../src/rendezvous/protocol/counters.ts';
-import { RendezvousWorker } from '../../src/rendezvous/rendezvous-worker.ts';
-import { casesOf, consume, firstStep, start, stepsOf, type Case, type Contestant, type Place } from './workload.ts';
+import { casesOf, consume, firstStep, start, stepsOf, type Case, type Contestant, type Place, type Worker } from './workload.ts';
 
 const [host, place, scale, wanted, addressText] = process.argv.slice(2);
 const addresses = JSON.parse(addressText) as Record<string, string>;
@@ -22,8 +22,11 @@ export interface Result {
   readonly bytesCopied: number;
 }
 
+const cases = casesOf(place as Place, Number(scale), wanted);
+/** One for all cases: the sender has tensors of later cases ready for it. */
+const connected = new Map<string, Promise<Connected>>();
 const results: Result[] = [];
-for (const [index, each] of casesOf(place as Place, Number(scale), wanted).entries()) results.push(...(await measure(each, index)));
+for (const [index, each] of cases.entries()) results.push(...(await measure(each, index)));
 console.log(JSON.stringify(results));
 process.exit(0);
 
@@ -31,15 +34,23 @@ async function measure(of: Case, index: number): Promise<Result[]> {
   const runs = await Promise.all(of.contestants.map((contestant) => prepare(of, index, contestant)));
   // Contestants take turns sample by sample, so that the machine's noise meets all alike.
   for (let sample = 0; sample < of.samples + of.warmUps; sample++) for (const run of runs) await run.sample(sample >= of.warmUps);
-  const measured = runs.map(({ result }) => result());
-  for (const { worker } of runs) await worker.close();
-  return measured;
+  return runs.map(({ result }) => result());
+}
+
+interface Connected {
+  readonly worker: Worker;
+  readonly sender: WorkerIdentity;
+}
+
+async function connect(contestant: Contestant): Promise<Connected> {
+  const longest = cases.map(({ counts }) => Math.max(...counts));
+  const worker = await start(1, contestant, host, longest);
+  return { worker, sender: await worker.connect(addresses[contestant.name]) };
 }
 
 async function prepare(of: Case, index: number, contestant: Contestant) {
   const { counts, stepsPerSample } = of;
-  const worker = await start(1, contestant, host);
-  const sender = await worker.connect(addresses[contestant.name]);
+  const { worker, sender } = await getOrMake(connected, contestant.name, () => connect(contestant));
   const names = counts.map((_, tensor) => `tensor${tensor}`);
   const stepMs: number[] = [];
   let stepId = firstStep(index);
@@ -61,7 +72,6 @@ async function prepare(of: Case, index: number, contestant: Contestant) {
     for (const name of names) worker.stand(sender, name, { firstStep: stepId, depth: contestant.standing });
   }
   return {
-    worker,
     async sample(counts_: boolean): Promise<void> {
       if (counts_ && before === undefined) {
         before = counters();

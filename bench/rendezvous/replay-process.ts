@@ -3,9 +3,8 @@
  *    replay-process.ts <rank> <workers> <host to listen on> <plan> */
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { RendezvousWorker, type WorkerIdentity } from 'shoal/rendezvous';
 import { systemClock } from '../../src/base/clock.ts';
-import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-connection.ts';
-import { GrpcWorker } from '../grpc/worker.ts';
 import { contestants, replayLayers, schedule, type ReplayPlan, type Samples } from './replay-plan.ts';
 import { consume, start, type Contestant, type Worker } from './workload.ts';
 
@@ -24,7 +23,7 @@ const peers: readonly (readonly WorkerIdentity[])[] = await Promise.all(
     const others = rank === 0 ? Array.from({ length: workers }, (_, index) => index + 1) : [0];
     // Over gRPC, each process asks over a connection of its own.
     return Promise.all(
-      others.map((other) => (rank > 0 || worker instanceof GrpcWorker ? worker.connect(addresses[other][k]) : worker.peer(other))),
+      others.map((other) => (rank === 0 && worker instanceof RendezvousWorker ? worker.peer(other) : worker.connect(addresses[other][k]))),
     );
   }),
 );

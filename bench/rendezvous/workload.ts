@@ -1,11 +1,10 @@
 /** The cases of the rendezvous benchmark, and their carriers: both processes read them here. */
+import { RendezvousWorker, type ReceivedTensor, type WorkerIdentity } from 'shoal/rendezvous';
 import type { FabricOptions } from '../../src/fabric/fabric.ts';
 import { fabricProviders } from '../../src/fabric/providers.ts';
 import { systemEnvironment } from '../../src/rendezvous/environment.ts';
-import { RendezvousWorker } from '../../src/rendezvous/rendezvous-worker.ts';
-import type { WorkerIdentity } from '../../src/rendezvous/carriers/tensor-connection.ts';
-import type { ReceivedTensor } from '../../src/rendezvous/worker-step.ts';
 import { GrpcWorker } from '../grpc/worker.ts';
+import { SocketWorker } from './socket-worker.ts';
 import { stagedFabric } from './staged-fabric.ts';
 
 export interface Case {
@@ -26,7 +25,7 @@ export interface Case {
 
 export interface Contestant {
   readonly name: string;
-  readonly carrier: 'shm' | 'tcp' | 'grpc';
+  readonly carrier: 'shm' | 'tcp' | 'grpc' | 'socket';
   /** True: through staging buffers at both ends, the design that writes without copies replace. */
   readonly copies?: boolean;
   /** Number of steps that a standing request is ahead. */
@@ -101,16 +100,17 @@ export function casesOf(place: Place, scale: number, wanted: string): readonly C
   ];
   const requests = { name: 'tcp, requests', carrier: 'tcp' } as const;
   const standing = { name: 'tcp, standing requests', carrier: 'tcp', standing: 8 } as const;
-  cases.push({
-    name: '64 KiB',
-    counts: [16_384],
-    stepsPerSample: scaled(200),
-    samples: scaled(15),
-    sampleOf: 'mean',
-    warmUps: 4,
-    unit: 'step',
-    contestants: [requests, standing],
-  });
+  const socket = { name: 'a plain socket', carrier: 'socket' } as const;
+  const small = { stepsPerSample: scaled(200), samples: scaled(15), sampleOf: 'mean', warmUps: 4, unit: 'step' } as const;
+  cases.push({ name: '64 KiB', counts: [16_384], ...small, contestants: [requests, standing] });
+  const alone = place === 'host' ? [shm, tcp, socket] : [tcp, socket];
+  for (const [name, kib] of [
+    ['1 KiB', 1],
+    ['16 KiB', 16],
+    ['64 KiB', 64],
+    ['1 MiB', 1024],
+  ] as const)
+    cases.push({ ...small, name: `${name} beside a socket`, counts: [kib * 256], sampleOf: 'median', contestants: alone });
   return wanted === '' ? cases : cases.filter(({ name }) => wanted.split(/, */).includes(name));
 }
 
@@ -132,10 +132,17 @@ export function stepsOf({ samples, warmUps, stepsPerSample }: Case): number {
   return (samples + warmUps) * stepsPerSample;
 }
 
-export type Worker = RendezvousWorker | GrpcWorker;
+export type Worker = RendezvousWorker | GrpcWorker | SocketWorker;
 
-export function start(rank: number, { carrier, copies = false }: Contestant, host: string): Promise<Worker> {
+/** @param longest number of elements of a tensor that this worker asks for, by case. */
+export function start(
+  rank: number,
+  { carrier, copies = false }: Contestant,
+  host: string,
+  longest: readonly number[] = [],
+): Promise<Worker> {
   const stepsMax = 65_536;
+  if (carrier === 'socket') return SocketWorker.start(host, longest);
   if (carrier === 'grpc') return GrpcWorker.start(rank, host, stepsMax);
   const options = { rank, secret: 'bench', carriers: [carrier], listenHosts: [host], memoryBytesMax: 2 ** 34, stepsMax };
   if (!copies) return RendezvousWorker.start(options);
@@ -143,14 +150,19 @@ export function start(rank: number, { carrier, copies = false }: Contestant, hos
     ...provider,
     create: (given: FabricOptions) => stagedFabric(provider.create(given)),
   }));
-  return RendezvousWorker.start(options, { ...systemEnvironment(), providers });
+  // The package's types are others than those of its sources.
+  return RendezvousWorker.start(options, { ...systemEnvironment(), providers } as unknown as Parameters<typeof RendezvousWorker.start>[1]);
 }
 
 /** Memory into which the tensors of a contestant with copies are moved as they come, by length. */
 const ownMemory = new Map<number, Float32Array>();
 
 /** Passes a tensor that has come to `look`, then releases it. @returns the number of copied bytes. */
-export function consume(value: ReceivedTensor | undefined, { copies }: Contestant, look: (data: Float32Array) => void): number {
+export function consume(
+  value: Pick<ReceivedTensor, 'data' | 'release'> | undefined,
+  { copies }: Contestant,
+  look: (data: Float32Array) => void,
+): number {
   let data = value!.data as Float32Array;
   if (copies === true) {
     const { length } = data;
