@@ -73,7 +73,16 @@ interface RendezvousReport {
 
 function rendezvous(read: ReadResult): string[] {
   const names = ['rendezvous', 'rendezvous-network', 'rendezvous-network-4gbit', 'rendezvous-network-10gbit'];
-  const contestants = ['shm', 'tcp', 'tcp, requests', 'tcp, standing requests', 'shm with copies', 'tcp with copies', 'grpc'];
+  const contestants = [
+    'shm',
+    'tcp',
+    'tcp, requests',
+    'tcp, standing requests',
+    'shm with copies',
+    'tcp with copies',
+    'a plain socket',
+    'grpc',
+  ];
   const rows = names.flatMap((name) => {
     const text = read(name);
     if (text === undefined) return [];
