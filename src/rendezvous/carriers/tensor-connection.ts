@@ -1,6 +1,7 @@
 /** RecvTensor over one connection of a fabric, both ways: the two state machines, their shared state, and the connection. It belongs to
  *  the thread that made the fabric. */
 import { ShoalError } from '../../base/errors.ts';
+import { settled } from '../../base/microtask.ts';
 import { ownProcess, type ProcessIdentity } from '../../base/files/process-identity.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection } from '../../fabric/fabric.ts';
@@ -84,7 +85,7 @@ export class TensorConnection implements TensorCarrier, Asker {
     this.#outbox = new Outbox({
       counters,
       account: this.#account,
-      atEndOfTurn: options.atEndOfTurn ?? queueMicrotask,
+      atEndOfTurn: options.atEndOfTurn ?? ((flush) => void settled.then(flush)),
       wire: {
         announcesApart,
         send: (message) => this.#watch(connection.send(message)),

@@ -1,6 +1,7 @@
 /** One worker's part in all steps: the rendezvous of each, requests that precede their step, and the other workers. Requests of other
  *  workers are parked until their step begins, up to a bound. Ended steps are remembered, up to a bound, so that late requests fail at
  *  once. It must not know how connections are made. */
+import { Fifo } from '../../base/collections/fifo.ts';
 import { getOrMake } from '../../base/collections/lists.ts';
 import { failureOf, ShoalError } from '../../base/errors.ts';
 import type { TensorCarrier } from '../protocol/tensor-carrier.ts';
@@ -70,8 +71,10 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> implements OtherWorke
   readonly #steps = new Map<number, StepRendezvous<V, Sent>>();
   readonly #parked = new Map<number, Set<Parked<Sent>>>();
   #parkedCount = 0;
-  /** Steps in the order in which they ended, with why. */
+  /** The reason for which a step ended, by step. */
   readonly #ended = new Map<number, () => ShoalError>();
+  /** The same steps, in the order in which they ended. */
+  readonly #endings = new Fifo<number>();
   readonly #peers = new Map<string, Peer>();
   /** The reason, by worker, for which it can neither be asked nor ask any more. */
   readonly #lost = new Map<string, ShoalError>();
@@ -167,10 +170,9 @@ export class WorkerCore<V = TensorValue, Sent = SentValue> implements OtherWorke
   /** @param cause makes it when somebody is told. */
   #end(stepId: number, cause: () => ShoalError): void {
     this.#ended.set(stepId, cause);
-    for (const oldest of this.#ended.keys()) {
-      if (this.#ended.size <= this.#bounds.endedMax) break;
-      this.#ended.delete(oldest);
-    }
+    this.#endings.push(stepId);
+    // The first key of a map is found behind all that were deleted before it: the queue knows it at once.
+    if (this.#ended.size > this.#bounds.endedMax) this.#ended.delete(this.#endings.shift()!);
     const step = this.#steps.get(stepId);
     this.#steps.delete(stepId);
     step?.end(cause);

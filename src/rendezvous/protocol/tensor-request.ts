@@ -158,7 +158,7 @@ export function receivedValue(memory: ReceiveMemory, metadata: TensorMetadata, b
     return value;
   }
   const release = memory.handOver(buffer);
-  return release === undefined ? value : { ...value, release };
+  return release === undefined ? value : { dtype: value.dtype, shape: value.shape, data: value.data, release };
 }
 
 export function bytesOf({ registered, offset }: ReceiveBuffer, bytes: number): Uint8Array {
