@@ -68,7 +68,7 @@ describe('event polling', () => {
     const clock = new VirtualClock();
     const polling = new EventPolling(clock);
     polling.onPosted();
-    clock.advance(0.2);
+    clock.advance(0.3);
     polling.onFrame();
     turn();
     expect(isLooking()).toBe(false);
