@@ -95,7 +95,7 @@ function rendezvous(read: ReadResult): string[] {
   if (rows.length === 0) return [];
   const words =
     'Two processes, milliseconds a step: VGG16 is 32 tensors with 553 MB; 1000 × 4 KiB is one request message. gRPC makes one call per request. ' +
-    '*With copies* moves tensors through staging memory at both ends.';
+    '*With copies* moves tensors through staging memory at both ends. *A plain socket* is asked by a byte, and reads into an array.';
   return [`### Rendezvous\n\n${words}\n\n${table(['case', ...contestants.map((who) => (who === 'grpc' ? 'gRPC' : who))], rows)}`];
 }
 
