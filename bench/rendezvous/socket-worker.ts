@@ -1,5 +1,6 @@
 /** The least that a request for a tensor costs in Node.js: a byte asks over a plain socket, and the answer is read straight into an array
- *  that serves again. It knows neither keys nor sizes nor errors: tensors of a series are asked for in the order in which they are sent. */
+ *  that serves again. It knows neither keys nor sizes nor errors: tensors of a series, which is a case of the benchmark, are asked for in
+ *  the order in which they are sent. */
 import { once } from 'node:events';
 import net from 'node:net';
 import type { WorkerIdentity } from 'shoal/rendezvous';
@@ -14,7 +15,7 @@ interface Received {
   release(): void;
 }
 
-/** What nobody has asked for, or nobody has sent yet, of one series. */
+/** The tensors of one series that nobody has asked for, and the requests that came before their tensor. */
 class Series {
   readonly sent: Sent[] = [];
   readonly asking: net.Socket[] = [];
@@ -29,9 +30,9 @@ class Series {
 export class SocketWorker {
   readonly #server = net.createServer({ noDelay: true }, (socket) => this.#serve(socket));
   readonly #series = Array.from({ length: 256 }, () => new Series());
-  /** Where all tensors come: Node.js asks for the memory of an answer before it is known which one that will be. */
+  /** Memory for the tensors of all series: Node.js asks where an answer goes before it is known which one that will be. */
   readonly #all: Float32Array;
-  /** As much of it as a tensor of each series takes. */
+  /** The part of `#all` that a tensor takes, by series. */
   readonly #places: readonly Float32Array[];
   #place: Float32Array = new Float32Array(0);
   #filled = 0;

@@ -9,7 +9,7 @@
 import type { Clock } from '../base/clock.ts';
 
 /** A look lasts this long; later frames wake the thread. A wake-up takes 20 to 60 µs, and the answer of an end that looks as well 60 to 120:
- *  with 0.1 ms a request took two to three times as long as with 0.2, because one look in vain ends those of both ends. */
+ *  with 0.1 ms requests for tensors took about twice as long, because a look in vain ends those of the other end, too. */
 const windowMs = 0.2;
 /** A look ends after this many turns, should the clock stand still. */
 const turnsMax = 1000;
