@@ -1,5 +1,5 @@
-// A rank that all-reduces float32 sums of the sizes in BENCH_SIZES, in tensors and in plain arrays. Large tensors are timed once more
-// together with their writing, as in a step of training: the next writing is slower or faster by what a sum leaves in caches.
+// A rank that all-reduces float32 sums of the sizes in BENCH_SIZES, in tensors and in plain arrays. Sizes that end with `:1` are
+// timed once more together with the writing of the tensor, as in a step of training: builds differ in the time of both.
 import { initProcessGroup } from 'shoal';
 import { takeTurns } from './turns.mjs';
 
