@@ -73,6 +73,15 @@ export const measurements: readonly Measurement[] = [
     command: ['--import', 'tsx', 'bench/earlier/run.ts', '--out', '{out}'],
   },
   {
+    name: 'earlier-25-mib',
+    title: '25 MiB beside an earlier commit, taken apart: writing, start, sum',
+    kind: 'report',
+    command: [
+      ...['--import', 'tsx', 'bench/earlier/run.ts', '--commits', 'HEAD,3121df6', '--only', '2 ranks', '--rounds', '10'],
+      ...['--sizes', '26214400:6:300:1', '--name', 'earlier-25-mib', '--out', '{out}'],
+    ],
+  },
+  {
     name: 'network-path',
     title: 'between hosts, beside the commit before the network path took calls up to 1 MiB',
     kind: 'report',

@@ -7,8 +7,8 @@
  *  Each commit is built once, in node_modules/.cache. A commit that does not have a system yet is left out of its rows. HEAD is the
  *  control: this commit built a second time, so that its ratio is the scatter. Hosts are made of network namespaces, which needs root.
  *  `--only`: 2 ranks, 4 ranks, 4 hosts small, 4 hosts, 8 hosts small, 8 hosts, parameter server, rendezvous, graph.
- *  `--sizes 26214400:6:300:1`: all-reduces of other sizes (bytes, calls in a turn, calls before the first one; 1: once more together with
- *  the writing of the tensor). In each round all processes are started anew, and builds take turns of some milliseconds (turns.ts). */
+ *  `--sizes 26214400:6:300:1`: all-reduces of other sizes (bytes, calls in a turn, calls before the first one; 1: also taken apart,
+ *  see all-reduce.mjs). In each round all processes are started anew, and builds take turns of some milliseconds (turns.ts). */
 import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -45,7 +45,7 @@ interface Turns {
   readonly turns: number;
 }
 
-/** All-reduces. Sizes: bytes, calls in a turn, calls before the first turn, while V8 compiles; 1: once more with their writing. */
+/** All-reduces. Sizes: bytes, calls in a turn, calls before the first turn, while V8 compiles; 1: also taken apart. */
 const reductions: Readonly<Record<string, Turns & { readonly ranks: number; readonly hosts: number; readonly sizes: string }>> = {
   '2 ranks': {
     ...{ ranks: 2, hosts: 1, share: 2, turns: 15 },
