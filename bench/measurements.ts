@@ -183,9 +183,9 @@ export const measurements: readonly Measurement[] = [
   graph('graph-6-hosts-1gbit', 'wide & deep, 1 parameter server and 5 workers, 1 Gbit/s', 'run.ts', [
     ...['--network', ...gigabit, '--rounds', '3', '--steps', '5', '--ways', 'gRPC unfused,gRPC static,fabric unfused,fabric static'],
   ]),
-  graph('graph-workers', 'wide & deep, 1 parameter server and 1 to 8 workers of one host', 'scaling.ts', [
+  graph('graph-workers', 'wide & deep, 1 parameter server and 1 to 32 workers of one host', 'scaling.ts', [
     '--workers',
-    '1,2,4,8',
+    '1,2,4,8,16,32',
     '--rounds',
     '2',
     '--steps',
