@@ -59,10 +59,8 @@ export class Saver {
   /** All variables as they are, in one step; while other sessions train, of no single moment. The file is there whole, or as it was.
    *  @throws ShoalError `usage` for a variable that has no value yet, `system` when the file cannot be written. */
   async save(session: Session, path: string): Promise<void> {
-    const values = await session.run(
-      [],
-      this.#saved.flatMap(({ parts }) => parts),
-    );
+    const parts = this.#saved.flatMap((saved) => saved.parts);
+    const values = await session.run([], parts);
     const names = this.#saved.flatMap((saved) => saved.names);
     const content = joinPieces(encodeMessage({ names }, values));
     const temporary = `${path}.${Buffer.from(systemRandom.bytes(6)).toString('hex')}`;
@@ -91,10 +89,8 @@ export class Saver {
         return [saved.values[k], found] as const;
       }),
     );
-    await session.run(
-      feeds,
-      this.#saved.map(({ assignment }) => assignment),
-    );
+    const assignments = this.#saved.map(({ assignment }) => assignment);
+    await session.run(feeds, assignments);
   }
 }
 

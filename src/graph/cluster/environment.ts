@@ -21,10 +21,8 @@ export function detectCluster(environment: Environment, worldSize: number): Clus
 export function taskOfRank(cluster: ClusterSpec, rank: number, worldSize: number): { job: string; task: number } {
   const total = Object.values(cluster).reduce((sum, count) => sum + count, 0);
   if (total !== worldSize) {
-    throw new ShoalError(
-      'config',
-      `the cluster ${JSON.stringify(cluster)} has ${total} tasks, but the job has ${worldSize} ranks; start it with -n ${total}`,
-    );
+    const message = `the cluster ${JSON.stringify(cluster)} has ${total} tasks, but the job has ${worldSize} ranks`;
+    throw new ShoalError('config', `${message}; start it with -n ${total}`);
   }
   let first = 0;
   for (const [job, count] of Object.entries(cluster)) {

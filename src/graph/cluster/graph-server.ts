@@ -214,11 +214,8 @@ export class GraphServer implements AsyncDisposable {
       keep: this.#keep,
       onClose: () => void this.#sessions.delete(session),
     });
-    const session: Session = new Session(
-      graph,
-      { ...options, devices, clock, defaultDevice: options.defaultDevice ?? this.device },
-      backend,
-    );
+    const given = { ...options, devices, clock, defaultDevice: options.defaultDevice ?? this.device };
+    const session: Session = new Session(graph, given, backend);
     this.#sessions.add(session);
     return session;
   }

@@ -213,10 +213,8 @@ export class WorkerService implements RpcService {
     const { results, requests } = await this.runStep(graph.executors, step);
     const fetches = results.flatMap((value, fetch) => (value === undefined ? [] : [fetch]));
     const ran = { requests, fetches } satisfies ValueOf<typeof ranSchema>;
-    return encodeMessage(
-      ran,
-      fetches.map((fetch) => results[fetch]!),
-    );
+    const alive = fetches.map((fetch) => results[fetch]!);
+    return encodeMessage(ran, alive);
   }
 }
 

@@ -3,20 +3,18 @@
  *  time. Receives do not count: they wait for others. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { isOnDevice } from '../../memory/device/device-tensor.ts';
 import type { StepRendezvous } from '../../rendezvous/carriers/step-rendezvous.ts';
 import type { Graph } from '../structure/graph.ts';
 import { describeNode, type Node } from '../structure/graph-node.ts';
-import { formatShape } from '../structure/shape.ts';
-import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
+import type { Value } from '../structure/value.ts';
 import { keysIn, keysOf } from '../partition/keys.ts';
-import type { KernelTable } from './kernel.ts';
+import { NodeFailure } from './composed-kernels.ts';
+import { checkOutputs, type KernelTable } from './kernel.ts';
 import { createProgram, type Program, type ProgramNode } from './program.ts';
 import { plainOf } from './resident.ts';
 import { inputAt, StepState, type Flow, type ReadyNode } from './step-state.ts';
 import { inputOf, StepValues, type ValueContext } from './step-values.ts';
 import { readScalar } from './structural-kernels.ts';
-import { Reference } from './variable-store.ts';
 
 export interface StepContext extends ValueContext {
   readonly rendezvous: StepRendezvous<Value>;
@@ -55,7 +53,7 @@ interface Surroundings {
 }
 
 /** Nodes between two looks at the time. */
-const nodesPerCheck = 256;
+const nodesPerCheck = 64;
 
 class PartitionRun {
   /** Settles when every node has run, or one has failed. */
@@ -99,21 +97,16 @@ class PartitionRun {
   #pump(): void {
     if (this.#isPumping) return;
     this.#isPumping = true;
-    let current: Node | undefined;
-    try {
-      for (let count = 1; !this.#isOver && this.#busy < this.#around.interOpParallelism; count++) {
-        const ready = this.#machine.next();
-        if (ready === undefined) break;
-        current = ready.program.node;
+    for (let count = 1; !this.#isOver && this.#busy < this.#around.interOpParallelism; count++) {
+      const ready = this.#machine.next();
+      if (ready === undefined) break;
+      try {
         if (count % nodesPerCheck === 0) this.#context.checkTime();
         if (this.#context.signal.aborted) this.#isOver = true;
         else this.#run(ready);
+      } catch (thrown) {
+        this.#fail(thrown, ready.program.node);
       }
-    } catch (thrown) {
-      this.#fail(
-        thrown,
-        must(current, () => 'a node was running'),
-      );
     }
     this.#isPumping = false;
     if (!this.#isOver && this.#machine.done) {
@@ -207,7 +200,8 @@ class PartitionRun {
 
   #finish(ready: ReadyNode, outputs: readonly Flow[]): void {
     try {
-      checked(ready.program, outputs);
+      const { node, kernel, device } = ready.program;
+      checkOutputs(node, outputs, kernel !== undefined && kernel.passes !== true && device === undefined);
     } catch (thrown) {
       this.#values.adopt(outputs);
       throw thrown;
@@ -236,33 +230,10 @@ class PartitionRun {
 
   #fail(thrown: unknown, node: Node): void {
     if (this.#isOver) return;
+    if (thrown instanceof NodeFailure) return this.#fail(thrown.cause, thrown.node);
     this.#isOver = true;
     const cause = ShoalError.from(thrown, 'aborted');
     const message = `${describeNode(node)} on ${node.device}: ${cause.message}`;
     this.#reject(new ShoalError(cause.code, message, { cause: thrown }));
-  }
-}
-
-/** @throws ShoalError `usage` when a kernel, or a sender, gives what the graph does not say. */
-function checked({ node, kernel, device }: ProgramNode, outputs: readonly Flow[]): void {
-  if (!Array.isArray(outputs) || outputs.length !== node.outputs.length) {
-    throw new ShoalError(
-      'usage',
-      `its kernel must give ${node.outputs.length} outputs, not ${Array.isArray(outputs) ? outputs.length : typeof outputs}`,
-    );
-  }
-  const mayBeDead = node.control !== 'kernel';
-  const isOnHost = kernel !== undefined && kernel.passes !== true && device === undefined;
-  for (const { slot, dtype, shape } of node.outputs) {
-    const value = (outputs as readonly Flow[])[slot];
-    if ((value === undefined && mayBeDead) || value instanceof Reference) continue;
-    if (!isValue(value)) throw new ShoalError('usage', `its kernel gave no value with dtype and shape as output ${slot}`);
-    if (!fits(value, dtype, shape))
-      throw new ShoalError('usage', `output ${slot} must be ${dtype}${formatShape(shape)}, but is ${formatValue(value)}`);
-    if (isOnHost && isOnDevice(value))
-      throw new ShoalError(
-        'usage',
-        `output ${slot} is in the memory of a device, which its kernel must name: a function as its \`device\`, a kernel by \`deviceOf\``,
-      );
   }
 }

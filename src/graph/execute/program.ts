@@ -7,7 +7,8 @@ import type { GpuDevice } from '../../memory/device/gpu.ts';
 import { frameTable, type Frame } from '../structure/frames.ts';
 import { fitsDevice } from './device-values.ts';
 import type { Graph } from '../structure/graph.ts';
-import { describeNode, type Node } from '../structure/graph-node.ts';
+import { describeNode, type Node, type Output } from '../structure/graph-node.ts';
+import { composeKernels } from './composed-kernels.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 
 export interface ProgramNode {
@@ -79,9 +80,10 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
     getOrMake(drafts, frame, () => ({ frame, nodes: [], inputCount: 0, pending: new Int32Array(0), spare: [] }));
   const root = draftOf(frames.root);
   const programNodes = new Map<Node, NodeDraft>();
-  for (const node of nodes) {
-    const frame = draftOf(frames.frameOf(node));
-    const kernel = node.control === 'kernel' ? kernels[node.op] : undefined;
+  /** The unit that gives an output of the graph, and the number of the output there. */
+  const origins = new Map<Output, readonly [NodeDraft, number]>();
+  for (const { node, kernel, frame: of, results } of composeKernels(nodes, kernels, frames)) {
+    const frame = draftOf(of);
     const draft: NodeDraft = {
       node,
       kernel,
@@ -96,20 +98,20 @@ export function createProgram({ nodes }: Graph, kernels: KernelTable = {}): Prog
     frame.nodes.push(draft);
     frame.inputCount += node.inputs.length;
     programNodes.set(node, draft);
+    results.forEach((output, slot) => origins.set(output, [draft, slot]));
   }
   const draftNode = (node: Node): NodeDraft => must(programNodes.get(node), () => `'${node.name}' is in the graph`);
   for (const [node, draft] of programNodes) {
-    node.inputs.forEach((source, input) => {
-      draftNode(source.node).consumers[source.slot].push({ target: draft, place: draft.firstInput + input });
+    node.inputs.forEach((output, index) => {
+      const [source, slot] = must(origins.get(output), () => `'${output.name}' is in the graph`);
+      source.consumers[slot].push({ target: draft, place: draft.firstInput + index });
     });
     for (const source of node.controlInputs) draftNode(source).controlConsumers.push(draft);
   }
   for (const draft of programNodes.values()) if (draft.node.control === 'recv') draft.device = deviceOfConsumers(draft);
   for (const draft of drafts.values()) {
-    draft.pending = Int32Array.from(
-      draft.nodes,
-      ({ node }) => node.controlInputs.length + (node.control === 'merge' ? 0 : node.inputs.length),
-    );
+    const dataInputs = ({ control, inputs }: Node): number => (control === 'merge' ? 0 : inputs.length);
+    draft.pending = Int32Array.from(draft.nodes, ({ node }) => node.controlInputs.length + dataInputs(node));
   }
   const entered = new Map<ProgramNode, FrameProgram>();
   for (const [node, draft] of programNodes) if (node.control === 'enter') entered.set(draft, draftOf(frames.outputFrameOf(node)));

@@ -238,10 +238,8 @@ export class Session {
     if (!isValue(value))
       throw new ShoalError('usage', `feed '${output.name}' must be a value with dtype, shape and data, not ${describeForeign(value)}`);
     if (fits(value, output.dtype, output.shape)) return output;
-    throw new ShoalError(
-      'usage',
-      `feed '${output.name}' must be ${output.dtype}${formatShape(output.shape)}, but is ${formatValue(value)}`,
-    );
+    const expected = `${output.dtype}${formatShape(output.shape)}`;
+    throw new ShoalError('usage', `feed '${output.name}' must be ${expected}, but is ${formatValue(value)}`);
   }
 
   #output(given: Output | string): Output {
@@ -312,10 +310,7 @@ class LocalBackend implements StepBackend {
 }
 
 function release(prepared: Promise<PreparedStep>): void {
-  prepared.then(
-    (step) => step.release(),
-    () => undefined,
-  );
+  void prepared.then((step) => step.release()).catch(() => undefined);
 }
 
 const defaults = {

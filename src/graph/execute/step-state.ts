@@ -91,13 +91,7 @@ export class StepState {
         this.#enter(ready, isDead ? undefined : outputs[0]);
         break;
       case 'exit':
-        if (!isDead)
-          this.#activate(
-            must(frame.parent, () => 'an Exit is in a loop'),
-            program,
-            outputs,
-            false,
-          );
+        if (!isDead) this.#activate(around(frame), program, outputs, false);
         else if (iteration.number === frame.newest) frame.deadExits.push(program);
         break;
       case 'next-iteration':
@@ -128,12 +122,9 @@ export class StepState {
 
   #nextIteration({ number, frame }: Iteration, node: ProgramNode, value: Flow): void {
     if (number < frame.newest) {
-      const next = must(
-        frame.iterations.find((each) => each.number === number + 1),
-        () => `iteration ${number + 1} is open`,
-      );
-      this.#activate(next, node, [value], value === undefined);
-      return;
+      const next = frame.iterations.find((each) => each.number === number + 1);
+      assert(next !== undefined, () => `iteration ${number + 1} is open`);
+      return this.#activate(next, node, [value], value === undefined);
     }
     frame.deferred.push({ node, value });
     if (frame.iterations.length < frame.program.frame.parallelIterations) this.#beginIteration(frame);
@@ -243,10 +234,12 @@ export class StepState {
 function pairNumber(a: number, b: number): number {
   const number = ((a + b) * (a + b + 1)) / 2 + b;
   if (number < 1e15) return number;
-  throw new ShoalError(
-    'unsupported',
-    `iteration ${b} is too many for so many loops in each other; begin fewer iterations of the outer ones`,
-  );
+  const message = `iteration ${b} is too many for so many loops in each other; begin fewer iterations of the outer ones`;
+  throw new ShoalError('unsupported', message);
+}
+
+function around({ parent }: FrameState): Iteration {
+  return must(parent, () => 'an Exit is in a loop');
 }
 
 /** States of a Merge. */
@@ -254,11 +247,7 @@ const [waiting, hasValue, fired] = [0, 1, 2];
 
 function openIteration(frame: FrameState, number: number): Iteration {
   const { pending, nodes, inputCount, spare } = frame.program;
-  const memory = spare.pop() ?? {
-    pending: pending.slice(),
-    dead: new Int32Array(nodes.length),
-    merged: new Uint8Array(nodes.length),
-  };
+  const memory = spare.pop() ?? { pending: pending.slice(), dead: new Int32Array(nodes.length), merged: new Uint8Array(nodes.length) };
   return { number, frame, ...memory, values: new Array<Flow>(inputCount), children: new Map(), outstanding: 0 };
 }
 

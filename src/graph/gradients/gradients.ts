@@ -170,11 +170,8 @@ export function joined(g: GraphBuilder, parts: readonly IndexedSlices[]): Indexe
   const flat = parts.map(({ indices, values }) =>
     indices.shape !== 'unknown' && indices.shape.length === 1 ? values : reshape(g, values, { shape: [null, ...width] }),
   );
-  const indices = joinElements(
-    g,
-    parts.map((part) => part.indices),
-  );
-  return new IndexedSlices(concat(g, flat, { axis: 0 }), indices, of);
+  const indices = parts.map((part) => part.indices);
+  return new IndexedSlices(concat(g, flat, { axis: 0 }), joinElements(g, indices), of);
 }
 
 function ones(g: GraphBuilder, y: Floats): Floats {

@@ -63,10 +63,8 @@ function repeated(g: GraphBuilder, loop: BuiltLoop, variables: readonly Output[]
   const results = loop.body(variables, invariants);
   const other = g.nodes.slice(before).find(({ op, definition }) => definition.isStateful === true && op !== 'Call');
   if (other === undefined) return results;
-  throw new ShoalError(
-    'unsupported',
-    `gradients: ${describeNode(other)} in the loop '${loop.name}' does something else when it is run again`,
-  );
+  const message = `gradients: ${describeNode(other)} in the loop '${loop.name}' does something else when it is run again`;
+  throw new ShoalError('unsupported', message);
 }
 
 function isFloat({ dtype }: Output): boolean {

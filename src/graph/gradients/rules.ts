@@ -88,12 +88,8 @@ function joining(join: (call: RuleCall, parts: readonly Floats[]) => Floats): Gr
   return (call) => {
     const { g, outputs, gradients } = call;
     if (gradients.every((each) => each === undefined)) return [];
-    return [
-      join(
-        call,
-        gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot])),
-      ),
-    ];
+    const parts = gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot]));
+    return [join(call, parts)];
   };
 }
 
@@ -132,11 +128,7 @@ const callRule: GradientRule = ({ g, node, inputs, outputs, gradients }) => {
   const all = gradients.map((each, slot) => each ?? zerosLike(g, outputs[slot]));
   const isFloat = (input: Output): boolean => floatDTypes.includes(input.dtype as FloatDType);
   const wanted = inputs.filter(isFloat);
-  const attributes = {
-    function: vjp,
-    output_types: wanted.map(({ dtype }) => dtype),
-    output_shapes: wanted.map(({ shape }) => shape),
-  };
+  const attributes = { function: vjp, output_types: wanted.map(({ dtype }) => dtype), output_shapes: wanted.map(({ shape }) => shape) };
   const made = g.node(callDefinition, [...inputs, ...all], attributes).outputs as readonly Floats[];
   let next = 0;
   return inputs.map((input) => (isFloat(input) ? made[next++] : undefined));
@@ -152,6 +144,9 @@ const byKernel = (most: number): GradientRule =>
 const rowsRead: GradientRule = chain(({ node, dy }) => [{ values: dy, indices: node.inputs[1] as Output<IndexDType> }]);
 
 const two = (g: GraphBuilder, x: Floats): Floats => mul(g, x, scalar(g, x, 2));
+
+/** Operations whose kernel has the gradient of the first input. */
+const further = 'StridedSlice Tile Pad PadV2 MirrorPad ClipByValue GatherNd MaxPool AvgPool SparseSegmentSum SparseSegmentMean'.split(' ');
 
 export const gradientRules: Readonly<Record<string, GradientRule>> = {
   Identity: passing,
@@ -176,15 +171,12 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   Sub: broadcasting(({ g, dy }) => [dy, neg(g, dy)]),
   Mul: broadcasting(({ g, inputs: [x, y], dy }) => [mul(g, dy, y), mul(g, dy, x)]),
   RealDiv: broadcasting(({ g, inputs: [, y], y: z, dy }) => [div(g, dy, y), neg(g, mul(g, dy, div(g, z, y)))]),
-  Pow: broadcasting(({ g, inputs: [x, y], y: z, dy }) => [
-    mul(g, dy, mul(g, y, pow(g, x, sub(g, y, scalar(g, y, 1))))),
-    // log x where x > 0; elsewhere the power does not depend on y smoothly.
-    mul(
-      g,
-      dy,
-      mul(g, z, where(g, less(g, scalar(g, x, 0), x), log(g, select(g, less(g, scalar(g, x, 0), x), x, exp(g, zerosLike(g, x)))))),
-    ),
-  ]),
+  Pow: broadcasting(({ g, inputs: [x, y], y: z, dy }) => {
+    // Where x is not above 0, the power does not depend on y smoothly.
+    const isAbove = less(g, scalar(g, x, 0), x);
+    const logarithm = where(g, isAbove, log(g, select(g, isAbove, x, exp(g, zerosLike(g, x)))));
+    return [mul(g, dy, mul(g, y, pow(g, x, sub(g, y, scalar(g, y, 1))))), mul(g, dy, mul(g, z, logarithm))];
+  }),
   FloorDiv: none,
   FloorMod: broadcasting(({ g, inputs: [x, y], dy }) => [dy, neg(g, mul(g, dy, floorDiv(g, x, y)))]),
   Maximum: larger(true),
@@ -264,12 +256,7 @@ export const gradientRules: Readonly<Record<string, GradientRule>> = {
   }),
   Call: callRule,
 
-  ...Object.fromEntries(
-    [
-      ...floatFunctions,
-      ...'StridedSlice Tile Pad PadV2 MirrorPad ClipByValue GatherNd MaxPool AvgPool SparseSegmentSum SparseSegmentMean'.split(' '),
-    ].map((name) => [name, byKernel(1)]),
-  ),
+  ...Object.fromEntries([...floatFunctions, ...further].map((name) => [name, byKernel(1)])),
   Conv2D: byKernel(2),
   DepthwiseConv2dNative: byKernel(2),
   FusedBatchNormV3: byKernel(3),

@@ -77,10 +77,8 @@ const placements: Readonly<Record<string, (id: number, parts: number, total: num
 
 const joinElements: Kernel = ({ node, inputs }) => {
   const { dtype } = node.outputs[0];
-  const target = emptyElements(
-    dtype,
-    inputs.reduce((sum, { shape }) => sum + countOf(shape), 0),
-  );
+  const count = inputs.reduce((sum, { shape }) => sum + countOf(shape), 0);
+  const target = emptyElements(dtype, count);
   let at = 0;
   for (const input of inputs) {
     const elements = elementsOf(input);

@@ -62,7 +62,7 @@ function kernel(tf: TensorFlow, functions: TensorFlow, compute: Compute): Kernel
       brought?.forEach((tensor) => tensor.dispose());
     }
   };
-  return Object.assign(run, { takesResidents: true, bring });
+  return Object.assign(run, { takesResidents: true, isSynchronous: true, bring });
 }
 
 class TensorValue extends Resident {
@@ -137,12 +137,9 @@ const computations: Readonly<Record<string, Compute>> = {
   },
   Reshape: (tf, [x], node) => {
     const shape = node.attributes.shape as 'unknown' | readonly (number | null)[];
-    return shape === 'unknown'
-      ? x
-      : tf.reshape(
-          x,
-          shape.map((each) => each ?? -1),
-        );
+    if (shape === 'unknown') return x;
+    const dimensions = shape.map((each) => each ?? -1);
+    return tf.reshape(x, dimensions);
   },
   Transpose: one((tf, [x], node) => tf.transpose(x, integers(node, 'perm'))),
   ExpandDims: one((tf, [x], node) => tf.expandDims(x, scalar(node, 'axis'))),
@@ -150,11 +147,8 @@ const computations: Readonly<Record<string, Compute>> = {
   ConcatV2: one((tf, inputs, node) => tf.concat([...inputs], scalar(node, 'axis'))),
   ConcatGrad: (tf, [value, ...inputs], node) => {
     const axis = scalar(node, 'axis');
-    return tf.split(
-      value,
-      inputs.map(({ shape }) => shape.at(axis) ?? 0),
-      axis,
-    );
+    const sizes = inputs.map(({ shape }) => shape.at(axis) ?? 0);
+    return tf.split(value, sizes, axis);
   },
   Pack: one((tf, inputs, node) => tf.stack([...inputs], scalar(node, 'axis'))),
   Split: (tf, [x], node) => tf.split(x, scalar(node, 'num_split'), scalar(node, 'axis')),
@@ -184,10 +178,8 @@ const computations: Readonly<Record<string, Compute>> = {
   OtherProducts: (tf, [x], node) => otherProducts(tf, x, axesOf(node)),
   SliceGrad: (tf, [value, like], node) => {
     const begin = integers(node, 'begin');
-    return tf.pad(
-      value,
-      begin.map((from, axis) => [from, like.shape[axis] - from - value.shape[axis]] as [number, number]),
-    );
+    const paddings = begin.map((from, axis): [number, number] => [from, like.shape[axis] - from - value.shape[axis]]);
+    return tf.pad(value, paddings);
   },
   ReluGrad: (tf, [gradients, features]) => tf.mul(gradients, tf.step(features)),
   LeakyReluGrad: (tf, [gradients, features], node) => tf.mul(gradients, tf.step(features, scalar(node, 'alpha'))),
@@ -212,14 +204,9 @@ function otherProducts(tf: TensorFlow, x: Tensor, axes: readonly number[] | unde
   const length = reduced.reduce((product, axis) => product * x.shape[axis], 1);
   const rows = tf.reshape(tf.transpose(x, perm), [length === 0 ? 0 : x.size / length, length]);
   const others = tf.mul(tf.cumprod(rows, 1, true), tf.cumprod(rows, 1, true, true));
-  const turned = tf.reshape(
-    others,
-    perm.map((axis) => x.shape[axis]),
-  );
-  return tf.transpose(
-    turned,
-    all.map((axis) => perm.indexOf(axis)),
-  );
+  const shape = perm.map((axis) => x.shape[axis]);
+  const back = all.map((axis) => perm.indexOf(axis));
+  return tf.transpose(tf.reshape(others, shape), back);
 }
 
 function broadcastLike(tf: TensorFlow, value: Tensor, like: Tensor, node: Pick<Node, 'attributes'>): Tensor {

@@ -18,11 +18,7 @@ export interface CallOptions extends NodeOptions {
 }
 
 const outputKeys = optionTable<{ readonly dtype: GraphDType; readonly shape: Shape }>({ dtype: anyText, shape: anything });
-const callOptionKeys = optionTable<CallOptions>({
-  gradient: anything,
-  name: anyText,
-  ...placeShapes,
-});
+const callOptionKeys = optionTable<CallOptions>({ gradient: anything, name: anyText, ...placeShapes });
 
 export const callDefinition: OpDefinition = {
   name: 'Call',

@@ -166,10 +166,8 @@ export function whileLoop(
     const enters = variables.map((value) => enter(g, value, attributes));
     const invariants = (options.invariants ?? []).map((value) => enter(g, value, { ...attributes, is_constant: true }));
     const merges = enters.map((value) => merge(g, [value])[0]);
-    const go = loopCond(
-      g,
-      g.withSourcesAfter([merges[0]], () => loop.cond(merges, invariants)),
-    );
+    const goesOn = g.withSourcesAfter([merges[0]], () => loop.cond(merges, invariants));
+    const go = loopCond(g, goesOn);
     const ways = merges.map((value) => switchOn(g, value, go));
     const taken = ways.map(([, whenTrue]) => identity(g, whenTrue));
     const results = g.withSourcesAfter([taken[0]], () => loop.body(taken, invariants));

@@ -39,12 +39,8 @@ function unary(name: string, attributes: OpDefinition['attributes'] = floating):
   return defineOne(name, { x: 'T' }, attributes, firstShape);
 }
 
-type Comparison<In extends GraphDType> = <D extends In>(
-  g: GraphBuilder,
-  x: Output<D>,
-  y: Output<D>,
-  options?: NodeOptions,
-) => Output<'bool'>;
+type Bools = Output<'bool'>;
+type Comparison<In extends GraphDType> = <D extends In>(g: GraphBuilder, x: Output<D>, y: Output<D>, options?: NodeOptions) => Bools;
 
 /** x + y, element by element; shapes broadcast as NumPy's. */
 export const add = op<Binary<NumericDType>>(arithmetic('AddV2'));

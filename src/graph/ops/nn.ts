@@ -35,10 +35,11 @@ export const sigmoidCrossEntropyWithLogits = op<Binary<FloatDType>>(
   defineOne('SigmoidCrossEntropyWithLogits', { labels: 'T', logits: 'T' }, floating, oneShape),
 );
 
+type Loss = <D extends FloatDType>(g: GraphBuilder, features: Output<D>, labels: Output<D>, options?: NodeOptions) => LossAndGradient<D>;
+type LossAndGradient<D extends FloatDType> = readonly [Output<D>, Output<D>];
+
 /** The loss of every row, and its gradient for the logits. */
-export const softmaxCrossEntropyWithLogits = op<
-  <D extends FloatDType>(g: GraphBuilder, features: Output<D>, labels: Output<D>, options?: NodeOptions) => readonly [Output<D>, Output<D>]
->(
+export const softmaxCrossEntropyWithLogits = op<Loss>(
   define('SoftmaxCrossEntropyWithLogits', { features: 'T', labels: 'T' }, floating, (context) =>
     lossAndGradient(context, oneShape(context)),
   ),
@@ -46,12 +47,7 @@ export const softmaxCrossEntropyWithLogits = op<
 
 /** The same for labels that are numbers of classes. */
 export const sparseSoftmaxCrossEntropyWithLogits = op<
-  <D extends FloatDType>(
-    g: GraphBuilder,
-    features: Output<D>,
-    labels: Output<IndexDType>,
-    options?: NodeOptions,
-  ) => readonly [Output<D>, Output<D>]
+  <D extends FloatDType>(g: GraphBuilder, features: Output<D>, labels: Output<IndexDType>, options?: NodeOptions) => LossAndGradient<D>
 >(
   define(
     'SparseSoftmaxCrossEntropyWithLogits',

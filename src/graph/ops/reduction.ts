@@ -38,11 +38,7 @@ export const argMax = op<
   define(
     'ArgMax',
     { input: 'T' },
-    {
-      ...numeric,
-      axis: { kind: 'int', default: 0 },
-      output_type: { kind: 'type', default: 'int64', allowed: indexDTypes },
-    },
+    { ...numeric, axis: { kind: 'int', default: 0 }, output_type: { kind: 'type', default: 'int64', allowed: indexDTypes } },
     ({ inputs: [{ shape }], integer, dtype, fail }) => [
       { dtype: dtype('output_type'), shape: reduced(shape, [integer('axis')], false, fail) },
     ],

@@ -5,7 +5,7 @@ import type { Fail, InferContext, InputSpec, OpDefinition, OutputSpec } from '..
 import { indexDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/graph-node.ts';
 import { formatShape, mergeShapes, type Dimension, type Shape } from '../structure/shape.ts';
-import { define, anyType, inputsOf, numeric, op } from './op.ts';
+import { define, anyType, inputsOf, numeric, op, type Binary } from './op.ts';
 
 const ref: InputSpec = { name: 'ref', dtype: 'T', isRef: true };
 const indexed = { ...anyType, Tindices: { kind: 'type', allowed: indexDTypes } } as const;
@@ -28,20 +28,13 @@ function assignment(name: string, attributes: OpDefinition['attributes']): OpDef
   return { name, inputs: [ref, { name: 'value', dtype: 'T' }], attributes, infer: sameAsVariable, isStateful: true };
 }
 
-type Assignment<In extends GraphDType> = <D extends In>(
-  g: GraphBuilder,
-  ref: Output<D>,
-  value: Output<D>,
-  options?: NodeOptions,
-) => Output<D>;
-
 /** Overwrites a variable with a value of its dtype and shape, on the variable's device; gives the variable. The first write makes it
  *  usable. */
-export const assign = op<Assignment<GraphDType>>(assignment('Assign', anyType));
+export const assign = op<Binary<GraphDType>>(assignment('Assign', anyType));
 /** variable += value; gives the variable. */
-export const assignAdd = op<Assignment<NumericDType>>(assignment('AssignAdd', numeric));
+export const assignAdd = op<Binary<NumericDType>>(assignment('AssignAdd', numeric));
 /** variable −= value; gives the variable. */
-export const assignSub = op<Assignment<NumericDType>>(assignment('AssignSub', numeric));
+export const assignSub = op<Binary<NumericDType>>(assignment('AssignSub', numeric));
 
 type Gather = <D extends GraphDType>(g: GraphBuilder, params: Output<D>, indices: Output<IndexDType>, options?: NodeOptions) => Output<D>;
 

@@ -85,10 +85,8 @@ function hasSpread(devices: DevicesByFrame): boolean {
 function conditionOf(frame: Frame, nodes: readonly Node[], frames: FrameTable): Output {
   const found = nodes.filter((node) => node.op === 'LoopCond' && frames.frameOf(node) === frame);
   if (found.length === 1) return found[0].outputs[0];
-  throw new ShoalError(
-    'unsupported',
-    `the loop '${frame.name}' is on several devices and has ${found.length} LoopConds; it needs one, or must be on one device`,
-  );
+  const message = `the loop '${frame.name}' is on several devices and has ${found.length} LoopConds; it needs one, or must be on one device`;
+  throw new ShoalError('unsupported', message);
 }
 
 function isGate({ control }: Node): boolean {

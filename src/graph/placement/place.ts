@@ -63,10 +63,8 @@ function agreed(node: Node, group: Group | undefined): Group {
   if (group === undefined) return { wanted: own, by: node };
   for (const key of deviceParts) {
     if (own[key] === undefined || group.wanted[key] === undefined || own[key] === group.wanted[key]) continue;
-    throw new ShoalError(
-      'usage',
-      `${describeNode(node)} is on ${node.device}, but is colocated with ${describeNode(group.by)} on ${group.by.device}`,
-    );
+    const other = `${describeNode(group.by)} on ${group.by.device}`;
+    throw new ShoalError('usage', `${describeNode(node)} is on ${node.device}, but is colocated with ${other}`);
   }
   return { wanted: { ...group.wanted, ...own }, by: node };
 }

@@ -113,10 +113,8 @@ export class GraphBuilder {
     const device = formatDeviceName({ ...(isColocated ? {} : this.#scope.device), ...parseDeviceName(options.device ?? '') });
     const checked = checkNode(definition, `${this.#scope.prefix}${wanted}`, ownInputs, attributes);
     const name = this.#uniqueName(`${this.#scope.prefix}${wanted}`);
-    const node = new Node(
-      { name, definition, inputs: ownInputs, controlInputs, attributes: checked.attributes, device, colocateWith },
-      checked.outputs,
-    );
+    const parts = { name, definition, inputs: ownInputs, controlInputs, attributes: checked.attributes, device, colocateWith };
+    const node = new Node(parts, checked.outputs);
     this.#nodes.push(node);
     this.#own.add(node);
     if (this.#scope.branch !== undefined) this.#branches.set(node, this.#scope.branch);

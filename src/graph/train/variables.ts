@@ -23,12 +23,7 @@ export interface VariableOptions<D extends GraphDType = GraphDType> extends Omit
   readonly trainable?: boolean;
 }
 
-export const variableOptionKeys = optionTable<VariableOptions>({
-  dtype: anyText,
-  initializer: callback,
-  trainable: flag,
-  ...placeShapes,
-});
+export const variableOptionKeys = optionTable<VariableOptions>({ dtype: anyText, initializer: callback, trainable: flag, ...placeShapes });
 
 /** A variable that `globalVariablesInitializer` gives its first value, where the variable is. Optimisers find it in the graph. */
 export function getVariable<D extends GraphDType = 'float32'>(
