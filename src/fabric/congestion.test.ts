@@ -10,9 +10,10 @@ import { connected } from './testing/connected.ts';
 import { threadRegion } from './testing/regions.ts';
 
 /** A kernel whose sockets begin with `system`, that grants `granted`, and counts `segments`: sent, and sent again. */
-function kernel(system: string, granted: readonly string[], segments?: [number, number]): CongestionNative {
+function kernel(system: string, granted: readonly string[], segments?: [number, number], roundTripUs = 100): CongestionNative {
   let inForce = system;
   return {
+    socketRoundTrip: () => roundTripUs,
     congestionControl: (_, names) => {
       inForce = names.find((name) => granted.includes(name)) ?? inForce;
       return inForce;
@@ -35,6 +36,16 @@ describe('congestion control', () => {
     expect(chosen(kernel('bbr', ['cubic', 'reno']))).toBe('cubic');
     expect(chosen(kernel('bbr', ['reno']))).toBe('reno');
     expect(chosen(kernel('bbr', []))).toBe('bbr');
+  });
+
+  it('of the system stays on long paths, where few losses suffice for bbr', () => {
+    expect(chosen(kernel('bbr', ['cubic', 'reno'], undefined, 50_000))).toBe('bbr');
+    const segments: [number, number] = [0, 0];
+    const tuning = tuned(kernel('cubic', ['bbr'], segments, 50_000));
+    reviewLossy(tuning, segments, 1);
+    expect(tuning.congestionControl).toBe('cubic');
+    reviewLossy(tuning, segments, 1);
+    expect(tuning.congestionControl).toBe('bbr');
   });
 
   it('that is wanted is taken in order, also bbr; what is not granted changes nothing', () => {

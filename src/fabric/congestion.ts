@@ -6,7 +6,8 @@
  *  congestion control", 2016, measure wide-area paths.)
  *
  *  But Cubic and Reno take every lost segment for a full queue, which BBR does not: a link that loses all the time goes on
- *  with BBR. */
+ *  with BBR. On a long path few losses suffice for that: their window grows by a segment in a round trip. There a wait for a CPU is
+ *  short beside the path, so BBR stays where it is the system's. */
 
 /** Tuning of one socket, which goes on for the life of the connection. */
 export interface SocketTuning {
@@ -19,6 +20,7 @@ export interface SocketTuning {
 /** The part of the addon that is used here. */
 export interface CongestionNative {
   congestionControl(descriptor: number, names: readonly string[]): string | undefined;
+  socketRoundTrip(descriptor: number): number | undefined;
   socketSegments(descriptor: number, counts: Float64Array): boolean;
 }
 
@@ -32,16 +34,17 @@ export interface CongestionOptions {
 
 /** Replacements for BBR: the first may need a privilege, the second is always granted. */
 const insteadOfBbr: readonly string[] = ['cubic', 'reno'];
-/** Replacement on links that lose. */
-const whereLost: readonly string[] = ['bbr'];
+/** Round trip of a long path, in microseconds. */
+const longPathUs = 10_000;
 
 /** Makes a function for `TcpOptions.tuneSocket`. */
 export function congestionTuner({ native, wanted, onLoss }: CongestionOptions): (descriptor: number, link: string) => SocketTuning {
   return (descriptor, link) => {
     const granted = native.congestionControl(descriptor, wanted);
-    if (wanted.length > 0 || granted === undefined) return { congestionControl: granted, review: () => {} };
-    const chosen = isBbr(granted) ? (native.congestionControl(descriptor, insteadOfBbr) ?? granted) : granted;
-    return isBbr(chosen) ? { congestionControl: chosen, review: () => {} } : new ReviewedSocket(native, { link, chosen, onLoss });
+    const isReplaced = wanted.length === 0 && isBbr(granted) && !isLong(native, descriptor);
+    const chosen = (isReplaced ? native.congestionControl(descriptor, insteadOfBbr) : undefined) ?? granted;
+    if (wanted.length > 0 || chosen === undefined || isBbr(chosen)) return { congestionControl: chosen, review: () => {} };
+    return new ReviewedSocket(native, chosen, (what) => onLoss(`${link} ${what}`));
   };
 }
 
@@ -49,18 +52,18 @@ function isBbr(name: string | undefined): boolean {
   return name?.startsWith('bbr') === true;
 }
 
+const isLong = ({ socketRoundTrip }: CongestionNative, descriptor: number): boolean => (socketRoundTrip(descriptor) ?? 0) >= longPathUs;
+
 /** Tuning of a socket that changes to BBR once its link has turned out to lose. */
 class ReviewedSocket implements SocketTuning {
   readonly #native: CongestionNative;
-  readonly #link: string;
-  readonly #onLoss: (message: string) => void;
+  readonly #onLoss: (what: string) => void;
   readonly #counts = new Float64Array(2);
   #watch: LossWatch | undefined = new LossWatch();
   #inForce: string;
 
-  constructor(native: CongestionNative, { link, chosen, onLoss }: { link: string; chosen: string } & Pick<CongestionOptions, 'onLoss'>) {
+  constructor(native: CongestionNative, chosen: string, onLoss: (what: string) => void) {
     this.#native = native;
-    this.#link = link;
     this.#onLoss = onLoss;
     this.#inForce = chosen;
   }
@@ -72,22 +75,21 @@ class ReviewedSocket implements SocketTuning {
   review(descriptor: number): void {
     if (this.#watch === undefined || !this.#native.socketSegments(descriptor, this.#counts)) return;
     const [sent, resent] = this.#counts;
-    if (!this.#watch.isLossy(sent, resent)) return;
+    if (!this.#watch.isLossy(sent, resent, isLong(this.#native, descriptor) ? lossyWindowsOfLongPath : lossyWindows)) return;
     // A congestion control that is not granted now will not be later, so the watch ends.
     this.#watch = undefined;
     const before = this.#inForce;
-    this.#inForce = this.#native.congestionControl(descriptor, whereLost) ?? before;
-    const outcome = isBbr(this.#inForce)
-      ? `${this.#inForce} takes over from ${before}`
-      : `${before} stays, because the system does not grant bbr`;
-    this.#onLoss(`${this.#link} loses packets again and again, ${resent} of ${sent} were sent twice: ${outcome}`);
+    this.#inForce = this.#native.congestionControl(descriptor, ['bbr']) ?? before;
+    const stays = `${before} stays, because the system does not grant bbr`;
+    const outcome = isBbr(this.#inForce) ? `${this.#inForce} takes over from ${before}` : stays;
+    this.#onLoss(`loses packets again and again, ${resent} of ${sent} were sent twice: ${outcome}`);
   }
 }
 
 /** Segments of a window: at a loss of 0.3 % half of the windows or more have one. */
 const windowSegments = 256;
 /** Number of past windows that are considered, and how many of them must have lost. */
-const [windows, lossyWindows] = [16, 12];
+const [windows, lossyWindows, lossyWindowsOfLongPath] = [16, 12, 2];
 
 /** Tells links that lose packets all the time from those that fill a queue now and then, or whose process was late to read: these resend
  *  hundreds of segments at once and then none for long. So the number of windows with a loss counts, not the number of segments. */
@@ -97,12 +99,13 @@ export class LossWatch {
   /** Whether there was a loss, by window; the latest one first. */
   #history: readonly boolean[] = [];
 
-  /** @param sent segments that the socket has sent so far, repeated ones included. @param resent repeated ones. */
-  isLossy(sent: number, resent: number): boolean {
+  /** @param sent segments that the socket has sent so far, repeated ones included. @param resent repeated ones. @param least windows
+   *  of the last 16 that must have lost. */
+  isLossy(sent: number, resent: number, least = lossyWindows): boolean {
     if (sent - this.#sent < windowSegments) return false;
     this.#history = [resent > this.#resent, ...this.#history].slice(0, windows);
     this.#sent = sent;
     this.#resent = resent;
-    return this.#history.filter(Boolean).length >= lossyWindows;
+    return this.#history.filter(Boolean).length >= least;
   }
 }
