@@ -11,7 +11,7 @@ import { Node, type Output } from '../structure/graph-node.ts';
 import { exactCount } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
 import { checkOutputs, type Kernel, type KernelTable } from './kernel.ts';
-import { Resident } from './resident.ts';
+import { plainOf, Resident } from './resident.ts';
 
 /** Elements of a small tensor: all nodes of a kernel together must take little time. */
 const elementsMax = 1024;
@@ -116,7 +116,7 @@ function composedKernel(group: readonly Node[], kernels: KernelTable, inputs: re
       for (const { node, kernel, takes, frees } of steps) {
         current = node;
         const taken: Value[] = [];
-        for (const place of takes) taken.push(values[place] as Value);
+        for (const place of takes) taken.push(kernel.takesResidents === true ? values[place]! : plainOf(values[place]!));
         const outputs = kernel({ node, inputs: taken, stepId: step.stepId, signal: step.signal, atEnd: step.atEnd });
         if (Array.isArray(outputs)) for (const output of outputs as readonly Value[]) values.push(output);
         checkOutputs(node, outputs, true);
@@ -128,7 +128,7 @@ function composedKernel(group: readonly Node[], kernels: KernelTable, inputs: re
       throw new NodeFailure(current, thrown);
     }
   };
-  return Object.assign(run, { takesResidents: true, bring: steps[0].kernel.bring });
+  return Object.assign(run, { takesResidents: true, bring: steps.find(({ kernel }) => kernel.bring)?.kernel.bring });
 }
 
 function free(values: (Value | undefined)[], place: number): void {

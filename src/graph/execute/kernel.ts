@@ -29,7 +29,7 @@ export interface Kernel {
   (call: KernelCall): readonly Value[] | Promise<readonly Value[]>;
   /** True: it takes values that are in a library's memory as they are. Default: it gets their elements. */
   readonly takesResidents?: boolean;
-  /** True: it gives no promise, and values of its own, not its inputs. Small nodes are computed at once then. Default: it may. */
+  /** True: it gives no promise, and no input as an output, so that small nodes are computed at once. Default: nobody relies on that. */
   readonly isSynchronous?: boolean;
   /** True: it hands on its inputs, or what the node has, in whatever memory they are. */
   readonly passes?: boolean;
