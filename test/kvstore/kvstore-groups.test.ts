@@ -47,8 +47,7 @@ async function runState(
 ): Promise<string> {
   await using job = new LaunchedServers({ workers: 2, servers: 4, store: 'dist_sync', script: 'kvstore-state', ...options });
   await kill(job);
-  const code = await job.finish();
-  if (code !== 0) throw new Error(`the job ended with ${code}\n${job.output}`);
+  await job.finish();
   const [first, ...others] = [...job.output.matchAll(/worker \d: loaded (\d+), exact/g)].map(([, sum]) => sum);
   expect(others).toEqual([first]);
   return first;

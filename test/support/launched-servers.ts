@@ -12,6 +12,9 @@ import { fixtureScript } from './fixtures.ts';
 const patienceMs = 120_000;
 const pollMs = 20;
 
+/** A silence that is long for a process that is only busy, short for a test that waits until it has passed. */
+export const freezeSilenceMs = 8000;
+
 export interface LaunchedServersOptions {
   readonly workers: number;
   readonly servers: number;
@@ -20,6 +23,8 @@ export interface LaunchedServersOptions {
   readonly replicas?: 1 | 2;
   /** Script of the workers. Default: one that keeps books. */
   readonly script?: string;
+  /** Milliseconds after which a stopped process counts as lost. Default: so many that no busy machine is slower. */
+  readonly silenceMs?: number;
   /** Further arguments of `shoal run`. */
   readonly flags?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
@@ -49,18 +54,18 @@ export class LaunchedServers implements AsyncDisposable {
   /** The process that the launcher started last in each seat, by the launcher's name of the seat. */
   readonly #pids = new Map<string, number>();
 
-  constructor({ workers, servers, store, replicas = 2, script = 'kvstore-ledger', flags = [], env }: LaunchedServersOptions) {
+  constructor(options: LaunchedServersOptions) {
+    const { workers, servers, store, replicas = 2, script = 'kvstore-ledger', silenceMs = 60_000, flags = [], env } = options;
     this.#workers = workers;
     this.#folder = mkdtempSync(join(tmpdir(), 'shoal-servers-'));
     this.servers = Array.from({ length: servers }, (_, index) => ({ index, primary: 0, standby: undefined, losses: 0 }));
-    const options = ['--workers', String(workers), '--servers', String(servers), '--replicas', String(replicas), ...flags];
-    this.#launcher = spawn(process.execPath, [join(repositoryRoot, 'dist/tools/cli/main.js'), 'run', ...options, fixtureScript(script)], {
+    const given = ['--workers', String(workers), '--servers', String(servers), '--replicas', String(replicas), ...flags];
+    this.#launcher = spawn(process.execPath, [join(repositoryRoot, 'dist/tools/cli/main.js'), 'run', ...given, fixtureScript(script)], {
       env: {
         ...process.env,
         SHOAL_LOG_LEVEL: 'info',
         SHOAL_SLOW_MS: '600000',
-        // A silence that is long for a process that is only busy, short for a test that waits until it has passed.
-        SHOAL_KV_SILENCE_MS: '4000',
+        SHOAL_KV_SILENCE_MS: String(silenceMs),
         STOP: this.#stopFile,
         STORE: store,
         ...env,
@@ -140,13 +145,13 @@ export class LaunchedServers implements AsyncDisposable {
     this.signal(this.#pids.get(`server ${index}`)!, 'SIGKILL');
   }
 
-  /** Lets the workers end. @returns the launcher's exit code. */
-  async finish(): Promise<number | null> {
+  /** Lets the workers end. @throws when the job fails. */
+  async finish(): Promise<void> {
     writeFileSync(this.#stopFile, '');
     const late = setTimeout(() => this.#launcher.kill('SIGKILL'), patienceMs);
     const code = await this.ended;
     clearTimeout(late);
-    return code;
+    if (code !== 0) throw new Error(`the job ended with code ${code}\n${this.#output}`);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
