@@ -82,6 +82,15 @@ export const measurements: readonly Measurement[] = [
     ],
   },
   {
+    name: 'earlier-parameter-server',
+    title: 'the parameter server beside earlier commits',
+    kind: 'report',
+    command: [
+      ...['--import', 'tsx', 'bench/earlier/run.ts', '--only', 'parameter server', '--rounds', '10'],
+      ...['--name', 'earlier-parameter-server', '--out', '{out}'],
+    ],
+  },
+  {
     name: 'network-path',
     title: 'between hosts, beside the commit before the network path took calls up to 1 MiB',
     kind: 'report',
