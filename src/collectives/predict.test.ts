@@ -43,6 +43,7 @@ describe('selectAlgorithm with rates', () => {
     ['1 Gbit/s, 8 hosts', separateHosts(8), { networkByte: 8e-9 }, { pieceBytes: 64 * 1024, window: 3 }],
     ['1 Gbit/s, 4 hosts of 2', grid(4, 2), { networkByte: 8e-9 }, { pieceBytes: 64 * 1024, window: 3 }],
     ['1 Gbit/s, 10 ms away', separateHosts(4), { networkByte: 8e-9, networkLatency: 10e-3 }, { pieceBytes: 512 * 1024, window: 4 }],
+    ['25 ms away', separateHosts(2), { networkByte: 80e-9, networkLatency: 25e-3 }, { pieceBytes: 512 * 1024, window: 23 }],
     ['100 Mbit/s', separateHosts(8), { networkByte: 80e-9 }, { pieceBytes: 64 * 1024, window: 2 }],
     ['10 Gbit/s', separateHosts(4), {}, { pieceBytes: 512 * 1024, window: 4 }],
     ['a wire that costs nothing', separateHosts(2), { networkByte: 0 }, { pieceBytes: 512 * 1024, window: 4 }],

@@ -30,6 +30,8 @@ export interface TransferLimits {
   readonly groupHosts?: number;
 }
 
+type PieceLimits = Required<Pick<TransferLimits, 'pieceBytes' | 'window'>>;
+
 export interface PredictionInput {
   readonly collective: Collective;
   /** Bytes of the operation: count × element size. */
@@ -48,24 +50,24 @@ const KiB = 1024;
 const pieceBytesLeast = 64 * KiB;
 const pieceBytesMost = 512 * KiB;
 const pieceBytesUnit = 16 * KiB;
-const windowMost = 4;
-const windowLeast = 2;
+const [windowLeast, windowMost] = [2, 4];
 /** Time that a host's data under way in one direction occupies its link: time for others to take a piece, reduce it and send the
  *  sum while the link stays busy. More lets hosts drift apart, and switches drop packets that they cannot queue. */
 const underWaySeconds = 12e-3;
+/** Seconds per byte that a path may have when it is in use, at most: on a long one, the measurement ends before TCP has found its rate. */
+const pathByte = 8e-9;
 
 /** Limits between hosts: transfers are cut so that a piece is reduced while the next one travels, and few are under way to a
  *  receiver. The number follows from the rate and the latency of links, measured or assumed, from the number of ranks that share
  *  one, and from the number of peers of each. The same on all ranks. */
-export function networkLimits(
-  { hosts }: Topology,
-  model: CostModel = defaultCostModel,
-): Required<Pick<TransferLimits, 'pieceBytes' | 'window'>> {
+export function networkLimits({ hosts }: Topology, model: CostModel = defaultCostModel): PieceLimits {
   const perHost = Math.max(1, ...hosts.map((ranks) => ranks.length));
   const pairs = Math.max(1, (hosts.length - 1) * perHost);
-  const pairBytes = (underWaySeconds + 4 * model.networkLatency) / model.networkByte / pairs;
+  const pathBytes = (4 * model.networkLatency) / Math.min(model.networkByte || pathByte, pathByte) / pairs;
+  const pairBytes = underWaySeconds / model.networkByte / pairs + pathBytes;
   const pieceBytes = clamp(Math.floor(pairBytes / windowMost / pieceBytesUnit) * pieceBytesUnit, pieceBytesLeast, pieceBytesMost);
-  return { pieceBytes, window: clamp(Math.floor(pairBytes / pieceBytes), windowLeast, windowMost) };
+  const window = clamp(Math.floor(pairBytes / pieceBytes), windowLeast, Math.max(windowMost, Math.floor(pathBytes / pieceBytes)));
+  return { pieceBytes, window };
 }
 
 /** The limits of a request in elements. Nothing is cut when all ranks share a host. */
