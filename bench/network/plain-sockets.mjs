@@ -8,7 +8,9 @@ import net from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const [count, mebibytes, rounds] = process.argv.slice(2).map(Number);
-const { RANK: rank, MASTER_ADDR: host } = process.env;
+const { RANK: rank, WORLD_SIZE: size, MASTER_ADDR: host } = process.env;
+if (size !== '2' || ![count, mebibytes, rounds].every((each) => Number.isInteger(each) && each > 0))
+  throw new Error('plain-sockets.mjs: needs two ranks, and the numbers of sockets, MiB and rounds');
 const port = 23_456;
 const bytes = (mebibytes * 2 ** 20) / count;
 const piece = Buffer.alloc(256 * 1024, 1);

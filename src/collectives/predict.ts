@@ -54,7 +54,7 @@ const [windowLeast, windowMost] = [2, 4];
 /** Time that a host's data under way in one direction occupies its link: time for others to take a piece, reduce it and send the
  *  sum while the link stays busy. More lets hosts drift apart, and switches drop packets that they cannot queue. */
 const underWaySeconds = 12e-3;
-/** Seconds per byte that a path may have when it is in use, at most: on a long one, the measurement ends before TCP has found its rate. */
+/** Rate that a path counts with at least, in seconds per byte: on a long one the measurement ends before TCP has found the rate. */
 const pathByte = 8e-9;
 
 /** Limits between hosts: transfers are cut so that a piece is reduced while the next one travels, and few are under way to a
