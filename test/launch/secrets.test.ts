@@ -11,7 +11,7 @@ const secret = 'do-not-tell-8f0c5b2e6d1a4973';
 
 function host(port: number, index: number, env: Record<string, string>, ...rest: readonly string[]): Running {
   const place = ['--nnodes', '2', '--node-rank', `${index}`, '--master-addr', '127.0.0.1', '--master-port', `${port}`];
-  return shoal(['run', ...place, '--grace', '50ms', ...rest], { env: { SHOAL_SECRET: secret, SHOAL_HOST_ID: `host ${index}`, ...env } });
+  return shoal(['run', ...place, '--grace', '60s', ...rest], { env: { SHOAL_SECRET: secret, SHOAL_HOST_ID: `host ${index}`, ...env } });
 }
 
 describe('the secret of a job', () => {
