@@ -1,44 +1,62 @@
-// A rank of bench/elastic that trains by elastic.run; rank 1 kills itself, is started again, and gets so many mebibytes of state. Prints
-// milliseconds: from the boundary at which all others stop to the next step; from when the newcomer is there to when it has the state; of the
-// first and of the fastest of five messages to it that are as large, the first into memory that nobody has used before.
-import { initProcessGroup } from 'shoal';
+// A rank of bench/elastic that trains by elastic.run, in steps that wait for as long as a device would compute; rank 1 kills itself, is started
+// again, and gets so many mebibytes of state: parameters and two moments. Prints milliseconds: by how much the step in which it is taken in, or
+// that in which it enters, is longer than others; from when the newcomer is there to when it has the state; of the first and of the fastest of
+// five messages to it that are as large as the state, the first into memory that nobody has used before; of a step before the loss, and of one
+// that the newcomer follows.
+import { setTimeout as sleep } from 'node:timers/promises';
+import { initProcessGroup, ReduceOp } from 'shoal';
 import { elastic } from 'shoal/ddp';
 
-const bytes = Number(process.argv[2]) * 2 ** 20;
+const [mebibytes, ranks, computeMs] = process.argv.slice(2).map(Number);
+const elements = Math.floor((mebibytes * 2 ** 20) / 12);
 // The state is there before the group: for what a newcomer does after it has been taken in, the others wait.
-const [parameters, moments] = [0, 1].map(() => new Float32Array(bytes / 8).fill(process.env.SHOAL_JOIN === undefined ? 1 : 0));
+const tensors = [0, 1, 2].map(() => new Float32Array(elements).fill(process.env.SHOAL_JOIN === undefined ? 1 : 0));
+const gradient = new Float32Array(elements).fill(1);
 const world = await initProcessGroup();
-const ranks = Number(process.argv[3]);
-const state = { step: 0, tensors: [parameters, moments] };
-let stoppedMs;
+const state = { step: 0, tensors };
 const enteredMs = performance.now();
-const last = await elastic.run(world, state, async (group, _, boundary) => {
-  const newcomer = group.globalRanks.indexOf(ranks);
-  if (newcomer >= 0) {
-    const stateMs = performance.now() - enteredMs;
-    if (parameters.at(-1) !== 1 || moments[0] !== 1) throw new Error('the state has not come');
-    await group.barrier();
-    const pauseMs = performance.now() - stoppedMs;
-    const linkMs = [];
-    const message = group.tensor('float32', [bytes / 4]);
-    for (let round = 0; round < 5; round++) {
-      await group.barrier();
-      const startMs = performance.now();
-      if (group.rank === 0) await group.send(message, newcomer);
-      if (group.rank === newcomer) await group.recv(message, 0);
-      await group.barrier();
-      linkMs.push(performance.now() - startMs);
-    }
-    if (group.rank === 0) console.log(`pause ${pauseMs}\nfirst ${linkMs[0]}\nlink ${Math.min(...linkMs)}`);
-    if (group.rank === newcomer) console.log(`state ${stateMs}`);
-    return;
-  }
-  for (;;) {
+let stateMs;
+let begunMs;
+/** Milliseconds from the begin of each step to that of the next one, by the group of the next one. */
+const steps = new Map();
+
+const last = await elastic.run(world, state, {
+  averages: async (group) => {
     if (state.step === 20 && process.env.RANK === '1') process.kill(process.pid, 'SIGKILL');
-    await group.barrier();
-    state.step++;
-    stoppedMs = performance.now();
-    await boundary();
-  }
+    const nowMs = performance.now();
+    if (begunMs !== undefined) steps.set(group, [...(steps.get(group) ?? []), nowMs - begunMs]);
+    const newcomer = group.globalRanks.indexOf(ranks);
+    if (newcomer >= 0) return report(group, newcomer);
+    begunMs = nowMs;
+    await sleep(computeMs);
+    await group.allReduce(gradient, { op: ReduceOp.Avg });
+    return [gradient];
+  },
+  update: (_, [average]) => {
+    stateMs ??= performance.now() - enteredMs;
+    for (const tensor of tensors) for (let index = elements - 1; index >= 0; index -= 1024) tensor[index] += average[index];
+  },
 });
 await last.destroy();
+
+async function report(group, newcomer) {
+  for (const tensor of tensors)
+    if ([tensor[(elements - 1) % 1024], tensor[elements - 1]].some((each) => each !== state.step + 1))
+      throw new Error('the state is not whole');
+  const linkMs = [];
+  const message = group.tensor('float32', [3 * elements]);
+  for (let round = 0; round < 5; round++) {
+    await group.barrier();
+    const startMs = performance.now();
+    if (group.rank === 0) await group.send(message, newcomer);
+    if (group.rank === newcomer) await group.recv(message, 0);
+    await group.barrier();
+    linkMs.push(performance.now() - startMs);
+  }
+  if (group.rank === newcomer) console.log(`state ${stateMs}`);
+  if (group.rank !== 0) return;
+  const [alone, , followed, [entry]] = [...steps.values()];
+  const [aloneMs, followedMs] = [alone, followed].map(([, ...others]) => others.sort((a, b) => a - b)[others.length >> 1]);
+  console.log(`pause ${Math.max(followed[0], entry) - aloneMs}\nfirst ${linkMs[0]}\nlink ${Math.min(...linkMs)}`);
+  console.log(`alone ${aloneMs}\nfollowed ${followedMs}`);
+}

@@ -3,8 +3,8 @@
  *
  *    npx tsx bench/elastic/run.ts --rounds 50 --out /tmp/results/elastic.json
  *
- *  In every tenth round also a rank that joins: how long the others stand still, and how long it takes to get the state, beside messages as large
- *  over the same link: the first, into memory that nobody has used before, and the fastest.
+ *  In every tenth round also a rank that joins: how long the others stand still, how long their steps are meanwhile, and how long it takes to get
+ *  the state, beside messages as large over the same link: the first, into memory that nobody has used before, and the fastest.
  *
  *  Needs a built package. PyTorch is left out where there is none; restarts take part in every tenth round, because they take seconds. */
 import { spawnSync } from 'node:child_process';
@@ -22,6 +22,7 @@ const { values } = programArguments(import.meta.url, {
     rounds: { type: 'string', default: '30' },
     ranks: { type: 'string', default: '4,8' },
     mebibytes: { type: 'string', default: '256' },
+    'compute-ms': { type: 'string', default: '200' },
     out: { type: 'string' },
   },
 });
@@ -73,7 +74,7 @@ interface Row {
 }
 
 /** Milliseconds of an entry, by the words of join-rank.mjs. */
-const entryTimes = ['pause', 'state', 'first', 'link'] as const;
+const entryTimes = ['pause', 'state', 'first', 'link', 'alone', 'followed'] as const;
 
 /** Entries into worlds of so many ranks, newcomers included: medians. */
 interface JoinRow extends Readonly<Record<`${(typeof entryTimes)[number]}Ms`, number>> {
@@ -111,7 +112,7 @@ for (let round = 0; round < rounds; round++) {
     }
     if (round % 10 > 0) continue;
     const job = [process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1', '--max-restarts', '1'];
-    const output = outputOf([...job, here('join-rank.mjs'), values.mebibytes, String(ranks)]);
+    const output = outputOf([...job, here('join-rank.mjs'), values.mebibytes, String(ranks), values['compute-ms']]);
     joins.set(ranks, [...(joins.get(ranks) ?? []), entryTimes.map((word) => slowestOf(output, word, 1))]);
   }
 }
@@ -127,13 +128,13 @@ for (const { ranks, way, rounds: count, medianMs, bestMs, p99Ms } of rows)
     `${ranks} ranks, ${way}: median ${medianMs.toFixed(1)} ms, best ${bestMs.toFixed(1)}, p99 ${p99Ms.toFixed(1)}, ${count} rounds`,
   );
 const joinRows = [...joins].map(([ranks, all]): JoinRow => {
-  const [pauseMs, stateMs, firstMs, linkMs] = entryTimes.map((_, k) => median(all.map((each) => each[k])));
-  return { ranks, mebibytes: Number(values.mebibytes), rounds: all.length, pauseMs, stateMs, firstMs, linkMs };
+  const [pauseMs, stateMs, firstMs, linkMs, aloneMs, followedMs] = entryTimes.map((_, k) => median(all.map((each) => each[k])));
+  return { ranks, mebibytes: Number(values.mebibytes), rounds: all.length, pauseMs, stateMs, firstMs, linkMs, aloneMs, followedMs };
 });
 for (const { ranks, mebibytes, rounds: count, pauseMs, ...row } of joinRows) {
   const rate = (ms: number): string => `${((mebibytes * 2 ** 20) / 1000 / ms).toFixed(0)} MB/s`;
   console.log(
-    `${ranks} ranks, one joins and gets ${mebibytes} MiB: pause ${pauseMs.toFixed(1)} ms, state ${rate(row.stateMs)}; a message ${rate(row.firstMs)} at first, ${rate(row.linkMs)} at best, ${count} rounds`,
+    `${ranks} ranks, one joins and gets ${mebibytes} MiB: pause ${pauseMs.toFixed(1)} ms, state ${rate(row.stateMs)}; a message ${rate(row.firstMs)} at first, ${rate(row.linkMs)} at best; a step ${row.aloneMs.toFixed(0)} ms without it, ${row.followedMs.toFixed(0)} ms while it follows, ${count} rounds`,
   );
 }
 if (values.out !== undefined)

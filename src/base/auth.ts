@@ -341,11 +341,8 @@ export class Handshake {
   }
 
   #stranger(text: string): ShoalError {
-    return new ShoalError(
-      'protocol',
-      `handshake of ${partyName(this.#options.rank)} for ${this.#options.purpose} with a stranger: ${text}`,
-      this.#fields(),
-    );
+    const message = `handshake of ${partyName(this.#options.rank)} for ${this.#options.purpose} with a stranger: ${text}`;
+    return new ShoalError('protocol', message, this.#fields());
   }
 
   /** Fields of an error; only numbers of ranks are given. */

@@ -126,6 +126,8 @@ export interface HostPathOperation {
   bound: BoundCode;
   /** It has been run by this thread: most operations are run once, and a repetition costs more to make than a run. */
   hasRun: boolean;
+  /** Nanoseconds that making it has taken; 0: it has been run. */
+  boundNs: number;
   /** Starts the code that is bound once more; undefined: not made since the code was bound. */
   start: Repetition | undefined;
   /** `start`, where nothing is left to do when the code has come to its end. */
@@ -175,11 +177,9 @@ export class HostPath {
     for (let peer = 0; peer < size; peer++) if (peer !== rank) this.#expected(card, peer).fill(unknownByte);
     writeAddresses(card, buffers);
     const isPrivate = hasPrivate(buffers);
-    const first = isPrivate ? 'private' : code;
-    const bound = this.#bindCode(plans, first, card, buffers);
+    const bound = this.#bindCode(plans, isPrivate ? 'private' : code, card, buffers);
     const privateBytes = isPrivate ? Object.values(buffers).reduce((sum, { view }) => sum + view.length, 0) : 0;
     const { name: hostPath } = this.#options;
-    const bytes = call.count * dtypeInfo(call.dtype).bytes;
     const contract = new Uint32Array(card.buffer, 0, contractBytes / 4);
     return {
       hostPath,
@@ -189,13 +189,14 @@ export class HostPath {
       contract,
       bound,
       hasRun: false,
+      boundNs: 0,
       start: undefined,
       repetition: undefined,
       spare: undefined,
       buffers,
       isPrivate,
       privateBytes,
-      bytes,
+      bytes: call.count * dtypeInfo(call.dtype).bytes,
     };
   }
 

@@ -112,11 +112,10 @@ export class Execution {
       if (status === 'waiting') return;
       if (status === 'done') channel.status = 'done';
       else if (status === 'call') this.#perform(channel, context, this.lowered.calls[channel.state.argument]);
-      else
-        throw new ShoalError(
-          'protocol',
-          `a plan reached outside its memory (machine status ${status} at ${channel.state.pc}); please report this`,
-        );
+      else {
+        const message = `a plan reached outside its memory (machine status ${status} at ${channel.state.pc}); please report this`;
+        throw new ShoalError('protocol', message);
+      }
     }
   }
 

@@ -38,10 +38,7 @@ export function withTunedWorld(tuning: Tuning | undefined, world: TunedWorld, sh
   const fresh = new Set(world.choices.map(({ collective }) => collective));
   const kept = same?.choices.filter(({ collective }) => !fresh.has(collective)) ?? [];
   const order = (collective: (typeof world.choices)[number]['collective']): number => collectives.indexOf(collective);
-  const merged = {
-    ...world,
-    choices: [...kept, ...world.choices].sort((a, b) => order(a.collective) - order(b.collective)),
-  };
+  const merged = { ...world, choices: [...kept, ...world.choices].sort((a, b) => order(a.collective) - order(b.collective)) };
   return { schema: 'shoal-tuning', version: 1, shoal, worlds: [...before.filter((each) => each !== same), merged] };
 }
 

@@ -116,10 +116,8 @@ export function checkSpecs(parameters: readonly ParameterSpec[]): void {
     names.add(name);
     countOf(shape);
     if (dtypeInfo(dtype).kind !== 'float') {
-      throw new ShoalError(
-        'unsupported',
-        `parameter '${name}' is ${dtype}: only float gradients can be averaged; leave it out of the parameters`,
-      );
+      const message = `parameter '${name}' is ${dtype}: only float gradients can be averaged; leave it out of the parameters`;
+      throw new ShoalError('unsupported', message);
     }
   }
 }

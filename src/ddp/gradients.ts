@@ -53,10 +53,8 @@ export function storeScaled({ gradient }: GradientPlace, source: TypedArray, fac
 /** Adds a gradient times a factor to the one that is there. @throws ShoalError `unsupported` for 16-bit floats. */
 export function addScaled({ gradient, name, dtype }: GradientPlace, source: TypedArray, factor: number): void {
   if (dtype !== 'float32' && dtype !== 'float64') {
-    throw new ShoalError(
-      'unsupported',
-      `ddp: parameter '${name}' is ${dtype}: micro-batches add up in float32 or float64 only; convert the gradients`,
-    );
+    const message = `ddp: parameter '${name}' is ${dtype}: micro-batches add up in float32 or float64 only; convert the gradients`;
+    throw new ShoalError('unsupported', message);
   }
   const [t, s] = [gradient, source] as [Float32Array, Float32Array];
   if (factor === 1) for (let i = 0; i < t.length; i++) t[i] = t[i] + s[i];

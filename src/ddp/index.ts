@@ -4,7 +4,7 @@ export { assignBuckets, type Bucket, type BucketLimits, type BucketSlot, type Pa
 export type { Checkpoint, CheckpointState, CheckpointTensor, CheckpointValue } from './checkpoints/checkpoint.ts';
 export { Checkpoints, type CheckpointContents, type CheckpointGroup, type CheckpointsOptions } from './checkpoints/checkpoints.ts';
 export { checksum } from './checksum.ts';
-export { elastic, type ElasticState, type ElasticTrain, type ShardedState } from './elastic.ts';
+export { elastic, type ElasticState, type ElasticSteps, type ElasticTrain, type ShardedState } from '../elastic/elastic.ts';
 export {
   allReduceHook,
   bf16CompressHook,

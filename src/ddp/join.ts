@@ -10,7 +10,7 @@ import { ShoalError } from '../base/errors.ts';
 import { anyList, anyNumber, callback, checkArgument, checkOptions, describeValue, flag, noOptions, optionTable } from '../base/schema.ts';
 import type { ProcessGroup } from '../group/caller/types.ts';
 import type { TypedArray } from '../memory/dtype.ts';
-import { checkGroup } from './reducer-options.ts';
+import { checkGroup } from '../group/caller/call-arguments.ts';
 
 /** The work that a rank does for the others after its own inputs are over. */
 export interface JoinHook {

@@ -179,11 +179,10 @@ export function checkParameters(call: string, parameters: readonly OptimizerPara
     checkArgument(`${call}: the name of a parameter`, name, anyText);
     if (names.has(name)) throw new ShoalError('usage', `${call}: two parameters are called '${name}'`);
     names.add(name);
-    if (!isFloats(data))
-      throw new ShoalError(
-        'usage',
-        `${call}: the data of '${name}' must be a Float32Array or a Float64Array, not ${describeForeign(data)}`,
-      );
+    if (!isFloats(data)) {
+      const message = `${call}: the data of '${name}' must be a Float32Array or a Float64Array, not ${describeForeign(data)}`;
+      throw new ShoalError('usage', message);
+    }
   }
 }
 
@@ -194,11 +193,10 @@ export function checkGradients(call: string, gradients: readonly Floats[], param
     throw new ShoalError('usage', `${call}: ${gradients.length} gradients for ${parameters.length} parameters`);
   for (const [index, { name, data }] of parameters.entries()) {
     const gradient = gradients[index];
-    if (!isFloats(gradient) || gradient.length !== data.length)
-      throw new ShoalError(
-        'usage',
-        `${call}: the gradient of '${name}' must be an array of ${data.length} floats, not ${describeForeign(gradient)}`,
-      );
+    if (!isFloats(gradient) || gradient.length !== data.length) {
+      const message = `${call}: the gradient of '${name}' must be an array of ${data.length} floats, not ${describeForeign(gradient)}`;
+      throw new ShoalError('usage', message);
+    }
   }
 }
 

@@ -1,7 +1,6 @@
 /** The group, the options and the results of a reducer. */
 import { systemClock, type Clock } from '../base/clock.ts';
-import { ShoalError } from '../base/errors.ts';
-import { anyNumber, anyObject, checkOptions, describeValue, flag, literal, optionTable } from '../base/schema.ts';
+import { anyNumber, anyObject, checkOptions, flag, literal, optionTable } from '../base/schema.ts';
 import { readSettings, type Environment } from '../base/settings/settings.ts';
 import type { ProcessGroup } from '../group/caller/types.ts';
 
@@ -62,12 +61,6 @@ const reducerOptions = optionTable<ReducerOptions>({
   clock: anyObject,
   environment: anyObject,
 });
-/** @param method that the call needs of the group. @throws ShoalError `usage` for anything but a process group. */
-export function checkGroup<Group extends object>(call: string, group: Group, method: keyof Group): void {
-  if (typeof group === 'object' && group !== null && typeof group[method] === 'function') return;
-  throw new ShoalError('usage', `${call}: the first argument is the process group, not ${describeValue(group)}`);
-}
-
 /** The options with their defaults. @throws ShoalError `usage`. */
 export function settledOptions(options: ReducerOptions): Omit<Required<ReducerOptions>, 'environment' | 'timeoutMs'> {
   checkOptions('Reducer', options, reducerOptions);

@@ -14,6 +14,7 @@
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { anyNumber, callback, checkArgument, checkFields, noOptions, optionTable } from '../base/schema.ts';
+import { checkGroup } from '../group/caller/call-arguments.ts';
 import type { CallOptions, Work } from '../group/caller/types.ts';
 import { dtypeInfo, type TypedArray } from '../memory/dtype.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
@@ -22,14 +23,7 @@ import { addScaled, checkArray, checkArrays, copyInto, storeScaled, withoutGradi
 import { BucketAverages, type AveragedBucket } from './hooks/bucket-averages.ts';
 import { bindHook, type CommHook, type GradPart, type HookRun } from './hooks/comm-hook.ts';
 import type { JoinHook } from './join.ts';
-import {
-  checkGroup,
-  settledOptions,
-  type ReducerGroup,
-  type ReducerOptions,
-  type ReducerStats,
-  type StepResult,
-} from './reducer-options.ts';
+import { settledOptions, type ReducerGroup, type ReducerOptions, type ReducerStats, type StepResult } from './reducer-options.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 import { verifyReplicas } from './replicas.ts';
 import { SampleWeights } from './sample-weights.ts';
@@ -85,11 +79,10 @@ export class Reducer {
     this.#averages = new BucketAverages(group);
     this.#samples = weighting === 'samples' ? new SampleWeights() : undefined;
     const half = this.#samples && parameters.find(({ dtype }) => dtypeInfo(dtype).bytes === 2);
-    if (half)
-      throw new ShoalError(
-        'unsupported',
-        `parameter '${half.name}' is ${half.dtype}, whose range cannot hold gradients times samples; use float32 gradients or weighting 'ranks'`,
-      );
+    if (half) {
+      const message = `parameter '${half.name}' is ${half.dtype}, whose range cannot hold gradients times samples; use float32 gradients or weighting 'ranks'`;
+      throw new ShoalError('unsupported', message);
+    }
     this.#registration = registrationText(parameters, { bucketBytes, firstBucketBytes, weighting });
     const assigned = assignBuckets(parameters, { bucketBytes, firstBucketBytes });
     const states = new Array<ParameterState>(parameters.length);
@@ -190,10 +183,8 @@ export class Reducer {
     checkArray(parameter, array);
     const weight = this.#samples?.factor ?? 1;
     if (this.#synchronise && parameter.ready) {
-      throw new ShoalError(
-        'usage',
-        `ddp: parameter '${parameter.name}' got a second gradient in one step; call finish() between steps, or accumulate with noSync()`,
-      );
+      const message = `ddp: parameter '${parameter.name}' got a second gradient in one step; call finish() between steps, or accumulate with noSync()`;
+      throw new ShoalError('usage', message);
     }
     if (parameter.filled) addScaled(parameter, array, weight);
     else storeScaled(parameter, array, weight);

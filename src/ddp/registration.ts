@@ -64,10 +64,7 @@ function* rounds(group: RegistrationGroup, text: string, call: CallOptions): Gen
   throw new ShoalError(
     'mismatch',
     `ddp: ranks registered different parameters or settings: ${differences(registrations)}; give all ranks the same`,
-    {
-      rank: group.rank,
-      operation: 'ddp/registration',
-    },
+    { rank: group.rank, operation: 'ddp/registration' },
   );
 }
 

@@ -27,9 +27,6 @@ export async function verifyReplicas(
   const each = await gather(Uint8Array.from(arrays.flatMap(({ array }) => [...checksumBytes(checksum([array]))])), 'ddp/checksum-each');
   const first = arrays.find((_, i) => ofRank.some((_value, rank) => each[rank * arrays.length + i] !== each[i]));
   const where = first === undefined ? '' : `, first in '${first.name}'`;
-  throw new ShoalError(
-    'mismatch',
-    `replicas differ${where}: ${describeDisagreement(ofRank)}; did a rank change its parameters outside the averaged step?`,
-    { rank: group.rank, operation: 'ddp/checksum' },
-  );
+  const message = `replicas differ${where}: ${describeDisagreement(ofRank)}; did a rank change its parameters outside the averaged step?`;
+  throw new ShoalError('mismatch', message, { rank: group.rank, operation: 'ddp/checksum' });
 }

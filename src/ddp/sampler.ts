@@ -43,13 +43,7 @@ export interface SamplerState {
 }
 
 const uint32 = integer({ min: 0, max: 0xffffffff });
-const samplerState = optionTable<SamplerState>({
-  items: anyNumber,
-  seed: anyNumber,
-  shuffle: flag,
-  epoch: uint32,
-  position: uint32,
-});
+const samplerState = optionTable<SamplerState>({ items: anyNumber, seed: anyNumber, shuffle: flag, epoch: uint32, position: uint32 });
 
 const samplerOptions = optionTable<SamplerOptions>({ group: anyObject, seed: uint32, shuffle: flag, dropLast: flag });
 

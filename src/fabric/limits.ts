@@ -25,10 +25,8 @@ export function checkSource(source: Span, immediate: number | undefined): void {
 /** @throws ShoalError `usage` above the limit. */
 export function checkMessage(message: Uint8Array): void {
   if (message.length > maxMessageBytes) {
-    throw new ShoalError(
-      'usage',
-      `send: message of ${message.length} bytes is larger than ${maxMessageBytes}; write it to a registered region`,
-    );
+    const text = `send: message of ${message.length} bytes is larger than ${maxMessageBytes}; write it to a registered region`;
+    throw new ShoalError('usage', text);
   }
 }
 
@@ -41,11 +39,8 @@ export interface InFlight {
 /** @throws ShoalError `out-of-memory` when the caller posts without awaiting and the peer does not take it. */
 export function checkBacklog(peer: PeerIdentity, pending: InFlight & { messageBytes: number }, maxQueuedBytes: number): void {
   if (pending.operations < maxPendingOperations && pending.messageBytes <= maxQueuedBytes) return;
-  throw new ShoalError(
-    'out-of-memory',
-    `rank ${peer.rank} does not take what is posted: ${pending.operations} operations with ${pending.messageBytes} bytes of messages wait; await send and write`,
-    { peer: peer.rank, bytes: pending.messageBytes },
-  );
+  const message = `rank ${peer.rank} does not take what is posted: ${pending.operations} operations with ${pending.messageBytes} bytes of messages wait; await send and write`;
+  throw new ShoalError('out-of-memory', message, { peer: peer.rank, bytes: pending.messageBytes });
 }
 
 export function peerLost(options: { rank: number; peer: number; description: string; inFlight: InFlight; reason: string }): ShoalError {
@@ -54,11 +49,7 @@ export function peerLost(options: { rank: number; peer: number; description: str
   return new ShoalError(
     'peer-lost',
     `rank ${rank} lost rank ${peer} (${description}): ${reason}${flight}; did rank ${peer} die? its log says more`,
-    {
-      rank,
-      peer,
-      bytes: inFlight.bytes,
-    },
+    { rank, peer, bytes: inFlight.bytes },
   );
 }
 

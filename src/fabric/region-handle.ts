@@ -8,10 +8,8 @@ const handleCharacters = 256;
 export function encodeHandle(region: Region): string {
   const { share } = region;
   if (share.kind !== 'shared') {
-    throw new ShoalError(
-      'unsupported',
-      `region ${region.id} belongs to the threads of this process; shm needs regions that other processes can map`,
-    );
+    const message = `region ${region.id} belongs to the threads of this process; shm needs regions that other processes can map`;
+    throw new ShoalError('unsupported', message);
   }
   return `m1:${share.pid}:${share.fd}:${share.bytes}:${share.id}`;
 }

@@ -37,9 +37,7 @@ export class RegionTable {
       throw new ShoalError(
         'out-of-memory',
         `cannot register a region of ${region.bytes} bytes: ${maxRegions} are registered; deregister some`,
-        {
-          bytes: region.bytes,
-        },
+        { bytes: region.bytes },
       );
     }
     const handle = handleOf?.(region) ?? '';
@@ -93,10 +91,7 @@ export function checkRange(rkey: number, regionBytes: number, offset: number, by
     offset <= regionBytes &&
     bytes <= regionBytes - offset;
   if (!inside) {
-    throw new ShoalError(
-      'protocol',
-      `write of ${bytes} bytes at offset ${offset} to rkey ${rkey} is outside its region of ${regionBytes} bytes`,
-      { bytes },
-    );
+    const message = `write of ${bytes} bytes at offset ${offset} to rkey ${rkey} is outside its region of ${regionBytes} bytes`;
+    throw new ShoalError('protocol', message, { bytes });
   }
 }

@@ -84,10 +84,8 @@ export async function enterJob(options: NodeOptions): Promise<Entry> {
     }
     await store.close();
   }
-  throw new ShoalError(
-    'config',
-    `the job has ${nodesMax} nodes, and --nnodes ${rangeOf(options)} allows no more; another may join when one has left`,
-  );
+  const message = `the job has ${nodesMax} nodes, and --nnodes ${rangeOf(options)} allows no more; another may join when one has left`;
+  throw new ShoalError('config', message);
 }
 
 /** Ranks per node with which the job begins, by node: those of all; where nodes come and go, of the first. @throws ShoalError as

@@ -82,8 +82,6 @@ export function isNull(bytes: Uint8Array): boolean {
 export function decode<T>(shape: Shape<T>, bytes: Uint8Array): T {
   const record: unknown = JSON.parse(new TextDecoder().decode(bytes));
   if (shape.problem(record) === undefined) return record as T;
-  throw new ShoalError(
-    'protocol',
-    'a launcher of this job has left a record that is not understood here; run the same Shoal on every node',
-  );
+  const message = 'a launcher of this job has left a record that is not understood here; run the same Shoal on every node';
+  throw new ShoalError('protocol', message);
 }

@@ -56,10 +56,8 @@ function typescriptFlags(script: string): string[] {
   if (loader !== undefined) return [...moduleHook(script), '--import', pathToFileURL(loader).href];
   if (stripTypes !== undefined) return [];
   const install = installCommand(process.env, 'tsx', { dev: true });
-  throw new ShoalError(
-    'unsupported',
-    `${script} is TypeScript, which Node.js ${process.versions.node} runs through the package tsx; run ${install} (Node.js 22.18 and later need nothing)`,
-  );
+  const message = `${script} is TypeScript, which Node.js ${process.versions.node} runs through the package tsx; run ${install} (Node.js 22.18 and later need nothing)`;
+  throw new ShoalError('unsupported', message);
 }
 
 /** tsx's loader: of the project that the script belongs to, or what is installed beside us. */
@@ -148,10 +146,8 @@ function awaitsWithoutTypes(source: string, strip: (source: string) => string): 
 
 function commonJsError(script: string): ShoalError {
   const module = script.replace(/\.c?(js|tsx?)$/, '.m$1').replace('.mtsx', '.mts');
-  return new ShoalError(
-    'usage',
-    `${script} awaits at its top level, which CommonJS does not have; name it ${basename(module)}, or write "type": "module" into its package.json`,
-  );
+  const message = `${script} awaits at its top level, which CommonJS does not have; name it ${basename(module)}, or write "type": "module" into its package.json`;
+  return new ShoalError('usage', message);
 }
 
 function dataUrl(source: string): string {

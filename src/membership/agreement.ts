@@ -17,11 +17,7 @@ import { GroupNumbers, groupNumbersWords, noNumberLeft } from './group-numbers.t
 import { decodeJson, encodeJson } from '../base/bytes.ts';
 import { JoinLimit } from './join-limit.ts';
 
-const rowShape = object({
-  numbers: list(integer(), { min: groupNumbersWords, max: groupNumbersWords }),
-  ranks: list(count),
-  admits: flag,
-});
+const rowShape = object({ numbers: list(integer(), { min: groupNumbersWords, max: groupNumbersWords }), ranks: list(count), admits: flag });
 type Row = ValueOf<typeof rowShape>;
 /** Those who go on, and the number and serial of their group. Ranks are the world's. `newcomers`: what all need to know of those that were
  *  taken in. */

@@ -36,10 +36,8 @@ export class Tensor<D extends DType = DType> {
     if (!isMemory(region?.buffer))
       throw new ShoalError('usage', `tensor ${dtype}[${shape.join(', ')}]: its region is ${describeValue(region)}`);
     if (!Number.isSafeInteger(byteOffset) || byteOffset < 0 || byteOffset % elementBytes !== 0 || byteOffset + this.bytes > region.bytes) {
-      throw new ShoalError(
-        'usage',
-        `tensor ${dtype}[${shape.join(', ')}] at byte ${byteOffset} does not fit the region of ${region.bytes} bytes`,
-      );
+      const message = `tensor ${dtype}[${shape.join(', ')}] at byte ${byteOffset} does not fit the region of ${region.bytes} bytes`;
+      throw new ShoalError('usage', message);
     }
     this.data = viewOf(dtype, region.buffer, byteOffset, this.count);
   }

@@ -73,11 +73,8 @@ export class MpiCollectives implements CollectiveLibrary {
     const endpoint = await this.#endpoint;
     if (endpoint.rank !== rank || endpoint.size !== size) {
       endpoint.close();
-      throw new ShoalError(
-        'config',
-        `this process is rank ${rank} of ${size}, and rank ${endpoint.rank} of ${endpoint.size} for MPI; with backend 'mpi' start all ranks with mpirun and leave rank and worldSize to it`,
-        { rank },
-      );
+      const message = `this process is rank ${rank} of ${size}, and rank ${endpoint.rank} of ${endpoint.size} for MPI; with backend 'mpi' start all ranks with mpirun and leave rank and worldSize to it`;
+      throw new ShoalError('config', message, { rank });
     }
     this.#open = endpoint;
     // Operations under way keep the process alive by themselves.
@@ -119,10 +116,8 @@ class MpiPlans implements Plans {
   prepare(call: CollectiveCall): MpiPlan {
     const { kind, count, counts, splits, root } = call;
     if (count > elementsMost) {
-      throw new ShoalError(
-        'unsupported',
-        `${kind} of ${count} elements: MPI counts to ${elementsMost}; use several calls or a wider dtype`,
-      );
+      const message = `${kind} of ${count} elements: MPI counts to ${elementsMost}; use several calls or a wider dtype`;
+      throw new ShoalError('unsupported', message);
     }
     const request = { collective: kind, topology: this.#spec.topology, count, counts, splits, root };
     const association = call.op === undefined ? 'none' : 'relaxed';

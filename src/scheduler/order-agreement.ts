@@ -321,11 +321,8 @@ function checkSame(posts: readonly OrderPost[], worldRanks: readonly number[]): 
     const { priority, what, bytes, unitBytes, parts } = post;
     const isSame = priority === expected.priority && what === expected.what && bytes === expected.bytes;
     if (isSame && unitBytes === expected.unitBytes && parts === expected.parts) continue;
-    throw new ShoalError(
-      'mismatch',
-      `rank ${worldRanks[rank]} schedules ${describePost(post)}, rank ${worldRanks[0]} ${describePost(expected)}; every rank gives a tensor the same name, size, operation, priority and partition`,
-      { peer: worldRanks[rank] },
-    );
+    const message = `rank ${worldRanks[rank]} schedules ${describePost(post)}, rank ${worldRanks[0]} ${describePost(expected)}; every rank gives a tensor the same name, size, operation, priority and partition`;
+    throw new ShoalError('mismatch', message, { peer: worldRanks[rank] });
   }
 }
 

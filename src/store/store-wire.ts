@@ -71,10 +71,7 @@ const fieldTypes = {
       return errorCodes.includes(code) ? code : 'protocol';
     },
   },
-  integer: {
-    write: (writer, value: number) => writer.record(integer, { value }),
-    read: (reader) => reader.record(integer).value,
-  },
+  integer: { write: (writer, value: number) => writer.record(integer, { value }), read: (reader) => reader.record(integer).value },
   uint32: { write: (writer, value: number) => writer.u32(value), read: (reader) => reader.u32() },
   flag: {
     write: (writer, flag: boolean) => writer.u8(flag ? 1 : 0),

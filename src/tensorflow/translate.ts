@@ -211,10 +211,7 @@ function placeOf(node: NodeProto, fail: Fail): Pick<NodeData, 'device' | 'coloca
   const companions = [...new Set(classes.filter((each) => each.startsWith('loc:@')).map((each) => each.slice(5)))];
   const others = companions.filter((each) => each !== node.name);
   if (others.length > 1) fail(`is colocated with ${others.join(', ')}; one of them is enough`);
-  return {
-    ...(node.device !== '' && { device: node.device }),
-    ...(others.length === 1 && { colocateWith: others[0] }),
-  };
+  return { ...(node.device !== '' && { device: node.device }), ...(others.length === 1 && { colocateWith: others[0] }) };
 }
 
 function attributeOf(proto: AttrProto, kind: AttributeKind, budget: Budget, fail: Fail): Attribute {

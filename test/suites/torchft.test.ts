@@ -3,7 +3,7 @@
 import { describe, expect } from 'vitest';
 import { VirtualClock } from '../../src/base/clock.ts';
 import { seededRandom } from '../../src/base/random.ts';
-import { elastic, type ElasticState } from '../../src/ddp/elastic.ts';
+import { elastic, type ElasticState } from '../../src/elastic/elastic.ts';
 import type { ProcessGroup } from '../../src/group/caller/types.ts';
 import { InProcessSite, type InProcessOptions } from '../../src/group/testing/in-process-world.ts';
 import type { DType } from '../../src/memory/dtype.ts';

@@ -82,11 +82,7 @@ export const settingDefinitions = {
       'SHOAL_STAGING_BYTES',
       50 * MiB,
       'Staging memory per group and rank: as many operations and slices between hosts are in flight as it holds, at least one.',
-      {
-        least: 4096,
-        multipleOf: elementBytesMax,
-        aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }],
-      },
+      { least: 4096, multipleOf: elementBytesMax, aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }] },
     ),
     sliceBytes: bytes(
       'SHOAL_SLICE_BYTES',
@@ -187,9 +183,7 @@ export const settingDefinitions = {
       'SHOAL_FIRST_BUCKET_BYTES',
       MiB,
       'Size of the bucket that is ready first: small, so that communication starts early.',
-      {
-        least: 1,
-      },
+      { least: 1 },
     ),
   }),
   ...section('scheduling', {
@@ -288,17 +282,13 @@ export const settingDefinitions = {
       'SHOAL_SPIN_US',
       100,
       'Time the comm thread polls shared memory before it sleeps, in microseconds; between hosts only while most waits are that short.',
-      {
-        most: 1_000_000,
-      },
+      { most: 1_000_000 },
     ),
     syncSpinMicroseconds: integer(
       'SHOAL_SYNC_SPIN_US',
       1000,
       'Time a call on the calling thread polls for late ranks before the comm thread takes over, in microseconds; up to 8 times that where the network is slow, 20 times where the script blocks for its calls between hosts.',
-      {
-        most: 1_000_000,
-      },
+      { most: 1_000_000 },
     ),
   }),
   ...section('diagnostics', {

@@ -42,10 +42,7 @@ export const hostDirect: Algorithm = {
       b.barrier();
     },
     'all-gather': (b) => {
-      pull(b, (_, peer) => ({
-        source: b.part('input', peer),
-        target: span('output', b.segments[peer]),
-      }));
+      pull(b, (_, peer) => ({ source: b.part('input', peer), target: span('output', b.segments[peer]) }));
     },
     'all-to-all': (b) => {
       const splits = b.request.splits ?? [];
@@ -58,17 +55,11 @@ export const hostDirect: Algorithm = {
       rootServes(b, () => ({ target: whole, source: at(b.root, whole) }));
     },
     scatter: (b) => {
-      rootServes(b, (rank) => ({
-        target: b.part('output', rank),
-        source: at(b.root, span('input', b.segments[rank])),
-      }));
+      rootServes(b, (rank) => ({ target: b.part('output', rank), source: at(b.root, span('input', b.segments[rank])) }));
       b.copy(b.root, b.part('output', b.root), span('input', b.segments[b.root]));
     },
     gather: (b) => {
-      rootServes(b, (rank) => ({
-        target: at(b.root, span('output', b.segments[rank])),
-        source: b.part('input', rank),
-      }));
+      rootServes(b, (rank) => ({ target: at(b.root, span('output', b.segments[rank])), source: b.part('input', rank) }));
       b.copy(b.root, span('output', b.segments[b.root]), b.part('input', b.root));
     },
     barrier: (b) => b.barrier(),

@@ -39,6 +39,9 @@ interface Block extends Range {
   readonly shares: readonly Range[];
 }
 
+/** The number of the signal that one rank raises at another: fixed, so that plans for one rank leave out what others tell each other. */
+const signalOf = (from: number, to: number): number => (from < to ? from : from - 1);
+
 function allReduce(b: PlanBuilder): void {
   const blocks = pieces({ offset: 0, count: b.request.count }, blockCountOf(b.request))
     .map((range): Block => ({ ...range, shares: split(range.count, b.n) }))
@@ -62,7 +65,7 @@ function allReduce(b: PlanBuilder): void {
   const putIn = (rank: number, next: Block | undefined, owner: number): void => {
     if (!next || next.shares[owner].count === 0) return;
     b.copy(rank, inStaging(rank, next, owner), span('data', inData(next, owner)));
-    staged[owner][rank] = b.notify(rank, owner);
+    staged[owner][rank] = b.notify(rank, owner, signalOf(rank, owner));
   };
   const exchange = (results: Block | undefined, next: Block | undefined): void => {
     staged = table();
@@ -70,6 +73,7 @@ function allReduce(b: PlanBuilder): void {
       // A last block of another size is cut otherwise: its shares may lie where results of several owners still are.
       const sameCut = results?.count === next?.count;
       for (const owner of b.peersOf(rank)) {
+        if (!b.concerns(rank, owner)) continue;
         takeOut(rank, results, owner);
         if (sameCut) putIn(rank, next, owner);
       }
@@ -82,8 +86,8 @@ function allReduce(b: PlanBuilder): void {
       if (block.shares[rank].count === 0) continue;
       for (const peer of b.peersOf(rank)) b.wait(staged[rank][peer]);
       const placeOf = (peer: number) => (peer === rank ? span('data', inData(block, rank)) : at(peer, inStaging(peer, block, rank)));
-      b.reduceAll(rank, b.ranks.map(placeOf), placeOf);
-      for (const peer of b.peersOf(rank)) reduced[peer][rank] = b.notify(rank, peer);
+      if (b.concerns(rank, rank)) b.reduceAll(rank, b.ranks.map(placeOf), placeOf);
+      for (const peer of b.peersOf(rank)) if (b.concerns(rank, peer)) reduced[peer][rank] = b.notify(rank, peer, signalOf(rank, peer));
     }
   };
 

@@ -216,10 +216,8 @@ export class PendingWork extends HeededWork implements SettlingWork {
         throw new ShoalError('timeout', late, { timeoutMs });
       }
       if (!this.#waiter.pump(leftMs)) {
-        throw new ShoalError(
-          'usage',
-          `${this.#description}: waitSync cannot block where communication runs inline; await the work instead`,
-        );
+        const message = `${this.#description}: waitSync cannot block where communication runs inline; await the work instead`;
+        throw new ShoalError('usage', message);
       }
     }
     if (this.#error) throw this.#error;

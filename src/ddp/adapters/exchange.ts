@@ -77,10 +77,8 @@ class ScheduledExchange implements Exchange {
   gradientReady(index: number, values: Float32Array): void {
     if (this.#works[index]) {
       const { name } = this.#parameters[index];
-      throw new ShoalError(
-        'usage',
-        `ddp: a second gradient for '${name}' while its last average is not taken: a step before has failed; end the program, or distribute the optimizer anew`,
-      );
+      const message = `ddp: a second gradient for '${name}' while its last average is not taken: a step before has failed; end the program, or distribute the optimizer anew`;
+      throw new ShoalError('usage', message);
     }
     this.#tensors[index].data.set(values);
     this.#start(index);

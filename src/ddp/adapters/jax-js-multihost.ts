@@ -7,7 +7,7 @@ import { anyText, checkArgument, checkOptions, describeValue, flag, noOptions, o
 import type { BatchCall, ProcessGroup } from '../../group/caller/types.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
-import { checkGroup } from '../reducer-options.ts';
+import { checkGroup } from '../../group/caller/call-arguments.ts';
 import type { ArrayTree } from './jax-js-trees.ts';
 
 /** The part of a process group that these functions use. */

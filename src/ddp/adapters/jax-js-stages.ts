@@ -22,7 +22,8 @@ import {
 import type { CallOptions, ScheduledGroup } from '../../group/caller/types.ts';
 import { checkSpecs, type ParameterSpec } from '../buckets.ts';
 import { bindHook, type BoundHook, type CommHook } from '../hooks/comm-hook.ts';
-import { checkGroup, type ReducerGroup } from '../reducer-options.ts';
+import { checkGroup } from '../../group/caller/call-arguments.ts';
+import type { ReducerGroup } from '../reducer-options.ts';
 import { registrationText, verifyRegistration } from '../registration.ts';
 import { verifyReplicas } from '../replicas.ts';
 import { isScheduled } from './exchange.ts';
@@ -305,11 +306,10 @@ export class StagedModel {
 }
 
 function compile({ stage, structure, specs, leaves }: StageState, optimizer: StageOptimizer, index: number, count: number): Compiled {
-  if (typeof optimizer?.update !== 'function')
-    throw new ShoalError(
-      'usage',
-      `distributeStages: the optimizer of stage '${stage.name}' has an update, not ${describeValue(optimizer)}`,
-    );
+  if (typeof optimizer?.update !== 'function') {
+    const message = `distributeStages: the optimizer of stage '${stage.name}' has an update, not ${describeValue(optimizer)}`;
+    throw new ShoalError('usage', message);
+  }
   const forward = (parameters: ArrayTree, input: np.Array, ...rest: np.Array[]): np.Array => stage.forward(parameters, input, ...rest);
   const isFirst = index === 0;
   const parameters = tree.unflatten(structure, leaves);
@@ -370,10 +370,9 @@ function checkStages(stages: readonly Stage[]): void {
     if (names.has(stage.name)) throw new ShoalError('usage', `distributeStages: two stages are called '${stage.name}'`);
     names.add(stage.name);
     const { parameters } = stage;
-    if (!(parameters instanceof np.Array || Array.isArray(parameters) || isPlainObject(parameters)))
-      throw new ShoalError(
-        'usage',
-        `distributeStages: the parameters of stage '${stage.name}' are a tree of arrays, not ${describeValue(parameters)}`,
-      );
+    if (!(parameters instanceof np.Array || Array.isArray(parameters) || isPlainObject(parameters))) {
+      const message = `distributeStages: the parameters of stage '${stage.name}' are a tree of arrays, not ${describeValue(parameters)}`;
+      throw new ShoalError('usage', message);
+    }
   }
 }

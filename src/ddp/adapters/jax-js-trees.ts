@@ -57,8 +57,6 @@ export function leafSpecs(params: ArrayTree): ParameterSpec[] {
 function floatDType({ dtype }: np.Array, path: string): 'float32' | 'float64' {
   if (dtype === DType.Float32) return 'float32';
   if (dtype === DType.Float64) return 'float64';
-  throw new ShoalError(
-    'unsupported',
-    `ddp: parameter '${path}' is ${dtype}; only float32 and float64 arrays are averaged: convert it or keep it out of the tree`,
-  );
+  const message = `ddp: parameter '${path}' is ${dtype}; only float32 and float64 arrays are averaged: convert it or keep it out of the tree`;
+  throw new ShoalError('unsupported', message);
 }

@@ -25,7 +25,8 @@ import type { ParameterSpec } from '../buckets.ts';
 import { checksum } from '../checksum.ts';
 import type { CommHook } from '../hooks/comm-hook.ts';
 import { Reducer } from '../reducer.ts';
-import { checkGroup, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer-options.ts';
+import { checkGroup } from '../../group/caller/call-arguments.ts';
+import type { ReducerGroup, ReducerOptions, ReducerStats } from '../reducer-options.ts';
 
 import { arrayOf, checkHost, isOnWebGpu, leafSpecs, readOnce, type ArrayTree, type Elements } from './jax-js-trees.ts';
 
@@ -203,10 +204,8 @@ export class DistributedModel<T extends ArrayTree> {
   #leaves(given: T): np.Array[] {
     const [leaves, structure] = tree.flatten<np.Array>(given);
     if (structure.equals(this.#structure)) return leaves;
-    throw new ShoalError(
-      'usage',
-      `ddp: the tree ${structure.toString()} differs from that of the parameters, ${this.#structure.toString()}`,
-    );
+    const message = `ddp: the tree ${structure.toString()} differs from that of the parameters, ${this.#structure.toString()}`;
+    throw new ShoalError('usage', message);
   }
 }
 

@@ -44,7 +44,7 @@ import {
 } from './checkpoint.ts';
 
 import { dealtOut } from '../buckets.ts';
-import { checkGroup } from '../reducer-options.ts';
+import { checkGroup } from '../../group/caller/call-arguments.ts';
 
 /** The part of a process group that checkpoints use. */
 export type CheckpointGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGatherObject' | 'broadcastObject'>;
@@ -247,11 +247,10 @@ function indexOf(saved: Pick<CheckpointIndex, 'save' | 'ranks' | 'state'> & { re
     files[file] = bytes;
     totalBytes += tensorBytes;
     for (const name of names) {
-      if (Object.hasOwn(tensors, name))
-        throw new ShoalError(
-          'usage',
-          `save: rank ${rank} has a tensor '${name}' of its own, which another rank saves as well; own names differ`,
-        );
+      if (Object.hasOwn(tensors, name)) {
+        const message = `save: rank ${rank} has a tensor '${name}' of its own, which another rank saves as well; own names differ`;
+        throw new ShoalError('usage', message);
+      }
       Object.defineProperty(tensors, name, { value: file, enumerable: true });
     }
   }

@@ -7,7 +7,7 @@ import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import type { ProcessGroup, Work } from '../../group/caller/types.ts';
 import { InProcessSite, startRanks } from '../../group/testing/in-process-world.ts';
 import { Checkpoints } from '../checkpoints/checkpoints.ts';
-import { elastic, type ElasticState } from '../elastic.ts';
+import { elastic, type ElasticState } from '../../elastic/elastic.ts';
 import { Adam, SGD, type Floats, type OptimizerParameter } from '../optimizers.ts';
 import { ZeroRedundancyOptimizer, type ZeroGroup } from './zero-redundancy-optimizer.ts';
 

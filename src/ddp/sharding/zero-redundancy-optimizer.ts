@@ -20,7 +20,7 @@ import {
   type OptimizerClass,
   type OptimizerParameter,
 } from '../optimizers.ts';
-import { checkGroup } from '../reducer-options.ts';
+import { checkGroup } from '../../group/caller/call-arguments.ts';
 import { registrationText, verifyRegistration } from '../registration.ts';
 import { redeal, type RedealGroup } from './redeal.ts';
 import { dtypeOf, Shards, type ShardsGroup } from './shards.ts';
@@ -79,11 +79,10 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
     checkGroup('ZeroRedundancyOptimizer', group, 'allGather');
     checkParameters('ZeroRedundancyOptimizer', parameters);
     checkApart(parameters);
-    if (typeof optimizerClass !== 'function' || optimizerClass.prototype === undefined)
-      throw new ShoalError(
-        'usage',
-        `ZeroRedundancyOptimizer: the optimiser is a class, such as Adam, not ${describeValue(optimizerClass)}`,
-      );
+    if (typeof optimizerClass !== 'function' || optimizerClass.prototype === undefined) {
+      const message = `ZeroRedundancyOptimizer: the optimiser is a class, such as Adam, not ${describeValue(optimizerClass)}`;
+      throw new ShoalError('usage', message);
+    }
     checkOptions('ZeroRedundancyOptimizer', sharding, shardingOptions);
     const { redundancy = 0 } = sharding;
     this.#group = group;
@@ -241,11 +240,10 @@ function checkApart(parameters: readonly OptimizerParameter[]): void {
   for (const { name, data } of parameters.toSorted((a, b) => a.data.byteOffset - b.data.byteOffset)) {
     if (data.length === 0) continue;
     const before = ends.get(data.buffer);
-    if (before && data.byteOffset < before.end)
-      throw new ShoalError(
-        'usage',
-        `ZeroRedundancyOptimizer: parameters '${before.name}' and '${name}' share memory; give it one name, and the sum of its gradients`,
-      );
+    if (before && data.byteOffset < before.end) {
+      const message = `ZeroRedundancyOptimizer: parameters '${before.name}' and '${name}' share memory; give it one name, and the sum of its gradients`;
+      throw new ShoalError('usage', message);
+    }
     ends.set(data.buffer, { name, end: data.byteOffset + data.byteLength });
   }
 }

@@ -90,11 +90,10 @@ export function exportNodes(graph: Graph): NodeData[] {
   return checkedGraph('exportNodes', graph).nodes.map(({ name, op, inputs, controlInputs, device, colocateWith, attributes }) => {
     for (const [key, value] of Object.entries(attributes)) {
       // A gradient is for the program that builds graphs.
-      if (typeof value === 'function' && key !== 'gradient')
-        throw new ShoalError(
-          'unsupported',
-          `${describeNode({ op, name })}: its ${key} is a function, which is no data; give it a name instead`,
-        );
+      if (typeof value === 'function' && key !== 'gradient') {
+        const message = `${describeNode({ op, name })}: its ${key} is a function, which is no data; give it a name instead`;
+        throw new ShoalError('unsupported', message);
+      }
     }
     const names = [
       ...inputs.map((input) => (input.slot === 0 ? input.node.name : input.name)),

@@ -37,10 +37,8 @@ export function reconfiguredSpec(spec: GroupSpec, world: WorldHandle, options: R
 export function grownSpec(spec: GroupSpec, world: WorldHandle, options: GrowOptions, isWorld: boolean): Promise<GroupSpec> {
   checkOptions('grow', options, growOptions);
   if (isWorld) return changedSpec(spec, world, { ...options, admits: true });
-  throw new ShoalError(
-    'unsupported',
-    `group '${spec.name}' was made of another one and cannot grow: grow that of the world, and make it anew`,
-  );
+  const message = `group '${spec.name}' was made of another one and cannot grow: grow that of the world, and make it anew`;
+  throw new ShoalError('unsupported', message);
 }
 
 async function changedSpec(

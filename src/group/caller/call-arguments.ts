@@ -1,13 +1,19 @@
 /** Checks of plain arguments. All throw `usage` before anything is done. */
 import { ShoalError } from '../../base/errors.ts';
 import { sum } from '../../base/numbers.ts';
-import { anyList, checkArgument } from '../../base/schema.ts';
+import { anyList, checkArgument, describeValue } from '../../base/schema.ts';
 import { algorithms } from '../../collectives/registry.ts';
 import { checkReduceOp, ReduceOp } from '../../memory/reduce-op.ts';
 import { collectiveLibraries } from '../../call/collective-libraries.ts';
 import { partOf, type Operand } from './call-buffers.ts';
 import type { Place } from '../../call/contract.ts';
 import type { CollectiveData, CountsOptions, ReduceOptions } from './types.ts';
+
+/** @param method that the call needs of the group. @throws ShoalError `usage` for anything but a process group. */
+export function checkGroup<Group extends object>(call: string, group: Group, method: keyof Group): void {
+  if (typeof group === 'object' && group !== null && typeof group[method] === 'function') return;
+  throw new ShoalError('usage', `${call}: the first argument is the process group, not ${describeValue(group)}`);
+}
 
 export function rootOf({ root = 0 }: { root?: number }, size: number): number {
   if (Number.isInteger(root) && root >= 0 && root < size) return root;

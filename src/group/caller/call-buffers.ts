@@ -140,10 +140,7 @@ export class CallBuffers {
   pend(): WorkHooks {
     this.#blocks ??= this.#placed.flatMap((placed) => this.#blockOf(placed));
     for (const { block } of this.#blocks) block.hold();
-    return {
-      onSuccess: this.staged ? () => this.#copyOut() : undefined,
-      onSettled: (touched) => this.#letGo(touched),
-    };
+    return { onSuccess: this.staged ? () => this.#copyOut() : undefined, onSettled: (touched) => this.#letGo(touched) };
   }
 
   /** The call has ended well before it returned. @throws ShoalError `usage` when an array for a result is gone. */

@@ -194,11 +194,8 @@ async function absence({ world, store, limit }: BootstrapOptions, { keys, ranks,
   const { missing, waiting } = found;
   if (missing.length === 0) {
     const late = `the last of ${ranks.length} ranks joined after more than ${limit.timeoutMs} ms, too late for rank ${world.rank}`;
-    return new ShoalError(
-      'timeout',
-      `${late}; start them closer together, or give them more time (joinTimeoutMs, SHOAL_TIMEOUT_MS)`,
-      fields,
-    );
+    const message = `${late}; start them closer together, or give them more time (joinTimeoutMs, SHOAL_TIMEOUT_MS)`;
+    return new ShoalError('timeout', message, fields);
   }
   const idle = missing.filter((rank) => !waiting.has(rank));
   const [peer] = idle.length > 0 ? idle : missing;
@@ -247,10 +244,7 @@ export function checkAgreement(infos: readonly RankInfo[], own: RankInfo): void 
       throw new ShoalError(
         'config',
         `rank ${info.rank} has ${what} ${String(theirs)}, rank ${own.rank} has ${String(ours)}; start every rank with the same`,
-        {
-          rank: own.rank,
-          peer: info.rank,
-        },
+        { rank: own.rank, peer: info.rank },
       );
     };
     if (info.worldSize !== own.worldSize) differ('world size', info.worldSize, own.worldSize);
@@ -320,10 +314,7 @@ async function dial({ world, limit, signal }: DialOptions, info: RankInfo, own: 
   throw new ShoalError(
     'peer-lost',
     `rank ${info.rank} on ${info.hostName} cannot be reached: ${reasons.join('; ') || 'no fabric in common'}`,
-    {
-      rank: world.rank,
-      peer: info.rank,
-    },
+    { rank: world.rank, peer: info.rank },
   );
 }
 

@@ -134,11 +134,7 @@ export class ScheduledBackend implements Backend {
     this.#keepsOrder = needsOthers && place.type === 'collective';
     this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs: limitMs });
     this.#scheduling = new StoreScheduling({ inner, core: this.core, clock, settings, tuning: options.tuning, timeoutMs, needsOthers });
-    this.#waiter = {
-      now: () => clock.now(),
-      drain: () => void this.#advance(),
-      pump: (leftMs) => this.#pump(leftMs),
-    };
+    this.#waiter = { now: () => clock.now(), drain: () => void this.#advance(), pump: (leftMs) => this.#pump(leftMs) };
   }
 
   /** Credit and partition that are in force. */

@@ -66,11 +66,7 @@ export function readUncaught(text: string): UncaughtError | undefined {
   const message = (stack < 0 ? others : others.slice(0, stack)).filter((line) => !line.startsWith('(Use `node --trace-uncaught'));
   const frames = others.filter((line) => /^ {4}at /.test(line) && isOfScript(line));
   const fields = others.filter((line) => /^ {2}(\[cause\]|code): /.test(line)).map((line) => line.replace(/,$/, ''));
-  return {
-    error,
-    details: [...place, ...message, ...fields, ...frames],
-    rest: text.slice(end.index + end[0].length),
-  };
+  return { error, details: [...place, ...message, ...fields, ...frames], rest: text.slice(end.index + end[0].length) };
 }
 
 /** Takes place, source line and caret from the begin of the lines. @returns those that say something to the author of a script. */

@@ -26,10 +26,6 @@ export async function createDeviceBuffer(device: GpuDevice, what: string, option
   throw new ShoalError(
     'out-of-memory',
     `the device has no room for ${what} of ${options.size} bytes (${why}); free buffers of the device`,
-    {
-      bytes: options.size,
-      resource: 'device memory',
-      cause: thrown,
-    },
+    { bytes: options.size, resource: 'device memory', cause: thrown },
   );
 }

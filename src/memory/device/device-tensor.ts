@@ -71,10 +71,8 @@ export class DeviceTensor<D extends DType = DType> {
       throw new ShoalError('usage', `${what}: elements of ${elementBytes} bytes begin at multiples of it`);
     if (byteOffset + this.bytes > buffer.size) throw new ShoalError('usage', `${what} does not fit the buffer of ${buffer.size} bytes`);
     if (byteOffset % copyAlignment !== 0 || this.bytes % copyAlignment !== 0) {
-      throw new ShoalError(
-        'unsupported',
-        `${what} has ${this.bytes} bytes: copies of devices begin and end at multiples of ${copyAlignment} bytes; pad it to that`,
-      );
+      const message = `${what} has ${this.bytes} bytes: copies of devices begin and end at multiples of ${copyAlignment} bytes; pad it to that`;
+      throw new ShoalError('unsupported', message);
     }
   }
 }
@@ -99,11 +97,10 @@ function checkGpu(device: unknown, buffer: unknown): void {
     ...((usage & bufferUsage.copySource) === 0 ? ['COPY_SRC'] : []),
     ...((usage & bufferUsage.copyTarget) === 0 ? ['COPY_DST'] : []),
   ];
-  if (missing.length > 0)
-    throw new ShoalError(
-      'usage',
-      `DeviceTensor: the buffer lacks the usage ${missing.join(' and ')}; create it with both COPY_SRC and COPY_DST`,
-    );
+  if (missing.length > 0) {
+    const message = `DeviceTensor: the buffer lacks the usage ${missing.join(' and ')}; create it with both COPY_SRC and COPY_DST`;
+    throw new ShoalError('usage', message);
+  }
 }
 
 function hasMethods(value: unknown, ...names: string[]): value is Record<string, unknown> {

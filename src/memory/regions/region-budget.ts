@@ -44,11 +44,8 @@ export class RegionBudget {
     const { owner, available } = this.#options;
     const { bytes: availableBytes, limitedBy } = available();
     if (bytes > availableBytes) {
-      throw new ShoalError(
-        'out-of-memory',
-        `${owner} ran out of memory: a region of ${bytes} bytes does not fit, ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`,
-        { bytes, resource: 'memory' },
-      );
+      const message = `${owner} ran out of memory: a region of ${bytes} bytes does not fit, ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`;
+      throw new ShoalError('out-of-memory', message, { bytes, resource: 'memory' });
     }
     this.#believedBytes = availableBytes * believedShare;
     this.#lookedMs = now;
@@ -58,11 +55,8 @@ export class RegionBudget {
   check(bytes: number): void {
     const { owner, budget = Infinity } = this.#options;
     if (bytes > budget - this.#usedBytes) {
-      throw new ShoalError(
-        'out-of-memory',
-        `${owner} ran out of shared memory: a region of ${bytes} bytes does not fit the budget, ${this.#usedBytes} of ${budget} bytes are in use; release tensors or raise the budget (SHOAL_SHARED_MEMORY_MAX)`,
-        { bytes, resource: 'shared memory' },
-      );
+      const message = `${owner} ran out of shared memory: a region of ${bytes} bytes does not fit the budget, ${this.#usedBytes} of ${budget} bytes are in use; release tensors or raise the budget (SHOAL_SHARED_MEMORY_MAX)`;
+      throw new ShoalError('out-of-memory', message, { bytes, resource: 'shared memory' });
     }
   }
 
@@ -77,10 +71,7 @@ export function checkRegionBytes(bytes: number): void {
     throw new ShoalError('usage', `a region of ${bytes} bytes is not valid: the size is a non-negative integer`);
   }
   if (bytes > constants.MAX_LENGTH) {
-    throw new ShoalError(
-      'unsupported',
-      `a region of ${bytes} bytes is too large: one ArrayBuffer has at most ${constants.MAX_LENGTH} bytes on Node ${process.version}; split the tensor or use a newer Node`,
-      { bytes },
-    );
+    const message = `a region of ${bytes} bytes is too large: one ArrayBuffer has at most ${constants.MAX_LENGTH} bytes on Node ${process.version}; split the tensor or use a newer Node`;
+    throw new ShoalError('unsupported', message, { bytes });
   }
 }

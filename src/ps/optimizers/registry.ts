@@ -65,10 +65,7 @@ export const optimizers: Readonly<Record<OptimizerSpec['name'], OptimizerDefinit
   sgd: { rule: 'sgd', options: {} },
   momentum: {
     rule: ({ variant }) => (variant === 'nesterov' ? 'nesterov' : 'momentum'),
-    options: {
-      momentum: { shape: fraction, fallback: 0.9 },
-      variant: { shape: literal('classic', 'nesterov'), fallback: 'classic' },
-    },
+    options: { momentum: { shape: fraction, fallback: 0.9 }, variant: { shape: literal('classic', 'nesterov'), fallback: 'classic' } },
     numbers: ({ momentum: mu }) => ({ mu }),
   },
   adam: {

@@ -90,9 +90,7 @@ export class TensorConnection implements TensorCarrier, Asker {
         announcesApart,
         send: (message) => this.#watch(connection.send(message)),
         write: (source, target, immediate, onDone) => this.#watch(connection.write(source, target, immediate), onDone),
-        ...(connection.gather && {
-          gather: (sources, target, onDone) => this.#watch(connection.gather!(sources, target), onDone),
-        }),
+        ...(connection.gather && { gather: (sources, target, onDone) => this.#watch(connection.gather!(sources, target), onDone) }),
       },
     });
     const shared = { ...options, ...limits, outbox: this.#outbox, counters };

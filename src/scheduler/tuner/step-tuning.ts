@@ -67,10 +67,8 @@ export class StepTuning {
   begin(name: string, bytes: number): TunedPoint | undefined {
     const step = this.#counts.get(name) ?? 0;
     if (step === 0 && this.#counts.size >= namesMax) {
-      throw new ShoalError(
-        'usage',
-        `tuning counts the calls of each tensor, and has seen ${namesMax} names: give a tensor one name for all steps`,
-      );
+      const message = `tuning counts the calls of each tensor, and has seen ${namesMax} names: give a tensor one name for all steps`;
+      throw new ShoalError('usage', message);
     }
     this.#counts.set(name, step + 1);
     if (this.#tuner !== undefined && this.#step <= 0 && step === 0) this.#sizes.set(name, bytes);

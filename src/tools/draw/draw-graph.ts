@@ -41,10 +41,7 @@ export function drawGraph(partitioned: PartitionedGraph, options: DrawGraphOptio
   const layout = layoutOf(partitioned, options.boxesMax ?? 300);
   const lanes = partitioned.partitions.map(({ device }) => device.name);
   const tops = laneTops(layout, lanes);
-  const place = (box: Box): Point => ({
-    x: left + box.wave * column,
-    y: (tops.get(box.device) ?? top) + laneHead + box.row * row,
-  });
+  const place = (box: Box): Point => ({ x: left + box.wave * column, y: (tops.get(box.device) ?? top) + laneHead + box.row * row });
   const title = options.title ?? 'partitioned graph';
   const about = summary(partitioned, layout);
   const present = new Set(layout.boxes.map(({ kind }) => kind));

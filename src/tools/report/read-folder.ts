@@ -71,10 +71,8 @@ export function readRunFolder(folder: string, running?: LauncherRecord): RunFold
   const [launcher = running] = read(runFiles.launcher, parseLauncherRecord);
   if (traces.length + flights.length + losses.length > 0 || launcher !== undefined) return { traces, flights, losses, launcher, warnings };
   const found = warnings.length === 0 ? '' : `: ${warnings.join('; ')}`;
-  throw new ShoalError(
-    'usage',
-    `${folder} has nothing of a run to report${found}; start it by shoal run --report, or with SHOAL_TRACE=${folder}`,
-  );
+  const message = `${folder} has nothing of a run to report${found}; start it by shoal run --report, or with SHOAL_TRACE=${folder}`;
+  throw new ShoalError('usage', message);
 }
 
 function namesOf(folder: string): string[] {

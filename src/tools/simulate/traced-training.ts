@@ -38,10 +38,9 @@ export function tracedTraining(traces: readonly ChromeTrace[]): TracedTraining {
   const sizes = new Map<number, { name: string; bytes: number }>();
   const steps = traces.flatMap((trace) => stepsOf(trace.traceEvents.filter(isPhase), sizes));
   if (steps.length === 0) {
-    throw new ShoalError(
-      'usage',
-      'the traces have no two steps of a training by layers; record one by minimize of shoal/ddp/tfjs or by a staged model of shoal/ddp/jax-js, with SHOAL_TRACE=<folder>',
-    );
+    const message =
+      'the traces have no two steps of a training by layers; record one by minimize of shoal/ddp/tfjs or by a staged model of shoal/ddp/jax-js, with SHOAL_TRACE=<folder>';
+    throw new ShoalError('usage', message);
   }
   const middle = (figure: (step: Step) => number): number => median(steps.map(figure));
   const layers = [...sizes]

@@ -136,13 +136,7 @@ export function layoutOf(
   });
   const all = sum(parts);
   const counts: Record<Share, number> = { whole: all, part: parts[place.rank], root: place.rank === place.root ? all : 0 };
-  return {
-    parts,
-    sendCount: counts[send],
-    receiveCount: counts[receive],
-    paramCount: Math.floor(all / ranks),
-    movedCount: all,
-  };
+  return { parts, sendCount: counts[send], receiveCount: counts[receive], paramCount: Math.floor(all / ranks), movedCount: all };
 }
 
 /** @param timeUs time of one operation. */

@@ -224,11 +224,10 @@ function allocate({ group, options: { dtype, memory } }: OperationSpec, count: n
     const tensor = group.tensor(dtype, [count]);
     return { value: tensor, data: tensor.data };
   }
-  if (!hasOwnArray(dtype))
-    throw new ShoalError(
-      'usage',
-      `${dtype} has no typed array of its own in JavaScript, so that it cannot be measured with private memory`,
-    );
+  if (!hasOwnArray(dtype)) {
+    const message = `${dtype} has no typed array of its own in JavaScript, so that it cannot be measured with private memory`;
+    throw new ShoalError('usage', message);
+  }
   const array = viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count);
   return { value: array, data: array };
 }

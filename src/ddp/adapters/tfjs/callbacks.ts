@@ -5,7 +5,7 @@ import { ShoalError } from '../../../base/errors.ts';
 import { anyNumber, anyText, checkArgument, checkFields, count, describeValue, optionTable } from '../../../base/schema.ts';
 import type { ProcessGroup } from '../../../group/caller/types.ts';
 import { ReduceOp } from '../../../memory/reduce-op.ts';
-import { checkGroup } from '../../reducer-options.ts';
+import { checkGroup } from '../../../group/caller/call-arguments.ts';
 import { SummaryWriter } from '../../summary-writer.ts';
 
 /** The part of a process group that callbacks use. */

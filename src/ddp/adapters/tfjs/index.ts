@@ -13,7 +13,8 @@ import { anyNumber, checkOptions, describeValue, flag, noOptions, optionTable } 
 import type { ScheduledGroup } from '../../../group/caller/types.ts';
 import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
 import { registrationText, verifyRegistrationSync } from '../../registration.ts';
-import { checkGroup, type ReducerGroup } from '../../reducer-options.ts';
+import { checkGroup } from '../../../group/caller/call-arguments.ts';
+import type { ReducerGroup } from '../../reducer-options.ts';
 import { verifyReplicas } from '../../replicas.ts';
 import { isScheduled } from '../exchange.ts';
 import { LayerUpdates } from '../layer-updates.ts';
@@ -77,10 +78,8 @@ export function distribute(
   const name = optimizer.getClassName();
   if (isScheduled(group) && !optimizersByVariable.includes(name)) {
     const known = optimizersByVariable.join(', ');
-    throw new ShoalError(
-      'unsupported',
-      `distribute: a scheduled group updates variables one by one, which it knows of ${known}, not of ${name}`,
-    );
+    const message = `distribute: a scheduled group updates variables one by one, which it knows of ${known}, not of ${name}`;
+    throw new ShoalError('unsupported', message);
   }
   addMissingKernels();
   if (options.fastProducts !== false) addTransposedProducts();
@@ -271,10 +270,8 @@ export class DistributedOptimizer extends tf.Optimizer {
     if (known) {
       if (variables.length === known.variables.length && variables.every((variable, index) => variable === known.variables[index]))
         return known;
-      throw new ShoalError(
-        'usage',
-        `ddp: this step is for ${variables.length} variables (${variables.at(0)?.name}, …), the first was for ${known.variables.length} (${known.variables.at(0)?.name}, …); distribute an optimizer for each set`,
-      );
+      const message = `ddp: this step is for ${variables.length} variables (${variables.at(0)?.name}, …), the first was for ${known.variables.length} (${known.variables.at(0)?.name}, …); distribute an optimizer for each set`;
+      throw new ShoalError('usage', message);
     }
     const specs = variables.map(specOf);
     checkSpecs(specs);

@@ -83,11 +83,7 @@ export const libfabricProvider: FabricProvider = {
   create(options) {
     const { settings } = options;
     if (settings === undefined) return new LibfabricFabric(options);
-    return new LibfabricFabric({
-      ...options,
-      libfabric: libfabricChoice(settings),
-      interfaces: settings.interfaces,
-    });
+    return new LibfabricFabric({ ...options, libfabric: libfabricChoice(settings), interfaces: settings.interfaces });
   },
 };
 
@@ -308,11 +304,10 @@ export class LibfabricFabric extends StreamFabric<LibfabricConnection, Libfabric
     const parsed = parseCandidate('libfabric', address);
     const asked = new URLSearchParams(query);
     const provider = asked.get('provider');
-    if (provider !== this.provider)
-      throw new ShoalError(
-        'unsupported',
-        `rank ${rank} uses libfabric's ${provider}, this process ${this.provider}; set SHOAL_LIBFABRIC_PROVIDER`,
-      );
+    if (provider !== this.provider) {
+      const message = `rank ${rank} uses libfabric's ${provider}, this process ${this.provider}; set SHOAL_LIBFABRIC_PROVIDER`;
+      throw new ShoalError('unsupported', message);
+    }
     const hostId = asked.get('host');
     if (this.#sharesHost && hostId !== this.#hostId)
       throw new ShoalError('unsupported', `rank ${rank} is on another host or in another container (${hostId}; here ${this.#hostId})`);

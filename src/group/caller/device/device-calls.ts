@@ -84,19 +84,15 @@ export class DeviceCalls {
     const { name, rank, globalRanks } = this.#options.spec;
     const size = globalRanks.length;
     const elementBytes = dtypeInfo(call.dtype).bytes;
-    if (call.parts !== undefined)
-      throw new ShoalError(
-        'unsupported',
-        'allToAll of tensors of a device takes no splits; make all parts equal, or read it into a tensor',
-      );
+    if (call.parts !== undefined) {
+      const message = 'allToAll of tensors of a device takes no splits; make all parts equal, or read it into a tensor';
+      throw new ShoalError('unsupported', message);
+    }
     checkApart(uses);
     const pieces = cutCall(
       call,
       { rank, size },
-      {
-        elementsMax: Math.max(size, Math.floor(devicePieceBytes / elementBytes)),
-        aligned: Math.max(1, copyAlignment / elementBytes),
-      },
+      { elementsMax: Math.max(size, Math.floor(devicePieceBytes / elementBytes)), aligned: Math.max(1, copyAlignment / elementBytes) },
     );
     for (const piece of pieces) checkAligned(uses, piece, elementBytes);
     if (this.#failure) throw this.#failure;
@@ -283,11 +279,10 @@ function staged(
 function checkApart(uses: readonly BufferUse[]): void {
   const [a, b] = uses.map(({ operand: { value } }) => value);
   if (!(a instanceof DeviceTensor) || !(b instanceof DeviceTensor) || a.buffer !== b.buffer) return;
-  if (a.byteOffset < b.byteOffset + b.bytes && b.byteOffset < a.byteOffset + a.bytes)
-    throw new ShoalError(
-      'usage',
-      'input and output lie over each other: results would overwrite what is still to be read; use two tensors',
-    );
+  if (a.byteOffset < b.byteOffset + b.bytes && b.byteOffset < a.byteOffset + a.bytes) {
+    const message = 'input and output lie over each other: results would overwrite what is still to be read; use two tensors';
+    throw new ShoalError('usage', message);
+  }
 }
 
 /** @throws ShoalError `unsupported` when a part of a device's tensor begins or ends where copies cannot. */

@@ -54,6 +54,9 @@ const keptBytesMax = 64 * 1024;
  *  much again. */
 const nsPerPrivateByte = 0.4;
 
+/** A first run waits at most so many times as long as others do. */
+const firstSpinsMax = 300;
+
 interface HostPathCallerOptions {
   readonly world: WorldHandle;
   readonly spec: GroupSpec;
@@ -144,7 +147,11 @@ class HostPathCaller implements FastPath<HostPathOperation> {
       if (isPrivate) hostPath.rebindOwn(known, buffers);
       return known;
     }
-    return this.#bound.put(key, hostPath.bind(call, plans, buffers));
+    const { client } = this.#options.world;
+    const beganMs = client.now();
+    const operation = this.#bound.put(key, hostPath.bind(call, plans, buffers));
+    operation.boundNs = (client.now() - beganMs) * 1e6;
+    return operation;
   }
 
   run(operation: HostPathOperation, request: () => FastRequest, buffers: LocalBuffers, status = notStarted): SettlingWork {
@@ -224,13 +231,16 @@ class HostPathCaller implements FastPath<HostPathOperation> {
     const [sequence, ordinal] = [this.called[0] - 1, numbers[RepetitionNumber.Ordinal] - 1];
     const patienceNs = this.#patienceNs(operation);
     const ended = this.#ended(hostPath, operation, sequence, ordinal, patienceNs, come);
+    operation.boundNs = 0;
     this.#draw(ended, operation, sequence, ordinal, startMs);
     if (ended) return completedWork;
     return this.#handOver(track, operation, { sequence, ordinal, position: hostPath.positionOf(operation), begun: true }, request);
   }
 
-  #patienceNs({ privateBytes }: HostPathOperation): number {
-    return this.#options.spinNs + privateBytes * nsPerPrivateByte;
+  /** Peers that arrive later at its first run are making the same code, in turns where they share CPUs. */
+  #patienceNs({ privateBytes, boundNs }: HostPathOperation): number {
+    const { spinNs, spec } = this.#options;
+    return spinNs + privateBytes * nsPerPrivateByte + Math.min(boundNs * spec.globalRanks.length, spinNs * firstSpinsMax);
   }
 
   /** True when the run that has come to `status` ends here. */

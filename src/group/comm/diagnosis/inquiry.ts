@@ -60,13 +60,7 @@ export class Inquiry {
     const { group, clock, history, callsAtLeave, isOpen } = this.#options;
     if (this.#diagnosis || !isOpen()) return;
     const call = history.find(sequence);
-    const diagnosis = new Diagnosis({
-      code,
-      sequence,
-      timeoutMs,
-      operation: call?.kind ?? 'collective',
-      globalRanks: group.globalRanks,
-    });
+    const diagnosis = new Diagnosis({ code, sequence, timeoutMs, operation: call?.kind ?? 'collective', globalRanks: group.globalRanks });
     this.#diagnosis = diagnosis;
     callsAtLeave.forEach((calls, rank) => {
       if (calls === undefined) return;

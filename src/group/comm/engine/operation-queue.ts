@@ -56,13 +56,7 @@ export class OperationQueue implements CallQueue<Operation> {
   add(request: SubmittedCall, plan: PreparedPlan | undefined, submittedMs: number): Operation {
     const group = this.#group;
     const ordinal = this.#submitted++;
-    const operation = new Operation(group, {
-      ...request,
-      ordinal,
-      slot: ordinal % this.#slotCount,
-      submittedMs,
-      plan,
-    });
+    const operation = new Operation(group, { ...request, ordinal, slot: ordinal % this.#slotCount, submittedMs, plan });
     group.world.env.recorder.created(group.spec, operation);
     this.#waiting.push(operation);
     return operation;

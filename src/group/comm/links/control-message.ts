@@ -37,11 +37,7 @@ const controlMessage = tagged({
   region: { key, remote: remoteRegion },
   withdraw: { key },
   /** My control block of a group: the region `key`. `networkPath`: where sockets for its network path reach me; none: I cannot. */
-  'group-open': {
-    group: integer({ min: 0, max: groupIdMax }),
-    key: integer(),
-    networkPath: list(text(256), { max: 64 }),
-  },
+  'group-open': { group: integer({ min: 0, max: groupIdMax }), key: integer(), networkPath: list(text(256), { max: 64 }) },
   /** Whether I have all my sockets of the group's network path, and how long a round trip to other hosts takes on them. */
   'network-path-ready': { group, ok: flag, roundTripUs: optional(number({ min: 0, max: 1e9 })) },
   /** Seconds per round of timing the group's network path; undefined: I could not. */

@@ -22,12 +22,7 @@ function drawn(figure: Figure): HTMLElement {
   const { title, x, xLabel, xUnit, unit = 'ms', series, notes = [] } = figure;
   const xFormat = xUnit === 'bytes' ? bytes : number;
   const chart = lineChart(
-    {
-      x,
-      xAxis: { label: xLabel, format: xFormat, ticks: x },
-      yAxis: { label: unit, format: number },
-      lines: series,
-    },
+    { x, xAxis: { label: xLabel, format: xFormat, ticks: x }, yAxis: { label: unit, format: number }, lines: series },
     styles,
   );
   const hasValues = series.some(({ values }) => values.some((value) => value !== null));

@@ -179,11 +179,10 @@ function optionsOf(collective: CollectiveName, flags: BenchFlags): BenchOptions 
   const parallel = flags.parallel ?? buckets;
   if (parallel > buckets)
     throw new ShoalError('usage', `--parallel ${parallel} exceeds --buckets ${buckets}: no more than all can be in flight`);
-  if (flags.overlap === true && isPairTest(collective))
-    throw new ShoalError(
-      'usage',
-      `--overlap measures collectives beside computation, and ${collective} is a test of messages; leave it out`,
-    );
+  if (flags.overlap === true && isPairTest(collective)) {
+    const message = `--overlap measures collectives beside computation, and ${collective} is a test of messages; leave it out`;
+    throw new ShoalError('usage', message);
+  }
   const memory = flags.private === true ? 'private' : 'shared';
   const kinds = parseKinds({ collective, memory }, flags);
   return {

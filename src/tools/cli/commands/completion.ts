@@ -20,10 +20,8 @@ export function completionCommand(setExitCode: (code: number) => void): Command 
       const shell = shells.find((each) => each === name);
       if (shell === undefined) {
         const nearest = nearestName(name, shells);
-        throw new ShoalError(
-          'usage',
-          `there is no completion for '${name}'${nearest === undefined ? '' : `, did you mean ${nearest}?`}; use ${shells.join(', ')}`,
-        );
+        const message = `there is no completion for '${name}'${nearest === undefined ? '' : `, did you mean ${nearest}?`}; use ${shells.join(', ')}`;
+        throw new ShoalError('usage', message);
       }
       process.stdout.write(completionScript(shell, completion.parent?.commands ?? []));
       setExitCode(0);

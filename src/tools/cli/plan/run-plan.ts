@@ -55,11 +55,10 @@ export async function runPlan(
   const plan = planOf(flags.algorithm, request, { overrides });
   const ranks = rankCount(plan.request.topology);
   if (flags.verify === true) checkProvable(plan);
-  if (flags.draw !== undefined && plan.tile !== undefined)
-    throw new ShoalError(
-      'unsupported',
-      `--draw needs the programs of all ${ranks} ranks, of which only ${plan.tile} were built; ask for fewer ranks`,
-    );
+  if (flags.draw !== undefined && plan.tile !== undefined) {
+    const message = `--draw needs the programs of all ${ranks} ranks, of which only ${plan.tile} were built; ask for fewer ranks`;
+    throw new ShoalError('unsupported', message);
+  }
   if (flags.rank !== undefined && flags.rank >= ranks)
     throw new ShoalError('usage', `--rank ${flags.rank} is not one of the ranks 0…${ranks - 1}`);
   const elementBytes = dtypeInfo(dtype).bytes;

@@ -206,11 +206,10 @@ function ranksMinOf(
     const message = '--min is for ranks of one machine or of a range of machines, without --ps; --max-restarts starts all ranks again';
     throw new ShoalError('usage', message);
   }
-  if (servers !== undefined && workerGroups + serverGroups > 2)
-    throw new ShoalError(
-      'usage',
-      '--min with --servers is for one group of workers and one of servers; dist_async makes its groups itself',
-    );
+  if (servers !== undefined && workerGroups + serverGroups > 2) {
+    const message = '--min with --servers is for one group of workers and one of servers; dist_async makes its groups itself';
+    throw new ShoalError('usage', message);
+  }
   const first = several ? nodes * localSize : localSize;
   if (min > first)
     throw new ShoalError('usage', `--min ${min} is more than the ${first} ranks ${several ? 'with which the job begins' : 'of -n'}`);

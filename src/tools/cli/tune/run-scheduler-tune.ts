@@ -32,17 +32,14 @@ export async function runSchedulerTune(
   const { environment } = context;
   // With --json, standard output is for the result alone; texts for people go to standard error.
   const stdout = flags.json === true ? process.stderr : context.stdout;
-  if (detectWorld(environment, { parentPid: process.ppid }).source !== 'none')
-    throw new ShoalError(
-      'usage',
-      'shoal tune --scheduler starts its ranks itself; a job of its own is tuned by scheduling: { tuning: true }',
-    );
+  if (detectWorld(environment, { parentPid: process.ppid }).source !== 'none') {
+    const message = 'shoal tune --scheduler starts its ranks itself; a job of its own is tuned by scheduling: { tuning: true }';
+    throw new ShoalError('usage', message);
+  }
   const { ranks = 2, hosts, model, scale = 0.02, stepsPerPoint } = flags;
   if (stepsPerPoint < stepsPerPointMin) {
-    throw new ShoalError(
-      'usage',
-      `--steps-per-point must be ${stepsPerPointMin} or more, not ${stepsPerPoint}: the first and the last do not count`,
-    );
+    const message = `--steps-per-point must be ${stepsPerPointMin} or more, not ${stepsPerPoint}: the first and the last do not count`;
+    throw new ShoalError('usage', message);
   }
   checkHosts(hosts, ranks);
   const { layers } = modelTrace(model, scale);

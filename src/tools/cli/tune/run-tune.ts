@@ -46,11 +46,10 @@ export async function runTune(flags: TuneFlags, { environment, stdout }: { envir
   });
   if (exitCode !== 0 || report === undefined) return exitCode;
   const wrong = report.rows.find((row) => row.wrong > 0);
-  if (wrong !== undefined)
-    throw new ShoalError(
-      'system',
-      `${wrong.collective} of ${wrong.bytes} bytes gave wrong results; nothing is written. Please report this`,
-    );
+  if (wrong !== undefined) {
+    const message = `${wrong.collective} of ${wrong.bytes} bytes gave wrong results; nothing is written. Please report this`;
+    throw new ShoalError('system', message);
+  }
   const tuning = tuningOf(known, report);
   const path = writeFileAt(flags.output, `${JSON.stringify(tuning, null, 2)}\n`);
   if (flags.json === true) {

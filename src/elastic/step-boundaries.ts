@@ -13,12 +13,13 @@ import type { ProcessGroup } from '../group/caller/types.ts';
 /** Number of boundaries from the one at which the last rank knows to the one at which they grow. */
 const boundariesBetween = 2;
 
-export type BoundaryGroup = Pick<ProcessGroup, 'waiting' | 'size' | 'rank' | 'name'> & {
+export type BoundaryGroup = Pick<ProcessGroup, 'size' | 'rank' | 'name'> & {
   readonly store: Pick<ProcessGroup['store'], 'add' | 'set' | 'check' | 'get'>;
 };
 
 export class StepBoundaries {
   readonly #group: BoundaryGroup;
+  readonly #isWaiting: () => boolean;
   /** Prefix of the keys that these ranks have to themselves. */
   readonly #prefix: string;
   #boundary = 0;
@@ -27,9 +28,11 @@ export class StepBoundaries {
   /** The ranks are to take in those that wait. */
   isDue = false;
 
-  /** @param key names these ranks, and the calls of `train` that they are about to make. */
-  constructor(group: BoundaryGroup, key: string) {
+  /** @param key names these ranks, and the calls of `train` that they are about to make. @param isWaiting whether this rank knows of one that
+   *  waits. */
+  constructor(group: BoundaryGroup, key: string, isWaiting: () => boolean) {
     this.#group = group;
+    this.#isWaiting = isWaiting;
     this.#prefix = `elastic/${key}`;
   }
 
@@ -38,7 +41,7 @@ export class StepBoundaries {
     this.#boundary++;
     // Steps that never yield would keep this thread from hearing of those that wait.
     await new Promise((resolve) => setImmediate(resolve));
-    if (this.#hasTold || this.#group.waiting > 0) this.#at ??= await this.#decided();
+    if (this.#hasTold || this.#isWaiting()) this.#at ??= await this.#decided();
     if (this.#at === undefined || this.#boundary < this.#at) return;
     const { name, rank } = this.#group;
     if (this.#boundary > this.#at) {

@@ -35,14 +35,15 @@ async function run(knowing: readonly number[], delays: readonly number[], { step
   const all = new Steps(knowing.length);
   return Promise.all(
     knowing.map(async (from, rank) => {
-      const group = { waiting: 0, size: knowing.length, rank, name: 'world', store };
-      const boundaries = new StepBoundaries(group, '1');
+      const group = { size: knowing.length, rank, name: 'world', store };
+      let isWaiting = false;
+      const boundaries = new StepBoundaries(group, '1', () => isWaiting);
       const calls: Promise<void>[] = [];
       for (let step = 0; step < steps; step++) {
         calls.push(all.step(step));
         if (step >= lag) await calls[step - lag];
         await turns(delays[(rank * 7 + step) % delays.length]);
-        if (step >= from) group.waiting = 1;
+        if (step >= from) isWaiting = true;
         try {
           await boundaries.pass();
         } catch (error) {
@@ -81,8 +82,8 @@ it('nobody grows while one rank has heard of nobody, or the steps end before', a
 
 it('a rank whose steps need no other is told so', async () => {
   const store = new HashStore({ clock: new VirtualClock() });
-  const groups = [0, 1].map((rank) => ({ waiting: 1, size: 2, rank, name: 'world', store }));
-  const [ahead, behind] = groups.map((group) => new StepBoundaries(group, '1'));
+  const groups = [0, 1].map((rank) => ({ size: 2, rank, name: 'world', store }));
+  const [ahead, behind] = groups.map((group) => new StepBoundaries(group, '1', () => true));
   for (let step = 0; step < 9; step++) await ahead.pass();
   await behind.pass();
   await expect(ahead.pass()).rejects.toMatchObject({

@@ -2,12 +2,23 @@
  *  commits, because survivors keep what they have. It must not know the model. */
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { leave } from '../base/leave-signal.ts';
-import { anyList, anything, callback, checkArgument, checkFields, count, describeValue, optionTable } from '../base/schema.ts';
+import {
+  anyList,
+  anything,
+  callback,
+  checkArgument,
+  checkFields,
+  count,
+  describeValue,
+  isPlainObject,
+  optionTable,
+} from '../base/schema.ts';
 import { bytesOf } from '../group/caller/call-buffers.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 import { Tensor } from '../memory/tensor.ts';
-import { checkGroup } from './reducer-options.ts';
-import { handOn } from './state-donors.ts';
+import { checkGroup } from '../group/caller/call-arguments.ts';
+import { follow, Followers, type FollowedRanks } from './followers.ts';
+import { copyOf, handOn } from './state-donors.ts';
 import { StepBoundaries } from './step-boundaries.ts';
 
 /** State of which each rank has a part: a `ZeroRedundancyOptimizer`. */
@@ -40,43 +51,96 @@ const stateFields = optionTable<ElasticState>({ step: count, tensors: anyList, s
  *  catches. */
 export type ElasticTrain = (group: ProcessGroup, state: ElasticState, boundary: () => Promise<void>) => Promise<void>;
 
+/** Training in two parts, which `elastic.run` calls in turns, so that newcomers get the state while the others go on. */
+export interface ElasticSteps {
+  /** Computes the averages of a step's gradients, by collectives of this group: the same on all its ranks. Undefined, on all ranks: training
+   *  is over. It changes no tensors of the state. */
+  averages(group: ProcessGroup, state: ElasticState): Promise<readonly TensorLike[] | undefined>;
+  /** Changes the state by averages, and by nothing that only this rank has. A newcomer makes the same changes, to have the same bits: there,
+   *  averages that are tensors have one dimension, and `state.extra` is that of the step in which it joined. `elastic.run` counts the step. */
+  update(state: ElasticState, averages: readonly TensorLike[]): void;
+}
+
 /** Calls `train` until it has ended on all ranks: at first, and again when the ranks have changed, with the group of those that there are
  *  then. Before each time all take over the state of the rank that has made the most steps; at first that is rank 0's, or that of one that
  *  has loaded a checkpoint. When ranks are lost the group is shrunk, when some wait it is grown. A newcomer runs the same script. A rank
  *  that gets SIGTERM leaves at the next boundary, by this signal. Start the job with `shoal run --min`. @returns the last group. @throws
  *  ShoalError as `shrink`, and what `train` throws, unless it is the loss of a rank. */
-async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain): Promise<ProcessGroup> {
+async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain | ElasticSteps): Promise<ProcessGroup> {
   checkGroup('elastic.run', group, 'shrink');
   checkFields('elastic.run: state', state, stateFields);
   checkArgument('elastic.run: state.step', state.step, count);
   checkArgument('elastic.run: state.tensors', state.tensors, anyList);
   if (state.sharded !== undefined && typeof state.sharded?.regroup !== 'function')
     throw new ShoalError('usage', `elastic.run: state.sharded is a ZeroRedundancyOptimizer, not ${describeValue(state.sharded)}`);
-  checkArgument('elastic.run: train', train, callback);
+  const steps = checkedSteps(train);
   const standing: Standing = { hasBegun: false, isTorn: false };
   for (let current = group; ;) {
-    let boundaries: StepBoundaries | undefined;
     leaveIfAsked(current);
     try {
-      boundaries = new StepBoundaries(current, await catchUp(current, state, standing));
-      await train(current, state, async () => {
-        await boundaries!.pass();
+      const { name, followed } = await catchUp(current, state, standing, steps !== undefined);
+      const ranks = followed ? await current.newGroup(followed.donors) : current;
+      if (ranks === null) {
+        standing.isTorn = true;
+        await follow(followed!, state, (averages) => steps!.update(state, averages));
+        [standing.hasBegun, standing.isTorn] = [true, false];
+        continue;
+      }
+      const followers = followed && new Followers(followed, state.tensors);
+      const boundaries = new StepBoundaries(ranks, name, () => (followers ? followers.isOver : current.waiting > 0));
+      const boundary = async (): Promise<void> => {
+        await boundaries.pass();
         leaveIfAsked(current);
-      });
+      };
+      try {
+        await (steps ? trainBy(steps, ranks, state, boundary, followers) : (train as ElasticTrain)(ranks, state, boundary));
+      } catch (error) {
+        if (!boundaries.isDue) throw error;
+      } finally {
+        if (ranks !== current) await ranks.destroy();
+      }
+      if (followers) {
+        await followers.end();
+        continue;
+      }
       if (!boundaries.isDue) {
         // Nobody leaves while others may still lose a rank in their last step.
         await current.barrier();
         return current;
       }
     } catch (error) {
-      if (boundaries?.isDue !== true) {
-        if (!isShoalError(error) || error.code !== 'peer-lost') throw error;
-        leaveIfAsked(current);
-        current = await current.shrink();
-        continue;
-      }
+      if (!isShoalError(error) || error.code !== 'peer-lost') throw error;
+      leaveIfAsked(current);
+      current = await current.shrink();
+      continue;
     }
     current = await current.grow();
+  }
+}
+
+/** Undefined for training that is one function. @throws ShoalError `usage`. */
+function checkedSteps(train: ElasticTrain | ElasticSteps): ElasticSteps | undefined {
+  if (!isPlainObject(train)) checkArgument('elastic.run: train', train, callback);
+  if (typeof train === 'function') return undefined;
+  checkArgument('elastic.run: averages', train.averages, callback);
+  checkArgument('elastic.run: update', train.update, callback);
+  return train;
+}
+
+async function trainBy(
+  steps: ElasticSteps,
+  group: ProcessGroup,
+  state: ElasticState,
+  boundary: () => Promise<void>,
+  followers: Followers | undefined,
+): Promise<void> {
+  for (;;) {
+    const averages = await steps.averages(group, state);
+    if (averages === undefined) return;
+    await followers?.give(averages);
+    steps.update(state, averages);
+    state.step++;
+    await boundary();
   }
 }
 
@@ -99,8 +163,14 @@ interface Standing {
 /** All get the state of the ranks that have made the most steps: a call in flight at a loss may have ended well on some ranks, and
  *  newcomers have nothing yet. Those that have begun have the same state after as many steps; at first one rank gives its own. A rank that
  *  is behind keeps what it has until it has everything, as those ranks may be lost meanwhile.
+ *  @param mayFollow newcomers may get it while the others go on: then only they lack it.
  *  @returns a name that nobody had before. */
-async function catchUp(group: ProcessGroup, state: ElasticState, standing: Standing): Promise<string> {
+async function catchUp(
+  group: ProcessGroup,
+  state: ElasticState,
+  standing: Standing,
+  mayFollow: boolean,
+): Promise<{ readonly name: string; readonly followed?: FollowedRanks }> {
   const { rank } = group;
   const told = new Float64Array(2 * group.size);
   await group.allGather(told, Float64Array.of(standing.isTorn ? -1 : state.step, Number(standing.hasBegun)));
@@ -115,27 +185,25 @@ async function catchUp(group: ProcessGroup, state: ElasticState, standing: Stand
   const level = candidates.filter(({ steps }) => steps === furthest).map((each) => each.rank);
   const donors = begun.length > 0 ? level : level.slice(0, 1);
   const [root] = donors;
+  const newcomers = all.filter(({ hasBegun }) => !hasBegun).map((each) => each.rank);
+  const areFollowed = mayFollow && state.sharded === undefined && begun.length > 0 && newcomers.length > 0 && level.length === begun.length;
   const isBehind = state.step < furthest && standing.hasBegun;
   standing.isTorn ||= state.step < furthest && !isBehind;
-  const targets = state.tensors.map((tensor) => (isBehind ? likeOf(tensor, group) : tensor));
+  const targets = state.tensors.map((tensor) => (isBehind ? copyOf(tensor, group) : tensor));
   try {
-    await handOn(group, targets, donors);
-    const name = rank === root ? await group.store.add('elastic/names', 1) : 0;
-    const [extra, key, steps] = await group.broadcastObject([state.extra, name, state.sharded?.steps ?? 0], { root });
+    if (!areFollowed) await handOn(group, targets, donors);
+    const number = rank === root ? await group.store.add('elastic/names', 1) : 0;
+    const [extra, name, steps] = await group.broadcastObject([state.extra, String(number), state.sharded?.steps ?? 0], { root });
     if (isBehind) state.tensors.forEach((tensor, index) => bytesOf(tensor).set(bytesOf(targets[index])));
     [state.step, state.extra] = [furthest, extra];
+    if (areFollowed) return { name, followed: { group, donors, newcomers } };
     [standing.hasBegun, standing.isTorn] = [true, false];
     state.sharded?.settle(steps);
     await state.sharded?.regroup(group);
-    return String(key);
+    return { name };
   } finally {
     if (isBehind) for (const target of targets) if (target instanceof Tensor) group.release(target);
   }
-}
-
-function likeOf(tensor: TensorLike, group: ProcessGroup): TensorLike {
-  // A native Float16Array has it, too.
-  return tensor instanceof Tensor ? group.tensor(tensor.dtype, tensor.shape) : (tensor as Float32Array).slice();
 }
 
 /** Elastic training. */

@@ -1,0 +1,132 @@
+/** State that ranks have is given to those that lack it: each donor sends a part of its own, so that what arrives is bounded by the
+ *  receiver.
+ *
+ *      donors      rank 0 ■■■·········     rank 1 ····■■■■·····     rank 3 ········■■■■
+ *                         └──────────────┬───────────┴──────────────────────┘
+ *      receiver    rank 2 ■■■■■■■■■■■■                       more receivers than donors: one donor broadcasts
+ *
+ *  Small arrays travel as one. It must not know what the state is. */
+import { sum } from '../base/numbers.ts';
+import { bytesOf, onHost, operand, partOf } from '../group/caller/call-buffers.ts';
+import type { ProcessGroup, TensorLike, Work } from '../group/caller/types.ts';
+import { dtypeInfo, viewOf } from '../memory/dtype.ts';
+import { Tensor } from '../memory/tensor.ts';
+
+/** Arrays of at most so many bytes are copied, because that takes less time than a message. */
+const smallBytesMax = 65_536;
+
+/** Longest piece, and pieces that a rank has under way: plain arrays travel by way of shared memory, which is used again after each
+ *  piece. */
+const pieceBytesMax = 2 ** 20;
+const piecesInFlight = 4;
+
+/** The part of a process group by which state is given. */
+export type DonorGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'send' | 'recv' | 'broadcast'>;
+
+/** Called by donors and receivers. @param donors ranks whose state is the same, in ascending order. @param receivers get it in their state.
+ *  Default: all others. */
+export const handOn = (...args: ConstructorParameters<typeof StateTransfer>): Promise<void> => new StateTransfer(...args).run();
+
+/** State on its way from donors to receivers. */
+export class StateTransfer {
+  readonly #group: DonorGroup;
+  readonly #receivers: readonly number[];
+  readonly #isDonor: boolean;
+  readonly #broadcasts: boolean;
+  /** Small arrays of the state, which travel in one tensor. */
+  readonly #small: readonly Uint8Array[];
+  readonly #packed: Tensor<'uint8'>;
+  /** Those from the first on that has not been started. */
+  readonly #pieces: Piece[];
+  readonly #ends: Promise<void>[] = [];
+  #failure: unknown;
+
+  constructor(
+    group: DonorGroup,
+    state: readonly TensorLike[],
+    donors: readonly number[],
+    receivers: readonly number[] = [...Array(group.size).keys()].filter((rank) => !donors.includes(rank)),
+  ) {
+    [this.#group, this.#receivers] = [group, receivers];
+    this.#broadcasts = receivers.length > donors.length && receivers.length + donors.length === group.size;
+    this.#isDonor = donors.includes(group.rank);
+    const arrays = state.map(bytesOf);
+    this.#small = arrays.filter(({ length }) => length <= smallBytesMax);
+    this.#packed = group.tensor('uint8', [sum(this.#small.map(({ length }) => length))]);
+    let at = 0;
+    if (this.#isDonor) for (const array of this.#small) this.#packed.data.set(array, (at += array.length) - array.length);
+    const whole = [...state.filter((_, index) => arrays[index].length > smallBytesMax), this.#packed];
+    this.#pieces = receivers.length === 0 ? [] : piecesOf(whole, this.#broadcasts ? donors.slice(0, 1) : donors);
+  }
+
+  /** Sends or receives the state. @param failure why not. Default: nothing. */
+  async run(failure?: unknown): Promise<void> {
+    this.#failure = failure;
+    try {
+      for (let piece: Piece | undefined; this.#failure === undefined && (piece = this.#pieces.shift());) {
+        for (const work of this.#start(piece)) this.#ends.push(work.catch((error: unknown) => void (this.#failure ??= error)));
+        await this.#ends.at(-1 - piecesInFlight);
+      }
+      // All of them end before any of the memory is used for something else.
+      await Promise.all(this.#ends);
+      if (this.#failure !== undefined) throw this.#failure;
+      let at = 0;
+      if (!this.#isDonor) for (const array of this.#small) array.set(this.#packed.data.subarray(at, (at += array.length)));
+    } finally {
+      this.#group.release(this.#packed);
+    }
+  }
+
+  /** The donor's state may change when this resolves: what has not been sent is copied. */
+  async detach(): Promise<void> {
+    for (const piece of this.#pieces) {
+      if (!this.#broadcasts && piece.donor !== this.#group.rank) continue;
+      const { dtype, count } = operand(piece.data, 'state');
+      piece.data = viewOf(dtype, bytesOf(piece.data).slice().buffer, 0, count);
+    }
+    await Promise.all(this.#ends);
+  }
+
+  /** A piece goes from a donor to all receivers. */
+  #start({ donor, data }: Piece): Work[] {
+    if (this.#broadcasts) return [this.#group.broadcast(data, { root: donor, name: 'elastic/state' })];
+    if (donor === this.#group.rank) return this.#receivers.map((peer) => this.#group.send(data, peer));
+    return this.#isDonor ? [] : [this.#group.recv(data, donor)];
+  }
+}
+
+/** A copy of the same kind; one that is a tensor is the group's to release. */
+export function copyOf(tensor: TensorLike, group: Pick<ProcessGroup, 'tensor'>): TensorLike {
+  // A native Float16Array has it, too.
+  if (!(tensor instanceof Tensor)) return (tensor as Float32Array).slice();
+  const copy = group.tensor(tensor.dtype, tensor.shape);
+  bytesOf(copy).set(bytesOf(tensor));
+  return copy;
+}
+
+interface Piece {
+  readonly donor: number;
+  /** Number of pieces of the same donor before it. */
+  readonly round: number;
+  data: TensorLike;
+}
+
+/** The state in order, cut so that each donor has as many bytes, and no piece too many. The first pieces of all donors come first. */
+function piecesOf(state: readonly TensorLike[], donors: readonly number[]): Piece[] {
+  const operands = state.map((each) => operand(each, 'state'));
+  const bytesOfOne = operands.map(({ dtype }) => dtypeInfo(dtype).bytes);
+  const share = Math.ceil(sum(operands.map(({ count }, index) => count * bytesOfOne[index])) / donors.length);
+  const pieces: Piece[] = [];
+  let before = 0;
+  for (const [index, whole] of operands.entries()) {
+    const size = bytesOfOne[index];
+    for (let first = 0, end: number; first < whole.count; first = end) {
+      const donor = Math.floor((before + first * size) / share);
+      end = Math.min(whole.count, Math.ceil(((donor + 1) * share - before) / size), first + pieceBytesMax / size);
+      const round = pieces.filter((each) => each.donor === donors[donor]).length;
+      pieces.push({ donor: donors[donor], round, data: onHost(partOf(whole, first, end - first).value) });
+    }
+    before += whole.count * size;
+  }
+  return pieces.toSorted((a, b) => a.round - b.round);
+}
