@@ -61,11 +61,8 @@ function* rounds(group: RegistrationGroup, text: string, call: CallOptions): Gen
     end += count;
     return new TextDecoder().decode(all.subarray(end - count, end)).split('\n');
   });
-  throw new ShoalError(
-    'mismatch',
-    `ddp: ranks registered different parameters or settings: ${differences(registrations)}; give all ranks the same`,
-    { rank: group.rank, operation: 'ddp/registration' },
-  );
+  const message = `ddp: ranks registered different parameters or settings: ${differences(registrations)}; give all ranks the same`;
+  throw new ShoalError('mismatch', message, { rank: group.rank, operation: 'ddp/registration' });
 }
 
 /** The first difference from rank 0 of each rank that differs. */

@@ -46,11 +46,8 @@ export function checkBacklog(peer: PeerIdentity, pending: InFlight & { messageBy
 export function peerLost(options: { rank: number; peer: number; description: string; inFlight: InFlight; reason: string }): ShoalError {
   const { rank, peer, description, inFlight, reason } = options;
   const flight = inFlight.operations === 0 ? '' : `; ${inFlight.operations} operations with ${inFlight.bytes} bytes were in flight`;
-  return new ShoalError(
-    'peer-lost',
-    `rank ${rank} lost rank ${peer} (${description}): ${reason}${flight}; did rank ${peer} die? its log says more`,
-    { rank, peer, bytes: inFlight.bytes },
-  );
+  const message = `rank ${rank} lost rank ${peer} (${description}): ${reason}${flight}; did rank ${peer} die? its log says more`;
+  return new ShoalError('peer-lost', message, { rank, peer, bytes: inFlight.bytes });
 }
 
 export function connectionClosed(rank: number, peer: number): ShoalError {

@@ -34,11 +34,8 @@ export class RegionTable {
   register(region: Region): RegisteredRegion {
     const { random, handleOf } = this.#options;
     if (this.#entries.size >= maxRegions) {
-      throw new ShoalError(
-        'out-of-memory',
-        `cannot register a region of ${region.bytes} bytes: ${maxRegions} are registered; deregister some`,
-        { bytes: region.bytes },
-      );
+      const message = `cannot register a region of ${region.bytes} bytes: ${maxRegions} are registered; deregister some`;
+      throw new ShoalError('out-of-memory', message, { bytes: region.bytes });
     }
     const handle = handleOf?.(region) ?? '';
     let rkey = 0;

@@ -56,8 +56,11 @@ describe('threads and worlds', () => {
     );
   });
 
-  describe('large all-reduces, waited for in every way and with late ranks, are run once each', () => {
-    const worlds = [2, 3].map((n) => ({ name: `${n} ranks`, n }));
+  describe('all-reduces, waited for in every way and with late ranks, are run once each', () => {
+    const worlds = [2, 3].flatMap((n) => [
+      { name: `large, ${n} ranks`, scenario: 'large', n },
+      ...fabricLists.map((fabrics) => ({ name: `small, ${n} ranks, fabrics "${fabrics}"`, n, env: { SHOAL_FABRICS: fabrics } })),
+    ]);
     testWorlds('large', worlds, async ({ said, ranks }, { name: world }) =>
       expect(await said(() => true)).toEqual(ranks.map(() => ({ world, wrong: 0 }))),
     );

@@ -287,7 +287,7 @@ export const settingDefinitions = {
     syncSpinMicroseconds: integer(
       'SHOAL_SYNC_SPIN_US',
       1000,
-      'Time a call on the calling thread polls for late ranks before the comm thread takes over, in microseconds; up to 8 times that where the network is slow, 20 times where the script blocks for its calls between hosts.',
+      'Time a call on the calling thread polls for late ranks before the comm thread takes over, in microseconds; up to 8 times that where the network is slow, 20 times where the script does nothing but wait for its calls between hosts.',
       { most: 1_000_000 },
     ),
   }),

@@ -245,9 +245,6 @@ export class PendingWork extends HeededWork implements SettlingWork {
 export class CompletedWork extends Thenable implements SettlingWork {
   readonly done = true;
   readonly error = undefined;
-  /** Called when the script blocks for it. */
-  onWait: WorkHooks['onWait'];
-
   onceSettled(listener: () => void): void {
     listener();
   }
@@ -256,7 +253,6 @@ export class CompletedWork extends Thenable implements SettlingWork {
 
   waitSync(timeoutMs = Infinity): void {
     if (timeoutMs !== Infinity) checkArgument('waitSync: timeoutMs', timeoutMs, anyNumber);
-    this.onWait?.();
   }
 
   then<A = void, B = never>(
@@ -267,5 +263,5 @@ export class CompletedWork extends Thenable implements SettlingWork {
   }
 }
 
-/** The usual one: nobody asks whether the script blocks for it, so that one is enough. */
+/** One is enough. */
 export const completedWork = new CompletedWork();

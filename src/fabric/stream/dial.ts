@@ -93,9 +93,6 @@ function failure(
   });
   const telling = finalCodes.flatMap((code) => errors.filter((error) => error.code === code))[0];
   const elapsedMs = Math.round(clock.now() - startMs);
-  return new ShoalError(
-    telling?.code ?? 'timeout',
-    `rank ${rank} cannot connect to rank ${peer.rank} after ${elapsedMs} of ${timeoutMs} ms: ${list.join('; ')}`,
-    { ...fields, cause: telling ?? errors[0] },
-  );
+  const message = `rank ${rank} cannot connect to rank ${peer.rank} after ${elapsedMs} of ${timeoutMs} ms: ${list.join('; ')}`;
+  return new ShoalError(telling?.code ?? 'timeout', message, { ...fields, cause: telling ?? errors[0] });
 }

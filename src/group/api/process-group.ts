@@ -111,10 +111,8 @@ export class CommGroup extends PersistentCalls implements ProcessGroup {
     const block = this.#parts.blocks.get(tensor);
     if (!block) {
       if (this.#parts.destroyed) throw new ShoalError('usage', `group '${this.name}' was destroyed, and with it the tensor is given back`);
-      throw new ShoalError(
-        'usage',
-        tensor.released ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`,
-      );
+      const what = tensor.released ? 'has been released before' : `was not made by group '${this.name}'`;
+      throw new ShoalError('usage', `this tensor ${what}`);
     }
     this.#parts.blocks.delete(tensor);
     block.release();

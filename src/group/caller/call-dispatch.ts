@@ -219,7 +219,7 @@ export class CallDispatch {
     const { buffers } = operation;
     const requestWith = (own: CallBuffers): FastRequest => {
       const shared = own.share({ withResults: fast.comesInPieces });
-      return { call, buffers: shared, timeoutMs, hooks: own.pend(), site: this.#sites.current() };
+      return { call, buffers: shared, local: () => own.local, timeoutMs, hooks: own.pend(), site: this.#sites.current() };
     };
     if (!reach.staged && mayRepeat(options)) {
       // Arguments that are not staged stay where they are.

@@ -16,6 +16,7 @@ import type { Movement } from '../../trace/traffic.ts';
 import { waitName, workName, type CallSpan } from '../../call/collective-spans.ts';
 import type { CollectiveCall } from '../../call/contract.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
+import type { LocalBuffers } from '../../call/local-buffers.ts';
 import type { GroupFacts, Route } from '../../call/route.ts';
 import type { CallWay, Command, SharedBuffer } from '../shared/comm-protocol.ts';
 import type { CallBuffers } from './call-buffers.ts';
@@ -37,6 +38,8 @@ export interface FastRequest {
   readonly call: CollectiveCall;
   /** The buffers where the comm thread reaches them. */
   readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+  /** The same buffers, as this thread maps them. */
+  readonly local: () => LocalBuffers;
   readonly timeoutMs: number;
   /** The place in the program where the call was made. */
   readonly site: CallSite;

@@ -241,11 +241,8 @@ const waitsKey = (rank: number): string => `waits/${rank}`;
 export function checkAgreement(infos: readonly RankInfo[], own: RankInfo): void {
   for (const info of infos) {
     const differ = (what: string, theirs: unknown, ours: unknown): never => {
-      throw new ShoalError(
-        'config',
-        `rank ${info.rank} has ${what} ${String(theirs)}, rank ${own.rank} has ${String(ours)}; start every rank with the same`,
-        { rank: own.rank, peer: info.rank },
-      );
+      const message = `rank ${info.rank} has ${what} ${String(theirs)}, rank ${own.rank} has ${String(ours)}; start every rank with the same`;
+      throw new ShoalError('config', message, { rank: own.rank, peer: info.rank });
     };
     if (info.worldSize !== own.worldSize) differ('world size', info.worldSize, own.worldSize);
     if (info.version !== own.version) differ('package version', info.version, own.version);
@@ -311,11 +308,8 @@ async function dial({ world, limit, signal }: DialOptions, info: RankInfo, own: 
       world.env.log.debug(`rank ${info.rank} is not reached over ${fabric.name}: ${error.message}`);
     }
   }
-  throw new ShoalError(
-    'peer-lost',
-    `rank ${info.rank} on ${info.hostName} cannot be reached: ${reasons.join('; ') || 'no fabric in common'}`,
-    { rank: world.rank, peer: info.rank },
-  );
+  const message = `rank ${info.rank} on ${info.hostName} cannot be reached: ${reasons.join('; ') || 'no fabric in common'}`;
+  throw new ShoalError('peer-lost', message, { rank: world.rank, peer: info.rank });
 }
 
 interface Dialling {

@@ -23,9 +23,6 @@ export async function createDeviceBuffer(device: GpuDevice, what: string, option
   if (buffer && !invalid && !exhausted) return buffer;
   buffer?.destroy();
   const why = exhausted?.message ?? invalid?.message ?? messageOf(thrown);
-  throw new ShoalError(
-    'out-of-memory',
-    `the device has no room for ${what} of ${options.size} bytes (${why}); free buffers of the device`,
-    { bytes: options.size, resource: 'device memory', cause: thrown },
-  );
+  const message = `the device has no room for ${what} of ${options.size} bytes (${why}); free buffers of the device`;
+  throw new ShoalError('out-of-memory', message, { bytes: options.size, resource: 'device memory', cause: thrown });
 }

@@ -2,13 +2,15 @@
  *  thread. All ranks choose it by the same facts; the thread on which a call ends is a local matter.
  *
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
+ *                   ├─▶ the script blocks or awaits at once: it goes on here, in turns with the event loop ─▶ work
  *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
 import { assert } from '../../../base/assert.ts';
 import { BoundedCache } from '../../../base/collections/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../../base/call-site.ts';
 import { clamp } from '../../../base/numbers.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
-import { CompletedWork, completedWork, type SettlingWork } from '../../../comm/caller/work.ts';
+import { completedWork, PendingWork, type SettlingWork } from '../../../comm/caller/work.ts';
+import type { TakeBack } from '../../../comm/caller/comm-host.ts';
 import type { NativeWire } from '../../../memory/native-wire.ts';
 import type { Region, RegionAllocator } from '../../../memory/region.ts';
 import type { CallBuffers } from '../call-buffers.ts';
@@ -18,6 +20,7 @@ import {
   handOverCommand,
   handOverHooks,
   openRegions,
+  type FastOperation,
   type FastPath,
   type FastRequest,
   type OpenFastPath,
@@ -30,17 +33,16 @@ import { hasPrivate, operationKey, type LocalBuffers } from '../../../call/local
 import type { Planner } from '../../../call/planner.ts';
 import type { Route } from '../../../call/route.ts';
 import type { NetworkPathShare } from '../../shared/comm-protocol.ts';
-import { NetworkPath, networkPathSpec, type NetworkPathOperation } from '../../../call/network-path.ts';
+import { NetworkPath, networkPathSpec, type NetworkPathOperation, type NetworkPathStatus } from '../../../call/network-path.ts';
 import { NetworkPathWire } from '../../../call/network-path-wire.ts';
 
 /** Operations kept bound to their buffers. */
 const boundMax = 512;
 /** Where hops take long, a call waits for all announcements as long as this many take, but at most this many times its usual time. */
 const hopsAwaited = 8;
-/** A script that blocks for a call within this time has nothing else to do. */
-const atOnceMs = 2;
-/** Its next call waits so many times the usual time before it is handed over: the comm thread would be woken for each message of it. */
-const blockedSpins = 20;
+/** A script that does nothing but wait for a call goes on with it for so many times the usual time before the comm thread takes over, which
+ *  would be woken for each message of it. */
+const waitedSpins = 20;
 
 interface NetworkPathCallerOptions {
   readonly world: WorldHandle;
@@ -56,7 +58,7 @@ interface NetworkPathCallerOptions {
 
 /** A call on its way. */
 interface NetworkPathCall {
-  readonly operation: NetworkPathOperation;
+  readonly operation: NetworkPathOperation & Pick<FastOperation, 'tally'>;
   readonly sequence: number;
   readonly ordinal: number;
 }
@@ -71,13 +73,8 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
   #ordinal = 0;
   /** Operations that the comm thread has taken over and not finished. */
   #handedOver = 0;
-  /** The time at which the latest call that took longer than the usual wait came back. */
-  #slowMs = 0;
-  /** Number of such calls that are expected to be blocked for: two after one for which the script blocked at once. */
-  #blocks = 0;
-  readonly #onWait = (): void => {
-    if (this.#options.world.client.now() - this.#slowMs < atOnceMs) this.#blocks = 2;
-  };
+  /** The script waited for the latest such operation before the comm thread had it, and is expected to do so again. */
+  #waits = false;
 
   constructor(options: NetworkPathCallerOptions) {
     this.#options = options;
@@ -109,14 +106,9 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     const startMs = trace.enabled ? trace.now() : 0;
     own.logCall(call.sequence, operation.contract);
     this.#networkPath.begin(operation, call.sequence, call.ordinal);
-    const first = this.#networkPath.advance(operation, call.sequence, call.ordinal, spinNs);
-    const looksLonger = first === 'waiting' && this.#blocks > 0;
-    const status = looksLonger ? this.#networkPath.advance(operation, call.sequence, call.ordinal, blockedSpins * usualNs) : first;
+    const status = this.#networkPath.advance(operation, call.sequence, call.ordinal, spinNs);
     if (trace.enabled) this.#draw(call, startMs, status === 'done', this.#sites.current());
-    if (first === 'done') return completedWork;
-    const work = status === 'done' ? Object.assign(new CompletedWork(), { onWait: this.#onWait }) : this.#handOver(call, request(), true);
-    [this.#blocks, this.#slowMs] = [Math.max(0, this.#blocks - 1), client.now()];
-    return work;
+    return status === 'done' ? completedWork : this.#handOver(call, request(), true);
   }
 
   close(): void {
@@ -124,14 +116,54 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     for (const region of this.#options.regions) region.close();
   }
 
-  #handOver({ operation, sequence, ordinal }: NetworkPathCall, request: FastRequest, begun: boolean): SettlingWork {
+  /** A call that has begun may be taken back by a script that waits for it. */
+  #handOver(call: NetworkPathCall, request: FastRequest, begun: boolean): SettlingWork {
     const { spec, world } = this.#options;
+    const { client, settings, trace } = world;
+    const { operation, sequence, ordinal } = call;
+    const usualNs = settings.syncSpinMicroseconds * 1000;
+    const startMs = trace.enabled ? trace.now() : 0;
+    let takeBack: TakeBack = () => false;
+    const submit = (delayNs: number): void => {
+      const way = { path: 'network', ordinal, progress: begun ? { ...operation.progress } : undefined } as const;
+      const command = handOverCommand(spec, request, sequence, way);
+      if (delayNs > 0) takeBack = client.submitLater(work, command, delayNs);
+      else client.submit(work, command);
+    };
+    const goOn = (spinNs: number, turns: number): void => {
+      this.#waits = takeBack();
+      if (!this.#waits) return;
+      const beganUs = operation.tally?.nowUs ?? 0;
+      const status = this.#goOn(call, request, spinNs);
+      if (status === 'done') {
+        operation.tally?.ran(beganUs);
+        if (trace.enabled) this.#draw(call, startMs, true, request.site);
+        return work.settle(undefined);
+      }
+      submit(status === 'waiting' && turns > 0 ? waitedSpins * usualNs : 0);
+      if (turns > 0) setImmediate(goOn, spinNs, turns - 1);
+    };
     this.#handedOver += 1;
     const hasBegun = (): boolean => begun;
-    const hooks = handOverHooks(request, hasBegun, () => (this.#handedOver -= 1));
-    const way = { path: 'network', ordinal, progress: begun ? { ...operation.progress } : undefined } as const;
-    const what = `${request.call.kind} of group '${spec.name}'`;
-    return world.client.start(handOverCommand(spec, request, sequence, way), what, { ...hooks, onWait: this.#onWait });
+    const work: PendingWork = new PendingWork(client, `${request.call.kind} of group '${spec.name}'`, {
+      ...handOverHooks(request, hasBegun, () => (this.#handedOver -= 1)),
+      onWait: () => goOn(waitedSpins * usualNs, 0),
+      onAwaited: () => setImmediate(goOn, usualNs, waitedSpins),
+    });
+    submit(begun ? (this.#waits ? waitedSpins * usualNs : usualNs) : 0);
+    return work;
+  }
+
+  /** Undefined: the comm thread is to find out why not. */
+  #goOn({ operation, sequence, ordinal }: NetworkPathCall, { local }: FastRequest, spinNs: number): NetworkPathStatus | undefined {
+    if (this.#options.own.failed) return undefined;
+    try {
+      this.#networkPath.rebind(operation, local());
+      this.#networkPath.announceToAll(operation, ordinal);
+      return this.#networkPath.advance(operation, sequence, ordinal, spinNs);
+    } catch {
+      return undefined;
+    }
   }
 
   #draw({ operation, sequence, ordinal }: NetworkPathCall, startMs: number, isDone: boolean, site: CallSite): void {

@@ -286,13 +286,8 @@ export class PointToPoint {
     const { buffer, group } = receiver;
     const dtype = dtypes[offer.dtypeCode]?.name;
     if (dtype !== receiver.dtype || offer.count !== receiver.count) {
-      group.fail(
-        new ShoalError(
-          'mismatch',
-          `rank ${link.rank} sends ${dtype ?? 'an unknown dtype'}[${offer.count}] with tag ${offer.tag}, rank ${this.#world.env.rank} receives ${receiver.dtype}[${receiver.count}]: both must name the same dtype and count`,
-          { peer: link.rank, operation: 'recv' },
-        ),
-      );
+      const message = `rank ${link.rank} sends ${dtype ?? 'an unknown dtype'}[${offer.count}] with tag ${offer.tag}, rank ${this.#world.env.rank} receives ${receiver.dtype}[${receiver.count}]: both must name the same dtype and count`;
+      group.fail(new ShoalError('mismatch', message, { peer: link.rank, operation: 'recv' }));
       return;
     }
     if (offer.inline) {
