@@ -16,7 +16,7 @@ beforeAll(() => writeFileSync(join(folder, 'text.txt'), 'she sells sea shells by
 
 test(
   'trains on one process, on two, and on two of which one is killed and comes back; leaves a summary',
-  { timeout: 240_000 },
+  { timeout: 600_000 },
   async () => {
     const { code, stdout, stderr } = await demo('--text', join(folder, '*.txt'), '--steps', '50', '--batch', '8');
     expect(code, stderr).toBe(0);
