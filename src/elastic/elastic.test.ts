@@ -104,7 +104,17 @@ it('other errors end it, and so does bad input', async () => {
   const usage = new ShoalError('usage', 'no');
   await expect(elastic.run(group, state, () => Promise.reject(usage))).rejects.toBe(usage);
   await expect(elastic.run(group, { step: -1, tensors: [] }, async () => {})).rejects.toMatchObject({ code: 'usage' });
-  await expect(elastic.run(group, state, undefined as never)).rejects.toMatchObject({ code: 'usage' });
+  const parts = { averages: () => Promise.resolve(undefined), update: () => undefined };
+  for (const train of [
+    undefined,
+    'train',
+    {},
+    { ...parts, update: 1 },
+    { ...parts, average: parts.averages },
+    { ...parts, averages: () => 1 },
+  ])
+    await expect(elastic.run(group, state, train as never)).rejects.toMatchObject({ code: 'usage' });
+  expect(await elastic.run(group, state, parts)).toBe(group);
   const none = async (): Promise<void> => {};
   await expect(elastic.run(group, {} as never, none)).rejects.toThrow(
     'elastic.run: state.step must be a whole number from 0, not undefined',

@@ -2,17 +2,7 @@
  *  commits, because survivors keep what they have. It must not know the model. */
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { leave } from '../base/leave-signal.ts';
-import {
-  anyList,
-  anything,
-  callback,
-  checkArgument,
-  checkFields,
-  count,
-  describeValue,
-  isPlainObject,
-  optionTable,
-} from '../base/schema.ts';
+import { anyList, anything, callback, checkArgument, checkFields, count, describeValue, optionTable } from '../base/schema.ts';
 import { bytesOf } from '../group/caller/call-buffers.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 import { Tensor } from '../memory/tensor.ts';
@@ -60,6 +50,8 @@ export interface ElasticSteps {
    *  averages that are tensors have one dimension, and `state.extra` is that of the step in which it joined. `elastic.run` counts the step. */
   update(state: ElasticState, averages: readonly TensorLike[]): void;
 }
+
+const stepsFields = optionTable<ElasticSteps>({ averages: callback, update: callback });
 
 /** Calls `train` until it has ended on all ranks: at first, and again when the ranks have changed, with the group of those that there are
  *  then. Before each time all take over the state of the rank that has made the most steps; at first that is rank 0's, or that of one that
@@ -120,10 +112,10 @@ async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain
 
 /** Undefined for training that is one function. @throws ShoalError `usage`. */
 function checkedSteps(train: ElasticTrain | ElasticSteps): ElasticSteps | undefined {
-  if (!isPlainObject(train)) checkArgument('elastic.run: train', train, callback);
   if (typeof train === 'function') return undefined;
-  checkArgument('elastic.run: averages', train.averages, callback);
-  checkArgument('elastic.run: update', train.update, callback);
+  checkFields('elastic.run: train', train, stepsFields);
+  checkArgument('elastic.run: train.averages', train.averages, callback);
+  checkArgument('elastic.run: train.update', train.update, callback);
   return train;
 }
 
@@ -137,6 +129,7 @@ async function trainBy(
   for (;;) {
     const averages = await steps.averages(group, state);
     if (averages === undefined) return;
+    checkArgument('elastic.run: the result of train.averages', averages, anyList);
     await followers?.give(averages);
     steps.update(state, averages);
     state.step++;
