@@ -93,10 +93,8 @@ async function train(ranks: ProcessGroup, boundary: () => Promise<void>): Promis
       tokensPerSecond = ((step - first) * batch * config.context * group.size) / seconds;
       communicating = (ddp.stats.exposedMs - waitedMs) / 1000 / seconds;
     }
-    if (isTold && step > 1) {
-      const figures = `loss ${losses.at(-1)?.[1].toFixed(4)} tokens/s ${tokensPerSecond.toFixed(0)} communicating ${(communicating * 100).toFixed(1)}%`;
-      print(`step ${step}/${steps} ${figures}`);
-    }
+    const figures = `loss ${losses.at(-1)?.[1].toFixed(4)} tokens/s ${tokensPerSecond.toFixed(0)} communicating ${(communicating * 100).toFixed(1)}%`;
+    if (isTold && step > 1) print(`step ${step}/${steps} ${figures}`);
     await boundary();
   }
   return ddp.verifyReplicas(params); // ◆ equal bits on every rank, or an error

@@ -1,25 +1,29 @@
-/** Calls between hosts of scripts that block for them, and of scripts that do not. */
-import { expect, it } from 'vitest';
+/** Calls between hosts of scripts that do nothing but wait for them, and of scripts that do not. */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
 import { nativeUnavailableReason } from '../../src/memory/native.ts';
+import type { ChromeTrace } from '../../src/trace/chrome.ts';
 import { startRanks } from '../support/ranks.ts';
 
-/** Calls that were complete when they returned on rank 0, for each of which rank 1 was 0.2 s late: far longer than the usual wait. */
-async function completeCalls(blocks: string): Promise<boolean[]> {
-  const env = { SCENARIO: 'late each time', BLOCKS: blocks, SHOAL_FABRICS: 'tcp', SHOAL_SYNC_SPIN_US: '50000' };
+const folder = temporaryFolder('blocking-calls', afterAll);
+
+it.for([
+  { waits: 'blocks', runsHere: true },
+  { waits: 'awaits', runsHere: true },
+  { waits: 'goes on', runsHere: false },
+])('a script that $waits, calls in its own thread: $runsHere', async ({ waits, runsHere }, context) => {
+  const missing = nativeUnavailableReason();
+  if (missing !== undefined) context.skip(missing);
+  const into = join(folder, waits);
+  // For each call rank 1 is 0.2 s late, for which the others look 50 ms, and then 20 times as long if they do nothing else.
+  const env = { SCENARIO: 'late each time', WAITS: waits, SHOAL_FABRICS: 'tcp', SHOAL_SYNC_SPIN_US: '50000', SHOAL_TRACE: into };
   await using world = await startRanks({ fixture: 'scenario', n: 2, env });
-  const { done } = await world.ranks[0].line((line: { done?: boolean[] }) => line.done !== undefined);
   for (const { code, stderr } of await world.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-  return done!;
-}
-
-it('a script that blocks at once keeps its calls on its thread from the second one on', async (context) => {
-  const missing = nativeUnavailableReason();
-  if (missing !== undefined) context.skip(missing);
-  expect(await completeCalls('1')).toContain(true);
-});
-
-it('a script that goes on gets them back, and the comm thread waits', async (context) => {
-  const missing = nativeUnavailableReason();
-  if (missing !== undefined) context.skip(missing);
-  expect(await completeCalls('0')).toContain(false);
+  const { traceEvents } = JSON.parse(await readFile(join(into, 'trace-rank-0.json'), 'utf8')) as ChromeTrace;
+  const names = traceEvents.filter(({ ph, cat }) => ph === 'X' && cat === 'collective').map(({ name }) => name);
+  const works = names.filter((name) => name !== 'all-reduce wait');
+  expect(works).toHaveLength(6);
+  expect(works.some((name) => (name === 'all-reduce (network path)') === runsHere)).toBe(true);
 });

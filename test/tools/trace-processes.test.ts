@@ -45,9 +45,9 @@ it.for([
   const works = spans.filter(({ name }) => name !== 'all-reduce wait');
   expect(works).toHaveLength(1);
   // The wait is all of the time from the call until the last rank's, but for the hand-over to the comm thread, which a busy machine may let
-  // take as long as it likes.
+  // take as long as it likes. On the network path the calling thread looks 20 times before it hands over.
   const until = Math.max(...waits.map(({ ts, dur = 0 }) => ts + dur));
-  expect(waits.length).toBeLessThanOrEqual(2);
+  expect(waits.length).toBeLessThanOrEqual(path === 'network path' ? 23 : 2);
   expect(total(waits)).toBeGreaterThan(lateMs * 100);
   expect(waits.every(({ args }) => args?.waitedFor === 1)).toBe(true);
   // The rest is the work, which began when the last rank had called.

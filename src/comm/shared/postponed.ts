@@ -21,6 +21,8 @@ const headWords = 3;
 const headBytes = headWords * Int32Array.BYTES_PER_ELEMENT;
 /** Larger commands are not postponed. */
 const bytesMax = 16 * 1024;
+/** The longest time that a command is postponed. */
+const delayNsMax = 1e9 - 1;
 
 /** The memory and the timer that both ends have. */
 export interface PostponedShare {
@@ -56,7 +58,7 @@ export class Postponed {
     this.#words[lengthWord] = bytes.length;
     this.#words[postedWord] = posted;
     Atomics.store(this.#words, stateWord, waiting);
-    this.#native.setTimer(this.share.timer, delayNs);
+    this.#native.setTimer(this.share.timer, Math.min(delayNs, delayNsMax));
     return true;
   }
 

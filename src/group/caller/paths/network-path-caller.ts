@@ -122,7 +122,6 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     const { client, settings, trace } = world;
     const { operation, sequence, ordinal } = call;
     const usualNs = settings.syncSpinMicroseconds * 1000;
-    const startMs = trace.enabled ? trace.now() : 0;
     let takeBack: TakeBack = () => false;
     const submit = (delayNs: number): void => {
       const way = { path: 'network', ordinal, progress: begun ? { ...operation.progress } : undefined } as const;
@@ -134,10 +133,11 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
       this.#waits = takeBack();
       if (!this.#waits) return;
       const beganUs = operation.tally?.nowUs ?? 0;
+      const startMs = trace.enabled ? trace.now() : 0;
       const status = this.#goOn(call, request, spinNs);
+      if (trace.enabled) this.#draw(call, startMs, status === 'done', request.site);
       if (status === 'done') {
         operation.tally?.ran(beganUs);
-        if (trace.enabled) this.#draw(call, startMs, true, request.site);
         return work.settle(undefined);
       }
       submit(status === 'waiting' && turns > 0 ? waitedSpins * usualNs : 0);
