@@ -7,7 +7,7 @@ import { elastic, type ElasticState, type ElasticSteps } from './elastic.ts';
 const steps = 60;
 const elements = 300_000;
 
-/** What a rank has seen. */
+/** The course of a training, as a rank has seen it. */
 interface Trained {
   readonly last: ProcessGroup;
   readonly values: Float32Array;

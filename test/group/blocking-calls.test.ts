@@ -17,7 +17,7 @@ it.for([
   const missing = nativeUnavailableReason();
   if (missing !== undefined) context.skip(missing);
   const into = join(folder, waits);
-  // For each call rank 1 is 0.2 s late, for which the others look 50 ms, and then 20 times as long if they do nothing else.
+  // Rank 1 is 0.2 s late for each call. Rank 0 looks for it 50 ms, and then 20 times as long if it does nothing else.
   const env = { SCENARIO: 'late each time', WAITS: waits, SHOAL_FABRICS: 'tcp', SHOAL_SYNC_SPIN_US: '50000', SHOAL_TRACE: into };
   await using world = await startRanks({ fixture: 'scenario', n: 2, env });
   for (const { code, stderr } of await world.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
