@@ -134,7 +134,7 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
       if (!this.#waits) return;
       const beganUs = operation.tally?.nowUs ?? 0;
       const startMs = trace.enabled ? trace.now() : 0;
-      const status = this.#goOn(call, request, spinNs);
+      const status = this.#advance(call, request, spinNs);
       if (trace.enabled) this.#draw(call, startMs, status === 'done', request.site);
       if (status === 'done') {
         operation.tally?.ran(beganUs);
@@ -154,8 +154,8 @@ class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     return work;
   }
 
-  /** Undefined: the comm thread is to find out why not. */
-  #goOn({ operation, sequence, ordinal }: NetworkPathCall, { local }: FastRequest, spinNs: number): NetworkPathStatus | undefined {
+  /** Goes on with a call that was taken back. Undefined: the comm thread is to find out why that cannot be. */
+  #advance({ operation, sequence, ordinal }: NetworkPathCall, { local }: FastRequest, spinNs: number): NetworkPathStatus | undefined {
     if (this.#options.own.failed) return undefined;
     try {
       this.#networkPath.rebind(operation, local());
