@@ -28,17 +28,19 @@ if (unknown.length > 0) {
   process.exit(2);
 }
 const wanted = measurements.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
-if (values.list) for (const { name, command } of wanted) console.log(`${name}\n    node ${command.join(' ')}`);
+const variablesOf = ({ environment = {} }: Measurement): string[] => Object.entries(environment).map(([name, value]) => `${name}=${value}`);
+if (values.list) for (const each of wanted) console.log(`${each.name}\n    ${[...variablesOf(each), 'node', ...each.command].join(' ')}`);
 else process.exitCode = measureAll(wanted, values.out);
 
 /** @returns 1 when one of them failed. */
 function measureAll(all: readonly Measurement[], out: string): number {
   mkdirSync(out, { recursive: true });
-  const failed = all.filter(({ name, command }) => {
+  const failed = all.filter(({ name, command, environment }) => {
     console.error(`── ${name}`);
     const args = command.map((each) => each.replace('{out}', out));
     const made = { commit: commit(), startedAt: new Date().toISOString(), loadBefore: loadavg()[0] };
-    if (spawnSync(process.execPath, args, { cwd: repository, stdio: 'inherit' }).status !== 0) return true;
+    const env = { ...process.env, ...environment };
+    if (spawnSync(process.execPath, args, { cwd: repository, stdio: 'inherit', env }).status !== 0) return true;
     const path = join(out, 'measured.json');
     const others = existsSync(path) ? (JSON.parse(readFileSync(path, 'utf8')) as object) : {};
     writeFileSync(path, `${JSON.stringify({ ...others, [name]: made }, null, 1)}\n`);

@@ -11,7 +11,12 @@ export interface Measurement {
   readonly kind: 'peers' | 'algorithms' | 'overlap' | 'report';
   /** Arguments of node in the repository; `{out}` stands for the folder of results. */
   readonly command: readonly string[];
+  /** Environment variables for it. */
+  readonly environment?: Readonly<Record<string, string>>;
 }
+
+/** Between hosts the peers encrypt nothing. */
+const betweenHosts = { environment: { SHOAL_ENCRYPTION: 'off' } };
 
 const gigabit = ['--rate-mbit', '1000'];
 /** Sizes at which algorithms are compared; the comparison warms up by itself. */
@@ -131,6 +136,7 @@ export const measurements: readonly Measurement[] = [
     title: 'overlap: 4 hosts, 1 Gbit/s, 500 µs one way',
     kind: 'overlap',
     command: ['--import', 'tsx', 'bench/overlap/run.ts', '--hosts', '4', ...delayed, '--out', '{out}/overlap-4-hosts.json'],
+    ...betweenHosts,
   },
   report('kvstore', 'the parameter server', 'bench/kvstore/run.ts'),
   ...[2, 5, 10].map((rate): Measurement => ({
@@ -146,6 +152,7 @@ export const measurements: readonly Measurement[] = [
       '--out',
       `{out}/kvstore-network-${rate}gbit.json`,
     ],
+    ...betweenHosts,
   })),
   report('messaging', 'messages', 'bench/messaging/run.ts'),
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),
@@ -162,6 +169,7 @@ export const measurements: readonly Measurement[] = [
     title: 'tensors between two hosts, 2 Gbit/s',
     kind: 'report',
     command: ['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '2000', '--out', '{out}/rendezvous-network.json'],
+    ...betweenHosts,
   },
   {
     name: 'rendezvous-network-4gbit',
@@ -171,6 +179,7 @@ export const measurements: readonly Measurement[] = [
       ...['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '4000', '--cases', 'VGG16'],
       ...['--out', '{out}/rendezvous-network-4gbit.json'],
     ],
+    ...betweenHosts,
   },
   {
     name: 'rendezvous-network-10gbit',
@@ -180,6 +189,7 @@ export const measurements: readonly Measurement[] = [
       ...['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '10000', '--cases', '64 KiB'],
       ...['--out', '{out}/rendezvous-network-10gbit.json'],
     ],
+    ...betweenHosts,
   },
   report('rendezvous-replay', 'training steps of VGG16 replayed, 1 parameter server and 1 to 8 workers', 'bench/rendezvous/replay.ts'),
   graph('graph-one-host', 'wide & deep, 1 parameter server and 5 workers of one host', 'run.ts', [
@@ -189,9 +199,12 @@ export const measurements: readonly Measurement[] = [
     '5',
     ...graphWays,
   ]),
-  graph('graph-6-hosts-1gbit', 'wide & deep, 1 parameter server and 5 workers, 1 Gbit/s', 'run.ts', [
-    ...['--network', ...gigabit, '--rounds', '3', '--steps', '5', '--ways', 'gRPC unfused,gRPC static,fabric unfused,fabric static'],
-  ]),
+  {
+    ...graph('graph-6-hosts-1gbit', 'wide & deep, 1 parameter server and 5 workers, 1 Gbit/s', 'run.ts', [
+      ...['--network', ...gigabit, '--rounds', '3', '--steps', '5', '--ways', 'gRPC unfused,gRPC static,fabric unfused,fabric static'],
+    ]),
+    ...betweenHosts,
+  },
   graph('graph-workers', 'wide & deep, 1 parameter server and 1 to 32 workers of one host', 'scaling.ts', [
     '--workers',
     '1,2,4,8,16,32',
@@ -244,7 +257,8 @@ function algorithms(name: string, title: string, args: readonly string[], place?
   const flags = ['--algorithms', 'all', '--json', `{out}/${name}.json`];
   const command = ['dist/tools/cli/main.js', 'bench', 'all-reduce', ...args, ...flags];
   if (place === undefined) return { name, title, kind: 'algorithms', command };
-  return { name, title, kind: 'algorithms', command: ['--import', 'tsx', 'bench/network/run.ts', ...place, '--', 'node', ...command] };
+  const onHosts = ['--import', 'tsx', 'bench/network/run.ts', ...place, '--', 'node', ...command];
+  return { name, title, kind: 'algorithms', command: onHosts, ...betweenHosts };
 }
 
 function report(name: string, title: string, program: string): Measurement {
