@@ -4,7 +4,7 @@
  *      warm-up   every algorithm until its code is compiled and its connections are awake
  *      trial     a few calls each; hopelessly slower algorithms are left out
  *      rounds    every algorithm in some order, another order next round; a turn is a batch of calls, its time their mean
- *      again     all of it for the first size, which warms the rest; and where the same calls take times too far apart
+ *      again     all of it for the first size, until the rest is warm too; and where the same calls take times too far apart
  *      result    median over rounds of the slowest rank; every algorithm's result is checked once
  *
  *  The mean of a batch, because ranks may settle into waiting in every other call; the median of the batches, because some meet
@@ -69,9 +69,9 @@ export interface CompareContext {
   readonly onRow: (row: ComparedRow) => void;
 }
 
-/** Scatter above which a contest is repeated, and the most repetitions. */
+/** Scatter above which a contest is repeated, and the most repetitions, also of the first. */
 const scatterMost = 1.1;
-const againMax = 2;
+const [againMax, againFirst] = [2, 8];
 /** An algorithm is left out if it takes longer than the trial's fastest by this factor. */
 const hopelessFactor = 4;
 const roundsMin = 5;
@@ -98,9 +98,7 @@ export async function compare(context: CompareContext): Promise<ComparedRow[]> {
     for (const collective of options.collectives) {
       for (const bytes of options.sizes) {
         const contest = { collective, bytes, groups };
-        // The first contest warms the code of all ranks; it is not shown.
-        if (rows.length === 0) await compareOne(context, contest);
-        const row = await compareSettled(context, contest);
+        const row = await compareSettled(context, contest, rows.length > 0);
         rows.push(row);
         if (group.rank === 0) context.onRow(row);
       }
@@ -135,12 +133,15 @@ interface Contest {
   readonly groups: ReadonlyMap<string, CommGroup>;
 }
 
-/** Compares once more while the same calls take times too far apart; the contest in which they are nearest counts. */
-async function compareSettled(context: CompareContext, contest: Contest): Promise<ComparedRow> {
+/** Compares once more while the same calls take times too far apart; the contest in which they are nearest counts. Code that is not warm
+ *  gets faster with each contest, for longer where ranks share CPUs: those do not count. */
+async function compareSettled(context: CompareContext, contest: Contest, isWarmAlready: boolean): Promise<ComparedRow> {
   let row = await compareOne(context, contest);
-  for (let again = 0; again < againMax && row.scatter > scatterMost; again++) {
+  let isWarm = isWarmAlready;
+  for (let left = isWarm ? againMax : againFirst; left > 0 && (!isWarm || row.scatter > scatterMost); left--) {
     const next = await compareOne(context, contest);
-    if (next.scatter < row.scatter) row = next;
+    isWarm ||= next.timesUs.auto * scatterMost > row.timesUs.auto;
+    if (!isWarm || next.scatter < row.scatter) row = next;
   }
   return row;
 }
@@ -246,7 +247,6 @@ function rowOf(
   timesUs[chosen] ??= timesUs.auto;
   const candidates = Object.keys(timesUs).filter((name) => name !== 'auto');
   const best = candidates.reduce((a, b) => (timesUs[b] < timesUs[a] ? b : a), chosen);
-  const left = hopeless.filter((name) => name !== chosen);
-  const scatter = Math.max(apart, 1 / apart);
-  return { collective, bytes, timesUs, chosen, hopeless: left, best, autoOverBest: timesUs.auto / timesUs[best], scatter, wrong };
+  const ratios = { autoOverBest: timesUs.auto / timesUs[best], scatter: Math.max(apart, 1 / apart) };
+  return { collective, bytes, timesUs, chosen, hopeless: hopeless.filter((name) => name !== chosen), best, ...ratios, wrong };
 }
