@@ -6,7 +6,7 @@
  *  The requests of one arrow between two tasks are done one after the other, at both ends. */
 import { seededRandom } from '../../src/base/random.ts';
 import { EventQueue } from '../../src/tools/simulate/event-queue.ts';
-import { Port } from '../../src/tools/simulate/port.ts';
+import { Port } from './port.ts';
 
 /** Traffic between the worker and one server in one arrow. */
 export interface Crossing {
@@ -40,11 +40,35 @@ class Thread {
   }
 }
 
+/** Events are callbacks. */
+export class Callbacks {
+  readonly #queue = new EventQueue();
+  readonly #callbacks = new Map<number, (now: number) => void>();
+  #count = 0;
+
+  get now(): number {
+    return this.#queue.now;
+  }
+
+  at(time: number, callback: (now: number) => void): void {
+    this.#callbacks.set(this.#count, callback);
+    this.#queue.at(time, this.#count++);
+  }
+
+  run(): void {
+    this.#queue.run((event, now) => {
+      const callback = this.#callbacks.get(event);
+      this.#callbacks.delete(event);
+      callback?.(now);
+    });
+  }
+}
+
 class Task {
   readonly thread = new Thread();
   readonly port: Port;
 
-  constructor(queue: EventQueue) {
+  constructor(queue: Callbacks) {
     this.port = new Port(queue, rates);
   }
 }
@@ -57,7 +81,7 @@ export interface Simulated {
 
 /** Simulates workers that train by themselves. @param steps of each, at least 2; the first does not count. */
 export function simulateWorkers(workers: number, traffic: Traffic, { request, rest }: Costs, steps: number): Simulated {
-  const queue = new EventQueue();
+  const queue = new Callbacks();
   const random = seededRandom(1);
   const serverTasks = traffic[0].map(() => new Task(queue));
   const tensorsOfAll = traffic.flat().reduce((sum, { tensors }) => sum + tensors, 0);
@@ -75,8 +99,8 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
       const arrived = (time: number): void => {
         if (--missing > 0) return;
         const computed = arrows[arrow] === 'rows' ? own.thread.use(time, rest.worker) : time;
-        if (arrow + 1 < arrows.length) queue.at(computed, { act: (next) => cross(next, arrow + 1) });
-        else queue.at(computed, { act: end });
+        if (arrow + 1 < arrows.length) queue.at(computed, (next) => cross(next, arrow + 1));
+        else queue.at(computed, end);
       };
       traffic[arrow].forEach(({ requests, tensors, bytes }, k) => {
         if (tensors === 0) return;
@@ -86,10 +110,10 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
         const secondsOf = (task: Task): number =>
           requests * (task === own ? request.worker : request.server) + (task === own ? 0 : (rest.server * tensors) / tensorsOfAll);
         const { from, to } = ends;
-        const take = (time: number): void => queue.at(time, { act: (at) => queue.at(to.thread.use(at, secondsOf(to)), { act: arrived }) });
+        const take = (time: number): void => queue.at(time, (at) => queue.at(to.thread.use(at, secondsOf(to)), arrived));
         // A flow is all traffic between the two.
         const message = { flow: isToServer ? k : worker, remaining: bytes, target: to.port, left: () => undefined, delivered: take };
-        queue.at(from.thread.use(now, secondsOf(from)), { act: (time) => from.port.send(time, message) });
+        queue.at(from.thread.use(now, secondsOf(from)), (time) => from.port.send(time, message));
       });
       if (missing === 0) {
         missing = 1;
@@ -102,7 +126,7 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
       begin(now);
     };
     // Workers do not begin all at once.
-    queue.at(random.next() * rest.worker, { act: begin });
+    queue.at(random.next() * rest.worker, begin);
   }
   queue.run();
   const busiestServer = Math.max(...serverTasks.map(({ thread }) => thread.busySeconds)) / queue.now;

@@ -26,10 +26,8 @@ export interface RankPlace extends JobPlace, Pick<WorldSpec, 'rank' | 'worldSize
 /** Variables that other launchers leave in our environment and that contradict ours. */
 const foreign = ['SHOAL_MASTER_PORT', 'TORCHELASTIC_USE_AGENT_STORE'] as const;
 
-/** Roles in the job of a rank that has started this launcher: its parameter servers are not ours. */
-const roles = [
-  'SHOAL_JOIN',
-  'SHOAL_GROWS',
+/** Variables of parameter servers and their workers that are not settings. */
+export const placeVariables: readonly string[] = [
   'SHOAL_ROLE',
   'SHOAL_WORKERS',
   'SHOAL_WORKERS_MIN',
@@ -39,8 +37,10 @@ const roles = [
   'SHOAL_REPLICAS',
   'SHOAL_SERVER',
   'SHOAL_CHECKPOINT_DIR',
-  'SHOAL_PS',
-] as const;
+];
+
+/** Roles in the job of a rank that has started this launcher: its parameter servers are not ours. */
+const roles = [...placeVariables, 'SHOAL_JOIN', 'SHOAL_GROWS', 'SHOAL_PS'];
 
 /** Folders in which a job's ranks write files that have their number in the name. */
 const recordFolders = ['SHOAL_TRACE', 'SHOAL_FLIGHT_RECORDER_DIR'] as const;

@@ -24,6 +24,8 @@ export interface BuildOptions {
   /** False when memory has no room for more steps, which ends the building with a ShoalError `unsupported`. Asked now
    *  and then. Default: there is always room. */
   readonly hasRoom?: () => boolean;
+  /** Gets every step of a channel as it is emitted, for a plan that is only timed: its programs are left without. */
+  readonly onStep?: (rank: number, channel: number, step: Step) => void;
 }
 
 export class PlanBuilder {
@@ -45,14 +47,14 @@ export class PlanBuilder {
   readonly #programs: ProgramDraft[];
   /** Waits by value and signal: equal ones of all ranks are one object. */
   readonly #waits: Step[][] = [];
-  readonly #hasRoom: (() => boolean) | undefined;
+  readonly #options: BuildOptions;
   #steps = 0;
   #channel = 0;
   #partials = false;
 
   /** @param request with `counts` or `splits` filled in where the collective has them. */
   constructor(request: PlanRequest, options: BuildOptions = {}) {
-    this.#hasRoom = options.hasRoom;
+    this.#options = options;
     this.request = request;
     this.onlyRank = options.onlyRank;
     this.topology = request.topology;
@@ -245,7 +247,7 @@ export class PlanBuilder {
   }
 
   #checkRoom(): void {
-    if (this.#hasRoom?.() !== false) return;
+    if (this.#options.hasRoom?.() !== false) return;
     const message = `this ${this.request.collective} of ${this.n} ranks has no room in memory; ask for fewer ranks or for an algorithm with fewer messages, or give Node.js more (NODE_OPTIONS=--max-old-space-size=16000)`;
     throw new ShoalError('unsupported', message, { operation: this.request.collective });
   }
@@ -258,6 +260,7 @@ export class PlanBuilder {
     if (!this.#keeps(rank)) return;
     this.#steps += 1;
     if (this.#steps % stepsPerQuestion === 0) this.#checkRoom();
+    if (this.#options.onStep !== undefined) return this.#options.onStep(rank, this.#channel, step);
     const { channels } = this.#programs[rank];
     while (channels.length <= this.#channel) channels.push([]);
     channels[this.#channel].push(step);

@@ -1,7 +1,6 @@
 import { expect, it } from 'vitest';
 import { clusterVariables } from '../../src/graph/cluster/environment.ts';
-import { placeVariables } from '../../src/ps/job/environment.ts';
-import { withoutOuterJob } from '../../src/launch/rank-environment.ts';
+import { placeVariables, withoutOuterJob } from '../../src/launch/rank-environment.ts';
 
 it('leaves out every role in the job of the rank that started the launcher, and nothing without such a job', () => {
   const roles = Object.fromEntries([...placeVariables, ...clusterVariables].map((name) => [name, '1']));

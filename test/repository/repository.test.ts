@@ -8,7 +8,7 @@ import { readSources, readText, repositoryRoot } from '../../scripts/repository.
 import { settingDefinitions, settingKeys } from '../../src/base/settings/settings.ts';
 import { launchVariables } from '../../src/store/environment.ts';
 import { clusterVariables } from '../../src/graph/cluster/environment.ts';
-import { placeVariables } from '../../src/ps/job/environment.ts';
+import { placeVariables } from '../../src/launch/rank-environment.ts';
 
 const knownNames = new Set<string>([
   ...settingKeys.map((key) => settingDefinitions[key].name),

@@ -39,13 +39,8 @@ export function overlapFault(targets: readonly Uint8Array[], sources: readonly U
 }
 
 export function overlap(a: ArrayBufferView, b: ArrayBufferView): boolean {
-  return (
-    a.buffer === b.buffer &&
-    a.byteLength > 0 &&
-    b.byteLength > 0 &&
-    a.byteOffset < b.byteOffset + b.byteLength &&
-    b.byteOffset < a.byteOffset + a.byteLength
-  );
+  const end = Math.min(a.byteOffset + a.byteLength, b.byteOffset + b.byteLength);
+  return a.buffer === b.buffer && Math.max(a.byteOffset, b.byteOffset) < end;
 }
 
 export function same(a: Uint8Array, b: Uint8Array): boolean {

@@ -1,5 +1,5 @@
-/** The inner loops of reductions: one function per operator and value type, each on arrays of one type only, because the
- *  engine specialises code per function. Stores into typed arrays round (float32) and wrap (integers) by themselves. */
+/** The inner loops of reductions: one function per operator and kind of value. A process that reduces arrays of one type only has code
+ *  for that type: the engine specialises it per function. Stores into typed arrays round (float32) and wrap (integers) by themselves. */
 import type { CombineOp } from '../reduce-op.ts';
 
 /** Arrays that are computed on: 16-bit floats as float32, narrow integers and bool as int32. */
@@ -18,82 +18,57 @@ export type CombineLoop<A> = (to: A, t: number, a: A, p: number, b: A, q: number
 
 type LoopsOf<A> = { readonly [Op in CombineOp]?: CombineLoop<A> };
 
+/** Loops for floats of one type. */
+function floatLoops<A extends Float64Array | Float32Array>(): LoopsOf<A> {
+  return {
+    sum(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
+    },
+    product(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
+    },
+    min(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.min(a[p + i], b[q + i]);
+    },
+    max(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.max(a[p + i], b[q + i]);
+    },
+  };
+}
+
+/** Loops for integers of 32 bits. */
+function integerLoops<A extends Int32Array | Uint32Array>(): LoopsOf<A> {
+  return {
+    sum(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = (a[p + i] + b[q + i]) | 0;
+    },
+    product(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = Math.imul(a[p + i], b[q + i]);
+    },
+    min(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
+    },
+    max(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
+    },
+    'bit-and'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
+    },
+    'bit-or'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
+    },
+    'bit-xor'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
+    },
+  };
+}
+
 /** Loops by value type and operator; absent where the operator is not defined. */
 export const combineLoops: { readonly [V in ValueType]: LoopsOf<ValueArrays[V]> } = {
-  float64: {
-    sum(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
-    },
-    product(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
-    },
-    min(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = Math.min(a[p + i], b[q + i]);
-    },
-    max(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = Math.max(a[p + i], b[q + i]);
-    },
-  },
-  float32: {
-    sum(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];
-    },
-    product(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
-    },
-    min(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = Math.min(a[p + i], b[q + i]);
-    },
-    max(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = Math.max(a[p + i], b[q + i]);
-    },
-  },
-  int32: {
-    sum(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = (a[p + i] + b[q + i]) | 0;
-    },
-    product(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = Math.imul(a[p + i], b[q + i]);
-    },
-    min(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
-    },
-    max(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
-    },
-    'bit-and'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
-    },
-    'bit-or'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
-    },
-    'bit-xor'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
-    },
-  },
-  uint32: {
-    sum(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = (a[p + i] + b[q + i]) | 0;
-    },
-    product(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = Math.imul(a[p + i], b[q + i]);
-    },
-    min(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
-    },
-    max(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
-    },
-    'bit-and'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
-    },
-    'bit-or'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
-    },
-    'bit-xor'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
-    },
-  },
+  float64: floatLoops(),
+  float32: floatLoops(),
+  int32: integerLoops(),
+  uint32: integerLoops(),
   int64: {
     sum(to, t, a, p, b, q, count) {
       for (let i = 0; i < count; i++) to[t + i] = a[p + i] + b[q + i];

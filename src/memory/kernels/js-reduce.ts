@@ -114,7 +114,8 @@ function reduceThen(
       finish?.float32(arrays.float32, 0, size, Math.fround(finish.by));
       codec.store(target as never, from, arrays, 0, size);
     } else {
-      if (stack[0] !== target) copyElements(target as Float32Array, from, stack[0] as Float32Array, starts[0], size);
+      // Both have elements of one type.
+      if (stack[0] !== target) (target as Float32Array).set((stack[0] as Float32Array).subarray(starts[0], starts[0] + size), from);
       if (target instanceof Float64Array) finish?.float64(target, from, size, finish.by);
       else finish?.float32(target as Float32Array, from, size, Math.fround(finish.by));
     }
@@ -130,9 +131,4 @@ export function scaleJs(scratch: Scratch, dtype: DType, target: Uint8Array, sour
 function elementsOf<D extends DType>(dtype: D, bytes: Uint8Array): DTypeViews[D] {
   // A number of bytes that is not whole elements was refused before.
   return viewOf(dtype, bytes.buffer, bytes.byteOffset, bytes.byteLength / dtypeInfo(dtype).bytes);
-}
-
-/** Copies between arrays of the same element type. */
-function copyElements(to: Float32Array, start: number, from: Float32Array, at: number, count: number): void {
-  to.set(from.subarray(at, at + count), start);
 }

@@ -31,19 +31,6 @@ export interface PlaceOptions {
   readonly localWorkers: number;
 }
 
-/** Names that are not settings. */
-export const placeVariables: readonly string[] = [
-  'SHOAL_ROLE',
-  'SHOAL_WORKERS',
-  'SHOAL_WORKERS_MIN',
-  'SHOAL_WORKER_GROUPS',
-  'SHOAL_SERVERS',
-  'SHOAL_SERVER_GROUPS',
-  'SHOAL_REPLICAS',
-  'SHOAL_SERVER',
-  'SHOAL_CHECKPOINT_DIR',
-];
-
 /** @throws ShoalError `config` naming the variables that are missing or contradict each other. */
 export function detectPlace(environment: Environment, { async, localWorkers }: PlaceOptions): KVPlace {
   const role = environment['SHOAL_ROLE'] ?? '';

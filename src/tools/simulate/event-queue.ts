@@ -1,80 +1,84 @@
-/** Virtual time: actors act at their times, the earliest first; at equal times in the order in which they were scheduled. A heap in
- *  arrays of numbers, because a large world schedules millions of events, and a list of those that act at the time it is now: they come
+/** Virtual time: events happen at their times, the earliest first; at equal times in the order in which they were scheduled. Events are
+ *  numbers, because a large world schedules millions of them: a heap of numbers, and a list of those of the time it is now, which come
  *  after everything that was scheduled for this time before. */
+import { doubled } from './records.ts';
 
-export interface Actor {
-  /** @param now seconds of virtual time. */
-  act(now: number): void;
+/** Kinds of events: a task goes on, a message is handed to its port, is taken in by its receiver, raises its signal, or a port's quantum has
+ *  left. */
+export const kinds = { task: 0, send: 1, take: 2, raise: 3, quantum: 4 } as const;
+
+/** The event of a kind: eight times the number of the task, message or port, and the kind. */
+export function eventOf(kind: keyof typeof kinds, subject: number): number {
+  return 8 * subject + kinds[kind];
 }
 
 export class EventQueue {
-  /** The heap: by twice an event's index its time, and next to that its place in the order of scheduling. */
-  readonly #keys: number[] = [];
-  /** The heap's actors, by index; those from `#count` on are left over. */
-  readonly #actors: Actor[] = [];
+  /** The heap, three numbers for an event: its time, its place in the order of scheduling, and the event. */
+  #heap: Float64Array = new Float64Array(3 * 1024);
   #count = 0;
-  /** Actors that act now, after those of the heap with this time, up to `#soonCount`. */
-  readonly #soon: Actor[] = [];
+  /** Events that happen now, after those of the heap with this time, up to `#soonCount`. */
+  readonly #soon: number[] = [];
   #soonCount = 0;
   /** Number of events that have been scheduled so far. */
   scheduled = 0;
   /** Virtual time, in seconds. */
   now = 0;
 
-  at(time: number, actor: Actor): void {
+  at(time: number, event: number): void {
     const order = this.scheduled++;
-    if (time === this.now) this.#soon[this.#soonCount++] = actor;
-    else this.#push(time, order, actor);
+    if (time === this.now) this.#soon[this.#soonCount++] = event;
+    else this.#push(time, order, event);
   }
 
-  /** Runs until nothing is scheduled. */
-  run(): void {
+  /** Lets events happen until nothing is scheduled. */
+  run(happen: (event: number, now: number) => void): void {
     for (;;) {
       const { now } = this;
-      while (this.#count > 0 && this.#keys[0] === now) this.#pop().act(now);
-      for (let done = 0; done < this.#soonCount; done++) this.#soon[done].act(now);
+      while (this.#count > 0 && this.#heap[0] === now) happen(this.#pop(), now);
+      for (let done = 0; done < this.#soonCount; done++) happen(this.#soon[done], now);
       this.#soonCount = 0;
       if (this.#count === 0) return;
-      this.now = this.#keys[0];
+      [this.now] = this.#heap;
     }
   }
 
-  #push(time: number, order: number, actor: Actor): void {
-    const [keys, actors] = [this.#keys, this.#actors];
+  #push(time: number, order: number, event: number): void {
+    if (3 * this.#count === this.#heap.length) this.#heap = doubled(this.#heap);
+    const heap = this.#heap;
     let index = this.#count++;
     // New orders are the largest, so only an earlier time rises.
     while (index > 0) {
       const parent = (index - 1) >> 2;
-      if (keys[2 * parent] <= time) break;
-      this.#place(index, keys[2 * parent], keys[2 * parent + 1], actors[parent]);
+      if (heap[3 * parent] <= time) break;
+      this.#put(index, heap[3 * parent], heap[3 * parent + 1], heap[3 * parent + 2]);
       index = parent;
     }
-    this.#place(index, time, order, actor);
+    this.#put(index, time, order, event);
   }
 
-  #place(index: number, time: number, order: number, actor: Actor): void {
-    this.#keys[2 * index] = time;
-    this.#keys[2 * index + 1] = order;
-    this.#actors[index] = actor;
+  #put(index: number, time: number, order: number, event: number): void {
+    this.#heap[3 * index] = time;
+    this.#heap[3 * index + 1] = order;
+    this.#heap[3 * index + 2] = event;
   }
 
-  #pop(): Actor {
-    const [keys, actors] = [this.#keys, this.#actors];
-    const [first] = actors;
+  #pop(): number {
+    const heap = this.#heap;
+    const first = heap[2];
     const count = --this.#count;
-    const [time, order] = [keys[2 * count], keys[2 * count + 1]];
+    const [time, order] = [heap[3 * count], heap[3 * count + 1]];
     let index = 0;
     for (let child = 1; child < count; child = 4 * index + 1) {
       let least = child;
       const end = Math.min(child + 4, count);
       for (let other = child + 1; other < end; other++)
-        if (keys[2 * other] < keys[2 * least] || (keys[2 * other] === keys[2 * least] && keys[2 * other + 1] < keys[2 * least + 1]))
+        if (heap[3 * other] < heap[3 * least] || (heap[3 * other] === heap[3 * least] && heap[3 * other + 1] < heap[3 * least + 1]))
           least = other;
-      if (keys[2 * least] > time || (keys[2 * least] === time && keys[2 * least + 1] > order)) break;
-      this.#place(index, keys[2 * least], keys[2 * least + 1], actors[least]);
+      if (heap[3 * least] > time || (heap[3 * least] === time && heap[3 * least + 1] > order)) break;
+      this.#put(index, heap[3 * least], heap[3 * least + 1], heap[3 * least + 2]);
       index = least;
     }
-    this.#place(index, time, order, actors[count]);
+    this.#put(index, time, order, heap[3 * count + 2]);
     return first;
   }
 }

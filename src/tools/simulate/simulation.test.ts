@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { buildPlan } from '../../collectives/build.ts';
+import { algorithmNamed, buildPlan, whyUnsupported } from '../../collectives/build.ts';
+import { algorithms } from '../../collectives/registry.ts';
 import { buildTile, tiledRequest } from '../../collectives/tiles.ts';
 import { PlanBuilder, span } from '../../plan/builder.ts';
 import { costOf } from '../../plan/cost.ts';
@@ -8,6 +9,7 @@ import { grid, separateHosts } from '../../plan/topology.ts';
 import { EventQueue } from './event-queue.ts';
 import { presets, shardFloorBytes, type SimulationModel } from './model.ts';
 import { simulate } from './simulation.ts';
+import { StepLog } from './step-log.ts';
 
 /** Rates that are easy to add up, in seconds. */
 const model: SimulationModel = {
@@ -39,9 +41,8 @@ describe('EventQueue', () => {
   it('acts in order of time, then of scheduling', () => {
     const queue = new EventQueue();
     const seen: string[] = [];
-    const at = (time: number, name: string): void => queue.at(time, { act: (now) => seen.push(`${name}@${now}`) });
-    for (const [index, time] of [5, 3, 9, 3, 1, 5, 7, 3].entries()) at(time, `e${index}`);
-    queue.run();
+    for (const [event, time] of [5, 3, 9, 3, 1, 5, 7, 3].entries()) queue.at(time, event);
+    queue.run((event, now) => seen.push(`e${event}@${now}`));
     expect(seen).toEqual(['e4@1', 'e1@3', 'e3@3', 'e7@3', 'e0@5', 'e5@5', 'e6@7', 'e2@9']);
   });
 });
@@ -132,6 +133,25 @@ describe('simulate', () => {
       expect(simulated / costOf(each, 4).seconds).toBeGreaterThan(0.8);
       expect(simulated / costOf(each, 4).seconds).toBeLessThan(1.2);
     }
+  });
+
+  it.each(algorithms.map(({ name }) => name))('steps that are logged as they are emitted take as long as those of the plan: %s', (name) => {
+    const between = { collective: 'all-reduce', topology: grid(4, 2), count: 1000, elementBytes: 4, pieceCount: 100 } as const;
+    const isForHosts = whyUnsupported(algorithmNamed(name), between) === undefined;
+    const request: PlanRequest = isForHosts ? between : { ...between, topology: grid(1, 4) };
+    const steps = new StepLog(request.topology, request.topology.hosts.flat().length, presets.tcp, 4);
+    const bare = buildPlan(name, request, { onStep: (...step) => steps.add(...step) });
+    expect(bare.programs.every(({ channels }) => channels.flat().length === 0)).toBe(true);
+    const workload = { elementBytes: 4, operations: 3, inFlight: 2 };
+    const whole = simulate({ plan: buildPlan(name, request), ...workload }, presets.tcp);
+    expect(simulate({ plan: bare, steps, ...workload }, presets.tcp)).toEqual(whole);
+  });
+
+  it('a port sends the messages of a flow in order, those of other flows between them, also where they share a hash', () => {
+    const each = plan(separateHosts(601), (b) => {
+      for (let to = 1; to <= 600; to++) for (const offset of [0, 4]) b.wait(b.send(0, to, data, span('scratch', { offset, count: 4 })));
+    });
+    expect(seconds(each, { networkLatency: 0, networkOverhead: 0 })).toBe(600 * 2 * 40);
   });
 
   it.each([grid(1, 6), grid(5, 3), separateHosts(9)])('one host of a ring stands for all: %o', (topology) => {

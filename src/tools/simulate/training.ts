@@ -108,23 +108,14 @@ interface Exchange {
   ready(worker: number, layer: number, onArrived: () => void): void;
 }
 
-class Rates {
-  readonly #options: ReplayOptions;
+/** Milliseconds that the bytes take. */
+function transferMs({ gbitPerSecond }: ReplayOptions, bytes: number): number {
+  return (bytes * 8) / (gbitPerSecond * 1e6);
+}
 
-  constructor(options: ReplayOptions) {
-    this.#options = options;
-  }
-
-  /** Milliseconds that the bytes take. */
-  transfer(bytes: number): number {
-    return (bytes * 8) / (this.#options.gbitPerSecond * 1e6);
-  }
-
-  /** Milliseconds of a ring's all-reduce: each port passes on all bytes but one share, twice. */
-  allReduce(bytes: number): number {
-    const { workers } = this.#options;
-    return this.transfer((2 * bytes * (workers - 1)) / workers);
-  }
+/** Milliseconds of a ring's all-reduce: each port passes on all bytes but one share, twice. */
+function allReduceMs(options: ReplayOptions, bytes: number): number {
+  return transferMs(options, (2 * bytes * (options.workers - 1)) / options.workers);
 }
 
 function coreOf(options: ReplayOptions, clock: VirtualClock): Core {
@@ -139,7 +130,6 @@ function coreOf(options: ReplayOptions, clock: VirtualClock): Core {
 class Servers implements Exchange {
   readonly #options: ReplayOptions;
   readonly #workers: readonly { readonly core: Core; readonly out: Wire; readonly in: Wire }[];
-  readonly #rates: Rates;
   /** Ports of each server, where they are not all alike. */
   readonly #ports: readonly { readonly in: Wire; readonly out: Wire }[];
   /** Pulls that wait for all workers' pushes of the part, by layer. */
@@ -147,7 +137,6 @@ class Servers implements Exchange {
 
   constructor(options: ReplayOptions, clock: VirtualClock) {
     this.#options = options;
-    this.#rates = new Rates(options);
     const { overheadUs } = options;
     const worker = () => ({ core: coreOf(options, clock), out: new Wire(clock, overheadUs), in: new Wire(clock, overheadUs) });
     this.#workers = Array.from({ length: options.workers }, worker);
@@ -164,7 +153,7 @@ class Servers implements Exchange {
     this.#waiting.set(layer, waiting);
     const server = this.#ports.length > 0 ? this.#ports[layer % this.#ports.length] : undefined;
     const transfer = (task: TransferTask, from: Wire | undefined, to: Wire | undefined, onEnd: () => void): void => {
-      const ms = this.#rates.transfer(task.bytes);
+      const ms = transferMs(this.#options, task.bytes);
       const ended = (): void => {
         task.notifyFinish();
         onEnd();
@@ -204,18 +193,17 @@ class AllReduces implements Exchange {
   readonly #options: ReplayOptions;
   readonly #core: Core;
   readonly #wire: Wire;
-  readonly #rates: Rates;
   readonly #waiting = new Map<number, (() => void)[]>();
 
   constructor(options: ReplayOptions, clock: VirtualClock) {
     this.#options = options;
     this.#core = coreOf(options, clock);
     this.#wire = new Wire(clock, options.overheadUs);
-    this.#rates = new Rates(options);
   }
 
   ready(_worker: number, layer: number, onArrived: () => void): void {
-    const { layers, order, workers } = this.#options;
+    const options = this.#options;
+    const { layers, order, workers } = options;
     const waiting = [...(this.#waiting.get(layer) ?? []), onArrived];
     this.#waiting.set(layer, waiting);
     if (waiting.length < workers) return;
@@ -224,7 +212,7 @@ class AllReduces implements Exchange {
     this.#core.post(
       new TransferTask({
         ...{ name, bytes, priority: order === 'fifo' ? 0 : layer, operation: 'all-reduce', isLate: false },
-        start: (task) => this.#wire.use(this.#rates.allReduce(task.bytes), () => task.notifyFinish()),
+        start: (task) => this.#wire.use(allReduceMs(options, task.bytes), () => task.notifyFinish()),
         onEnd: () => waiting.forEach((arrived) => arrived()),
       }),
     );
@@ -318,8 +306,7 @@ export function replay(options: ReplayOptions): ReplayResult {
   clock.advance(1e9);
   const ends = all[0].endsMs;
   const bytes = layers.reduce((sum, layer) => sum + layer.bytes, 0);
-  const rates = new Rates(options);
-  const msOf = (count: number): number => (exchange === 'all-reduce' ? rates.allReduce(count) : rates.transfer(count));
+  const msOf = (count: number): number => (exchange === 'all-reduce' ? allReduceMs : transferMs)(options, count);
   return {
     stepMs: (ends[ends.length - 1] - ends[warmup - 1]) / steps,
     computeMs: layers.reduce((sum, { forwardMs, backwardMs }) => sum + forwardMs + backwardMs, 0),

@@ -15,7 +15,7 @@ import {
 } from '../../../fabric/providers/libfabric/libfabric-devices.ts';
 import { detectWorld, launchVariables, type WorldSpec } from '../../../store/environment.ts';
 import { clusterVariables } from '../../../graph/cluster/environment.ts';
-import { placeVariables } from '../../../ps/job/environment.ts';
+import { placeVariables } from '../../../launch/rank-environment.ts';
 import { loadNativeWithOfi, type NativeWithOfi } from '../../../fabric/providers/libfabric/native-ofi.ts';
 import { nativeUnavailableReason } from '../../../memory/native.ts';
 import { availableMemory } from '../../../memory/regions/available-memory.ts';

@@ -8,6 +8,7 @@ import { buildTile, tiledRequest } from '../../../collectives/tiles.ts';
 import type { TransferLimits } from '../../../collectives/predict.ts';
 import { selectAlgorithm, type SelectionRule } from '../../../collectives/select.ts';
 import { dtypeInfo, dtypes, type DType } from '../../../memory/dtype.ts';
+import type { BuildOptions } from '../../../plan/builder.ts';
 import type { CostModel } from '../../../plan/cost.ts';
 import { collectives, type Collective, type Plan, type PlanRequest } from '../../../plan/ir.ts';
 import { grid, hostsOf, rankCount, type Topology } from '../../../plan/topology.ts';
@@ -100,25 +101,28 @@ function hasRoom(): boolean {
   return used < limit / 2;
 }
 
-function planByName(algorithm: string, request: PlanRequest): Plan {
+function planByName(algorithm: string, request: PlanRequest, onStep?: BuildOptions['onStep']): Plan {
   const tiled = rankCount(request.topology) < tiledRanksMin ? undefined : tiledRequest(algorithm, request);
-  return tiled === undefined ? buildPlan(algorithm, request, { hasRoom }) : buildTile(algorithm, tiled, { hasRoom });
+  return tiled === undefined ? buildPlan(algorithm, request, { hasRoom, onStep }) : buildTile(algorithm, tiled, { hasRoom });
+}
+
+interface PlanOptions extends Pick<BuildOptions, 'onStep'> {
+  readonly overrides?: readonly SelectionRule[];
+  /** Rates of the world. Default: none, the table decides where it can. */
+  readonly model?: CostModel;
 }
 
 /** The plan of the named algorithm, or with `auto` of the one that is chosen.
- *  @param options.model rates of the world; default: none, the table decides where it can. */
-export function planOf(
-  algorithm: string,
-  request: PlanRequest,
-  { overrides = [], model }: { readonly overrides?: readonly SelectionRule[]; readonly model?: CostModel } = {},
-): Plan {
+ *  @param options.onStep gets the steps instead of the plan, unless it has a `tile`. */
+export function planOf(algorithm: string, request: PlanRequest, { overrides = [], model, onStep }: PlanOptions = {}): Plan {
   const { collective, topology, count, elementBytes = 8 } = request;
-  if (algorithm !== 'auto') return planByName(algorithm, request);
+  if (algorithm !== 'auto') return planByName(algorithm, request, onStep);
   const bytes = count * elementBytes;
   const limits = limitsInBytes(request);
   return planByName(
     selectAlgorithm({ collective, bytes, topology, request, loadStore: true, order: 'canonical', overrides, model, limits }),
     request,
+    onStep,
   );
 }
 

@@ -3,12 +3,14 @@ import { ShoalError } from '../../../base/errors.ts';
 import { formatBytes } from '../../../base/settings/quantity.ts';
 import { systemStopwatch } from '../../../base/clock.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
+import { rankCount } from '../../../plan/topology.ts';
 import { inColumns } from '../../draw/columns.ts';
 import { figuresPage } from '../../chart/document.ts';
 import type { Figure } from '../../chart/data/figure.ts';
 import { microBenchmarks } from '../../simulate/micro-benchmarks.ts';
 import { presets, type SimulationModel } from '../../simulate/model.ts';
 import { simulate } from '../../simulate/simulation.ts';
+import { StepLog } from '../../simulate/step-log.ts';
 import { writeFileAt } from '../../../base/files/write-file.ts';
 import type { RequestFlags } from '../plan/request-options.ts';
 import { bytesOf, planOf, planRequest } from '../plan/plan-request.ts';
@@ -82,8 +84,10 @@ function simulateSize(
     const asked = each.trim();
     onProgress?.(`${request.collective} of ${flags.bytes}, ${asked}`);
     const beginUs = systemStopwatch.nowUs();
-    const plan = planOf(asked, request, { model });
-    const result = simulate({ plan, elementBytes, operations: flags.operations, inFlight: flags.inFlight }, model);
+    const steps = new StepLog(request.topology, rankCount(request.topology), model, elementBytes);
+    const plan = planOf(asked, request, { model, onStep: (...step) => steps.add(...step) });
+    const logged = plan.tile === undefined ? { plan, steps } : { plan };
+    const result = simulate({ ...logged, elementBytes, operations: flags.operations, inFlight: flags.inFlight }, model);
     const shareOf = (seconds: number): number => (result.seconds > 0 ? seconds / result.seconds : 0);
     return {
       bytes: bytesOf('--bytes', flags.bytes),

@@ -5,8 +5,12 @@
  *      flow 0→5  [q]─────┴─▶ out, turn by turn ─ latency ─▶ in, first come first served
  *
  *  A quantum may leave the receiver's port while it still enters the sender's (cut-through). */
-import { must } from '../../base/assert.ts';
-import type { Actor, EventQueue } from './event-queue.ts';
+import { must } from '../../src/base/assert.ts';
+
+/** Virtual time. */
+export interface Events {
+  at(time: number, callback: (now: number) => void): void;
+}
 
 export interface Message {
   readonly target: Port;
@@ -30,8 +34,8 @@ export interface PortRates {
   readonly quantumBytes: number;
 }
 
-export class Port implements Actor {
-  readonly #queue: EventQueue;
+export class Port {
+  readonly #queue: Events;
   readonly #rates: PortRates;
   /** First messages of the flows that have any. */
   readonly #flows = new Map<number, Message>();
@@ -43,7 +47,7 @@ export class Port implements Actor {
   /** Seconds that bytes have been going out. */
   busySeconds = 0;
 
-  constructor(queue: EventQueue, rates: PortRates) {
+  constructor(queue: Events, rates: PortRates) {
     this.#queue = queue;
     this.#rates = rates;
   }
@@ -62,7 +66,7 @@ export class Port implements Actor {
   }
 
   /** The quantum on its way has left. */
-  act(now: number): void {
+  #quantumLeft(now: number): void {
     const message = must(this.#first, () => 'a quantum has a message');
     this.#first = message.nextFlow;
     message.nextFlow = undefined;
@@ -97,7 +101,7 @@ export class Port implements Actor {
     this.busySeconds += seconds;
     const entered = message.target.#enter(now + latency, seconds);
     if (this.#quantum === message.remaining) message.delivered(entered);
-    this.#queue.at(now + seconds, this);
+    this.#queue.at(now + seconds, (left) => this.#quantumLeft(left));
   }
 
   #enter(arrival: number, seconds: number): number {
