@@ -1,7 +1,7 @@
 /** Messages, which serve again. */
 import { doubled, none, Records } from './records.ts';
 
-/** The fields of a message:
+/** The fields of a message, by number:
  *  - `task`: its sender, and `operation`: the one that it is of. Messages with the same `origin` and target are a flow, and stay in order.
  *  - `target`: the rank whose signal it raises; `place`: that signal's.
  *  - `next`: the next message of the flow. In a flow's first message `last` is its last one, `nextFlow` the first one of the flow whose turn

@@ -47,7 +47,8 @@ export function simulate(workload: Workload, model: SimulationModel): Simulation
   return new Simulation({ ...workload, inFlight: Math.min(workload.inFlight, workload.operations) }, model).run();
 }
 
-/** The fields of a task: a channel of an operation on a rank, or the operation there, whose channels start when all mailboxes have come.
+/** The fields of a task, by number. A task is a channel of an operation on a rank, or the operation there, whose channels start when all
+ *  mailboxes have come.
  *  - `operation`: the one that it is of; `rank`; `origin`: that of its messages.
  *  - `step`: the place of the one that it is at; `end`: that after its last, or `none` for an operation.
  *  - `handing`: a message that the rank's thread sets up for it, or `none`; `unsent`: number of those that have not left; `isFlushing`: 1
