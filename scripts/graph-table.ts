@@ -56,7 +56,9 @@ export function graphTable(read: ReadResult): string {
   const lines = [
     ...linesOf(read, 'graph-one-host', (rows: readonly WayRow[]) => [requests(rows), ...throughput(rows, 'one host')]),
     ...linesOf(read, 'graph-6-hosts-1gbit', (rows: readonly WayRow[]) => throughput(rows, '6 network namespaces, 1 Gbit/s')),
-    ...linesOf(read, 'graph-workers', (rows: readonly ScalingRow[]) => rows.map((row) => scaling(row))),
+    ...['graph-workers', 'graph-32-workers'].flatMap((name) =>
+      linesOf(read, name, (rows: readonly ScalingRow[]) => rows.map((row) => scaling(row))),
+    ),
     ...linesOf(read, 'graph-late-tensor', (rows: readonly LateRow[]) => [late(rows)]),
     ...linesOf(read, 'graph-partition', (rows: readonly PartitionRow[]) => [partition(rows)]),
     ...linesOf(read, 'graph-small-nodes', (rows: readonly SmallRow[]) => rows.map((row) => small(row))),

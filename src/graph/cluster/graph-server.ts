@@ -308,10 +308,10 @@ export class GraphServer implements AsyncDisposable {
   async #unlessEnded<T>(wait: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const { store, rank } = this.#options;
     const over = new AbortController();
-    const waits = [wait(over.signal)];
-    if (rank !== undefined) waits.push(rankEnded(store, rank, { timeoutMs: foreverMs, signal: over.signal }));
+    setMaxListeners(0, over.signal);
+    const ended = rank === undefined ? [] : [rankEnded(store, rank, { timeoutMs: foreverMs, signal: over.signal })];
     try {
-      return await Promise.race(waits);
+      return await Promise.race([wait(over.signal), ...ended]);
     } finally {
       over.abort();
     }

@@ -18,6 +18,7 @@ import { taskOf } from '../structure/device-name.ts';
 import type { Value } from '../structure/value.ts';
 import { DeviceValues } from '../execute/device-values.ts';
 import { Reference } from '../execute/variable-store.ts';
+import { connectMs } from '../rpc/fabric-carrier.ts';
 import { elementsOf } from '../structure/elements.ts';
 import { ReceiveWindow } from './receive-window.ts';
 import type { RequestWatch, TaskTrace } from './task-trace.ts';
@@ -56,8 +57,6 @@ export interface ReceiveStats {
   bytes: number;
 }
 
-/** Time limit of the first connection to a task. */
-const connectMs = 10_000;
 /** Steps have time limits, which end their receives. */
 const foreverMs = 2 ** 31 - 1;
 /** Tensors of one connection that are asked for. All of them may be written at once, and a connection has so many operations pending. */

@@ -17,6 +17,9 @@ import { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
 import { decodeError, encodeError, joinPieces, type Pieces, type RpcLink, type RpcService, type RpcStats } from './rpc.ts';
 
+/** Time limit of the first connection to a task, which may share its CPUs with dozens. One that has ended is noticed by other ways. */
+export const connectMs = 60_000;
+
 export interface FabricCarrierOptions extends PeerIdentity {
   /** Carries the calls. The carrier closes it. */
   readonly fabric: Fabric;
@@ -24,7 +27,7 @@ export interface FabricCarrierOptions extends PeerIdentity {
   readonly random: Random;
   /** Time limit for making a broken connection again, and for the return of a caller without one. Default 2000. */
   readonly reconnectMs?: number;
-  /** Default 10,000. */
+  /** Default 60,000. */
   readonly connectMs?: number;
   /** Largest body. Default 1 GiB less 1 MiB. */
   readonly messageBytesMax?: number;
@@ -57,7 +60,7 @@ export class FabricCarrier {
   #closed = false;
 
   constructor(options: FabricCarrierOptions) {
-    const around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30 - slackBytes, ...options };
+    const around = { reconnectMs: 2000, connectMs, messageBytesMax: 2 ** 30 - slackBytes, ...options };
     const { fabric, clock, random, world, rank, reconnectMs, messageBytesMax } = around;
     const messaging = new MessagingContext({
       world,
