@@ -15,7 +15,7 @@ export interface Measurement {
   readonly environment?: Readonly<Record<string, string>>;
 }
 
-/** Between hosts the peers encrypt nothing. */
+/** Variables of measurements between hosts, where the peers encrypt nothing. */
 const betweenHosts = { environment: { SHOAL_ENCRYPTION: 'off' } };
 
 const gigabit = ['--rate-mbit', '1000'];

@@ -5,8 +5,9 @@
  *
  *  The requests of one arrow between two tasks are done one after the other, at both ends. */
 import { seededRandom } from '../../src/base/random.ts';
-import { EventQueue } from '../../src/tools/simulate/event-queue.ts';
-import { Port } from './port.ts';
+import { eventOf, EventQueue, kinds } from '../../src/tools/simulate/event-queue.ts';
+import { Messages } from '../../src/tools/simulate/messages.ts';
+import { Ports } from '../../src/tools/simulate/ports.ts';
 
 /** Traffic between the worker and one server in one arrow. */
 export interface Crossing {
@@ -40,25 +41,46 @@ class Thread {
   }
 }
 
-/** Events are callbacks. */
-export class Callbacks {
+/** The ports of all tasks in virtual time, whose events are callbacks. */
+class Network {
   readonly #queue = new EventQueue();
-  readonly #callbacks = new Map<number, (now: number) => void>();
+  readonly #messages = new Messages();
+  readonly #ports: Ports;
+  /** Callbacks of events by number, and those of messages that are under way. */
+  readonly #events = new Map<number, (now: number) => void>();
+  readonly #delivered = new Map<number, (now: number) => void>();
   #count = 0;
+
+  constructor(tasks: number) {
+    const portOf = Array.from({ length: tasks }, (_, task) => task);
+    const model = { networkLatency: rates.latency, networkByte: rates.secondsPerByte, quantumBytes: rates.quantumBytes };
+    this.#ports = new Ports(tasks, { model, queue: this.#queue, messages: this.#messages, portOf, left: () => undefined });
+  }
 
   get now(): number {
     return this.#queue.now;
   }
 
   at(time: number, callback: (now: number) => void): void {
-    this.#callbacks.set(this.#count, callback);
-    this.#queue.at(time, this.#count++);
+    this.#events.set(this.#count, callback);
+    this.#queue.at(time, eventOf('task', this.#count++));
+  }
+
+  /** Sends between two tasks, whose messages are one flow. */
+  send(now: number, { from, to, bytes }: { from: Task; to: Task; bytes: number }, delivered: (now: number) => void): void {
+    const message = this.#messages.make(bytes, [from.number, 0, from.number, to.number, 0]);
+    this.#delivered.set(message, delivered);
+    this.#ports.send(now, from.number, message);
   }
 
   run(): void {
     this.#queue.run((event, now) => {
-      const callback = this.#callbacks.get(event);
-      this.#callbacks.delete(event);
+      const subject = event >> 3;
+      if ((event & 7) === kinds.quantum) return this.#ports.quantumLeft(now, subject);
+      const callbacks = (event & 7) === kinds.take ? this.#delivered : this.#events;
+      const callback = callbacks.get(subject);
+      callbacks.delete(subject);
+      if (callbacks === this.#delivered) this.#messages.free(subject);
       callback?.(now);
     });
   }
@@ -66,10 +88,11 @@ export class Callbacks {
 
 class Task {
   readonly thread = new Thread();
-  readonly port: Port;
+  /** Also that of its port. */
+  readonly number: number;
 
-  constructor(queue: Callbacks) {
-    this.port = new Port(queue, rates);
+  constructor(number: number) {
+    this.number = number;
   }
 }
 
@@ -81,14 +104,14 @@ export interface Simulated {
 
 /** Simulates workers that train by themselves. @param steps of each, at least 2; the first does not count. */
 export function simulateWorkers(workers: number, traffic: Traffic, { request, rest }: Costs, steps: number): Simulated {
-  const queue = new Callbacks();
+  const network = new Network(traffic[0].length + workers);
   const random = seededRandom(1);
-  const serverTasks = traffic[0].map(() => new Task(queue));
+  const serverTasks = traffic[0].map((_, k) => new Task(k));
   const tensorsOfAll = traffic.flat().reduce((sum, { tensors }) => sum + tensors, 0);
   let [firstEnds, lastEnd] = [0, 0];
 
   for (let worker = 0; worker < workers; worker++) {
-    const own = new Task(queue);
+    const own = new Task(serverTasks.length + worker);
     let step = 0;
     const begin = (now: number): void => {
       if (step++ < steps) cross(now, 0);
@@ -99,8 +122,8 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
       const arrived = (time: number): void => {
         if (--missing > 0) return;
         const computed = arrows[arrow] === 'rows' ? own.thread.use(time, rest.worker) : time;
-        if (arrow + 1 < arrows.length) queue.at(computed, (next) => cross(next, arrow + 1));
-        else queue.at(computed, end);
+        if (arrow + 1 < arrows.length) network.at(computed, (next) => cross(next, arrow + 1));
+        else network.at(computed, end);
       };
       traffic[arrow].forEach(({ requests, tensors, bytes }, k) => {
         if (tensors === 0) return;
@@ -110,10 +133,8 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
         const secondsOf = (task: Task): number =>
           requests * (task === own ? request.worker : request.server) + (task === own ? 0 : (rest.server * tensors) / tensorsOfAll);
         const { from, to } = ends;
-        const take = (time: number): void => queue.at(time, (at) => queue.at(to.thread.use(at, secondsOf(to)), arrived));
-        // A flow is all traffic between the two.
-        const message = { flow: isToServer ? k : worker, remaining: bytes, target: to.port, left: () => undefined, delivered: take };
-        queue.at(from.thread.use(now, secondsOf(from)), (time) => from.port.send(time, message));
+        const take = (time: number): void => network.at(to.thread.use(time, secondsOf(to)), arrived);
+        network.at(from.thread.use(now, secondsOf(from)), (time) => network.send(time, { from, to, bytes }, take));
       });
       if (missing === 0) {
         missing = 1;
@@ -126,9 +147,9 @@ export function simulateWorkers(workers: number, traffic: Traffic, { request, re
       begin(now);
     };
     // Workers do not begin all at once.
-    queue.at(random.next() * rest.worker, begin);
+    network.at(random.next() * rest.worker, begin);
   }
-  queue.run();
-  const busiestServer = Math.max(...serverTasks.map(({ thread }) => thread.busySeconds)) / queue.now;
+  network.run();
+  const busiestServer = Math.max(...serverTasks.map(({ thread }) => thread.busySeconds)) / network.now;
   return { stepMs: ((lastEnd - firstEnds) / (steps - 1)) * 1000, busiestServer };
 }

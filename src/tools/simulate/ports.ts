@@ -12,10 +12,10 @@ import { none } from './records.ts';
 
 /** The world that the ports are in. */
 export interface PortsOptions {
-  readonly model: SimulationModel;
+  readonly model: Pick<SimulationModel, 'networkLatency' | 'networkByte' | 'quantumBytes'>;
   readonly queue: EventQueue;
   readonly messages: message.Messages;
-  /** The port of each rank. */
+  /** The port of each rank that is the target of a message. */
   readonly portOf: readonly number[];
   /** Called when a message's last byte has left the sender's port. */
   readonly left: (sent: number, now: number) => void;

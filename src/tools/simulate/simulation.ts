@@ -122,7 +122,7 @@ class Simulation {
     const { plan, operations, inFlight } = this.#workload;
     const taskCount = this.#firsts[this.#programs.length];
     for (const program of this.#programs)
-      for (let number = 0; number < Math.min(inFlight, operations); number++)
+      for (let number = 0; number < inFlight; number++)
         this.#begin(number * taskCount + this.#firsts[program.rank], number, program.rank, 0);
     this.#queue.run((event, now) => this.#happen(event, now));
     for (const [each, ended] of this.#ended.entries()) assert(ended === operations, () => `${plan.algorithm}: rank ${each} never ends`);
