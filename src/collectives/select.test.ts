@@ -30,11 +30,11 @@ describe('selectAlgorithm', () => {
     expect(selectAlgorithm({ ...host, topology: separateHosts(4), bytes: 2 ** 20 })).toBe('direct');
   });
 
-  it('stages the data of two ranks of one host when half of it is worth a signal, whatever their buffers are', () => {
+  it('sums the data of two ranks of one host by halves as soon as half of it is worth a signal, staged where buffers are private', () => {
     const sizes = [4095, 4096, 16_383, 16_384];
     const by = (input: Partial<SelectionInput>): string[] =>
       sizes.map((bytes) => selectAlgorithm({ ...base, topology: oneHost(2), ...input, bytes }));
-    expect(by({})).toEqual(['mailbox', 'host-staged', 'host-staged', 'host-direct']);
+    expect(by({})).toEqual(['mailbox', 'host-direct', 'host-direct', 'host-direct']);
     expect(by({ buffers: 'private' })).toEqual(['mailbox', 'host-staged', 'host-staged', 'host-staged']);
     expect(by({ topology: oneHost(3) })).toEqual(['mailbox', 'mailbox', 'host-direct', 'host-direct']);
     expect(by({ collective: 'reduce' })).toEqual(['mailbox', 'mailbox', 'host-direct', 'host-direct']);

@@ -77,8 +77,9 @@ const moving = collectives.filter((collective) => collective !== 'barrier');
 const defaults: readonly SelectionRule[] = [
   // The announcement of a call is a barrier already, over any network.
   row('barrier', { algorithm: 'mailbox' }),
-  // Two ranks stage half of the data that each would enter whole. More ranks wait for each other more often than that saves.
-  row('all-reduce', { topologyClass: 'one-host', bytesFrom: 4 * KiB, bytesTo: 16 * KiB, ranksMax: 2, algorithm: 'host-staged' }),
+  // Two ranks enter or stage half of the data sooner than each enters all of it. More ranks wait for each other more than that saves.
+  row('all-reduce', { topologyClass: 'one-host', buffers: 'private', bytesFrom: 4 * KiB, ranksMax: 2, algorithm: 'host-staged' }),
+  row('all-reduce', { topologyClass: 'one-host', bytesFrom: 4 * KiB, ranksMax: 2, algorithm: 'host-direct' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', bytesTo: mailboxBytes + 1, algorithm: 'mailbox' })),
   row('all-reduce', { topologyClass: 'one-host', buffers: 'private', algorithm: 'host-staged' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
@@ -181,8 +182,7 @@ export function selectAlgorithm(input: SelectionInput): string {
 /** Algorithms worth comparing: all in a small world, those of the table in a larger one. */
 function candidatesFor(collective: Collective, ranks: number): string[] {
   if (ranks <= smallWorldMax) return algorithms.filter((each) => each.build[collective]).map(({ name }) => name);
-  const considered = defaults.filter((rule) => rule.collective === collective && ranks <= rule.ranksMax);
-  return [...new Set(considered.map(({ algorithm }) => algorithm))];
+  return [...new Set(defaults.filter((rule) => rule.collective === collective && ranks <= rule.ranksMax).map((rule) => rule.algorithm))];
 }
 
 /** Largest world in which the plans even of unlikely algorithms are built in a millisecond or so. */
