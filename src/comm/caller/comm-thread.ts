@@ -17,8 +17,9 @@ import { PortHost, type CommHost, type CommHostHandlers } from './comm-host.ts';
 import { Postponed } from '../shared/postponed.ts';
 import { type FromThread, type ThreadData, type ToThread, eventMemory, type PortEnd } from '../shared/thread-protocol.ts';
 
-/** Objects of the comm thread are garbage at once. Node's default lets 48 MiB of them pile up in each process before it collects. */
-const resourceLimits = { maxYoungGenerationSizeMb: 4 };
+/** Objects of the comm thread are garbage at once. Node's default lets 48 MiB of them pile up in each process before it collects. With
+ *  less than 16, V8 collects so often in the first second that it takes memory for scarce, and marks all objects when the first rank is lost. */
+const resourceLimits = { maxYoungGenerationSizeMb: 16 };
 /** Time that a guest has for its end, once it was told to end while others go on. */
 const endMs = 5000;
 

@@ -191,7 +191,7 @@ export class GroupEngine implements GroupLife {
     this.#members.own.failed = true;
     this.#openTimer?.cancel();
     this.#calls.stop();
-    this.world.env.recorder.found(this.spec, this.#calls.calledAlone());
+    this.world.env.recorder.found(this.spec, () => this.#calls.calledAlone());
     this.world.recordFailure(this.spec, error);
     this.world.tellFailure(this.spec, error);
     void this.#endAllHeard(error);
@@ -199,10 +199,6 @@ export class GroupEngine implements GroupLife {
 
   async #endAllHeard(error: ShoalError): Promise<void> {
     await this.world.lastWords.heard();
-    this.#endAll(error);
-  }
-
-  #endAll(error: ShoalError): void {
     this.#opened?.reject(error);
     this.#opened = undefined;
     this.#abandonAll(error);
@@ -344,7 +340,8 @@ export class GroupEngine implements GroupLife {
     this.#calls.networkPath.settle(() => {
       this.#status = 'open';
       const shares = this.world.env.allocator.kind === 'shared' ? this.#members.shares() : undefined;
-      if (shares) this.world.env.tell({ type: 'fast-path', group: this.spec.id, share: { path: 'host', blocks: shares } });
+      const yields = shares !== undefined && shares.length > this.world.env.cpus;
+      if (shares) this.world.env.tell({ type: 'fast-path', group: this.spec.id, share: { path: 'host', blocks: shares, yields } });
       this.#openTimer?.cancel();
       this.#opened?.resolve();
       this.#opened = undefined;

@@ -39,7 +39,8 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
   const flight = new FlightRecorder({
     rank,
     clock: systemClock,
-    size: settings.flightRecorderSize,
+    // Only its dump is ever read.
+    size: settings.flightRecorderDir === '' ? 0 : settings.flightRecorderSize,
     thread,
     libraryVersion: packageVersion,
   });

@@ -134,6 +134,8 @@ interface HostPathShare {
   readonly path: 'host';
   /** The control blocks, by group rank. */
   readonly blocks: readonly RegionShare[];
+  /** Ranks have to share CPUs, and give way to each other while they wait. */
+  readonly yields: boolean;
 }
 
 /** The means of the network path. */

@@ -16,6 +16,8 @@ export interface RegionBudgetOptions {
 
 /** Time for which a look at the available memory is believed: it reads a dozen files. */
 const believedMs = 1000;
+/** Regions below this size, such as control blocks of groups, are made without another look after that time. */
+const smallBytes = 1 << 20;
 /** Share of the memory found by a look that is taken without another look, because other processes take some, too. */
 const believedShare = 1 / 64;
 
@@ -35,16 +37,15 @@ export class RegionBudget {
     checkRegionBytes(bytes);
     this.check(bytes);
     const now = this.#options.clock.now();
-    if (bytes > this.#believedBytes || now > this.#lookedMs + believedMs) this.#look(bytes, now);
+    if (bytes > this.#believedBytes || (bytes >= smallBytes && now > this.#lookedMs + believedMs)) this.#look(bytes, now);
     this.#believedBytes -= bytes;
     this.#usedBytes += bytes;
   }
 
   #look(bytes: number, now: number): void {
-    const { owner, available } = this.#options;
-    const { bytes: availableBytes, limitedBy } = available();
+    const { bytes: availableBytes, limitedBy } = this.#options.available();
     if (bytes > availableBytes) {
-      const message = `${owner} ran out of memory: a region of ${bytes} bytes does not fit, ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`;
+      const message = `${this.#options.owner} ran out of memory: a region of ${bytes} bytes does not fit, ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`;
       throw new ShoalError('out-of-memory', message, { bytes, resource: 'memory' });
     }
     this.#believedBytes = availableBytes * believedShare;

@@ -11,7 +11,6 @@
 import { assert } from '../../../base/assert.ts';
 import { BoundedCache } from '../../../base/collections/bounded-cache.ts';
 import { CallSites, type CallSite } from '../../../base/call-site.ts';
-import { allowedCpus } from '../../../base/files/allowed-cpus.ts';
 import type { ControlBlock } from '../../../collectives/control-block.ts';
 import type { TakeBack } from '../../../comm/caller/comm-host.ts';
 import { completedWork, PendingWork, type SettlingWork } from '../../../comm/caller/work.ts';
@@ -390,8 +389,7 @@ export function openHostPath(world: WorldHandle, spec: GroupSpec): OpenFastPath 
   const size = spec.globalRanks.length;
   const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(size) };
   const blocks = regions.map(({ buffer, bytes }) => hostPathBlock(spec, new Uint8Array(buffer, 0, bytes), shape));
-  const yields = size > allowedCpus().count;
   // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
-  const spinNs = settings.syncSpinMicroseconds * 1000 * (yields ? size : 1);
-  return { fast: new HostPathCaller({ world, spec, blocks, regions, spinNs, yields }), hostBytesMax: settings.syncBytesMax };
+  const spinNs = settings.syncSpinMicroseconds * 1000 * (share.yields ? size : 1);
+  return { fast: new HostPathCaller({ world, spec, blocks, regions, spinNs, yields: share.yields }), hostBytesMax: settings.syncBytesMax };
 }

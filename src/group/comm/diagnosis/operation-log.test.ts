@@ -37,14 +37,14 @@ const sequencesOf = ({ flight }: OperationLog): number[] => flight.dump().entrie
 describe('calls that the main thread made by itself', () => {
   it('are found as completed, but for one that is underway', () => {
     const log = createLog(8);
-    log.found(group, [...alone(2), { sequence: 2, call, done: false }]);
+    log.found(group, () => [...alone(2), { sequence: 2, call, done: false }]);
     expect(log.flight.dump().entries.map(({ state }) => state)).toEqual(['completed', 'completed', 'started']);
   });
 
   it('do not push out what is underway', () => {
     const log = createLog(4);
     log.created(group, { ...operation, sequence: 10 });
-    log.found(group, alone(10));
+    log.found(group, () => alone(10));
     expect(sequencesOf(log)).toEqual([10, 7, 8, 9]);
   });
 
@@ -53,16 +53,16 @@ describe('calls that the main thread made by itself', () => {
     const takenOver = { ...operation };
     log.created(group, takenOver);
     log.finished(group, takenOver, undefined);
-    log.found(group, alone(3));
+    log.found(group, () => alone(3));
     expect(sequencesOf(log)).toEqual([1, 0, 2]);
   });
 
   it('are the latest ones where there is room for some, and none where nothing is kept', () => {
     const log = createLog(2);
-    log.found(group, alone(10));
+    log.found(group, () => alone(10));
     expect(sequencesOf(log)).toEqual([8, 9]);
     const off = createLog(0);
-    off.found(group, alone(10));
+    off.found(group, () => alone(10));
     expect(sequencesOf(off)).toEqual([]);
   });
 });

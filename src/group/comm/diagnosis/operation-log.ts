@@ -1,4 +1,4 @@
-/** The comm thread's records of its operations: the flight recorder (always on, for the diagnosis of a failure) and the
+/** The comm thread's records of its operations: the flight recorder (where a failure may be written down) and the
  *  trace (on request). */
 import type { ShoalError } from '../../../base/errors.ts';
 import type { CallCounters } from '../../../metrics/call-counters.ts';
@@ -133,12 +133,12 @@ export class OperationLog {
 
   /** Calls that the main thread made by itself, without anybody here being told; the times are those of being found. Of those
    *  that are not recorded yet, the latest for which there is room without pushing out what is underway. */
-  found(group: GroupSpec, calls: readonly CallAlone[]): void {
-    const recorded = this.flight.sequencesOf(group.name);
-    const unrecorded = calls.filter(({ sequence }) => !recorded.has(sequence));
+  found(group: GroupSpec, calls: () => readonly CallAlone[]): void {
     const underway = [...this.#operations.values()].map(({ record }) => record);
     const room = this.flight.roomAfter(Math.min(...underway));
-    for (const { sequence, call, done } of unrecorded.slice(Math.max(0, unrecorded.length - room))) {
+    const recorded = this.flight.sequencesOf(group.name);
+    const unrecorded = (room === 0 ? [] : calls()).filter(({ sequence }) => !recorded.has(sequence));
+    for (const { sequence, call, done } of unrecorded.slice(-room)) {
       const operation: RecordedOperation = {
         call,
         sequence,
