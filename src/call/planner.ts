@@ -214,20 +214,16 @@ function hostPathPlans(
   const staged = algorithmNamed(selectAlgorithm({ ...selection, buffers: 'private' }));
   const hasPrivate = staged.ownBuffersOnly === true && whyUnsupported(staged, request) === undefined;
   const algorithms = { shared: algorithm, private: staged.name };
-  if (!hasPrivate) return { algorithms, shared, private: undefined, hasPrivate };
   let made: LoweredWhole | undefined;
-  const make = (): LoweredWhole => {
-    const { programs } = buildPlan(staged.name, request, { onlyRank: program.rank });
-    const whole = lowerWhole(programs[program.rank], { ...lowering, scratchBytesMax: stagingBlockBytes });
-    return must(whole, () => `${staged.name} runs whole`);
-  };
   return {
     algorithms,
     shared,
     hasPrivate,
     get private() {
-      made ??= make();
-      return made;
+      if (made !== undefined || !hasPrivate) return made;
+      const { programs } = buildPlan(staged.name, request, { onlyRank: program.rank, repeats: true });
+      const whole = lowerWhole(programs[program.rank], { ...lowering, scratchBytesMax: stagingBlockBytes });
+      return (made = must(whole, () => `${staged.name} runs whole`));
     },
   };
 }

@@ -7,7 +7,7 @@ import { getOrMake } from '../base/collections/lists.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { combineOpOf, reduceOpCode, type ReduceOp } from '../memory/reduce-op.ts';
 import { Opcode } from '../memory/step-machine.ts';
-import type { BufferName, Location, Program, Span, Step } from '../plan/ir.ts';
+import type { BufferName, Location, Program, Repeat, Span, Step } from '../plan/ir.ts';
 import type { Movement } from '../trace/traffic.ts';
 import {
   beginContractOffset,
@@ -117,12 +117,15 @@ export function cardBytes(ranks: number): number {
 
 /** Lowers a whole operation. `differs` stops with the peer's rank when its contract differs, with size + rank when its addresses do.
  *  @returns undefined when the program needs the network or several channels. */
-export function lowerWhole(program: Program, options: LoweringOptions): LoweredWhole | undefined {
+export function lowerWhole(program: Program<Step | Repeat>, options: LoweringOptions): LoweredWhole | undefined {
   return runsWhole(program, options) ? new Lowering(program.rank, options).whole(program) : undefined;
 }
 
 /** True if `lowerWhole` has code for the program. */
-export function runsWhole({ channels, scratchCount }: Program, { dtype, scratchBytesMax = 0, loadStore }: LoweringOptions): boolean {
+export function runsWhole(
+  { channels, scratchCount }: Program<unknown>,
+  { dtype, scratchBytesMax = 0, loadStore }: LoweringOptions,
+): boolean {
   return channels.length <= 1 && scratchCount * dtypeInfo(dtype).bytes <= scratchBytesMax && loadStore.every(Boolean);
 }
 
@@ -134,6 +137,9 @@ class Lowering {
   readonly #options: LoweringOptions;
   readonly #elementBytes: number;
   #code: number[] = [];
+  /** Elements by which places in own data lie further on, and what is added to values that are waited for: of the time that is lowered. */
+  #by = 0;
+  #raises = 0;
 
   constructor(rank: number, options: LoweringOptions) {
     this.#rank = rank;
@@ -141,7 +147,7 @@ class Lowering {
     this.#elementBytes = dtypeInfo(options.dtype).bytes;
   }
 
-  whole(program: Program): LoweredWhole {
+  whole(program: Program<Step | Repeat>): LoweredWhole {
     const { size } = this.#options;
     const peers = Array.from({ length: size }, (_, rank) => rank).filter((rank) => rank !== this.#rank);
     const touchesPeers = program.channels.some((steps) => steps.some((step) => touchesPeer(step, this.#rank)));
@@ -193,7 +199,7 @@ class Lowering {
     emit(Opcode.End);
     for (const operand of cardOperands) this.#code[operand] = this.segments.length;
     return {
-      code: Float64Array.from(this.#code),
+      code: new Float64Array(this.#code),
       ordinalOperands,
       segments: this.segments,
       cardSegment: this.segments.length,
@@ -208,21 +214,34 @@ class Lowering {
     this.#code = [];
     this.#steps(steps);
     this.#code.push(Opcode.End);
-    return Float64Array.from(this.#code);
+    return new Float64Array(this.#code);
   }
 
   /** Joins a copy out of a place and the following copy into it to one instruction, which moves each line once. */
-  #steps(steps: readonly Step[]): void {
+  #steps(steps: readonly (Step | Repeat)[]): void {
     for (let index = 0; index < steps.length; index++) {
       const step = steps[index];
       const following = steps.at(index + 1);
-      if (step.kind === 'copy' && following?.kind === 'copy' && this.#shifts(step, following)) {
+      if (step.kind === 'repeat') this.#repeat(step);
+      else if (step.kind === 'copy' && following?.kind === 'copy' && this.#shifts(step, following)) {
         const { target, source } = step;
         this.#code.push(Opcode.Shift, ...this.#location(target), ...this.#location(source), ...this.#location(following.source));
         this.#code.push(source.count * this.#elementBytes);
         index += 1;
       } else this.#step(step);
     }
+  }
+
+  /** Every operand grows by as much from each time to the next, or not at all. */
+  #repeat({ times, by, raises, steps }: Repeat): void {
+    const begin = this.#code.length;
+    this.#steps(steps);
+    const first = this.#code.slice(begin);
+    [this.#by, this.#raises] = [by, raises];
+    this.#steps(steps);
+    [this.#by, this.#raises] = [0, 0];
+    const growth = this.#code.splice(begin + first.length).map((operand, index) => operand - first[index]);
+    for (let time = 1; time < times; time++) this.#code.push(...first.map((operand, index) => operand + time * growth[index]));
   }
 
   /** True if the second copy fills exactly the place that the first one emptied, from a source other than the first one's target. */
@@ -247,7 +266,12 @@ class Lowering {
       case 'signal':
         return this.#signal(step.peer, step.signal);
       case 'wait':
-        this.#code.push(Opcode.Wait, this.#segment({ kind: 'slot', rank: this.#rank }), signalOffset(step.signal), step.value);
+        this.#code.push(
+          Opcode.Wait,
+          this.#segment({ kind: 'slot', rank: this.#rank }),
+          signalOffset(step.signal),
+          step.value + this.#raises,
+        );
         return;
       case 'copy':
         if (step.target.count > 0) this.#copy(step.target, step.source);
@@ -320,7 +344,8 @@ class Lowering {
     if (location.buffer === 'mailbox') {
       return [this.#segment({ kind: 'slot', rank }), mailboxOffset + location.offset * this.#elementBytes];
     }
-    return [this.#segment({ kind: 'buffer', rank, buffer: location.buffer }), location.offset * this.#elementBytes];
+    const offset = location.offset + (location.buffer === 'data' && rank === this.#rank ? this.#by : 0);
+    return [this.#segment({ kind: 'buffer', rank, buffer: location.buffer }), offset * this.#elementBytes];
   }
 
   #segment(name: SegmentName): number {
@@ -329,7 +354,8 @@ class Lowering {
   }
 }
 
-function touchesPeer(step: Step, rank: number): boolean {
+function touchesPeer(step: Step | Repeat, rank: number): boolean {
+  if (step.kind === 'repeat') return step.steps.some((each) => touchesPeer(each, rank));
   const locations: readonly Location[] =
     step.kind === 'reduce' ? [...step.targets, ...step.sources] : step.kind === 'copy' ? [step.target, step.source] : [];
   const elsewhere = locations.some((each) => each.buffer !== 'mailbox' && each.rank !== undefined && each.rank !== rank);

@@ -1,7 +1,7 @@
 /** The bytes that a program moves between ranks each time it runs: puts, loads from other ranks' memory and stores to it, and the
  *  mailbox's contents for ranks that cannot read it. Every byte counts for exactly one rank's program: the one that moves it. */
 import type { Movement } from '../trace/traffic.ts';
-import type { Location, Program, Step } from '../plan/ir.ts';
+import type { Location, Program, Repeat, Step } from '../plan/ir.ts';
 
 export interface MovementOptions {
   /** Bytes of an element of the dtype that the plan runs with. */
@@ -11,14 +11,14 @@ export interface MovementOptions {
 }
 
 /** Movements by pair of ranks of the plan. */
-export function movementsOf(program: Program, { elementBytes, loadStore }: MovementOptions): Movement[] {
+export function movementsOf(program: Program<Step | Repeat>, { elementBytes, loadStore }: MovementOptions): Movement[] {
   const { rank } = program;
   const pairs = new Map<string, Movement>();
-  const add = (from: number, to: number, count: number): void => {
+  const add: Add = (from, to, count, times = 1) => {
     if (from === to || count === 0) return;
     const key = `${from} ${to}`;
     const { bytes, transfers } = pairs.get(key) ?? { bytes: 0, transfers: 0 };
-    pairs.set(key, { from, to, bytes: bytes + count * elementBytes, transfers: transfers + 1 });
+    pairs.set(key, { from, to, bytes: bytes + times * count * elementBytes, transfers: transfers + times });
   };
   const placeOf = ({ rank: place = rank, buffer }: Location): number => (buffer === 'mailbox' && !loadStore[place] ? rank : place);
   const mailed = program.entry.reduce((sum, { target }) => sum + target.count, 0);
@@ -27,13 +27,13 @@ export function movementsOf(program: Program, { elementBytes, loadStore }: Movem
   return [...pairs.values()];
 }
 
-function addStep(
-  step: Step,
-  rank: number,
-  placeOf: (location: Location) => number,
-  add: (from: number, to: number, count: number) => void,
-): void {
+type Add = (from: number, to: number, count: number, times?: number) => void;
+
+function addStep(step: Step | Repeat, rank: number, placeOf: (location: Location) => number, add: Add): void {
   switch (step.kind) {
+    case 'repeat':
+      for (const each of step.steps) addStep(each, rank, placeOf, (from, to, count) => add(from, to, count, step.times));
+      return;
     case 'put':
       return add(rank, step.peer, step.source.count);
     case 'copy':

@@ -10,7 +10,17 @@ import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import { getOrMake } from '../base/collections/lists.ts';
 import { canonicalTree, postfix, type AssociationTree } from './association.ts';
-import { mailboxCount, type BufferName, type Location, type Plan, type PlanRequest, type Program, type Span, type Step } from './ir.ts';
+import {
+  mailboxCount,
+  type BufferName,
+  type Location,
+  type Plan,
+  type PlanRequest,
+  type Program,
+  type Repeat,
+  type Span,
+  type Step,
+} from './ir.ts';
 import { lineCount, pieces, segments, type Range } from './ranges.ts';
 import { hostOfRanks, rankCount, type Topology } from './topology.ts';
 
@@ -21,6 +31,9 @@ export type Arrival = { readonly rank: number; readonly signal: number; readonly
 export interface BuildOptions {
   /** Keep only this rank's steps; the plan's other programs have none. */
   readonly onlyRank?: number;
+  /** True for the program of the only rank that is lowered to run whole: what it does again and again is in it once, as a `Repeat` among the
+   *  steps. Default: false. */
+  readonly repeats?: boolean;
   /** False when memory has no room for more steps, which ends the building with a ShoalError `unsupported`. Asked now
    *  and then. Default: there is always room. */
   readonly hasRoom?: () => boolean;
@@ -48,6 +61,8 @@ export class PlanBuilder {
   /** Waits by value and signal: equal ones of all ranks are one object. */
   readonly #waits: Step[][] = [];
   readonly #options: BuildOptions;
+  /** Arrivals at the only rank, since the last repeat began. */
+  #arrivals: { value: number }[] = [];
   #steps = 0;
   #channel = 0;
   #partials = false;
@@ -82,6 +97,30 @@ export class PlanBuilder {
     } finally {
       this.#channel = before;
     }
+  }
+
+  /** Calls `emit` so many times. From one time to the next, places in the ranks' own data lie `by` elements further on; signals and scratch
+   *  are the same. Where steps are kept as repeats, only the first time is emitted. */
+  repeat(times: number, by: number, emit: (time: number) => void): void {
+    for (let time = this.#emitRepeat(times, by, emit); time < times; time++) emit(time);
+  }
+
+  /** @returns how many times have been emitted. */
+  #emitRepeat(times: number, by: number, emit: (time: number) => void): number {
+    const { onlyRank, repeats } = this.#options;
+    if (onlyRank === undefined || repeats !== true || times < 2) return 0;
+    const { channels, raised } = this.#programs[onlyRank];
+    const channel = channels[this.#channel];
+    const [begin, before] = [channel.length, [...raised]];
+    this.#arrivals = [];
+    emit(0);
+    const [raises = 0, ...others] = raised.map((value, signal) => value - (before[signal] ?? 0));
+    if (others.some((each) => each !== raises)) return 1;
+    channel.push({ kind: 'repeat', times, by, raises, steps: channel.splice(begin) as Step[] });
+    // What is waited for from now on has been told the last time.
+    for (const arrival of this.#arrivals) arrival.value += (times - 1) * raises;
+    for (const signal of raised.keys()) raised[signal] += (times - 1) * raises;
+    return times;
   }
 
   /** True if messages from one of the ranks to the other must be said in full. For other ranks it is enough to say the first
@@ -243,7 +282,9 @@ export class PlanBuilder {
     const signal = numbered ?? draft.numberOf(this.#channel * this.n + from);
     const value = (draft.raised[signal] ?? 0) + 1;
     draft.raised[signal] = value;
-    return { rank: to, signal, value };
+    const arrival = { rank: to, signal, value };
+    if (this.#options.repeats === true && this.#keeps(to)) this.#arrivals.push(arrival);
+    return arrival;
   }
 
   #checkRoom(): void {
@@ -290,7 +331,7 @@ export function at(rank: number, location: Span): Location {
 class ProgramDraft {
   readonly rank: number;
   readonly entry: Program['entry'][number][] = [];
-  readonly channels: Step[][] = [[]];
+  readonly channels: (Step | Repeat)[][] = [[]];
   /** Number of raises emitted, by signal. */
   readonly raised: number[] = [];
   /** Signals that got the next number, by the rank and channel that raise them (channel × n + rank). */
@@ -308,7 +349,7 @@ class ProgramDraft {
 
   finish(): Program {
     const { rank, entry, channels, scratchCount, raised } = this;
-    return { rank, entry, channels, scratchCount, signalCount: raised.length };
+    return { rank, entry, channels: channels as Step[][], scratchCount, signalCount: raised.length };
   }
 
   /** The signal that is raised by the rank and channel with this key. */

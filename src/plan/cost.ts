@@ -4,7 +4,8 @@
  *  then the sending host's port for its bytes, arrives `latency` later and occupies the receiving host's port: n−1 senders at one
  *  receiver queue there (incast), and ranks of one host share its ports. Taking it in costs the receiver `overhead` again.
  *  Between ranks of one host the sender copies. Hockney's α-β model with the o of LogP (Culler et al., 1993). */
-import { assert, must } from '../base/assert.ts';
+import { assert } from '../base/assert.ts';
+import { PriorityQueue } from '../base/collections/priority-queue.ts';
 import type { Location, Plan, Step } from './ir.ts';
 import { hostOfRanks } from './topology.ts';
 
@@ -100,7 +101,8 @@ class CostRun {
   /** Number of ranks with a program; the others are like them, and so are their hosts. */
   readonly #built: number;
   readonly #threads: Thread[];
-  readonly #ready = new ThreadHeap();
+  /** Threads by time, the earliest first. */
+  readonly #ready = new PriorityQueue<Thread>((a, b) => a.seconds < b.seconds);
   readonly #signals: Signal[][];
   readonly #egressFree: number[];
   readonly #ingressFree: number[];
@@ -271,38 +273,6 @@ class CostRun {
       if (value > signal.raises.length) continue;
       signal.parked.splice(parked, 1);
       this.#ready.push(thread);
-    }
-  }
-}
-
-/** Threads by time, the earliest first. */
-class ThreadHeap {
-  readonly #threads: Thread[] = [];
-
-  push(thread: Thread): void {
-    const threads = this.#threads;
-    let index = threads.push(thread) - 1;
-    while (index > 0) {
-      const parent = (index - 1) >> 1;
-      if (threads[parent].seconds <= threads[index].seconds) break;
-      [threads[parent], threads[index]] = [threads[index], threads[parent]];
-      index = parent;
-    }
-  }
-
-  pop(): Thread | undefined {
-    const threads = this.#threads;
-    if (threads.length <= 1) return threads.pop();
-    const first = threads[0];
-    threads[0] = must(threads.pop(), () => 'the heap has two threads');
-    let index = 0;
-    for (;;) {
-      const left = 2 * index + 1;
-      if (left >= threads.length) return first;
-      const smaller = left + 1 < threads.length && threads[left + 1].seconds < threads[left].seconds ? left + 1 : left;
-      if (threads[index].seconds <= threads[smaller].seconds) return first;
-      [threads[index], threads[smaller]] = [threads[smaller], threads[index]];
-      index = smaller;
     }
   }
 }

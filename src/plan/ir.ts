@@ -108,13 +108,23 @@ export type Step =
   /** Waits until all puts that this channel has started have left their sources. */
   | { readonly kind: 'flush' };
 
+/** Steps that are made several times, in a program that is only run. Each time, spans of the rank's own `data` lie `by` elements further on,
+ *  and waits are for `raises` more than the time before. */
+export interface Repeat {
+  readonly kind: 'repeat';
+  readonly times: number;
+  readonly by: number;
+  readonly raises: number;
+  readonly steps: readonly Step[];
+}
+
 /** The work of one rank. First the entry steps; then the rank announces the call; when all ranks have announced theirs, so that
  *  every entry step of every rank has happened, the channels start and run concurrently. */
-export interface Program {
+export interface Program<Each = Step> {
   readonly rank: number;
   /** Copies from own buffers into the own mailbox. */
   readonly entry: readonly Extract<Step, { kind: 'copy' }>[];
-  readonly channels: readonly (readonly Step[])[];
+  readonly channels: readonly (readonly Each[])[];
   /** Elements of scratch this rank needs. */
   readonly scratchCount: number;
   /** Signals are numbered 0…signalCount−1. Each signal has exactly one rank (and one channel of it) that raises it. */

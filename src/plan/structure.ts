@@ -23,16 +23,13 @@ export function structureProblems(plan: Plan): string[] {
   const mailbox = mailboxCount(request);
   const sizes = programs.map((program) => ({ ...bufferCounts(request, program.rank), scratch: program.scratchCount, mailbox }));
   for (const program of programs) {
-    program.entry.forEach((step, index) => {
-      const check = new StepCheck(program, { programs, sizes, hostOf });
-      for (const problem of check.entryProblems(step)) problems.push(`rank ${program.rank} entry step ${index}: ${problem}`);
-    });
-    program.channels.forEach((steps, channel) => {
-      steps.forEach((step, index) => {
-        const check = new StepCheck(program, { programs, sizes, hostOf });
-        for (const problem of check.problems(step)) problems.push(`rank ${program.rank} channel ${channel} step ${index}: ${problem}`);
-      });
-    });
+    const check = (): StepCheck => new StepCheck(program, { programs, sizes, hostOf });
+    const note = (where: string, found: readonly string[]): void =>
+      void problems.push(...found.map((problem) => `rank ${program.rank} ${where}: ${problem}`));
+    program.entry.forEach((step, index) => note(`entry step ${index}`, check().entryProblems(step)));
+    program.channels.forEach((steps, channel) =>
+      steps.forEach((step, index) => note(`channel ${channel} step ${index}`, check().problems(step))),
+    );
   }
   return problems;
 }

@@ -39,9 +39,6 @@ interface Block extends Range {
   readonly shares: readonly Range[];
 }
 
-/** The number of the signal that one rank raises at another: fixed, so that plans for one rank leave out what others tell each other. */
-const signalOf = (from: number, to: number): number => (from < to ? from : from - 1);
-
 function allReduce(b: PlanBuilder): void {
   const blocks = pieces({ offset: 0, count: b.request.count }, blockCountOf(b.request))
     .map((range): Block => ({ ...range, shares: split(range.count, b.n) }))
@@ -65,15 +62,14 @@ function allReduce(b: PlanBuilder): void {
   const putIn = (rank: number, next: Block | undefined, owner: number): void => {
     if (!next || next.shares[owner].count === 0) return;
     b.copy(rank, inStaging(rank, next, owner), span('data', inData(next, owner)));
-    staged[owner][rank] = b.notify(rank, owner, signalOf(rank, owner));
+    staged[owner][rank] = b.notify(rank, owner);
   };
   const exchange = (results: Block | undefined, next: Block | undefined): void => {
     staged = table();
+    // A block of another size is cut otherwise: its shares may lie where results of several owners still are.
+    const sameCut = results?.count === next?.count;
     for (const rank of b.ranks) {
-      // A last block of another size is cut otherwise: its shares may lie where results of several owners still are.
-      const sameCut = results?.count === next?.count;
       for (const owner of b.peersOf(rank)) {
-        if (!b.concerns(rank, owner)) continue;
         takeOut(rank, results, owner);
         if (sameCut) putIn(rank, next, owner);
       }
@@ -86,16 +82,17 @@ function allReduce(b: PlanBuilder): void {
       if (block.shares[rank].count === 0) continue;
       for (const peer of b.peersOf(rank)) b.wait(staged[rank][peer]);
       const placeOf = (peer: number) => (peer === rank ? span('data', inData(block, rank)) : at(peer, inStaging(peer, block, rank)));
-      if (b.concerns(rank, rank)) b.reduceAll(rank, b.ranks.map(placeOf), placeOf);
-      for (const peer of b.peersOf(rank)) if (b.concerns(rank, peer)) reduced[peer][rank] = b.notify(rank, peer, signalOf(rank, peer));
+      b.reduceAll(rank, b.ranks.map(placeOf), placeOf);
+      for (const peer of b.peersOf(rank)) reduced[peer][rank] = b.notify(rank, peer);
     }
   };
 
-  let before: Block | undefined;
-  for (const block of blocks) {
-    exchange(before, block);
-    reduce(block);
-    before = block;
-  }
-  exchange(before, undefined);
+  const turn = (index: number): void => {
+    exchange(index === 0 ? undefined : blocks[index - 1], blocks[index]);
+    reduce(blocks[index]);
+  };
+  // The first one may be shorter than the others.
+  for (let index = 0; index < Math.min(2, blocks.length); index++) turn(index);
+  b.repeat(blocks.length - 2, -stagingCount, (time) => turn(2 + time));
+  exchange(blocks.at(-1), undefined);
 }

@@ -36,6 +36,27 @@ function floatLoops<A extends Float64Array | Float32Array>(): LoopsOf<A> {
   };
 }
 
+/** Loops for integers, whose results need no cut. */
+function exactLoops<A extends BigInt64Array | Int32Array | Uint32Array>(): Omit<LoopsOf<A>, 'sum' | 'product'> {
+  return {
+    min(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
+    },
+    max(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
+    },
+    'bit-and'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = (a[p + i] as number) & (b[q + i] as number);
+    },
+    'bit-or'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = (a[p + i] as number) | (b[q + i] as number);
+    },
+    'bit-xor'(to, t, a, p, b, q, count) {
+      for (let i = 0; i < count; i++) to[t + i] = (a[p + i] as number) ^ (b[q + i] as number);
+    },
+  };
+}
+
 /** Loops for integers of 32 bits. */
 function integerLoops<A extends Int32Array | Uint32Array>(): LoopsOf<A> {
   return {
@@ -45,21 +66,7 @@ function integerLoops<A extends Int32Array | Uint32Array>(): LoopsOf<A> {
     product(to, t, a, p, b, q, count) {
       for (let i = 0; i < count; i++) to[t + i] = Math.imul(a[p + i], b[q + i]);
     },
-    min(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
-    },
-    max(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
-    },
-    'bit-and'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
-    },
-    'bit-or'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
-    },
-    'bit-xor'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
-    },
+    ...exactLoops(),
   };
 }
 
@@ -76,21 +83,7 @@ export const combineLoops: { readonly [V in ValueType]: LoopsOf<ValueArrays[V]> 
     product(to, t, a, p, b, q, count) {
       for (let i = 0; i < count; i++) to[t + i] = a[p + i] * b[q + i];
     },
-    min(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] < b[q + i] ? a[p + i] : b[q + i];
-    },
-    max(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] > b[q + i] ? a[p + i] : b[q + i];
-    },
-    'bit-and'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] & b[q + i];
-    },
-    'bit-or'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] | b[q + i];
-    },
-    'bit-xor'(to, t, a, p, b, q, count) {
-      for (let i = 0; i < count; i++) to[t + i] = a[p + i] ^ b[q + i];
-    },
+    ...exactLoops(),
   },
 };
 
