@@ -4,6 +4,7 @@
  *  instructions whose argument indexes `calls`. It must not know algorithms, and nothing here runs anything. */
 import { assert } from '../base/assert.ts';
 import { getOrMake } from '../base/collections/lists.ts';
+import { sum } from '../base/numbers.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { combineOpOf, reduceOpCode, type ReduceOp } from '../memory/reduce-op.ts';
 import { Opcode } from '../memory/step-machine.ts';
@@ -136,6 +137,8 @@ class Lowering {
   readonly #rank: number;
   readonly #options: LoweringOptions;
   readonly #elementBytes: number;
+  /** The code before `#code`. */
+  readonly #parts: (number[] | Float64Array)[] = [];
   #code: number[] = [];
   /** Elements by which places in own data lie further on, and what is added to values that are waited for: of the time that is lowered. */
   #by = 0;
@@ -196,10 +199,10 @@ class Lowering {
       emit(addressesBytes, size + peer);
     }
     this.#steps(program.channels[0] ?? []);
-    emit(Opcode.End);
-    for (const operand of cardOperands) this.#code[operand] = this.segments.length;
+    const code = this.#finished();
+    for (const operand of cardOperands) code[operand] = this.segments.length;
     return {
-      code: new Float64Array(this.#code),
+      code,
       ordinalOperands,
       segments: this.segments,
       cardSegment: this.segments.length,
@@ -213,8 +216,7 @@ class Lowering {
   channel(steps: readonly Step[]): Float64Array {
     this.#code = [];
     this.#steps(steps);
-    this.#code.push(Opcode.End);
-    return new Float64Array(this.#code);
+    return this.#finished();
   }
 
   /** Joins a copy out of a place and the following copy into it to one instruction, which moves each line once. */
@@ -234,14 +236,32 @@ class Lowering {
 
   /** Every operand grows by as much from each time to the next, or not at all. */
   #repeat({ times, by, raises, steps }: Repeat): void {
-    const begin = this.#code.length;
-    this.#steps(steps);
-    const first = this.#code.slice(begin);
-    [this.#by, this.#raises] = [by, raises];
-    this.#steps(steps);
-    [this.#by, this.#raises] = [0, 0];
-    const growth = this.#code.splice(begin + first.length).map((operand, index) => operand - first[index]);
-    for (let time = 1; time < times; time++) this.#code.push(...first.map((operand, index) => operand + time * growth[index]));
+    this.#parts.push(this.#code);
+    const [first, second] = [0, 1].map((time) => {
+      [this.#by, this.#raises, this.#code] = [time * by, time * raises, []];
+      this.#steps(steps);
+      return this.#code;
+    });
+    [this.#by, this.#raises, this.#code] = [0, 0, []];
+    const growing = [...first.keys()].filter((operand) => second[operand] !== first[operand]);
+    const [body, all] = [Float64Array.from(first), new Float64Array(times * first.length)];
+    for (let time = 0; time < times; time++) {
+      all.set(body, time * body.length);
+      for (const operand of growing) body[operand] += second[operand] - first[operand];
+    }
+    this.#parts.push(all);
+  }
+
+  /** Ends the code. */
+  #finished(): Float64Array {
+    const parts = [...this.#parts, this.#code, [Opcode.End]];
+    const code = new Float64Array(sum(parts.map(({ length }) => length)));
+    let at = 0;
+    for (const part of parts) {
+      code.set(part, at);
+      at += part.length;
+    }
+    return code;
   }
 
   /** True if the second copy fills exactly the place that the first one emptied, from a source other than the first one's target. */

@@ -11,7 +11,7 @@ import type { AddressInfo, Server, Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
 import { claimOf, type LinkSettings } from '../base/secure/link.ts';
 import { SecureStream } from '../base/secure/secure-stream.ts';
-import type { Clock } from '../base/clock.ts';
+import { within, type Clock } from '../base/clock.ts';
 import { Strangers, strangersMost } from '../base/connections/strangers.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
@@ -128,13 +128,8 @@ export class StoreServer {
   /** Resolves when no client is connected, at the latest after `timeoutMs`. */
   async drained(timeoutMs: number): Promise<void> {
     if (this.#clients.size === 0) return;
-    await new Promise<void>((resolve) => {
-      const timer = this.#options.clock.setTimer(timeoutMs, resolve, { keepAlive: true });
-      this.#idle.push(() => {
-        timer.cancel();
-        resolve();
-      });
-    });
+    const idle = new Promise<void>((resolve) => this.#idle.push(resolve));
+    await within<void>(this.#options.clock, timeoutMs, idle, () => undefined);
   }
 
   /** Cuts every connection off; clients see `peer-lost`. Idempotent. */

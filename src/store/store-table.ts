@@ -4,6 +4,7 @@
  *
  *        set/add/push/… ──▶ values ──▶ watchers of the key ──▶ callback once all its keys have been seen
  */
+import { getOrMake } from '../base/collections/lists.ts';
 import { ShoalError } from '../base/errors.ts';
 import { checkAmount, checkKey, checkKeys, checkValue, shorten, type StoreLimits } from './store-limits.ts';
 
@@ -155,11 +156,7 @@ export class StoreTable {
   watch(keys: readonly string[], callback: () => void): Watch {
     checkKeys(keys, this.limits);
     const watcher: Watcher = { missing: new Set(keys.filter((key) => !this.#values.has(key))), callback };
-    for (const key of watcher.missing) {
-      const watchers = this.#watchers.get(key);
-      if (watchers === undefined) this.#watchers.set(key, new Set([watcher]));
-      else watchers.add(watcher);
-    }
+    for (const key of watcher.missing) getOrMake(this.#watchers, key, () => new Set<Watcher>()).add(watcher);
     if (watcher.missing.size === 0) callback();
     return {
       missing: () => [...watcher.missing],

@@ -9,6 +9,7 @@
  *  reduces: a line that the same core reads and then writes moves between caches without a second request for ownership, which copies
  *  through separate buffers would pay. Own shares are never staged. The last block comes first: the caller wrote it last, so it is still in
  *  the cache. No rank touches a peer's data, input or output, so these may be private memory. */
+import { getOrMake } from '../../base/collections/lists.ts';
 import { at, span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { PlanRequest } from '../../plan/ir.ts';
 import { lineCount, pieces, split, type Range } from '../../plan/ranges.ts';
@@ -40,8 +41,9 @@ interface Block extends Range {
 }
 
 function allReduce(b: PlanBuilder): void {
+  const cuts = new Map<number, Range[]>();
   const blocks = pieces({ offset: 0, count: b.request.count }, blockCountOf(b.request))
-    .map((range): Block => ({ ...range, shares: split(range.count, b.n) }))
+    .map((range): Block => ({ ...range, shares: getOrMake(cuts, range.count, () => split(range.count, b.n)) }))
     .reverse();
   const stagingCount = Math.max(...blocks.map(({ count }) => count));
   const staging = b.ranks.map((rank) => b.scratch(rank, stagingCount));

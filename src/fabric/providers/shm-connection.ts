@@ -1,6 +1,6 @@
 /** One connection of shm: claims and grants of regions, writes by memcpy, the probing at its beginning. The figure of the
  *  exchange and its guarantee are in shm.ts. */
-import type { Clock } from '../../base/clock.ts';
+import { within, type Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
@@ -89,13 +89,10 @@ export class ShmConnection extends StreamConnection {
     if (this.#deferred.length === 0 || !this.stream.open) return super.close(timeoutMs);
     const { clock } = this.#options;
     const deadlineMs = clock.now() + timeoutMs;
-    this.#closing ??= new Promise<void>((resolve) => {
-      const timer = clock.setTimer(timeoutMs, resolve, { keepAlive: true });
-      this.#onDrained = () => {
-        timer.cancel();
-        resolve();
-      };
-    }).then(() => super.close(Math.max(0, deadlineMs - clock.now())));
+    const drained = (): Promise<void> => new Promise((resolve) => (this.#onDrained = resolve));
+    this.#closing ??= within<void>(clock, timeoutMs, drained(), () => undefined).then(() =>
+      super.close(Math.max(0, deadlineMs - clock.now())),
+    );
     return this.#closing;
   }
 

@@ -5,7 +5,7 @@
  *
  *  It must not know algorithms, sockets or user objects. */
 import { must } from '../../base/assert.ts';
-import { setServedTimer, type Timer } from '../../base/clock.ts';
+import { setServedTimer, within, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { GivenSocket, TakeDescriptor } from '../../fabric/fabric.ts';
@@ -131,14 +131,8 @@ export class GroupEngine implements GroupLife {
   /** Takes no more calls, waits (bounded) for those in flight, then tells the others. Resolves always. */
   async leave(timeoutMs: number): Promise<void> {
     if (this.#status === 'closed') return;
-    if (this.waitsToLeave) {
-      let timer: Timer | undefined;
-      await new Promise<void>((resolve) => {
-        this.#leaving.push(resolve);
-        timer = this.world.env.clock.setTimer(timeoutMs, resolve);
-      });
-      timer?.cancel();
-    }
+    const settled = (): Promise<void> => new Promise((resolve) => this.#leaving.push(resolve));
+    if (this.waitsToLeave) await within<void>(this.world.env.clock, timeoutMs, settled(), () => undefined);
     this.#close();
   }
 

@@ -1,5 +1,6 @@
 /** Rounds of a process's workers. Each worker's pushes of a parameter are numbered, from the round on at which its process has come. Their
  *  pushes are summed, so that one update leaves the process for any number of workers, when the last of them has pushed. */
+import { getOrMake } from '../../base/collections/lists.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ClientOperation } from './client-operation.ts';
 import type { RowsRequest, TransferEntry } from './client-options.ts';
@@ -65,10 +66,8 @@ export class LocalRounds {
 
   /** @returns the round when it is complete. */
   add(parameter: number, round: number, localWorker: number, part: LocalPart): LocalRound | undefined {
-    let rounds = this.#rounds.get(parameter);
-    if (rounds === undefined) this.#rounds.set(parameter, (rounds = new Map()));
-    let parts = rounds.get(round);
-    if (parts === undefined) rounds.set(round, (parts = Array.from({ length: this.#workers }, () => undefined)));
+    const rounds = getOrMake(this.#rounds, parameter, () => new Map<number, (LocalPart | undefined)[]>());
+    const parts = getOrMake(rounds, round, () => Array.from({ length: this.#workers }, () => undefined));
     parts[localWorker] = part;
     if (!parts.every((present) => present !== undefined)) return undefined;
     rounds.delete(round);
