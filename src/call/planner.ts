@@ -221,7 +221,7 @@ function hostPathPlans(
     hasPrivate,
     get private() {
       if (made !== undefined || !hasPrivate) return made;
-      const { programs } = buildPlan(staged.name, request, { onlyRank: program.rank, repeats: true });
+      const { programs } = buildPlan(staged.name, request, { onlyRank: program.rank, loops: true });
       const whole = lowerWhole(programs[program.rank], { ...lowering, scratchBytesMax: stagingBlockBytes });
       return (made = must(whole, () => `${staged.name} runs whole`));
     },

@@ -8,7 +8,7 @@ import { sum } from '../base/numbers.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { combineOpOf, reduceOpCode, type ReduceOp } from '../memory/reduce-op.ts';
 import { Opcode } from '../memory/step-machine.ts';
-import type { BufferName, Location, Program, Repeat, Span, Step } from '../plan/ir.ts';
+import type { BufferName, Location, Program, Loop, Span, Step } from '../plan/ir.ts';
 import type { Movement } from '../trace/traffic.ts';
 import {
   beginContractOffset,
@@ -118,7 +118,7 @@ export function cardBytes(ranks: number): number {
 
 /** Lowers a whole operation. `differs` stops with the peer's rank when its contract differs, with size + rank when its addresses do.
  *  @returns undefined when the program needs the network or several channels. */
-export function lowerWhole(program: Program<Step | Repeat>, options: LoweringOptions): LoweredWhole | undefined {
+export function lowerWhole(program: Program<Step | Loop>, options: LoweringOptions): LoweredWhole | undefined {
   return runsWhole(program, options) ? new Lowering(program.rank, options).whole(program) : undefined;
 }
 
@@ -150,7 +150,7 @@ class Lowering {
     this.#elementBytes = dtypeInfo(options.dtype).bytes;
   }
 
-  whole(program: Program<Step | Repeat>): LoweredWhole {
+  whole(program: Program<Step | Loop>): LoweredWhole {
     const { size } = this.#options;
     const peers = Array.from({ length: size }, (_, rank) => rank).filter((rank) => rank !== this.#rank);
     const touchesPeers = program.channels.some((steps) => steps.some((step) => touchesPeer(step, this.#rank)));
@@ -220,11 +220,11 @@ class Lowering {
   }
 
   /** Joins a copy out of a place and the following copy into it to one instruction, which moves each line once. */
-  #steps(steps: readonly (Step | Repeat)[]): void {
+  #steps(steps: readonly (Step | Loop)[]): void {
     for (let index = 0; index < steps.length; index++) {
       const step = steps[index];
       const following = steps.at(index + 1);
-      if (step.kind === 'repeat') this.#repeat(step);
+      if (step.kind === 'loop') this.#loop(step);
       else if (step.kind === 'copy' && following?.kind === 'copy' && this.#shifts(step, following)) {
         const { target, source } = step;
         this.#code.push(Opcode.Shift, ...this.#location(target), ...this.#location(source), ...this.#location(following.source));
@@ -235,7 +235,7 @@ class Lowering {
   }
 
   /** Every operand grows by as much from each time to the next, or not at all. */
-  #repeat({ times, by, raises, steps }: Repeat): void {
+  #loop({ times, by, raises, steps }: Loop): void {
     this.#parts.push(this.#code);
     const [first, second] = [0, 1].map((time) => {
       [this.#by, this.#raises, this.#code] = [time * by, time * raises, []];
@@ -374,8 +374,8 @@ class Lowering {
   }
 }
 
-function touchesPeer(step: Step | Repeat, rank: number): boolean {
-  if (step.kind === 'repeat') return step.steps.some((each) => touchesPeer(each, rank));
+function touchesPeer(step: Step | Loop, rank: number): boolean {
+  if (step.kind === 'loop') return step.steps.some((each) => touchesPeer(each, rank));
   const locations: readonly Location[] =
     step.kind === 'reduce' ? [...step.targets, ...step.sources] : step.kind === 'copy' ? [step.target, step.source] : [];
   const elsewhere = locations.some((each) => each.buffer !== 'mailbox' && each.rank !== undefined && each.rank !== rank);

@@ -1,7 +1,7 @@
 /** The bytes that a program moves between ranks each time it runs: puts, loads from other ranks' memory and stores to it, and the
  *  mailbox's contents for ranks that cannot read it. Every byte counts for exactly one rank's program: the one that moves it. */
 import type { Movement } from '../trace/traffic.ts';
-import type { Location, Program, Repeat, Step } from '../plan/ir.ts';
+import type { Location, Program, Loop, Step } from '../plan/ir.ts';
 
 export interface MovementOptions {
   /** Bytes of an element of the dtype that the plan runs with. */
@@ -11,7 +11,7 @@ export interface MovementOptions {
 }
 
 /** Movements by pair of ranks of the plan. */
-export function movementsOf(program: Program<Step | Repeat>, { elementBytes, loadStore }: MovementOptions): Movement[] {
+export function movementsOf(program: Program<Step | Loop>, { elementBytes, loadStore }: MovementOptions): Movement[] {
   const { rank } = program;
   const pairs = new Map<string, Movement>();
   const add: Add = (from, to, count, times = 1) => {
@@ -29,9 +29,9 @@ export function movementsOf(program: Program<Step | Repeat>, { elementBytes, loa
 
 type Add = (from: number, to: number, count: number, times?: number) => void;
 
-function addStep(step: Step | Repeat, rank: number, placeOf: (location: Location) => number, add: Add): void {
+function addStep(step: Step | Loop, rank: number, placeOf: (location: Location) => number, add: Add): void {
   switch (step.kind) {
-    case 'repeat':
+    case 'loop':
       for (const each of step.steps) addStep(each, rank, placeOf, (from, to, count) => add(from, to, count, step.times));
       return;
     case 'put':

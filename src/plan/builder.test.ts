@@ -82,11 +82,11 @@ describe('PlanBuilder', () => {
     }
   });
 
-  it('emits what repeats once, where a rank hears as much of all others each time; else every time', () => {
+  it('emits a loop once where a rank hears as much of all others each time, else every time', () => {
     const build = (from: readonly number[]): readonly { kind: string }[] => {
-      const b = new PlanBuilder(request, { onlyRank: 0, repeats: true });
+      const b = new PlanBuilder(request, { onlyRank: 0, loops: true });
       b.barrier();
-      b.repeat(3, 8, (time) => {
+      b.loop(3, 8, (time) => {
         for (const rank of from) b.wait(b.notify(rank, 0));
         b.copy(0, within(data, 8 * time, 8), b.scratchOf(0, 8));
       });
@@ -96,7 +96,7 @@ describe('PlanBuilder', () => {
     const copy = { kind: 'copy', target: within(data, 0, 8), source: { buffer: 'scratch', offset: 0, count: 8 } };
     const wait = (signal: number, value: number): object => ({ kind: 'wait', signal, value });
     const steps = [wait(0, 2), wait(1, 2), copy];
-    expect(build([1, 2])).toEqual([{ kind: 'repeat', times: 3, by: 8, raises: 1, steps }, wait(0, 5)]);
+    expect(build([1, 2])).toEqual([{ kind: 'loop', times: 3, by: 8, raises: 1, steps }, wait(0, 5)]);
     expect(build([1]).map(({ kind }) => kind)).toEqual(['wait', 'copy', 'wait', 'copy', 'wait', 'copy', 'wait']);
   });
 

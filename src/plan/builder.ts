@@ -17,7 +17,7 @@ import {
   type Plan,
   type PlanRequest,
   type Program,
-  type Repeat,
+  type Loop,
   type Span,
   type Step,
 } from './ir.ts';
@@ -31,9 +31,9 @@ export type Arrival = { readonly rank: number; readonly signal: number; readonly
 export interface BuildOptions {
   /** Keep only this rank's steps; the plan's other programs have none. */
   readonly onlyRank?: number;
-  /** True for the program of the only rank that is lowered to run whole: what it does again and again is in it once, as a `Repeat` among the
+  /** True for the program of the only rank that is lowered to run whole: what it does again and again is in it once, as a `Loop` among the
    *  steps. Default: false. */
-  readonly repeats?: boolean;
+  readonly loops?: boolean;
   /** False when memory has no room for more steps, which ends the building with a ShoalError `unsupported`. Asked now
    *  and then. Default: there is always room. */
   readonly hasRoom?: () => boolean;
@@ -61,7 +61,7 @@ export class PlanBuilder {
   /** Waits by value and signal: equal ones of all ranks are one object. */
   readonly #waits: Step[][] = [];
   readonly #options: BuildOptions;
-  /** Arrivals at the only rank, since the last repeat began. */
+  /** Arrivals at the only rank, since the last loop began. */
   #arrivals: { value: number }[] = [];
   #steps = 0;
   #channel = 0;
@@ -100,23 +100,23 @@ export class PlanBuilder {
   }
 
   /** Calls `emit` so many times. From one time to the next, places in the ranks' own data lie `by` elements further on; signals and scratch
-   *  are the same. Where steps are kept as repeats, only the first time is emitted. */
-  repeat(times: number, by: number, emit: (time: number) => void): void {
-    for (let time = this.#emitRepeat(times, by, emit); time < times; time++) emit(time);
+   *  are the same. Where loops are kept, only the first time is emitted. */
+  loop(times: number, by: number, emit: (time: number) => void): void {
+    for (let time = this.#emitLoop(times, by, emit); time < times; time++) emit(time);
   }
 
   /** @returns how many times have been emitted. */
-  #emitRepeat(times: number, by: number, emit: (time: number) => void): number {
-    const { onlyRank, repeats } = this.#options;
-    if (onlyRank === undefined || repeats !== true || times < 2) return 0;
+  #emitLoop(times: number, by: number, emit: (time: number) => void): number {
+    const { onlyRank, loops } = this.#options;
+    if (onlyRank === undefined || loops !== true || times < 2) return 0;
     const { channels, raised } = this.#programs[onlyRank];
-    const channel = channels[this.#channel];
+    const channel = (channels[this.#channel] ??= []);
     const [begin, before] = [channel.length, [...raised]];
     this.#arrivals = [];
     emit(0);
     const [raises = 0, ...others] = raised.map((value, signal) => value - (before[signal] ?? 0));
     if (others.some((each) => each !== raises)) return 1;
-    channel.push({ kind: 'repeat', times, by, raises, steps: channel.splice(begin) as Step[] });
+    channel.push({ kind: 'loop', times, by, raises, steps: channel.splice(begin) as Step[] });
     // What is waited for from now on has been told the last time.
     for (const arrival of this.#arrivals) arrival.value += (times - 1) * raises;
     for (const signal of raised.keys()) raised[signal] += (times - 1) * raises;
@@ -283,7 +283,7 @@ export class PlanBuilder {
     const value = (draft.raised[signal] ?? 0) + 1;
     draft.raised[signal] = value;
     const arrival = { rank: to, signal, value };
-    if (this.#options.repeats === true && this.#keeps(to)) this.#arrivals.push(arrival);
+    if (this.#options.loops === true && this.#keeps(to)) this.#arrivals.push(arrival);
     return arrival;
   }
 
@@ -331,7 +331,7 @@ export function at(rank: number, location: Span): Location {
 class ProgramDraft {
   readonly rank: number;
   readonly entry: Program['entry'][number][] = [];
-  readonly channels: (Step | Repeat)[][] = [[]];
+  readonly channels: (Step | Loop)[][] = [[]];
   /** Number of raises emitted, by signal. */
   readonly raised: number[] = [];
   /** Signals that got the next number, by the rank and channel that raise them (channel × n + rank). */

@@ -110,8 +110,8 @@ export type Step =
 
 /** Steps that are made several times, in a program that is only run. Each time, spans of the rank's own `data` lie `by` elements further on,
  *  and waits are for `raises` more than the time before. */
-export interface Repeat {
-  readonly kind: 'repeat';
+export interface Loop {
+  readonly kind: 'loop';
   readonly times: number;
   readonly by: number;
   readonly raises: number;

@@ -109,21 +109,21 @@ describe.each(machines)('host-staged on the $name step machine', (machine) => {
 });
 
 describe('host-staged', () => {
-  it('runs the same code whether what repeats was built once or every time', () => {
+  it('runs the same code whether loops are built once or step by step', () => {
     const call = fc.record({
       ranks: fc.integer({ min: 2, max: 9 }),
       count: fc.integer({ min: 1, max: 100_000 }),
       stagingCount: fc.integer({ min: 1, max: 5000 }),
       dtype: fc.constantFrom<DType>('float32', 'float64', 'int8'),
     });
-    let repeated = 0;
+    let looped = 0;
     fc.assert(
       fc.property(call, fc.nat(), ({ ranks, dtype, ...rest }, any) => {
         const rank = any % ranks;
         const request = { collective: 'all-reduce', topology: oneHost(ranks), elementBytes: dtypeInfo(dtype).bytes, ...rest } as const;
-        const [once, always] = [true, false].map((repeats) => {
-          const program = buildPlan('host-staged', request, { onlyRank: rank, repeats }).programs[rank];
-          repeated += program.channels.flat().filter(({ kind }: { kind: string }) => kind === 'repeat').length;
+        const [once, always] = [true, false].map((loops) => {
+          const program = buildPlan('host-staged', request, { onlyRank: rank, loops }).programs[rank];
+          looped += program.channels.flat().filter(({ kind }: { kind: string }) => kind === 'loop').length;
           return lowerWhole(program, {
             dtype,
             op: 'sum',
@@ -136,13 +136,13 @@ describe('host-staged', () => {
       }),
       { numRuns: 300 },
     );
-    expect(repeated).toBeGreaterThan(50);
+    expect(looped).toBeGreaterThan(50);
   });
 
   it('has as many steps for a gigabyte as for a megabyte', () => {
     const [small, large] = [2 ** 18, 2 ** 28].map((count) => {
       const request = { collective: 'all-reduce', topology: oneHost(4), count, elementBytes: 4 } as const;
-      return buildPlan('host-staged', request, { onlyRank: 1, repeats: true }).programs[1].channels[0].length;
+      return buildPlan('host-staged', request, { onlyRank: 1, loops: true }).programs[1].channels[0].length;
     });
     expect(large).toBe(small);
   });

@@ -95,6 +95,6 @@ function allReduce(b: PlanBuilder): void {
   };
   // The first one may be shorter than the others.
   for (let index = 0; index < Math.min(2, blocks.length); index++) turn(index);
-  b.repeat(blocks.length - 2, -stagingCount, (time) => turn(2 + time));
+  b.loop(blocks.length - 2, -stagingCount, (time) => turn(2 + time));
   exchange(blocks.at(-1), undefined);
 }
