@@ -76,8 +76,8 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'whoever ends because of another rank is taken for the reason by those who do not know it yet',
     file: 'src/group/comm/group-engine.ts',
-    mended: 'await this.world.lastWords.heard();\n    this.#endAll(error);',
-    broken: 'this.#endAll(error);',
+    mended: 'await this.world.lastWords.heard();\n    this.#opened?.reject(error);',
+    broken: 'this.#opened?.reject(error);',
     shaped: killsOne,
     seed: 4,
   },
