@@ -117,7 +117,7 @@ export class PlanBuilder {
     const [raises = 0, ...others] = raised.map((value, signal) => value - (before[signal] ?? 0));
     if (others.some((each) => each !== raises)) return 1;
     channel.push({ kind: 'loop', times, by, raises, steps: channel.splice(begin) as Step[] });
-    // What is waited for from now on has been told the last time.
+    // Steps after the loop wait for the signals of its last time; the arrivals were numbered as those of the first.
     for (const arrival of this.#arrivals) arrival.value += (times - 1) * raises;
     for (const signal of raised.keys()) raised[signal] += (times - 1) * raises;
     return times;
