@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
-#include "wire.h"
+#include "lives.h"
 #include "napi_args.h"
 #include "optimizers.h"
 #include "regions.h"
@@ -14,6 +14,7 @@
 #include "small_buffer.h"
 #include "sockets.h"
 #include "step_machine.h"
+#include "wire.h"
 // The optional carriers.
 #include "../src/fabric/providers/libfabric/native/ofi.h"
 #include "../src/mpi/native/mpi.h"
@@ -206,6 +207,7 @@ napi_value init(napi_env env, napi_value exports) {
   export_records(env, exports);
   export_wires(env, exports);
   export_watches(env, exports);
+  export_lives(env, exports);
   export_repetition(env, exports);
   set_function(env, exports, "copy", copy);
   set_function(env, exports, "createSegments", create_segments);

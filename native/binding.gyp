@@ -9,6 +9,7 @@
       'target_name': 'shoal',
       'sources': [
         'addon.cc',
+        'lives.cc',
         'records.cc',
         'regions.cc',
         'repetition.cc',

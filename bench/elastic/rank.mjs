@@ -1,21 +1,24 @@
 // A rank of bench/elastic: all-reduces until it is told the number of steps; the victim kills itself, and all others print how long after that
-// their next all-reduce was complete. Arguments: file for the time of the kill, shrink or restart, victim.
+// their next all-reduce was complete. Arguments: file for the time of the kill, way to go on (of run.ts), victim, mebibytes that the victim
+// has in memory.
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { initProcessGroup, isShoalError } from 'shoal';
 
-const [file, way, victim] = process.argv.slice(2);
+const [file, way, victim, mebibytes = '0'] = process.argv.slice(2);
 const steps = 400;
 const now = () => performance.timeOrigin + performance.now();
 const wasKilled = existsSync(file);
 let group = await initProcessGroup();
 let isOver = false;
 const x = group.tensor('float32', [1 << 18]);
+const memory = process.env.RANK === victim ? Array.from({ length: Number(mebibytes) / 64 }, () => Buffer.alloc(1 << 26, 1)) : [];
 for (let step = 0; step < steps; step++) {
   if (!wasKilled && step === steps / 2 && process.env.RANK === victim) {
     // It is there whole, or not at all.
     writeFileSync(`${file}.new`, String(now()));
     renameSync(`${file}.new`, file);
     process.kill(process.pid, 'SIGKILL');
+    memory.length = 0; // until here it is used
   }
   // A call that began before may have ended well after the kill.
   const beganAfter = existsSync(file);
@@ -24,7 +27,7 @@ for (let step = 0; step < steps; step++) {
     await group.allReduce(x);
     if (x.data[0] !== group.size) throw new Error(`a sum of ${group.size} ones is ${x.data[0]}`);
   } catch (error) {
-    if (way !== 'shrink' || !isShoalError(error) || error.code !== 'peer-lost') throw error;
+    if (!way.startsWith('shrink') || !isShoalError(error) || error.code !== 'peer-lost') throw error;
     group = await group.shrink();
     step--;
     continue;

@@ -3,8 +3,9 @@
  *
  *    npx tsx bench/elastic/run.ts --rounds 50 --out /tmp/results/elastic.json
  *
- *  In every tenth round also a rank that joins: how long the others stand still, how long their steps are meanwhile, and how long it takes to get
- *  the state, beside messages as large over the same link: the first, into memory that nobody has used before, and the fastest.
+ *  In every fourth round also with a lost rank that has 1 GiB of memory, which the system takes back before it closes sockets. In every
+ *  tenth round also a rank that joins: how long the others stand still, how long their steps are meanwhile, and how long it takes to get the
+ *  state, beside messages as large over the same link: the first, into memory that nobody has used before, and the fastest.
  *
  *  Needs a built package. PyTorch is left out where there is none; restarts take part in every tenth round, because they take seconds. */
 import { spawnSync } from 'node:child_process';
@@ -42,6 +43,14 @@ const ways: readonly { readonly name: string; readonly every: number; readonly c
       command: (ranks, ...args) => [
         ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1'],
         ...[here('rank.mjs'), ...args],
+      ],
+    },
+    {
+      name: 'shrink-1-GiB',
+      every: 4,
+      command: (ranks, ...args) => [
+        ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1'],
+        ...[here('rank.mjs'), ...args, '1024'],
       ],
     },
     {
@@ -107,7 +116,7 @@ for (let round = 0; round < rounds; round++) {
       const file = join(folder, `${round}-${ranks}-${name}`);
       const victim = String(1 + (round % (ranks - 1)));
       const key = `${ranks} ${name}`;
-      const slowest = slowestOf(outputOf(command(ranks, file, name, victim)), 'gap', name === 'shrink' ? ranks - 1 : ranks);
+      const slowest = slowestOf(outputOf(command(ranks, file, name, victim)), 'gap', name.startsWith('shrink') ? ranks - 1 : ranks);
       times.set(key, [...(times.get(key) ?? []), slowest]);
     }
     if (round % 10 > 0) continue;

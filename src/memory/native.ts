@@ -26,6 +26,7 @@ export type MappingHandle = Handle<'mapping'>;
 export type SegmentsHandle = Handle<'segments'>;
 export type ProgramHandle = Handle<'program'>;
 export type RegistersHandle = Handle<'registers'>;
+export type LivesHandle = Handle<'lives'>;
 
 /** A mapping of shared memory. */
 export interface NativeMapping {
@@ -81,6 +82,14 @@ export interface Native extends NativeLoops, NativeRecords, NativeWire {
   /** Sets the timer's time from now, less than a second; 0: never. An earlier expiry is forgotten. */
   setTimer(timer: number, nanoseconds: number): void;
   closeTimer(timer: number): void;
+  /** Holds the lock `own`, one word that other processes map, and sets `timer` whenever a process has ended whose lock is watched. `own` must
+   *  stay mapped until `closeLives`. */
+  createLives(own: Uint32Array, timer: number): LivesHandle;
+  /** Watches these locks from now on, and no others: they must stay mapped as long. */
+  watchLives(lives: LivesHandle, locks: readonly Uint32Array[]): void;
+  closeLives(lives: LivesHandle): void;
+  /** Ends the stream that a socket receives, after what has come. */
+  endReading(descriptor: number): void;
   createSegments(count: number): SegmentsHandle;
   /** Remembers the address of `view`: the caller must keep it alive and attached while programs run. */
   setSegment(segments: SegmentsHandle, index: number, view: Uint8Array): void;

@@ -12,9 +12,10 @@ import { checkSource, connectionClosed, defaultCloseTimeoutMs, maxPendingOperati
 import { decodeHandle } from '../region-handle.ts';
 import { checkRange, type RegionTable } from '../region-table.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
+import { lockBytes, type Lives } from './lives.ts';
 
 const controlTextBytes = 512;
-/** Bytes of the probe region. */
+/** Bytes of the probe region before the lock of its process. */
 export const nonceBytes = 32;
 
 /** Callbacks and role for the probing at the beginning of a connection. */
@@ -28,6 +29,7 @@ export interface ShmConnectionOptions {
   readonly clock: Clock;
   readonly regions: RegionTable;
   readonly allocator: RegionAllocator;
+  readonly lives: Lives;
   readonly opening: Opening;
   readonly onEnded: (connection: StreamConnection) => void;
   /** Takes over mappings when the connection has ended. */
@@ -56,6 +58,8 @@ export class ShmConnection extends StreamConnection {
   readonly #options: ShmConnectionOptions;
   #opening: Opening | undefined;
   readonly #mappings = new Map<number, Mapping>();
+  /** The peer's probe region and the lock in it, once the region is mapped. */
+  #life: { readonly region: Region; readonly lock: Uint32Array } | undefined;
   /** Regions of this end that the peer has mapped, by rkey. */
   readonly #grantedToPeer = new Set<number>();
   readonly #deferred = new Fifo<Deferred>();
@@ -233,6 +237,10 @@ export class ShmConnection extends StreamConnection {
     this.#opening = undefined;
     if (this.#deferred.length > 0) this.#rejectDeferred(error ?? connectionClosed(this.stream.rank, this.peer.rank));
     else this.#onDrained?.();
+    if (this.#life) {
+      this.#options.lives.delete(this.#life.lock);
+      this.#life.region.close();
+    }
     // The peer may have ended well while results that it took part in are still being read here, so mappings outlive the connection.
     this.#options.retire([...this.#mappings.values()].map(({ region }) => region));
     this.#mappings.clear();
@@ -276,6 +284,7 @@ export class ShmConnection extends StreamConnection {
   }
 
   #onProbe(text: string): void {
+    if (this.#life) throw new ShoalError('protocol', 'a second probe');
     let worked: string | undefined;
     try {
       worked = this.#mapsProbe(text);
@@ -296,13 +305,16 @@ export class ShmConnection extends StreamConnection {
     let region: Region | undefined;
     try {
       region = this.#options.allocator.open(decodeHandle(handle));
-      const seen = Buffer.from(region.buffer, 0, Math.min(nonceBytes, region.bytes)).toString('hex');
-      return seen === nonce ? undefined : 'a probe region has other contents there';
+      const isProbe = region.bytes === nonceBytes + lockBytes && Buffer.from(region.buffer, 0, nonceBytes).toString('hex') === nonce;
+      if (!isProbe) return 'a probe region has other contents there';
+      this.#life = { region, lock: new Uint32Array(region.buffer, nonceBytes, 1) };
+      this.#options.lives.add(this.#life.lock, this.stream);
+      return undefined;
     } catch (error) {
       if (isExhaustion(error)) throw error;
       return messageOf(error);
     } finally {
-      region?.close();
+      if (this.#life === undefined) region?.close();
     }
   }
 

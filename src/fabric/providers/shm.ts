@@ -1,6 +1,6 @@
 /** Fabric between processes of one host: a write is one memcpy into the peer's region, mapped here. A Unix socket in the abstract
  *  namespace (unix(7): no file, gone with its process) carries everything else: the handshake, messages, immediates, which also
- *  wake the peer's event loop, and the end, by which death is seen.
+ *  wake the peer's event loop, and the end. Death is seen by a lock in the probe region, before the socket ends (lives.ts).
  *
  *    dialer                                            acceptor
  *      hello, proof            ◀── handshake ──▶         hello, proof
@@ -27,6 +27,7 @@ import type { FramedSocket } from '../stream/framed-socket.ts';
 import { hostIdentity } from '../../base/files/host-identity.ts';
 import { encodeHandle } from '../region-handle.ts';
 import { StreamFabric } from '../stream/stream-fabric.ts';
+import { Lives, lockBytes } from './lives.ts';
 import { nonceBytes, ShmConnection, type Opening } from './shm-connection.ts';
 
 const readAheadBytes = 4096;
@@ -56,8 +57,9 @@ export class ShmFabric extends StreamFabric<ShmConnection, ShmOptions> {
   readonly #allocator: RegionAllocator;
   /** Memory of peers whose connection has ended; unmapped when the fabric closes. */
   readonly #retired: Region[] = [];
-  /** Region that peers map to see that they are on this host, and its description. */
+  /** Region that peers map to see that they are on this host, and that this process lives, and its description. */
   readonly #probe: { region: Region; text: Buffer };
+  readonly #lives: Lives;
   /** Buffer that all connections read ahead into: frames are small here. */
   readonly #readAhead = Buffer.allocUnsafeSlow(readAheadBytes);
 
@@ -65,12 +67,14 @@ export class ShmFabric extends StreamFabric<ShmConnection, ShmOptions> {
   constructor(options: ShmOptions) {
     super(options, encodeHandle);
     this.#hostId = options.hostId || hostIdentity();
-    this.#allocator = options.regions ?? createRegionAllocator({ native: loadNative({ enabled: true }) });
-    if (this.#allocator.kind !== 'shared')
+    const native = loadNative({ enabled: true });
+    this.#allocator = options.regions ?? createRegionAllocator({ native });
+    if (this.#allocator.kind !== 'shared' || native === undefined)
       throw new ShoalError('unsupported', `shm needs shared memory: ${shmUnavailable() ?? 'the allocator given has none'}`);
-    const region = this.#allocator.create(nonceBytes);
+    const region = this.#allocator.create(nonceBytes + lockBytes);
     const nonce = options.random.bytes(nonceBytes);
     new Uint8Array(region.buffer).set(nonce);
+    this.#lives = new Lives(native, new Uint32Array(region.buffer, nonceBytes, 1));
     this.#probe = { region, text: Buffer.from(`${encodeHandle(region)} ${Buffer.from(nonce).toString('hex')}`) };
   }
 
@@ -133,6 +137,7 @@ export class ShmFabric extends StreamFabric<ShmConnection, ShmOptions> {
       clock: this.options.clock,
       regions: this.regions,
       allocator: this.#allocator,
+      lives: this.#lives,
       opening,
       onEnded: () => this.connections.delete(connection),
       retire: (regions) => this.#retired.push(...regions),

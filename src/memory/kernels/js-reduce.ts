@@ -39,21 +39,8 @@ const valueTypes: { readonly [D in DType]: ValueType } = {
 
 type Values = ValueArrays[ValueType];
 
-export function reduceJs(
-  scratch: Scratch,
-  dtype: DType,
-  op: CombineOp,
-  targets: readonly Uint8Array[],
-  sources: readonly Uint8Array[],
-  tree: ReduceTree,
-  divisor: number | undefined,
-): void {
-  reduceThen(scratch, dtype, op, targets, sources, tree, divisor === undefined ? undefined : { ...division, by: divisor });
-}
-
 /** A factor or divisor that is applied to results before they are stored. */
 interface Finish {
-  readonly by: number;
   /** Applies it to float32 values; the number is a float32. */
   readonly float32: (values: Float32Array, from: number, count: number, by: number) => void;
   readonly float64: (values: Float64Array, from: number, count: number, by: number) => void;
@@ -62,14 +49,16 @@ interface Finish {
 const division = { float32: divideFloat32, float64: divideFloat64 };
 const multiplication = { float32: multiplyFloat32, float64: multiplyFloat64 };
 
-function reduceThen(
+/** @param by undefined: results are stored as they are. */
+export function reduceJs(
   scratch: Scratch,
   dtype: DType,
   op: CombineOp,
   targets: readonly Uint8Array[],
   sources: readonly Uint8Array[],
   tree: ReduceTree,
-  finish: Finish | undefined,
+  by: number | undefined,
+  finish: Finish = division,
 ): void {
   const views = sources.map((source) => elementsOf(dtype, source));
   const target = elementsOf(dtype, targets[0]);
@@ -111,13 +100,14 @@ function reduceThen(
       starts[height - 1] = start;
     }
     if (codec !== undefined) {
-      finish?.float32(arrays.float32, 0, size, Math.fround(finish.by));
+      if (by !== undefined) finish.float32(arrays.float32, 0, size, Math.fround(by));
       codec.store(target as never, from, arrays, 0, size);
     } else {
       // Both have elements of one type.
       if (stack[0] !== target) (target as Float32Array).set((stack[0] as Float32Array).subarray(starts[0], starts[0] + size), from);
-      if (target instanceof Float64Array) finish?.float64(target, from, size, finish.by);
-      else finish?.float32(target as Float32Array, from, size, Math.fround(finish.by));
+      if (by === undefined) continue;
+      if (target instanceof Float64Array) finish.float64(target, from, size, by);
+      else finish.float32(target as Float32Array, from, size, Math.fround(by));
     }
   }
   for (let t = 1; t < targets.length; t++) targets[t].set(targets[0]);
@@ -125,7 +115,7 @@ function reduceThen(
 
 /** Multiplies a float dtype's elements by the factor. */
 export function scaleJs(scratch: Scratch, dtype: DType, target: Uint8Array, source: Uint8Array, factor: number): void {
-  reduceThen(scratch, dtype, 'sum', [target], [source], [0], { ...multiplication, by: factor });
+  reduceJs(scratch, dtype, 'sum', [target], [source], [0], factor, multiplication);
 }
 
 function elementsOf<D extends DType>(dtype: D, bytes: Uint8Array): DTypeViews[D] {

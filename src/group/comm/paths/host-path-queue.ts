@@ -4,16 +4,15 @@
  *                      is not to wait     ─▶ queue ─▶ resume, from the start … ─▶ done */
 import { must } from '../../../base/assert.ts';
 import { BoundedCache } from '../../../base/collections/bounded-cache.ts';
+import { sameContract } from '../../../call/contract.ts';
 import type { GroupContext } from '../engine/group-context.ts';
 import { LateCalls, type HandedOver, type LateCall, type Look } from '../engine/late-calls.ts';
 import { localBuffers, operationKey } from '../../../call/local-buffers.ts';
-import type { HostPathPlans } from '../../../call/planner.ts';
 import { HostPath, type HostPathName, type HostPathOperation, type HostPathPosition } from '../../../call/host-path.ts';
 
 export interface HostPathEntry extends LateCall<'host'> {
   readonly slot: number;
-  readonly plans: HostPathPlans;
-  /** Undefined until it is the head. */
+  /** Undefined until it is the head, and its plan is built. */
   operation: HostPathOperation | undefined;
   position: HostPathPosition;
   /** Peers' memory is bound as this thread maps it. */
@@ -33,6 +32,8 @@ export class HostPathQueue extends LateCalls<HostPathEntry> {
   readonly #bound = new BoundedCache<string, HostPathOperation>(boundMax);
   /** Made on first use: many a group never leaves anything to the comm thread. */
   #made: HostPath | undefined;
+  /** Some call has been built. */
+  #isWarm = false;
 
   constructor(group: GroupContext, name: HostPathName) {
     super(group, name);
@@ -40,18 +41,16 @@ export class HostPathQueue extends LateCalls<HostPathEntry> {
   }
 
   add(request: HandedOver<'host'>, submittedMs: number): HostPathEntry {
-    const plans = must(this.group.plans.prepare(request.call).hostPath, () => 'operations of the host path run whole');
     const entry: HostPathEntry = {
       ...request,
       submittedMs,
       slot: this.#hostPath.slotOf(request.way.ordinal),
-      plans,
       operation: undefined,
       path: 'host path',
       started: false,
       waitedFor: undefined,
       get algorithm() {
-        return plans.algorithms[this.position.code];
+        return this.operation?.plans.algorithms[this.position.code] ?? 'undecided';
       },
       get movements() {
         return this.operation?.bound.whole.movements ?? [];
@@ -67,6 +66,7 @@ export class HostPathQueue extends LateCalls<HostPathEntry> {
   protected run(entry: HostPathEntry): Look {
     const { sequence, way } = entry;
     const hostPath = this.#hostPath;
+    if (!this.#isWarm && this.#waitsUnbuilt(entry)) return 'waiting';
     entry.operation ??= this.#bind(entry);
     const { operation } = entry;
     // The other thread bound peers' memory as it maps it; here it is bound anew, once.
@@ -83,6 +83,16 @@ export class HostPathQueue extends LateCalls<HostPathEntry> {
   }
 
   rest(): void {}
+
+  /** True for a call that this rank has announced and another one has not, which may have been lost: a plan is built by code that runs for
+   *  the first time, on CPUs that the others need for what follows. At a group's first call others are late because they begin. */
+  #waitsUnbuilt({ position, way, slot, sequence }: HostPathEntry): boolean {
+    const { members, world } = this.group;
+    const isOpen = position.pc > 0 && way.ordinal > 0 && !world.env.recorder.trace.enabled;
+    if (!isOpen || members.firstLate(slot, sequence) === undefined) return false;
+    const own = members.own.contract(slot);
+    return members.blocks.every((block) => !block.holds(slot, sequence) || sameContract(own, block.contract(slot)));
+  }
 
   #patienceNs(entry: HostPathEntry, { bytes }: HostPathOperation): number {
     const { spinMs, world } = this.group;
@@ -112,7 +122,9 @@ export class HostPathQueue extends LateCalls<HostPathEntry> {
 
   /** Done for the head alone, so that an operation called twice in a row can be one. */
   #bind(entry: HostPathEntry): HostPathOperation {
-    const { call, plans, way, position } = entry;
+    const { call, way, position } = entry;
+    this.#isWarm = true;
+    const plans = must(this.group.plans.prepare(call).hostPath, () => 'operations of the host path run whole');
     const buffers = localBuffers(entry.buffers, way.announced);
     if (way.announced === 'private' || position.code === 'private') return this.#hostPath.bind(call, plans, buffers, position.code);
     const key = operationKey(call, buffers);
