@@ -94,7 +94,7 @@ struct Lives {
         if (waiters.size() < kWaitersMost) wait(word, value);
         return false;
       }
-      // The kernel has woken one process.
+      // The kernel has woken one process. If that one is stopped, the others' sockets tell them.
       wake_all(word);
       const itimerspec soon{{}, {0, 1}};
       timerfd_settime(timer, 0, &soon, nullptr);

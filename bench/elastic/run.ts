@@ -34,43 +34,41 @@ const hasTorch = spawnSync(python, ['-c', 'import torch.distributed']).status ==
 const commit = spawnSync('git', ['describe', '--always', '--dirty'], { cwd: repository, encoding: 'utf8' }).stdout.trim();
 const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url));
 
-/** Ways to go on, with the command of a job; every n-th round. */
-const ways: readonly { readonly name: string; readonly every: number; readonly command: (ranks: number, ...args: string[]) => string[] }[] =
-  [
-    {
-      name: 'shrink',
-      every: 1,
-      command: (ranks, ...args) => [
-        ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1'],
-        ...[here('rank.mjs'), ...args],
-      ],
-    },
-    {
-      name: 'shrink-1-GiB',
-      every: 4,
-      command: (ranks, ...args) => [
-        ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1'],
-        ...[here('rank.mjs'), ...args, '1024'],
-      ],
-    },
-    {
-      name: 'restart',
-      every: 10,
-      command: (ranks, ...args) => [
-        ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--max-restarts', '1'],
-        ...[here('rank.mjs'), ...args],
-      ],
-    },
-    {
-      name: 'torchrun',
-      every: 10,
-      command: (ranks, ...args) => [
-        ...[python, '-m', 'torch.distributed.run', '--nproc_per_node', String(ranks), '--max_restarts', '1'],
-        ...['--monitor_interval', '0.1', '--redirects', '1', '--tee', '1'],
-        ...[here('torch_rank.py'), ...args],
-      ],
-    },
-  ];
+/** The command of a job of `shoal run`. */
+const shoalRun = (ranks: number, flags: readonly string[], args: readonly string[]): string[] => [
+  ...[process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), ...flags],
+  ...[here('rank.mjs'), ...args],
+];
+
+interface Way {
+  readonly name: string;
+  /** It takes part in every n-th round. */
+  readonly every: number;
+  /** Ranks that are there afterwards. */
+  readonly rest: (ranks: number) => number;
+  readonly command: (ranks: number, ...args: string[]) => string[];
+}
+
+const ways: readonly Way[] = [
+  { name: 'shrink', every: 1, rest: (ranks) => ranks - 1, command: (ranks, ...args) => shoalRun(ranks, ['--min', '1'], args) },
+  {
+    name: 'shrink-1-GiB',
+    every: 4,
+    rest: (ranks) => ranks - 1,
+    command: (ranks, ...args) => shoalRun(ranks, ['--min', '1'], [...args, '1024']),
+  },
+  { name: 'restart', every: 10, rest: (ranks) => ranks, command: (ranks, ...args) => shoalRun(ranks, ['--max-restarts', '1'], args) },
+  {
+    name: 'torchrun',
+    every: 10,
+    rest: (ranks) => ranks,
+    command: (ranks, ...args) => [
+      ...[python, '-m', 'torch.distributed.run', '--nproc_per_node', String(ranks), '--max_restarts', '1'],
+      ...['--monitor_interval', '0.1', '--redirects', '1', '--tee', '1'],
+      ...[here('torch_rank.py'), ...args],
+    ],
+  },
+];
 
 interface Row {
   readonly ranks: number;
@@ -111,12 +109,12 @@ const times = new Map<string, number[]>();
 const joins = new Map<number, number[][]>();
 for (let round = 0; round < rounds; round++) {
   for (const ranks of values.ranks.split(',').map(Number)) {
-    for (const { name, every, command } of ways) {
+    for (const { name, every, rest, command } of ways) {
       if (round % every > 0 || (name === 'torchrun' && !hasTorch)) continue;
       const file = join(folder, `${round}-${ranks}-${name}`);
       const victim = String(1 + (round % (ranks - 1)));
       const key = `${ranks} ${name}`;
-      const slowest = slowestOf(outputOf(command(ranks, file, name, victim)), 'gap', name.startsWith('shrink') ? ranks - 1 : ranks);
+      const slowest = slowestOf(outputOf(command(ranks, file, name, victim)), 'gap', rest(ranks));
       times.set(key, [...(times.get(key) ?? []), slowest]);
     }
     if (round % 10 > 0) continue;

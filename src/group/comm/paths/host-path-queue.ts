@@ -85,11 +85,12 @@ export class HostPathQueue extends LateCalls<HostPathEntry> {
   rest(): void {}
 
   /** True for a call that this rank has announced and another one has not, which may have been lost: a plan is built by code that runs for
-   *  the first time, on CPUs that the others need for what follows. At a group's first call others are late because they begin. */
+   *  the first time, on CPUs that the others need for what follows. At a group's first call others are late because they begin; and what is
+   *  traced names the algorithm of its plan. */
   #waitsUnbuilt({ position, way, slot, sequence }: HostPathEntry): boolean {
     const { members, world } = this.group;
-    const isOpen = position.pc > 0 && way.ordinal > 0 && !world.env.recorder.trace.enabled;
-    if (!isOpen || members.firstLate(slot, sequence) === undefined) return false;
+    const mayWait = position.pc > 0 && way.ordinal > 0 && !world.env.recorder.trace.enabled;
+    if (!mayWait || members.firstLate(slot, sequence) === undefined) return false;
     const own = members.own.contract(slot);
     return members.blocks.every((block) => !block.holds(slot, sequence) || sameContract(own, block.contract(slot)));
   }
