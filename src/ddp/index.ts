@@ -5,15 +5,7 @@ export type { Checkpoint, CheckpointState, CheckpointTensor, CheckpointValue } f
 export { Checkpoints, type CheckpointContents, type CheckpointGroup, type CheckpointsOptions } from './checkpoints/checkpoints.ts';
 export { checksum } from './checksum.ts';
 export { elastic, type ElasticState, type ElasticSteps, type ElasticTrain, type ShardedState } from '../elastic/elastic.ts';
-export {
-  allReduceHook,
-  bf16CompressHook,
-  fp16CompressHook,
-  HalfPrecisionState,
-  powerSGDHook,
-  PowerSGDState,
-  type PowerSGDOptions,
-} from './hooks/built-in.ts';
+export * from './hooks/built-in.ts';
 export type { CommHook, GradBucket, GradPart } from './hooks/comm-hook.ts';
 export { join, type Joinable, type JoinGroup, type JoinHook, type JoinOptions, type JoinResult } from './join.ts';
 export { Adam, SGD } from './optimizers.ts';

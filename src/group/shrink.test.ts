@@ -140,7 +140,9 @@ describe('exclude', () => {
       ),
     );
     await turns(20);
-    clock.advance(1001);
+    clock.advance(500);
+    await turns(20);
+    clock.advance(501);
     await refused;
     const shrunk = await Promise.all([groups[0].shrink({ exclude: [2] }), groups[1].shrink({ exclude: [2] })]);
     await Promise.all(shrunk.map((group) => group.barrier()));

@@ -9,15 +9,4 @@ export type { OptimizerSpec } from '../ps/optimizers/optimizer.ts';
 export type { ParameterInfo } from '../ps/client/client-options.ts';
 export type { ClientTicket } from '../ps/client/commands.ts';
 export type { Blob } from '../ps/values/blob-box.ts';
-export type {
-  Key,
-  KVStore,
-  KVStoreType,
-  KVWork,
-  RowSparse,
-  RowSparsePullOptions,
-  TransferOptions,
-  Updater,
-  Value,
-  Values,
-} from './calls/types.ts';
+export type * from './calls/types.ts';

@@ -9,6 +9,7 @@
 import { must } from '../base/assert.ts';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
+import { keepSeldomCode } from '../base/packages/cached-code.ts';
 import { noteGone, whenJoined } from '../store/ended-ranks.ts';
 import type { Store } from '../store/store.ts';
 import { succeeded } from './exit-reason.ts';
@@ -87,6 +88,7 @@ export class ElasticRanks implements ExpendableRanks {
     const rank = must(ended.rank, () => 'it is a rank');
     const again = this.#startAgain(ended, rank, this.#localRankOf(rank));
     world.hear({ what: 'ended', rank, text: ended.text, described: describeEnd(ended), again, failure });
+    keepSeldomCode();
   }
 
   /** A rank has ended well. */

@@ -9,7 +9,7 @@
  *
  *  A rank that comes back late finds in the store who has gone on, and whether it was one of them. It must not know the cause of a loss,
  *  nor how a group is opened. */
-import type { Clock } from '../base/clock.ts';
+import { within, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { anyObject, count, flag, integer, list, object, optional, parse, type ValueOf } from '../base/schema.ts';
 import type { Store, StoreWait } from '../store/store.ts';
@@ -59,6 +59,9 @@ export interface Change {
   readonly timeoutMs: number;
 }
 
+/** Time in which the first rank may write who goes on, before the others do. */
+const patienceMs = 200;
+
 const membersKey = 'members';
 const rowKey = (rank: number): string => `row/${rank}`;
 
@@ -104,16 +107,21 @@ export class Agreement {
     }
   }
 
-  /** Every call of the store but the last one is made at once. */
+  /** Every call of the store but the last one is made at once. The first rank writes `members`; the others leave it to that one as long as
+   *  it does not take too long. */
   async #decided(row: Row, limit: JoinLimit): Promise<Members> {
+    const { rank, clock } = this.#world;
     const store = placeOf(this.#store, this.#last);
     const over = new AbortController();
-    const written = store.set(rowKey(this.#world.rank), encodeJson(row));
+    const written = store.set(rowKey(rank), encodeJson(row));
     written.catch(() => undefined);
     const known = store.get(membersKey, { timeoutMs: limit.leftMs, signal: over.signal }).catch(() => new Promise<never>(() => undefined));
     try {
+      const isFirst = row.ranks.find((each) => !this.#world.isLost(each)) === rank;
+      const theirs = isFirst ? undefined : await within(clock, Math.min(patienceMs, limit.leftMs / 2), known, () => undefined);
+      if (theirs !== undefined) return membersIn(theirs);
       for (;;) {
-        const there = row.ranks.filter((rank) => !this.#world.isLost(rank));
+        const there = row.ranks.filter((each) => !this.#world.isLost(each));
         const rows = await Promise.race([known, this.#rows(store, there, limit, over.signal)]);
         await written;
         if (rows instanceof Uint8Array) return membersIn(rows);

@@ -218,6 +218,8 @@ export class StoreClient extends Store {
   #lose(error: ShoalError): void {
     if (this.#end !== undefined) return;
     this.#end = error;
+    // What was asked for in this turn is sent.
+    this.#socket.uncork();
     this.#socket.destroy();
     const pending = [...this.#pending.values()];
     this.#pending.clear();

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { temporaryFolder } from '../testing/temporary-folder.ts';
-import { loadBundle } from './cached-code.ts';
+import { keepSeldomCode, loadBundle } from './cached-code.ts';
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
@@ -49,6 +49,23 @@ it('code that has run for a while is kept, once, and does the same from there', 
   expect(load().seven()).toBe(7);
   vi.advanceTimersByTime(1000);
   expect(readFileSync(join(folder, name))).toEqual(kept);
+});
+
+it('code that runs seldom is kept once it has run, and read instead of the first', () => {
+  const folder = temporaryFolder('cached-code');
+  const { load, cached } = bundleIn(folder);
+  const bundle = load();
+  vi.advanceTimersByTime(1000);
+  const [first] = cached();
+  bundle.path();
+  keepSeldomCode();
+  vi.advanceTimersByTime(1000);
+  const all = first.replace(/cache$/, 'seldom.cache');
+  expect(cached().sort()).toEqual([first, all]);
+  rmSync(join(folder, first));
+  expect(load().path()).toBe('a/b');
+  vi.advanceTimersByTime(1000);
+  expect(cached()).toEqual([all]);
 });
 
 it.each([

@@ -1,17 +1,26 @@
 /** Loads a bundle with its code compiled already: the first thread that has run it for a while keeps what V8 has compiled of it beside it,
- *  for one version of Node.js. V8 refuses what does not fit, and compiles as without.
+ *  for one version of Node.js. The first thread that has lost a rank does so again: code that runs seldom is compiled then, too. V8 refuses
+ *  what does not fit, and compiles as without.
  *
  *      x.js         its imports and exports, as an ES module: an ES module has no cache of code in Node.js 20
  *      x.cjs        its code                          x.cjs-<hash of the code>-<version>.cache    written where the folder may be
+ *                                                     … .seldom.cache                             after a loss; read instead of the other
  *
  *  scripts/cached-bundles.mjs makes the pair out of a bundle. */
+import { channel } from 'node:diagnostics_channel';
 import { closeSync, existsSync, openSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { Module } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { Script } from 'node:vm';
 
-/** Time after which compiled code is written: a rank has joined by then, and a launcher has started its ranks. */
+/** Time after which compiled code is written: a rank has joined by then, and a launcher has started its ranks. After a loss, the ranks that
+ *  are left have gone on. */
 const keepMs = 1000;
+/** Bundles have a copy of this module each. */
+const seldom = channel('shoal:seldom');
+
+/** Keeps what the bundles of this thread have run, once more: code that runs seldom has run. */
+export const keepSeldomCode = (): void => seldom.publish(undefined);
 
 export interface CachedBundle {
   readonly require: NodeRequire;
@@ -36,14 +45,18 @@ export function loadBundle({ require, url, hash, imports, importLater }: CachedB
   const module = Object.assign(new Module(file) as CommonJs, { filename: file, url, importLater, require: requireOf });
   // Node.js knows the source maps of modules alone.
   if ((process as { sourceMapsEnabled?: boolean }).sourceMapsEnabled === true) module._compile(source, file);
-  else compiled(source, file, `${file}-${hash}-${process.version}-${process.arch}.cache`)(module.exports as object, requireOf, module);
+  else compiled(source, file, `${file}-${hash}-${process.version}-${process.arch}`)(module.exports as object, requireOf, module);
   return module.exports as object;
 }
 
 function compiled(source: string, filename: string, cache: string): Compiled {
-  const cachedData = readIfThere(cache);
+  const [first, later] = [`${cache}.cache`, `${cache}.seldom.cache`];
+  const all = readIfThere(later);
+  const cachedData = all ?? readIfThere(first);
   const script = new Script(`(function(exports,require,module){${source}\n})`, { filename, ...(cachedData && { cachedData }) });
-  if (cachedData === undefined) setTimeout(() => keep(cache, script), keepMs).unref();
+  const keepSoon = (path: string): unknown => setTimeout(() => keep(path, script), keepMs).unref();
+  if (cachedData === undefined) keepSoon(first);
+  if (all === undefined) seldom.subscribe(() => keepSoon(later));
   return script.runInThisContext() as Compiled;
 }
 

@@ -21,14 +21,13 @@ export class SecureStream {
     });
   }
 
+  /** What is written in one turn travels together. */
   write(pieces: readonly Uint8Array[]): void {
-    if (this.#sealer) {
-      this.#socket.write(sealParts(this.#sealer, pieces));
-      return;
+    if (this.#socket.writableCorked === 0) {
+      this.#socket.cork();
+      process.nextTick(() => this.#socket.uncork());
     }
-    this.#socket.cork();
-    for (const piece of pieces) this.#socket.write(piece);
-    this.#socket.uncork();
+    for (const piece of this.#sealer ? [sealParts(this.#sealer, pieces)] : pieces) this.#socket.write(piece);
   }
 
   /** Hands over what has come. @throws ShoalError `protocol` for records that are not the peer's; what `onBytes` throws. */

@@ -1,6 +1,7 @@
 /** The calling thread's part of `shrink`, `grow` and `reconfigure`: checks the call, asks the comm thread for
  *  the group of the ranks that go on, and hands over to it. It must not know how the ranks agree. */
 import { ShoalError } from '../../base/errors.ts';
+import { keepSeldomCode } from '../../base/packages/cached-code.ts';
 import { checkOptions } from '../../base/schema.ts';
 import type { GroupSpec } from '../../call/group-spec.ts';
 import type { Change } from '../../membership/agreement.ts';
@@ -57,6 +58,7 @@ async function changedSpec(
   const { spec, info: joined } = await client.ask<ChangedGroup>(command, `changing the ranks of group '${name}'`);
   client.groupNumbers.use(spec.id, spec.serial);
   Object.assign(info, joined);
+  keepSeldomCode();
   return spec;
 }
 

@@ -3,6 +3,7 @@
 import { must } from '../../base/assert.ts';
 import { within } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { keepSeldomCode } from '../../base/packages/cached-code.ts';
 import { restrictHosts, type GroupSpec } from '../../call/group-spec.ts';
 import { Agreement, type Group, type Members, type MemberWorld } from '../../membership/agreement.ts';
 import { factsOf, newcomersOf, type KnownNewcomers } from '../../membership/newcomers.ts';
@@ -16,13 +17,19 @@ import type { World } from './world.ts';
 /** The group that is left; for a newcomer, the world's. */
 type Left = Pick<GroupSpec, 'name' | 'backend'>;
 
+/** Time after which a group that has failed is left. */
+const leaveMs = 100;
+
 /** Opens the group of the ranks that go on, and closes the one that they leave. @throws ShoalError as `Agreement.next`. */
 export async function changeGroup(world: World, store: Store, { group, ...change }: ChangeRequest): Promise<ChangedGroup> {
   const engine = must(world.group(group), () => 'the group has not been destroyed');
   const { globalRanks, serial = 0 } = engine.spec;
   engine.agreement ??= agreementOf(world, store, engine.spec, { ranks: globalRanks, serial });
   const members = await engine.agreement.next(change);
-  await world.closeGroup(group, 0);
+  // The others do not wait for this rank's word that it has left a group that has failed: they and it go on first.
+  if (engine.failure) world.env.clock.setTimer(leaveMs, () => void world.closeGroup(group, 0));
+  else await world.closeGroup(group, 0);
+  keepSeldomCode();
   return { spec: specOf(members, engine.spec, world), info: world.joined };
 }
 

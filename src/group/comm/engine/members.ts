@@ -293,6 +293,8 @@ export class Members {
   /** Begins a block as if so many calls had been made and ended. */
   #beginAt(block: ControlBlock): ControlBlock {
     const { callsBefore = 0 } = this.#group;
+    // All of a new block is zero.
+    if (callsBefore === 0) return block;
     block.completed = callsBefore;
     block.called = callsBefore;
     for (let slot = 0; slot < this.#slotCount; slot++) block.publish(slot, callsBefore);

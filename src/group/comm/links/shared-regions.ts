@@ -87,7 +87,8 @@ export class SharedRegions {
     this.#byKey.delete(key);
     this.#bytes -= shared.region.bytes;
     this.#keyById.delete(shared.region.id);
-    for (const link of this.#links()) link.post(encodeControl({ type: 'withdraw', key }));
+    const message = encodeControl({ type: 'withdraw', key });
+    for (const link of this.#links()) link.post(message);
     for (const registered of shared.registered.values()) registered.deregister();
     shared.region.close();
   }
