@@ -1,10 +1,11 @@
 // A rank of bench/elastic: all-reduces until it is told the number of steps; the victim kills itself, and all others print how long after that
 // their next all-reduce was complete. Arguments: file for the time of the kill, way to go on (of run.ts), victim, mebibytes that the victim
-// has in memory.
+// has in memory, milliseconds that the others go on afterwards.
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { initProcessGroup, isShoalError } from 'shoal';
 
-const [file, way, victim, mebibytes = '0'] = process.argv.slice(2);
+const [file, way, victim, mebibytes = '0', longerMs = '0'] = process.argv.slice(2);
 const steps = 400;
 const now = () => performance.timeOrigin + performance.now();
 const wasKilled = existsSync(file);
@@ -36,4 +37,5 @@ for (let step = 0; step < steps; step++) {
   console.log(`gap ${now() - Number(readFileSync(file, 'utf8'))}`);
   isOver = true;
 }
+await sleep(Number(longerMs));
 await group.destroy();

@@ -13,13 +13,15 @@ import type { ChangedGroup } from '../shared/comm-protocol.ts';
 import type { GroupParts } from './group-parts.ts';
 
 /** @throws ShoalError `usage`; `unsupported` for a group whose collectives a library runs; else as `ProcessGroup.shrink`. */
-export function shrunkSpec(spec: GroupSpec, world: WorldHandle, options: ShrinkOptions): Promise<GroupSpec> {
+export async function shrunkSpec(spec: GroupSpec, world: WorldHandle, options: ShrinkOptions): Promise<GroupSpec> {
   checkOptions('shrink', options, shrinkOptions);
   const { rank, globalRanks } = spec;
   const exclude = [...new Set(options.exclude)];
   if (exclude.length > 0) checkRanks('shrink', exclude, globalRanks.length);
   if (exclude.includes(rank)) throw new ShoalError('usage', `shrink: rank ${rank} cannot exclude itself; it calls destroy, or just ends`);
-  return changedSpec(spec, world, { ...options, exclude });
+  const shrunk = await changedSpec(spec, world, { ...options, exclude });
+  keepSeldomCode();
+  return shrunk;
 }
 
 /** @param isWorld the world ends with the group, and those that wait are taken in. @throws ShoalError as `shrunkSpec`. */
@@ -58,7 +60,6 @@ async function changedSpec(
   const { spec, info: joined } = await client.ask<ChangedGroup>(command, `changing the ranks of group '${name}'`);
   client.groupNumbers.use(spec.id, spec.serial);
   Object.assign(info, joined);
-  keepSeldomCode();
   return spec;
 }
 

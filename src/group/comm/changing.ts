@@ -26,10 +26,11 @@ export async function changeGroup(world: World, store: Store, { group, ...change
   const { globalRanks, serial = 0 } = engine.spec;
   engine.agreement ??= agreementOf(world, store, engine.spec, { ranks: globalRanks, serial });
   const members = await engine.agreement.next(change);
-  // The others do not wait for this rank's word that it has left a group that has failed: they and it go on first.
-  if (engine.failure) world.env.clock.setTimer(leaveMs, () => void world.closeGroup(group, 0));
-  else await world.closeGroup(group, 0);
-  keepSeldomCode();
+  if (engine.failure) {
+    // The others do not wait for this rank's word that it has left: they and it go on first.
+    world.env.clock.setTimer(leaveMs, () => void world.closeGroup(group, 0));
+    keepSeldomCode();
+  } else await world.closeGroup(group, 0);
   return { spec: specOf(members, engine.spec, world), info: world.joined };
 }
 
