@@ -1,8 +1,9 @@
 /** The agreement of a group's ranks on those that go on, without some of them or with others that wait. It goes through the world's store,
  *  which decides once who follows a group: of two parts that have lost each other, one goes on at most.
  *
- *      every rank   writes `row/<rank>`: the numbers of groups that it uses, and whom it leaves out or takes in. The first that has the rows
- *                   of all ranks that it has not lost writes `members`
+ *      every rank   writes `row/<rank>`: the numbers of groups that it uses, and whom it leaves out or takes in. The first of those that
+ *                   are left writes `members` when it has the rows of all; where it takes long, the others do so, too, and the first word
+ *                   counts
  *      who waits    follows the groups of the world, one after the other, until it is a member
  *      each member  opens their group. Where one has lost another meanwhile, it goes on from that group in the same way; the others hear
  *                   of its failure, if they have opened it, and then do so, too

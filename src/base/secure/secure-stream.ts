@@ -21,7 +21,7 @@ export class SecureStream {
     });
   }
 
-  /** What is written in one turn travels together. */
+  /** Sends bytes; those of one turn of the event loop travel together. */
   write(pieces: readonly Uint8Array[]): void {
     if (this.#socket.writableCorked === 0) {
       this.#socket.cork();
