@@ -108,6 +108,8 @@ describe('machines that come and go', () => {
     await first.output(/has joined/, 1);
     await using second = node('b');
     await second.output(/rank 1 joined the job/, 1);
+    // Else it would end the job, of which it knows no other rank.
+    await first.output(/world 1 → 2/, 1);
     killedBy(first, 'SIGTERM');
     await first.output(/no rank is left on this node; its launcher serves the store until the job ends/, 1);
     end();
@@ -128,6 +130,7 @@ describe('machines that come and go', () => {
     await using third = others[1];
     for (const other of others) await other.output(/rank \d joined the job/, 1);
     if (how === 'without') {
+      await first.output(/world \d → 3/, 1);
       killedBy(first, 'SIGTERM');
       await first.output(/no rank is left on this node/, 1);
     }
