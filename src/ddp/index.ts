@@ -12,12 +12,7 @@ export { Adam, SGD } from './optimizers.ts';
 export type { AdamOptions, Optimizer, OptimizerClass, OptimizerParameter, SGDOptions } from './optimizers.ts';
 export { Reducer } from './reducer.ts';
 export type { ReducerGroup, ReducerOptions, ReducerStats, StepResult, Weighting } from './reducer-options.ts';
-export {
-  type GradientSource,
-  type ShardingOptions,
-  ZeroRedundancyOptimizer,
-  type ZeroGroup,
-} from './sharding/zero-redundancy-optimizer.ts';
+export * from './sharding/zero-redundancy-optimizer.ts';
 export { SummaryWriter } from './summary-writer.ts';
 export { DistributedSampler, type SamplerOptions, type SamplerState } from './sampler.ts';
 /** The generator that the sampler uses: for initial parameters that are the same on every machine. */

@@ -218,7 +218,7 @@ export class StoreClient extends Store {
   #lose(error: ShoalError): void {
     if (this.#end !== undefined) return;
     this.#end = error;
-    // What was asked for in this turn is sent.
+    // Requests of this turn are still sent.
     this.#socket.uncork();
     this.#socket.destroy();
     const pending = [...this.#pending.values()];

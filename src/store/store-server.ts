@@ -138,7 +138,11 @@ export class StoreServer {
     await new Promise<void>((resolve) => {
       this.#server.close(() => resolve());
       this.#strangers.close();
-      for (const client of this.#clients) client.socket.destroy();
+      for (const { socket } of this.#clients) {
+        // Answers of this turn are still sent.
+        socket.uncork();
+        socket.destroy();
+      }
     });
   }
 
