@@ -1,7 +1,7 @@
 /** The agreement of a group's ranks on those that go on, without some of them or with others that wait. It goes through the world's store,
  *  which decides once who follows a group: of two parts that have lost each other, one goes on at most.
  *
- *      every rank   writes `row/<rank>`: the numbers of groups that it uses, and whom it leaves out or takes in. The first of those that
+ *      every rank   writes `row/<rank>`: the numbers of groups that it uses, whom it leaves out, takes in or has lost. The first of those that
  *                   are left writes `members` when it has the rows of all; where it takes long, the others do so, too, and the first word
  *                   counts
  *      who waits    follows the groups of the world, one after the other, until it is a member
@@ -18,7 +18,8 @@ import { GroupNumbers, groupNumbersWords, noNumberLeft } from './group-numbers.t
 import { decodeJson, encodeJson } from '../base/bytes.ts';
 import { JoinLimit } from './join-limit.ts';
 
-const rowShape = object({ numbers: list(integer(), { min: groupNumbersWords, max: groupNumbersWords }), ranks: list(count), admits: flag });
+const numbersShape = list(integer(), { min: groupNumbersWords, max: groupNumbersWords });
+const rowShape = object({ numbers: numbersShape, ranks: list(count), lost: list(count), admits: flag });
 type Row = ValueOf<typeof rowShape>;
 /** Those who go on, and the number and serial of their group. Ranks are the world's. `newcomers`: what all need to know of those that were
  *  taken in. */
@@ -94,7 +95,9 @@ export class Agreement {
     for (let decided = known; ; decided = undefined) {
       const { ranks: last } = this.#last;
       const ranks = [...new Set([...order, ...last])].filter((rank) => last.includes(rank) && !exclude.includes(rank));
-      const members = decided ?? (await this.#decided({ ranks, admits, numbers: [...used.encode()] }, limit));
+      const members =
+        decided ??
+        (await this.#decided({ ranks, lost: last.filter((rank) => this.#world.isLost(rank)), admits, numbers: [...used.encode()] }, limit));
       if (!members.ranks.includes(this.#world.rank)) throw this.#goneWithout(members);
       this.#last = members;
       this.#tried.push(members);
@@ -154,9 +157,10 @@ export class Agreement {
     const rows = values.map((value) => parse('a row of a group that is changed', rowShape, decodeJson(value)));
     const { id, serial } = new GroupNumbers().agree(Int32Array.from(rows.flatMap(({ numbers }) => numbers)));
     if (id === undefined) throw noNumberLeft();
-    const staying = there.filter((rank) => rows.every(({ ranks }) => ranks.includes(rank)));
+    const wanted = there.filter((rank) => rows.every(({ ranks }) => ranks.includes(rank)));
+    const staying = withoutLosses(wanted, new Map(rows.map(({ lost }, index) => [there[index], lost])));
     const newcomers = rows.some(({ admits }) => admits) ? await this.#world.newcomers(staying) : undefined;
-    if (newcomers === undefined) return { ranks: staying, id, serial };
+    if (newcomers === undefined) return { ranks: [...staying], id, serial };
     return { ranks: [...staying, ...newcomers.ranks], id, serial, newcomers: newcomers.facts };
   }
 
@@ -173,6 +177,14 @@ export class Agreement {
     const message = `group '${this.#name}' was not changed within ${timeoutMs} ms: rank ${late.join(', ')} did not call shrink, grow or reconfigure; exclude it to go on without it`;
     return new ShoalError('timeout', message, { rank, peer: late[0], timeoutMs });
   }
+}
+
+/** Leaves out ranks until none has lost another: again and again the one with the most losses, and of several the last. */
+function withoutLosses(ranks: readonly number[], lost: ReadonlyMap<number, readonly number[]>): readonly number[] {
+  const haveLost = (a: number, b: number): boolean => lost.get(a)!.includes(b) || lost.get(b)!.includes(a);
+  const losses = ranks.map((rank) => ranks.filter((other) => haveLost(rank, other)).length);
+  const most = Math.max(0, ...losses);
+  return most === 0 ? ranks : withoutLosses(ranks.toSpliced(losses.lastIndexOf(most), 1), lost);
 }
 
 /** Waits until the ranks of a group have agreed on the next one. */

@@ -234,6 +234,8 @@ function failureCases(): void {
         expect(group.shrink({ timeoutMs })).rejects.toMatchObject({ code: 'timeout', peer: 2, timeoutMs }),
       );
       await turns(20);
+      clock.advance(timeoutMs / 2);
+      await turns(20);
       clock.advance(timeoutMs);
       await Promise.all(both);
     }
