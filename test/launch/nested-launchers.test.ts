@@ -56,17 +56,24 @@ it.each([
     const launcher = (job: string, node: number): Running => {
       const flags = ['--nnodes', '2', '--node-rank', String(node), '--master-addr', '127.0.0.1', '--master-port', port];
       const name = differ === 'names' ? ['--job-id', job] : [];
-      return shoal(['run', ...flags, ...name, storeScript], { env: { SHOAL_SECRET: differ === 'secrets' ? job : 'one' } });
+      const env = { SHOAL_SECRET: differ === 'secrets' ? job : 'one' };
+      return shoal(['run', '-q', ...flags, ...name, nestedScript, 'stay'], { env });
     };
     const jobs = ['a', 'b'].map((job) => [launcher(job, 0), launcher(job, 1)]);
-    const ends = await Promise.all(jobs.map((nodes) => Promise.all(nodes.map(({ ended }) => ended))));
-    const [winner, loser] = ends[0][0].code === 0 ? ends : ends.toReversed();
-    expect(winner.map(({ stdout }) => /met (\d) of 2/.exec(stdout)?.[1])).toEqual(['0', '1']);
-    expect(loser.map(({ code, stdout }) => [code === 0, stdout])).toEqual([
-      [false, ''],
-      [false, ''],
-    ]);
-    expect(loser[0].stderr).toContain('another job uses the port');
-    expect(loser[1].stderr).toMatch(refusal);
+    try {
+      const refused = await Promise.race(jobs.map((nodes) => nodes[0].ended.then(() => nodes)));
+      // The job that runs stays until both nodes of the other one have met its store.
+      const loser = await Promise.all(refused.map(({ ended }) => ended));
+      expect(loser.map(({ code, stdout }) => [code === 0, stdout])).toEqual([
+        [false, ''],
+        [false, ''],
+      ]);
+      expect(loser[0].stderr).toContain('another job uses the port');
+      expect(loser[1].stderr).toMatch(refusal);
+      const winner = jobs.find((nodes) => nodes !== refused)!;
+      await Promise.all(winner.map((node) => node.output(/inner: sum 3 of 2/, 1)));
+    } finally {
+      await Promise.all(jobs.flat().map((node) => node[Symbol.asyncDispose]()));
+    }
   },
 );
