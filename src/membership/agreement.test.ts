@@ -11,7 +11,7 @@ const change = { exclude: [2], order: [], admits: false, numbers, timeoutMs: 10_
 const first = { ranks: [0, 1, 2], serial: 0 };
 
 const nobody = { add: () => undefined, delete: () => undefined };
-const world = { lossWatchers: nobody, isLost: (_: number) => false, newcomers: async () => undefined, open: async () => undefined };
+const world = { lossWatchers: nobody, isLost: () => false, newcomers: async () => undefined, open: async () => undefined };
 
 function agreementOf(rank: number, store: HashStore, clock: VirtualClock): Promise<Members> {
   return new Agreement({ ...world, rank, clock }, store, 'world', first).next(change);

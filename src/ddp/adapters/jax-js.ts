@@ -31,19 +31,7 @@ import type { ReducerGroup, ReducerOptions, ReducerStats } from '../reducer-opti
 import { arrayOf, checkHost, isOnWebGpu, leafSpecs, readOnce, type ArrayTree, type Elements } from './jax-js-trees.ts';
 
 export { distributeStages, StagedModel, type Stage, type StageOptimizer, type StagesOptions } from './jax-js-stages.ts';
-export {
-  broadcastOneToAll,
-  pmax,
-  pmean,
-  pmin,
-  processAllgather,
-  processCount,
-  processIndex,
-  psum,
-  syncGlobalDevices,
-  type AllgatherOptions,
-  type MultihostGroup,
-} from './jax-js-multihost.ts';
+export * from './jax-js-multihost.ts';
 export type { ArrayTree };
 export { initWebGpu, type WebGpuSession } from './jax-js-webgpu.ts';
 
