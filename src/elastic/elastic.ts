@@ -5,7 +5,7 @@ import { leave } from '../base/leave-signal.ts';
 import { anyList, anything, callback, checkArgument, checkFields, count, describeValue, optionTable } from '../base/schema.ts';
 import { bytesOf } from '../group/caller/call-buffers.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
-import { Tensor } from '../memory/tensor.ts';
+import type { Tensor } from '../memory/tensor.ts';
 import { checkGroup } from '../group/caller/call-arguments.ts';
 import { follow, Followers, type FollowedRanks } from './followers.ts';
 import { copyOf, handOn } from './state-donors.ts';
@@ -195,7 +195,7 @@ async function catchUp(
     await state.sharded?.regroup(group);
     return { name };
   } finally {
-    if (isBehind) for (const target of targets) if (target instanceof Tensor) group.release(target);
+    if (isBehind) for (const target of targets) group.release(target as Tensor);
   }
 }
 

@@ -9,7 +9,7 @@
  *  its way; when there are several, the others wait as well. It must not know the model. */
 import { operand } from '../group/caller/call-buffers.ts';
 import type { TensorLike } from '../group/caller/types.ts';
-import { dtypeInfo, dtypes, viewOf } from '../memory/dtype.ts';
+import { dtypeInfo, dtypes } from '../memory/dtype.ts';
 import { Tensor } from '../memory/tensor.ts';
 import { handOn, StateTransfer, type DonorGroup } from './state-donors.ts';
 
@@ -89,7 +89,7 @@ export async function follow(
   const { group, donors, newcomers } = ranks;
   const receive = (tensors: readonly TensorLike[]): Promise<void> => handOn(group, tensors, donors, newcomers);
   await receive(state.tensors);
-  let [kinds, averages]: [string, readonly TensorLike[]] = ['', []];
+  let [kinds, averages, tensors]: [string, readonly TensorLike[], readonly Tensor[]] = ['', [], []];
   for (;;) {
     const count = new Float64Array(1);
     await receive([count]);
@@ -97,21 +97,15 @@ export async function follow(
     const table = new Float64Array(3 * count[0]);
     await receive([table]);
     if (String(table) !== kinds) {
-      release(averages);
+      tensors.forEach((tensor) => group.release(tensor));
       kinds = String(table);
-      averages = Array.from({ length: count[0] }, (_, index): TensorLike => {
-        const [code, elements, isTensor] = table.subarray(3 * index, 3 * index + 3);
-        const { name, bytes } = dtypes[code];
-        return isTensor ? group.tensor(name, [elements]) : viewOf(name, new ArrayBuffer(bytes * elements), 0, elements);
-      });
+      const each = Array.from({ length: count[0] }, (_, index) => table.subarray(3 * index, 3 * index + 3));
+      tensors = each.map(([code, elements]) => group.tensor(dtypes[code].name, [elements]));
+      averages = tensors.map((tensor, index) => (each[index][2] ? tensor : tensor.data));
     }
-    await receive(averages);
+    await receive(tensors);
     update(averages);
     state.step++;
   }
-  release(averages);
-
-  function release(tensors: readonly TensorLike[]): void {
-    for (const each of tensors) if (each instanceof Tensor) group.release(each);
-  }
+  tensors.forEach((tensor) => group.release(tensor));
 }

@@ -6,18 +6,19 @@
  *      receiver    rank 2 ■■■■■■■■■■■■                       more receivers than donors: one donor broadcasts
  *
  *  Small arrays travel as one. It must not know what the state is. */
+import { setImmediate } from 'node:timers/promises';
 import { sum } from '../base/numbers.ts';
 import { bytesOf, onHost, operand, partOf } from '../group/caller/call-buffers.ts';
 import type { ProcessGroup, TensorLike, Work } from '../group/caller/types.ts';
-import { dtypeInfo, viewOf } from '../memory/dtype.ts';
-import { Tensor } from '../memory/tensor.ts';
+import { dtypeInfo } from '../memory/dtype.ts';
+import type { Tensor } from '../memory/tensor.ts';
 
 /** Arrays of at most so many bytes are copied, because that takes less time than a message. */
 const smallBytesMax = 65_536;
 
 /** Longest piece, and pieces that a rank has under way: plain arrays travel by way of shared memory, which is used again after each
  *  piece. */
-const pieceBytesMax = 2 ** 20;
+const pieceBytesMax = 2 ** 22;
 const piecesInFlight = 4;
 
 /** The part of a process group by which state is given. */
@@ -64,7 +65,9 @@ export class StateTransfer {
     this.#failure = failure;
     try {
       for (let piece: Piece | undefined; this.#failure === undefined && (piece = this.#pieces.shift());) {
-        for (const work of this.#start(piece)) this.#ends.push(work.catch((error: unknown) => void (this.#failure ??= error)));
+        const { copy } = piece;
+        const ends = this.#start(piece).map((work) => work.catch((error: unknown) => void (this.#failure ??= error)));
+        this.#ends.push(Promise.all(ends).then(() => copy && this.#group.release(copy)));
         await this.#ends.at(-1 - piecesInFlight);
       }
       // All of them end before any of the memory is used for something else.
@@ -73,17 +76,15 @@ export class StateTransfer {
       let at = 0;
       if (!this.#isDonor) for (const array of this.#small) array.set(this.#packed.data.subarray(at, (at += array.length)));
     } finally {
-      this.#group.release(this.#packed);
+      for (const copy of [this.#packed, ...this.#pieces.flatMap((piece) => piece.copy ?? [])]) this.#group.release(copy);
     }
   }
 
-  /** The donor's state may change when this resolves: what has not been sent is copied. */
+  /** The donor's state may change when this resolves: what is not being sent is copied, from the last piece on, while others are sent. */
   async detach(): Promise<void> {
-    for (const piece of this.#pieces) {
-      if (!this.#broadcasts && piece.donor !== this.#group.rank) continue;
-      const { dtype, count } = operand(piece.data, 'state');
-      piece.data = viewOf(dtype, bytesOf(piece.data).slice().buffer, 0, count);
-    }
+    const isLeft = ({ donor, copy }: Piece): boolean => copy === undefined && (this.#broadcasts || donor === this.#group.rank);
+    for (let piece: Piece | undefined; (piece = this.#pieces.findLast(isLeft)) !== undefined; await setImmediate())
+      piece.data = piece.copy = copyOf(piece.data, this.#group);
     await Promise.all(this.#ends);
   }
 
@@ -95,12 +96,11 @@ export class StateTransfer {
   }
 }
 
-/** A copy of the same kind; one that is a tensor is the group's to release. */
-export function copyOf(tensor: TensorLike, group: Pick<ProcessGroup, 'tensor'>): TensorLike {
-  // A native Float16Array has it, too.
-  if (!(tensor instanceof Tensor)) return (tensor as Float32Array).slice();
-  const copy = group.tensor(tensor.dtype, tensor.shape);
-  bytesOf(copy).set(bytesOf(tensor));
+/** A copy, which the group has to release. Tensors use memory again that others have left: a page that is new may cost more than its copy. */
+export function copyOf(data: TensorLike, group: Pick<ProcessGroup, 'tensor'>): Tensor {
+  const { dtype, count } = operand(data, 'state');
+  const copy = group.tensor(dtype, [count]);
+  bytesOf(copy).set(bytesOf(data));
   return copy;
 }
 
@@ -109,6 +109,7 @@ interface Piece {
   /** Number of pieces of the same donor before it. */
   readonly round: number;
   data: TensorLike;
+  copy?: Tensor;
 }
 
 /** The state in order, cut so that each donor has as many bytes, and no piece too many. The first pieces of all donors come first. */
