@@ -6,7 +6,6 @@
  *      receiver    rank 2 ■■■■■■■■■■■■                       more receivers than donors: one donor broadcasts
  *
  *  Small arrays travel as one. It must not know what the state is. */
-import { setImmediate } from 'node:timers/promises';
 import { sum } from '../base/numbers.ts';
 import { bytesOf, onHost, operand, partOf } from '../group/caller/call-buffers.ts';
 import type { ProcessGroup, TensorLike, Work } from '../group/caller/types.ts';
@@ -83,8 +82,10 @@ export class StateTransfer {
   /** The donor's state may change when this resolves: what is not being sent is copied, from the last piece on, while others are sent. */
   async detach(): Promise<void> {
     const isLeft = ({ donor, copy }: Piece): boolean => copy === undefined && (this.#broadcasts || donor === this.#group.rank);
-    for (let piece: Piece | undefined; (piece = this.#pieces.findLast(isLeft)) !== undefined; await setImmediate())
+    for (let piece: Piece | undefined; (piece = this.#pieces.findLast(isLeft)) !== undefined;) {
       piece.data = piece.copy = copyOf(piece.data, this.#group);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
     await Promise.all(this.#ends);
   }
 
