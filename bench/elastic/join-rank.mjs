@@ -1,13 +1,14 @@
 // A rank of bench/elastic that trains by elastic.run, in steps that wait for as long as a device would compute; rank 1 kills itself, is started
-// again, and gets so many mebibytes of state: parameters and two moments. Prints milliseconds: by how much the step in which it is taken in, or
-// that in which it enters, is longer than others; from when the newcomer is there to when it has the state; of the first and of the fastest of
-// five messages to it that are as large as the state, the first into memory that nobody has used before; of a step before the loss, and of one
-// that the newcomer follows.
+// again, and gets so many mebibytes of state: parameters and two moments. Prints milliseconds. With `follow`, where the others go on: by how
+// much the longest step while the newcomer follows, or that in which it enters, is longer than others; of a step before the loss, and of one
+// that the newcomer follows; of the first and of the fastest of five messages to it that are as large as the state, the first into memory
+// that nobody has used before. With `stand`, where the others stand still: from when the newcomer is there to when it has the state.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { initProcessGroup, ReduceOp } from 'shoal';
 import { elastic } from 'shoal/ddp';
 
-const [mebibytes, ranks, computeMs] = process.argv.slice(2).map(Number);
+const [mebibytes, ranks, computeMs] = process.argv.slice(2, 5).map(Number);
+const follows = process.argv[5] === 'follow';
 const elements = Math.floor((mebibytes * 2 ** 20) / 12);
 // The state is there before the group: for what a newcomer does after it has been taken in, the others wait.
 const tensors = [0, 1, 2].map(() => new Float32Array(elements).fill(process.env.SHOAL_JOIN === undefined ? 1 : 0));
@@ -15,12 +16,11 @@ const gradient = new Float32Array(elements).fill(1);
 const world = await initProcessGroup();
 const state = { step: 0, tensors };
 const enteredMs = performance.now();
-let stateMs;
 let begunMs;
 /** Milliseconds from the begin of each step to that of the next one, by the group of the next one. */
 const steps = new Map();
 
-const last = await elastic.run(world, state, {
+const parts = {
   averages: async (group) => {
     if (state.step === 20 && process.env.RANK === '1') process.kill(process.pid, 'SIGKILL');
     const nowMs = performance.now();
@@ -33,10 +33,17 @@ const last = await elastic.run(world, state, {
     return [gradient];
   },
   update: (_, [average]) => {
-    stateMs ??= performance.now() - enteredMs;
     for (const tensor of tensors) for (let index = elements - 1; index >= 0; index -= 1024) tensor[index] += average[index];
   },
-});
+};
+const whole = async (group, _, boundary) => {
+  if (process.env.SHOAL_JOIN !== undefined) console.log(`state ${performance.now() - enteredMs}`);
+  for (let averages; (averages = await parts.averages(group)) !== undefined; await boundary()) {
+    parts.update(state, averages);
+    state.step++;
+  }
+};
+const last = await elastic.run(world, state, follows ? parts : whole);
 await last.destroy();
 
 async function report(group, newcomer) {
@@ -53,10 +60,9 @@ async function report(group, newcomer) {
     await group.barrier();
     linkMs.push(performance.now() - startMs);
   }
-  if (group.rank === newcomer) console.log(`state ${stateMs}`);
-  if (group.rank !== 0) return;
+  if (group.rank !== 0 || !follows) return;
   const [alone, , followed, [entry]] = [...steps.values()];
   const [aloneMs, followedMs] = [alone, followed].map(([, ...others]) => others.sort((a, b) => a - b)[others.length >> 1]);
-  console.log(`pause ${Math.max(followed[0], entry) - aloneMs}\nfirst ${linkMs[0]}\nlink ${Math.min(...linkMs)}`);
+  console.log(`pause ${Math.max(...followed, entry) - aloneMs}\nfirst ${linkMs[0]}\nlink ${Math.min(...linkMs)}`);
   console.log(`alone ${aloneMs}\nfollowed ${followedMs}`);
 }

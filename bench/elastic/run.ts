@@ -6,8 +6,9 @@
  *  A job that lasts comes first, in which a rank is lost: processes find the code for that compiled from then on.
  *
  *  In every fourth round also with a lost rank that has 1 GiB of memory, which the system takes back before it closes sockets. In every
- *  tenth round also a rank that joins: how long the others stand still, how long their steps are meanwhile, and how long it takes to get the
- *  state, beside messages as large over the same link: the first, into memory that nobody has used before, and the fastest.
+ *  tenth round also a rank that joins: how much longer the others' steps are while it follows, and when it enters; and how long it takes to get
+ *  the state when they stand still, beside messages as large over the same link: the first, into memory that nobody has used before, and the
+ *  fastest.
  *
  *  Needs a built package. PyTorch is left out where there is none; restarts take part in every tenth round, because they take seconds. */
 import { spawnSync } from 'node:child_process';
@@ -123,7 +124,8 @@ for (let round = 0; round < rounds; round++) {
     }
     if (round % 10 > 0) continue;
     const job = [process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1', '--max-restarts', '1'];
-    const output = outputOf([...job, here('join-rank.mjs'), values.mebibytes, String(ranks), values['compute-ms']]);
+    const entry = [...job, here('join-rank.mjs'), values.mebibytes, String(ranks), values['compute-ms']];
+    const output = ['follow', 'stand'].map((way) => outputOf([...entry, way])).join('\n');
     joins.set(ranks, [...(joins.get(ranks) ?? []), entryTimes.map((word) => slowestOf(output, word, 1))]);
   }
 }

@@ -7,7 +7,7 @@ import { bytesOf } from '../group/caller/call-buffers.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import { checkGroup } from '../group/caller/call-arguments.ts';
-import { follow, Followers, type FollowedRanks } from './followers.ts';
+import { follow, Followers, kindsOf, type FollowedRanks } from './followers.ts';
 import { copyOf, handOn } from './state-donors.ts';
 import { StepBoundaries } from './step-boundaries.ts';
 
@@ -66,7 +66,7 @@ async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain
   if (state.sharded !== undefined && typeof state.sharded?.regroup !== 'function')
     throw new ShoalError('usage', `elastic.run: state.sharded is a ZeroRedundancyOptimizer, not ${describeValue(state.sharded)}`);
   const steps = checkedSteps(train);
-  const standing: Standing = { hasBegun: false, isTorn: false };
+  const standing: Standing = { hasBegun: false, isTorn: false, kinds: [] };
   for (let current = group; ;) {
     leaveIfAsked(current);
     try {
@@ -74,25 +74,22 @@ async function run(group: ProcessGroup, state: ElasticState, train: ElasticTrain
       const ranks = followed ? await current.newGroup(followed.donors) : current;
       if (ranks === null) {
         standing.isTorn = true;
-        await follow(followed!, state, (averages) => steps!.update(state, averages));
+        await follow(followed!, state, (averages) => steps!.update(state, averages), standing.kinds);
         [standing.hasBegun, standing.isTorn] = [true, false];
         continue;
       }
-      const followers = followed && new Followers(followed, state.tensors);
+      const followers = followed && new Followers(followed);
       const boundaries = new StepBoundaries(ranks, name, () => (followers ? followers.isOver : current.waiting > 0));
-      const boundary = async (): Promise<void> => {
-        await boundaries.pass();
-        leaveIfAsked(current);
-      };
+      const boundary = (): Promise<void> => boundaries.pass().then(() => leaveIfAsked(current));
       try {
-        await (steps ? trainBy(steps, ranks, state, boundary, followers) : (train as ElasticTrain)(ranks, state, boundary));
+        await (steps ? trainBy(steps, standing, followers) : (train as ElasticTrain))(ranks, state, boundary);
       } catch (error) {
         if (!boundaries.isDue) throw error;
       } finally {
         if (ranks !== current) await ranks.destroy();
       }
       if (followers) {
-        await followers.end();
+        await followers.end(state);
         continue;
       }
       if (!boundaries.isDue) {
@@ -119,22 +116,20 @@ function checkedSteps(train: ElasticTrain | ElasticSteps): ElasticSteps | undefi
   return train;
 }
 
-async function trainBy(
-  steps: ElasticSteps,
-  group: ProcessGroup,
-  state: ElasticState,
-  boundary: () => Promise<void>,
-  followers: Followers | undefined,
-): Promise<void> {
-  for (;;) {
-    const averages = await steps.averages(group, state);
-    if (averages === undefined) return;
-    checkArgument('elastic.run: the result of train.averages', averages, anyList);
-    await followers?.give(averages);
-    steps.update(state, averages);
-    state.step++;
-    await boundary();
-  }
+function trainBy(steps: ElasticSteps, standing: Standing, followers: Followers | undefined): ElasticTrain {
+  return async (group, state, boundary) => {
+    for (;;) {
+      followers?.begin(state);
+      const averages = await steps.averages(group, state);
+      if (averages === undefined) return;
+      checkArgument('elastic.run: the result of train.averages', averages, anyList);
+      standing.kinds = kindsOf(averages);
+      await followers?.give(averages, standing.kinds);
+      steps.update(state, averages);
+      state.step++;
+      await boundary();
+    }
+  };
 }
 
 /** Ends this process where SIGTERM has come. The others see that it is gone, and go on without it. */
@@ -151,6 +146,8 @@ interface Standing {
   hasBegun: boolean;
   /** It is partly that of other ranks, which have been lost. */
   isTorn: boolean;
+  /** Those of a step's averages, where they are known. */
+  kinds: readonly number[];
 }
 
 /** All get the state of the ranks that have made the most steps: a call in flight at a loss may have ended well on some ranks, and
@@ -171,10 +168,8 @@ async function catchUp(
   const begun = all.filter(({ hasBegun }) => hasBegun);
   const candidates = begun.length > 0 ? begun : all;
   const furthest = Math.max(...candidates.map(({ steps }) => steps));
-  if (furthest < 0)
-    throw new ShoalError('aborted', `elastic.run: rank ${rank} was given half of the state when all that had it were lost; start again`, {
-      rank,
-    });
+  const torn = `elastic.run: rank ${rank} was given half of the state when all that had it were lost; start again`;
+  if (furthest < 0) throw new ShoalError('aborted', torn, { rank });
   const level = candidates.filter(({ steps }) => steps === furthest).map((each) => each.rank);
   const donors = begun.length > 0 ? level : level.slice(0, 1);
   const [root] = donors;
@@ -186,9 +181,10 @@ async function catchUp(
   try {
     if (!areFollowed) await handOn(group, targets, donors);
     const number = rank === root ? await group.store.add('elastic/names', 1) : 0;
-    const [extra, name, steps] = await group.broadcastObject([state.extra, String(number), state.sharded?.steps ?? 0], { root });
+    const own = [state.extra, String(number), state.sharded?.steps ?? 0, standing.kinds] as const;
+    const [extra, name, steps, kinds] = await group.broadcastObject(own, { root });
     if (isBehind) state.tensors.forEach((tensor, index) => bytesOf(tensor).set(bytesOf(targets[index])));
-    [state.step, state.extra] = [furthest, extra];
+    [state.step, state.extra, standing.kinds] = [furthest, extra, kinds];
     if (areFollowed) return { name, followed: { group, donors, newcomers } };
     [standing.hasBegun, standing.isTorn] = [true, false];
     state.sharded?.settle(steps);

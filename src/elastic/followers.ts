@@ -1,12 +1,13 @@
 /** Newcomers that follow: they get the state of one step while the others go on, and then the averages of every later step, by which they
  *  make the same updates until they have caught up.
  *
- *      others     170 │ 171    172    173    …  180 │ enter │ 181
- *                 └─ state of 170 ─▶  171 172 …  180 ─▶   │
- *      newcomer                       171 172 …    180    │ 181
+ *      others     170 │ 171         172    173    …  180 │ enter │ 181
+ *                     │         └─ state of 171 ─▶  172 …  180 ─▶  │
+ *      newcomer       │ gets ready                  172 …    180   │ 181
  *
- *  What is not sent when step 171 ends is copied. Each of the others sends a part of the averages. They wait in copies while the state is on
- *  its way; when there are several, the others wait as well. It must not know the model. */
+ *  In the first step newcomers take memory for averages: where nobody has used it before, that may take longer than to receive them. What is
+ *  not sent when step 172 ends is copied. Each of the others sends a part of the averages. They wait in copies while the state is on its way;
+ *  when there are several, the others wait as well. It must not know the model. */
 import { operand } from '../group/caller/call-buffers.ts';
 import type { TensorLike } from '../group/caller/types.ts';
 import { dtypeInfo, dtypes } from '../memory/dtype.ts';
@@ -25,38 +26,56 @@ export interface FollowedRanks {
   readonly newcomers: readonly number[];
 }
 
+/** What newcomers get, and the number of steps that it has made. */
+interface FollowedState {
+  step: number;
+  readonly tensors: readonly TensorLike[];
+}
+
+/** For each average: the code of its dtype, its elements, and 1 for a tensor. */
+export function kindsOf(averages: readonly TensorLike[]): readonly number[] {
+  const operands = averages.map((each) => operand(each, 'an average'));
+  return operands.flatMap(({ value, dtype, count }) => [dtypeInfo(dtype).code, count, Number(value instanceof Tensor)]);
+}
+
 /** A donor's end. */
 export class Followers {
   readonly #ranks: FollowedRanks;
-  readonly #transfer: StateTransfer;
-  #sent: Promise<void>;
+  #steps = 0;
+  #transfer: StateTransfer | undefined;
+  #sent = Promise.resolve();
   /** Messages that have not been sent. */
   #kept = 1;
   #failure: unknown;
 
-  /** Begins to send the state. */
-  constructor(ranks: FollowedRanks, state: readonly TensorLike[]) {
+  constructor(ranks: FollowedRanks) {
     this.#ranks = ranks;
-    this.#transfer = new StateTransfer(ranks.group, state, ranks.donors, ranks.newcomers);
-    this.#sent = this.#send(this.#transfer);
   }
 
   /** True when this rank has sent all but the last step, or a newcomer is lost. */
   get isOver(): boolean {
-    return this.#kept <= messagesOfStep;
+    return this.#transfer !== undefined && this.#kept <= messagesOfStep;
+  }
+
+  /** A step begins. The state is sent in the second one. */
+  begin({ step, tensors }: FollowedState): void {
+    if (++this.#steps !== 2) return;
+    const { group, donors, newcomers } = this.#ranks;
+    this.#transfer = new StateTransfer(group, [...tensors, Float64Array.of(step)], donors, newcomers);
+    this.#sent = this.#send(this.#transfer);
   }
 
   /** Sends copies of a step's averages. The state may change when this resolves. */
-  async give(averages: readonly TensorLike[]): Promise<void> {
+  async give(averages: readonly TensorLike[], kinds: readonly number[]): Promise<void> {
+    if (this.#transfer === undefined) return;
     await this.#transfer.detach();
     if (this.#kept >= keptMax) await this.#sent;
-    const kinds = averages.map((each) => ({ ...operand(each, 'an average'), isTensor: each instanceof Tensor }));
-    const table = kinds.flatMap(({ dtype, count, isTensor }) => [dtypeInfo(dtype).code, count, Number(isTensor)]);
-    for (const message of [[Float64Array.of(kinds.length)], [Float64Array.from(table)], averages]) await this.#give(message);
+    for (const message of [[Float64Array.of(averages.length)], [Float64Array.from(kinds)], averages]) await this.#give(message);
   }
 
   /** Tells the newcomers that no more steps follow. @throws what kept them from following. */
-  async end(): Promise<void> {
+  async end(state: FollowedState): Promise<void> {
+    while (this.#transfer === undefined) this.begin(state);
     await this.#give([Float64Array.of(-1)]);
     await this.#sent;
     if (this.#failure !== undefined) throw this.#failure;
@@ -71,41 +90,39 @@ export class Followers {
   }
 
   async #send(transfer: StateTransfer): Promise<void> {
-    try {
-      await transfer.run(this.#failure);
-    } catch (thrown) {
-      this.#failure = thrown;
-    }
+    await transfer.run(this.#failure).catch((thrown: unknown) => void (this.#failure = thrown));
     this.#kept--;
   }
 }
 
-/** A newcomer's end. Its state is that of the others when this resolves. */
+/** A newcomer's end. Its state is that of the others when this resolves. @param kinds those of the averages, as far as they are known. */
 export async function follow(
   ranks: FollowedRanks,
-  state: { step: number; readonly tensors: readonly TensorLike[] },
+  state: FollowedState,
   update: (averages: readonly TensorLike[]) => void,
+  kinds: readonly number[],
 ): Promise<void> {
   const { group, donors, newcomers } = ranks;
   const receive = (tensors: readonly TensorLike[]): Promise<void> => handOn(group, tensors, donors, newcomers);
-  await receive(state.tensors);
-  let [kinds, averages, tensors]: [string, readonly TensorLike[], readonly Tensor[]] = ['', [], []];
-  for (;;) {
+  let [ready, tensors]: [readonly number[], readonly Tensor[]] = [[], []];
+  const makeReady = (next: readonly number[]): void => {
+    if (String(next) === String(ready)) return;
+    tensors.forEach((tensor) => group.release(tensor));
+    tensors = Array.from({ length: next.length / 3 }, (_, index) => group.tensor(dtypes[next[3 * index]].name, [next[3 * index + 1]]));
+    ready = next;
+  };
+  makeReady(kinds);
+  const step = new Float64Array(1);
+  await receive([...state.tensors, step]);
+  for ([state.step] = step; ; state.step++) {
     const count = new Float64Array(1);
     await receive([count]);
     if (count[0] < 0) break;
     const table = new Float64Array(3 * count[0]);
     await receive([table]);
-    if (String(table) !== kinds) {
-      tensors.forEach((tensor) => group.release(tensor));
-      kinds = String(table);
-      const each = Array.from({ length: count[0] }, (_, index) => table.subarray(3 * index, 3 * index + 3));
-      tensors = each.map(([code, elements]) => group.tensor(dtypes[code].name, [elements]));
-      averages = tensors.map((tensor, index) => (each[index][2] ? tensor : tensor.data));
-    }
+    makeReady([...table]);
     await receive(tensors);
-    update(averages);
-    state.step++;
+    update(tensors.map((tensor, index) => (ready[3 * index + 2] === 1 ? tensor : tensor.data)));
   }
-  tensors.forEach((tensor) => group.release(tensor));
+  makeReady([]);
 }
