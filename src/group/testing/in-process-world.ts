@@ -136,6 +136,7 @@ export class InProcessSite {
   readonly #network: LoopbackNetwork;
   readonly #table: HashStore['table'];
   readonly #fabrics: LoopbackFabric[][];
+  readonly #stores: HashStore[] = [];
   readonly #crashes: Random;
 
   constructor(n: number, options: InProcessOptions) {
@@ -180,7 +181,7 @@ export class InProcessSite {
       ...(options.giveWay && { giveWay: options.giveWay }),
       ...(options.arbiter && { arbiter: options.arbiter(rank) }),
       meet: async () => {
-        const client = (await options.openStore?.(rank)) ?? new HashStore({ clock, table: this.#table });
+        const client = (await options.openStore?.(rank)) ?? (this.#stores[rank] = new HashStore({ clock, table: this.#table }));
         const store = options.wrapStore?.(client, rank) ?? client;
         return {
           name: 'test',
@@ -246,6 +247,8 @@ export class InProcessSite {
   /** Ends the rank as if its process were killed. */
   crash(rank: number): void {
     for (const fabric of (this.#fabrics[rank] ?? []).splice(0)) fabric.crash((queued) => this.#crashes.integer(queued));
+    // What still runs of it decides nothing for the others.
+    void this.#stores[rank]?.close();
     this.sockets?.crash(rank);
     this.memory.forget(rank);
   }
