@@ -121,7 +121,8 @@ describe.each(['fairring', 'auto'])('backend %s, two hosts of two ranks', (backe
       const call = calls[k];
       expect(call).toMatchObject({ code: 'peer-lost' });
       expect([2, 3]).toContain(call.peer);
-      expect(call.message).toMatch(/rank [23] was lost during all-reduce/);
+      // A rank may hear of the loss before its next call.
+      expect(call.message).toMatch(/rank [23] was lost (during all-reduce|between collectives)/);
       expect(await rank.line(is('later'))).toMatchObject({ code: 'peer-lost' });
       expect(await rank.line(is('early group'))).toMatchObject({ sum: 3 });
       const { before, after } = await rank.line<{ what?: string; before: Held; after: Held }>(is('left'));

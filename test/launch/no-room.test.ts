@@ -6,14 +6,14 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../src/base/testing/temporary-folder.ts';
-import { usableDevices } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
-import { loadNativeWithOfi } from '../../src/fabric/providers/libfabric/native-ofi.ts';
+import { libfabricUnavailable } from '../../src/fabric/providers/libfabric/libfabric-devices.ts';
+import { loadNative } from '../../src/memory/native.ts';
 import { shoalRun, start, type Ended } from '../fixtures/launch-harness.ts';
 
 const tool = spawnSync('unshare', ['--mount', 'sh', '-c', 'mount -t tmpfs tmpfs /mnt'], { encoding: 'utf8' });
 const why = tool.status === 0 ? '' : ` (skipped: no mount namespace: ${(tool.stderr ?? '').trim() || 'unshare is missing'})`;
-const native = loadNativeWithOfi();
-const hasShm = native !== undefined && usableDevices(native).some(({ provider }) => provider === 'shm');
+const native = loadNative({ enabled: true });
+const noShm = libfabricUnavailable({ provider: 'shm' });
 const main = 'dist/tools/cli/main.js';
 const folder = temporaryFolder('no-room', afterAll);
 const small = join(folder, 'small');
@@ -128,7 +128,8 @@ await kv.close();
   // The library offers `shm` where there is room for a file of each processor; every connection of a rank takes one.
   const processors = availableParallelism();
   const ranks = Math.ceil(1 + Math.sqrt(processors + 2));
-  it.skipIf(!hasShm)("/dev/shm: libfabric's shm says how much it needs, and nobody is killed", async () => {
+  const skipped = noShm === undefined ? '' : ` (skipped: ${noShm})`;
+  it.skipIf(skipped !== '')(`/dev/shm: libfabric's shm says how much it needs, and nobody is killed${skipped}`, async () => {
     const libfabric = { SHOAL_FABRICS: 'libfabric', SHOAL_LIBFABRIC_PROVIDER: 'shm' };
     const room = (processors * 16 + 2) * 2 ** 20;
     const { code, stderr } = await withRoom(room, '/dev/shm', ['-n', String(ranks), training], libfabric);
