@@ -5,10 +5,9 @@
  *
  *  A job that lasts comes first, in which a rank is lost: processes find the code for that compiled from then on.
  *
- *  In every fourth round also with a lost rank that has 1 GiB of memory, which the system takes back before it closes sockets. In every
- *  tenth round also a rank that joins: how much longer the others' steps are while it follows, and when it enters; and how long it takes to get
- *  the state when they stand still, beside messages as large over the same link: the first, into memory that nobody has used before, and the
- *  fastest.
+ *  In every fourth round also with a lost rank that has 1 GiB of memory, which the system takes back before it closes sockets, and with a
+ *  rank that joins: how much longer the others' steps are while it follows, and when it enters; and how long it takes to get the state when
+ *  they stand still, beside messages of arrays as large over a link that nothing has used before: the first, and the fastest.
  *
  *  Needs a built package. PyTorch is left out where there is none; restarts take part in every tenth round, because they take seconds. */
 import { spawnSync } from 'node:child_process';
@@ -84,10 +83,12 @@ interface Row {
 }
 
 /** Milliseconds of an entry, by the words of join-rank.mjs. */
-const entryTimes = ['pause', 'state', 'first', 'link', 'alone', 'followed'] as const;
+const entryTimes = ['pause', 'alone', 'followed', 'state', 'first', 'link', 'tensor'] as const;
+
+type EntryTimes = Readonly<Record<`${(typeof entryTimes)[number]}Ms`, number>>;
 
 /** Entries into worlds of so many ranks, newcomers included: medians. */
-interface JoinRow extends Readonly<Record<`${(typeof entryTimes)[number]}Ms`, number>> {
+interface JoinRow extends EntryTimes {
   readonly ranks: number;
   readonly mebibytes: number;
   readonly rounds: number;
@@ -122,10 +123,10 @@ for (let round = 0; round < rounds; round++) {
       const slowest = slowestOf(outputOf(command(ranks, file, name, victim)), 'gap', rest(ranks));
       times.set(key, [...(times.get(key) ?? []), slowest]);
     }
-    if (round % 10 > 0) continue;
+    if (round % 4 > 0) continue;
     const job = [process.execPath, programOf(repository), 'run', '-q', '-n', String(ranks), '--min', '1', '--max-restarts', '1'];
     const entry = [...job, here('join-rank.mjs'), values.mebibytes, String(ranks), values['compute-ms']];
-    const output = ['follow', 'stand'].map((way) => outputOf([...entry, way])).join('\n');
+    const output = ['follow', 'stand', 'message'].map((way) => outputOf([...entry, way])).join('\n');
     joins.set(ranks, [...(joins.get(ranks) ?? []), entryTimes.map((word) => slowestOf(output, word, 1))]);
   }
 }
@@ -141,13 +142,13 @@ for (const { ranks, way, rounds: count, medianMs, bestMs, p99Ms } of rows)
     `${ranks} ranks, ${way}: median ${medianMs.toFixed(1)} ms, best ${bestMs.toFixed(1)}, p99 ${p99Ms.toFixed(1)}, ${count} rounds`,
   );
 const joinRows = [...joins].map(([ranks, all]): JoinRow => {
-  const [pauseMs, stateMs, firstMs, linkMs, aloneMs, followedMs] = entryTimes.map((_, k) => median(all.map((each) => each[k])));
-  return { ranks, mebibytes: Number(values.mebibytes), rounds: all.length, pauseMs, stateMs, firstMs, linkMs, aloneMs, followedMs };
+  const medians = Object.fromEntries(entryTimes.map((word, k) => [`${word}Ms`, median(all.map((each) => each[k]))]));
+  return { ranks, mebibytes: Number(values.mebibytes), rounds: all.length, ...(medians as EntryTimes) };
 });
 for (const { ranks, mebibytes, rounds: count, pauseMs, ...row } of joinRows) {
   const rate = (ms: number): string => `${((mebibytes * 2 ** 20) / 1000 / ms).toFixed(0)} MB/s`;
   console.log(
-    `${ranks} ranks, one joins and gets ${mebibytes} MiB: pause ${pauseMs.toFixed(1)} ms, state ${rate(row.stateMs)}; a message ${rate(row.firstMs)} at first, ${rate(row.linkMs)} at best; a step ${row.aloneMs.toFixed(0)} ms without it, ${row.followedMs.toFixed(0)} ms while it follows, ${count} rounds`,
+    `${ranks} ranks, one joins and gets ${mebibytes} MiB: pause ${pauseMs.toFixed(1)} ms, state ${rate(row.stateMs)}; a message ${rate(row.firstMs)} at first, ${rate(row.linkMs)} at best, of a tensor ${rate(row.tensorMs)}; a step ${row.aloneMs.toFixed(0)} ms without it, ${row.followedMs.toFixed(0)} ms while it follows, ${count} rounds`,
   );
 }
 if (values.out !== undefined)

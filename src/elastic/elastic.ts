@@ -7,8 +7,8 @@ import { bytesOf } from '../group/caller/call-buffers.ts';
 import type { ProcessGroup, TensorLike } from '../group/caller/types.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import { checkGroup } from '../group/caller/call-arguments.ts';
-import { follow, Followers, kindsOf, type FollowedRanks } from './followers.ts';
-import { copyOf, handOn } from './state-donors.ts';
+import { follow, Followers, kindsOf } from './followers.ts';
+import { copyOf, handOn, type FollowedRanks } from './state-donors.ts';
 import { StepBoundaries } from './step-boundaries.ts';
 
 /** State of which each rank has a part: a `ZeroRedundancyOptimizer`. */

@@ -1,30 +1,25 @@
 /** Newcomers that follow: they get the state of one step while the others go on, and then the averages of every later step, by which they
  *  make the same updates until they have caught up.
  *
- *      others     170 │ 171         172    173    …  180 │ enter │ 181
- *                     │         └─ state of 171 ─▶  172 …  180 ─▶  │
- *      newcomer       │ gets ready                  172 …    180   │ 181
+ *      others     170 │ 171   172         173    174    …  180 │ enter │ 181
+ *                     │ get ready   └─ state of 172 ─▶  173 …  180 ─▶  │
+ *      newcomer       │ gets ready                      173 …    180   │ 181
  *
- *  In the first step newcomers take memory for averages: where nobody has used it before, that may take longer than to receive them. What is
- *  not sent when step 172 ends is copied. Each of the others sends a part of the averages. They wait in copies while the state is on its way;
- *  when there are several, the others wait as well. It must not know the model. */
+ *  In the first steps newcomers and then the others take memory for averages: where nobody has used it before, that may take longer than to
+ *  receive them. What is not sent when step 173 ends is copied. Each of the others sends a part of the averages. They wait in copies while
+ *  the state is on its way; when there are several, the others wait as well. It must not know the model. */
 import { operand } from '../group/caller/call-buffers.ts';
 import type { TensorLike } from '../group/caller/types.ts';
 import { dtypeInfo, dtypes } from '../memory/dtype.ts';
 import { Tensor } from '../memory/tensor.ts';
-import { handOn, StateTransfer, type DonorGroup } from './state-donors.ts';
+import { StateTransfer, type FollowedRanks } from './state-donors.ts';
 
 /** Messages to a newcomer for one step: the number of averages, what they are, and their elements. */
 const messagesOfStep = 3;
 /** Messages that a rank keeps before it waits. */
 const keptMax = 4 * messagesOfStep;
-
-/** All ranks of a group, in ascending order. */
-export interface FollowedRanks {
-  readonly group: DonorGroup;
-  readonly donors: readonly number[];
-  readonly newcomers: readonly number[];
-}
+/** The step in which the state is sent: the first one is of a newcomer's memory, the second of the others'. */
+const stateStep = 3;
 
 /** What newcomers get, and the number of steps that it has made. */
 interface FollowedState {
@@ -57,16 +52,16 @@ export class Followers {
     return this.#transfer !== undefined && this.#kept <= messagesOfStep;
   }
 
-  /** A step begins. The state is sent in the second one. */
+  /** A step begins. */
   begin({ step, tensors }: FollowedState): void {
-    if (++this.#steps !== 2) return;
-    const { group, donors, newcomers } = this.#ranks;
-    this.#transfer = new StateTransfer(group, [...tensors, Float64Array.of(step)], donors, newcomers);
+    if (++this.#steps !== stateStep) return;
+    this.#transfer = new StateTransfer(this.#ranks, [...tensors, Float64Array.of(step)]);
     this.#sent = this.#send(this.#transfer);
   }
 
   /** Sends copies of a step's averages. The state may change when this resolves. */
   async give(averages: readonly TensorLike[], kinds: readonly number[]): Promise<void> {
+    if (this.#steps === 1) void this.#warm(averages).catch(() => undefined);
     if (this.#transfer === undefined) return;
     await this.#transfer.detach();
     if (this.#kept >= keptMax) await this.#sent;
@@ -81,9 +76,14 @@ export class Followers {
     if (this.#failure !== undefined) throw this.#failure;
   }
 
+  /** Makes the copies of a step, and drops them: later ones take their memory. Where there is none, those say so. */
+  async #warm(averages: readonly TensorLike[]): Promise<void> {
+    const transfer = new StateTransfer(this.#ranks, averages);
+    await transfer.detach().finally(() => transfer.drop());
+  }
+
   async #give(message: readonly TensorLike[]): Promise<void> {
-    const { group, donors, newcomers } = this.#ranks;
-    const transfer = new StateTransfer(group, message, donors, newcomers);
+    const transfer = new StateTransfer(this.#ranks, message);
     this.#kept++;
     this.#sent = this.#sent.then(() => this.#send(transfer));
     await transfer.detach();
@@ -102,8 +102,8 @@ export async function follow(
   update: (averages: readonly TensorLike[]) => void,
   kinds: readonly number[],
 ): Promise<void> {
-  const { group, donors, newcomers } = ranks;
-  const receive = (tensors: readonly TensorLike[]): Promise<void> => handOn(group, tensors, donors, newcomers);
+  const { group } = ranks;
+  const receive = (tensors: readonly TensorLike[]): Promise<void> => new StateTransfer(ranks, tensors).run();
   let [ready, tensors]: [readonly number[], readonly Tensor[]] = [[], []];
   const makeReady = (next: readonly number[]): void => {
     if (String(next) === String(ready)) return;

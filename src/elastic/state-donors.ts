@@ -1,9 +1,9 @@
 /** State that ranks have is given to those that lack it: each donor sends a part of its own, so that what arrives is bounded by the
- *  receiver.
+ *  newcomer.
  *
  *      donors      rank 0 ■■■·········     rank 1 ····■■■■·····     rank 3 ········■■■■
  *                         └──────────────┬───────────┴──────────────────────┘
- *      receiver    rank 2 ■■■■■■■■■■■■                       more receivers than donors: one donor broadcasts
+ *      newcomer    rank 2 ■■■■■■■■■■■■                       more newcomers than donors: one donor broadcasts
  *
  *  Small arrays travel as one. It must not know what the state is. */
 import { sum } from '../base/numbers.ts';
@@ -20,17 +20,23 @@ const smallBytesMax = 65_536;
 const pieceBytesMax = 2 ** 22;
 const piecesInFlight = 4;
 
-/** The part of a process group by which state is given. */
-export type DonorGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'send' | 'recv' | 'broadcast'>;
+/** Ranks of a group that have a state, and those that get it, in ascending order. */
+export interface FollowedRanks {
+  readonly group: ProcessGroup;
+  readonly donors: readonly number[];
+  readonly newcomers: readonly number[];
+}
 
-/** Called by donors and receivers. @param donors ranks whose state is the same, in ascending order. @param receivers get it in their state.
- *  Default: all others. */
-export const handOn = (...args: ConstructorParameters<typeof StateTransfer>): Promise<void> => new StateTransfer(...args).run();
+/** Called by all ranks of a group. @param donors ranks whose state is the same, in ascending order. All others get it in their state. */
+export function handOn(group: ProcessGroup, state: readonly TensorLike[], donors: readonly number[]): Promise<void> {
+  const newcomers = [...Array(group.size).keys()].filter((rank) => !donors.includes(rank));
+  return new StateTransfer({ group, donors, newcomers }, state).run();
+}
 
-/** State on its way from donors to receivers. */
+/** State on its way from donors to newcomers. */
 export class StateTransfer {
-  readonly #group: DonorGroup;
-  readonly #receivers: readonly number[];
+  readonly #group: ProcessGroup;
+  readonly #newcomers: readonly number[];
   readonly #isDonor: boolean;
   readonly #broadcasts: boolean;
   /** Small arrays of the state, which travel in one tensor. */
@@ -41,14 +47,9 @@ export class StateTransfer {
   readonly #ends: Promise<void>[] = [];
   #failure: unknown;
 
-  constructor(
-    group: DonorGroup,
-    state: readonly TensorLike[],
-    donors: readonly number[],
-    receivers: readonly number[] = [...Array(group.size).keys()].filter((rank) => !donors.includes(rank)),
-  ) {
-    [this.#group, this.#receivers] = [group, receivers];
-    this.#broadcasts = receivers.length > donors.length && receivers.length + donors.length === group.size;
+  constructor({ group, donors, newcomers }: FollowedRanks, state: readonly TensorLike[]) {
+    [this.#group, this.#newcomers] = [group, newcomers];
+    this.#broadcasts = newcomers.length > donors.length && newcomers.length + donors.length === group.size;
     this.#isDonor = donors.includes(group.rank);
     const arrays = state.map(bytesOf);
     this.#small = arrays.filter(({ length }) => length <= smallBytesMax);
@@ -56,7 +57,7 @@ export class StateTransfer {
     let at = 0;
     if (this.#isDonor) for (const array of this.#small) this.#packed.data.set(array, (at += array.length) - array.length);
     const whole = [...state.filter((_, index) => arrays[index].length > smallBytesMax), this.#packed];
-    this.#pieces = receivers.length === 0 ? [] : piecesOf(whole, this.#broadcasts ? donors.slice(0, 1) : donors);
+    this.#pieces = newcomers.length === 0 ? [] : piecesOf(whole, this.#broadcasts ? donors.slice(0, 1) : donors);
   }
 
   /** Sends or receives the state. @param failure why not. Default: nothing. */
@@ -75,7 +76,7 @@ export class StateTransfer {
       let at = 0;
       if (!this.#isDonor) for (const array of this.#small) array.set(this.#packed.data.subarray(at, (at += array.length)));
     } finally {
-      for (const copy of [this.#packed, ...this.#pieces.flatMap((piece) => piece.copy ?? [])]) this.#group.release(copy);
+      this.drop();
     }
   }
 
@@ -89,16 +90,21 @@ export class StateTransfer {
     await Promise.all(this.#ends);
   }
 
-  /** A piece goes from a donor to all receivers. */
+  /** Releases the copies. */
+  drop(): void {
+    for (const copy of [this.#packed, ...this.#pieces.flatMap((piece) => piece.copy ?? [])]) this.#group.release(copy);
+  }
+
+  /** A piece goes from a donor to all newcomers. */
   #start({ donor, data }: Piece): Work[] {
     if (this.#broadcasts) return [this.#group.broadcast(data, { root: donor, name: 'elastic/state' })];
-    if (donor === this.#group.rank) return this.#receivers.map((peer) => this.#group.send(data, peer));
+    if (donor === this.#group.rank) return this.#newcomers.map((peer) => this.#group.send(data, peer));
     return this.#isDonor ? [] : [this.#group.recv(data, donor)];
   }
 }
 
-/** A copy, which the group has to release. Tensors use memory again that others have left: a page that is new may cost more than its copy. */
-export function copyOf(data: TensorLike, group: Pick<ProcessGroup, 'tensor'>): Tensor {
+/** A copy, which the group has to release. Tensors use memory again that others have left. */
+export function copyOf(data: TensorLike, group: ProcessGroup): Tensor {
   const { dtype, count } = operand(data, 'state');
   const copy = group.tensor(dtype, [count]);
   bytesOf(copy).set(bytesOf(data));

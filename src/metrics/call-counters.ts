@@ -35,7 +35,7 @@ export class CallCounters {
   }
 
   row(group: number, kind: CountedKind, path: CountedPath): number {
-    return placeOf(group) * groupWords + (kinds.indexOf(kind) * paths.length + paths.indexOf(path)) * rowWords;
+    return Math.min(group, groupsMax - 1) * groupWords + (kinds.indexOf(kind) * paths.length + paths.indexOf(path)) * rowWords;
   }
 
   /** @param bytes of all of them. */
@@ -71,10 +71,6 @@ export class CallCounters {
     }
     return result;
   }
-}
-
-function placeOf(group: number): number {
-  return Math.min(group, groupsMax - 1);
 }
 
 function rowSamples(row: Float64Array, labels: Sample['labels']): Sample[] {

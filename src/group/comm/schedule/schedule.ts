@@ -96,7 +96,7 @@ export class Schedule {
     const { spec: group } = engine;
     this.#group = group;
     const { creditBytes, partitionBytes, tuning } = scheduling;
-    this.#link = linkOf(group);
+    this.#link = `group ${group.id}`;
     this.#partitionBytes = partitionBytes;
     this.#tuning = tuning && this.#newTuning(tuning);
     const resource = group.topology.hosts.length > 1 ? 'network' : 'memory';
@@ -337,10 +337,6 @@ export class Schedule {
   #describe({ task }: Posted): string {
     return `'${task.name}' (${describe(task.call)}, priority ${task.priority}) of group '${this.#group.name}'`;
   }
-}
-
-function linkOf({ id }: GroupSpec): string {
-  return `group ${id}`;
 }
 
 function describe({ kind, dtype, op }: CollectiveCall): string {
