@@ -224,7 +224,7 @@ export const measurements: readonly Measurement[] = [
     name: 'elastic',
     title: 'the time from the loss of a rank until the next all-reduce',
     kind: 'report',
-    command: ['--import', 'tsx', 'bench/elastic/run.ts', '--rounds', '40', '--out', '{out}/elastic.json'],
+    command: ['--import', 'tsx', 'bench/elastic/run.ts', '--rounds', '40', '--ranks', '2,4,8', '--out', '{out}/elastic.json'],
   },
   {
     name: 'start-64-ranks',
