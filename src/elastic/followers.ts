@@ -21,7 +21,7 @@ const keptMax = 4 * messagesOfStep;
 /** The step in which the state is sent: the first one is of a newcomer's memory, the second of the others'. */
 const stateStep = 3;
 
-/** What newcomers get, and the number of steps that it has made. */
+/** The state that newcomers get, and the number of steps that it has made. */
 interface FollowedState {
   step: number;
   readonly tensors: readonly TensorLike[];
